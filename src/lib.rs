@@ -1,1 +1,32 @@
+//! Tidegate: a sidecar proxy that holds a flood back.
+//!
+//! This file is the map. A call goes down this list, and its reply comes back up:
+//!
+//! | module | what happens to the call there |
+//! |---|---|
+//! | [`listen`] | its connection is accepted |
+//! | [`protocol`] | its bytes become one whole request, the reply becomes bytes |
+//! | [`pipeline`] | the story: classify, admit, forward |
+//! | [`classify`] | what is asked, of which backend |
+//! | [`admit`] | it waits for its turn and its limits |
+//! | [`forward`] | it is sent, once, and its reply read to the end |
+//!
+//! Around it: [`config`] reads the settings, [`app`] builds everything, [`admin`] shows it,
+//! [`telemetry`] counts and logs it, [`tools`] are the other commands. [`call`] and
+//! [`clock`] are the words that all of them share. What is decided is decided in the crate
+//! `tidegate_limits`.
 
+pub mod admin;
+pub mod admit;
+pub mod app;
+pub mod call;
+pub mod classify;
+pub mod cli;
+pub mod clock;
+pub mod config;
+pub mod forward;
+pub mod listen;
+pub mod pipeline;
+pub mod protocol;
+pub mod telemetry;
+pub mod tools;

@@ -1,1 +1,3 @@
-fn main(){}
+//! The `tidegate` command.
+
+fn main() {}

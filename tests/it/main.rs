@@ -1,1 +1,1 @@
-fn main(){}
+//! Every test of the app, in one binary.

@@ -1,0 +1,470 @@
+//! The vocabulary that the stages pass to one another: a request, what is known of it,
+//! the reply, the refusal, and the record of what happened.
+//!
+//! A [`Record`] is told exactly once, when the last owner lets go of it: a call that is
+//! dropped anywhere on its way still leaves its line in the log, as aborted.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::combinators::UnsyncBoxBody;
+use hyper::body::Incoming;
+use tidegate_limits::Timestamp;
+use tokio::net::TcpStream;
+
+/// What a listener speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Protocol {
+    /// Told apart by the first byte: an upper-case letter is HTTP, anything else the socket.
+    Auto,
+    /// The sdkserver's own: one JSON array per connection.
+    Socket,
+    /// HTTP/1.1.
+    Http,
+    /// Any bytes; one connection is one call.
+    Tcp,
+}
+
+/// Where a call came in.
+#[derive(Clone, Debug)]
+pub struct Origin {
+    /// Name of the listener in the config.
+    pub listener: Arc<str>,
+    /// The client's address.
+    pub peer: SocketAddr,
+    /// When its clock started: at accept on a new connection, at the first byte later.
+    pub arrived: Timestamp,
+}
+
+/// One whole request, as a protocol hands it over.
+#[derive(Debug)]
+pub struct Request {
+    /// Where and when it came in.
+    pub origin: Origin,
+    /// What was asked.
+    pub message: Message,
+}
+
+/// What was asked, in the client's dialect.
+#[derive(Debug)]
+pub enum Message {
+    /// One array of the socket protocol.
+    Socket(ArrayCall),
+    /// An HTTP request.
+    Http(HttpCall),
+    /// A TCP connection that wants through to the TCP backend.
+    Tcp,
+}
+
+/// `[function, args, kwargs]`, checked and ready to be written in one write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ArrayCall {
+    /// The array's own bytes, without white space around it, compacted where it had to fit.
+    pub bytes: Bytes,
+    /// Its first element.
+    pub function: Box<str>,
+    /// The z/VM userid it is about, where the first argument names one.
+    pub target: Option<Box<str>>,
+}
+
+/// An HTTP request: its head, and as much of its body as had to be read.
+#[derive(Debug)]
+pub struct HttpCall {
+    /// Method, target, headers.
+    pub head: http::request::Parts,
+    /// The body.
+    pub body: RequestBody,
+}
+
+/// A request body: held whole while the call waits, or streamed once it may go.
+#[derive(Debug)]
+pub enum RequestBody {
+    /// All of it.
+    Whole(Bytes),
+    /// Too large to hold: what was read so far, and the rest still at the client.
+    Streamed {
+        /// Frames already read.
+        read: Vec<Bytes>,
+        /// What is still to come.
+        rest: Incoming,
+    },
+}
+
+/// What the pipeline answers; the protocol puts it in the client's dialect.
+pub enum Reply {
+    /// The whole reply of the socket backend: one JSON object.
+    Whole(Bytes),
+    /// A reply of the socket backend too large to hold whole: bytes as they come.
+    Stream(ReplyBody),
+    /// The HTTP backend's response.
+    Http(http::Response<ReplyBody>),
+    /// A way through to the TCP backend.
+    Tunnel(Tunnel),
+    /// No.
+    Refused(Refusal),
+}
+
+impl fmt::Debug for Reply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Whole(bytes) => write!(f, "Whole({} bytes)", bytes.len()),
+            Self::Stream(_) => f.write_str("Stream"),
+            Self::Http(response) => write!(f, "Http({})", response.status()),
+            Self::Tunnel(_) => f.write_str("Tunnel"),
+            Self::Refused(refusal) => write!(f, "Refused({refusal:?})"),
+        }
+    }
+}
+
+/// Why a streamed body ended early.
+pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
+
+/// The body of a reply on its way to the client. Whoever drops it half read drops the
+/// client, not the call: its owner reads the backend to the end.
+pub type ReplyBody = UnsyncBoxBody<Bytes, BodyError>;
+
+/// A connection to the TCP backend, together with the slot it holds.
+pub struct Tunnel {
+    /// The connection.
+    pub stream: TcpStream,
+    /// Gives the slot back when dropped.
+    pub slot: Box<dyn Send>,
+}
+
+/// Answers requests: the pipeline, as the protocols see it.
+pub trait Serve: Clone + Send + Sync + 'static {
+    /// Answers one request. Dropping the future means that the client has gone.
+    fn serve(&self, request: Request) -> impl Future<Output = Reply> + Send;
+}
+
+/// Why a call was not answered by the backend. The number is the `rs` of the answer;
+/// docs/errors.md has the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// The queue holds as many calls as it may.
+    QueueFull,
+    /// It waited as long as a call may.
+    DeadlinePassed,
+    /// Its limits open only after its deadline, so it was told at once.
+    DeadlineUnreachable,
+    /// It asks for more than a limit will ever give.
+    NeverPossible,
+    /// The proxy is going down.
+    Draining,
+    /// The backend took no connection until the deadline.
+    BackendUnreachable,
+    /// The backend closed without a byte of reply.
+    BackendClosed,
+    /// The backend's reply ended in the middle.
+    BackendCut,
+    /// The backend took longer than it may.
+    BackendSlow,
+    /// The backend's reply is larger than `max_reply_bytes`.
+    ReplyTooLarge,
+    /// The request is malformed.
+    BadRequest,
+    /// The request is larger than the backend can read.
+    TooLarge,
+    /// The request did not come in whole in time.
+    RequestSlow,
+    /// No backend is configured for what it asks.
+    NoBackend,
+    /// Our own mistake.
+    Internal,
+}
+
+impl Reason {
+    /// Every reason, in the order of their numbers.
+    pub const ALL: [Self; 15] = [
+        Self::QueueFull,
+        Self::DeadlinePassed,
+        Self::DeadlineUnreachable,
+        Self::NeverPossible,
+        Self::Draining,
+        Self::BackendUnreachable,
+        Self::BackendClosed,
+        Self::BackendCut,
+        Self::BackendSlow,
+        Self::ReplyTooLarge,
+        Self::BadRequest,
+        Self::TooLarge,
+        Self::RequestSlow,
+        Self::NoBackend,
+        Self::Internal,
+    ];
+
+    /// The `rs` of the answer, from 1.
+    #[must_use]
+    pub fn rs(self) -> u16 {
+        Self::ALL
+            .iter()
+            .position(|&reason| reason == self)
+            .and_then(|index| u16::try_from(index + 1).ok())
+            .expect("every reason stands in ALL")
+    }
+
+    /// The word used in metrics, logs and docs.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::QueueFull => "queue_full",
+            Self::DeadlinePassed => "deadline_passed",
+            Self::DeadlineUnreachable => "deadline_unreachable",
+            Self::NeverPossible => "never_possible",
+            Self::Draining => "draining",
+            Self::BackendUnreachable => "backend_unreachable",
+            Self::BackendClosed => "backend_closed",
+            Self::BackendCut => "backend_cut",
+            Self::BackendSlow => "backend_slow",
+            Self::ReplyTooLarge => "reply_too_large",
+            Self::BadRequest => "bad_request",
+            Self::TooLarge => "too_large",
+            Self::RequestSlow => "request_slow",
+            Self::NoBackend => "no_backend",
+            Self::Internal => "internal",
+        }
+    }
+
+    /// The answer's `overallRC`: overload 503, bad input 400, what failed after it was
+    /// sent 500. Never 404, which nova reads as "the guest is gone".
+    #[must_use]
+    pub fn overall_rc(self) -> u16 {
+        match self {
+            Self::QueueFull
+            | Self::DeadlinePassed
+            | Self::DeadlineUnreachable
+            | Self::Draining
+            | Self::BackendUnreachable => 503,
+            Self::NeverPossible | Self::BadRequest | Self::TooLarge | Self::RequestSlow => 400,
+            Self::NoBackend => 501,
+            Self::BackendClosed
+            | Self::BackendCut
+            | Self::BackendSlow
+            | Self::ReplyTooLarge
+            | Self::Internal => 500,
+        }
+    }
+
+    /// The HTTP status that carries the answer.
+    #[must_use]
+    pub fn status(self) -> http::StatusCode {
+        use http::StatusCode as S;
+        match self {
+            Self::QueueFull
+            | Self::DeadlinePassed
+            | Self::DeadlineUnreachable
+            | Self::Draining
+            | Self::BackendUnreachable => S::SERVICE_UNAVAILABLE,
+            Self::NeverPossible | Self::BadRequest => S::BAD_REQUEST,
+            Self::TooLarge => S::PAYLOAD_TOO_LARGE,
+            Self::RequestSlow => S::REQUEST_TIMEOUT,
+            Self::NoBackend => S::NOT_IMPLEMENTED,
+            Self::BackendClosed | Self::BackendCut | Self::ReplyTooLarge => S::BAD_GATEWAY,
+            Self::BackendSlow => S::GATEWAY_TIMEOUT,
+            Self::Internal => S::INTERNAL_SERVER_ERROR,
+        }
+    }
+}
+
+/// A refusal, or what we say for a backend that failed: a value, not an error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Why.
+    pub reason: Reason,
+    /// The limit that said no, by its name in the config.
+    pub limit: Option<Arc<str>>,
+    /// When to come back, where that makes sense.
+    pub retry_after: Option<Duration>,
+    /// One sentence for whoever reads the answer; ASCII.
+    pub detail: Cow<'static, str>,
+}
+
+impl Refusal {
+    /// A refusal that no limit decided.
+    #[must_use]
+    pub fn new(reason: Reason, detail: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            reason,
+            limit: None,
+            retry_after: None,
+            detail: detail.into(),
+        }
+    }
+}
+
+/// How a call ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Verdict {
+    /// Answered; no limit held it up.
+    Passed,
+    /// Answered, after it had waited.
+    Delayed,
+    /// Refused before it waited.
+    Refused,
+    /// Refused when its time was up.
+    Expired,
+    /// Its client left first.
+    Aborted,
+    /// Sent, and the backend failed it.
+    Failed,
+}
+
+impl Verdict {
+    /// Every verdict.
+    pub const ALL: [Self; 6] = [
+        Self::Passed,
+        Self::Delayed,
+        Self::Refused,
+        Self::Expired,
+        Self::Aborted,
+        Self::Failed,
+    ];
+
+    /// The word used in metrics and logs.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Passed => "passed",
+            Self::Delayed => "delayed",
+            Self::Refused => "refused",
+            Self::Expired => "expired",
+            Self::Aborted => "aborted",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// What is told about a call when it has ended.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    /// Where and when it came in.
+    pub origin: Origin,
+    /// `socket`, `http` or `tcp`.
+    pub dialect: &'static str,
+    /// Its function; a name from the table or the config, else `other`.
+    pub function: Arc<str>,
+    /// The z/VM userid it is about.
+    pub target: Option<Box<str>>,
+    /// How it ended.
+    pub verdict: Verdict,
+    /// Why, if it was refused or failed.
+    pub reason: Option<Reason>,
+    /// The limit that held it longest or refused it.
+    pub limit: Option<Arc<str>>,
+    /// When it was let through.
+    pub admitted: Option<Timestamp>,
+    /// When its last byte left for the backend.
+    pub sent: Option<Timestamp>,
+    /// When the backend was done with it.
+    pub answered: Option<Timestamp>,
+    /// Bytes of the request that went to the backend.
+    pub bytes_in: u64,
+    /// Bytes of the reply.
+    pub bytes_out: u64,
+    /// The HTTP status answered, on HTTP.
+    pub status: Option<u16>,
+    /// The answer's `overallRC`, where it has one.
+    pub overall_rc: Option<i64>,
+}
+
+/// Hears of every call once, when it has ended.
+pub trait Observe: Send + Sync {
+    /// One call has ended.
+    fn ended(&self, facts: &Facts);
+    /// Whether replies should be read for their `overallRC`, which costs a parse.
+    fn wants_overall_rc(&self) -> bool;
+}
+
+/// The facts of one call while it is under way.
+pub struct Record {
+    facts: Mutex<Facts>,
+    observer: Arc<dyn Observe>,
+}
+
+impl Record {
+    /// Opens the record of a call that has just come in; until somebody says otherwise,
+    /// it was aborted.
+    #[must_use]
+    pub fn open(
+        origin: Origin,
+        dialect: &'static str,
+        function: Arc<str>,
+        target: Option<Box<str>>,
+        observer: Arc<dyn Observe>,
+    ) -> Arc<Self> {
+        let facts = Facts {
+            origin,
+            dialect,
+            function,
+            target,
+            verdict: Verdict::Aborted,
+            reason: None,
+            limit: None,
+            admitted: None,
+            sent: None,
+            answered: None,
+            bytes_in: 0,
+            bytes_out: 0,
+            status: None,
+            overall_rc: None,
+        };
+        Arc::new(Self {
+            facts: Mutex::new(facts),
+            observer,
+        })
+    }
+
+    /// Writes something down.
+    pub fn note<R>(&self, write: impl FnOnce(&mut Facts) -> R) -> R {
+        write(&mut self.facts.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whether replies should be read for their `overallRC`.
+    #[must_use]
+    pub fn wants_overall_rc(&self) -> bool {
+        self.observer.wants_overall_rc()
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        let facts = self.facts.get_mut().unwrap_or_else(PoisonError::into_inner);
+        self.observer.ended(facts);
+    }
+}
+
+impl fmt::Debug for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Record").finish_non_exhaustive()
+    }
+}
+
+/// A body of bytes that are all here.
+#[derive(Debug)]
+pub struct WholeBody(pub Option<Bytes>);
+
+impl http_body::Body for WholeBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, BodyError>>> {
+        Poll::Ready(self.0.take().map(|bytes| Ok(http_body::Frame::data(bytes))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_none()
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        http_body::SizeHint::with_exact(self.0.as_ref().map_or(0, |bytes| bytes.len() as u64))
+    }
+}

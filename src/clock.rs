@@ -1,0 +1,56 @@
+//! The one place where time is read.
+//!
+//! Everything below the stages is handed its `now`. The clock counts from the process's
+//! start and follows tokio's, so a test that pauses time pauses it here too.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tidegate_limits::Timestamp;
+use tokio::time::Instant;
+
+/// Monotonic time since the process started, and the wall clock it started at.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    started: Instant,
+    started_wall: SystemTime,
+}
+
+impl Clock {
+    /// Starts counting now.
+    #[must_use]
+    pub fn start() -> Self {
+        Self {
+            started: Instant::now(),
+            started_wall: SystemTime::now(),
+        }
+    }
+
+    /// Time since the start.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        Timestamp::ZERO + self.started.elapsed()
+    }
+
+    /// The instant that a timestamp stands for, to sleep until.
+    #[must_use]
+    pub fn instant(&self, at: Timestamp) -> Instant {
+        self.started
+            .checked_add(at.since(Timestamp::ZERO))
+            .unwrap_or_else(|| self.started + Duration::from_secs(60 * 60 * 24 * 365))
+    }
+
+    /// The wall clock at a timestamp, for logs. Never used to decide.
+    #[must_use]
+    pub fn wall(&self, at: Timestamp) -> SystemTime {
+        self.started_wall + at.since(Timestamp::ZERO)
+    }
+
+    /// How far the wall clock stood past the epoch when counting began: the phase that
+    /// aligns fixed windows as the sdkserver aligns them.
+    #[must_use]
+    pub fn phase(&self) -> Duration {
+        self.started_wall
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default()
+    }
+}
