@@ -1,7 +1,31 @@
 //! The gate: the scheduler behind one lock, and the one timer.
+//!
+//! Whoever changes anything also asks whose turn it is, under the same lock and at a `now`
+//! read inside it; whoever's turn it is finds its hold in a channel of its own. Nothing
+//! polls: when nobody may run, one timer sleeps until the moment the scheduler named.
+//!
+//! Two lanes share the backends: calls that meet limits, and those that meet none
+//! (`/token`), which have slots of their own so that a full queue never blocks them.
 
-use std::sync::Arc;
+mod backends;
+mod permit;
+mod policy;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{Rng, RngExt};
+use tidegate_limits::{
+    Backend, Call, Caller, Class, Cost, Hold, Scheduler, Step, Ticket, Timestamp, Waited,
+};
+use tokio::sync::{Notify, oneshot};
+
+use self::backends::Backends;
+pub use self::permit::Permit;
+use crate::call::{Destination, Reason, Record, Refusal, Verdict};
+use crate::clock::Clock;
 
 /// What this stage is told. The gate builds the scheduler's policy from it, because only
 /// the gate knows the clock's phase and which backends there are.
@@ -65,4 +89,414 @@ pub struct Window {
     pub stamp_replied: bool,
     /// Added to the length before a slot comes back.
     pub guard: Duration,
+}
+
+/// What the gate has to know about a call.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    /// The exact name of its function.
+    pub function: Arc<str>,
+    /// Where it goes.
+    pub destination: Destination,
+    /// Whether it meets the limits.
+    pub limited: bool,
+    /// When its clock started.
+    pub arrived: Timestamp,
+}
+
+/// Lets calls through when their turn and their limits have come.
+#[derive(Clone)]
+pub struct Gate {
+    core: Arc<Core>,
+}
+
+struct Core {
+    clock: Clock,
+    state: Mutex<State>,
+    /// Tells the timer that it sleeps too long.
+    rearm: Notify,
+    /// Whether the queue has room, for accept loops that look without the lock.
+    full: AtomicBool,
+    room: Notify,
+    draining: AtomicBool,
+}
+
+struct State {
+    lanes: [Scheduler<Waiter>; 2],
+    backends: Backends,
+    entropy: StdRng,
+    threshold: Duration,
+    /// When something next happens by itself.
+    wake: Option<Timestamp>,
+    /// Until when the timer sleeps.
+    armed: Option<Timestamp>,
+}
+
+type Waiter = oneshot::Sender<Turn>;
+
+/// What a waiting call is told.
+#[derive(Debug)]
+enum Turn {
+    Go { hold: Hold, waited: Waited },
+    No(tidegate_limits::Refusal),
+    Drained,
+}
+
+/// Which of the two schedulers a call waits in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lane {
+    Limited = 0,
+    Unlimited = 1,
+}
+
+impl Gate {
+    /// Nobody waits yet.
+    #[must_use]
+    pub fn new(settings: &Settings, clock: Clock) -> Self {
+        let state = State {
+            lanes: [
+                Scheduler::new(policy::limited(settings, &clock)),
+                Scheduler::new(policy::unlimited(settings)),
+            ],
+            backends: Backends::default(),
+            entropy: rand::make_rng(),
+            threshold: settings.threshold,
+            wake: None,
+            armed: None,
+        };
+        let core = Core {
+            clock,
+            state: Mutex::new(state),
+            rearm: Notify::new(),
+            full: AtomicBool::new(false),
+            room: Notify::new(),
+            draining: AtomicBool::new(false),
+        };
+        Self {
+            core: Arc::new(core),
+        }
+    }
+
+    /// Waits for a call's turn. Dropping the future takes the call out of the queue.
+    ///
+    /// # Errors
+    /// The refusal, if its turn does not come in time.
+    pub async fn admit(&self, ask: Ask, record: &Arc<Record>) -> Result<Permit, Refusal> {
+        if self.core.draining.load(Ordering::Relaxed) {
+            return Err(draining());
+        }
+        let lane = if ask.limited {
+            Lane::Limited
+        } else {
+            Lane::Unlimited
+        };
+        let backend = ask.destination;
+        let (tell, turn) = oneshot::channel();
+        let submitted = self.core.change(|state, now| {
+            // Threshold 0 means refused at the first closed limit: asked once, now.
+            let deadline = if state.threshold.is_zero() {
+                now
+            } else {
+                ask.arrived + state.threshold
+            };
+            let call = Call {
+                function: ask.function,
+                backend: Backend(backend as u8),
+                class: Class(0),
+                caller: Caller::ANONYMOUS,
+                cost: Cost::ONE,
+                arrived: ask.arrived,
+                deadline: Some(deadline),
+            };
+            state.lanes[lane as usize]
+                .submit(now, call, tell)
+                .map_err(|(refusal, _)| refusal)
+        });
+        match submitted {
+            Ok(ticket) => self.wait(lane, backend, ticket, turn, record).await,
+            Err(refusal) => Err(self.core.refusal(&refusal, backend)),
+        }
+    }
+
+    /// Puts a call that could not be sent back in its turn, with all limits undrawn and its
+    /// backend held to one probing call at a time, and waits for it again.
+    ///
+    /// # Errors
+    /// The refusal, if its turn does not come in time.
+    pub async fn again(&self, permit: Permit, record: &Arc<Record>) -> Result<Permit, Refusal> {
+        let (lane, backend, hold) = permit.into_parts();
+        let (tell, turn) = oneshot::channel();
+        let ticket = self.core.change(|state, now| {
+            let ticket = state.lanes[lane as usize].requeue(now, hold, tell);
+            let spread = state.entropy.random_range(0.5..1.0);
+            state.backends.failed(backend, now, spread);
+            state.shut(backend, now);
+            ticket
+        });
+        self.wait(lane, backend, ticket, turn, record).await
+    }
+
+    async fn wait(
+        &self,
+        lane: Lane,
+        backend: Destination,
+        ticket: Ticket,
+        turn: oneshot::Receiver<Turn>,
+        record: &Arc<Record>,
+    ) -> Result<Permit, Refusal> {
+        let mut waiting = Waiting {
+            core: &self.core,
+            lane,
+            ticket: Some(ticket),
+            turn,
+        };
+        let told = (&mut waiting.turn).await;
+        waiting.ticket = None;
+        match told.expect("a waiting call is always told, or taken out by itself") {
+            Turn::Go { hold, waited } => {
+                let delayed = waited.held_by.is_some() || waited.postponed > 0;
+                record.note(|facts| {
+                    facts.admitted = Some(self.core.clock.now());
+                    facts.limit = waited.held_by;
+                });
+                let core = Arc::clone(&self.core);
+                let record = Arc::clone(record);
+                Ok(Permit::new(core, lane, backend, hold, delayed, record))
+            }
+            Turn::No(refusal) => Err(self.core.refusal(&refusal, backend)),
+            Turn::Drained => Err(draining()),
+        }
+    }
+
+    /// Sleeps until the scheduler's next moment, again and again: the one timer. Ends when
+    /// dropped.
+    pub async fn keep_time(&self) {
+        loop {
+            let rearmed = self.core.rearm.notified();
+            let wake = {
+                let mut state = self.core.lock();
+                state.armed = state.wake;
+                state.wake
+            };
+            let due = async {
+                match wake {
+                    Some(at) => tokio::time::sleep_until(self.core.clock.instant(at)).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = due => self.core.change(|_, _| ()),
+                () = rearmed => {}
+            }
+        }
+    }
+
+    /// Takes new settings: what is admitted next meets the new limits, waiting calls keep
+    /// their places, used slots stay used.
+    pub fn apply(&self, settings: &Settings) {
+        let limited = policy::limited(settings, &self.core.clock);
+        let unlimited = policy::unlimited(settings);
+        self.core.change(|state, now| {
+            state.threshold = settings.threshold;
+            let [calls, free] = &mut state.lanes;
+            calls.apply(now, limited);
+            free.apply(now, unlimited);
+        });
+    }
+
+    /// From now on everything new is refused; what waits goes on.
+    pub fn drain(&self) {
+        self.core.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// Refuses everything that waits.
+    pub fn turn_away(&self) {
+        self.drain();
+        self.core.change(|state, now| {
+            for lane in &mut state.lanes {
+                for waiter in lane.evict(now) {
+                    // One that has just left needs no answer.
+                    let _ = waiter.send(Turn::Drained);
+                }
+            }
+        });
+    }
+
+    /// Waits until the queue has room.
+    pub async fn room(&self) {
+        loop {
+            let room = self.core.room.notified();
+            if !self.core.full.load(Ordering::Acquire) {
+                return;
+            }
+            room.await;
+        }
+    }
+
+    /// Whether a backend takes connections, as far as calls have shown.
+    #[must_use]
+    pub fn is_up(&self, backend: Destination) -> bool {
+        self.core.lock().backends.is_up(backend)
+    }
+
+    /// Looks at the scheduler of the calls that meet limits.
+    pub fn look<R>(&self, look: impl FnOnce(&Scheduler<impl Sized>, Timestamp) -> R) -> R {
+        let state = self.core.lock();
+        let now = self.core.clock.now();
+        look(&state.lanes[Lane::Limited as usize], now)
+    }
+
+    /// Calls past the gate and calls waiting, over both lanes.
+    #[must_use]
+    pub fn busy(&self) -> (usize, usize) {
+        let state = self.core.lock();
+        let [calls, free] = &state.lanes;
+        (
+            calls.in_flight() + free.in_flight(),
+            calls.waiting() + free.waiting(),
+        )
+    }
+}
+
+fn draining() -> Refusal {
+    Refusal {
+        retry_after: Some(Duration::from_secs(1)),
+        ..Refusal::new(Reason::Draining, "the proxy is going down")
+    }
+}
+
+impl Core {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes something, then lets through whoever may go now.
+    fn change<R>(&self, change: impl FnOnce(&mut State, Timestamp) -> R) -> R {
+        let mut state = self.lock();
+        let now = self.clock.now();
+        let result = change(&mut state, now);
+        state.let_through(now);
+        let full = !state.lanes[Lane::Limited as usize].has_room();
+        let earlier = match (state.wake, state.armed) {
+            (Some(wake), Some(armed)) => wake < armed,
+            (Some(_), None) => true,
+            (None, _) => false,
+        };
+        if earlier {
+            state.armed = state.wake;
+        }
+        drop(state);
+        if earlier {
+            self.rearm.notify_one();
+        }
+        if self.full.swap(full, Ordering::AcqRel) && !full {
+            self.room.notify_waiters();
+        }
+        result
+    }
+
+    /// Says a refusal of the core in the shell's words.
+    fn refusal(&self, refusal: &tidegate_limits::Refusal, backend: Destination) -> Refusal {
+        use tidegate_limits::Reason as Core;
+        let is_up = self.lock().backends.is_up(backend);
+        let limit = refusal.limit.clone();
+        let named = limit.as_deref().unwrap_or("queue").to_owned();
+        let (reason, detail) = match refusal.reason {
+            Core::QueueFull => (Reason::QueueFull, "the queue is full".to_owned()),
+            Core::DeadlinePassed | Core::DeadlineUnreachable if !is_up => (
+                Reason::BackendUnreachable,
+                format!("the {} backend takes no connection", backend.label()),
+            ),
+            Core::DeadlinePassed => (
+                Reason::DeadlinePassed,
+                format!("waited as long as a call may for limit {named}"),
+            ),
+            Core::DeadlineUnreachable => (
+                Reason::DeadlineUnreachable,
+                format!("limit {named} opens only after the call's deadline"),
+            ),
+            Core::NeverPossible => (
+                Reason::NeverPossible,
+                format!("limit {named} is smaller than what the call needs"),
+            ),
+            Core::Draining => return draining(),
+        };
+        Refusal {
+            limit,
+            retry_after: Some(refusal.retry_after),
+            ..Refusal::new(reason, detail)
+        }
+    }
+}
+
+impl State {
+    /// Hands a hold to everybody who may go, in turn.
+    fn let_through(&mut self, now: Timestamp) {
+        for backend in self.backends.due(now) {
+            self.open_for_one(backend, now);
+        }
+        let mut wake = self.backends.wake();
+        let entropy = &mut self.entropy;
+        for lane in &mut self.lanes {
+            loop {
+                match lane.next(now, &mut || entropy.next_u64()) {
+                    Step::Run {
+                        payload,
+                        hold,
+                        waited,
+                    } => {
+                        if let Err(Turn::Go { hold, .. }) = payload.send(Turn::Go { hold, waited })
+                        {
+                            // Its client left in this very moment.
+                            lane.give_back(now, hold);
+                        }
+                    }
+                    Step::Expired { payload, refusal } => {
+                        // Likewise: nobody is left to be told.
+                        let _ = payload.send(Turn::No(refusal));
+                    }
+                    Step::SleepUntil(at) => {
+                        wake = Some(wake.map_or(at, |wake| wake.min(at)));
+                        break;
+                    }
+                    Step::Idle => break,
+                }
+            }
+        }
+        self.wake = wake;
+    }
+}
+
+/// A call in the queue; dropped, it leaves it.
+struct Waiting<'a> {
+    core: &'a Core,
+    lane: Lane,
+    ticket: Option<Ticket>,
+    turn: oneshot::Receiver<Turn>,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let Some(ticket) = self.ticket.take() else {
+            return;
+        };
+        self.core.change(|state, now| {
+            let lane = &mut state.lanes[self.lane as usize];
+            // Told in the moment of leaving: nothing was drawn that is not given back.
+            match self.turn.try_recv() {
+                Ok(Turn::Go { hold, .. }) => lane.give_back(now, hold),
+                Ok(Turn::No(_) | Turn::Drained) => {}
+                Err(_) => drop(lane.cancel(now, ticket)),
+            }
+        });
+    }
+}
+
+/// The verdict of a call that was answered.
+fn answered(delayed: bool) -> Verdict {
+    if delayed {
+        Verdict::Delayed
+    } else {
+        Verdict::Passed
+    }
 }

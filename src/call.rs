@@ -8,14 +8,14 @@ use std::borrow::Cow;
 use std::fmt;
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
-use hyper::body::Incoming;
-use tidegate_limits::Timestamp;
+use tidegate_limits::{Outcome, Timestamp};
 use tokio::net::TcpStream;
 
 /// What a listener speaks.
@@ -80,6 +80,9 @@ pub struct HttpCall {
     pub head: http::request::Parts,
     /// The body.
     pub body: RequestBody,
+    /// Set where this is the socket protocol's array in HTTP dress: a `POST /` whose body
+    /// is one.
+    pub array: Option<ArrayCall>,
 }
 
 /// A request body: held whole while the call waits, or streamed once it may go.
@@ -91,8 +94,8 @@ pub enum RequestBody {
     Streamed {
         /// Frames already read.
         read: Vec<Bytes>,
-        /// What is still to come.
-        rest: Incoming,
+        /// What is still to come; it ends in an error if the client is too slow.
+        rest: ByteStream,
     },
 }
 
@@ -125,22 +128,64 @@ impl fmt::Debug for Reply {
 /// Why a streamed body ended early.
 pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
 
+/// A body as it comes.
+pub type ByteStream = UnsyncBoxBody<Bytes, BodyError>;
+
 /// The body of a reply on its way to the client. Whoever drops it half read drops the
 /// client, not the call: its owner reads the backend to the end.
-pub type ReplyBody = UnsyncBoxBody<Bytes, BodyError>;
+pub type ReplyBody = ByteStream;
 
 /// A connection to the TCP backend, together with the slot it holds.
 pub struct Tunnel {
     /// The connection.
     pub stream: TcpStream,
-    /// Gives the slot back when dropped.
+    /// The slot. The connection is the call, so dropping both ends it.
     pub slot: Box<dyn Send>,
+    /// What happened.
+    pub record: Arc<Record>,
 }
 
 /// Answers requests: the pipeline, as the protocols see it.
 pub trait Serve: Clone + Send + Sync + 'static {
     /// Answers one request. Dropping the future means that the client has gone.
-    fn serve(&self, request: Request) -> impl Future<Output = Reply> + Send;
+    fn serve<'a>(
+        &'a self,
+        request: Request,
+        progress: &'a Progress,
+    ) -> impl Future<Output = Reply> + Send + 'a;
+
+    /// Takes note of a request that was refused before it was one: malformed, too large,
+    /// too slow.
+    fn refused(&self, origin: Origin, dialect: &'static str, refusal: &Refusal);
+}
+
+/// How far a call has come, for the protocol that watches its client meanwhile.
+#[derive(Debug, Default)]
+pub struct Progress(AtomicBool);
+
+impl Progress {
+    /// The call is past the gate.
+    pub fn admit(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the call is past the gate. Before, a client that half-closes has left.
+    pub fn is_admitted(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// What a call holds while it is past the gate: a worker and its share of every limit.
+///
+/// Dropped before [`Slot::sent`] it is given back undrawn; dropped later it is finished as
+/// failed. So every path ends in exactly one of given back, finished.
+pub trait Slot: Send + Unpin + 'static {
+    /// The call's last byte has left for the backend.
+    fn sent(&mut self);
+    /// The first byte of the reply is here.
+    fn replied(&mut self);
+    /// The backend is done with the call.
+    fn finish(self, outcome: Outcome);
 }
 
 /// Why a call was not answered by the backend. The number is the `rs` of the answer;
@@ -286,6 +331,15 @@ pub struct Refusal {
 }
 
 impl Refusal {
+    /// What was asked has no backend in the config.
+    #[must_use]
+    pub fn no_backend(which: &'static str) -> Self {
+        Self::new(
+            Reason::NoBackend,
+            format!("no {which} backend is configured"),
+        )
+    }
+
     /// A refusal that no limit decided.
     #[must_use]
     pub fn new(reason: Reason, detail: impl Into<Cow<'static, str>>) -> Self {
@@ -353,6 +407,8 @@ pub struct Facts {
     pub target: Option<Box<str>>,
     /// How it ended.
     pub verdict: Verdict,
+    /// Whether its client left while it ran.
+    pub left: bool,
     /// Why, if it was refused or failed.
     pub reason: Option<Reason>,
     /// The limit that held it longest or refused it.
@@ -404,6 +460,7 @@ impl Record {
             function,
             target,
             verdict: Verdict::Aborted,
+            left: false,
             reason: None,
             limit: None,
             admitted: None,
@@ -466,5 +523,34 @@ impl http_body::Body for WholeBody {
 
     fn size_hint(&self) -> http_body::SizeHint {
         http_body::SizeHint::with_exact(self.0.as_ref().map_or(0, |bytes| bytes.len() as u64))
+    }
+}
+
+/// Which backend a call goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Destination {
+    /// The sdkserver.
+    Socket,
+    /// The HTTP backend.
+    Http,
+    /// The TCP backend.
+    Tcp,
+    /// None is configured for it.
+    Nowhere,
+}
+
+impl Destination {
+    /// Every backend there can be.
+    pub const BACKENDS: [Self; 3] = [Self::Socket, Self::Http, Self::Tcp];
+
+    /// The word used in metrics, logs and limit names.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Socket => "socket",
+            Self::Http => "http",
+            Self::Tcp => "tcp",
+            Self::Nowhere => "none",
+        }
     }
 }

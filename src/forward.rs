@@ -1,7 +1,28 @@
 //! Sends a call to its backend, once, and reads the reply to its end.
+//!
+//! From the first byte written on, a call belongs to the backend: an [`Exchange`] whose
+//! client leaves is not cancelled but carried on in a task of its own, so its slot comes
+//! back when the backend is done and not before. Until then nothing has happened yet, and
+//! dropping it leaves no trace. A call of which no byte was written comes back as
+//! [`Unsent`], to wait again; no other call is ever sent twice.
+
+mod backend;
+mod carry;
+mod exchange;
+mod http;
+mod pool;
+mod reply;
 
 use std::net::SocketAddr;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
+
+pub use self::backend::ConnectError;
+use self::carry::Carry;
+use self::pool::Pool;
+use tidegate_limits::Outcome;
+
+use crate::call::{ArrayCall, HttpCall, Record, Refusal, Reply, Slot, Tunnel};
 
 /// Where a backend listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,11 +48,153 @@ pub struct Settings {
     pub response_timeout: Duration,
     /// Largest reply of the socket backend.   bytes
     pub max_reply_bytes: usize,
-    /// Replies of the socket backend up to this are held whole, so that one that is cut
-    /// becomes a whole error; larger ones are streamed.   bytes
+    /// Replies up to this are held whole, so that one that is cut becomes a whole error and
+    /// a slow reader holds no slot; larger ones are streamed.   bytes
     pub reply_buffer_bytes: usize,
     /// Idle HTTP connections kept.
     pub pool_max_idle: usize,
     /// How long one is kept idle.
     pub pool_idle_timeout: Duration,
+}
+
+/// What is to be sent.
+#[derive(Debug)]
+pub enum Outgoing {
+    /// One array, to the socket backend.
+    Array(ArrayCall),
+    /// A request, to the HTTP backend.
+    Http(Box<HttpCall>),
+    /// A connection, to the TCP backend.
+    Tcp,
+}
+
+/// A call of which no byte was written: it may wait for another turn.
+#[derive(Debug)]
+pub struct Unsent<S> {
+    /// The call.
+    pub outgoing: Outgoing,
+    /// What it holds.
+    pub slot: S,
+    /// Why.
+    pub cause: ConnectError,
+}
+
+/// Sends calls.
+#[derive(Clone)]
+pub struct Forwarder {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    settings: RwLock<Arc<Settings>>,
+    pool: Pool,
+}
+
+impl Forwarder {
+    /// Opens nothing yet.
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                settings: RwLock::new(Arc::new(settings)),
+                pool: Pool::default(),
+            }),
+        }
+    }
+
+    /// Takes new settings for the calls to come. Pooled connections of another backend are
+    /// closed; calls under way keep what they began with.
+    pub fn apply(&self, settings: Settings) {
+        let mut current = self
+            .shared
+            .settings
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        if current.http != settings.http {
+            self.shared.pool.clear();
+        }
+        *current = Arc::new(settings);
+    }
+
+    fn settings(&self) -> Arc<Settings> {
+        Arc::clone(
+            &self
+                .shared
+                .settings
+                .read()
+                .unwrap_or_else(PoisonError::into_inner),
+        )
+    }
+
+    /// Sends one call and returns its reply, or the call itself if no byte of it left.
+    ///
+    /// # Errors
+    /// [`Unsent`] if the backend could not be reached.
+    pub async fn send<S: Slot>(
+        &self,
+        outgoing: Outgoing,
+        slot: S,
+        record: Arc<Record>,
+    ) -> Result<Reply, Unsent<S>> {
+        let settings = self.settings();
+        match outgoing {
+            Outgoing::Array(call) => {
+                let Some(address) = &settings.socket else {
+                    return Ok(Reply::Refused(Refusal::no_backend("socket")));
+                };
+                match backend::connect(address, settings.connect_timeout).await {
+                    Ok(stream) => {
+                        Carry::new(Arc::clone(&record), |committed| {
+                            exchange::array(stream, call, slot, record, settings, committed)
+                        })
+                        .await
+                    }
+                    Err(cause) => Err(Unsent {
+                        outgoing: Outgoing::Array(call),
+                        slot,
+                        cause,
+                    }),
+                }
+            }
+            Outgoing::Http(call) => {
+                if settings.http.is_none() {
+                    return Ok(Reply::Refused(Refusal::no_backend("http")));
+                }
+                http::send(&self.shared.pool, call, slot, record, settings).await
+            }
+            Outgoing::Tcp => {
+                let Some(address) = &settings.tcp else {
+                    return Ok(Reply::Refused(Refusal::no_backend("tcp")));
+                };
+                match backend::connect(address, settings.connect_timeout).await {
+                    Ok(stream) => {
+                        let mut slot = slot;
+                        slot.sent();
+                        let slot = Box::new(Held(Some(slot)));
+                        Ok(Reply::Tunnel(Tunnel {
+                            stream,
+                            slot,
+                            record,
+                        }))
+                    }
+                    Err(cause) => Err(Unsent {
+                        outgoing: Outgoing::Tcp,
+                        slot,
+                        cause,
+                    }),
+                }
+            }
+        }
+    }
+}
+
+/// The slot of a tunnel: the connection is the call, so its end is the call's.
+struct Held<S: Slot>(Option<S>);
+
+impl<S: Slot> Drop for Held<S> {
+    fn drop(&mut self) {
+        if let Some(slot) = self.0.take() {
+            slot.finish(Outcome::Served);
+        }
+    }
 }

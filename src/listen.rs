@@ -1,9 +1,27 @@
-//! Accepts connections.
+//! Accepts connections, whatever happens.
+//!
+//! A deep backlog and a loop that does nothing but accept: the flood waits here and not in
+//! SYN retries. An accept that fails for want of files or memory is tried again after a
+//! pause; it neither spins nor ends the loop.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use socket2::{Domain, Socket, Type};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 
 use crate::call::Protocol;
+
+/// Connections that the kernel keeps for us while we do not accept.
+pub const BACKLOG: i32 = 4096;
+
+/// How long to wait after an accept that failed for want of something.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// One `[[listen]]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,4 +43,203 @@ pub struct Settings {
     pub listeners: Vec<Listener>,
     /// Connections open at once, over all listeners.
     pub max_connections: u32,
+}
+
+/// Binds an address.
+///
+/// # Errors
+/// As the system has it: in use, no permission, no such address.
+pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    // A proxy that restarts must not wait for the connections of its last life to time out.
+    socket.set_reuse_address(true)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    TcpListener::from_std(socket.into())
+}
+
+/// Counts connections over all listeners and holds them under a cap.
+#[derive(Debug, Default)]
+pub struct Connections {
+    open: AtomicU32,
+    max: AtomicU32,
+    closed: Notify,
+}
+
+impl Connections {
+    /// At most `max` at once.
+    #[must_use]
+    pub fn new(max: u32) -> Arc<Self> {
+        let connections = Self::default();
+        connections.apply(max);
+        Arc::new(connections)
+    }
+
+    /// Changes the cap; connections above it stay.
+    pub fn apply(&self, max: u32) {
+        self.max.store(max, Ordering::Relaxed);
+        self.closed.notify_waiters();
+    }
+
+    /// Connections open now.
+    #[must_use]
+    pub fn open(&self) -> u32 {
+        self.open.load(Ordering::Relaxed)
+    }
+
+    /// The cap.
+    #[must_use]
+    pub fn max(&self) -> u32 {
+        self.max.load(Ordering::Relaxed)
+    }
+
+    /// Waits until there is room for one more.
+    async fn room(self: &Arc<Self>) -> Connection {
+        loop {
+            let closed = self.closed.notified();
+            let open = self.open.fetch_add(1, Ordering::Relaxed);
+            let taken = Connection(Arc::clone(self));
+            if open < self.max() {
+                return taken;
+            }
+            // Undone without a notice: it would only wake ourselves.
+            std::mem::forget(taken);
+            self.open.fetch_sub(1, Ordering::Relaxed);
+            closed.await;
+        }
+    }
+}
+
+/// One open connection; dropped when it closes.
+#[derive(Debug)]
+pub struct Connection(Arc<Connections>);
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        let open = self.0.open.fetch_sub(1, Ordering::Relaxed);
+        if open >= self.0.max() {
+            self.0.closed.notify_waiters();
+        }
+    }
+}
+
+/// Accepts until told to stop. Before each accept there is room under the cap, and `gate`
+/// has had its say: it holds the loop while the queue is full.
+pub async fn accept<G, H>(
+    listener: TcpListener,
+    connections: Arc<Connections>,
+    stop: CancellationToken,
+    gate: impl Fn() -> G,
+    failed: impl Fn(&io::Error),
+    handle: impl Fn(TcpStream, SocketAddr, Connection) -> H,
+) where
+    G: Future<Output = ()>,
+    H: Future<Output = ()> + Send + 'static,
+{
+    let accepting = async {
+        loop {
+            gate().await;
+            let connection = connections.room().await;
+            match listener.accept().await {
+                Ok((stream, peer)) => {
+                    tokio::spawn(handle(stream, peer, connection));
+                }
+                Err(error) => {
+                    failed(&error);
+                    if !is_of_one_connection(&error) {
+                        tokio::time::sleep(PAUSE).await;
+                    }
+                }
+            }
+        }
+    };
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = accepting => {}
+    }
+}
+
+/// Whether an accept failed because of the connection that was to be accepted: the next may
+/// be fine, so there is nothing to wait for.
+fn is_of_one_connection(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::Interrupted
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+
+    #[tokio::test]
+    async fn no_more_connections_than_the_cap_are_open_at_once() {
+        let connections = Connections::new(2);
+        let first = connections.room().await;
+        let second = connections.room().await;
+        let mut third = std::pin::pin!(connections.room());
+        assert!(futures_poll(third.as_mut()).is_none());
+        assert_eq!(connections.open(), 2);
+        drop(first);
+        let third = third.await;
+        assert_eq!(connections.open(), 2);
+        drop((second, third));
+        assert_eq!(connections.open(), 0);
+    }
+
+    fn futures_poll<F: Future>(future: std::pin::Pin<&mut F>) -> Option<F::Output> {
+        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+        match future.poll(&mut cx) {
+            std::task::Poll::Ready(output) => Some(output),
+            std::task::Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn only_what_concerns_one_connection_is_tried_again_without_a_pause() {
+        let check = |code: i32, alone: bool| {
+            let error = io::Error::from_raw_os_error(code);
+            assert_eq!(is_of_one_connection(&error), alone, "{error}");
+        };
+        check(103, true); // ECONNABORTED
+        check(24, false); // EMFILE
+        check(23, false); // ENFILE
+        check(105, false); // ENOBUFS
+        check(12, false); // ENOMEM
+    }
+
+    #[tokio::test]
+    async fn the_loop_ends_when_told_to_and_hands_over_what_it_accepted() {
+        let listener = bind(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a free port");
+        let address = listener.local_addr().expect("bound");
+        let stop = CancellationToken::new();
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let accepting = {
+            let (seen, stop) = (Arc::clone(&seen), stop.clone());
+            accept(
+                listener,
+                Connections::new(8),
+                stop.clone(),
+                || std::future::ready(()),
+                |error| panic!("{error}"),
+                move |_, peer, _| {
+                    seen.lock().expect("not poisoned").push(peer);
+                    stop.cancel();
+                    std::future::ready(())
+                },
+            )
+        };
+        let client = TcpStream::connect(address);
+        let ((), client) = tokio::join!(accepting, client);
+        let local = client.expect("accepted").local_addr().expect("connected");
+        assert_eq!(*seen.lock().expect("not poisoned"), [local]);
+    }
 }

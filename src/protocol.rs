@@ -1,13 +1,34 @@
 //! Bytes to one whole request, and the reply back in the client's own dialect.
+//!
+//! A connection that has sent nothing holds no buffer and no parser: those come with the
+//! first byte, which also tells the two protocols apart where one port speaks both.
 
+pub mod array_call;
+pub mod dialect;
+pub mod framer;
+mod http;
+mod io;
+mod tcp;
+mod zvm_socket;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
+
+use tidegate_limits::Timestamp;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use crate::call::{Origin, Protocol, Serve};
+use crate::clock::Clock;
 
 /// What this stage is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// From a request's first byte to its last (head and buffered body).
     pub request_timeout: Duration,
-    /// How long a keep-alive connection may stay silent between requests.
+    /// How long a connection may stay silent between requests, or before its first.
     pub idle_timeout: Duration,
     /// How long one write to a client may make no progress.
     pub write_timeout: Duration,
@@ -19,4 +40,77 @@ pub struct Settings {
     pub max_request_bytes: usize,
     /// Largest HTTP body held whole while its call waits; a larger one is streamed.   bytes
     pub buffer_bytes: usize,
+}
+
+/// A connection that has just been accepted.
+#[derive(Debug)]
+pub struct Accepted {
+    /// The connection.
+    pub stream: TcpStream,
+    /// The client's address.
+    pub peer: SocketAddr,
+    /// Name of the listener.
+    pub listener: Arc<str>,
+    /// What the listener speaks.
+    pub protocol: Protocol,
+    /// Whether an EOF on the socket protocol means that the client has left.
+    pub cancel_on_eof: bool,
+    /// When it was accepted.
+    pub at: Timestamp,
+}
+
+impl Accepted {
+    fn origin(&self, arrived: Timestamp) -> Origin {
+        Origin {
+            listener: Arc::clone(&self.listener),
+            peer: self.peer,
+            arrived,
+        }
+    }
+}
+
+/// What every connection needs to know.
+#[derive(Clone)]
+pub struct Conversation<S> {
+    /// Answers the requests.
+    pub serve: S,
+    /// The settings that this connection began with.
+    pub settings: Arc<Settings>,
+    /// Tells the time.
+    pub clock: Clock,
+    /// Set when the proxy goes down: finish what is under way, begin nothing.
+    pub stop: CancellationToken,
+}
+
+/// Serves one connection to its end.
+pub async fn converse<S: Serve>(accepted: Accepted, conversation: Conversation<S>) {
+    if accepted.protocol == Protocol::Tcp {
+        return tcp::serve(accepted, &conversation).await;
+    }
+    let mut first = Vec::new();
+    let silence = timeout(
+        conversation.settings.idle_timeout,
+        io::read_some(&accepted.stream, &mut first),
+    );
+    let read = tokio::select! {
+        biased;
+        read = silence => read,
+        () = conversation.stop.cancelled() => return,
+    };
+    match read {
+        Ok(Ok(1..)) => {}
+        // Silent for too long, closed or reset before the first byte: nothing to answer.
+        Ok(Ok(0) | Err(_)) | Err(_) => return,
+    }
+    let is_http = match accepted.protocol {
+        Protocol::Http => true,
+        Protocol::Socket | Protocol::Tcp => false,
+        Protocol::Auto => first.first().is_some_and(u8::is_ascii_uppercase),
+    };
+    // Boxed, so that a silent connection does not pay for what a busy one needs.
+    if is_http {
+        Box::pin(http::serve(accepted, conversation, first)).await;
+    } else {
+        Box::pin(zvm_socket::serve(accepted, &conversation, first)).await;
+    }
 }

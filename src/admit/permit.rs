@@ -1,0 +1,105 @@
+//! What a call holds while it is past the gate.
+
+use std::sync::Arc;
+
+use tidegate_limits::{Hold, Outcome};
+
+use super::{Core, Lane, answered};
+use crate::call::{Destination, Record, Slot, Verdict};
+
+/// A worker and a share of every limit. Given back undrawn if dropped before the call was
+/// sent, finished as failed if dropped later.
+#[must_use]
+pub struct Permit {
+    core: Arc<Core>,
+    lane: Lane,
+    backend: Destination,
+    hold: Option<Hold>,
+    sent: bool,
+    delayed: bool,
+    record: Arc<Record>,
+}
+
+impl Permit {
+    pub(super) fn new(
+        core: Arc<Core>,
+        lane: Lane,
+        backend: Destination,
+        hold: Hold,
+        delayed: bool,
+        record: Arc<Record>,
+    ) -> Self {
+        Self {
+            core,
+            lane,
+            backend,
+            hold: Some(hold),
+            sent: false,
+            delayed,
+            record,
+        }
+    }
+
+    /// The hold itself, for a call that goes back to the queue.
+    pub(super) fn into_parts(mut self) -> (Lane, Destination, Hold) {
+        let hold = self.hold.take().expect(HELD);
+        (self.lane, self.backend, hold)
+    }
+
+    fn end(&mut self, outcome: Outcome) {
+        let Some(hold) = self.hold.take() else {
+            return;
+        };
+        let now = self.core.change(|state, now| {
+            state.lanes[self.lane as usize].finish(now, hold, outcome, None);
+            now
+        });
+        self.record.note(|facts| {
+            facts.answered = Some(now);
+            facts.verdict = match outcome {
+                _ if facts.left => Verdict::Aborted,
+                Outcome::Served => answered(self.delayed),
+                Outcome::Overloaded | Outcome::Failed => Verdict::Failed,
+            };
+        });
+    }
+}
+
+const HELD: &str = "a permit holds until it is ended, and is ended once";
+
+impl Slot for Permit {
+    fn sent(&mut self) {
+        let hold = self.hold.as_ref().expect(HELD);
+        let (lane, backend) = (self.lane, self.backend);
+        let now = self.core.change(|state, now| {
+            state.lanes[lane as usize].sent(now, hold);
+            if state.backends.succeeded(backend) {
+                state.open(backend, now);
+            }
+            now
+        });
+        self.sent = true;
+        self.record.note(|facts| facts.sent = Some(now));
+    }
+
+    fn replied(&mut self) {
+        let hold = self.hold.as_ref().expect(HELD);
+        self.core
+            .change(|state, now| state.lanes[self.lane as usize].replied(now, hold));
+    }
+
+    fn finish(mut self, outcome: Outcome) {
+        self.end(outcome);
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        if self.sent {
+            self.end(Outcome::Failed);
+        } else if let Some(hold) = self.hold.take() {
+            self.core
+                .change(|state, now| state.lanes[self.lane as usize].give_back(now, hold));
+        }
+    }
+}

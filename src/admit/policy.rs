@@ -1,0 +1,116 @@
+//! The settings as limits of the scheduler.
+
+use std::sync::Arc;
+
+use tidegate_limits::{
+    Backend, ClassShare, Limit, LimitRule, Policy, Scope, WindowShape, WindowStamp,
+};
+
+use super::{Postpone, Settings, WhenFull, Window};
+use crate::call::Destination;
+use crate::clock::Clock;
+
+/// What calls that meet limits meet.
+pub(super) fn limited(settings: &Settings, clock: &Clock) -> Policy {
+    let mut limits = vec![outstanding("workers", settings.workers)];
+    if let Some(max) = settings.outstanding_max {
+        limits.push(outstanding("outstanding", max));
+    }
+    if let Some(window) = &settings.window {
+        let limit = |max| window_limit(window, max, clock);
+        if let Some(total) = window.total {
+            limits.push(rule("total", Scope::Every, limit(total)));
+        }
+        for (function, max) in &window.functions {
+            // Prefixed, so that a function called "total" is not the total.
+            let name = format!("function:{function}");
+            limits.push(rule(&name, Scope::Function(Arc::clone(function)), limit(*max)));
+        }
+    }
+    limits.extend(backends());
+    let postpone = match settings.postpone {
+        Postpone::InTurn => tidegate_limits::Postpone::InTurn,
+        Postpone::Jitter { min, max } => tidegate_limits::Postpone::Jitter { min, max },
+    };
+    let when_full = match settings.when_full {
+        WhenFull::Refuse => tidegate_limits::WhenFull::Refuse,
+        WhenFull::Wait => at_the_door(settings),
+    };
+    Policy::new(limits, settings.capacity, when_full, postpone, classes()).expect(CHECKED)
+}
+
+/// What calls that meet none of these meet: slots of their own, and the backends' health.
+pub(super) fn unlimited(settings: &Settings) -> Policy {
+    let mut limits = vec![outstanding("unlimited", settings.max_unlimited)];
+    limits.extend(backends());
+    Policy::new(
+        limits,
+        settings.capacity,
+        at_the_door(settings),
+        tidegate_limits::Postpone::InTurn,
+        classes(),
+    )
+    .expect(CHECKED)
+}
+
+const CHECKED: &str = "the config's check lets only sound policies through";
+
+fn at_the_door(settings: &Settings) -> tidegate_limits::WhenFull {
+    tidegate_limits::WhenFull::Wait {
+        door: settings.door_max,
+    }
+}
+
+fn classes() -> Vec<ClassShare> {
+    vec![ClassShare {
+        name: "default".into(),
+        weight: 1,
+    }]
+}
+
+/// The limit that a backend's health closes and opens.
+pub(super) fn backend_limit(backend: Destination) -> String {
+    format!("backend:{}", backend.label())
+}
+
+fn backends() -> impl Iterator<Item = LimitRule> {
+    Destination::BACKENDS.into_iter().map(|backend| {
+        rule(
+            &backend_limit(backend),
+            Scope::Backend(Backend(backend as u8)),
+            Limit::Outstanding { max: u32::MAX },
+        )
+    })
+}
+
+fn outstanding(name: &str, max: u32) -> LimitRule {
+    rule(name, Scope::Every, Limit::Outstanding { max })
+}
+
+fn rule(name: &str, scope: Scope, limit: Limit) -> LimitRule {
+    LimitRule {
+        name: name.into(),
+        scope,
+        limit,
+    }
+}
+
+fn window_limit(window: &Window, max: u32, clock: &Clock) -> Limit {
+    Limit::Window {
+        max,
+        length: window.length,
+        guard: window.guard,
+        shape: if window.fixed {
+            WindowShape::Fixed {
+                phase: clock.phase(),
+            }
+        } else {
+            WindowShape::Sliding
+        },
+        stamp: if window.stamp_replied {
+            WindowStamp::Replied
+        } else {
+            WindowStamp::Sent
+        },
+    }
+}

@@ -1,0 +1,79 @@
+//! Carries an exchange on when its client leaves.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+
+use tokio::runtime::Handle;
+
+use crate::call::Record;
+
+/// Set by an exchange at its first byte: from there on it must not be cancelled.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Committed(Arc<AtomicBool>);
+
+impl Committed {
+    pub(super) fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Runs an exchange in the caller's own task. Dropped before the first byte it cancels the
+/// exchange; dropped later it hands it to a task that brings it to its end.
+pub(super) struct Carry<T: Send + 'static> {
+    exchange: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
+    committed: Committed,
+    record: Arc<Record>,
+}
+
+impl<T: Send + 'static> Carry<T> {
+    pub(super) fn new<F>(record: Arc<Record>, exchange: impl FnOnce(Committed) -> F) -> Self
+    where
+        F: Future<Output = T> + Send + 'static,
+    {
+        let committed = Committed::default();
+        Self {
+            exchange: Some(Box::pin(exchange(committed.clone()))),
+            committed,
+            record,
+        }
+    }
+}
+
+impl<T: Send + 'static> Future for Carry<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        let exchange = self
+            .exchange
+            .as_mut()
+            .expect("an exchange is not polled after its end");
+        let done = exchange.as_mut().poll(cx);
+        if done.is_ready() {
+            self.exchange = None;
+        }
+        done
+    }
+}
+
+impl<T: Send + 'static> Drop for Carry<T> {
+    fn drop(&mut self) {
+        if let Some(exchange) = self.exchange.take()
+            && self.committed.0.load(Ordering::Relaxed)
+        {
+            self.record.note(|facts| facts.left = true);
+            carry_on(async move {
+                drop(exchange.await);
+            });
+        }
+    }
+}
+
+/// Runs something to its end in a task of its own. When the whole runtime goes down there
+/// is nothing left to carry on in, and dropping it gives its slot back.
+pub(super) fn carry_on(work: impl Future<Output = ()> + Send + 'static) {
+    if let Ok(runtime) = Handle::try_current() {
+        runtime.spawn(work);
+    }
+}

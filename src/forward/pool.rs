@@ -1,0 +1,349 @@
+//! Keep-alive connections to the HTTP backend.
+//!
+//! Last in, first out, so that a lull lets the surplus go cold and be closed. There is no
+//! probe at checkout: a connection is polled once, which notices an EOF that has arrived. A
+//! connection is never used after `pool_idle_timeout`, which should be shorter than the
+//! backend's own keep-alive (Apache closes after 5 s).
+
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use hyper::client::conn::http1::{Builder, Connection, SendRequest};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep_until};
+
+use super::Settings;
+use super::backend::{self, ConnectError};
+use super::carry::carry_on;
+use crate::call::{BodyError, ByteStream, RequestBody};
+
+/// One connection; it carries one request at a time.
+pub(super) struct Upstream {
+    pub(super) connection: Connection<TokioIo<WatchedIo>, SentBody>,
+    pub(super) sender: SendRequest<SentBody>,
+    pub(super) signals: Arc<Signals>,
+    idle_since: Instant,
+}
+
+impl Upstream {
+    /// Opens a new one.
+    pub(super) async fn open(settings: &Settings) -> Result<Self, ConnectError> {
+        let address = settings
+            .http
+            .as_ref()
+            .expect("an HTTP call is only sent where there is an HTTP backend");
+        let stream = backend::connect(address, settings.connect_timeout).await?;
+        // Keep-alive: without this a small body would wait for the head's ACK.
+        stream.set_nodelay(true).map_err(ConnectError::Refused)?;
+        let signals = Arc::new(Signals::default());
+        let io = WatchedIo {
+            stream,
+            signals: Arc::clone(&signals),
+        };
+        let (sender, connection) = Builder::new()
+            .handshake(TokioIo::new(io))
+            .await
+            .map_err(|error| ConnectError::Refused(io::Error::other(error)))?;
+        Ok(Self {
+            connection,
+            sender,
+            signals,
+            idle_since: Instant::now(),
+        })
+    }
+
+    /// Whether it can take another request, as far as can be known without asking.
+    fn is_usable(&mut self, cx: &mut Context<'_>) -> bool {
+        Pin::new(&mut self.connection).poll(cx).is_pending() && self.sender.is_ready()
+    }
+}
+
+/// The idle ones.
+#[derive(Clone, Default)]
+pub(super) struct Pool {
+    idle: Arc<Mutex<Idle>>,
+}
+
+#[derive(Default)]
+struct Idle {
+    /// Oldest first.
+    upstreams: Vec<Upstream>,
+    sweeping: bool,
+}
+
+impl Pool {
+    fn idle(&self) -> MutexGuard<'_, Idle> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the one used last, if it is still good.
+    pub(super) fn take(&self, settings: &Settings) -> Option<Upstream> {
+        let mut cx = Context::from_waker(Waker::noop());
+        loop {
+            let mut upstream = self.idle().upstreams.pop()?;
+            if upstream.idle_since.elapsed() < settings.pool_idle_timeout
+                && upstream.is_usable(&mut cx)
+            {
+                upstream.signals.rearm();
+                return Some(upstream);
+            }
+        }
+    }
+
+    /// Puts one back whose reply has been read to its end.
+    pub(super) fn put(&self, mut upstream: Upstream, settings: &Settings) {
+        let mut cx = Context::from_waker(Waker::noop());
+        if !upstream.is_usable(&mut cx) {
+            return;
+        }
+        upstream.idle_since = Instant::now();
+        let mut idle = self.idle();
+        if idle.upstreams.len() >= settings.pool_max_idle {
+            return;
+        }
+        idle.upstreams.push(upstream);
+        if !idle.sweeping {
+            idle.sweeping = true;
+            carry_on(sweep(self.clone(), settings.pool_idle_timeout));
+        }
+    }
+
+    /// Closes all.
+    pub(super) fn clear(&self) {
+        self.idle().upstreams.clear();
+    }
+}
+
+/// Closes connections that nobody took, the oldest first; ends when none is left.
+async fn sweep(pool: Pool, idle_timeout: Duration) {
+    loop {
+        let due = {
+            let mut idle = pool.idle();
+            let now = Instant::now();
+            let cold = idle
+                .upstreams
+                .partition_point(|upstream| upstream.idle_since + idle_timeout <= now);
+            idle.upstreams.drain(..cold);
+            match idle.upstreams.first() {
+                Some(oldest) => oldest.idle_since + idle_timeout,
+                None => {
+                    idle.sweeping = false;
+                    return;
+                }
+            }
+        };
+        sleep_until(due).await;
+    }
+}
+
+/// What is seen of one request on the wire.
+#[derive(Debug, Default)]
+pub(super) struct Signals {
+    /// hyper has taken the last of the body.
+    body_taken: AtomicBool,
+    wrote: AtomicBool,
+    flushed: AtomicBool,
+}
+
+impl Signals {
+    fn rearm(&self) {
+        self.body_taken.store(false, Ordering::Relaxed);
+        self.wrote.store(false, Ordering::Relaxed);
+        self.flushed.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether a byte has been written: from here on the call counts as sent.
+    pub(super) fn wrote(&self) -> bool {
+        self.wrote.load(Ordering::Relaxed)
+    }
+
+    /// Whether the last byte has been written.
+    pub(super) fn flushed(&self) -> bool {
+        self.flushed.load(Ordering::Relaxed)
+    }
+}
+
+/// The connection's socket; it sees when a request's bytes leave.
+pub(super) struct WatchedIo {
+    stream: TcpStream,
+    signals: Arc<Signals>,
+}
+
+impl WatchedIo {
+    fn saw(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if matches!(written, Poll::Ready(Ok(1..))) {
+            self.signals.wrote.store(true, Ordering::Relaxed);
+        }
+        written
+    }
+}
+
+impl AsyncRead for WatchedIo {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for WatchedIo {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.saw(written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        self.saw(written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    /// hyper flushes when it has handed all it had to the socket.
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.signals.wrote() && self.signals.body_taken.load(Ordering::Relaxed) {
+            self.signals.flushed.store(true, Ordering::Relaxed);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+/// A request body on its way to the backend.
+pub(super) struct SentBody {
+    read: std::collections::VecDeque<Bytes>,
+    rest: Option<ByteStream>,
+    /// What a whole body weighs; a streamed one goes by its own headers.
+    length: Option<u64>,
+    taken: u64,
+    signals: Arc<Signals>,
+}
+
+impl SentBody {
+    pub(super) fn new(body: RequestBody, signals: Arc<Signals>) -> Self {
+        let (read, rest, length) = match body {
+            RequestBody::Whole(bytes) => {
+                let length = Some(bytes.len() as u64);
+                let read = if bytes.is_empty() {
+                    std::collections::VecDeque::new()
+                } else {
+                    [bytes].into()
+                };
+                (read, None, length)
+            }
+            RequestBody::Streamed { read, rest } => (read.into(), Some(rest), None),
+        };
+        let body = Self {
+            read,
+            rest,
+            length,
+            taken: 0,
+            signals,
+        };
+        body.mark();
+        body
+    }
+
+    /// The body as it was, if nothing of it has been taken.
+    pub(super) fn into_request_body(mut self) -> Option<RequestBody> {
+        if self.taken > 0 {
+            return None;
+        }
+        Some(match self.rest.take() {
+            None => RequestBody::Whole(self.read.pop_front().unwrap_or_default()),
+            Some(rest) => RequestBody::Streamed {
+                read: std::mem::take(&mut self.read).into(),
+                rest,
+            },
+        })
+    }
+
+    /// Moves an untouched body to another connection.
+    pub(super) fn moved_to(mut self, signals: Arc<Signals>) -> Self {
+        self.signals = signals;
+        self.mark();
+        self
+    }
+
+    pub(super) fn taken(&self) -> u64 {
+        self.taken
+    }
+
+    fn mark(&self) {
+        if self.read.is_empty() && self.rest.is_none() {
+            self.signals.body_taken.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Body for SentBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        if let Some(bytes) = self.read.pop_front() {
+            self.taken += bytes.len() as u64;
+            self.mark();
+            return Poll::Ready(Some(Ok(Frame::data(bytes))));
+        }
+        let Some(rest) = self.rest.as_mut() else {
+            return Poll::Ready(None);
+        };
+        let frame = std::task::ready!(Pin::new(rest).poll_frame(cx));
+        match frame {
+            Some(Ok(frame)) => {
+                if let Some(bytes) = frame.data_ref() {
+                    let length = bytes.len() as u64;
+                    self.taken += length;
+                }
+                if self.rest.as_ref().is_some_and(Body::is_end_stream) {
+                    self.rest = None;
+                    self.mark();
+                }
+                Poll::Ready(Some(Ok(frame)))
+            }
+            Some(Err(error)) => Poll::Ready(Some(Err(error))),
+            None => {
+                self.rest = None;
+                self.mark();
+                Poll::Ready(None)
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.read.is_empty() && self.rest.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.length.map_or_else(SizeHint::default, |length| {
+            SizeHint::with_exact(length.saturating_sub(self.taken))
+        })
+    }
+}

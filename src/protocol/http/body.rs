@@ -1,0 +1,91 @@
+//! A streamed request body that is given up when its client is too slow.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use crate::call::BodyError;
+
+/// What a client may owe before the minimum rate is asked of it.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// A body of which only the time spent waiting for the client is counted, so a slow backend
+/// is not held against it.
+pub(super) struct PacedBody {
+    body: Incoming,
+    body_timeout: Duration,
+    min_rate: u32,
+    received: u64,
+    waited: Duration,
+    waiting_since: Option<Instant>,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl PacedBody {
+    pub(super) fn new(body: Incoming, body_timeout: Duration, min_rate: u32) -> Self {
+        Self {
+            body,
+            body_timeout,
+            min_rate,
+            received: 0,
+            waited: Duration::ZERO,
+            waiting_since: None,
+            timer: None,
+        }
+    }
+
+    /// How long the client may have kept us waiting by now.
+    fn patience(&self) -> Duration {
+        let earned = Duration::from_secs_f64(self.received as f64 / f64::from(self.min_rate.max(1)));
+        (GRACE + earned).min(self.body_timeout)
+    }
+}
+
+impl Body for PacedBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        match Pin::new(&mut self.body).poll_frame(cx) {
+            Poll::Ready(frame) => {
+                if let Some(since) = self.waiting_since.take() {
+                    self.waited += since.elapsed();
+                }
+                if let Some(Ok(frame)) = &frame
+                    && let Some(bytes) = frame.data_ref()
+                {
+                    self.received += bytes.len() as u64;
+                }
+                Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
+            }
+            Poll::Pending => {
+                let since = *self.waiting_since.get_or_insert_with(Instant::now);
+                let until = since + self.patience().saturating_sub(self.waited);
+                let timer = self
+                    .timer
+                    .get_or_insert_with(|| Box::pin(sleep_until(until)));
+                if timer.deadline() != until {
+                    timer.as_mut().reset(until);
+                }
+                ready!(timer.as_mut().poll(cx));
+                Poll::Ready(Some(Err("the client sends its body too slowly".into())))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

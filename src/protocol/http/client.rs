@@ -1,0 +1,264 @@
+//! The client's side of an HTTP connection: its socket with a clock on every phase.
+//!
+//! hyper decides when to read and write; this decides how long either may take. One timer
+//! serves all phases: it is only set when something has to be waited for, and when it fires
+//! too early because a later phase has begun, it is set anew.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tidegate_limits::Timestamp;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use super::super::Settings;
+use super::super::io::{LINGER, LINGER_BYTES};
+use crate::clock::Clock;
+
+/// What the connection is doing; shared by its socket and its requests.
+pub(super) struct Phases(Mutex<Phase>);
+
+#[derive(Clone, Copy, Debug)]
+struct Phase {
+    step: Step,
+    /// When the first byte that belongs to no request yet came in.
+    first_byte: Option<Timestamp>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// Between requests, since then.
+    Idle(Timestamp),
+    /// A head has begun to come in, at that time.
+    Head(Timestamp),
+    /// A request is being read, waits, or is being answered.
+    Serving,
+}
+
+impl Phases {
+    /// A connection whose first request's clock runs since it was accepted.
+    pub(super) fn begun(accepted: Timestamp) -> Self {
+        Self(Mutex::new(Phase {
+            step: Step::Head(accepted),
+            first_byte: Some(accepted),
+        }))
+    }
+
+    fn with<R>(&self, change: impl FnOnce(&mut Phase) -> R) -> R {
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// A head is here; returns when its first byte was.
+    pub(super) fn begin_request(&self, now: Timestamp) -> Timestamp {
+        self.with(|phase| {
+            phase.step = Step::Serving;
+            phase.first_byte.take().unwrap_or(now)
+        })
+    }
+
+    /// The request's body is here: what comes now belongs to the next request.
+    pub(super) fn body_read(&self) {
+        self.with(|phase| phase.first_byte = None);
+    }
+
+    /// The request is answered.
+    pub(super) fn end_request(&self, now: Timestamp) {
+        self.with(|phase| {
+            phase.step = phase.first_byte.map_or(Step::Idle(now), Step::Head);
+        });
+    }
+
+    fn bytes_came(&self, now: Timestamp) {
+        self.with(|phase| {
+            phase.first_byte.get_or_insert(now);
+            if let Step::Idle(_) = phase.step {
+                phase.step = Step::Head(now);
+            }
+        });
+    }
+
+    fn step(&self) -> Step {
+        self.with(|phase| phase.step)
+    }
+}
+
+/// A client's socket under the clock.
+pub(super) struct ClientIo {
+    stream: TcpStream,
+    /// Bytes read before it was known that this is HTTP.
+    first: Vec<u8>,
+    phases: Arc<Phases>,
+    clock: Clock,
+    request_timeout: Duration,
+    idle_timeout: Duration,
+    write_timeout: Duration,
+    timer: Option<Pin<Box<Sleep>>>,
+    /// Since when a write has made no progress.
+    stalled_since: Option<Instant>,
+    lingering: Option<Lingering>,
+}
+
+#[derive(Clone, Copy)]
+struct Lingering {
+    until: Instant,
+    left: usize,
+}
+
+impl ClientIo {
+    pub(super) fn new(
+        stream: TcpStream,
+        first: Vec<u8>,
+        phases: Arc<Phases>,
+        clock: Clock,
+        settings: &Settings,
+    ) -> Self {
+        Self {
+            stream,
+            first,
+            phases,
+            clock,
+            request_timeout: settings.request_timeout,
+            idle_timeout: settings.idle_timeout,
+            write_timeout: settings.write_timeout,
+            timer: None,
+            stalled_since: None,
+            lingering: None,
+        }
+    }
+
+    /// Ready once `due` has passed.
+    fn poll_timer(&mut self, due: Instant, cx: &mut Context<'_>) -> Poll<()> {
+        let timer = self
+            .timer
+            .get_or_insert_with(|| Box::pin(sleep_until(due)));
+        // A timer that fires early is cheaper than one that is set anew for each request.
+        if timer.deadline() > due {
+            timer.as_mut().reset(due);
+        }
+        loop {
+            ready!(timer.as_mut().poll(cx));
+            if timer.deadline() >= due {
+                return Poll::Ready(());
+            }
+            timer.as_mut().reset(due);
+        }
+    }
+
+    fn poll_written(
+        &mut self,
+        written: Poll<io::Result<usize>>,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        if written.is_ready() {
+            self.stalled_since = None;
+            return written;
+        }
+        let since = *self.stalled_since.get_or_insert_with(Instant::now);
+        ready!(self.poll_timer(since + self.write_timeout, cx));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl AsyncRead for ClientIo {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if !self.first.is_empty() {
+            let taken = self.first.len().min(buf.remaining());
+            buf.put_slice(&self.first[..taken]);
+            if taken == self.first.len() {
+                self.first = Vec::new();
+            } else {
+                self.first.drain(..taken);
+            }
+            return Poll::Ready(Ok(()));
+        }
+        let before = buf.filled().len();
+        if let Poll::Ready(read) = Pin::new(&mut self.stream).poll_read(cx, buf) {
+            if buf.filled().len() > before {
+                let now = self.clock.now();
+                self.phases.bytes_came(now);
+            }
+            return Poll::Ready(read);
+        }
+        let due = match self.phases.step() {
+            Step::Serving => return Poll::Pending,
+            Step::Head(began) => self.clock.instant(began) + self.request_timeout,
+            Step::Idle(since) => self.clock.instant(since) + self.idle_timeout,
+        };
+        // A write that stalls has the timer; hyper comes back here when it is over.
+        if self.stalled_since.is_some() {
+            return Poll::Pending;
+        }
+        ready!(self.poll_timer(due, cx));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl AsyncWrite for ClientIo {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.poll_written(written, cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        self.poll_written(written, cx)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    /// Says that no more comes, then reads what the client still sends, within bounds: to
+    /// close at once would reset the connection and destroy an answer on its way.
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut lingering = match self.lingering {
+            Some(lingering) => lingering,
+            None => {
+                ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
+                Lingering {
+                    until: Instant::now() + LINGER,
+                    left: LINGER_BYTES,
+                }
+            }
+        };
+        let mut scrap = [0; 4096];
+        loop {
+            self.lingering = Some(lingering);
+            let mut room = ReadBuf::new(&mut scrap);
+            match Pin::new(&mut self.stream).poll_read(cx, &mut room) {
+                Poll::Ready(Ok(())) if room.filled().is_empty() => return Poll::Ready(Ok(())),
+                Poll::Ready(Ok(())) => {
+                    lingering.left = lingering.left.saturating_sub(room.filled().len());
+                    if lingering.left == 0 {
+                        return Poll::Ready(Ok(()));
+                    }
+                }
+                Poll::Ready(Err(_)) => return Poll::Ready(Ok(())),
+                Poll::Pending => {
+                    ready!(self.poll_timer(lingering.until, cx));
+                    return Poll::Ready(Ok(()));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! Any bytes: one connection is one call, let through both ways once it may go.
+
+use std::io::ErrorKind;
+
+use tokio::io::copy_bidirectional;
+use tokio::net::TcpStream;
+
+use super::{Accepted, Conversation};
+use crate::call::{Message, Progress, Reply, Request, Serve};
+
+pub(super) async fn serve<S: Serve>(mut accepted: Accepted, conversation: &Conversation<S>) {
+    let request = Request {
+        origin: accepted.origin(accepted.at),
+        message: Message::Tcp,
+    };
+    let progress = Progress::default();
+    let reply = tokio::select! {
+        biased;
+        reply = conversation.serve.serve(request, &progress) => reply,
+        () = gone(&accepted.stream, &progress) => return,
+    };
+    // Refused: these bytes have no dialect to say it in, so the connection just closes.
+    let Reply::Tunnel(mut tunnel) = reply else {
+        return;
+    };
+    let copied = copy_bidirectional(&mut accepted.stream, &mut tunnel.stream).await;
+    if let Ok((bytes_in, bytes_out)) = copied {
+        tunnel.record.note(|facts| {
+            facts.bytes_in = bytes_in;
+            facts.bytes_out = bytes_out;
+        });
+    }
+}
+
+/// Ends when the client has left before its turn. What it has sent stays in the kernel, so
+/// behind it only a reset can be seen.
+async fn gone(stream: &TcpStream, progress: &Progress) {
+    let mut byte = [0];
+    loop {
+        match stream.peek(&mut byte).await {
+            Ok(0) if progress.is_admitted() => std::future::pending().await,
+            Ok(0) => return,
+            Ok(_) => match stream.ready(tokio::io::Interest::ERROR).await {
+                Ok(_) | Err(_) => return,
+            },
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(_) => return,
+        }
+    }
+}
