@@ -1,3 +1,6 @@
+<<<<<<< HEAD
 //! The `tidegate` command.
 
+=======
+>>>>>>> limits
 fn main() {}

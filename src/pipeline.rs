@@ -1,1 +1,161 @@
-//! pipeline.
+//! THE STORY: a request is classified, waits for its turn, is sent, and its reply goes back.
+
+use std::sync::Arc;
+
+use tidegate_limits::Timestamp;
+
+use crate::admit::{Ask, Gate};
+use crate::call::{
+    HttpCall, Message, Observe, Origin, Progress, Reason, Record, Refusal, Reply, Request,
+    RequestBody, Serve, Verdict,
+};
+use crate::classify::{Classifier, Operation};
+use crate::forward::{Forwarder, Outgoing, Unsent};
+use crate::live::Live;
+
+/// The stages in their order.
+#[derive(Clone)]
+pub struct Pipeline {
+    /// Says what a request asks.
+    pub classifier: Arc<Live<Classifier>>,
+    /// Says when it may go.
+    pub gate: Gate,
+    /// Sends it.
+    pub forwarder: Forwarder,
+    /// Hears how it ended.
+    pub observer: Arc<dyn Observe>,
+}
+
+impl Serve for Pipeline {
+    async fn serve<'a>(&'a self, request: Request, progress: &'a Progress) -> Reply {
+        let Request { origin, message } = request;
+        let operation = self.classifier.get().classify(&message);
+        let arrived = origin.arrived;
+        let record = self.open_record(origin, &message, &operation);
+        let reply = match outgoing(message, &operation) {
+            Ok(outgoing) => {
+                self.run(operation, arrived, outgoing, progress, &record)
+                    .await
+            }
+            Err(refusal) => Reply::Refused(refusal),
+        };
+        if let Reply::Refused(refusal) = &reply {
+            write_down(&record, refusal);
+        }
+        reply
+    }
+
+    fn refused(&self, origin: Origin, dialect: &'static str, refusal: &Refusal) {
+        let nobody = Arc::from("none");
+        let observer = Arc::clone(&self.observer);
+        write_down(&Record::open(origin, dialect, nobody, None, observer), refusal);
+    }
+}
+
+impl Pipeline {
+    async fn run(
+        &self,
+        operation: Operation,
+        arrived: Timestamp,
+        mut outgoing: Outgoing,
+        progress: &Progress,
+        record: &Arc<Record>,
+    ) -> Reply {
+        let ask = Ask {
+            function: operation.function,
+            destination: operation.destination,
+            limited: operation.limited,
+            arrived,
+        };
+        let mut permit = match self.gate.admit(ask, record).await {
+            Ok(permit) => permit,
+            Err(refusal) => return Reply::Refused(refusal),
+        };
+        progress.admit();
+        loop {
+            let unsent = match self.forwarder.send(outgoing, permit, Arc::clone(record)).await {
+                Ok(reply) => return reply,
+                Err(unsent) => unsent,
+            };
+            // Not a byte has left, so the call may wait for another turn; no other is ever
+            // sent twice.
+            let Unsent {
+                outgoing: kept,
+                slot,
+                cause,
+            } = unsent;
+            tracing::debug!(error = &cause as &dyn std::error::Error, "not sent, waits again");
+            outgoing = kept;
+            permit = match self.gate.again(slot, record).await {
+                Ok(permit) => permit,
+                Err(refusal) => return Reply::Refused(refusal),
+            };
+        }
+    }
+
+    fn open_record(
+        &self,
+        origin: Origin,
+        message: &Message,
+        operation: &Operation,
+    ) -> Arc<Record> {
+        let dialect = match message {
+            Message::Socket(_) => "socket",
+            Message::Http(_) => "http",
+            Message::Tcp => "tcp",
+        };
+        Record::open(
+            origin,
+            dialect,
+            Arc::clone(&operation.label),
+            operation.target.clone(),
+            Arc::clone(&self.observer),
+        )
+    }
+}
+
+/// What is to be sent, in the form its backend takes.
+fn outgoing(message: Message, operation: &Operation) -> Result<Outgoing, Refusal> {
+    use crate::call::Destination as To;
+    match (message, operation.destination) {
+        (Message::Socket(call), To::Socket) => Ok(Outgoing::Array(call)),
+        (Message::Http(HttpCall { array: Some(call), .. }), To::Socket) => {
+            Ok(Outgoing::Array(call))
+        }
+        (Message::Http(call), To::Http) => {
+            // Which function it is stands in a body that was too large to read.
+            if operation.function_unread && matches!(call.body, RequestBody::Streamed { .. }) {
+                return Err(Refusal::new(
+                    Reason::TooLarge,
+                    "the body names the function, and is larger than buffer_bytes",
+                ));
+            }
+            Ok(Outgoing::Http(Box::new(call)))
+        }
+        (Message::Tcp, To::Tcp) => Ok(Outgoing::Tcp),
+        (Message::Socket(_), _) => Err(Refusal::no_backend("socket")),
+        (Message::Http(_), _) => Err(Refusal::no_backend("http")),
+        (Message::Tcp, _) => Err(Refusal::no_backend("tcp")),
+    }
+}
+
+/// Writes down how a refused or failed call ended.
+fn write_down(record: &Record, refusal: &Refusal) {
+    record.note(|facts| {
+        facts.verdict = match refusal.reason {
+            Reason::DeadlinePassed | Reason::BackendUnreachable => Verdict::Expired,
+            Reason::BackendClosed
+            | Reason::BackendCut
+            | Reason::BackendSlow
+            | Reason::ReplyTooLarge
+            | Reason::Internal => Verdict::Failed,
+            _ => Verdict::Refused,
+        };
+        facts.reason = Some(refusal.reason);
+        if refusal.limit.is_some() {
+            facts.limit.clone_from(&refusal.limit);
+        }
+        facts.overall_rc = Some(i64::from(refusal.reason.overall_rc()));
+        facts.status = (facts.dialect == "http").then(|| refusal.reason.status().as_u16());
+    });
+}
