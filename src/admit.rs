@@ -18,7 +18,8 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt};
 use tidegate_limits::{
-    Backend, Call, Caller, Class, Cost, Hold, Scheduler, Step, Ticket, Timestamp, Waited,
+    Backend, Call, Caller, Class, Cost, Hold, LimitNow, QueueNow, Scheduler, Scope, Step, Ticket,
+    Timestamp, Waited,
 };
 use tokio::sync::{Notify, oneshot};
 
@@ -314,7 +315,7 @@ impl Gate {
         self.drain();
         self.core.change(|state, now| {
             for lane in &mut state.lanes {
-                for waiter in lane.evict(now) {
+                while let Some(waiter) = lane.evict(now) {
                     // One that has just left needs no answer.
                     let _ = waiter.send(Turn::Drained);
                 }
@@ -339,11 +340,26 @@ impl Gate {
         self.core.lock().backends.is_up(backend)
     }
 
-    /// Looks at the scheduler of the calls that meet limits.
-    pub fn look<R>(&self, look: impl FnOnce(&Scheduler<impl Sized>, Timestamp) -> R) -> R {
+    /// Every limit as it is now. The backends' health shows elsewhere.
+    #[must_use]
+    pub fn limits_now(&self) -> (Vec<LimitNow>, Timestamp) {
         let state = self.core.lock();
         let now = self.core.clock.now();
-        look(&state.lanes[Lane::Limited as usize], now)
+        let limits = state
+            .lanes
+            .iter()
+            .flat_map(|lane| lane.limits_now(now))
+            .filter(|limit| !matches!(limit.scope, Scope::Backend(_)))
+            .collect();
+        (limits, now)
+    }
+
+    /// The queue as it is now. Looks at every waiting call.
+    #[must_use]
+    pub fn queue_now(&self) -> QueueNow {
+        let state = self.core.lock();
+        let now = self.core.clock.now();
+        state.lanes[Lane::Limited as usize].queue_now(now)
     }
 
     /// Calls past the gate and calls waiting, over both lanes.

@@ -1,1 +1,404 @@
-//! app.
+//! Builds everything, and takes it down again.
+
+mod shown;
+mod teller;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{info, warn};
+
+use self::teller::Teller;
+use crate::admit::Gate;
+use crate::call::{Observe, Protocol};
+use crate::classify::Classifier;
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::forward::Forwarder;
+use crate::listen::{self, Connections, Listener};
+use crate::live::Live;
+use crate::pipeline::Pipeline;
+use crate::protocol::{self, Accepted, Conversation};
+use crate::telemetry::access::AccessLog;
+use crate::telemetry::log::Logs;
+use crate::telemetry::metrics::Metrics;
+use crate::{admin, telemetry};
+
+/// Time for the last answers to be written when a drain has taken too long.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// Why the proxy did not start, or a new config was not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// An address cannot be had.
+    #[error("cannot listen on {address} ({what}): {}", reason(cause))]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// Whose it is.
+        what: String,
+        /// What the system said.
+        cause: io::Error,
+    },
+    /// The log of calls cannot be opened.
+    #[error("cannot start the log of calls: {0}")]
+    Log(#[source] io::Error),
+    /// The log level is none.
+    #[error(transparent)]
+    Level(#[from] telemetry::log::LogError),
+}
+
+/// What an operator calls it.
+fn reason(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => "the port is in use".to_owned(),
+        io::ErrorKind::PermissionDenied => {
+            "no permission (ports below 1024 need CAP_NET_BIND_SERVICE)".to_owned()
+        }
+        io::ErrorKind::AddrNotAvailable => "this machine has no such address".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+/// A running proxy.
+pub struct App {
+    shared: Arc<Shared>,
+    /// Ends what runs beside the calls: timer, admin address.
+    _beside: tokio_util::sync::DropGuard,
+}
+
+struct Shared {
+    clock: Clock,
+    config: Live<Config>,
+    protocol: Live<protocol::Settings>,
+    classifier: Arc<Live<Classifier>>,
+    gate: Gate,
+    forwarder: Forwarder,
+    connections: Arc<Connections>,
+    metrics: Arc<Metrics>,
+    observer: Arc<dyn Observe>,
+    access: Arc<AccessLog>,
+    logs: Option<Logs>,
+    listeners: Mutex<Vec<Accepting>>,
+    /// Connections under way.
+    conversations: TaskTracker,
+    /// Set when no connection is to begin another call.
+    closing: CancellationToken,
+    ready: AtomicBool,
+    admin: Option<SocketAddr>,
+}
+
+/// A listener whose accept loop runs.
+struct Accepting {
+    settings: Arc<Live<Listener>>,
+    address: SocketAddr,
+    stop: CancellationToken,
+}
+
+impl App {
+    /// Binds every address, then starts. Needs a runtime.
+    ///
+    /// # Errors
+    /// If an address cannot be had; then nothing has been started.
+    pub fn start(config: Config, logs: Option<Logs>) -> Result<Self, StartError> {
+        let bound = bind_all(&config.listen.listeners)?;
+        let admin = config.admin.bind.map(bind_admin).transpose()?;
+        let access = match &logs {
+            Some(logs) => logs.access(),
+            None => AccessLog::start(io::sink(), telemetry::access::Look::Json),
+        };
+        let access = Arc::new(access.map_err(StartError::Log)?);
+        access.switch(config.telemetry.access && logs.is_some());
+        let clock = Clock::start();
+        let metrics = Arc::new(Metrics::new(env!("CARGO_PKG_VERSION"), REVISION));
+        metrics.config_taken(SystemTime::now());
+        metrics.connections_may_be(config.listen.max_connections);
+        let shared = Arc::new(Shared {
+            clock,
+            protocol: Live::new(config.protocol.clone()),
+            classifier: Arc::new(Live::new(Classifier::new(&config.classify))),
+            gate: Gate::new(&config.admit, clock),
+            forwarder: Forwarder::new(config.forward.clone()),
+            connections: Connections::new(config.listen.max_connections),
+            observer: Arc::new(Teller::new(Arc::clone(&metrics), Arc::clone(&access), clock)),
+            metrics,
+            access,
+            logs,
+            listeners: Mutex::default(),
+            conversations: TaskTracker::new(),
+            closing: CancellationToken::new(),
+            ready: AtomicBool::new(true),
+            admin: admin.as_ref().and_then(|it| it.local_addr().ok()),
+            config: Live::new(config),
+        });
+        let beside = CancellationToken::new();
+        let timer = shared.gate.clone();
+        tokio::spawn(
+            beside
+                .clone()
+                .run_until_cancelled_owned(async move { timer.keep_time().await }),
+        );
+        if let Some(listener) = admin {
+            let token = shared.config.get().admin.token.clone();
+            let source = Arc::clone(&shared);
+            tokio::spawn(admin::serve(listener, token, source, beside.clone()));
+        }
+        for (listener, socket) in bound {
+            shared.accept_on(listener, socket);
+        }
+        Ok(Self {
+            shared,
+            _beside: beside.drop_guard(),
+        })
+    }
+
+    /// The listeners' names and addresses, with the ports they really got.
+    #[must_use]
+    pub fn listeners(&self) -> Vec<(Arc<str>, SocketAddr)> {
+        let listeners = self.shared.listeners();
+        listeners
+            .iter()
+            .map(|it| (Arc::clone(&it.settings.get().name), it.address))
+            .collect()
+    }
+
+    /// The admin address.
+    #[must_use]
+    pub fn admin(&self) -> Option<SocketAddr> {
+        self.shared.admin
+    }
+
+    /// Calls past the gate, and calls waiting.
+    #[must_use]
+    pub fn busy(&self) -> (usize, usize) {
+        self.shared.gate.busy()
+    }
+
+    /// Takes a new config, whole or not at all. No connection, waiting call or counter is
+    /// lost; a lowered limit takes hold for what is admitted next.
+    ///
+    /// # Errors
+    /// If a new address cannot be had; then nothing has changed.
+    pub fn reload(&self, config: Config) -> Result<(), StartError> {
+        let shared = &self.shared;
+        let before = shared.config.get();
+        let known: Vec<SocketAddr> = before.listen.listeners.iter().map(|it| it.bind).collect();
+        let new: Vec<Listener> = config
+            .listen
+            .listeners
+            .iter()
+            .filter(|listener| !known.contains(&listener.bind))
+            .cloned()
+            .collect();
+        let bound = bind_all(&new)?;
+        if let Some(logs) = &shared.logs {
+            logs.set_level(&config.telemetry.level)?;
+        }
+        // Nothing can fail from here on.
+        shared
+            .access
+            .switch(config.telemetry.access && shared.logs.is_some());
+        shared.protocol.set(config.protocol.clone());
+        shared.classifier.set(Classifier::new(&config.classify));
+        shared.gate.apply(&config.admit);
+        shared.forwarder.apply(config.forward.clone());
+        shared.connections.apply(config.listen.max_connections);
+        shared.metrics.connections_may_be(config.listen.max_connections);
+        shared.keep_listeners(&config.listen.listeners);
+        for (listener, socket) in bound {
+            shared.accept_on(listener, socket);
+        }
+        for (changed, key) in [
+            (before.threads != config.threads, "server.threads"),
+            (before.admin != config.admin, "admin"),
+            (
+                before.telemetry.format != config.telemetry.format,
+                "log.format",
+            ),
+        ] {
+            if changed {
+                warn!(key, "takes hold only after a restart");
+            }
+        }
+        shared.config.set(config);
+        shared.metrics.config_taken(SystemTime::now());
+        Ok(())
+    }
+
+    /// Takes note that a new config was refused.
+    pub fn reload_refused(&self) {
+        self.shared.metrics.config_refused();
+    }
+
+    /// Not ready first, then accepts no more, then finishes what is here, within
+    /// `drain_timeout`; what waits longer is refused. Returns whether everything was
+    /// finished.
+    pub async fn drain(&self) -> bool {
+        let shared = &self.shared;
+        shared.ready.store(false, Ordering::Relaxed);
+        for listener in shared.listeners().drain(..) {
+            listener.stop.cancel();
+        }
+        shared.closing.cancel();
+        shared.conversations.close();
+        let bound = shared.config.get().drain_timeout;
+        if tokio::time::timeout(bound, shared.conversations.wait())
+            .await
+            .is_ok()
+        {
+            return true;
+        }
+        let (running, waiting) = self.busy();
+        warn!(running, waiting, "the drain took too long, ending what is left");
+        shared.gate.turn_away();
+        // An answer that cannot be written by then is lost with the process.
+        let _ = tokio::time::timeout(LAST_WORDS, shared.conversations.wait()).await;
+        false
+    }
+}
+
+/// The commit this was built from.
+pub const REVISION: &str = env!("TIDEGATE_REVISION");
+
+fn bind_all(listeners: &[Listener]) -> Result<Vec<(Listener, TcpListener)>, StartError> {
+    listeners
+        .iter()
+        .map(|listener| {
+            let socket = listen::bind(listener.bind).map_err(|cause| StartError::Bind {
+                address: listener.bind,
+                what: format!("listener {}", listener.name),
+                cause,
+            })?;
+            Ok((listener.clone(), socket))
+        })
+        .collect()
+}
+
+fn bind_admin(address: SocketAddr) -> Result<TcpListener, StartError> {
+    listen::bind(address).map_err(|cause| StartError::Bind {
+        address,
+        what: "admin".to_owned(),
+        cause,
+    })
+}
+
+impl Shared {
+    fn listeners(&self) -> std::sync::MutexGuard<'_, Vec<Accepting>> {
+        self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the loops of listeners that are gone, tells the others their new settings.
+    fn keep_listeners(&self, wanted: &[Listener]) {
+        self.listeners().retain(|accepting| {
+            let bind = accepting.settings.get().bind;
+            match wanted.iter().find(|listener| listener.bind == bind) {
+                Some(listener) => {
+                    accepting.settings.set(listener.clone());
+                    true
+                }
+                None => {
+                    accepting.stop.cancel();
+                    false
+                }
+            }
+        });
+    }
+
+    fn accept_on(self: &Arc<Self>, listener: Listener, socket: TcpListener) {
+        let address = socket.local_addr().unwrap_or(listener.bind);
+        info!(listener = %listener.name, %address, "listening");
+        let settings = Arc::new(Live::new(listener));
+        let stop = CancellationToken::new();
+        self.listeners().push(Accepting {
+            settings: Arc::clone(&settings),
+            address,
+            stop: stop.clone(),
+        });
+        tokio::spawn(Arc::clone(self).accept(settings, socket, stop));
+    }
+
+    async fn accept(
+        self: Arc<Self>,
+        settings: Arc<Live<Listener>>,
+        socket: TcpListener,
+        stop: CancellationToken,
+    ) {
+        let gate = || async {
+            // HTTP goes on being accepted when the queue is full: a token needs no place in
+            // it. Its calls wait at the door. (docs/decisions/0002)
+            let protocol = settings.get().protocol;
+            if matches!(protocol, Protocol::Socket | Protocol::Tcp) {
+                self.gate.room().await;
+            }
+        };
+        let failed = |error: &io::Error| {
+            self.metrics.accept_failed();
+            warn!(listener = %settings.get().name, %error, "cannot accept");
+        };
+        let handle = |stream, peer, connection| {
+            let listener = settings.get();
+            let name = Arc::clone(&listener.name);
+            let accepted = Accepted {
+                stream,
+                peer,
+                listener: Arc::clone(&name),
+                protocol: listener.protocol,
+                cancel_on_eof: listener.cancel_on_eof,
+                at: self.clock.now(),
+            };
+            let open = Open {
+                _connection: connection,
+                metrics: Arc::clone(&self.metrics),
+                listener: name,
+            };
+            self.metrics.connection_opened(&open.listener);
+            let conversation = Conversation {
+                serve: self.pipeline(),
+                settings: self.protocol.get(),
+                clock: self.clock,
+                stop: self.closing.clone(),
+            };
+            self.conversations.track_future(async move {
+                protocol::converse(accepted, conversation).await;
+                drop(open);
+            })
+        };
+        listen::accept(
+            socket,
+            Arc::clone(&self.connections),
+            stop,
+            gate,
+            failed,
+            handle,
+        )
+        .await;
+    }
+
+    fn pipeline(&self) -> Pipeline {
+        Pipeline {
+            classifier: Arc::clone(&self.classifier),
+            gate: self.gate.clone(),
+            forwarder: self.forwarder.clone(),
+            observer: Arc::clone(&self.observer),
+        }
+    }
+}
+
+/// An open connection as it is counted.
+struct Open {
+    _connection: listen::Connection,
+    metrics: Arc<Metrics>,
+    listener: Arc<str>,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.metrics.connection_closed(&self.listener);
+    }
+}

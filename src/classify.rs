@@ -25,3 +25,27 @@ pub struct Settings {
     /// Whether an HTTP backend is configured.
     pub has_http: bool,
 }
+
+/// What is known of a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Operation {
+    /// Its exact name.
+    pub function: Arc<str>,
+    /// Bounded.
+    pub label: Arc<str>,
+    /// About whom.
+    pub target: Option<Box<str>>,
+    /// Where.
+    pub destination: crate::call::Destination,
+    /// Limits.
+    pub limited: bool,
+    /// Too large to read.
+    pub function_unread: bool,
+}
+/// Tmp.
+#[derive(Debug)]
+pub struct Classifier;
+impl Classifier {
+    /// Tmp.
+    pub fn classify(&self, _: &crate::call::Message) -> Operation { todo!() }
+}

@@ -1,1 +1,59 @@
-//! cli.
+//! The command line.
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::config::DEFAULT_PATH;
+use crate::tools;
+
+/// A sidecar proxy that holds a flood back: calls wait their turn, and the backend never
+/// sees more than it can bear.
+#[derive(Debug, Parser)]
+#[command(name = "tidegate", version = VERSION, propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("TIDEGATE_REVISION"), ")");
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the sidecar
+    Serve(ConfigFile),
+    /// Read the config; print every mistake, or the limits in force. Exit 0 good, 1 bad
+    Check(ConfigFile),
+    /// See it work: a fragile backend, a storm of calls, with and without Tidegate
+    Demo(tools::demo::Arguments),
+    /// Run a stand-in z/VM SDK server that falls over when too much arrives
+    Backend(tools::backend::Arguments),
+    /// Put load on a proxy or a backend, and measure
+    Bench(tools::bench::Arguments),
+    /// Run scenario files through the scheduler in virtual time
+    Simulate(tools::simulate::Arguments),
+}
+
+#[derive(Debug, clap::Args)]
+struct ConfigFile {
+    /// The config file
+    #[arg(long, short, env = "TIDEGATE_CONFIG", default_value = DEFAULT_PATH, value_name = "FILE")]
+    config: PathBuf,
+}
+
+/// Runs the command. Exit code 0 good, 1 bad, 2 wrong usage.
+#[must_use]
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let graphical = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    match cli.command {
+        Command::Serve(file) => tools::serve::run(&file.config, graphical),
+        Command::Check(file) => tools::check::run(&file.config, graphical),
+        Command::Demo(arguments) => tools::demo::run(arguments),
+        Command::Backend(arguments) => tools::backend::run_command(arguments),
+        Command::Bench(arguments) => tools::bench::run_command(arguments),
+        Command::Simulate(arguments) => tools::simulate::run(&arguments),
+    }
+}

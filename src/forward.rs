@@ -14,7 +14,7 @@ mod pool;
 mod reply;
 
 use std::net::SocketAddr;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::backend::ConnectError;
@@ -23,6 +23,7 @@ use self::pool::Pool;
 use tidegate_limits::Outcome;
 
 use crate::call::{ArrayCall, HttpCall, Record, Refusal, Reply, Slot, Tunnel};
+use crate::live::Live;
 
 /// Where a backend listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,7 +87,7 @@ pub struct Forwarder {
 }
 
 struct Shared {
-    settings: RwLock<Arc<Settings>>,
+    settings: Live<Settings>,
     pool: Pool,
 }
 
@@ -96,7 +97,7 @@ impl Forwarder {
     pub fn new(settings: Settings) -> Self {
         Self {
             shared: Arc::new(Shared {
-                settings: RwLock::new(Arc::new(settings)),
+                settings: Live::new(settings),
                 pool: Pool::default(),
             }),
         }
@@ -105,25 +106,11 @@ impl Forwarder {
     /// Takes new settings for the calls to come. Pooled connections of another backend are
     /// closed; calls under way keep what they began with.
     pub fn apply(&self, settings: Settings) {
-        let mut current = self
-            .shared
-            .settings
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
-        if current.http != settings.http {
+        let moved = self.shared.settings.get().http != settings.http;
+        self.shared.settings.set(settings);
+        if moved {
             self.shared.pool.clear();
         }
-        *current = Arc::new(settings);
-    }
-
-    fn settings(&self) -> Arc<Settings> {
-        Arc::clone(
-            &self
-                .shared
-                .settings
-                .read()
-                .unwrap_or_else(PoisonError::into_inner),
-        )
     }
 
     /// Sends one call and returns its reply, or the call itself if no byte of it left.
@@ -136,7 +123,7 @@ impl Forwarder {
         slot: S,
         record: Arc<Record>,
     ) -> Result<Reply, Unsent<S>> {
-        let settings = self.settings();
+        let settings = self.shared.settings.get();
         match outgoing {
             Outgoing::Array(call) => {
                 let Some(address) = &settings.socket else {

@@ -26,6 +26,7 @@ pub mod clock;
 pub mod config;
 pub mod forward;
 pub mod listen;
+pub mod live;
 pub mod pipeline;
 pub mod protocol;
 pub mod telemetry;

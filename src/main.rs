@@ -1,6 +1,7 @@
-<<<<<<< HEAD
 //! The `tidegate` command.
 
-=======
->>>>>>> limits
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    tidegate::cli::main()
+}

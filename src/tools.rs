@@ -1,1 +1,8 @@
-//! tools.
+//! The commands.
+
+pub mod backend;
+pub mod bench;
+pub mod check;
+pub mod demo;
+pub mod serve;
+pub mod simulate;

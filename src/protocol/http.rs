@@ -100,7 +100,6 @@ impl<S: Serve> Client<S> {
             arrived: self.phases.begin_request(now),
             ..self.origin.clone()
         };
-        let settings = &self.conversation.settings;
         let mut response = match self.read(request).await {
             Ok(http) => {
                 let request = call::Request {

@@ -258,6 +258,13 @@ impl<T> Scheduler<T> {
         Some(self.take_out(ticket.0).payload)
     }
 
+    /// Takes out any one waiting call, for whoever ends them all; `None` if nobody waits.
+    pub fn evict(&mut self, now: Timestamp) -> Option<T> {
+        self.advance(now);
+        let (key, _) = self.queue.iter().next()?;
+        Some(self.take_out(key).payload)
+    }
+
     /// Puts a waiting call into another class, at the end of its caller's flow there. False if
     /// it no longer waits.
     pub fn reclass(&mut self, ticket: Ticket, class: Class) -> bool {
