@@ -1,5 +1,7 @@
 //! Bytes to one whole request, and the reply back in the client's own dialect.
 
+pub mod framer;
+
 use std::time::Duration;
 
 /// What this stage is told.
