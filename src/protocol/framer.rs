@@ -9,6 +9,8 @@
 use memchr::memchr2;
 use thiserror::Error;
 
+use crate::call::{Reason, Refusal};
+
 /// How deep brackets may nest. No call of the sdkserver goes past 6; the bound keeps the
 /// state of a connection in one machine word.
 pub const DEPTH_MAX: u32 = 64;
@@ -29,23 +31,33 @@ pub enum Framed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Misframed {
     /// It begins with something else.
-    #[error("a request must be a JSON array")]
+    #[error("the request must be a JSON array")]
     NotAnArray,
     /// It begins with something else.
-    #[error("a reply must be a JSON object")]
+    #[error("the reply must be a JSON object")]
     NotAnObject,
     /// It nests deeper than [`DEPTH_MAX`].
-    #[error("nested more than 64 deep")]
+    #[error("the request nests more than 64 deep")]
     TooDeep,
     /// A bracket closes another kind of bracket.
-    #[error("brackets do not match")]
+    #[error("the brackets of the request do not match")]
     Unmatched,
     /// A byte that JSON has no use for outside strings.
-    #[error("not valid JSON")]
+    #[error("the request is not valid JSON")]
     StrayByte,
     /// Larger than the framer was told to take.
-    #[error("too large")]
+    #[error("the request is too large")]
     TooLarge,
+}
+
+impl From<Misframed> for Refusal {
+    fn from(misframed: Misframed) -> Self {
+        let reason = match misframed {
+            Misframed::TooLarge => Reason::TooLarge,
+            _ => Reason::BadRequest,
+        };
+        Self::new(reason, misframed.to_string())
+    }
 }
 
 /// Finds the end of one value; one for each connection.

@@ -1,3 +1,4 @@
 //! Every test of the app, in one binary.
 
+mod array_call;
 mod framer;
