@@ -1,6 +1,7 @@
 //! Bytes to one whole request, and the reply back in the client's own dialect.
 
 pub mod array_call;
+pub mod dialect;
 pub mod framer;
 
 use std::time::Duration;
