@@ -1,1 +1,5 @@
 //! Every test of the app, in one binary.
+
+mod array_call;
+mod dialect;
+mod framer;
