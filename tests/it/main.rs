@@ -1,1 +1,4 @@
 //! Every test of the app, in one binary.
+
+mod log;
+mod metrics;
