@@ -1,4 +1,5 @@
 //! Every test of the app, in one binary.
 
+mod admin;
 mod log;
 mod metrics;
