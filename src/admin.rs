@@ -1,6 +1,42 @@
-//! What operators see, on the admin address only.
+//! What operators see, on the admin address only: metrics, health, and the state of the
+//! queue and its limits.
+//!
+//! It only looks: nothing here changes what the sidecar does. It sees through [`Source`], so
+//! it knows no stage; what it shows is read off the event loop, because a scrape renders
+//! thousands of lines and calls should not wait for that.
+
+mod api;
+mod guard;
+mod health;
+mod index;
+mod server;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::error_handling::HandleErrorLayer;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::Response;
+use serde::Serialize;
+use tower::ServiceBuilder;
+use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::limit::RequestBodyLimitLayer;
+use tower_http::set_header::SetResponseHeaderLayer;
+use tower_http::timeout::TimeoutLayer;
+use tower_http::trace::TraceLayer;
+
+pub use guard::Token;
+pub use server::{ServeError, needs_token, serve};
+
+/// No answer takes longer than this.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Requests that are answered at once; further ones are turned away. Health checks have no
+/// share in this.
+const REQUESTS_MAX: usize = 16;
+/// Nothing here takes a body.   bytes
+const BODY_MAX: usize = 1024;
 
 /// What this part is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,12 +47,125 @@ pub struct Settings {
     pub token: Option<Token>,
 }
 
-/// A secret that never shows itself.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Token(pub Box<str>);
+/// What there is to see. Each is asked off the event loop, and may take a lock.
+pub trait Source: Send + Sync + 'static {
+    /// Every limit, in the order of the config.
+    fn limits(&self) -> Vec<LimitState>;
+    /// The queue.
+    fn queue(&self) -> QueueState;
+    /// The config in effect, as TOML, without its secrets.
+    fn config(&self) -> String;
+    /// Every metric in Prometheus's text format.
+    fn metrics(&self) -> String;
+    /// Whether calls are taken; if not, why.
+    ///
+    /// # Errors
+    ///
+    /// The reason, as half a sentence for people.
+    fn ready(&self) -> Result<(), String>;
+}
 
-impl std::fmt::Debug for Token {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Token(…)")
-    }
+/// The state of one limit.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LimitState {
+    /// Its name in the config, in metrics and in refusals.
+    pub name: String,
+    /// The calls that meet it: `all`, or the name of a function.
+    pub scope: String,
+    /// What it bounds.
+    pub kind: LimitKind,
+    /// Length of the window, for a window limit.
+    pub window_seconds: Option<f64>,
+    /// What the config allows.   calls
+    pub configured: u64,
+    /// What is in use.   calls
+    pub used: u64,
+    /// When it has room for one more call.
+    pub opens: Opens,
+}
+
+/// What a limit bounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LimitKind {
+    /// Calls at the backend at once.
+    Outstanding,
+    /// Calls that leave within a window.
+    Window,
+}
+
+/// When a limit has room for one more call.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Opens {
+    /// It has room.
+    Now,
+    /// After this time.
+    InSeconds(f64),
+    /// When a call that holds it ends; nobody knows when.
+    WhenTold,
+}
+
+/// The state of the queue.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct QueueState {
+    /// Calls that wait.
+    pub depth: u64,
+    /// Calls that may wait.
+    pub capacity: u64,
+    /// Calls that wait at the door of a full queue.
+    pub door: u64,
+    /// Time since the arrival of the oldest; 0 when none waits.
+    pub oldest_seconds: f64,
+    /// What waits, by function.
+    pub functions: Vec<FunctionQueue>,
+}
+
+/// The calls of one function that wait.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FunctionQueue {
+    /// The function.
+    pub function: String,
+    /// How many.
+    pub waiting: u64,
+    /// The limit that the next of them waits for; none if it only waits for its turn.
+    pub waits_for: Option<String>,
+}
+
+/// Everything that answers on the admin address.
+fn router(token: Option<Token>, source: Arc<dyn Source>) -> Router {
+    // An unknown path is guarded too: without the token nobody learns which ones exist.
+    let guarded = api::router()
+        .merge(index::router())
+        .fallback(api::not_found)
+        .method_not_allowed_fallback(api::method_not_allowed)
+        .layer(
+            ServiceBuilder::new()
+                .layer(axum::middleware::from_fn_with_state(token, guard::check))
+                .layer(HandleErrorLayer::new(|_| async {
+                    api::error(StatusCode::SERVICE_UNAVAILABLE, "too many requests at once")
+                }))
+                .load_shed()
+                .concurrency_limit(REQUESTS_MAX)
+                .layer(TimeoutLayer::with_status_code(
+                    StatusCode::GATEWAY_TIMEOUT,
+                    ANSWER_TIMEOUT,
+                ))
+                .layer(RequestBodyLimitLayer::new(BODY_MAX)),
+        );
+    health::router()
+        .method_not_allowed_fallback(api::method_not_allowed)
+        .merge(guarded)
+        .with_state(source)
+        .layer(
+            ServiceBuilder::new()
+                .layer(TraceLayer::new_for_http())
+                .layer(SetResponseHeaderLayer::overriding(
+                    header::CACHE_CONTROL,
+                    HeaderValue::from_static("no-store"),
+                ))
+                .layer(CatchPanicLayer::custom(|_| -> Response {
+                    api::error(StatusCode::INTERNAL_SERVER_ERROR, "our own mistake")
+                })),
+        )
 }

@@ -1,4 +1,16 @@
 //! Logs and metrics.
+//!
+//! Metrics live in [`metrics`], one line per call in [`access`], everything else that the
+//! process says goes through `tracing` and is set up in [`log`]. Nothing here knows a call:
+//! what to tell comes as plain arguments.
+
+pub mod access;
+pub mod log;
+pub mod metrics;
+
+pub use access::{AccessLine, AccessLog};
+pub use log::{Logs, init};
+pub use metrics::Metrics;
 
 /// What this part is told.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,5 +1,8 @@
 //! Every test of the app, in one binary.
 
+mod admin;
 mod array_call;
 mod dialect;
 mod framer;
+mod log;
+mod metrics;

@@ -1,0 +1,78 @@
+//! `/livez`, `/readyz`, `/healthz`: what orchestrators ask. No token: a kubelet has none.
+//!
+//! Alive means that this answers at all, and asks nothing else: a sidecar that is draining,
+//! or whose backend is down, must not be killed for it. Ready means that calls are taken.
+//! `healthz` is both, for those who know only one.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{RawQuery, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+
+use super::{Source, api};
+
+pub(super) fn router() -> Router<Arc<dyn Source>> {
+    Router::new()
+        .route("/livez", get(live))
+        .route("/readyz", get(ready))
+        .route("/healthz", get(health))
+}
+
+/// One thing that was looked at.
+struct Check {
+    name: &'static str,
+    result: Result<(), String>,
+}
+
+async fn live(query: RawQuery) -> Response {
+    answer(&[LIVE], &query)
+}
+
+async fn ready(State(source): State<Arc<dyn Source>>, query: RawQuery) -> Response {
+    answer(&[is_ready(source).await], &query)
+}
+
+async fn health(State(source): State<Arc<dyn Source>>, query: RawQuery) -> Response {
+    answer(&[LIVE, is_ready(source).await], &query)
+}
+
+const LIVE: Check = Check {
+    name: "live",
+    result: Ok(()),
+};
+
+async fn is_ready(source: Arc<dyn Source>) -> Check {
+    Check {
+        name: "ready",
+        result: api::read(source, |source| source.ready()).await,
+    }
+}
+
+/// `ok`, or a line for each check that failed; `?verbose` has a line for every check.
+fn answer(checks: &[Check], RawQuery(query): &RawQuery) -> Response {
+    let query = query.as_deref().unwrap_or_default();
+    let verbose = query
+        .split('&')
+        .any(|part| part.split('=').next() == Some("verbose"));
+    let mut text = String::new();
+    let mut status = StatusCode::OK;
+    for check in checks {
+        let line = match &check.result {
+            Ok(()) if verbose => writeln!(text, "[+] {} ok", check.name),
+            Ok(()) => Ok(()),
+            Err(reason) => {
+                status = StatusCode::SERVICE_UNAVAILABLE;
+                writeln!(text, "[-] {} failed: {reason}", check.name)
+            }
+        };
+        line.expect("writing to memory does not fail");
+    }
+    if status == StatusCode::OK {
+        text.push_str("ok\n");
+    }
+    (status, text).into_response()
+}

@@ -1,0 +1,129 @@
+//! Serves the admin address: few connections, each with its bounds.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::{Source, Token, router};
+
+/// Connections open at once; further ones wait in the kernel's backlog.
+const CONNECTIONS_MAX: usize = 64;
+/// A connection that sends no whole request head for this long is closed, so that 64 silent
+/// ones keep a health check waiting no longer.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+/// A connection is not kept longer than this, whatever it does: a reader that stalls gives
+/// its place back.
+const CONNECTION_AGE_MAX: Duration = Duration::from_secs(300);
+/// What a connection is given to finish an answer when it must end.
+const LAST_ANSWER: Duration = Duration::from_secs(1);
+/// A pause after a failed accept, which would otherwise fail again at once.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Why the admin address is not served.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// Anybody could read it.
+    #[error("admin.bind {0} is not a loopback address, so admin.token must be set")]
+    NeedsToken(SocketAddr),
+    /// The listener has no address.
+    #[error("cannot tell the admin address")]
+    Address(#[source] io::Error),
+}
+
+/// Whether an admin address must ask for a token: on everything but loopback.
+#[must_use]
+pub fn needs_token(bind: SocketAddr) -> bool {
+    !bind.ip().to_canonical().is_loopback()
+}
+
+/// Answers on `listener` until told to stop; then lets the answers under way finish, for a
+/// second at most.
+///
+/// # Errors
+///
+/// At once, if the listener is open to others and there is no token.
+pub async fn serve(
+    listener: TcpListener,
+    token: Option<Token>,
+    source: Arc<dyn Source>,
+    stop: CancellationToken,
+) -> Result<(), ServeError> {
+    let bind = listener.local_addr().map_err(ServeError::Address)?;
+    if token.is_none() && needs_token(bind) {
+        return Err(ServeError::NeedsToken(bind));
+    }
+    let router = router(token, source);
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let connections = TaskTracker::new();
+    tracing::info!(%bind, "admin address is up");
+    loop {
+        let accepted = tokio::select! {
+            () = stop.cancelled() => break,
+            accepted = accept(&listener, &places) => accepted,
+        };
+        match accepted {
+            Ok((stream, place)) => {
+                let (router, stop) = (router.clone(), stop.clone());
+                connections.spawn(async move {
+                    answer(stream, router, stop).await;
+                    drop(place);
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "admin accept failed");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+    connections.close();
+    connections.wait().await;
+    Ok(())
+}
+
+/// The next connection, once there is a place for it.
+async fn accept(
+    listener: &TcpListener,
+    places: &Arc<Semaphore>,
+) -> io::Result<(TcpStream, tokio::sync::OwnedSemaphorePermit)> {
+    let place = Arc::clone(places)
+        .acquire_owned()
+        .await
+        .expect("nobody closes the semaphore");
+    let (stream, _) = listener.accept().await?;
+    Ok((stream, place))
+}
+
+/// Answers the requests of one connection. How it ends is the client's affair: nothing of
+/// ours depends on it.
+async fn answer(stream: TcpStream, router: Router, stop: CancellationToken) {
+    let mut connection = std::pin::pin!(
+        hyper::server::conn::http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD_TIMEOUT)
+            .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
+    );
+    tokio::select! {
+        ended = connection.as_mut() => return told(ended),
+        () = stop.cancelled() => {}
+        () = tokio::time::sleep(CONNECTION_AGE_MAX) => {}
+    }
+    connection.as_mut().graceful_shutdown();
+    if let Ok(ended) = tokio::time::timeout(LAST_ANSWER, connection).await {
+        told(ended);
+    }
+}
+
+fn told(ended: hyper::Result<()>) {
+    if let Err(error) = ended {
+        tracing::debug!(%error, "admin connection ended early");
+    }
+}

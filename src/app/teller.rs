@@ -1,0 +1,99 @@
+//! Tells operators about each call: counts it, and writes its access line.
+
+use std::sync::Arc;
+
+use crate::call::{Facts, Observe, Reason, Verdict};
+use crate::clock::Clock;
+use crate::telemetry::access::{AccessLine, AccessLog, Written};
+use crate::telemetry::metrics::{Durations, Metrics};
+
+/// The one class there is so far.
+const CLASS: &str = "default";
+
+/// Hears of every call and tells metrics and the log.
+#[derive(Debug)]
+pub struct Teller {
+    metrics: Arc<Metrics>,
+    access: Arc<AccessLog>,
+    clock: Clock,
+}
+
+impl Teller {
+    /// Tells these.
+    #[must_use]
+    pub fn new(metrics: Arc<Metrics>, access: Arc<AccessLog>, clock: Clock) -> Self {
+        Self {
+            metrics,
+            access,
+            clock,
+        }
+    }
+}
+
+impl Observe for Teller {
+    fn ended(&self, facts: &Facts) {
+        let now = self.clock.now();
+        let arrived = facts.origin.arrived;
+        let total = now.since(arrived);
+        let waited = facts.admitted.map(|admitted| admitted.since(arrived));
+        // A backend that never got done counts for as long as we waited for it: the slowest
+        // calls must not be the ones that are missing.
+        let backend = facts
+            .sent
+            .map(|sent| facts.answered.unwrap_or(now).since(sent));
+
+        let took = Durations {
+            total,
+            waited,
+            backend,
+        };
+        let verdict = facts.verdict.label();
+        self.metrics.call_ended(
+            &facts.origin.listener,
+            &facts.function,
+            CLASS,
+            verdict,
+            &took,
+        );
+        if let Some(limit) = &facts.limit {
+            self.metrics.limit_hit(limit);
+        }
+        // A client that has left was answered nothing, whatever we were about to say.
+        let answer = facts.reason.filter(|_| facts.verdict != Verdict::Aborted);
+        if let Some(reason) = answer {
+            self.metrics.refused(facts.limit.as_deref(), reason.label());
+        }
+
+        if !self.access.is_on() {
+            return;
+        }
+        let written = self.access.write(&AccessLine {
+            at: self.clock.wall(now),
+            listener: &facts.origin.listener,
+            peer: facts.origin.peer,
+            dialect: facts.dialect,
+            function: &facts.function,
+            userid: facts.target.as_deref(),
+            verdict,
+            reason: facts.reason.map(Reason::label),
+            limit: facts.limit.as_deref(),
+            queued: waited.unwrap_or(total),
+            backend,
+            total,
+            bytes_in: facts.bytes_in,
+            bytes_out: facts.bytes_out,
+            status: facts.status,
+            overall_rc: facts.overall_rc,
+            sent: facts
+                .sent
+                .map(|sent| sent.since(tidegate_limits::Timestamp::ZERO)),
+        });
+        if written == Written::Lost {
+            self.metrics.access_line_lost();
+        }
+    }
+
+    fn wants_overall_rc(&self) -> bool {
+        self.access.is_on()
+    }
+}

@@ -1,0 +1,454 @@
+//! One line for each call, when it has ended.
+//!
+//! A line is put together in memory and appended to a buffer; a thread of its own writes
+//! the buffer to stderr, many lines at a time. So the thread that moves calls never waits
+//! for whoever reads the log: should that reader stall, the buffer fills to its bound, and
+//! from there lines are lost and counted.
+//!
+//! Arguments have no place in a line: they carry passwords. The userid is the only word
+//! that a client chose, and it is written only if it can be one.
+
+use std::cell::RefCell;
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Serialize, Serializer};
+
+/// Bytes that may wait to be written; about 15,000 lines.
+const BUFFER_MAX: usize = 4 << 20;
+/// A buffer that a burst made larger than this is given back after it.   bytes
+const BUFFER_KEPT: usize = 256 << 10;
+/// How long the writer lets lines gather: at a thousand calls a second it then wakes a
+/// hundred times, not a thousand.
+const GATHER: Duration = Duration::from_millis(10);
+/// How long the end of the process waits for the last lines to be written.
+const LAST_WRITE: Duration = Duration::from_secs(1);
+/// A z/VM userid has at most this many characters.
+const USERID_MAX: usize = 8;
+
+/// How a line looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// For people, in columns.
+    Text {
+        /// Whether the terminal shows colour.
+        colour: bool,
+    },
+    /// For machines, one object a line.
+    Json,
+}
+
+/// What a line says. In JSON every field is always there, `null` where it does not apply.
+#[derive(Clone, Debug)]
+pub struct AccessLine<'a> {
+    /// When the call ended.
+    pub at: SystemTime,
+    /// Name of the listener.
+    pub listener: &'a str,
+    /// The client's address.
+    pub peer: SocketAddr,
+    /// `socket`, `http` or `tcp`.
+    pub dialect: &'a str,
+    /// Its function.
+    pub function: &'a str,
+    /// The z/VM userid it is about.
+    pub userid: Option<&'a str>,
+    /// How it ended.
+    pub verdict: &'a str,
+    /// Why, if it was refused or failed.
+    pub reason: Option<&'a str>,
+    /// The limit that held it longest or refused it.
+    pub limit: Option<&'a str>,
+    /// From arrival to a worker, or to the end if it never got one.
+    pub queued: Duration,
+    /// From the last byte sent until the backend was done with it.
+    pub backend: Option<Duration>,
+    /// From arrival to the end.
+    pub total: Duration,
+    /// Bytes of the request.
+    pub bytes_in: u64,
+    /// Bytes of the reply.
+    pub bytes_out: u64,
+    /// The HTTP status answered.
+    pub status: Option<u16>,
+    /// The answer's `overallRC`.
+    pub overall_rc: Option<i64>,
+    /// When the call's bytes left, since the start of the process.
+    pub sent: Option<Duration>,
+}
+
+/// What became of a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Written {
+    /// It will be written.
+    Yes,
+    /// The log of calls is off.
+    Off,
+    /// The buffer is full.
+    Lost,
+}
+
+/// The log of calls. Dropping it writes what is left, waiting at most a second.
+#[derive(Debug)]
+pub struct AccessLog {
+    on: AtomicBool,
+    look: Look,
+    next_id: AtomicU64,
+    lines: Arc<Lines>,
+}
+
+impl AccessLog {
+    /// Starts the thread that writes to `out`. The log begins switched on.
+    ///
+    /// # Errors
+    ///
+    /// If the system gives no thread.
+    pub fn start(out: impl Write + Send + 'static, look: Look) -> io::Result<Self> {
+        let lines = Arc::new(Lines::default());
+        let for_writer = Arc::clone(&lines);
+        thread::Builder::new()
+            .name("access-log".into())
+            .spawn(move || for_writer.write_to(out))?;
+        Ok(Self {
+            on: AtomicBool::new(true),
+            look,
+            // Two processes that write to one place do not share ids.
+            next_id: AtomicU64::new(rand::random()),
+            lines,
+        })
+    }
+
+    /// Switches the log of calls on or off.
+    pub fn switch(&self, on: bool) {
+        self.on.store(on, Ordering::Relaxed);
+    }
+
+    /// Whether lines are written.
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        self.on.load(Ordering::Relaxed)
+    }
+
+    /// Writes one line, under an id of its own.
+    pub fn write(&self, line: &AccessLine<'_>) -> Written {
+        thread_local! {
+            static LINE: RefCell<Vec<u8>> = RefCell::new(Vec::with_capacity(512));
+        }
+        if !self.is_on() {
+            return Written::Off;
+        }
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        LINE.with_borrow_mut(|buffer| {
+            buffer.clear();
+            match self.look {
+                Look::Json => json(buffer, id, line),
+                Look::Text { colour } => text(buffer, id, line, colour),
+            }
+            .expect("writing to memory does not fail");
+            self.lines.append(buffer)
+        })
+    }
+}
+
+impl Drop for AccessLog {
+    fn drop(&mut self) {
+        let mut waiting = self.lines.lock();
+        waiting.closed = true;
+        self.lines.filled.notify_one();
+        // Past the bound the lines are given up: a reader that stalls must not keep the
+        // process from ending.
+        drop(
+            self.lines
+                .finished
+                .wait_timeout_while(waiting, LAST_WRITE, |waiting| !waiting.finished),
+        );
+    }
+}
+
+/// Lines on their way to the writer.
+#[derive(Debug, Default)]
+struct Lines {
+    waiting: Mutex<Waiting>,
+    filled: Condvar,
+    finished: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    bytes: Vec<u8>,
+    lost: u64,
+    closed: bool,
+    finished: bool,
+}
+
+impl Lines {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn append(&self, line: &[u8]) -> Written {
+        let mut waiting = self.lock();
+        if waiting.bytes.len() + line.len() > BUFFER_MAX {
+            waiting.lost += 1;
+            return Written::Lost;
+        }
+        let was_empty = waiting.bytes.is_empty();
+        waiting.bytes.extend_from_slice(line);
+        drop(waiting);
+        if was_empty {
+            self.filled.notify_one();
+        }
+        Written::Yes
+    }
+
+    fn write_to(&self, mut out: impl Write) {
+        let mut batch = Vec::new();
+        loop {
+            let (lost, last) = self.take(&mut batch);
+            // Nobody is left to tell if stderr is gone, and calls go on without it.
+            let _ = out.write_all(&batch).and_then(|()| out.flush());
+            if lost > 0 {
+                tracing::warn!(lines = lost, "access lines lost, stderr is read too slowly");
+            }
+            batch.clear();
+            batch.shrink_to(BUFFER_KEPT);
+            if last {
+                self.lock().finished = true;
+                self.finished.notify_all();
+                return;
+            }
+        }
+    }
+
+    /// Waits for lines, lets a few more gather, and swaps them into the empty `batch`.
+    /// Says how many were lost since the last time, and whether these are the last.
+    fn take(&self, batch: &mut Vec<u8>) -> (u64, bool) {
+        let waiting = self.lock();
+        let waiting = self
+            .filled
+            .wait_while(waiting, |waiting| {
+                waiting.bytes.is_empty() && !waiting.closed
+            })
+            .unwrap_or_else(PoisonError::into_inner);
+        let (mut waiting, _) = self
+            .filled
+            .wait_timeout_while(waiting, GATHER, |waiting| !waiting.closed)
+            .unwrap_or_else(PoisonError::into_inner);
+        std::mem::swap(&mut waiting.bytes, batch);
+        (std::mem::take(&mut waiting.lost), waiting.closed)
+    }
+}
+
+fn json(out: &mut Vec<u8>, id: u64, line: &AccessLine<'_>) -> io::Result<()> {
+    /// The first three are what every other line of the log begins with.
+    #[derive(Serialize)]
+    struct Fields<'a> {
+        timestamp: Display<Utc>,
+        level: &'static str,
+        target: &'static str,
+        id: Display<Id>,
+        listener: &'a str,
+        peer: Display<SocketAddr>,
+        dialect: &'a str,
+        function: &'a str,
+        userid: Option<&'a str>,
+        verdict: &'a str,
+        reason: Option<&'a str>,
+        limit: Option<&'a str>,
+        queue_ms: f64,
+        backend_ms: Option<f64>,
+        total_ms: f64,
+        bytes_in: u64,
+        bytes_out: u64,
+        status: Option<u16>,
+        #[serde(rename = "overallRC")]
+        overall_rc: Option<i64>,
+        sent_us: Option<u64>,
+    }
+    let fields = Fields {
+        timestamp: Display(Utc(line.at)),
+        level: "INFO",
+        target: "access",
+        id: Display(Id(id)),
+        listener: line.listener,
+        peer: Display(line.peer),
+        dialect: line.dialect,
+        function: line.function,
+        userid: userid(line),
+        verdict: line.verdict,
+        reason: line.reason,
+        limit: line.limit,
+        queue_ms: millis(line.queued),
+        backend_ms: line.backend.map(millis),
+        total_ms: millis(line.total),
+        bytes_in: line.bytes_in,
+        bytes_out: line.bytes_out,
+        status: line.status,
+        overall_rc: line.overall_rc,
+        sent_us: line.sent.map(micros),
+    };
+    serde_json::to_writer(&mut *out, &fields)?;
+    out.push(b'\n');
+    Ok(())
+}
+
+fn text(out: &mut Vec<u8>, id: u64, line: &AccessLine<'_>, colour: bool) -> io::Result<()> {
+    let (paint, plain) = match (colour, line.verdict) {
+        (false, _) => ("", ""),
+        (true, "passed") => ("\x1b[32m", "\x1b[0m"),
+        (true, "delayed") => ("\x1b[36m", "\x1b[0m"),
+        (true, "aborted") => ("\x1b[33m", "\x1b[0m"),
+        (true, _) => ("\x1b[31m", "\x1b[0m"),
+    };
+    let backend = line
+        .backend
+        .map_or_else(|| "-".into(), |took| format!("{:.1}", millis(took)));
+    write!(
+        out,
+        "{} {paint}{:7}{plain} {:28} {:8} queue {:>8.1} backend {:>8} total {:>8.1} ms  {}",
+        Utc(line.at),
+        line.verdict,
+        line.function,
+        userid(line).unwrap_or("-"),
+        millis(line.queued),
+        backend,
+        millis(line.total),
+        line.dialect,
+    )?;
+    if let Some(status) = line.status {
+        write!(out, " {status}")?;
+    }
+    if let Some(overall_rc) = line.overall_rc {
+        write!(out, " rc={overall_rc}")?;
+    }
+    if let Some(reason) = line.reason {
+        write!(out, " {reason}")?;
+    }
+    if let Some(limit) = line.limit {
+        write!(out, " limit={limit}")?;
+    }
+    writeln!(
+        out,
+        " {}>{} B {} {} {}",
+        line.bytes_in,
+        line.bytes_out,
+        line.listener,
+        line.peer,
+        Id(id)
+    )
+}
+
+/// The userid, if the word can be one: nothing else that a client sent gets into a line.
+fn userid<'a>(line: &AccessLine<'a>) -> Option<&'a str> {
+    let fits = |c: u8| c.is_ascii_alphanumeric() || b"@#$_-:+".contains(&c);
+    line.userid
+        .filter(|word| (1..=USERID_MAX).contains(&word.len()) && word.bytes().all(fits))
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Milliseconds to three places.
+fn millis(duration: Duration) -> f64 {
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "2^53 microseconds are 285 years"
+    )]
+    let micros = micros(duration) as f64;
+    micros / 1000.0
+}
+
+/// Serializes as the string that it shows.
+struct Display<T>(T);
+
+impl<T: std::fmt::Display> Serialize for Display<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.0)
+    }
+}
+
+/// A request's id.
+struct Id(u64);
+
+impl std::fmt::Display for Id {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+/// A moment in UTC, RFC 3339, to the microsecond.
+struct Utc(SystemTime);
+
+impl std::fmt::Display for Utc {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let since_epoch = self.0.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let seconds = since_epoch.as_secs();
+        let (year, month, day) = date(seconds / 86_400);
+        let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
+        let micros = since_epoch.subsec_micros();
+        write!(
+            f,
+            "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z"
+        )
+    }
+}
+
+/// The civil date of a day since 1970-01-01. Years are counted from a first of March, so
+/// that the leap day is the last of its year, in eras of 400 years, which are all alike
+/// (Howard Hinnant, "chrono-compatible low-level date algorithms", `civil_from_days`).
+fn date(days_since_epoch: u64) -> (u64, u64, u64) {
+    let days = days_since_epoch + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 {
+        month_from_march + 3
+    } else {
+        month_from_march - 9
+    };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    (year, month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_timestamp_is_the_date_that_the_calendar_says() {
+        for (seconds, date) in [
+            (0, "1970-01-01T00:00:00.000000Z"),
+            (951_782_399, "2000-02-28T23:59:59.000000Z"),
+            (951_782_400, "2000-02-29T00:00:00.000000Z"),
+            (951_868_800, "2000-03-01T00:00:00.000000Z"),
+            (1_735_689_599, "2024-12-31T23:59:59.000000Z"),
+            (4_107_542_400, "2100-03-01T00:00:00.000000Z"),
+        ] {
+            let at = UNIX_EPOCH + Duration::from_secs(seconds);
+            assert_eq!(Utc(at).to_string(), date);
+        }
+    }
+
+    #[test]
+    fn a_line_that_finds_the_buffer_full_is_lost_and_not_waited_for() {
+        let lines = Lines::default();
+        let half = vec![b'x'; BUFFER_MAX / 2];
+        assert_eq!(lines.append(&half), Written::Yes);
+        assert_eq!(lines.append(&half), Written::Yes);
+        assert_eq!(lines.append(b"x"), Written::Lost);
+        let mut batch = Vec::new();
+        lines.lock().closed = true;
+        assert_eq!(lines.take(&mut batch), (1, true));
+        assert_eq!(batch.len(), BUFFER_MAX);
+        assert_eq!(lines.append(b"x"), Written::Yes);
+    }
+}

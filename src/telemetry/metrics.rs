@@ -1,0 +1,574 @@
+//! Every metric, declared once.
+//!
+//! What happens to a call is counted as it happens; what stands still (depth, slots in use)
+//! is mirrored from a snapshot just before a scrape, so nothing on a call's way keeps a
+//! gauge in step. Label values come from the config and from the table of functions, never
+//! from a client, so their number is bounded. docs/metrics.md says what each one means; a
+//! test holds the two together.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Mutex, PoisonError, RwLock};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use prometheus::core::Collector;
+use prometheus::{
+    Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
+    IntGaugeVec, Opts, Registry, TextEncoder,
+};
+
+/// The label of what no limit decided.
+pub const NO_LIMIT: &str = "none";
+
+/// Upper bounds of the histograms' buckets: from what an idle backend answers in to the
+/// longest wait that a config allows.   seconds
+const BUCKETS: [f64; 20] = [
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+    120.0, 300.0, 600.0, 1800.0, 3600.0,
+];
+
+/// The metrics of one process.
+pub struct Metrics {
+    registry: Registry,
+    names: Vec<String>,
+
+    /// Calls that have ended, by how.
+    calls_total: IntCounterVec, // listener, function, class, verdict
+    /// From arrival to the end of the call.
+    call_duration_seconds: HistogramVec, // function, class
+    /// From arrival to a worker, for calls that got one.
+    queue_wait_seconds: HistogramVec, // function, class
+    /// From the last byte sent to the last byte of the reply.
+    backend_duration_seconds: HistogramVec, // function, class
+    /// Calls held up or refused by a limit.
+    limit_hits_total: IntCounterVec, // limit
+    /// Calls answered with an error of our own.
+    refusals_total: IntCounterVec, // limit, reason
+
+    /// Calls that wait.
+    queue_depth: IntGauge,
+    /// Calls that may wait.
+    queue_capacity: IntGauge,
+    /// How long the oldest has waited.
+    queue_oldest_seconds: Gauge,
+    /// Calls at the backend.
+    outstanding: IntGauge,
+    /// Calls that may be at the backend at once.
+    outstanding_limit: IntGauge,
+    /// The most that were there at once since the start.
+    outstanding_peak: IntGauge,
+    /// Slots used in the current window.
+    window_used: IntGaugeVec, // limit
+    /// Slots per window.
+    window_limit: IntGaugeVec, // limit
+    /// Whether the backend took the last connect.
+    backend_up: IntGaugeVec, // backend
+
+    /// Client connections open now.
+    connections: IntGaugeVec, // listener
+    /// Client connections that may be open at once.
+    connections_limit: IntGauge,
+    /// Accepts that failed.
+    accept_errors_total: IntCounter,
+
+    /// Whether the last reload took the new config.
+    config_last_reload_successful: IntGauge,
+    /// When a config was last taken.
+    config_last_reload_success_timestamp_seconds: Gauge,
+    /// Access lines that found their buffer full.
+    access_lines_lost_total: IntCounter,
+
+    /// The children of the metrics above that a finished call touches, by function: looking
+    /// each of them up costs more than counting.
+    ended: RwLock<HashMap<Box<str>, Vec<Ended>>>,
+    /// The window limits that the last snapshot had, so that one that a reload took away
+    /// disappears.
+    windows: Mutex<BTreeSet<Box<str>>>,
+}
+
+/// What a finished call counts in.
+struct Ended {
+    listener: Box<str>,
+    class: Box<str>,
+    verdict: Box<str>,
+    calls: IntCounter,
+    total: Histogram,
+    waited: Histogram,
+    backend: Histogram,
+}
+
+/// How long the parts of a call took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Durations {
+    /// From arrival to the end.
+    pub total: Duration,
+    /// From arrival to a worker; none if it never got one.
+    pub waited: Option<Duration>,
+    /// From the last byte sent to the last byte of the reply; none if it was not sent.
+    pub backend: Option<Duration>,
+}
+
+/// A snapshot of what stands still: the queue and the limits.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Levels {
+    /// Calls that wait.
+    pub queue_depth: u64,
+    /// Calls that may wait.
+    pub queue_capacity: u64,
+    /// How long the oldest has waited; zero when none does.
+    pub queue_oldest: Duration,
+    /// Calls at the backend.
+    pub outstanding: u64,
+    /// Calls that may be at the backend at once; 0 where the limit is off.
+    pub outstanding_limit: u64,
+    /// The most that were there at once since the start.
+    pub outstanding_peak: u64,
+    /// Every window limit.
+    pub windows: Vec<WindowLevel>,
+}
+
+/// A snapshot of one window limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WindowLevel {
+    /// Its name in the config.
+    pub limit: Box<str>,
+    /// Slots that are reserved or not back yet.
+    pub used: u64,
+    /// Slots per window.
+    pub configured: u64,
+}
+
+impl Metrics {
+    /// Registers every metric. `revision` is the commit that was built.
+    ///
+    /// # Panics
+    ///
+    /// Only if a declaration below contradicts itself.
+    #[must_use]
+    pub fn new(version: &str, revision: &str) -> Self {
+        let mut r = Registering::default();
+        let metrics = Self {
+            calls_total: r.add(IntCounterVec::new(
+                opts("calls_total", "Calls that have ended, by how."),
+                &["listener", "function", "class", "verdict"],
+            )),
+            call_duration_seconds: r.add(histogram(
+                "call_duration_seconds",
+                "Time from a call's arrival to its end.",
+            )),
+            queue_wait_seconds: r.add(histogram(
+                "queue_wait_seconds",
+                "Time from a call's arrival to a worker, for calls that got one.",
+            )),
+            backend_duration_seconds: r.add(histogram(
+                "backend_duration_seconds",
+                "Time from a call's last byte sent until the backend was done with it.",
+            )),
+            limit_hits_total: r.add(IntCounterVec::new(
+                opts(
+                    "limit_hits_total",
+                    "Calls that were held up or refused, by the limit that held them longest.",
+                ),
+                &["limit"],
+            )),
+            refusals_total: r.add(IntCounterVec::new(
+                opts(
+                    "refusals_total",
+                    "Calls answered with an error of the proxy's own, by limit and reason.",
+                ),
+                &["limit", "reason"],
+            )),
+            queue_depth: r.add(gauge("queue_depth", "Calls that wait.")),
+            queue_capacity: r.add(gauge("queue_capacity", "Calls that may wait.")),
+            queue_oldest_seconds: r.add(Gauge::with_opts(opts(
+                "queue_oldest_seconds",
+                "Time since the arrival of the oldest call that waits; 0 when none does.",
+            ))),
+            outstanding: r.add(gauge("outstanding", "Calls at the backend.")),
+            outstanding_limit: r.add(gauge(
+                "outstanding_limit",
+                "Calls that may be at the backend at once; 0 where the limit is off.",
+            )),
+            outstanding_peak: r.add(gauge(
+                "outstanding_peak",
+                "Most calls at the backend at once since the start.",
+            )),
+            window_used: r.add(IntGaugeVec::new(
+                opts("window_used", "Slots in use, by window limit."),
+                &["limit"],
+            )),
+            window_limit: r.add(IntGaugeVec::new(
+                opts("window_limit", "Slots per window, by window limit."),
+                &["limit"],
+            )),
+            backend_up: r.add(IntGaugeVec::new(
+                opts(
+                    "backend_up",
+                    "1 if the last connect to the backend went through, else 0.",
+                ),
+                &["backend"],
+            )),
+            connections: r.add(IntGaugeVec::new(
+                opts("connections", "Client connections that are open."),
+                &["listener"],
+            )),
+            connections_limit: r.add(gauge(
+                "connections_limit",
+                "Client connections that may be open at once, over all listeners.",
+            )),
+            accept_errors_total: r.add(IntCounter::with_opts(opts(
+                "accept_errors_total",
+                "Accepts that failed, for lack of file descriptors for example.",
+            ))),
+            config_last_reload_successful: r.add(gauge(
+                "config_last_reload_successful",
+                "1 if the last attempt to read the config took it, else 0.",
+            )),
+            config_last_reload_success_timestamp_seconds: r.add(Gauge::with_opts(opts(
+                "config_last_reload_success_timestamp_seconds",
+                "Unix time at which a config was last taken.",
+            ))),
+            access_lines_lost_total: r.add(IntCounter::with_opts(opts(
+                "access_lines_lost_total",
+                "Access lines lost because whoever reads stderr did not keep up.",
+            ))),
+            ended: RwLock::default(),
+            windows: Mutex::default(),
+            registry: {
+                let build = r.add(IntGaugeVec::new(
+                    opts("build_info", "Always 1; the labels say what is running."),
+                    &["version", "revision"],
+                ));
+                build.with_label_values(&[version, revision]).set(1);
+                // Has names of its own, which every process shares.
+                #[cfg(target_os = "linux")]
+                r.add(Ok(Process(std::sync::Arc::new(
+                    prometheus::process_collector::ProcessCollector::for_self(),
+                ))));
+                r.registry
+            },
+            names: r.names,
+        };
+        metrics.config_last_reload_successful.set(1);
+        metrics
+    }
+
+    /// A call has ended. `function` and `class` are names from a table or the config.
+    pub fn call_ended(
+        &self,
+        listener: &str,
+        function: &str,
+        class: &str,
+        verdict: &str,
+        took: &Durations,
+    ) {
+        let is_it = |ended: &&Ended| {
+            *ended.verdict == *verdict && *ended.listener == *listener && *ended.class == *class
+        };
+        {
+            let known = self.ended.read().unwrap_or_else(PoisonError::into_inner);
+            if let Some(ended) = known.get(function).and_then(|all| all.iter().find(is_it)) {
+                ended.count(took);
+                return;
+            }
+        }
+        let of_function = [function, class];
+        let ended = Ended {
+            listener: listener.into(),
+            class: class.into(),
+            verdict: verdict.into(),
+            calls: self
+                .calls_total
+                .with_label_values(&[listener, function, class, verdict]),
+            total: self.call_duration_seconds.with_label_values(&of_function),
+            waited: self.queue_wait_seconds.with_label_values(&of_function),
+            backend: self
+                .backend_duration_seconds
+                .with_label_values(&of_function),
+        };
+        ended.count(took);
+        let mut known = self.ended.write().unwrap_or_else(PoisonError::into_inner);
+        let all = known.entry(function.into()).or_default();
+        // Another thread may have been here between the two locks.
+        if !all.iter().any(|other| is_it(&other)) {
+            all.push(ended);
+        }
+    }
+
+    /// A call was held up or refused by this limit.
+    pub fn limit_hit(&self, limit: &str) {
+        self.limit_hits_total.with_label_values(&[limit]).inc();
+    }
+
+    /// A call was answered with an error of our own; without a limit, it is counted under
+    /// [`NO_LIMIT`].
+    pub fn refused(&self, limit: Option<&str>, reason: &str) {
+        self.refusals_total
+            .with_label_values(&[limit.unwrap_or(NO_LIMIT), reason])
+            .inc();
+    }
+
+    /// Whether the backend took the last connect.
+    pub fn backend_is_up(&self, backend: &str, up: bool) {
+        self.backend_up
+            .with_label_values(&[backend])
+            .set(i64::from(up));
+    }
+
+    /// A client has connected.
+    pub fn connection_opened(&self, listener: &str) {
+        self.connections.with_label_values(&[listener]).inc();
+    }
+
+    /// A client's connection is gone.
+    pub fn connection_closed(&self, listener: &str) {
+        self.connections.with_label_values(&[listener]).dec();
+    }
+
+    /// How many connections may be open at once.
+    pub fn connections_may_be(&self, limit: u32) {
+        self.connections_limit.set(i64::from(limit));
+    }
+
+    /// An accept has failed.
+    pub fn accept_failed(&self) {
+        self.accept_errors_total.inc();
+    }
+
+    /// A config was taken, at this time of the wall clock.
+    pub fn config_taken(&self, at: SystemTime) {
+        let since_epoch = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.config_last_reload_successful.set(1);
+        self.config_last_reload_success_timestamp_seconds
+            .set(since_epoch.as_secs_f64());
+    }
+
+    /// A config was refused; the old one stays.
+    pub fn config_refused(&self) {
+        self.config_last_reload_successful.set(0);
+    }
+
+    /// An access line found its buffer full.
+    pub fn access_line_lost(&self) {
+        self.access_lines_lost_total.inc();
+    }
+
+    /// Sets what stands still to what a snapshot says.
+    pub fn mirror(&self, levels: &Levels) {
+        self.queue_depth.set(signed(levels.queue_depth));
+        self.queue_capacity.set(signed(levels.queue_capacity));
+        self.queue_oldest_seconds
+            .set(levels.queue_oldest.as_secs_f64());
+        self.outstanding.set(signed(levels.outstanding));
+        self.outstanding_limit.set(signed(levels.outstanding_limit));
+        self.outstanding_peak.set(signed(levels.outstanding_peak));
+        let mut known = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|limit| {
+            let stays = levels.windows.iter().any(|window| window.limit == *limit);
+            if !stays {
+                // Fails only if it is gone already, which is what is wanted.
+                let _ = self.window_used.remove_label_values(&[limit]);
+                let _ = self.window_limit.remove_label_values(&[limit]);
+            }
+            stays
+        });
+        for window in &levels.windows {
+            let limit = [&*window.limit];
+            self.window_used
+                .with_label_values(&limit)
+                .set(signed(window.used));
+            self.window_limit
+                .with_label_values(&limit)
+                .set(signed(window.configured));
+            known.insert(window.limit.clone());
+        }
+    }
+
+    /// Everything in Prometheus's text format.
+    ///
+    /// # Panics
+    ///
+    /// Only if a metric was declared without a name or help.
+    #[must_use]
+    pub fn gather(&self) -> String {
+        TextEncoder::new()
+            .encode_to_string(&self.registry.gather())
+            .expect("metrics are written to memory")
+    }
+
+    /// The name of every metric, whether it has a value yet or not.
+    #[must_use]
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+}
+
+impl std::fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}
+
+impl Ended {
+    fn count(&self, took: &Durations) {
+        self.calls.inc();
+        self.total.observe(took.total.as_secs_f64());
+        if let Some(waited) = took.waited {
+            self.waited.observe(waited.as_secs_f64());
+        }
+        if let Some(backend) = took.backend {
+            self.backend.observe(backend.as_secs_f64());
+        }
+    }
+}
+
+/// The registry while it is being filled, and the names that went in.
+#[derive(Default)]
+struct Registering {
+    registry: Registry,
+    names: Vec<String>,
+}
+
+impl Registering {
+    fn add<C: Collector + Clone + 'static>(&mut self, metric: prometheus::Result<C>) -> C {
+        let metric = metric.expect("every metric below has a name, a help and legal labels");
+        self.names
+            .extend(metric.desc().iter().map(|desc| desc.fq_name.clone()));
+        self.registry
+            .register(Box::new(metric.clone()))
+            .expect("every metric is declared once");
+        metric
+    }
+}
+
+/// The process collector cannot be cloned by itself.
+#[cfg(target_os = "linux")]
+#[derive(Clone)]
+struct Process(std::sync::Arc<prometheus::process_collector::ProcessCollector>);
+
+#[cfg(target_os = "linux")]
+impl Collector for Process {
+    fn desc(&self) -> Vec<&prometheus::core::Desc> {
+        self.0.desc()
+    }
+
+    fn collect(&self) -> Vec<prometheus::proto::MetricFamily> {
+        self.0.collect()
+    }
+}
+
+fn opts(name: &str, help: &str) -> Opts {
+    Opts::new(name, help).namespace("tidegate")
+}
+
+fn gauge(name: &str, help: &str) -> prometheus::Result<IntGauge> {
+    IntGauge::with_opts(opts(name, help))
+}
+
+fn histogram(name: &str, help: &str) -> prometheus::Result<HistogramVec> {
+    HistogramVec::new(
+        HistogramOpts::from(opts(name, help)).buckets(BUCKETS.to_vec()),
+        &["function", "class"],
+    )
+}
+
+fn signed(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TOOK: Durations = Durations {
+        total: Duration::from_millis(300),
+        waited: Some(Duration::from_millis(200)),
+        backend: None,
+    };
+
+    #[track_caller]
+    fn has(metrics: &Metrics, line: &str) {
+        let text = metrics.gather();
+        assert!(
+            text.lines().any(|given| given == line),
+            "no line {line} in\n{text}"
+        );
+    }
+
+    #[test]
+    fn each_call_counts_once_under_its_own_labels() {
+        let metrics = Metrics::new("1", "r");
+        for verdict in ["passed", "delayed", "passed"] {
+            metrics.call_ended("nova", "guest_list", "default", verdict, &TOOK);
+        }
+        metrics.call_ended("other", "guest_list", "default", "passed", &TOOK);
+        let line = |listener, verdict, n| {
+            format!(
+                "tidegate_calls_total{{class=\"default\",function=\"guest_list\",\
+                 listener=\"{listener}\",verdict=\"{verdict}\"}} {n}"
+            )
+        };
+        has(&metrics, &line("nova", "passed", 2));
+        has(&metrics, &line("nova", "delayed", 1));
+        has(&metrics, &line("other", "passed", 1));
+        has(
+            &metrics,
+            "tidegate_queue_wait_seconds_count{class=\"default\",function=\"guest_list\"} 4",
+        );
+        has(
+            &metrics,
+            "tidegate_backend_duration_seconds_count{class=\"default\",function=\"guest_list\"} 0",
+        );
+    }
+
+    #[test]
+    fn calls_that_end_on_many_threads_at_once_are_all_counted() {
+        let metrics = Metrics::new("1", "r");
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..1000 {
+                        metrics.call_ended("nova", "f", "default", "passed", &TOOK);
+                    }
+                });
+            }
+        });
+        has(
+            &metrics,
+            "tidegate_calls_total{class=\"default\",function=\"f\",listener=\"nova\",\
+             verdict=\"passed\"} 4000",
+        );
+        assert_eq!(metrics.ended.read().expect("not poisoned")["f"].len(), 1);
+    }
+
+    #[test]
+    fn a_limit_that_a_reload_took_away_is_shown_no_more() {
+        let metrics = Metrics::new("1", "r");
+        let window = |limit: &str| WindowLevel {
+            limit: limit.into(),
+            used: 3,
+            configured: 30,
+        };
+        let mut levels = Levels {
+            windows: vec![window("total"), window("guest_list")],
+            ..Levels::default()
+        };
+        metrics.mirror(&levels);
+        has(&metrics, "tidegate_window_used{limit=\"guest_list\"} 3");
+        levels.windows.pop();
+        metrics.mirror(&levels);
+        has(&metrics, "tidegate_window_limit{limit=\"total\"} 30");
+        assert!(!metrics.gather().contains("guest_list"));
+    }
+
+    #[test]
+    fn a_refused_config_keeps_the_time_of_the_last_good_one() {
+        let metrics = Metrics::new("1", "r");
+        metrics.config_taken(UNIX_EPOCH + Duration::from_secs(7));
+        metrics.config_refused();
+        has(&metrics, "tidegate_config_last_reload_successful 0");
+        has(
+            &metrics,
+            "tidegate_config_last_reload_success_timestamp_seconds 7",
+        );
+    }
+}

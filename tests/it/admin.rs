@@ -1,0 +1,406 @@
+//! The admin address, asked over real HTTP on loopback.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tidegate::admin::{
+    self, FunctionQueue, LimitKind, LimitState, Opens, QueueState, ServeError, Source, Token,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+/// A sidecar whose state the test sets.
+struct Fake {
+    ready: Mutex<Result<(), String>>,
+}
+
+impl Source for Fake {
+    fn limits(&self) -> Vec<LimitState> {
+        let window = |name: &str, used, opens| LimitState {
+            name: name.into(),
+            scope: if name == "total" { "all" } else { name }.into(),
+            kind: LimitKind::Window,
+            window_seconds: Some(1.0),
+            configured: 30,
+            used,
+            opens,
+        };
+        vec![
+            window("total", 30, Opens::InSeconds(0.25)),
+            window("guest_list", 1, Opens::Now),
+            LimitState {
+                name: "outstanding".into(),
+                scope: "all".into(),
+                kind: LimitKind::Outstanding,
+                window_seconds: None,
+                configured: 10,
+                used: 10,
+                opens: Opens::WhenTold,
+            },
+        ]
+    }
+
+    fn queue(&self) -> QueueState {
+        QueueState {
+            depth: 290,
+            capacity: 4096,
+            door: 2,
+            oldest_seconds: 1.5,
+            functions: vec![FunctionQueue {
+                function: "<b>guest_list</b>".into(),
+                waiting: 290,
+                waits_for: Some("total".into()),
+            }],
+        }
+    }
+
+    fn config(&self) -> String {
+        "[queue]\ncapacity = 4096\n".into()
+    }
+
+    fn metrics(&self) -> String {
+        // Not ready stands in for a bug here.
+        assert!(self.ready().is_ok(), "the bug that the test asked for");
+        "# TYPE tidegate_queue_depth gauge\ntidegate_queue_depth 290\n".into()
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        self.ready.lock().expect("not poisoned").clone()
+    }
+}
+
+/// A served admin address.
+struct Served {
+    address: SocketAddr,
+    source: Arc<Fake>,
+    stop: CancellationToken,
+    task: JoinHandle<Result<(), ServeError>>,
+}
+
+impl Served {
+    async fn start(token: Option<&str>) -> Self {
+        Self::at(Ipv4Addr::LOCALHOST.into(), token).await
+    }
+
+    async fn at(ip: std::net::IpAddr, token: Option<&str>) -> Self {
+        let listener = TcpListener::bind((ip, 0)).await.expect("a free port");
+        let address = listener.local_addr().expect("bound");
+        let source = Arc::new(Fake {
+            ready: Mutex::new(Ok(())),
+        });
+        let stop = CancellationToken::new();
+        let token = token.map(|token| Token(token.into()));
+        let shown = Arc::clone(&source) as Arc<dyn Source>;
+        let task = tokio::spawn(admin::serve(listener, token, shown, stop.clone()));
+        Self {
+            address: (Ipv4Addr::LOCALHOST, address.port()).into(),
+            source,
+            stop,
+            task,
+        }
+    }
+
+    async fn ask(&self, method: &str, path: &str, headers: &str) -> Answer {
+        let mut stream = TcpStream::connect(self.address).await.expect("connects");
+        let request =
+            format!("{method} {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{headers}\r\n");
+        stream.write_all(request.as_bytes()).await.expect("sent");
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).await.expect("answered");
+        Answer::read(&bytes)
+    }
+
+    async fn get(&self, path: &str) -> Answer {
+        self.ask("GET", path, "").await
+    }
+}
+
+#[derive(Debug)]
+struct Answer {
+    status: u16,
+    head: String,
+    body: String,
+}
+
+impl Answer {
+    fn read(bytes: &[u8]) -> Self {
+        let text = String::from_utf8(bytes.to_vec()).expect("UTF-8");
+        let (head, body) = text.split_once("\r\n\r\n").expect("a whole head");
+        let status = head.split(' ').nth(1).and_then(|word| word.parse().ok());
+        Self {
+            status: status.expect("a status"),
+            head: head.to_ascii_lowercase(),
+            body: body.to_owned(),
+        }
+    }
+
+    #[track_caller]
+    fn has(&self, header: &str) -> &Self {
+        let found = self.head.lines().any(|line| line == header);
+        assert!(found, "no {header} in\n{}", self.head);
+        self
+    }
+
+    #[track_caller]
+    fn is(&self, status: u16) -> &Self {
+        assert_eq!(self.status, status, "{self:?}");
+        self.has("cache-control: no-store")
+    }
+
+    #[track_caller]
+    fn json(&self) -> Value {
+        self.has("content-type: application/json");
+        serde_json::from_str(&self.body).expect("JSON")
+    }
+
+    /// An error, in the one form that errors have.
+    #[track_caller]
+    fn error(&self, status: u16) {
+        let body = self.is(status).json();
+        let message = body["error"].as_str().expect("a message");
+        assert!(!message.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn metrics_are_answered_in_the_format_of_prometheus() {
+    let served = Served::start(None).await;
+    let answer = served.get("/metrics").await;
+    answer
+        .is(200)
+        .has("content-type: text/plain; version=0.0.4; charset=utf-8");
+    assert!(answer.body.contains("\ntidegate_queue_depth 290\n"));
+    let head = served.ask("HEAD", "/metrics", "").await;
+    head.is(200);
+    assert_eq!(head.body, "");
+}
+
+#[tokio::test]
+async fn limits_say_what_is_configured_used_and_when_they_open() {
+    let served = Served::start(None).await;
+    let answer = served.get("/v1/limits").await;
+    assert_eq!(
+        answer.is(200).json(),
+        json!({"limits": [
+            {"name": "total", "scope": "all", "kind": "window", "window_seconds": 1.0,
+             "configured": 30, "used": 30, "opens": {"in_seconds": 0.25}},
+            {"name": "guest_list", "scope": "guest_list", "kind": "window", "window_seconds": 1.0,
+             "configured": 30, "used": 1, "opens": "now"},
+            {"name": "outstanding", "scope": "all", "kind": "outstanding", "window_seconds": null,
+             "configured": 10, "used": 10, "opens": "when_told"},
+        ]})
+    );
+}
+
+#[tokio::test]
+async fn the_queue_says_what_waits_and_for_which_limit() {
+    let served = Served::start(None).await;
+    let answer = served.get("/v1/queue").await;
+    assert_eq!(
+        answer.is(200).json(),
+        json!({"depth": 290, "capacity": 4096, "door": 2, "oldest_seconds": 1.5, "functions": [
+            {"function": "<b>guest_list</b>", "waiting": 290, "waits_for": "total"},
+        ]})
+    );
+}
+
+#[tokio::test]
+async fn the_config_is_answered_as_text() {
+    let served = Served::start(None).await;
+    let answer = served.get("/v1/config").await;
+    answer
+        .is(200)
+        .has("content-type: text/plain; charset=utf-8");
+    assert_eq!(answer.body, "[queue]\ncapacity = 4096\n");
+}
+
+#[tokio::test]
+async fn ready_follows_the_sidecar_and_alive_does_not() {
+    let served = Served::start(None).await;
+    for path in ["/livez", "/readyz", "/healthz"] {
+        let answer = served.get(path).await;
+        assert_eq!((answer.is(200).body.as_str(), path), ("ok\n", path));
+    }
+    let verbose = served.get("/healthz?verbose").await;
+    assert_eq!(verbose.is(200).body, "[+] live ok\n[+] ready ok\nok\n");
+
+    *served.source.ready.lock().expect("not poisoned") = Err("draining".into());
+    served.get("/livez").await.is(200);
+    let answer = served.get("/readyz").await;
+    assert_eq!(answer.is(503).body, "[-] ready failed: draining\n");
+    let verbose = served.get("/healthz?verbose").await;
+    assert_eq!(
+        verbose.is(503).body,
+        "[+] live ok\n[-] ready failed: draining\n"
+    );
+}
+
+#[tokio::test]
+async fn the_page_shows_live_figures_loads_nothing_and_takes_names_for_text() {
+    let served = Served::start(None).await;
+    let answer = served.get("/").await;
+    answer.is(200).has("content-type: text/html; charset=utf-8");
+    answer.has(
+        "content-security-policy: default-src 'none'; style-src 'unsafe-inline'; \
+         frame-ancestors 'none'",
+    );
+    for text in [
+        "takes calls",
+        "290 of 4096 wait, the oldest for 1.5 s; 2 at the door",
+        "&lt;b&gt;guest_list&lt;/b&gt;",
+        "in 0.25 s",
+        "when a call ends",
+        "in any 1 s",
+    ] {
+        assert!(
+            answer.body.contains(text),
+            "no {text:?} in\n{}",
+            answer.body
+        );
+    }
+    for text in ["<b>guest_list", "http://", "https://", "<script", "<img"] {
+        assert!(!answer.body.contains(text), "{text:?} in\n{}", answer.body);
+    }
+}
+
+#[tokio::test]
+async fn the_page_lists_every_place_and_each_answers() {
+    let served = Served::start(None).await;
+    let page = served.get("/").await.body;
+    let places: Vec<&str> = page
+        .split("<a href=\"")
+        .skip(1)
+        .map(|rest| rest.split('"').next().expect("closed"))
+        .collect();
+    assert_eq!(places.len(), 7, "{places:?}");
+    for place in places {
+        served.get(place).await.is(200);
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_there_or_not_allowed_is_an_error_in_json() {
+    let served = Served::start(None).await;
+    for path in ["/nothing", "/v1", "/v1/limits/total", "/metrics/", "//"] {
+        served.get(path).await.error(404);
+    }
+    for path in ["/metrics", "/v1/limits", "/livez", "/"] {
+        for method in ["POST", "DELETE", "PUT"] {
+            let answer = served.ask(method, path, "Content-Length: 0\r\n").await;
+            answer.error(405);
+            answer.has("allow: get,head");
+        }
+    }
+}
+
+#[tokio::test]
+async fn with_a_token_only_health_is_told_to_strangers() {
+    let served = Served::start(Some("s3cret")).await;
+    for path in ["/livez", "/readyz", "/healthz?verbose"] {
+        served.get(path).await.is(200);
+    }
+    for path in [
+        "/",
+        "/metrics",
+        "/v1/limits",
+        "/v1/queue",
+        "/v1/config",
+        "/nothing",
+    ] {
+        for headers in [
+            "",
+            "Authorization: Bearer wrong\r\n",
+            "Authorization: Bearer s3cret2\r\n",
+            "Authorization: Basic s3cret\r\n",
+        ] {
+            let answer = served.ask("GET", path, headers).await;
+            answer.error(401);
+            answer.has("www-authenticate: bearer realm=\"tidegate\"");
+            assert!(!answer.body.contains("s3cret"));
+        }
+        let right = "Authorization: Bearer s3cret\r\n";
+        let answer = served.ask("GET", path, right).await;
+        answer.is(if path == "/nothing" { 404 } else { 200 });
+    }
+}
+
+#[tokio::test]
+async fn an_address_that_others_can_reach_is_not_served_without_a_token() {
+    let bare = Served::at(Ipv4Addr::UNSPECIFIED.into(), None).await;
+    let error = bare.task.await.expect("no panic").expect_err("refused");
+    assert!(error.to_string().contains("admin.token"), "{error}");
+
+    let guarded = Served::at(Ipv4Addr::UNSPECIFIED.into(), Some("s3cret")).await;
+    guarded.get("/livez").await.is(200);
+    guarded.get("/metrics").await.error(401);
+}
+
+#[test]
+fn only_loopback_does_without_a_token() {
+    let needs = |ip: &str| admin::needs_token(SocketAddr::new(ip.parse().expect("an IP"), 9180));
+    for ip in ["127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1"] {
+        assert!(!needs(ip), "{ip}");
+    }
+    for ip in ["0.0.0.0", "::", "10.0.0.1", "fe80::1", "::ffff:10.0.0.1"] {
+        assert!(needs(ip), "{ip}");
+    }
+    assert!(!admin::needs_token((Ipv6Addr::LOCALHOST, 1).into()));
+}
+
+#[tokio::test]
+async fn a_bug_behind_a_request_is_that_requests_error_and_nobody_elses() {
+    let served = Served::start(None).await;
+    *served.source.ready.lock().expect("not poisoned") = Err("a bug".into());
+    served.get("/metrics").await.error(500);
+    served.get("/v1/limits").await.is(200);
+}
+
+#[tokio::test]
+async fn a_body_is_not_read() {
+    let served = Served::start(None).await;
+    let answer = served
+        .ask("GET", "/v1/limits", "Content-Length: 1000000\r\n")
+        .await;
+    answer.is(413);
+}
+
+#[tokio::test(start_paused = true)]
+async fn silent_connections_take_every_place_only_until_they_are_closed() {
+    let served = Served::start(None).await;
+    let mut silent = Vec::new();
+    for _ in 0..64 {
+        silent.push(TcpStream::connect(served.address).await.expect("connects"));
+    }
+    // Time is paused and skips ahead when everybody waits; the 65th is answered only after
+    // one of the others was closed.
+    let started = tokio::time::Instant::now();
+    served.get("/livez").await.is(200);
+    assert!(
+        started.elapsed() >= Duration::from_secs(5),
+        "{:?}",
+        started.elapsed()
+    );
+    for mut stream in silent {
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).await.expect("closed");
+    }
+}
+
+#[tokio::test]
+async fn told_to_stop_it_ends_though_clients_stay() {
+    let served = Served::start(None).await;
+    let mut idle = TcpStream::connect(served.address).await.expect("connects");
+    let request = b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n";
+    idle.write_all(request).await.expect("sent");
+    let mut bytes = [0; 1024];
+    let read = idle.read(&mut bytes).await.expect("answered");
+    assert!(bytes[..read].starts_with(b"HTTP/1.1 200"));
+    served.stop.cancel();
+    served.task.await.expect("no panic").expect("no error");
+    assert_eq!(idle.read(&mut bytes).await.expect("closed"), 0);
+    assert!(TcpStream::connect(served.address).await.is_err());
+}

@@ -1,0 +1,379 @@
+//! The access line.
+
+use std::io::{self, Write};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, UNIX_EPOCH};
+
+use serde_json::{Value, json};
+use tidegate::app::teller::Teller;
+use tidegate::call::{Observe, Origin, Reason, Record, Verdict};
+use tidegate::clock::Clock;
+use tidegate::telemetry::Metrics;
+use tidegate::telemetry::access::{AccessLine, AccessLog, Look, Written};
+use tidegate_limits::Timestamp;
+
+const TEXT: Look = Look::Text { colour: false };
+
+/// Stands in for stderr.
+#[derive(Clone, Default)]
+struct Out(Arc<Mutex<Vec<u8>>>);
+
+impl Out {
+    fn text(&self) -> String {
+        String::from_utf8(self.0.lock().expect("no writer panics").clone()).expect("UTF-8")
+    }
+}
+
+impl Write for Out {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0
+            .lock()
+            .expect("no writer panics")
+            .extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn peer() -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, 53_422).into()
+}
+
+fn line() -> AccessLine<'static> {
+    AccessLine {
+        at: UNIX_EPOCH + Duration::from_micros(1_700_000_000_123_456),
+        listener: "nova",
+        peer: peer(),
+        dialect: "socket",
+        function: "guest_get_info",
+        userid: Some("ICIC0001"),
+        verdict: "delayed",
+        reason: None,
+        limit: Some("total"),
+        queued: Duration::from_micros(12_345),
+        backend: Some(Duration::from_micros(50_100)),
+        total: Duration::from_micros(62_500),
+        bytes_in: 34,
+        bytes_out: 128,
+        status: None,
+        overall_rc: Some(0),
+        sent: Some(Duration::from_micros(1_234_567)),
+    }
+}
+
+/// What is written for these lines, in whole.
+fn written(look: Look, lines: &[AccessLine<'_>]) -> String {
+    let out = Out::default();
+    let log = AccessLog::start(out.clone(), look).expect("a thread");
+    for line in lines {
+        assert_eq!(log.write(line), Written::Yes);
+    }
+    drop(log);
+    out.text()
+}
+
+/// The same with the id, which is random, blanked out.
+fn golden(look: Look, line: &AccessLine<'_>) -> String {
+    let text = written(look, std::slice::from_ref(line));
+    let id = text
+        .split(|c: char| !c.is_ascii_hexdigit())
+        .find(|word| word.len() == 16)
+        .unwrap_or_else(|| panic!("no id in {text}"));
+    text.replace(id, "ID")
+}
+
+#[test]
+fn a_line_in_json_has_these_fields_in_this_order() {
+    assert_eq!(
+        golden(Look::Json, &line()),
+        concat!(
+            r#"{"timestamp":"2023-11-14T22:13:20.123456Z","level":"INFO","target":"access","#,
+            r#""id":"ID","listener":"nova","peer":"127.0.0.1:53422","dialect":"socket","#,
+            r#""function":"guest_get_info","userid":"ICIC0001","verdict":"delayed","#,
+            r#""reason":null,"limit":"total","queue_ms":12.345,"backend_ms":50.1,"#,
+            r#""total_ms":62.5,"bytes_in":34,"bytes_out":128,"status":null,"overallRC":0,"#,
+            r#""sent_us":1234567}"#,
+            "\n"
+        )
+    );
+}
+
+#[test]
+fn a_line_in_text_is_one_row_of_columns() {
+    assert_eq!(
+        golden(TEXT, &line()),
+        "2023-11-14T22:13:20.123456Z delayed guest_get_info               ICIC0001 \
+         queue     12.3 backend     50.1 total     62.5 ms  socket rc=0 limit=total \
+         34>128 B nova 127.0.0.1:53422 ID\n"
+    );
+    let refused = AccessLine {
+        userid: None,
+        verdict: "refused",
+        reason: Some("queue_full"),
+        limit: None,
+        backend: None,
+        status: Some(503),
+        overall_rc: Some(503),
+        dialect: "http",
+        ..line()
+    };
+    assert_eq!(
+        golden(TEXT, &refused),
+        "2023-11-14T22:13:20.123456Z refused guest_get_info               -        \
+         queue     12.3 backend        - total     62.5 ms  http 503 rc=503 queue_full \
+         34>128 B nova 127.0.0.1:53422 ID\n"
+    );
+}
+
+#[test]
+fn colour_only_paints() {
+    let plain = golden(TEXT, &line());
+    let painted = golden(Look::Text { colour: true }, &line());
+    assert_ne!(painted, plain);
+    assert_eq!(
+        painted.replace("\x1b[36m", "").replace("\x1b[0m", ""),
+        plain
+    );
+}
+
+#[test]
+fn what_cannot_be_a_userid_is_not_written() {
+    for word in [
+        "",
+        "sw0rdf1sh-and-more",
+        "a\nb",
+        "\u{1b}[2J",
+        "p w",
+        "\"x\"",
+        "ümlaut",
+    ] {
+        let given = AccessLine {
+            userid: Some(word),
+            ..line()
+        };
+        let none = AccessLine {
+            userid: None,
+            ..line()
+        };
+        assert_eq!(golden(Look::Json, &given), golden(Look::Json, &none));
+        assert_eq!(golden(TEXT, &given), golden(TEXT, &none), "{word:?}");
+    }
+}
+
+#[test]
+fn every_line_written_before_the_log_is_dropped_arrives_whole_under_its_own_id() {
+    let text = written(Look::Json, &vec![line(); 1000]);
+    let mut ids: Vec<String> = text
+        .lines()
+        .map(|line| {
+            let line: Value = serde_json::from_str(line).expect("one object a line");
+            line["id"].as_str().expect("a string").to_owned()
+        })
+        .collect();
+    assert_eq!(ids.len(), 1000);
+    ids.sort();
+    ids.dedup();
+    assert_eq!(ids.len(), 1000);
+}
+
+#[test]
+fn a_log_that_is_off_writes_nothing() {
+    let out = Out::default();
+    let log = AccessLog::start(out.clone(), Look::Json).expect("a thread");
+    log.switch(false);
+    assert_eq!(log.write(&line()), Written::Off);
+    log.switch(true);
+    assert_eq!(log.write(&line()), Written::Yes);
+    drop(log);
+    assert_eq!(out.text().lines().count(), 1);
+}
+
+/// A reader of stderr that has stopped reading, until told otherwise.
+struct Stalled(std::sync::mpsc::Receiver<()>);
+
+impl Write for Stalled {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        // Also goes on when the test has ended, and its sender with it.
+        let _ = self.0.recv();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_reader_that_stalls_costs_lines_and_holds_up_no_call() {
+    let (resume, stalled) = std::sync::mpsc::channel();
+    let log = AccessLog::start(Stalled(stalled), Look::Json).expect("a thread");
+    // More than two buffers can hold: one being written, one that fills.
+    let lost = (0..40_000)
+        .filter(|_| log.write(&line()) == Written::Lost)
+        .count();
+    assert!(lost > 0, "the buffer has no bound");
+    assert!(lost < 40_000, "nothing was kept");
+    drop(resume);
+}
+
+/// A teller, and what it has told.
+struct Told {
+    teller: Arc<Teller>,
+    metrics: Arc<Metrics>,
+    out: Out,
+}
+
+impl Told {
+    fn start() -> Self {
+        let metrics = Arc::new(Metrics::new("1.2.3", "abc"));
+        let out = Out::default();
+        let log = Arc::new(AccessLog::start(out.clone(), Look::Json).expect("a thread"));
+        let clock = Clock::start();
+        let teller = Arc::new(Teller::new(Arc::clone(&metrics), log, clock));
+        Self {
+            teller,
+            metrics,
+            out,
+        }
+    }
+
+    fn record(&self) -> Arc<Record> {
+        let origin = Origin {
+            listener: "nova".into(),
+            peer: peer(),
+            arrived: at(0),
+        };
+        let observer = Arc::clone(&self.teller) as Arc<dyn Observe>;
+        Record::open(
+            origin,
+            "socket",
+            "guest_create".into(),
+            Some("ICIC0001".into()),
+            observer,
+        )
+    }
+
+    /// The metrics, and the lines, which are whole once nobody can write any more.
+    fn end(self) -> (String, Vec<Value>) {
+        drop(self.teller);
+        let lines = self.out.text();
+        let lines = lines
+            .lines()
+            .map(|line| serde_json::from_str(line).expect("one object a line"));
+        (self.metrics.gather(), lines.collect())
+    }
+}
+
+fn at(millis: u64) -> Timestamp {
+    Timestamp::ZERO + Duration::from_millis(millis)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_is_told_with_the_times_that_its_record_has() {
+    let told = Told::start();
+    let record = told.record();
+    tokio::time::advance(Duration::from_millis(250)).await;
+    record.note(|facts| {
+        facts.verdict = Verdict::Delayed;
+        facts.limit = Some("total".into());
+        facts.admitted = Some(at(100));
+        facts.sent = Some(at(110));
+        facts.answered = Some(at(190));
+        facts.bytes_in = 7;
+        facts.bytes_out = 9;
+        facts.overall_rc = Some(0);
+    });
+    drop(record);
+    let (metrics, lines) = told.end();
+    let [line] = &lines[..] else {
+        panic!("{} lines for one call", lines.len())
+    };
+    for (field, value) in [
+        ("verdict", json!("delayed")),
+        ("limit", json!("total")),
+        ("reason", json!(null)),
+        ("queue_ms", json!(100.0)),
+        ("backend_ms", json!(80.0)),
+        ("total_ms", json!(250.0)),
+        ("sent_us", json!(110_000)),
+        ("bytes_in", json!(7)),
+        ("bytes_out", json!(9)),
+        ("overallRC", json!(0)),
+        ("userid", json!("ICIC0001")),
+    ] {
+        assert_eq!(line[field], value, "{field}");
+    }
+    for metric in [
+        r#"tidegate_calls_total{class="default",function="guest_create",listener="nova",verdict="delayed"} 1"#,
+        r#"tidegate_queue_wait_seconds_sum{class="default",function="guest_create"} 0.1"#,
+        r#"tidegate_backend_duration_seconds_sum{class="default",function="guest_create"} 0.08"#,
+        r#"tidegate_call_duration_seconds_sum{class="default",function="guest_create"} 0.25"#,
+        r#"tidegate_limit_hits_total{limit="total"} 1"#,
+    ] {
+        assert!(
+            metrics.lines().any(|line| line == metric),
+            "no {metric} in\n{metrics}"
+        );
+    }
+    assert!(!metrics.contains("tidegate_refusals_total{"), "{metrics}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_never_got_a_worker_waited_all_its_time() {
+    let told = Told::start();
+    let record = told.record();
+    tokio::time::advance(Duration::from_secs(60)).await;
+    record.note(|facts| {
+        facts.verdict = Verdict::Expired;
+        facts.reason = Some(Reason::DeadlinePassed);
+        facts.limit = Some("guest_create".into());
+    });
+    drop(record);
+    let (metrics, lines) = told.end();
+    assert_eq!(lines[0]["queue_ms"], json!(60_000.0));
+    assert_eq!(lines[0]["backend_ms"], json!(null));
+    assert_eq!(lines[0]["sent_us"], json!(null));
+    assert!(
+        metrics.contains(
+            r#"tidegate_refusals_total{limit="guest_create",reason="deadline_passed"} 1"#
+        )
+    );
+    assert!(
+        metrics.contains(
+            r#"tidegate_queue_wait_seconds_count{class="default",function="guest_create"} 0"#
+        ),
+        "only calls that got a worker count there\n{metrics}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_backend_that_never_answered_counts_for_as_long_as_it_was_waited_for() {
+    let told = Told::start();
+    let record = told.record();
+    record.note(|facts| {
+        facts.verdict = Verdict::Failed;
+        facts.reason = Some(Reason::BackendSlow);
+        facts.admitted = Some(at(0));
+        facts.sent = Some(at(0));
+    });
+    tokio::time::advance(Duration::from_secs(300)).await;
+    drop(record);
+    let (metrics, lines) = told.end();
+    assert_eq!(lines[0]["backend_ms"], json!(300_000.0));
+    assert!(metrics.contains(r#"tidegate_refusals_total{limit="none",reason="backend_slow"} 1"#));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_left_was_refused_nothing() {
+    let told = Told::start();
+    let record = told.record();
+    record.note(|facts| facts.reason = Some(Reason::DeadlinePassed));
+    drop(record);
+    let (metrics, lines) = told.end();
+    assert_eq!(lines[0]["verdict"], json!("aborted"));
+    assert!(!metrics.contains("tidegate_refusals_total{"), "{metrics}");
+}

@@ -1,0 +1,160 @@
+//! Every metric, as it is scraped and as it is documented.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::time::{Duration, UNIX_EPOCH};
+
+use tidegate::telemetry::metrics::{Durations, Levels, Metrics, WindowLevel};
+
+/// Metrics of which each has at least one value.
+fn exercised() -> Metrics {
+    let metrics = Metrics::new("0.1.0", "abc1234");
+    let took = Durations {
+        total: Duration::from_millis(80),
+        waited: Some(Duration::from_millis(20)),
+        backend: Some(Duration::from_millis(50)),
+    };
+    metrics.call_ended("nova", "guest_get_info", "default", "delayed", &took);
+    metrics.limit_hit("total");
+    metrics.refused(Some("total"), "deadline_passed");
+    metrics.refused(None, "queue_full");
+    metrics.backend_is_up("socket", true);
+    metrics.connection_opened("nova");
+    metrics.connection_opened("nova");
+    metrics.connection_closed("nova");
+    metrics.connections_may_be(10_000);
+    metrics.accept_failed();
+    metrics.config_taken(UNIX_EPOCH + Duration::from_secs(1_700_000_000));
+    metrics.access_line_lost();
+    metrics.mirror(&Levels {
+        queue_depth: 3,
+        queue_capacity: 4096,
+        queue_oldest: Duration::from_millis(1500),
+        outstanding: 7,
+        outstanding_limit: 10,
+        outstanding_peak: 9,
+        windows: vec![WindowLevel {
+            limit: "total".into(),
+            used: 12,
+            configured: 30,
+        }],
+    });
+    metrics
+}
+
+#[test]
+fn a_scrape_says_what_was_told() {
+    let text = exercised().gather();
+    for line in [
+        r#"tidegate_refusals_total{limit="total",reason="deadline_passed"} 1"#,
+        r#"tidegate_refusals_total{limit="none",reason="queue_full"} 1"#,
+        r#"tidegate_backend_up{backend="socket"} 1"#,
+        r#"tidegate_connections{listener="nova"} 1"#,
+        "tidegate_connections_limit 10000",
+        "tidegate_accept_errors_total 1",
+        "tidegate_access_lines_lost_total 1",
+        "tidegate_config_last_reload_successful 1",
+        "tidegate_config_last_reload_success_timestamp_seconds 1700000000",
+        r#"tidegate_build_info{revision="abc1234",version="0.1.0"} 1"#,
+        "tidegate_queue_depth 3",
+        "tidegate_queue_capacity 4096",
+        "tidegate_queue_oldest_seconds 1.5",
+        "tidegate_outstanding 7",
+        "tidegate_outstanding_limit 10",
+        "tidegate_outstanding_peak 9",
+        r#"tidegate_window_used{limit="total"} 12"#,
+        r#"tidegate_window_limit{limit="total"} 30"#,
+        r#"tidegate_queue_wait_seconds_bucket{class="default",function="guest_get_info",le="0.025"} 1"#,
+        r#"tidegate_queue_wait_seconds_bucket{class="default",function="guest_get_info",le="0.01"} 0"#,
+    ] {
+        let found = text.lines().any(|given| given == line);
+        assert!(found, "no {line} in\n{text}");
+    }
+}
+
+#[test]
+fn promtool_finds_nothing_to_say() {
+    let text = exercised().gather();
+    let spawned = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut promtool = match spawned {
+        Ok(promtool) => promtool,
+        Err(error) if std::env::var_os("CI").is_none() => {
+            eprintln!(
+                "SKIPPED, NOTHING CHECKED: promtool does not run ({error}); `make test` installs it"
+            );
+            return;
+        }
+        Err(error) => panic!("promtool does not run: {error}"),
+    };
+    let mut stdin = promtool.stdin.take().expect("piped");
+    stdin.write_all(text.as_bytes()).expect("promtool reads");
+    drop(stdin);
+    let said = promtool.wait_with_output().expect("promtool ends");
+    let words = [said.stdout, said.stderr].concat();
+    let words = String::from_utf8_lossy(&words);
+    assert!(said.status.success() && words.is_empty(), "{words}\n{text}");
+}
+
+/// Type and labels of each metric.
+type Table = BTreeMap<String, (String, BTreeSet<String>)>;
+
+fn scraped() -> Table {
+    let text = exercised().gather();
+    let mut table = Table::new();
+    for line in text.lines() {
+        if let Some(declared) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = declared.split_once(' ').expect("name and type");
+            table.insert(name.into(), (kind.into(), BTreeSet::new()));
+        } else if let Some((series, labels)) = line.split_once('{') {
+            let name = ["_bucket", "_sum", "_count"]
+                .iter()
+                .find_map(|part| series.strip_suffix(part).filter(|n| table.contains_key(*n)))
+                .unwrap_or(series);
+            let (_, known) = table.get_mut(name).expect("a type stands before values");
+            let labels = labels.split_once('}').expect("closed").0.split("\",");
+            known.extend(
+                labels
+                    .map(|label| label.split_once('=').expect("label=value").0.to_owned())
+                    .filter(|label| label != "le"),
+            );
+        }
+    }
+    table
+}
+
+/// The rows of the tables in docs/metrics.md: `| name | type | labels | … |`.
+fn documented() -> Table {
+    include_str!("../../docs/metrics.md")
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `"))
+        .map(|row| {
+            let mut cells = row.split('|').map(|cell| cell.trim().trim_end_matches('`'));
+            let mut cell = || cells.next().expect("four cells").to_owned();
+            let (name, kind, labels) = (cell(), cell(), cell());
+            let labels = labels
+                .split(',')
+                .map(|label| label.trim().trim_matches('`').to_owned())
+                .filter(|label| !label.is_empty());
+            (name, (kind, labels.collect()))
+        })
+        .collect()
+}
+
+#[test]
+fn every_metric_is_exercised_here() {
+    let scraped: Vec<String> = scraped().into_keys().collect();
+    let mut declared = Metrics::new("", "").names().to_vec();
+    declared.sort();
+    assert_eq!(declared, scraped);
+}
+
+#[test]
+fn every_metric_is_documented_with_its_type_and_labels_and_no_other_is() {
+    assert_eq!(documented(), scraped());
+}
