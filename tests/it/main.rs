@@ -2,6 +2,7 @@
 
 mod admin;
 mod array_call;
+mod backend;
 mod dialect;
 mod framer;
 mod log;

@@ -1,0 +1,624 @@
+//! A stand-in z/VM SDK server: answers at once or after a while, counts what it sees, and
+//! falls over when too much comes, as the real one's SMAPI does.
+//!
+//! It speaks the socket protocol of sdkserver and the HTTP of sdkwsgi on two ports, with
+//! one recorder behind both. Benchmarks measure what stands in front of it, so a call costs
+//! it two short locks, no log line and, for an answer at once, no timer.
+//!
+//! Some userids mean something, on both protocols:
+//!
+//! | userid | what happens |
+//! |---|---|
+//! | `SLOW<n>` | the call takes `n` seconds longer |
+//! | `NOEXIST` | 404/10/404/1, as for a guest that does not exist |
+//! | `BIG` | the output is 1 MiB long |
+//! | `CUT` | the connection closes in the middle of the JSON |
+//! | `CLOSE` | the connection closes without a byte |
+//! | `SILENT` | nothing, until the client leaves |
+
+mod recorder;
+
+use std::collections::BTreeMap;
+use std::io::{self, Write as _};
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use serde::de::IgnoredAny;
+use serde_json::value::RawValue;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use self::recorder::{Call, Outcome, Recorder};
+use super::framing::{ArrayEnd, Body, Found, HEAD_MAX, Head};
+
+pub use self::recorder::Report;
+
+/// What one `recv` of the real server takes in; a longer request cannot be answered.   bytes
+const REQUEST_MAX: usize = 4096;
+/// How much of an HTTP body is looked at.   bytes
+const BODY_KEPT: usize = 64 * 1024;
+/// Output for the userid `BIG`.   bytes
+const BIG: usize = 1024 * 1024;
+/// Longest sleep for `SLOW<n>`, the socket client's own timeout.
+const SLOW_MAX: Duration = Duration::from_secs(3600);
+/// Pause after a failed accept: without free descriptors, the next would fail too.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// How the backend behaves.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// Where the socket protocol is spoken; port 0 takes a free one
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:2000")]
+    pub socket: SocketAddr,
+    /// Where HTTP is spoken; port 0 takes a free one
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8081")]
+    pub http: SocketAddr,
+    /// Where GET /stats and POST /reset are answered
+    #[arg(long, value_name = "ADDR")]
+    pub stats: Option<SocketAddr>,
+    /// How long a call takes
+    #[arg(long, default_value = "50ms", value_parser = super::parse_duration)]
+    pub delay: Duration,
+    /// Each call takes up to this much longer, uniformly
+    #[arg(long, default_value = "0ms", value_parser = super::parse_duration)]
+    pub jitter: Duration,
+    /// Share of calls that fail by chance (500/1/-110/0)
+    #[arg(long, default_value = "0.0", value_parser = super::parse_share)]
+    pub fail_rate: f64,
+    /// Seed of jitter and chance
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Falls over when more calls than this are in flight; 0 means never
+    #[arg(long, value_name = "CALLS", default_value_t = 0)]
+    pub break_in_flight: u32,
+    /// Falls over when more calls than this start within any second; 0 means never
+    #[arg(long, value_name = "CALLS", default_value_t = 0)]
+    pub break_per_second: u32,
+    /// How long it stays down: every call then fails at once (500/1/-110/0)
+    #[arg(long, default_value = "5s", value_parser = super::parse_duration)]
+    pub recover: Duration,
+    /// Padding in each answer
+    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    pub reply_bytes: usize,
+    /// Connections that may wait to be accepted; the real server has 5
+    #[arg(long, value_name = "CONNECTIONS", default_value_t = 4096)]
+    pub backlog: u32,
+    /// Threads
+    #[arg(long, default_value_t = 1)]
+    pub threads: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        super::defaults()
+    }
+}
+
+impl Options {
+    /// The defaults, on free ports of the loopback address.
+    #[must_use]
+    pub fn on_free_ports() -> Self {
+        let free = SocketAddr::from(([127, 0, 0, 1], 0));
+        Self {
+            socket: free,
+            http: free,
+            ..Self::default()
+        }
+    }
+}
+
+/// The command: serves until ctrl-c, then prints what it saw.
+///
+/// # Errors
+/// An address that cannot be listened on.
+pub fn main(options: Options) -> io::Result<ExitCode> {
+    super::runtime(options.threads)?.block_on(async {
+        let running = Backend::start(options).await?;
+        let mut line = format!(
+            "backend: socket protocol on {}, HTTP on {}",
+            running.socket_addr(),
+            running.http_addr()
+        );
+        if let Some(stats) = running.stats_addr() {
+            line.push_str(&format!(", GET /stats and POST /reset on {stats}"));
+        }
+        eprintln!("{line}; ctrl-c ends it");
+        tokio::signal::ctrl_c().await?;
+        println!("{}", running.stop().await);
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+/// The stand-in server.
+#[derive(Debug)]
+pub struct Backend {
+    options: Options,
+    recorder: Recorder,
+}
+
+impl Backend {
+    /// Listens and serves in the runtime it is called in.
+    ///
+    /// # Errors
+    /// An address that cannot be listened on.
+    // Async although it never waits: listening needs a runtime around it.
+    #[allow(clippy::unused_async)]
+    pub async fn start(options: Options) -> io::Result<Running> {
+        let socket = super::listen(options.socket, options.backlog)?;
+        let http = super::listen(options.http, options.backlog)?;
+        let stats = options
+            .stats
+            .map(|addr| super::listen(addr, options.backlog))
+            .transpose()?;
+        let socket_addr = socket.local_addr()?;
+        let http_addr = http.local_addr()?;
+        let stats_addr = stats.as_ref().map(TcpListener::local_addr).transpose()?;
+
+        let recorder = Recorder::new(&options);
+        let backend = Arc::new(Self { options, recorder });
+        let stop = CancellationToken::new();
+        let mut acceptors = JoinSet::new();
+        let listeners = [
+            Some((socket, Port::Socket)),
+            Some((http, Port::Http)),
+            stats.map(|listener| (listener, Port::Stats)),
+        ];
+        for (listener, port) in listeners.into_iter().flatten() {
+            acceptors.spawn(accept(listener, port, Arc::clone(&backend), stop.clone()));
+        }
+        Ok(Running {
+            backend,
+            acceptors,
+            stop: stop.drop_guard(),
+            socket_addr,
+            http_addr,
+            stats_addr,
+        })
+    }
+}
+
+/// A backend that serves. Dropping it ends it.
+#[derive(Debug)]
+pub struct Running {
+    backend: Arc<Backend>,
+    acceptors: JoinSet<()>,
+    stop: DropGuard,
+    socket_addr: SocketAddr,
+    http_addr: SocketAddr,
+    stats_addr: Option<SocketAddr>,
+}
+
+impl Running {
+    /// Where the socket protocol is spoken.
+    #[must_use]
+    pub fn socket_addr(&self) -> SocketAddr {
+        self.socket_addr
+    }
+
+    /// Where HTTP is spoken.
+    #[must_use]
+    pub fn http_addr(&self) -> SocketAddr {
+        self.http_addr
+    }
+
+    /// Where the statistics are told, if anywhere.
+    #[must_use]
+    pub fn stats_addr(&self) -> Option<SocketAddr> {
+        self.stats_addr
+    }
+
+    /// What it has seen so far.
+    #[must_use]
+    pub fn report(&self) -> Report {
+        self.backend.recorder.report()
+    }
+
+    /// When each call started, since the backend did; the last million, in order.
+    #[must_use]
+    pub fn starts(&self) -> Vec<Duration> {
+        self.backend.recorder.starts()
+    }
+
+    /// Waits until what it has seen satisfies `is_so`; asked anew whenever a call starts
+    /// or ends.
+    pub async fn wait_until(&self, is_so: impl Fn(&Report) -> bool) -> Report {
+        self.backend.recorder.wait_until(is_so).await
+    }
+
+    /// Forgets what it has seen, and gets up if it has fallen.
+    pub fn reset(&self) {
+        self.backend.recorder.reset();
+    }
+
+    /// Stops listening, ends all connections and says what it has seen. The ports are
+    /// free when this returns.
+    pub async fn stop(mut self) -> Report {
+        drop(self.stop);
+        while self.acceptors.join_next().await.is_some() {}
+        self.backend.recorder.report()
+    }
+}
+
+/// What is spoken on a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Port {
+    Socket,
+    Http,
+    Stats,
+}
+
+async fn accept(listener: TcpListener, port: Port, backend: Arc<Backend>, stop: CancellationToken) {
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            accepted = listener.accept() => accepted,
+            () = stop.cancelled() => break,
+        };
+        let Ok((stream, _)) = accepted else {
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+            continue;
+        };
+        let backend = Arc::clone(&backend);
+        // A connection that fails has failed its client, which is for the client to tell.
+        match port {
+            Port::Socket => connections.spawn(async move {
+                let _ = backend.serve_socket(stream).await;
+            }),
+            Port::Http | Port::Stats => connections.spawn(async move {
+                let _ = backend.serve_http(stream, port).await;
+            }),
+        };
+        while connections.try_join_next().is_some() {}
+    }
+    drop(listener);
+    connections.shutdown().await;
+}
+
+/// One call, as far as it matters here.
+#[derive(Debug)]
+struct Ask {
+    /// The function, or method and path.
+    name: String,
+    userid: String,
+}
+
+/// What a userid does to its call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Whim {
+    Answer,
+    Slow(Duration),
+    NoSuchGuest,
+    Big,
+    Cut,
+    Close,
+    Silent,
+}
+
+impl Whim {
+    fn of(userid: &str) -> Self {
+        match userid {
+            "NOEXIST" => Self::NoSuchGuest,
+            "BIG" => Self::Big,
+            "CUT" => Self::Cut,
+            "CLOSE" => Self::Close,
+            "SILENT" => Self::Silent,
+            _ => match userid.strip_prefix("SLOW").map(str::parse) {
+                Some(Ok(seconds)) => Self::Slow(Duration::from_secs(seconds).min(SLOW_MAX)),
+                _ => Self::Answer,
+            },
+        }
+    }
+}
+
+/// How a call ends, for whoever writes the reply.
+#[derive(Debug)]
+enum Ending<'a> {
+    /// This JSON object, with this `overallRC`.
+    Whole(Vec<u8>, u16),
+    /// Half of this JSON object.
+    Cut(Vec<u8>),
+    /// Not a byte.
+    Close,
+    /// Nothing as long as the client can bear it; the call is in flight until then.
+    Silent(Call<'a>),
+}
+
+impl Backend {
+    async fn serve_socket(&self, mut stream: TcpStream) -> io::Result<()> {
+        self.recorder.connected();
+        let mut bytes = Vec::with_capacity(REQUEST_MAX);
+        let mut end = ArrayEnd::default();
+        let ask = loop {
+            // The capacity is the bound: never more is read than the real server would.
+            if stream.read_buf(&mut bytes).await? == 0 {
+                return Ok(());
+            }
+            match end.find(&bytes) {
+                Found::Whole(end) if bytes[end..].trim_ascii().is_empty() => {
+                    break parse_array(&bytes[..end]);
+                }
+                Found::Whole(_) => break Err("Extra data".to_owned()),
+                Found::NoArray => break Err("not an array".to_owned()),
+                Found::Part if bytes.len() >= REQUEST_MAX => {
+                    break Err(format!("no whole array in {REQUEST_MAX} bytes"));
+                }
+                Found::Part => {}
+            }
+        };
+        let ask = match ask {
+            Ok(ask) => ask,
+            Err(message) => {
+                self.recorder.malformed();
+                return stream.write_all(&internal_error(&message)).await;
+            }
+        };
+        match self.run(&ask).await {
+            Ending::Whole(reply, _) => stream.write_all(&reply).await,
+            Ending::Cut(reply) => stream.write_all(&reply[..reply.len() / 2]).await,
+            Ending::Close => Ok(()),
+            Ending::Silent(call) => {
+                until_client_leaves(&mut stream).await;
+                drop(call);
+                Ok(())
+            }
+        }
+    }
+
+    async fn serve_http(&self, mut stream: TcpStream, port: Port) -> io::Result<()> {
+        if port == Port::Http {
+            self.recorder.connected();
+        }
+        stream.set_nodelay(true)?;
+        let mut bytes: Vec<u8> = Vec::with_capacity(4096);
+        let mut reply: Vec<u8> = Vec::new();
+        loop {
+            let head = loop {
+                if let Some(head) = Head::find(&bytes) {
+                    break head;
+                }
+                if bytes.len() > HEAD_MAX || stream.read_buf(&mut bytes).await? == 0 {
+                    return Ok(());
+                }
+            };
+            let mut close = head.close;
+            let (method, path) = method_and_path(head.line);
+            let mut body = head.body.unwrap_or(Body::Length(0));
+            let wanted = (path == "/" || path.ends_with("/action")) && !body.is_done();
+            let expects_continue = head.expects_continue && !body.is_done();
+            let (method, path) = (method.to_owned(), path.to_owned());
+            bytes.drain(..head.len);
+
+            let mut kept = Vec::new();
+            if expects_continue {
+                stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await?;
+            }
+            loop {
+                let consumed = body.consume(&bytes, |payload| {
+                    if wanted && kept.len() < BODY_KEPT {
+                        kept.extend_from_slice(payload);
+                    }
+                });
+                let Some(consumed) = consumed else {
+                    self.recorder.malformed();
+                    return Ok(());
+                };
+                bytes.drain(..consumed);
+                if body.is_done() {
+                    break;
+                }
+                if stream.read_buf(&mut bytes).await? == 0 {
+                    return Ok(());
+                }
+            }
+
+            reply.clear();
+            let without_body = method == "HEAD";
+            if port == Port::Stats {
+                self.answer_stats(&method, &path, &mut reply);
+                stream.write_all(&reply).await?;
+            } else if method == "POST" && path == "/token" {
+                // Answered by sdkwsgi itself: no call.
+                reply.extend_from_slice(
+                    b"HTTP/1.1 200 OK\r\nX-Auth-Token: server-auth-closed\r\nContent-Length: 0\r\n\r\n",
+                );
+                stream.write_all(&reply).await?;
+            } else {
+                let ask = if path == "/" && !kept.is_empty() {
+                    parse_array(&kept).unwrap_or_else(|_| ask_of_path(&method, &path))
+                } else {
+                    ask_of_path(&method, &path)
+                };
+                match self.run(&ask).await {
+                    Ending::Whole(json, overall_rc) => {
+                        write_response(&mut reply, overall_rc, &json, without_body);
+                        stream.write_all(&reply).await?;
+                    }
+                    Ending::Cut(json) => {
+                        write_response(&mut reply, 0, &json, without_body);
+                        reply.truncate(reply.len() - json.len() / 2);
+                        stream.write_all(&reply).await?;
+                        close = true;
+                    }
+                    Ending::Close => close = true,
+                    Ending::Silent(call) => {
+                        until_client_leaves(&mut stream).await;
+                        drop(call);
+                        close = true;
+                    }
+                }
+            }
+            if close {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Runs one call to the point where its reply can be written.
+    ///
+    /// It leaves the count before its reply leaves: whoever reads the reply and sends the
+    /// next call must not be seen as one too many.
+    async fn run(&self, ask: &Ask) -> Ending<'_> {
+        let whim = Whim::of(&ask.userid);
+        let call = self.recorder.begin();
+        let mut pause = call.pause();
+        match whim {
+            Whim::Slow(longer) if !call.is_down() => pause += longer,
+            Whim::Silent if !call.is_down() => return Ending::Silent(call),
+            _ => {}
+        }
+        if !pause.is_zero() {
+            tokio::time::sleep(pause).await;
+        }
+        let due = match whim {
+            Whim::Cut | Whim::Close => Outcome::Broken,
+            Whim::NoSuchGuest => Outcome::Failed,
+            _ if call.fails_by_chance() => Outcome::Failed,
+            _ => Outcome::Answered,
+        };
+        match (call.end(due), whim) {
+            (Outcome::Broken, Whim::Cut) => Ending::Cut(self.answer(ask)),
+            (Outcome::Broken, _) => Ending::Close,
+            (Outcome::Failed, Whim::NoSuchGuest) => {
+                let errmsg = format!("Guest '{}' does not exist.", ask.userid);
+                Ending::Whole(error(404, "10", 404, 1, &errmsg), 404)
+            }
+            (Outcome::Failed | Outcome::Fallen, _) => {
+                let errmsg = "SMAPI is down: connection to the SMAPI server was refused";
+                Ending::Whole(error(500, "1", -110, 0, errmsg), 500)
+            }
+            (Outcome::Answered, _) => Ending::Whole(self.answer(ask), 0),
+        }
+    }
+
+    /// The answer to a call that went well. It repeats what was asked, so that a reply
+    /// given to the wrong client shows.
+    fn answer(&self, ask: &Ask) -> Vec<u8> {
+        let padding = if ask.userid == "BIG" {
+            BIG
+        } else {
+            self.options.reply_bytes
+        };
+        let mut json = Vec::with_capacity(256 + padding);
+        json.extend_from_slice(
+            br#"{"overallRC": 0, "modID": null, "rc": 0, "rs": 0, "errmsg": "", "output": {"call": "#,
+        );
+        write_string(&mut json, &ask.name);
+        json.extend_from_slice(br#", "userid": "#);
+        write_string(&mut json, &ask.userid);
+        json.extend_from_slice(
+            br#", "power_state": "on", "num_cpu": 2, "max_mem_kb": 4194304, "cpu_time_us": 8796093022"#,
+        );
+        if padding > 0 {
+            json.extend_from_slice(br#", "padding": ""#);
+            json.resize(json.len() + padding, b'x');
+            json.push(b'"');
+        }
+        json.extend_from_slice(b"}}");
+        json
+    }
+
+    fn answer_stats(&self, method: &str, path: &str, reply: &mut Vec<u8>) {
+        match (method, path) {
+            ("GET", "/stats") => {
+                let json = serde_json::to_vec(&self.recorder.report())
+                    .expect("a report is numbers and a flag");
+                write_response(reply, 0, &json, false);
+            }
+            ("POST", "/reset") => {
+                self.recorder.reset();
+                write_response(reply, 0, b"{}", false);
+            }
+            _ => write_response(
+                reply,
+                404,
+                br#"{"have": ["GET /stats", "POST /reset"]}"#,
+                false,
+            ),
+        }
+    }
+}
+
+/// Reads and forgets until the client closes or resets.
+async fn until_client_leaves(stream: &mut TcpStream) {
+    let mut ignored = [0; 512];
+    while matches!(stream.read(&mut ignored).await, Ok(n) if n > 0) {}
+}
+
+/// Reads `[function, args, kwargs]`.
+fn parse_array(bytes: &[u8]) -> Result<Ask, String> {
+    // The values of kwargs are never looked at; that it is an object is.
+    type Array<'a> = (String, Vec<&'a RawValue>, BTreeMap<String, IgnoredAny>);
+    let (name, args, _): Array =
+        serde_json::from_slice(bytes).map_err(|cause| cause.to_string())?;
+    let userid = args
+        .first()
+        .and_then(|first| serde_json::from_str(first.get()).ok())
+        .unwrap_or_default();
+    Ok(Ask { name, userid })
+}
+
+/// `GET /guests/HRX00001/info` is about HRX00001, and so is the same with another first
+/// word.
+fn ask_of_path(method: &str, path: &str) -> Ask {
+    let path = path.split('?').next().unwrap_or(path);
+    let userid = path.split('/').nth(2).unwrap_or_default().to_owned();
+    Ask {
+        name: format!("{method} {path}"),
+        userid,
+    }
+}
+
+fn method_and_path(line: &[u8]) -> (&str, &str) {
+    let line = std::str::from_utf8(line).unwrap_or_default();
+    let mut words = line.split(' ');
+    (
+        words.next().unwrap_or_default(),
+        words.next().unwrap_or_default(),
+    )
+}
+
+/// What the server answers when it cannot make sense of a request.
+fn internal_error(message: &str) -> Vec<u8> {
+    let errmsg = format!("Unexpected internal error in ZVM SDK, error: {message}");
+    error(500, "100", 500, 1, &errmsg)
+}
+
+fn error(overall_rc: u16, mod_id: &str, rc: i32, rs: i32, errmsg: &str) -> Vec<u8> {
+    let mut json = format!(
+        r#"{{"overallRC": {overall_rc}, "modID": {mod_id}, "rc": {rc}, "rs": {rs}, "errmsg": "#
+    )
+    .into_bytes();
+    write_string(&mut json, errmsg);
+    json.extend_from_slice(br#", "output": ""}"#);
+    json
+}
+
+fn write_string(json: &mut Vec<u8>, text: &str) {
+    serde_json::to_writer(json, text).expect("a string can be written to memory");
+}
+
+/// An HTTP response as sdkwsgi frames it; its status follows from the `overallRC`.
+fn write_response(reply: &mut Vec<u8>, overall_rc: u16, json: &[u8], head_only: bool) {
+    let status = match overall_rc {
+        0 => "200 OK",
+        404 => "404 Not Found",
+        _ => "500 Internal Server Error",
+    };
+    reply.reserve(192 + json.len());
+    write!(
+        reply,
+        "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nCache-Control: no-cache\r\n\
+         Content-Length: {}\r\n\r\n",
+        json.len()
+    )
+    .expect("memory can be written to");
+    if !head_only {
+        reply.extend_from_slice(json);
+    }
+}

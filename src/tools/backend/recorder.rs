@@ -1,0 +1,439 @@
+//! What the backend has seen, and whether it has fallen.
+//!
+//! The densest window is exact: every start is compared with all starts of the second
+//! before it. Starts are stamped under the lock, so they are in order and the window is a
+//! stretch of one queue.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use serde::Serialize;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::Options;
+
+/// Starts that are remembered. A window denser than this is reported as this dense.
+const STARTS_MAX: usize = 1_000_000;
+/// Length of the window whose densest place is looked for.
+const WINDOW: Duration = Duration::from_secs(1);
+
+/// What a backend has seen since it started or was reset.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// Connections accepted.
+    pub connections: u64,
+    /// Calls started.
+    pub calls: u64,
+    /// Calls in flight now.
+    pub in_flight: u32,
+    /// Most calls in flight at once.
+    pub peak_in_flight: u32,
+    /// Most calls started within one second, wherever it begins: calls started exactly a
+    /// second apart don't share one.
+    pub densest_second: u32,
+    /// Calls answered well.
+    pub answered: u64,
+    /// Calls answered with an error, by chance or because of their userid.
+    pub failed: u64,
+    /// Calls answered with an error because it had fallen over.
+    pub fallen: u64,
+    /// Calls that got no whole answer: cut, closed, silent.
+    pub broken: u64,
+    /// Requests that made no sense, answered with an error; they are not calls.
+    pub malformed: u64,
+    /// Times it fell over.
+    pub falls: u32,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "connections     {:>10}", self.connections)?;
+        writeln!(f, "calls           {:>10}", self.calls)?;
+        writeln!(f, "  answered      {:>10}", self.answered)?;
+        writeln!(f, "  failed        {:>10}", self.failed)?;
+        writeln!(f, "  fallen        {:>10}", self.fallen)?;
+        writeln!(f, "  broken        {:>10}", self.broken)?;
+        writeln!(f, "  in flight     {:>10}", self.in_flight)?;
+        writeln!(f, "peak in flight  {:>10}", self.peak_in_flight)?;
+        writeln!(f, "densest second  {:>10}", self.densest_second)?;
+        writeln!(f, "malformed       {:>10}", self.malformed)?;
+        write!(f, "times it fell   {:>10}", self.falls)
+    }
+}
+
+/// How a call ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Answered,
+    Failed,
+    /// With an error, because the backend fell while it ran or before.
+    Fallen,
+    /// Without a whole answer.
+    Broken,
+}
+
+/// Counts calls behind one lock.
+#[derive(Debug)]
+pub(super) struct Recorder {
+    epoch: Instant,
+    delay: Duration,
+    jitter: Duration,
+    fail_rate: f64,
+    /// Falls when more are in flight.
+    in_flight_max: u32,
+    /// Falls when more start within a window.
+    per_second_max: u32,
+    recover: Duration,
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+#[derive(Debug)]
+struct State {
+    report: Report,
+    /// Since the epoch, in order.
+    starts: VecDeque<Duration>,
+    /// How many of the last starts lie within the window that ends now.
+    in_window: usize,
+    /// Down until then; never in the past of a fall.
+    down_until: Option<Instant>,
+    /// Falls since the recorder was made, which no reset forgets: a call in flight
+    /// compares.
+    falls: u64,
+    rng: StdRng,
+}
+
+impl Recorder {
+    pub(super) fn new(options: &Options) -> Self {
+        let or_never = |max| if max == 0 { u32::MAX } else { max };
+        Self {
+            epoch: Instant::now(),
+            delay: options.delay,
+            jitter: options.jitter,
+            fail_rate: options.fail_rate,
+            in_flight_max: or_never(options.break_in_flight),
+            per_second_max: or_never(options.break_per_second),
+            recover: options.recover,
+            state: Mutex::new(State {
+                report: Report::default(),
+                starts: VecDeque::new(),
+                in_window: 0,
+                down_until: None,
+                falls: 0,
+                rng: StdRng::seed_from_u64(options.seed),
+            }),
+            changed: Notify::new(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn connected(&self) {
+        self.lock().report.connections += 1;
+    }
+
+    pub(super) fn malformed(&self) {
+        self.lock().report.malformed += 1;
+        self.changed.notify_waiters();
+    }
+
+    /// Starts a call, which may be the one too many.
+    pub(super) fn begin(&self) -> Call<'_> {
+        let call = {
+            let mut state = self.lock();
+            // Read under the lock, so that starts are in order.
+            let now = Instant::now();
+            state.start(now.duration_since(self.epoch));
+            let down = state.down_until.is_some_and(|until| now < until);
+            let fell = !down
+                && (state.report.in_flight > self.in_flight_max
+                    || state.in_window > self.per_second_max as usize);
+            if fell {
+                state.falls += 1;
+                state.report.falls += 1;
+                state.down_until = Some(now + self.recover);
+            }
+            let is_down = down || fell;
+            let mut pause = Duration::ZERO;
+            if !is_down {
+                pause = self.delay;
+                if !self.jitter.is_zero() {
+                    pause += self.jitter.mul_f64(state.rng.random::<f64>());
+                }
+            }
+            Call {
+                recorder: self,
+                falls_before: state.falls,
+                is_down,
+                pause,
+                fails: self.fail_rate > 0.0 && state.rng.random_bool(self.fail_rate),
+                ended: false,
+            }
+        };
+        self.changed.notify_waiters();
+        call
+    }
+
+    pub(super) fn report(&self) -> Report {
+        self.lock().report.clone()
+    }
+
+    pub(super) fn starts(&self) -> Vec<Duration> {
+        self.lock().starts.iter().copied().collect()
+    }
+
+    pub(super) async fn wait_until(&self, is_so: impl Fn(&Report) -> bool) -> Report {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            // Before looking, so that no change slips in between.
+            changed.as_mut().enable();
+            let report = self.report();
+            if is_so(&report) {
+                return report;
+            }
+            changed.await;
+        }
+    }
+
+    pub(super) fn reset(&self) {
+        {
+            let mut state = self.lock();
+            let in_flight = state.report.in_flight;
+            state.report = Report {
+                in_flight,
+                peak_in_flight: in_flight,
+                ..Report::default()
+            };
+            state.starts.clear();
+            state.in_window = 0;
+            state.down_until = None;
+        }
+        self.changed.notify_waiters();
+    }
+}
+
+impl State {
+    fn start(&mut self, at: Duration) {
+        self.report.calls += 1;
+        self.report.in_flight += 1;
+        self.report.peak_in_flight = self.report.peak_in_flight.max(self.report.in_flight);
+
+        if self.starts.len() == STARTS_MAX {
+            self.starts.pop_front();
+            self.in_window = self.in_window.min(self.starts.len());
+        }
+        self.starts.push_back(at);
+        self.in_window += 1;
+        while self.starts[self.starts.len() - self.in_window] + WINDOW <= at {
+            self.in_window -= 1;
+        }
+        let in_window = u32::try_from(self.in_window).expect("at most STARTS_MAX");
+        self.report.densest_second = self.report.densest_second.max(in_window);
+    }
+}
+
+/// A call in flight. Dropped before its end, it counts as broken.
+#[derive(Debug)]
+pub(super) struct Call<'a> {
+    recorder: &'a Recorder,
+    falls_before: u64,
+    is_down: bool,
+    pause: Duration,
+    fails: bool,
+    ended: bool,
+}
+
+impl Call<'_> {
+    /// Whether the backend had fallen when it started.
+    pub(super) fn is_down(&self) -> bool {
+        self.is_down
+    }
+
+    /// How long it takes.
+    pub(super) fn pause(&self) -> Duration {
+        self.pause
+    }
+
+    /// Whether it was its lot to fail.
+    pub(super) fn fails_by_chance(&self) -> bool {
+        self.fails
+    }
+
+    /// Takes it out of flight with the outcome that is due, unless a fall has come over it.
+    pub(super) fn end(mut self, due: Outcome) -> Outcome {
+        self.leave(due)
+    }
+
+    fn leave(&mut self, due: Outcome) -> Outcome {
+        self.ended = true;
+        let outcome = {
+            let mut state = self.recorder.lock();
+            let fell = self.is_down || state.falls != self.falls_before;
+            let outcome = if fell { Outcome::Fallen } else { due };
+            let report = &mut state.report;
+            report.in_flight -= 1;
+            match outcome {
+                Outcome::Answered => report.answered += 1,
+                Outcome::Failed => report.failed += 1,
+                Outcome::Fallen => report.fallen += 1,
+                Outcome::Broken => report.broken += 1,
+            }
+            outcome
+        };
+        self.recorder.changed.notify_waiters();
+        outcome
+    }
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.leave(Outcome::Broken);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Starts calls at these moments (milliseconds) and returns the densest second.
+    async fn densest(starts: &[u64]) -> u32 {
+        let recorder = Recorder::new(&Options::default());
+        for &at in starts {
+            let at = recorder.epoch + Duration::from_millis(at);
+            tokio::time::advance(at.saturating_duration_since(Instant::now())).await;
+            recorder.begin().end(Outcome::Answered);
+        }
+        recorder.report().densest_second
+    }
+
+    /// Every window that could be densest begins at a start.
+    fn densest_by_force(starts: &[u64]) -> u32 {
+        let from = |begin: u64| {
+            starts
+                .iter()
+                .filter(move |&&at| (begin..begin + 1000).contains(&at))
+        };
+        starts
+            .iter()
+            .map(|&begin| u32::try_from(from(begin).count()).expect("few"))
+            .max()
+            .unwrap_or(0)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_densest_second_is_what_counting_every_second_finds() {
+        for seed in 0..200 {
+            let mut rng = StdRng::seed_from_u64(seed);
+            let mut at = 0;
+            let starts: Vec<u64> = (0..rng.random_range(0..120))
+                .map(|_| {
+                    // Bursts, lulls and exact seconds.
+                    at += *[0, 0, 1, 17, 250, 999, 1000, 1001]
+                        .get(rng.random_range(0..8))
+                        .expect("eight steps");
+                    at
+                })
+                .collect();
+            assert_eq!(
+                densest(&starts).await,
+                densest_by_force(&starts),
+                "seed {seed}"
+            );
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn calls_a_second_apart_share_no_second() {
+        assert_eq!(densest(&[0, 1000]).await, 1);
+        assert_eq!(densest(&[0, 999]).await, 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_fall_takes_down_what_is_in_flight_and_what_comes_until_it_recovers() {
+        let recorder = Recorder::new(&Options {
+            break_in_flight: 2,
+            recover: Duration::from_secs(5),
+            ..Options::default()
+        });
+        let (first, second) = (recorder.begin(), recorder.begin());
+        assert!(!second.is_down());
+        let third = recorder.begin();
+        assert!(third.is_down());
+        assert!(third.pause().is_zero(), "what is down answers at once");
+        for call in [first, second, third] {
+            assert_eq!(call.end(Outcome::Answered), Outcome::Fallen);
+        }
+        tokio::time::advance(Duration::from_millis(4999)).await;
+        assert_eq!(recorder.begin().end(Outcome::Answered), Outcome::Fallen);
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert_eq!(recorder.begin().end(Outcome::Answered), Outcome::Answered);
+        let report = recorder.report();
+        assert_eq!((report.falls, report.fallen, report.answered), (1, 4, 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_call_too_many_in_any_second_is_a_fall() {
+        let recorder = Recorder::new(&Options {
+            break_per_second: 3,
+            ..Options::default()
+        });
+        for _ in 0..3 {
+            assert_eq!(recorder.begin().end(Outcome::Answered), Outcome::Answered);
+        }
+        tokio::time::advance(Duration::from_millis(1000)).await;
+        for _ in 0..3 {
+            assert_eq!(recorder.begin().end(Outcome::Answered), Outcome::Answered);
+        }
+        assert_eq!(recorder.begin().end(Outcome::Answered), Outcome::Fallen);
+        assert_eq!(recorder.report().densest_second, 4);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_is_dropped_leaves_no_trace_in_flight() {
+        let recorder = Recorder::new(&Options::default());
+        drop(recorder.begin());
+        let report = recorder.report();
+        assert_eq!((report.in_flight, report.broken, report.calls), (0, 1, 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_same_seed_gives_the_same_pauses_and_failures() {
+        let run = || {
+            let recorder = Recorder::new(&Options {
+                jitter: Duration::from_millis(100),
+                fail_rate: 0.3,
+                seed: 7,
+                ..Options::default()
+            });
+            (0..100)
+                .map(|_| {
+                    let call = recorder.begin();
+                    (call.pause(), call.fails_by_chance())
+                })
+                .collect::<Vec<_>>()
+        };
+        let (pauses, failures): (Vec<_>, Vec<_>) = run().into_iter().unzip();
+        assert_eq!(
+            run(),
+            pauses
+                .iter()
+                .copied()
+                .zip(failures.clone())
+                .collect::<Vec<_>>()
+        );
+        let (least, most) = (Duration::from_millis(50), Duration::from_millis(150));
+        assert!(pauses.iter().all(|pause| (least..=most).contains(pause)));
+        let failed = failures.iter().filter(|&&failed| failed).count();
+        assert!((10..=50).contains(&failed), "{failed} of 100 failed");
+    }
+}

@@ -1,0 +1,295 @@
+//! Where a message ends: one JSON array, one HTTP/1.1 head, one HTTP/1.1 body.
+//!
+//! Just enough for a stand-in backend and a load generator, at a few hundred nanoseconds
+//! a message. It is lenient; strictness is the product's business.
+
+use memchr::{memchr, memmem};
+
+/// Largest HTTP head that is read.   bytes
+pub(super) const HEAD_MAX: usize = 64 * 1024;
+
+/// Finds the end of one JSON array whose bytes come in pieces.
+#[derive(Debug, Default)]
+pub(super) struct ArrayEnd {
+    scanned: usize,
+    depth: usize,
+    in_string: bool,
+    escaped: bool,
+}
+
+/// What stands at the beginning of some bytes.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// An array (by its brackets) that ends before this position.
+    Whole(usize),
+    /// Nothing yet that has ended.
+    Part,
+    /// Something else.
+    NoArray,
+}
+
+impl ArrayEnd {
+    /// Looks at all bytes read so far; each is looked at once over all calls.
+    pub(super) fn find(&mut self, bytes: &[u8]) -> Found {
+        while let Some(&byte) = bytes.get(self.scanned) {
+            self.scanned += 1;
+            if self.in_string {
+                match byte {
+                    _ if self.escaped => self.escaped = false,
+                    b'\\' => self.escaped = true,
+                    b'"' => self.in_string = false,
+                    _ => {}
+                }
+                continue;
+            }
+            match byte {
+                b'[' => self.depth += 1,
+                b' ' | b'\t' | b'\r' | b'\n' => {}
+                _ if self.depth == 0 => return Found::NoArray,
+                b'{' => self.depth += 1,
+                b'"' => self.in_string = true,
+                b']' | b'}' => {
+                    self.depth -= 1;
+                    if self.depth == 0 {
+                        return Found::Whole(self.scanned);
+                    }
+                }
+                _ => {}
+            }
+        }
+        Found::Part
+    }
+}
+
+/// The head of a request or a response.
+#[derive(Debug)]
+pub(super) struct Head<'a> {
+    /// Its length with the empty line.   bytes
+    pub(super) len: usize,
+    /// The request line or status line.
+    pub(super) line: &'a [u8],
+    /// How the body is framed; none where no header tells.
+    pub(super) body: Option<Body>,
+    /// Whether it asks for the connection to be closed.
+    pub(super) close: bool,
+    /// Whether it waits for `100 Continue`.
+    pub(super) expects_continue: bool,
+}
+
+impl<'a> Head<'a> {
+    /// The head at the beginning of `bytes`, once it is whole.
+    pub(super) fn find(bytes: &'a [u8]) -> Option<Self> {
+        let len = memmem::find(bytes, b"\r\n\r\n")? + 4;
+        let mut lines = Lines(&bytes[..len - 2]);
+        let mut head = Self {
+            len,
+            line: lines.next().unwrap_or_default(),
+            body: None,
+            close: false,
+            expects_continue: false,
+        };
+        for line in lines {
+            let Some(colon) = memchr(b':', line) else {
+                continue;
+            };
+            let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
+            if name.eq_ignore_ascii_case(b"content-length") {
+                match std::str::from_utf8(value).map(str::parse) {
+                    Ok(Ok(length)) => _ = head.body.get_or_insert(Body::Length(length)),
+                    // Where this message ends is anybody's guess: read no other behind it.
+                    _ => head.close = true,
+                }
+            } else if name.eq_ignore_ascii_case(b"transfer-encoding") {
+                head.body = Some(Body::Chunked(Chunk::Size(0)));
+            } else if name.eq_ignore_ascii_case(b"connection") {
+                head.close |= value.eq_ignore_ascii_case(b"close");
+            } else if name.eq_ignore_ascii_case(b"expect") {
+                head.expects_continue = true;
+            }
+        }
+        Some(head)
+    }
+}
+
+/// Lines that each end in CR LF.
+struct Lines<'a>(&'a [u8]);
+
+impl<'a> Iterator for Lines<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        let end = memchr(b'\n', self.0)?;
+        let line = &self.0[..end];
+        self.0 = &self.0[end + 1..];
+        Some(line.strip_suffix(b"\r").unwrap_or(line))
+    }
+}
+
+/// What is still to come of a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Body {
+    /// This many bytes.
+    Length(u64),
+    /// Chunks.
+    Chunked(Chunk),
+}
+
+/// Where in a chunked body the next byte stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Chunk {
+    /// In a size; the value so far.
+    Size(u64),
+    /// Behind a size, before the end of its line.
+    Extension(u64),
+    /// In the data; bytes still to come.
+    Data(u64),
+    /// Behind the data, before the end of the line.
+    DataEnd,
+    /// At the beginning of a trailer line.
+    Trailer,
+    /// Inside a trailer line.
+    TrailerLine,
+    /// Behind the last chunk.
+    Done,
+}
+
+impl Body {
+    /// Whether nothing is still to come.
+    pub(super) fn is_done(self) -> bool {
+        matches!(self, Self::Length(0) | Self::Chunked(Chunk::Done))
+    }
+
+    /// Consumes what belongs to the body from the beginning of `bytes`, hands its
+    /// payload to `payload` and returns the number of bytes consumed; none if it is
+    /// malformed.
+    pub(super) fn consume(
+        &mut self,
+        bytes: &[u8],
+        mut payload: impl FnMut(&[u8]),
+    ) -> Option<usize> {
+        match self {
+            Self::Length(left) => {
+                let taken =
+                    usize::try_from(*left).map_or(bytes.len(), |left| left.min(bytes.len()));
+                payload(&bytes[..taken]);
+                *left -= taken as u64;
+                Some(taken)
+            }
+            Self::Chunked(chunk) => {
+                let mut taken = 0;
+                while *chunk != Chunk::Done && taken < bytes.len() {
+                    if let Chunk::Data(left) = chunk {
+                        let rest = &bytes[taken..];
+                        let n =
+                            usize::try_from(*left).map_or(rest.len(), |left| left.min(rest.len()));
+                        payload(&rest[..n]);
+                        taken += n;
+                        *left -= n as u64;
+                        if *left == 0 {
+                            *chunk = Chunk::DataEnd;
+                        }
+                        continue;
+                    }
+                    *chunk = chunk.after(bytes[taken])?;
+                    taken += 1;
+                }
+                Some(taken)
+            }
+        }
+    }
+}
+
+impl Chunk {
+    /// The state behind one byte that is not data; none if it cannot stand there.
+    fn after(self, byte: u8) -> Option<Self> {
+        Some(match (self, byte) {
+            (Self::Size(0) | Self::Extension(0), b'\n') => Self::Trailer,
+            (Self::Size(size) | Self::Extension(size), b'\n') => Self::Data(size),
+            (Self::Size(size), b'\r' | b';') => Self::Extension(size),
+            (Self::Size(size), _) => {
+                let digit = char::from(byte).to_digit(16)?;
+                Self::Size(size.checked_mul(16)?.checked_add(u64::from(digit))?)
+            }
+            (Self::Extension(size), _) => Self::Extension(size),
+            (Self::DataEnd, b'\r') => Self::DataEnd,
+            (Self::DataEnd, b'\n') => Self::Size(0),
+            (Self::Trailer, b'\r') => Self::Trailer,
+            (Self::Trailer, b'\n') => Self::Done,
+            (Self::TrailerLine, b'\n') => Self::Trailer,
+            (Self::Trailer | Self::TrailerLine, _) => Self::TrailerLine,
+            (Self::DataEnd | Self::Data(_) | Self::Done, _) => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_array_ends_at_the_same_place_however_it_is_split() {
+        let array = br#" ["guest_get_info", ["H\"]X\\"], {"a": [1, {"b": "]"}]}]"#;
+        let mut bytes = array.to_vec();
+        bytes.extend_from_slice(b"\n[");
+        for split in 0..bytes.len() {
+            let mut end = ArrayEnd::default();
+            let first = end.find(&bytes[..split]);
+            if split < array.len() {
+                assert_eq!(first, Found::Part, "split at {split}");
+                assert_eq!(
+                    end.find(&bytes),
+                    Found::Whole(array.len()),
+                    "split at {split}"
+                );
+            } else {
+                assert_eq!(first, Found::Whole(array.len()), "split at {split}");
+            }
+        }
+        assert_eq!(ArrayEnd::default().find(b"{}"), Found::NoArray);
+    }
+
+    #[test]
+    fn a_head_tells_how_its_body_is_framed() {
+        let check = |head: &[u8], body, close| {
+            let found = Head::find(head).expect("a whole head");
+            assert_eq!((found.body, found.close), (body, close));
+            assert_eq!(found.len, head.len());
+        };
+        check(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", None, false);
+        check(
+            b"POST / HTTP/1.1\r\nCONTENT-length: 7\r\nConnection: Close\r\n\r\n",
+            Some(Body::Length(7)),
+            true,
+        );
+        check(
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+            Some(Body::Chunked(Chunk::Size(0))),
+            false,
+        );
+        assert!(Head::find(b"GET / HTTP/1.1\r\nHost: a\r\n").is_none());
+    }
+
+    #[test]
+    fn chunks_give_the_same_payload_however_they_are_split() {
+        let wire = b"5;ext=1\r\nhello\r\n10\r\n, sixteen bytes.\r\n0\r\nTrailer: x\r\n\r\nnext";
+        for split in 0..wire.len() {
+            let mut body = Body::Chunked(Chunk::Size(0));
+            let mut payload = Vec::new();
+            let mut taken = 0;
+            for part in [&wire[..split], &wire[split..]] {
+                let n = body
+                    .consume(part, |bytes| payload.extend_from_slice(bytes))
+                    .expect("well-formed chunks");
+                taken += n;
+                assert!(n == part.len() || body.is_done());
+            }
+            assert!(body.is_done());
+            assert_eq!(payload, b"hello, sixteen bytes.", "split at {split}");
+            assert_eq!(
+                &wire[taken.min(wire.len() - 4)..],
+                b"next",
+                "split at {split}"
+            );
+        }
+    }
+}
