@@ -18,7 +18,7 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt};
 use tidegate_limits::{
-    Backend, Call, Caller, Class, Cost, Hold, LimitNow, QueueNow, Scheduler, Scope, Step, Ticket,
+    Backend, Call, Caller, Class, Cost, Hold, LimitNow, LimitRule, QueueNow, Scheduler, Scope, Step, Ticket,
     Timestamp, Waited,
 };
 use tokio::sync::{Notify, oneshot};
@@ -127,6 +127,8 @@ struct State {
     backends: Backends,
     entropy: StdRng,
     threshold: Duration,
+    /// The most calls that have been past the gate at once, of those that meet limits.
+    peak: usize,
     /// When something next happens by itself.
     wake: Option<Timestamp>,
     /// Until when the timer sleeps.
@@ -162,6 +164,7 @@ impl Gate {
             backends: Backends::default(),
             entropy: rand::make_rng(),
             threshold: settings.threshold,
+            peak: 0,
             wake: None,
             armed: None,
         };
@@ -342,16 +345,24 @@ impl Gate {
 
     /// Every limit as it is now. The backends' health shows elsewhere.
     #[must_use]
-    pub fn limits_now(&self) -> (Vec<LimitNow>, Timestamp) {
+    pub fn limits_now(&self) -> (Vec<(LimitRule, LimitNow)>, Timestamp) {
         let state = self.core.lock();
         let now = self.core.clock.now();
         let limits = state
             .lanes
             .iter()
-            .flat_map(|lane| lane.limits_now(now))
-            .filter(|limit| !matches!(limit.scope, Scope::Backend(_)))
+            .flat_map(|lane| lane.rules().cloned().zip(lane.limits_now(now)))
+            .filter(|(rule, _)| !matches!(rule.scope, Scope::Backend(_)))
             .collect();
         (limits, now)
+    }
+
+    /// Calls that meet limits and are past the gate, and the most there have been.
+    #[must_use]
+    pub fn outstanding(&self) -> (usize, usize) {
+        let state = self.core.lock();
+        let now = state.lanes[Lane::Limited as usize].in_flight();
+        (now, state.peak)
     }
 
     /// The queue as it is now. Looks at every waiting call.
@@ -453,7 +464,8 @@ impl State {
         }
         let mut wake = self.backends.wake();
         let entropy = &mut self.entropy;
-        for lane in &mut self.lanes {
+        let peak = &mut self.peak;
+        for (lane, is_limited) in self.lanes.iter_mut().zip([true, false]) {
             loop {
                 match lane.next(now, &mut || entropy.next_u64()) {
                     Step::Run {
@@ -461,6 +473,9 @@ impl State {
                         hold,
                         waited,
                     } => {
+                        if is_limited {
+                            *peak = lane.in_flight().max(*peak);
+                        }
                         if let Err(Turn::Go { hold, .. }) = payload.send(Turn::Go { hold, waited })
                         {
                             // Its client left in this very moment.

@@ -433,8 +433,6 @@ pub struct Facts {
 pub trait Observe: Send + Sync {
     /// One call has ended.
     fn ended(&self, facts: &Facts);
-    /// Whether replies should be read for their `overallRC`, which costs a parse.
-    fn wants_overall_rc(&self) -> bool;
 }
 
 /// The facts of one call while it is under way.
@@ -480,12 +478,6 @@ impl Record {
     /// Writes something down.
     pub fn note<R>(&self, write: impl FnOnce(&mut Facts) -> R) -> R {
         write(&mut self.facts.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Whether replies should be read for their `overallRC`.
-    #[must_use]
-    pub fn wants_overall_rc(&self) -> bool {
-        self.observer.wants_overall_rc()
     }
 }
 

@@ -92,8 +92,4 @@ impl Observe for Teller {
             self.metrics.access_line_lost();
         }
     }
-
-    fn wants_overall_rc(&self) -> bool {
-        self.access.is_on()
-    }
 }

@@ -4,6 +4,7 @@ mod admin;
 mod array_call;
 mod backend;
 mod dialect;
+mod floor_plan;
 mod framer;
 mod log;
 mod metrics;

@@ -1,0 +1,39 @@
+# Two commands do it all on a fresh machine with Rust, make and python3:
+#   make run    builds Tidegate and shows it holding back a flood
+#   make test   installs what the tests need and runs every test
+.PHONY: run test check peers promtool bench clean
+
+CARGO ?= cargo
+
+run:
+	$(CARGO) run --release --quiet -- demo
+
+test: peers promtool
+	$(CARGO) test --workspace --no-fail-fast
+
+# What a change must pass, besides the tests.
+check:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items
+	@if rustc --print target-libdir --target s390x-unknown-linux-gnu >/dev/null 2>&1 \
+	   && [ -d "$$(rustc --print target-libdir --target s390x-unknown-linux-gnu)" ]; then \
+	   $(CARGO) check --target s390x-unknown-linux-gnu; \
+	 else echo "s390x-unknown-linux-gnu is not installed: not checked"; fi
+
+# The real z/VM SDK server and clients, in .venv-peers.
+peers:
+	sh tests/peers/setup.sh .venv-peers
+
+# promtool, which the metrics must please.
+promtool:
+	@command -v promtool >/dev/null || { \
+	  echo "installing promtool"; \
+	  SUDO=$$(command -v sudo || true); \
+	  $$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq --no-install-recommends prometheus >/dev/null; }
+
+bench:
+	sh benches/compare.sh
+
+clean:
+	$(CARGO) clean

@@ -1,0 +1,122 @@
+//! What the admin address shows, read off the running stages.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tidegate_limits::{Limit, LimitNow, LimitRule, Scope, Timestamp, Verdict};
+
+use super::Shared;
+use crate::admin::{FunctionQueue, LimitKind, LimitState, Opens, QueueState, Source};
+use crate::call::Destination;
+use crate::config;
+use crate::telemetry::metrics::{Levels, WindowLevel};
+
+impl Source for Shared {
+    fn limits(&self) -> Vec<LimitState> {
+        let (limits, now) = self.gate.limits_now();
+        limits
+            .iter()
+            .map(|(rule, state)| limit_state(rule, state, now))
+            .collect()
+    }
+
+    fn queue(&self) -> QueueState {
+        let queue = self.gate.queue_now();
+        QueueState {
+            depth: queue.waiting as u64,
+            capacity: u64::from(queue.capacity),
+            door: queue.at_door as u64,
+            oldest_seconds: queue.oldest_waits.as_secs_f64(),
+            functions: queue
+                .functions
+                .iter()
+                .map(|function| FunctionQueue {
+                    function: function.function.to_string(),
+                    waiting: function.waiting as u64,
+                    waits_for: function.held_by.as_deref().map(ToOwned::to_owned),
+                })
+                .collect(),
+        }
+    }
+
+    fn config(&self) -> String {
+        config::effective(&self.config.get())
+    }
+
+    fn metrics(&self) -> String {
+        let settings = self.config.get();
+        let backends = [
+            (Destination::Socket, settings.forward.socket.is_some()),
+            (Destination::Http, settings.forward.http.is_some()),
+            (Destination::Tcp, settings.forward.tcp.is_some()),
+        ];
+        for (backend, _) in backends.iter().filter(|(_, configured)| *configured) {
+            self.metrics
+                .backend_is_up(backend.label(), self.gate.is_up(*backend));
+        }
+        self.metrics.mirror(&self.levels());
+        self.metrics.gather()
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        if self.ready.load(Ordering::Relaxed) {
+            Ok(())
+        } else {
+            Err("draining".to_owned())
+        }
+    }
+}
+
+impl Shared {
+    fn levels(&self) -> Levels {
+        let queue = self.gate.queue_now();
+        let (outstanding, outstanding_peak) = self.gate.outstanding();
+        let (limits, _) = self.gate.limits_now();
+        let windows = limits
+            .iter()
+            .filter(|(rule, _)| matches!(rule.limit, Limit::Window { .. }))
+            .map(|(rule, state)| WindowLevel {
+                limit: (&*rule.name).into(),
+                used: state.used,
+                configured: u64::from(state.configured),
+            })
+            .collect();
+        Levels {
+            queue_depth: (queue.waiting + queue.at_door) as u64,
+            queue_capacity: u64::from(queue.capacity),
+            queue_oldest: queue.oldest_waits,
+            outstanding: outstanding as u64,
+            outstanding_limit: u64::from(self.config.get().admit.outstanding_max.unwrap_or(0)),
+            outstanding_peak: outstanding_peak as u64,
+            windows,
+        }
+    }
+}
+
+fn limit_state(rule: &LimitRule, state: &LimitNow, now: Timestamp) -> LimitState {
+    let (kind, window_seconds) = match &rule.limit {
+        Limit::Outstanding { .. } => (LimitKind::Outstanding, None),
+        Limit::Window { length, .. } => (LimitKind::Window, Some(length.as_secs_f64())),
+    };
+    LimitState {
+        name: rule.name.to_string(),
+        scope: match &rule.scope {
+            Scope::Every => "all".to_owned(),
+            Scope::Function(function) => function.to_string(),
+            Scope::Backend(_) => "backend".to_owned(),
+        },
+        kind,
+        window_seconds,
+        configured: u64::from(state.configured),
+        used: state.used,
+        opens: match state.opens {
+            Verdict::Ready => Opens::Now,
+            Verdict::NotBefore(at) => Opens::InSeconds(
+                at.since(now)
+                    .max(Duration::from_millis(1))
+                    .as_secs_f64(),
+            ),
+            Verdict::WhenTold | Verdict::Never => Opens::WhenTold,
+        },
+    }
+}

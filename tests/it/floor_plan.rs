@@ -1,0 +1,164 @@
+//! The floor plan holds: who imports whom is read off the sources.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Modules by level, as ARCHITECTURE.md draws them. A module may use what stands below it,
+/// never what stands beside or above.
+const LEVELS: [(u8, &[&str]); 5] = [
+    (5, &["main", "cli", "tools"]),
+    (4, &["app"]),
+    (3, &["config", "pipeline", "admin"]),
+    (2, &["listen", "protocol", "classify", "admit", "forward"]),
+    (1, &["clock", "call", "telemetry", "live"]),
+];
+
+fn level_of(module: &str) -> u8 {
+    LEVELS
+        .iter()
+        .find(|(_, modules)| modules.contains(&module))
+        .unwrap_or_else(|| panic!("module {module} has no place in the floor plan"))
+        .0
+}
+
+/// The top-level modules that a source names after `crate::`.
+fn imports(source: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let code: String = source
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("//"))
+        .collect::<Vec<_>>()
+        .join("\n");
+    for (at, _) in code.match_indices("crate::") {
+        // `$crate::` and `some_crate::` are something else.
+        if code[..at].ends_with(|before: char| before.is_alphanumeric() || "_$".contains(before)) {
+            continue;
+        }
+        let rest = &code[at + "crate::".len()..];
+        if let Some(group) = rest.strip_prefix('{') {
+            let end = closing(group);
+            for part in top_level_parts(&group[..end]) {
+                found.push(name(part.trim()));
+            }
+        } else {
+            found.push(name(rest));
+        }
+    }
+    found
+}
+
+fn name(path: &str) -> String {
+    path.chars()
+        .take_while(|c| c.is_alphanumeric() || *c == '_')
+        .collect()
+}
+
+fn closing(group: &str) -> usize {
+    let mut depth = 1;
+    for (at, c) in group.char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            return at;
+        }
+    }
+    group.len()
+}
+
+fn top_level_parts(group: &str) -> Vec<&str> {
+    let (mut parts, mut depth, mut start) = (Vec::new(), 0, 0);
+    for (at, c) in group.char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            ',' if depth == 0 => {
+                parts.push(&group[start..at]);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&group[start..]);
+    parts.retain(|part| !part.trim().is_empty());
+    parts
+}
+
+fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).expect("src can be read") {
+        let path = entry.expect("src can be read").path();
+        if path.is_dir() {
+            sources(&path, into);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            into.push(path);
+        }
+    }
+}
+
+/// What is wrong with one file, a line each.
+fn violations(module: &str, source: &str) -> Vec<String> {
+    imports(source)
+        .into_iter()
+        .filter(|import| import != module)
+        .filter(|import| level_of(import) >= level_of(module))
+        .map(|import| format!("{module} uses {import}"))
+        .collect()
+}
+
+#[test]
+fn nobody_imports_sideways_or_upward() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut files = Vec::new();
+    sources(&src, &mut files);
+    let mut wrong = BTreeMap::new();
+    for file in files {
+        let relative = file.strip_prefix(&src).expect("it stands under src");
+        let first = relative.iter().next().expect("a file has a name");
+        let module = first.to_string_lossy().trim_end_matches(".rs").to_owned();
+        if module == "lib" {
+            continue;
+        }
+        let source = fs::read_to_string(&file).expect("a source is text");
+        let found = violations(&module, &source);
+        if !found.is_empty() {
+            wrong.insert(relative.display().to_string(), found);
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn a_sideways_or_upward_import_is_found_in_every_form() {
+    let check = |module: &str, source: &str, found: &[&str]| {
+        assert_eq!(violations(module, source), found, "{source}");
+    };
+    check("admit", "use crate::call::Record;", &[]);
+    check("admit", "use crate::forward::Forwarder;", &["admit uses forward"]);
+    check(
+        "forward",
+        "use crate::{call::{Slot, Reply}, admit::{Gate}};",
+        &["forward uses admit"],
+    );
+    check("call", "fn f() { crate::clock::Clock::start() }", &["call uses clock"]);
+    check("listen", "use crate::config;", &["listen uses config"]);
+    check("pipeline", "use crate::app::App;", &["pipeline uses app"]);
+    check("admit", "// use crate::forward::Forwarder;", &[]);
+    check("admit", "use crate::admit::Gate;", &[]);
+}
+
+#[test]
+fn the_decision_core_depends_on_nothing() {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/limits/Cargo.toml");
+    let manifest: toml::Table = fs::read_to_string(manifest)
+        .expect("the core has a manifest")
+        .parse()
+        .expect("a manifest is TOML");
+    let dependencies = manifest.get("dependencies").and_then(toml::Value::as_table);
+    assert!(dependencies.is_none_or(toml::Table::is_empty));
+    let lib = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/limits/src/lib.rs");
+    let lib = fs::read_to_string(lib).expect("the core has a root");
+    assert!(lib.contains("#![no_std]") && lib.contains("#![forbid(unsafe_code)]"));
+}

@@ -1,0 +1,238 @@
+//! A client may leave at any moment: its slot comes back exactly once, when the backend is
+//! done with its call, and a call that waits never reaches the backend.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tidegate::call::Verdict;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::{Notify, mpsc};
+
+use crate::support::{Scripted, Stack, array, read_until, reset};
+
+const OK: &[u8] = b"{\"overallRC\": 0, \"modID\": null, \"rc\": 0, \"rs\": 0, \"errmsg\": \"\", \"output\": \"\"}";
+
+/// A backend that tells of each request it got and answers when told to.
+struct Held {
+    backend: Scripted,
+    got: mpsc::UnboundedReceiver<String>,
+    go: Arc<Notify>,
+    done: Arc<AtomicUsize>,
+}
+
+impl Held {
+    async fn start(answer: &'static [u8]) -> Self {
+        let (tell, got) = mpsc::unbounded_channel();
+        let go = Arc::new(Notify::new());
+        let done = Arc::new(AtomicUsize::new(0));
+        let (wait, count) = (Arc::clone(&go), Arc::clone(&done));
+        let backend = Scripted::start(move |_, mut stream| {
+            let (tell, wait, count) = (tell.clone(), Arc::clone(&wait), Arc::clone(&count));
+            async move {
+                let mut request = vec![0; 4096];
+                loop {
+                    let read = stream.read(&mut request).await.unwrap_or(0);
+                    if read == 0 {
+                        return;
+                    }
+                    let text = String::from_utf8_lossy(&request[..read]).into_owned();
+                    let is_http = text.contains("HTTP/1.1");
+                    tell.send(text).expect("the test listens");
+                    wait.notified().await;
+                    // Somebody reads it to the end, whether the client is there or not.
+                    stream.write_all(answer).await.expect("it is read");
+                    count.fetch_add(1, Ordering::SeqCst);
+                    if !is_http {
+                        return;
+                    }
+                }
+            }
+        })
+        .await;
+        Self {
+            backend,
+            got,
+            go,
+            done,
+        }
+    }
+
+    fn done(&self) -> usize {
+        self.done.load(Ordering::SeqCst)
+    }
+}
+
+fn limits(held: &Held, protocol: &str) -> String {
+    format!(
+        r#"
+        [[listen]]
+        name = "test"
+        bind = "127.0.0.1:0"
+        protocol = "{protocol}"
+        [backend]
+        socket = "{addr}"
+        http = "http://{addr}"
+        [queue]
+        postpone = "in_turn"
+        [limits]
+        smapi_rate_limit_per_window = "total:100"
+        smapi_max_outstanding_requests = 1
+        "#,
+        addr = held.backend.addr
+    )
+}
+
+const HTTP_OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 16\r\n\r\n{\"overallRC\": 0}";
+
+fn request(protocol: &str, userid: &str) -> String {
+    match protocol {
+        "socket" => array("guest_get_info", userid),
+        _ => format!("GET /guests/{userid}/info HTTP/1.1\r\nHost: tidegate\r\n\r\n"),
+    }
+}
+
+async fn sent(stack: &Stack, protocol: &str, userid: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(stack.addr).await.expect("it listens");
+    stream
+        .write_all(request(protocol, userid).as_bytes())
+        .await
+        .expect("it reads");
+    stream
+}
+
+/// One call runs, a second waits and leaves as `leave` says; a third then gets the slot.
+async fn one_leaves_while_it_waits(protocol: &'static str, leave: fn(TcpStream)) {
+    let mut held = Held::start(if protocol == "socket" { OK } else { HTTP_OK }).await;
+    let stack = Stack::start(&limits(&held, protocol));
+    let mut first = sent(&stack, protocol, "FIRST").await;
+    assert!(held.got.recv().await.expect("it runs").contains("FIRST"));
+    let second = sent(&stack, protocol, "SECOND").await;
+    stack.busy(1, 1).await;
+    leave(second);
+    stack.busy(1, 0).await;
+    let third = sent(&stack, protocol, "THIRD").await;
+    stack.busy(1, 1).await;
+    held.go.notify_one();
+    read_until(&mut first, "overallRC").await;
+    let next = held.got.recv().await.expect("the next runs");
+    assert!(next.contains("THIRD"), "{protocol}: {next}");
+    held.go.notify_one();
+    drop(third);
+    drop(first);
+    stack.at_rest().await;
+    let facts = stack.seen.ended(3).await;
+    let second = facts
+        .iter()
+        .find(|facts| facts.target.as_deref() == Some("SECOND"))
+        .expect("its record was closed");
+    assert_eq!(second.verdict, Verdict::Aborted, "{protocol}");
+    assert_eq!(second.sent, None, "{protocol}");
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_while_it_waits_is_gone_at_once_and_never_sent() {
+    for protocol in ["socket", "http"] {
+        one_leaves_while_it_waits(protocol, drop).await;
+        one_leaves_while_it_waits(protocol, reset).await;
+    }
+}
+
+/// A call runs, its client leaves; the slot stays taken until the backend has answered.
+async fn one_leaves_while_it_runs(protocol: &'static str, leave: fn(TcpStream)) {
+    let mut held = Held::start(if protocol == "socket" { OK } else { HTTP_OK }).await;
+    let stack = Stack::start(&limits(&held, protocol));
+    let first = sent(&stack, protocol, "FIRST").await;
+    held.got.recv().await.expect("it runs");
+    let mut second = sent(&stack, protocol, "SECOND").await;
+    stack.busy(1, 1).await;
+    leave(first);
+    // Nothing tells that the proxy has seen it leave, so give it every chance to be wrong.
+    for _ in 0..50 {
+        tokio::task::yield_now().await;
+        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        assert_eq!(stack.gate.busy(), (1, 1), "{protocol}");
+    }
+    held.go.notify_one();
+    assert!(held.got.recv().await.expect("now it is free").contains("SECOND"));
+    assert_eq!(held.done(), 1);
+    held.go.notify_one();
+    read_until(&mut second, "overallRC").await;
+    drop(second);
+    stack.at_rest().await;
+    let facts = stack.seen.ended(2).await;
+    assert_eq!(facts[0].target.as_deref(), Some("FIRST"), "{protocol}");
+    assert!(facts[0].sent.is_some(), "{protocol}");
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_while_its_call_runs_frees_the_slot_only_when_the_backend_is_done() {
+    for protocol in ["socket", "http"] {
+        one_leaves_while_it_runs(protocol, reset).await;
+    }
+    // On HTTP a closed connection is one that has left, too; on the socket a half-close
+    // only says that no more comes.
+    one_leaves_while_it_runs("http", drop).await;
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_before_its_request_is_whole_costs_nothing() {
+    let held = Held::start(OK).await;
+    let stack = Stack::start(&limits(&held, "auto"));
+    for piece in [
+        "",
+        "[",
+        r#"["guest_get_in"#,
+        r#"["guest_get_info", ["X"], {}"#,
+        "G",
+        "GET /guests/X/info HTTP/1.1\r\n",
+        "POST /guests/X/action HTTP/1.1\r\nHost: t\r\nContent-Length: 30\r\n\r\n{\"act",
+    ] {
+        for leave in [drop, reset] {
+            let mut stream = TcpStream::connect(stack.addr).await.expect("it listens");
+            stream.write_all(piece.as_bytes()).await.expect("it reads");
+            leave(stream);
+        }
+    }
+    crate::support::until(|| stack.connections.open() == 0, || "still open".to_owned()).await;
+    assert_eq!(stack.gate.busy(), (0, 0));
+    assert_eq!(held.done(), 0);
+}
+
+#[tokio::test]
+async fn a_half_close_on_the_socket_is_answered_unless_it_would_have_to_wait() {
+    let mut held = Held::start(OK).await;
+    let stack = Stack::start(&limits(&held, "socket"));
+    let mut first = sent(&stack, "socket", "FIRST").await;
+    first.shutdown().await.expect("it takes a half-close");
+    held.got.recv().await.expect("it need not wait, so it runs");
+    // This one would have to wait.
+    let mut second = sent(&stack, "socket", "SECOND").await;
+    stack.busy(1, 1).await;
+    second.shutdown().await.expect("it takes a half-close");
+    stack.busy(1, 0).await;
+    held.go.notify_one();
+    assert!(read_until(&mut first, "}").await.contains("overallRC"));
+    stack.at_rest().await;
+}
+
+#[tokio::test]
+async fn a_half_close_waits_where_the_listener_says_so() {
+    let mut held = Held::start(OK).await;
+    let text = limits(&held, "socket").replace(
+        "protocol = \"socket\"",
+        "protocol = \"socket\"\ncancel_on_eof = false",
+    );
+    let stack = Stack::start(&text);
+    let mut first = sent(&stack, "socket", "FIRST").await;
+    held.got.recv().await.expect("it runs");
+    let mut second = sent(&stack, "socket", "SECOND").await;
+    second.shutdown().await.expect("it takes a half-close");
+    stack.busy(1, 1).await;
+    held.go.notify_one();
+    read_until(&mut first, "}").await;
+    held.got.recv().await.expect("the second kept its place");
+    held.go.notify_one();
+    assert!(read_until(&mut second, "}").await.contains("overallRC"));
+    stack.at_rest().await;
+}

@@ -1,0 +1,277 @@
+//! What several tests need: the stages put together with an observer that keeps the facts of
+//! every call, scripted backends, and raw clients.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tidegate::admit::Gate;
+use tidegate::call::{Facts, Observe};
+use tidegate::classify::Classifier;
+use tidegate::clock::Clock;
+use tidegate::config::{self, Config};
+use tidegate::forward::Forwarder;
+use tidegate::listen::{self, Connections};
+use tidegate::live::Live;
+use tidegate::pipeline::Pipeline;
+use tidegate::protocol::{self, Accepted, Conversation};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+/// Nothing in a test takes longer than this, unless it hangs.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A config from its text, which must be good.
+pub fn config(text: &str) -> Config {
+    match config::read(text, "test.toml", std::iter::empty()) {
+        Ok(checked) => checked.config,
+        Err(problems) => panic!("{}", problems.render(false)),
+    }
+}
+
+/// The facts of every call that has ended, in that order.
+#[derive(Clone)]
+pub struct Seen {
+    facts: Arc<Mutex<Vec<Facts>>>,
+    count: watch::Sender<usize>,
+}
+
+impl Seen {
+    fn new() -> Self {
+        Self {
+            facts: Arc::default(),
+            count: watch::Sender::new(0),
+        }
+    }
+
+    pub fn all(&self) -> Vec<Facts> {
+        self.facts.lock().expect("no test panics with it").clone()
+    }
+
+    /// Waits until so many calls have ended.
+    pub async fn ended(&self, calls: usize) -> Vec<Facts> {
+        let mut count = self.count.subscribe();
+        tokio::time::timeout(PATIENCE, count.wait_for(|&ended| ended >= calls))
+            .await
+            .unwrap_or_else(|_| panic!("{} of {calls} calls ended", self.all().len()))
+            .expect("the sender lives in self");
+        self.all()
+    }
+}
+
+impl Observe for Seen {
+    fn ended(&self, facts: &Facts) {
+        let mut all = self.facts.lock().expect("no test panics with it");
+        all.push(facts.clone());
+        let ended = all.len();
+        drop(all);
+        self.count.send_replace(ended);
+    }
+}
+
+/// The stages, listening on a free port.
+pub struct Stack {
+    pub addr: SocketAddr,
+    pub gate: Gate,
+    pub seen: Seen,
+    pub clock: Clock,
+    pub connections: Arc<Connections>,
+    pub forwarder: Forwarder,
+    _stop: DropGuard,
+}
+
+impl Stack {
+    /// Puts the stages together as the app does, for the config's first listener.
+    pub fn start(text: &str) -> Self {
+        let config = config(text);
+        let clock = Clock::start();
+        let gate = Gate::new(&config.admit, clock);
+        let seen = Seen::new();
+        let forwarder = Forwarder::new(config.forward.clone());
+        let pipeline = Pipeline {
+            classifier: Arc::new(Live::new(Classifier::new(&config.classify))),
+            gate: gate.clone(),
+            forwarder: forwarder.clone(),
+            observer: Arc::new(seen.clone()),
+        };
+        let listener = config.listen.listeners[0].clone();
+        let socket = listen::bind(listener.bind).expect("a free port");
+        let addr = socket.local_addr().expect("it is bound");
+        let connections = Connections::new(config.listen.max_connections);
+        let stop = CancellationToken::new();
+        let timer = gate.clone();
+        tokio::spawn(
+            stop.clone()
+                .run_until_cancelled_owned(async move { timer.keep_time().await }),
+        );
+        let conversation = Conversation {
+            serve: pipeline,
+            settings: Arc::new(config.protocol),
+            clock,
+            stop: CancellationToken::new(),
+        };
+        let handle = move |stream, peer, connection| {
+            let accepted = Accepted {
+                stream,
+                peer,
+                listener: Arc::clone(&listener.name),
+                protocol: listener.protocol,
+                cancel_on_eof: listener.cancel_on_eof,
+                at: clock.now(),
+            };
+            let conversation = conversation.clone();
+            async move {
+                protocol::converse(accepted, conversation).await;
+                drop(connection);
+            }
+        };
+        tokio::spawn(listen::accept(
+            socket,
+            Arc::clone(&connections),
+            stop.clone(),
+            || std::future::ready(()),
+            |error| panic!("accept failed: {error}"),
+            handle,
+        ));
+        Self {
+            addr,
+            gate,
+            seen,
+            clock,
+            connections,
+            forwarder,
+            _stop: stop.drop_guard(),
+        }
+    }
+
+    /// Sends bytes and reads the answer until EOF.
+    pub async fn ask(&self, bytes: impl AsRef<[u8]>) -> String {
+        ask(self.addr, bytes).await
+    }
+
+    /// Waits until the gate has so many calls past it and so many waiting.
+    pub async fn busy(&self, in_flight: usize, waiting: usize) {
+        until(|| self.gate.busy() == (in_flight, waiting), || {
+            format!("{:?}, not {:?}", self.gate.busy(), (in_flight, waiting))
+        })
+        .await;
+    }
+
+    /// Waits until nothing is drawn or waiting any more.
+    pub async fn at_rest(&self) {
+        self.busy(0, 0).await;
+    }
+}
+
+/// Yields until something is so. For what has no event of its own to wait for.
+pub async fn until(is_so: impl Fn() -> bool, what: impl Fn() -> String) {
+    let waiting = async {
+        while !is_so() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    if tokio::time::timeout(PATIENCE, waiting).await.is_err() {
+        panic!("never came about: {}", what());
+    }
+}
+
+/// Sends bytes over a new connection and reads the answer until EOF.
+pub async fn ask(addr: SocketAddr, bytes: impl AsRef<[u8]>) -> String {
+    let mut stream = TcpStream::connect(addr).await.expect("somebody listens");
+    stream.write_all(bytes.as_ref()).await.expect("it reads");
+    read_all(&mut stream).await
+}
+
+/// Reads until EOF.
+pub async fn read_all(stream: &mut TcpStream) -> String {
+    let mut answer = Vec::new();
+    tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer))
+        .await
+        .expect("the answer ends")
+        .expect("no reset");
+    String::from_utf8(answer).expect("ASCII")
+}
+
+/// Reads until some text has come in, and returns all that came.
+pub async fn read_until(stream: &mut TcpStream, end: &str) -> String {
+    let mut text = Vec::new();
+    let reading = async {
+        let mut chunk = [0; 4096];
+        while !String::from_utf8_lossy(&text).contains(end) {
+            match stream.read(&mut chunk).await.expect("no reset") {
+                0 => break,
+                read => text.extend_from_slice(&chunk[..read]),
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, reading)
+        .await
+        .expect("the text comes");
+    String::from_utf8(text).expect("ASCII")
+}
+
+/// Closes with a reset.
+pub fn reset(stream: TcpStream) {
+    stream.set_zero_linger().expect("a socket takes it");
+    drop(stream);
+}
+
+/// The fields of a refusal or an answer.
+pub fn json(text: &str) -> serde_json::Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text:?}"))
+}
+
+/// A backend that does with each connection what a test says. Ends when dropped.
+pub struct Scripted {
+    pub addr: SocketAddr,
+    _stop: DropGuard,
+}
+
+impl Scripted {
+    pub async fn start<F>(script: impl Fn(usize, TcpStream) -> F + Send + 'static) -> Self
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let addr = listener.local_addr().expect("it is bound");
+        let stop = CancellationToken::new();
+        tokio::spawn(stop.clone().run_until_cancelled_owned(async move {
+            for number in 0.. {
+                let (stream, _) = listener.accept().await.expect("it listens");
+                tokio::spawn(script(number, stream));
+            }
+        }));
+        Self {
+            addr,
+            _stop: stop.drop_guard(),
+        }
+    }
+}
+
+/// A port on which nobody listens.
+pub async fn closed_port() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    listener.local_addr().expect("it is bound")
+}
+
+/// One array of the socket protocol.
+pub fn array(function: &str, userid: &str) -> String {
+    format!(r#"["{function}", ["{userid}"], {{}}]"#)
+}
+
+/// The most events within any half-open span of a length, by brute force.
+pub fn densest(times: &[Duration], span: Duration) -> usize {
+    times
+        .iter()
+        .map(|&from| {
+            times
+                .iter()
+                .filter(|&&at| at >= from && at < from + span)
+                .count()
+        })
+        .max()
+        .unwrap_or(0)
+}
