@@ -468,3 +468,16 @@ impl http_body::Body for WholeBody {
         http_body::SizeHint::with_exact(self.0.as_ref().map_or(0, |bytes| bytes.len() as u64))
     }
 }
+
+/// The backend that a call is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Destination {
+    /// The sdkserver.
+    Socket,
+    /// The HTTP backend.
+    Http,
+    /// The TCP backend.
+    Tcp,
+    /// None is configured for what it asks.
+    Nowhere,
+}

@@ -1,6 +1,17 @@
 //! Turns a request into a call: what is asked, of which backend, about whom.
+//!
+//! The operator's own routes are asked first, then the built-in table, and the first match
+//! wins. Classifying never fails: what nobody knows is `other`, and meets the limits that
+//! every call meets.
+
+pub mod operation;
 
 use std::sync::Arc;
+
+use http::request;
+
+use self::operation::{BodyRule, Names, Path, Routed, route};
+use crate::call::{Destination, HttpCall, Message, Request, RequestBody};
 
 /// One `[[route]]`: maps a method and a path to a function name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,4 +35,197 @@ pub struct Settings {
     pub has_socket: bool,
     /// Whether an HTTP backend is configured.
     pub has_http: bool,
+}
+
+/// What a request asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Operation {
+    /// The function's exact name, by which it is limited.
+    pub function: Arc<str>,
+    /// Its name in metrics and logs: from the table or the config, else `other`.
+    pub label: Arc<str>,
+    /// The z/VM userid it is about.
+    pub target: Option<Box<str>>,
+    /// The backend it is for.
+    pub destination: Destination,
+    /// Whether it meets limits and takes a worker. What reaches no SDK does not.
+    pub limited: bool,
+}
+
+/// Says of every request what it asks.
+#[derive(Clone, Debug)]
+pub struct Classifier {
+    routes: Vec<OwnRoute>,
+    names: Names,
+    has_socket: bool,
+    has_http: bool,
+}
+
+/// A [`Route`] ready to be held against paths.
+#[derive(Clone, Debug)]
+struct OwnRoute {
+    /// None for any method.
+    method: Option<Box<str>>,
+    segments: Vec<Box<str>>,
+    function: Option<Arc<str>>,
+}
+
+impl OwnRoute {
+    fn new(route: &Route) -> Self {
+        let path = route.path.trim_matches('/');
+        Self {
+            method: (&*route.method != "*").then(|| route.method.clone()),
+            segments: path
+                .split('/')
+                .filter(|segment| !segment.is_empty())
+                .map(Box::from)
+                .collect(),
+            function: route.function.clone(),
+        }
+    }
+
+    fn takes(&self, method: &http::Method) -> bool {
+        self.method.as_deref().is_none_or(|own| {
+            own == method.as_str() || (own == "GET" && *method == http::Method::HEAD)
+        })
+    }
+}
+
+/// What the head of an HTTP request tells.
+enum Head<'a> {
+    Named(&'a str, Option<&'a str>),
+    InBody(BodyRule, Option<&'a str>),
+    Unlimited,
+    Unknown,
+}
+
+impl Classifier {
+    /// A classifier that knows the table and the operator's routes and names.
+    #[must_use]
+    pub fn new(settings: &Settings) -> Self {
+        let routed = settings
+            .routes
+            .iter()
+            .filter_map(|route| route.function.as_ref());
+        Self {
+            routes: settings.routes.iter().map(OwnRoute::new).collect(),
+            names: Names::new(settings.functions.iter().chain(routed)),
+            has_socket: settings.has_socket,
+            has_http: settings.has_http,
+        }
+    }
+
+    /// Whether the body has to be read for the name of the function.
+    #[must_use]
+    pub fn needs_body(&self, head: &request::Parts) -> bool {
+        matches!(self.head(head), Head::InBody(..))
+    }
+
+    /// Says what a request asks.
+    #[must_use]
+    pub fn classify(&self, request: &Request) -> Operation {
+        match &request.message {
+            Message::Socket(call) => Operation {
+                target: call.target.clone(),
+                ..self.operation(Some(&call.function), self.socket())
+            },
+            Message::Http(call) => self.classify_http(call),
+            Message::Tcp => self.operation(None, Destination::Tcp),
+        }
+    }
+
+    fn classify_http(&self, call: &HttpCall) -> Operation {
+        let (operation, target) = match self.head(&call.head) {
+            Head::Named(name, target) => (self.operation(Some(name), self.http()), target),
+            Head::InBody(rule, target) => {
+                let body = match &call.body {
+                    RequestBody::Whole(body) => &body[..],
+                    RequestBody::Streamed { .. } => &[],
+                };
+                let destination = if rule == BodyRule::Array && is_array(body) && self.has_socket {
+                    Destination::Socket
+                } else {
+                    self.http()
+                };
+                let name = rule.function(body);
+                (self.operation(name.as_deref(), destination), target)
+            }
+            Head::Unlimited => {
+                let operation = self.operation(None, self.http());
+                let limited = false;
+                (
+                    Operation {
+                        limited,
+                        ..operation
+                    },
+                    None,
+                )
+            }
+            Head::Unknown => (self.operation(None, self.http()), None),
+        };
+        let target = target.map(Box::from);
+        Operation {
+            target,
+            ..operation
+        }
+    }
+
+    fn head<'a>(&'a self, head: &'a request::Parts) -> Head<'a> {
+        let path = head.uri.path();
+        if !self.routes.is_empty()
+            && let Some(segments) = Path::split(path)
+        {
+            for own in self.routes.iter().filter(|own| own.takes(&head.method)) {
+                if let Some(matched) = segments.matches(&own.segments) {
+                    return match &own.function {
+                        Some(name) => Head::Named(name, matched.target),
+                        None => Head::Unlimited,
+                    };
+                }
+            }
+        }
+        match route(&head.method, path) {
+            Routed::Function(name, target) => Head::Named(name, target),
+            Routed::ReadBody(rule, target) => Head::InBody(rule, target),
+            Routed::Unlimited => Head::Unlimited,
+            Routed::Other => Head::Unknown,
+        }
+    }
+
+    fn operation(&self, name: Option<&str>, destination: Destination) -> Operation {
+        let other = self.names.other();
+        let (function, label) = match name.map(|name| (name, self.names.get(name))) {
+            Some((_, Some(known))) => (Arc::clone(known), Arc::clone(known)),
+            Some((name, None)) => (Arc::from(name), Arc::clone(other)),
+            None => (Arc::clone(other), Arc::clone(other)),
+        };
+        Operation {
+            function,
+            label,
+            target: None,
+            destination,
+            limited: true,
+        }
+    }
+
+    fn socket(&self) -> Destination {
+        if self.has_socket {
+            Destination::Socket
+        } else {
+            Destination::Nowhere
+        }
+    }
+
+    fn http(&self) -> Destination {
+        if self.has_http {
+            Destination::Http
+        } else {
+            Destination::Nowhere
+        }
+    }
+}
+
+/// Whether a body is the array of the socket protocol.
+fn is_array(body: &[u8]) -> bool {
+    body.trim_ascii_start().first() == Some(&b'[')
 }

@@ -3,3 +3,4 @@
 mod array_call;
 mod dialect;
 mod framer;
+mod operation;
