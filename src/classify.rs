@@ -1,6 +1,17 @@
 //! Turns a request into a call: what is asked, of which backend, about whom.
+//!
+//! The operator's own routes are asked first, then the built-in table, and the first match
+//! wins. Classifying never fails: what nobody knows is `other`, and meets the limits that
+//! every call meets.
+
+pub mod operation;
 
 use std::sync::Arc;
+
+use http::request;
+
+use self::operation::{BodyRule, Names, Path, Routed, route};
+use crate::call::{Destination, HttpCall, Message, Request, RequestBody};
 
 /// One `[[route]]`: maps a method and a path to a function name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,26 +37,200 @@ pub struct Settings {
     pub has_http: bool,
 }
 
-/// What is known of a call.
+/// What a request asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
-    /// Its exact name.
+    /// The function's exact name, by which it is limited.
     pub function: Arc<str>,
-    /// Bounded.
+    /// Its name in metrics and logs: from the table or the config, else `other`.
     pub label: Arc<str>,
-    /// About whom.
+    /// The z/VM userid it is about.
     pub target: Option<Box<str>>,
-    /// Where.
-    pub destination: crate::call::Destination,
-    /// Limits.
+    /// The backend it is for.
+    pub destination: Destination,
+    /// Whether it meets limits and takes a worker. What reaches no SDK does not.
     pub limited: bool,
-    /// Too large to read.
-    pub function_unread: bool,
+    /// Whether the function's name stands in a body that was too large to read.
+    pub is_unread: bool,
 }
-/// Tmp.
-#[derive(Debug)]
-pub struct Classifier;
+
+/// Says of every request what it asks.
+#[derive(Clone, Debug)]
+pub struct Classifier {
+    routes: Vec<OwnRoute>,
+    names: Names,
+    has_socket: bool,
+    has_http: bool,
+}
+
+/// A [`Route`] ready to be held against paths.
+#[derive(Clone, Debug)]
+struct OwnRoute {
+    /// None for any method.
+    method: Option<Box<str>>,
+    segments: Vec<Box<str>>,
+    function: Option<Arc<str>>,
+}
+
+impl OwnRoute {
+    fn new(route: &Route) -> Self {
+        let path = route.path.trim_matches('/');
+        Self {
+            method: (&*route.method != "*").then(|| route.method.clone()),
+            segments: path
+                .split('/')
+                .filter(|segment| !segment.is_empty())
+                .map(Box::from)
+                .collect(),
+            function: route.function.clone(),
+        }
+    }
+
+    fn takes(&self, method: &http::Method) -> bool {
+        self.method.as_deref().is_none_or(|own| {
+            own == method.as_str() || (own == "GET" && *method == http::Method::HEAD)
+        })
+    }
+}
+
+/// What the head of an HTTP request tells.
+enum Head<'a> {
+    Named(&'a str, Option<&'a str>),
+    InBody(BodyRule, Option<&'a str>),
+    Unlimited,
+    Unknown,
+}
+
 impl Classifier {
-    /// Tmp.
-    pub fn classify(&self, _: &crate::call::Message) -> Operation { todo!() }
+    /// A classifier that knows the table and the operator's routes and names.
+    #[must_use]
+    pub fn new(settings: &Settings) -> Self {
+        let routed = settings
+            .routes
+            .iter()
+            .filter_map(|route| route.function.as_ref());
+        Self {
+            routes: settings.routes.iter().map(OwnRoute::new).collect(),
+            names: Names::new(settings.functions.iter().chain(routed)),
+            has_socket: settings.has_socket,
+            has_http: settings.has_http,
+        }
+    }
+
+    /// Says what a request asks.
+    #[must_use]
+    pub fn classify(&self, request: &Request) -> Operation {
+        match &request.message {
+            Message::Socket(call) => Operation {
+                target: call.target.clone(),
+                ..self.operation(Some(&call.function), self.socket())
+            },
+            Message::Http(call) => self.classify_http(call),
+            Message::Tcp => self.operation(None, Destination::Tcp),
+        }
+    }
+
+    fn classify_http(&self, call: &HttpCall) -> Operation {
+        let (operation, target) = match self.head(&call.head) {
+            Head::Named(name, target) => (self.operation(Some(name), self.http()), target),
+            Head::InBody(rule, target) => match (&call.array, &call.body) {
+                (Some(array), _) => {
+                    let destination = if self.has_socket {
+                        Destination::Socket
+                    } else {
+                        self.http()
+                    };
+                    let operation = self.operation(Some(&array.function), destination);
+                    (operation, array.target.as_deref())
+                }
+                (None, RequestBody::Whole(body)) => {
+                    let name = rule.function(body);
+                    (self.operation(name.as_deref(), self.http()), target)
+                }
+                (None, RequestBody::Streamed { .. }) => {
+                    let operation = self.operation(None, self.http());
+                    let is_unread = true;
+                    (
+                        Operation {
+                            is_unread,
+                            ..operation
+                        },
+                        target,
+                    )
+                }
+            },
+            Head::Unlimited => {
+                let operation = self.operation(None, self.http());
+                let limited = false;
+                (
+                    Operation {
+                        limited,
+                        ..operation
+                    },
+                    None,
+                )
+            }
+            Head::Unknown => (self.operation(None, self.http()), None),
+        };
+        let target = target.map(Box::from);
+        Operation {
+            target,
+            ..operation
+        }
+    }
+
+    fn head<'a>(&'a self, head: &'a request::Parts) -> Head<'a> {
+        let path = head.uri.path();
+        if !self.routes.is_empty()
+            && let Some(segments) = Path::split(path)
+        {
+            for own in self.routes.iter().filter(|own| own.takes(&head.method)) {
+                if let Some(matched) = segments.matches(&own.segments) {
+                    return match &own.function {
+                        Some(name) => Head::Named(name, matched.target),
+                        None => Head::Unlimited,
+                    };
+                }
+            }
+        }
+        match route(&head.method, path) {
+            Routed::Function(name, target) => Head::Named(name, target),
+            Routed::ReadBody(rule, target) => Head::InBody(rule, target),
+            Routed::Unlimited => Head::Unlimited,
+            Routed::Other => Head::Unknown,
+        }
+    }
+
+    fn operation(&self, name: Option<&str>, destination: Destination) -> Operation {
+        let other = self.names.other();
+        let (function, label) = match name.map(|name| (name, self.names.get(name))) {
+            Some((_, Some(known))) => (Arc::clone(known), Arc::clone(known)),
+            Some((name, None)) => (Arc::from(name), Arc::clone(other)),
+            None => (Arc::clone(other), Arc::clone(other)),
+        };
+        Operation {
+            function,
+            label,
+            target: None,
+            destination,
+            limited: true,
+            is_unread: false,
+        }
+    }
+
+    fn socket(&self) -> Destination {
+        if self.has_socket {
+            Destination::Socket
+        } else {
+            Destination::Nowhere
+        }
+    }
+
+    fn http(&self) -> Destination {
+        if self.has_http {
+            Destination::Http
+        } else {
+            Destination::Nowhere
+        }
+    }
 }

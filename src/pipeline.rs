@@ -7,7 +7,7 @@ use tidegate_limits::Timestamp;
 use crate::admit::{Ask, Gate};
 use crate::call::{
     HttpCall, Message, Observe, Origin, Progress, Reason, Record, Refusal, Reply, Request,
-    RequestBody, Serve, Verdict,
+    Serve, Verdict,
 };
 use crate::classify::{Classifier, Operation};
 use crate::forward::{Forwarder, Outgoing, Unsent};
@@ -28,8 +28,8 @@ pub struct Pipeline {
 
 impl Serve for Pipeline {
     async fn serve<'a>(&'a self, request: Request, progress: &'a Progress) -> Reply {
+        let operation = self.classifier.get().classify(&request);
         let Request { origin, message } = request;
-        let operation = self.classifier.get().classify(&message);
         let arrived = origin.arrived;
         let record = self.open_record(origin, &message, &operation);
         let reply = match outgoing(message, &operation) {
@@ -124,7 +124,7 @@ fn outgoing(message: Message, operation: &Operation) -> Result<Outgoing, Refusal
         }
         (Message::Http(call), To::Http) => {
             // Which function it is stands in a body that was too large to read.
-            if operation.function_unread && matches!(call.body, RequestBody::Streamed { .. }) {
+            if operation.is_unread {
                 return Err(Refusal::new(
                     Reason::TooLarge,
                     "the body names the function, and is larger than buffer_bytes",

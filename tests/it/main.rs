@@ -8,3 +8,4 @@ mod floor_plan;
 mod framer;
 mod log;
 mod metrics;
+mod operation;
