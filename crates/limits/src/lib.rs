@@ -24,6 +24,11 @@
 
 extern crate alloc;
 
+// The README's example is compiled and run with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 mod limiter;
 mod policy;
 mod queue;

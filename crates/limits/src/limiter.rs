@@ -235,6 +235,16 @@ impl Limiter {
         }
     }
 
+    /// The earliest moment at which a call of this cost could be let through, for all that is
+    /// known: `now` where that is up to what others do.
+    pub(crate) fn earliest(&self, now: Timestamp, cost: Cost) -> Timestamp {
+        match (self.peek(now, cost), &self.state) {
+            (Verdict::NotBefore(moment), _) => moment,
+            (Verdict::WhenTold, State::Window(window)) => window.earliest(now, cost, self.max(now)),
+            (Verdict::Ready | Verdict::WhenTold | Verdict::Never, _) => now,
+        }
+    }
+
     /// Draws for a call that leaves the queue. Whoever draws has peeked.
     pub(crate) fn take(&mut self, cost: Cost) {
         match &mut self.state {

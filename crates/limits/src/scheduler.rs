@@ -397,12 +397,16 @@ impl<T> Scheduler<T> {
         if call.deadline.is_some_and(|deadline| deadline < now) {
             return Some((Reason::DeadlinePassed, None));
         }
-        match (self.peek(now, set, call.cost), call.deadline) {
-            ((Verdict::Never, limit), _) => return Some((Reason::NeverPossible, limit)),
-            ((Verdict::NotBefore(opens), limit), Some(deadline)) if opens > deadline => {
-                return Some((Reason::DeadlineUnreachable, limit));
+        if let (Verdict::Never, limit) = self.peek(now, set, call.cost) {
+            return Some((Reason::NeverPossible, limit));
+        }
+        if let Some(deadline) = call.deadline {
+            let earliest =
+                |&limit: &LimitId| self.limits[limit as usize].limiter.earliest(now, call.cost);
+            let last = self.sets.limits(set).iter().copied().max_by_key(earliest);
+            if last.is_some_and(|limit| earliest(&limit) > deadline) {
+                return Some((Reason::DeadlineUnreachable, last));
             }
-            _ => {}
         }
         let door = match self.policy.when_full() {
             WhenFull::Refuse => 0,
@@ -579,12 +583,21 @@ impl<T> Scheduler<T> {
         while self.queue.queued() < self.policy.capacity() as usize
             && let Some(key) = self.queue.first_at_door()
         {
-            let mut waiting = self.queue.remove(key).expect("the first at the door waits");
-            let call = &mut waiting.call;
-            call.class = self.fair.clamp(call.class);
-            waiting.turn.start = self.fair.join(call.class, call.caller, call.cost);
-            waiting.joined = self.count_joining();
-            self.enter_line(waiting);
+            let joined = self.count_joining();
+            let waiting = self.queue.expect_mut(key);
+            waiting.joined = joined;
+            waiting.call.class = self.fair.clamp(waiting.call.class);
+            let (call, set, turn) = (&waiting.call, waiting.set, waiting.turn);
+            let (class, cost) = (call.class, call.cost);
+            let turn = Turn {
+                start: self.fair.join(class, call.caller, cost),
+                ..turn
+            };
+            let line = self.line(set, class);
+            self.count_waiting(set, cost);
+            // Its ticket stays good, so it is moved and not taken out and put in.
+            self.queue.relocate(key, Place::Line(line), turn);
+            self.refresh_head(line);
         }
     }
 

@@ -117,6 +117,16 @@ impl Window {
         }
     }
 
+    /// When there would be room if everything reserved were given back.
+    pub(super) fn earliest(&self, now: Timestamp, cost: Cost, max: u32) -> Timestamp {
+        let freed = self.freed(now);
+        let wanted = self.total() - freed + u64::from(cost.get());
+        match wanted.saturating_sub(u64::from(max)) {
+            0 => now,
+            lacking => self.freeing(freed + lacking).unwrap_or(now),
+        }
+    }
+
     /// When everything up to this total will have freed; `None` if less than that departed.
     fn freeing(&self, total: u64) -> Option<Timestamp> {
         let index = self

@@ -46,7 +46,7 @@ struct Line {
     /// The limit whose change made it ready, as long as it has not been asked.
     woken_from: Option<LimitId>,
     held_by: Option<LimitId>,
-    /// Calls that joined before this have waited while `held_by` held the line.
+    /// Calls that joined up to this have waited while `held_by` held the line.
     held_until: u64,
 }
 
@@ -90,7 +90,7 @@ impl Parking {
     pub(super) fn held_by(&self, line: LineId, joined: u64) -> Option<LimitId> {
         let line = &self.lines[line as usize];
         line.parked_at
-            .or(line.held_by.filter(|_| joined < line.held_until))
+            .or(line.held_by.filter(|_| joined <= line.held_until))
     }
 
     /// The limit at which a line is parked now.

@@ -1,0 +1,212 @@
+//! What the scheduler costs, alone and on one thread.
+//!
+//! `cargo bench -p tidegate-limits` prints nanoseconds per call, the best of several repeats:
+//! other work on the machine only ever adds.
+//!
+//! For instruction counts, which no other work disturbs, run exactly N calls under valgrind and
+//! take the difference of two N, so that the filling of the queue cancels out:
+//!
+//! ```text
+//! valgrind --tool=callgrind <the bench's binary> --count 10000
+//! ```
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tidegate_limits::{
+    Backend, Call, Caller, Class, ClassShare, Cost, Hold, Limit, LimitRule, Outcome, Policy,
+    Postpone, Scheduler, Scope, Step, Timestamp, WhenFull, WindowShape, WindowStamp,
+};
+
+const REPEATS: usize = 7;
+const ROUNDS: u64 = 50_000;
+/// The time between two calls: a little more than the window of 30 a second allows.
+const PACE: Duration = Duration::from_millis(34);
+
+fn window(max: u32) -> Limit {
+    Limit::Window {
+        max,
+        length: Duration::from_secs(1),
+        guard: Duration::from_millis(5),
+        shape: WindowShape::Sliding,
+        stamp: WindowStamp::Sent,
+    }
+}
+
+fn rule(name: &str, scope: Scope, limit: Limit) -> LimitRule {
+    LimitRule {
+        name: name.into(),
+        scope,
+        limit,
+    }
+}
+
+/// The limits of a sidecar before a z/VM host: everything, in flight, and two functions.
+fn policy(list_max: u32) -> Policy {
+    let limits = vec![
+        rule("total", Scope::Every, window(30)),
+        rule("outstanding", Scope::Every, Limit::Outstanding { max: 1 }),
+        rule(
+            "backend",
+            Scope::Backend(Backend(0)),
+            Limit::Outstanding { max: u32::MAX },
+        ),
+        rule(
+            "list",
+            Scope::Function("guest_list".into()),
+            window(list_max),
+        ),
+        rule("create", Scope::Function("guest_create".into()), window(30)),
+    ];
+    let classes = [("user", 10), ("polling", 1)];
+    let classes = classes
+        .map(|(name, weight)| ClassShare {
+            name: name.into(),
+            weight,
+        })
+        .to_vec();
+    Policy::new(
+        limits,
+        1_000_000,
+        WhenFull::Refuse,
+        Postpone::InTurn,
+        classes,
+    )
+    .expect("a policy")
+}
+
+/// A scheduler with calls waiting in it and one running.
+struct Crowd {
+    scheduler: Scheduler<u64>,
+    functions: [Arc<str>; 4],
+    callers: u64,
+    classes: u64,
+    submitted: u64,
+    now: Timestamp,
+    running: Option<Hold>,
+}
+
+impl Crowd {
+    fn new(waiting: u64, callers: u64, classes: u64) -> Self {
+        let mut crowd = Self {
+            scheduler: Scheduler::new(policy(30)),
+            functions: ["guest_list", "guest_create", "guest_get_info", "other"].map(Arc::from),
+            callers,
+            classes,
+            submitted: 0,
+            now: Timestamp::ZERO,
+            running: None,
+        };
+        for _ in 0..=waiting {
+            crowd.submit();
+        }
+        crowd.step();
+        crowd
+    }
+
+    fn submit(&mut self) {
+        let n = self.submitted;
+        self.submitted += 1;
+        let call = Call {
+            function: self.functions[n as usize % 4].clone(),
+            backend: Backend(0),
+            class: Class((n % self.classes) as u32),
+            caller: Caller(n % self.callers),
+            cost: Cost::ONE,
+            arrived: self.now,
+            deadline: Some(self.now + Duration::from_secs(1_000_000)),
+        };
+        black_box(self.scheduler.submit(self.now, call, n)).expect("there is room");
+    }
+
+    /// Does what the scheduler says until it sleeps.
+    fn step(&mut self) {
+        loop {
+            match self.scheduler.next(self.now, &mut || 0) {
+                Step::Run { payload, hold, .. } => {
+                    black_box(payload);
+                    self.scheduler.sent(self.now, &hold);
+                    self.running = Some(hold);
+                }
+                Step::Expired { .. } => unreachable!("nobody waits that long"),
+                Step::SleepUntil(_) | Step::Idle => return,
+            }
+        }
+    }
+
+    /// One call ends, one comes, one runs.
+    fn round(&mut self) {
+        self.now = self.now + PACE;
+        if let Some(hold) = self.running.take() {
+            self.scheduler.finish(self.now, hold, Outcome::Served, None);
+        }
+        self.submit();
+        self.step();
+        assert!(
+            self.running.is_some(),
+            "the pace lets one call through each time"
+        );
+    }
+}
+
+/// The least time per round over several repeats.
+fn measure(what: &str, rounds: u64, mut repeat: impl FnMut() -> Duration) {
+    let best = (0..REPEATS)
+        .map(|_| repeat())
+        .min()
+        .expect("there is at least one repeat");
+    println!(
+        "{what:<68} {:>9.0} ns",
+        best.as_nanos() as f64 / rounds as f64
+    );
+}
+
+fn timed(work: impl FnOnce()) -> Duration {
+    let start = Instant::now();
+    work();
+    start.elapsed()
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().collect();
+    if let Some(position) = arguments.iter().position(|argument| argument == "--count") {
+        let count = arguments
+            .get(position + 1)
+            .and_then(|count| count.parse().ok());
+        let count: u64 = count.expect("--count takes a number");
+        let mut crowd = Crowd::new(10_000, 1, 1);
+        (0..count).for_each(|_| crowd.round());
+        println!("{} waiting, {count} rounds", crowd.scheduler.waiting());
+        return;
+    }
+    for (waiting, callers, classes) in
+        [(0, 1, 1), (10_000, 1, 1), (10_000, 100, 2), (100_000, 1, 1)]
+    {
+        let mut crowd = Crowd::new(waiting, callers, classes);
+        let what = format!(
+            "submit + next + sent + finish, {waiting} waiting, {callers} callers, {classes} classes"
+        );
+        measure(&what, ROUNDS, || {
+            timed(|| (0..ROUNDS).for_each(|_| crowd.round()))
+        });
+    }
+    let mut crowd = Crowd::new(100_000, 1, 1);
+    measure(
+        "next with everything closed, 100000 waiting",
+        ROUNDS,
+        || timed(|| (0..ROUNDS).for_each(|_| crowd.step())),
+    );
+    let mut lower = false;
+    measure("apply, 100000 waiting, 1 caller", 1, || {
+        lower = !lower;
+        let policy = policy(if lower { 5 } else { 30 });
+        timed(|| crowd.scheduler.apply(crowd.now, policy))
+    });
+    let mut crowd = Crowd::new(100_000, 1000, 2);
+    measure("apply, 100000 waiting, 1000 callers", 1, || {
+        lower = !lower;
+        let policy = policy(if lower { 5 } else { 30 });
+        timed(|| crowd.scheduler.apply(crowd.now, policy))
+    });
+}

@@ -1,0 +1,1033 @@
+//! What the scheduler promises, a sentence at a time.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tidegate_limits::{
+    Backend, Call, Caller, Class, ClassShare, Cost, Hold, Limit, LimitRule, Outcome, Policy,
+    Postpone, Reason, Refusal, Scheduler, Scope, Step, Supply, Ticket, Timestamp, WhenFull,
+    WindowShape, WindowStamp,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn at(millis: u64) -> Timestamp {
+    Timestamp::ZERO + Duration::from_millis(millis)
+}
+
+fn outstanding(name: &str, scope: Scope, max: u32) -> LimitRule {
+    LimitRule {
+        name: name.into(),
+        scope,
+        limit: Limit::Outstanding { max },
+    }
+}
+
+fn window(name: &str, scope: Scope, max: u32) -> LimitRule {
+    let limit = Limit::Window {
+        max,
+        length: SECOND,
+        guard: Duration::ZERO,
+        shape: WindowShape::Sliding,
+        stamp: WindowStamp::Sent,
+    };
+    LimitRule {
+        name: name.into(),
+        scope,
+        limit,
+    }
+}
+
+fn function(name: &str) -> Scope {
+    Scope::Function(name.into())
+}
+
+fn classes(weights: &[u32]) -> Vec<ClassShare> {
+    weights
+        .iter()
+        .zip(0..)
+        .map(|(&weight, n)| ClassShare {
+            name: format!("class {n}").into(),
+            weight,
+        })
+        .collect()
+}
+
+fn policy(limits: Vec<LimitRule>) -> Policy {
+    Policy::new(
+        limits,
+        1_000_000,
+        WhenFull::Refuse,
+        Postpone::InTurn,
+        classes(&[1]),
+    )
+    .expect("a policy")
+}
+
+fn call(now: Timestamp, function: &str) -> Call {
+    Call {
+        function: function.into(),
+        backend: Backend(0),
+        class: Class(0),
+        caller: Caller::ANONYMOUS,
+        cost: Cost::ONE,
+        arrived: now,
+        deadline: None,
+    }
+}
+
+fn cost(units: u32) -> Cost {
+    Cost::new(units).expect("the tests' costs are above zero")
+}
+
+/// A scheduler on a clock that stands where it is put.
+struct Gate {
+    scheduler: Scheduler<u64>,
+    now: Timestamp,
+    random: u64,
+}
+
+impl Gate {
+    fn new(policy: Policy) -> Self {
+        Self {
+            scheduler: Scheduler::new(policy),
+            now: Timestamp::ZERO,
+            random: 1,
+        }
+    }
+
+    fn submit(&mut self, call: Call, id: u64) -> Ticket {
+        self.scheduler
+            .submit(self.now, call, id)
+            .expect("the call is taken in")
+    }
+
+    fn refuse(&mut self, call: Call) -> Refusal {
+        let (refusal, _) = self
+            .scheduler
+            .submit(self.now, call, 0)
+            .expect_err("the call is refused");
+        refusal
+    }
+
+    fn next(&mut self) -> Step<u64> {
+        let random = &mut self.random;
+        self.scheduler.next(self.now, &mut || {
+            *random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            *random
+        })
+    }
+
+    /// Runs the one call that may run.
+    fn run(&mut self) -> (u64, Hold) {
+        match self.next() {
+            Step::Run { payload, hold, .. } => (payload, hold),
+            step => panic!("a call runs, not {step:?}"),
+        }
+    }
+
+    fn run_and_send(&mut self) -> (u64, Hold) {
+        let (id, hold) = self.run();
+        self.scheduler.sent(self.now, &hold);
+        (id, hold)
+    }
+
+    fn finish(&mut self, hold: Hold) {
+        self.scheduler.finish(self.now, hold, Outcome::Served, None);
+    }
+
+    fn expire(&mut self) -> (u64, Refusal) {
+        match self.next() {
+            Step::Expired { payload, refusal } => (payload, refusal),
+            step => panic!("a call expires, not {step:?}"),
+        }
+    }
+
+    #[track_caller]
+    fn sleeps_until(&mut self, millis: u64) {
+        match self.next() {
+            Step::SleepUntil(moment) => assert_eq!(moment, at(millis)),
+            step => panic!("nothing happens until {millis} ms, not {step:?}"),
+        }
+    }
+
+    #[track_caller]
+    fn idles(&mut self) {
+        let step = self.next();
+        assert!(matches!(step, Step::Idle), "nothing happens, not {step:?}");
+    }
+
+    /// Runs and finishes everything that may run at once; says whose it was.
+    fn drain(&mut self, count: usize) -> Vec<u64> {
+        (0..count)
+            .map(|_| {
+                let (id, hold) = self.run_and_send();
+                self.finish(hold);
+                id
+            })
+            .collect()
+    }
+}
+
+#[test]
+fn three_hundred_at_once_leave_thirty_a_second_and_the_moment_is_exact() {
+    let mut gate = Gate::new(policy(vec![window("total", Scope::Every, 30)]));
+    for id in 0..300 {
+        gate.submit(call(gate.now, "f"), id);
+    }
+    let mut ids = Vec::new();
+    for second in 0..10 {
+        gate.now = at(1000 * second);
+        ids.extend(gate.drain(30));
+        if second < 9 {
+            gate.sleeps_until(1000 * (second + 1));
+            gate.now = Timestamp::from_nanos(at(1000 * (second + 1)).as_nanos() - 1);
+            gate.sleeps_until(1000 * (second + 1));
+        }
+    }
+    assert_eq!(ids, (0..300).collect::<Vec<_>>());
+    gate.idles();
+    assert!(gate.scheduler.is_at_rest());
+}
+
+#[test]
+fn a_closed_function_limit_does_not_hold_up_calls_of_other_functions() {
+    let mut gate = Gate::new(policy(vec![
+        window("total", Scope::Every, 30),
+        outstanding("list", function("list"), 1),
+    ]));
+    for id in 0..5 {
+        gate.submit(call(gate.now, "list"), id);
+    }
+    gate.submit(call(gate.now, "create"), 5);
+    let (first, hold) = gate.run_and_send();
+    let (second, other) = gate.run_and_send();
+    assert_eq!((first, second), (0, 5));
+    gate.idles();
+    gate.finish(hold);
+    assert_eq!(gate.run().0, 1);
+    gate.finish(other);
+    gate.idles();
+}
+
+#[test]
+fn a_dear_call_whose_turn_it_is_holds_its_limits_tokens_back() {
+    let mut gate = Gate::new(policy(vec![
+        window("total", Scope::Every, 100),
+        window("list", function("list"), 10),
+    ]));
+    gate.submit(
+        Call {
+            cost: cost(6),
+            ..call(gate.now, "list")
+        },
+        0,
+    );
+    gate.drain(1);
+    gate.now = at(100);
+    gate.submit(
+        Call {
+            cost: cost(8),
+            ..call(gate.now, "list")
+        },
+        1,
+    );
+    gate.submit(call(gate.now, "list"), 2);
+    gate.submit(call(gate.now, "create"), 3);
+    assert_eq!(gate.drain(1), [3]);
+    gate.sleeps_until(1000);
+    gate.now = at(1000);
+    assert_eq!(gate.drain(2), [1, 2]);
+}
+
+#[test]
+fn a_dear_call_holds_back_only_at_the_limit_that_bars_it() {
+    // Call 1 waits for "list"; "total" has room, and those who meet only that go on.
+    let mut gate = Gate::new(policy(vec![
+        window("total", Scope::Every, 20),
+        window("list", function("list"), 10),
+    ]));
+    gate.submit(
+        Call {
+            cost: cost(6),
+            ..call(gate.now, "list")
+        },
+        0,
+    );
+    gate.submit(
+        Call {
+            cost: cost(8),
+            ..call(gate.now, "list")
+        },
+        1,
+    );
+    for id in 2..10 {
+        gate.submit(call(gate.now, "create"), id);
+    }
+    assert_eq!(gate.drain(9), [0, 2, 3, 4, 5, 6, 7, 8, 9]);
+}
+
+#[test]
+fn classes_share_by_weight_and_none_starves() {
+    let limits = vec![outstanding("outstanding", Scope::Every, 1)];
+    let policy = Policy::new(
+        limits,
+        10_000,
+        WhenFull::Refuse,
+        Postpone::InTurn,
+        classes(&[3, 1]),
+    )
+    .expect("a policy");
+    let mut gate = Gate::new(policy);
+    for id in 0..1000 {
+        gate.submit(
+            Call {
+                class: Class((id % 2) as u32),
+                ..call(gate.now, "f")
+            },
+            id,
+        );
+    }
+    let ids = gate.drain(400);
+    for (served, id) in ids.iter().enumerate() {
+        let polling = ids[..=served].iter().filter(|id| *id % 2 == 1).count();
+        // Start-time fair queuing: never further from the share than one call of each.
+        let share = (served + 1) as f64 / 4.0;
+        assert!(
+            (polling as f64 - share).abs() <= 1.0,
+            "{polling} polls among the first {} (call {id})",
+            served + 1
+        );
+    }
+}
+
+#[test]
+fn a_class_does_not_save_up_what_it_did_not_use() {
+    let limits = vec![outstanding("outstanding", Scope::Every, 1)];
+    let policy = Policy::new(
+        limits,
+        10_000,
+        WhenFull::Refuse,
+        Postpone::InTurn,
+        classes(&[1, 1]),
+    )
+    .expect("a policy");
+    let mut gate = Gate::new(policy);
+    for id in 0..200 {
+        gate.submit(
+            Call {
+                class: Class(1),
+                ..call(gate.now, "f")
+            },
+            id,
+        );
+    }
+    gate.drain(100);
+    for id in 200..300 {
+        gate.submit(call(gate.now, "f"), id);
+    }
+    let newcomers = gate.drain(20).into_iter().filter(|&id| id >= 200).count();
+    assert!((9..=11).contains(&newcomers), "{newcomers} of 20");
+}
+
+#[test]
+fn a_greedy_caller_does_not_delay_a_modest_one() {
+    let mut gate = Gate::new(policy(vec![outstanding("outstanding", Scope::Every, 1)]));
+    for id in 0..1000 {
+        gate.submit(
+            Call {
+                caller: Caller(1),
+                ..call(gate.now, "f")
+            },
+            id,
+        );
+    }
+    gate.drain(10);
+    for id in 1000..1005 {
+        gate.submit(
+            Call {
+                caller: Caller(2),
+                ..call(gate.now, "f")
+            },
+            id,
+        );
+    }
+    let ids = gate.drain(11);
+    let modest: Vec<u64> = ids.iter().copied().filter(|&id| id >= 1000).collect();
+    assert_eq!(modest, [1000, 1001, 1002, 1003, 1004], "{ids:?}");
+}
+
+#[test]
+fn callers_share_by_cost_not_by_calls() {
+    let mut gate = Gate::new(policy(vec![outstanding("outstanding", Scope::Every, 1)]));
+    for id in 0..1000 {
+        let (caller, units) = if id % 2 == 0 {
+            (Caller(1), 4)
+        } else {
+            (Caller(2), 1)
+        };
+        gate.submit(
+            Call {
+                caller,
+                cost: cost(units),
+                ..call(gate.now, "f")
+            },
+            id,
+        );
+    }
+    let dear = gate.drain(100).into_iter().filter(|id| id % 2 == 0).count();
+    assert!(
+        (19..=21).contains(&dear),
+        "{dear} of 100 where a fifth was due"
+    );
+}
+
+#[test]
+fn a_call_whose_limits_open_only_after_its_deadline_is_told_at_once() {
+    let mut gate = Gate::new(policy(vec![window("total", Scope::Every, 1)]));
+    gate.submit(call(gate.now, "f"), 0);
+    gate.drain(1);
+    gate.now = at(100);
+    let refusal = gate.refuse(Call {
+        deadline: Some(at(999)),
+        ..call(gate.now, "f")
+    });
+    let retry_after = Duration::from_millis(900);
+    assert_eq!(
+        refusal,
+        Refusal {
+            limit: Some("total".into()),
+            reason: Reason::DeadlineUnreachable,
+            retry_after
+        }
+    );
+    gate.submit(
+        Call {
+            deadline: Some(at(1000)),
+            ..call(gate.now, "f")
+        },
+        1,
+    );
+    gate.sleeps_until(1000);
+    gate.now = at(1000);
+    assert_eq!(gate.drain(1), [1]);
+}
+
+#[test]
+fn a_threshold_of_zero_runs_at_once_or_not_at_all() {
+    for postpone in [
+        Postpone::InTurn,
+        Postpone::Jitter {
+            min: SECOND,
+            max: 3 * SECOND,
+        },
+    ] {
+        let limits = vec![outstanding("outstanding", Scope::Every, 1)];
+        let policy =
+            Policy::new(limits, 10, WhenFull::Refuse, postpone, classes(&[1])).expect("a policy");
+        let mut gate = Gate::new(policy);
+        let now = Call {
+            deadline: Some(gate.now),
+            ..call(gate.now, "f")
+        };
+        gate.submit(now.clone(), 0);
+        gate.submit(now, 1);
+        let (id, hold) = gate.run_and_send();
+        assert_eq!(id, 0);
+        let (id, refusal) = gate.expire();
+        assert_eq!(
+            (id, refusal.reason, refusal.limit),
+            (1, Reason::DeadlinePassed, Some("outstanding".into()))
+        );
+        gate.finish(hold);
+        gate.idles();
+        assert!(gate.scheduler.is_at_rest());
+    }
+}
+
+#[test]
+fn a_call_that_costs_more_than_a_limit_is_never_possible() {
+    let mut gate = Gate::new(policy(vec![window("total", Scope::Every, 5)]));
+    let refusal = gate.refuse(Call {
+        cost: cost(6),
+        ..call(gate.now, "f")
+    });
+    assert_eq!(
+        (refusal.reason, refusal.limit),
+        (Reason::NeverPossible, Some("total".into()))
+    );
+}
+
+#[test]
+fn a_waiting_call_that_a_reload_made_impossible_is_told() {
+    let mut gate = Gate::new(policy(vec![window("total", Scope::Every, 5)]));
+    gate.submit(
+        Call {
+            cost: cost(5),
+            ..call(gate.now, "f")
+        },
+        0,
+    );
+    let (_, hold) = gate.run_and_send();
+    gate.submit(
+        Call {
+            cost: cost(4),
+            ..call(gate.now, "f")
+        },
+        1,
+    );
+    gate.sleeps_until(1000);
+    gate.scheduler
+        .apply(gate.now, policy(vec![window("total", Scope::Every, 3)]));
+    let (id, refusal) = gate.expire();
+    assert_eq!((id, refusal.reason), (1, Reason::NeverPossible));
+    gate.finish(hold);
+}
+
+#[test]
+fn a_full_queue_refuses_and_says_when_to_come_back() {
+    let limits = vec![window("total", Scope::Every, 2)];
+    let policy = Policy::new(limits, 3, WhenFull::Refuse, Postpone::InTurn, classes(&[1]))
+        .expect("a policy");
+    let mut gate = Gate::new(policy);
+    for id in 0..2 {
+        gate.submit(call(gate.now, "f"), id);
+    }
+    gate.drain(2);
+    for id in 2..5 {
+        assert!(gate.scheduler.has_room());
+        gate.submit(call(gate.now, "f"), id);
+    }
+    assert!(!gate.scheduler.has_room());
+    gate.now = at(200);
+    // Three wait, two go a second: the fourth finds room in the second second.
+    let refusal = gate.refuse(call(gate.now, "f"));
+    assert_eq!((refusal.reason, refusal.limit), (Reason::QueueFull, None));
+    assert_eq!(refusal.retry_after, Duration::from_millis(1800));
+}
+
+#[test]
+fn who_waits_at_the_door_comes_in_in_order_and_can_leave_from_there() {
+    let limits = vec![outstanding("outstanding", Scope::Every, 1)];
+    let when_full = WhenFull::Wait { door: 3 };
+    let policy =
+        Policy::new(limits, 1, when_full, Postpone::InTurn, classes(&[1])).expect("a policy");
+    let mut gate = Gate::new(policy);
+    gate.submit(call(gate.now, "f"), 0);
+    let (_, hold) = gate.run_and_send();
+    gate.submit(call(gate.now, "f"), 1);
+    let tickets: Vec<Ticket> = (2..5)
+        .map(|id| {
+            let deadline = (id == 2).then_some(at(50));
+            gate.submit(
+                Call {
+                    deadline,
+                    ..call(gate.now, "f")
+                },
+                id,
+            )
+        })
+        .collect();
+    assert_eq!(gate.refuse(call(gate.now, "f")).reason, Reason::QueueFull);
+    assert_eq!((gate.scheduler.waiting(), gate.scheduler.at_door()), (1, 3));
+    gate.sleeps_until(50);
+    gate.now = at(50);
+    let (id, refusal) = gate.expire();
+    assert_eq!((id, refusal.limit), (2, None));
+    assert_eq!(gate.scheduler.cancel(gate.now, tickets[1]), Some(3));
+    gate.finish(hold);
+    assert_eq!(gate.drain(1), [1]);
+    // The ticket got at the door is as good inside.
+    assert_eq!(gate.scheduler.cancel(gate.now, tickets[2]), Some(4));
+    gate.idles();
+    assert!(gate.scheduler.is_at_rest());
+}
+
+#[test]
+fn a_call_set_aside_comes_back_within_the_jitter_and_keeps_its_place_in_the_capacity() {
+    let limits = vec![outstanding("outstanding", Scope::Every, 1)];
+    let postpone = Postpone::Jitter {
+        min: SECOND,
+        max: 3 * SECOND,
+    };
+    let policy =
+        Policy::new(limits, 100, WhenFull::Refuse, postpone, classes(&[1])).expect("a policy");
+    let mut gate = Gate::new(policy);
+    for id in 0..101 {
+        if id == 1 {
+            assert_eq!(gate.run().0, 0);
+        }
+        gate.submit(call(gate.now, "f"), id);
+    }
+    assert_eq!(gate.refuse(call(gate.now, "f")).reason, Reason::QueueFull);
+    let mut woken = BTreeMap::new();
+    for _ in 0..100 {
+        let Step::SleepUntil(moment) = gate.next() else {
+            panic!("a hundred calls are aside")
+        };
+        if moment > at(3000) {
+            break;
+        }
+        assert!(
+            moment >= at(1000),
+            "nobody is back before the least jitter, not {moment:?}"
+        );
+        *woken.entry(moment.as_nanos() / 250_000_000).or_insert(0) += 1;
+        gate.now = moment;
+    }
+    assert_eq!(woken.values().sum::<i32>(), 100);
+    assert_eq!(woken.len(), 8, "the jitter fills the whole span: {woken:?}");
+    assert_eq!(gate.scheduler.waiting(), 100);
+}
+
+#[test]
+fn a_call_set_aside_is_asked_a_last_time_at_its_deadline() {
+    let limits = vec![outstanding("outstanding", Scope::Every, 1)];
+    let postpone = Postpone::Jitter {
+        min: SECOND,
+        max: 3 * SECOND,
+    };
+    let policy =
+        Policy::new(limits, 100, WhenFull::Refuse, postpone, classes(&[1])).expect("a policy");
+    let mut gate = Gate::new(policy);
+    gate.submit(call(gate.now, "f"), 0);
+    let (_, hold) = gate.run_and_send();
+    gate.submit(
+        Call {
+            deadline: Some(at(500)),
+            ..call(gate.now, "f")
+        },
+        1,
+    );
+    gate.sleeps_until(500);
+    gate.finish(hold);
+    gate.now = at(500);
+    let Step::Run {
+        payload, waited, ..
+    } = gate.next()
+    else {
+        panic!("the call runs at its deadline")
+    };
+    assert_eq!(
+        (payload, waited.postponed, waited.held_by),
+        (1, 1, Some("outstanding".into()))
+    );
+}
+
+#[test]
+fn a_call_that_waited_knows_what_held_it_and_one_that_did_not_knows_that() {
+    let mut gate = Gate::new(policy(vec![outstanding("outstanding", Scope::Every, 1)]));
+    gate.submit(call(gate.now, "f"), 0);
+    let Step::Run { hold, waited, .. } = gate.next() else {
+        panic!("the limit is open")
+    };
+    assert_eq!(waited.held_by, None);
+    gate.submit(call(gate.now, "f"), 1);
+    gate.submit(call(gate.now, "f"), 2);
+    gate.idles();
+    gate.finish(hold);
+    let Step::Run { hold, waited, .. } = gate.next() else {
+        panic!("the limit is open")
+    };
+    assert_eq!(waited.held_by.as_deref(), Some("outstanding"));
+    gate.finish(hold);
+    // Not the head while the line was held, and held all the same.
+    let Step::Run { hold, waited, .. } = gate.next() else {
+        panic!("the limit is open")
+    };
+    assert_eq!(waited.held_by.as_deref(), Some("outstanding"));
+    gate.finish(hold);
+    gate.submit(call(gate.now, "f"), 3);
+    let Step::Run { waited, .. } = gate.next() else {
+        panic!("the limit is open")
+    };
+    assert_eq!(waited.held_by, None);
+}
+
+#[test]
+fn a_call_given_back_has_drawn_nothing_and_a_requeued_one_keeps_its_turn() {
+    let mut gate = Gate::new(policy(vec![window("total", Scope::Every, 1)]));
+    for id in 0..3 {
+        gate.submit(call(gate.now, "f"), id);
+    }
+    let (_, hold) = gate.run();
+    gate.idles();
+    gate.scheduler.give_back(gate.now, hold);
+    let (id, hold) = gate.run();
+    assert_eq!(id, 1);
+    let ticket = gate.scheduler.requeue(gate.now, hold, 1);
+    let (id, hold) = gate.run_and_send();
+    assert_eq!(id, 1);
+    assert_eq!(gate.scheduler.cancel(gate.now, ticket), None);
+    gate.finish(hold);
+    gate.sleeps_until(1000);
+}
+
+#[test]
+fn a_call_that_ends_without_a_word_of_its_departure_departs_then() {
+    let mut gate = Gate::new(policy(vec![window("total", Scope::Every, 1)]));
+    gate.submit(call(gate.now, "f"), 0);
+    gate.submit(call(gate.now, "f"), 1);
+    let (_, hold) = gate.run();
+    gate.idles();
+    gate.now = at(300);
+    gate.finish(hold);
+    gate.sleeps_until(1300);
+}
+
+#[test]
+fn only_the_first_word_of_a_departure_counts() {
+    let mut gate = Gate::new(policy(vec![window("total", Scope::Every, 1)]));
+    gate.submit(call(gate.now, "f"), 0);
+    gate.submit(call(gate.now, "f"), 1);
+    let (_, hold) = gate.run_and_send();
+    gate.now = at(400);
+    gate.scheduler.sent(gate.now, &hold);
+    gate.scheduler.replied(gate.now, &hold);
+    gate.finish(hold);
+    gate.sleeps_until(1000);
+}
+
+#[test]
+fn a_limit_closed_by_supply_opens_for_one_probe() {
+    let mut gate = Gate::new(policy(vec![outstanding(
+        "backend",
+        Scope::Backend(Backend(0)),
+        u32::MAX,
+    )]));
+    gate.submit(call(gate.now, "f"), 0);
+    let (_, hold) = gate.run_and_send();
+    assert!(
+        gate.scheduler
+            .supply(gate.now, "backend", Supply::capacity(0))
+    );
+    gate.submit(call(gate.now, "f"), 1);
+    gate.submit(call(gate.now, "f"), 2);
+    gate.submit(
+        Call {
+            backend: Backend(1),
+            ..call(gate.now, "f")
+        },
+        3,
+    );
+    assert_eq!(gate.drain(1), [3]);
+    gate.idles();
+    let in_use = gate
+        .scheduler
+        .in_use("backend")
+        .expect("there is such a limit");
+    assert_eq!(in_use, 1);
+    gate.scheduler
+        .supply(gate.now, "backend", Supply::capacity(in_use + 1));
+    let (id, probe) = gate.run();
+    assert_eq!(id, 1);
+    gate.idles();
+    gate.scheduler.requeue(gate.now, probe, 1);
+    gate.scheduler
+        .supply(gate.now, "backend", Supply::configured());
+    assert_eq!(gate.drain(2), [1, 2]);
+    gate.finish(hold);
+    assert!(
+        !gate
+            .scheduler
+            .supply(gate.now, "nobody", Supply::configured())
+    );
+}
+
+#[test]
+fn a_supply_that_runs_out_leaves_what_it_said_then() {
+    let mut gate = Gate::new(policy(vec![outstanding("leased", Scope::Every, 9)]));
+    gate.scheduler
+        .supply(gate.now, "leased", Supply::until(0, at(700), 1));
+    gate.submit(call(gate.now, "f"), 0);
+    gate.submit(call(gate.now, "f"), 1);
+    gate.sleeps_until(700);
+    gate.now = at(700);
+    let (_, hold) = gate.run();
+    gate.idles();
+    gate.finish(hold);
+    assert_eq!(gate.run().0, 1);
+}
+
+#[test]
+fn a_lowered_limit_grants_nothing_until_its_use_is_below() {
+    let mut gate = Gate::new(policy(vec![outstanding("outstanding", Scope::Every, 3)]));
+    for id in 0..5 {
+        gate.submit(call(gate.now, "f"), id);
+    }
+    let mut holds: Vec<Hold> = (0..3).map(|_| gate.run().1).collect();
+    gate.scheduler.apply(
+        gate.now,
+        policy(vec![outstanding("outstanding", Scope::Every, 1)]),
+    );
+    gate.idles();
+    for _ in 0..2 {
+        let hold = holds.pop().expect("three ran");
+        gate.finish(hold);
+        gate.idles();
+    }
+    let hold = holds.pop().expect("three ran");
+    gate.finish(hold);
+    assert_eq!(gate.run().0, 3);
+    gate.idles();
+}
+
+#[test]
+fn a_limit_that_is_new_counts_the_calls_already_in_flight() {
+    let mut gate = Gate::new(policy(vec![]));
+    for id in 0..4 {
+        gate.submit(call(gate.now, "f"), id);
+    }
+    let (_, sent) = gate.run_and_send();
+    let (_, unsent) = gate.run();
+    let limits = vec![
+        outstanding("outstanding", Scope::Every, 3),
+        window("total", Scope::Every, 3),
+    ];
+    gate.scheduler.apply(gate.now, policy(limits));
+    assert_eq!(
+        (
+            gate.scheduler.in_use("outstanding"),
+            gate.scheduler.in_use("total")
+        ),
+        (Some(2), Some(2))
+    );
+    let (_, hold) = gate.run_and_send();
+    gate.idles();
+    for hold in [sent, unsent, hold] {
+        gate.finish(hold);
+    }
+    gate.sleeps_until(1000);
+}
+
+#[test]
+fn a_call_put_into_a_heavier_class_runs_before_those_it_leaves() {
+    let limits = vec![outstanding("outstanding", Scope::Every, 1)];
+    let policy = Policy::new(
+        limits,
+        100,
+        WhenFull::Refuse,
+        Postpone::InTurn,
+        classes(&[100, 1]),
+    )
+    .expect("a policy");
+    let mut gate = Gate::new(policy);
+    let tickets: Vec<Ticket> = (0..5)
+        .map(|id| {
+            gate.submit(
+                Call {
+                    class: Class(1),
+                    ..call(gate.now, "f")
+                },
+                id,
+            )
+        })
+        .collect();
+    let (_, hold) = gate.run_and_send();
+    gate.idles();
+    assert!(gate.scheduler.reclass(tickets[4], Class(0)));
+    assert!(!gate.scheduler.reclass(tickets[0], Class(0)));
+    gate.finish(hold);
+    assert_eq!(gate.drain(4), [4, 1, 2, 3]);
+}
+
+#[test]
+fn nothing_is_taken_in_while_draining_and_what_waits_goes_on() {
+    let mut gate = Gate::new(policy(vec![]));
+    gate.submit(call(gate.now, "f"), 0);
+    gate.scheduler.drain();
+    assert_eq!(gate.refuse(call(gate.now, "f")).reason, Reason::Draining);
+    assert_eq!(gate.drain(1), [0]);
+}
+
+#[test]
+fn a_snapshot_says_what_is_used_who_waits_and_for_what() {
+    let mut gate = Gate::new(policy(vec![
+        window("total", Scope::Every, 5),
+        outstanding("list", function("list"), 1),
+    ]));
+    for id in 0..3 {
+        gate.submit(call(gate.now, "list"), id);
+    }
+    let (_, hold) = gate.run_and_send();
+    gate.idles();
+    let limits = gate.scheduler.limits_now(gate.now);
+    let seen: Vec<_> = limits
+        .iter()
+        .map(|limit| (&*limit.name, limit.max, limit.used, limit.waiting))
+        .collect();
+    assert_eq!(seen, [("total", 5, 1, 2), ("list", 1, 1, 2)]);
+    gate.now = at(250);
+    let queue = gate.scheduler.queue_now(gate.now);
+    assert_eq!(
+        (queue.waiting, queue.oldest, queue.oldest_waits),
+        (2, Some(at(0)), Duration::from_millis(250))
+    );
+    assert_eq!(queue.functions.len(), 1);
+    assert_eq!(
+        (
+            queue.functions[0].held_by.as_deref(),
+            queue.functions[0].waiting
+        ),
+        (Some("list"), 2)
+    );
+    let demand: Vec<_> = gate
+        .scheduler
+        .demand()
+        .into_iter()
+        .map(|demand| (demand.need, demand.used))
+        .collect();
+    assert_eq!(demand, [(3, 1), (3, 1)]);
+    assert!(gate.scheduler.demand().is_empty());
+    gate.finish(hold);
+    assert_eq!(gate.scheduler.demand().len(), 1);
+}
+
+#[test]
+fn an_expired_call_is_told_how_long_a_slot_takes() {
+    let mut gate = Gate::new(policy(vec![outstanding("outstanding", Scope::Every, 2)]));
+    gate.submit(call(gate.now, "f"), 0);
+    let (_, hold) = gate.run();
+    gate.now = at(400);
+    gate.finish(hold);
+    for id in 1..6 {
+        let deadline = (id == 5).then_some(at(500));
+        gate.submit(
+            Call {
+                deadline,
+                ..call(gate.now, "f")
+            },
+            id,
+        );
+    }
+    let _running = [gate.run(), gate.run()];
+    gate.sleeps_until(500);
+    gate.now = at(500);
+    let (id, refusal) = gate.expire();
+    // Two wait, a slot is held for 400 ms, two slots: the third goes after 3/2 of that.
+    assert_eq!((id, refusal.retry_after), (5, Duration::from_millis(600)));
+}
+
+#[test]
+#[should_panic(expected = "a hold is used with the scheduler that gave it")]
+fn a_hold_of_another_scheduler_is_our_bug() {
+    let mut gate = Gate::new(policy(vec![]));
+    gate.submit(call(gate.now, "f"), 0);
+    let (_, hold) = gate.run();
+    Scheduler::<u64>::new(policy(vec![])).finish(at(0), hold, Outcome::Served, None);
+}
+
+/// A hundred thousand calls wait, of a hundred callers and three functions, and every limit is
+/// closed.
+fn crowd(deadline: Option<Timestamp>) -> (Gate, Hold, Vec<Ticket>) {
+    let limits = vec![
+        outstanding("outstanding", Scope::Every, 1),
+        window("list", function("list"), 5),
+        window("create", function("create"), 5),
+    ];
+    let mut gate = Gate::new(policy(limits));
+    gate.submit(call(gate.now, "list"), 0);
+    let (_, hold) = gate.run_and_send();
+    let mut tickets = Vec::new();
+    for id in 1..=100_000 {
+        let function = ["list", "create", "other"][id as usize % 3];
+        tickets.push(gate.submit(
+            Call {
+                caller: Caller(id % 100),
+                deadline,
+                ..call(gate.now, function)
+            },
+            id,
+        ));
+    }
+    let _ = gate.next();
+    (gate, hold, tickets)
+}
+
+#[test]
+fn a_closed_limit_costs_nothing_however_many_wait() {
+    let (mut gate, hold, tickets) = crowd(None);
+    let asked = |gate: &mut Gate, what: &dyn Fn(&mut Gate)| {
+        let before = gate.scheduler.asked_count();
+        what(gate);
+        gate.scheduler.asked_count() - before
+    };
+    let looking = asked(&mut gate, &|gate| (0..1000).for_each(|_| gate.idles()));
+    assert_eq!(
+        looking, 0,
+        "asking again when nothing has changed asks nobody"
+    );
+    let behind = asked(&mut gate, &|gate| {
+        for id in 0..1000 {
+            gate.submit(
+                Call {
+                    caller: Caller(7),
+                    ..call(gate.now, "list")
+                },
+                id,
+            );
+            gate.idles();
+        }
+    });
+    assert_eq!(behind, 0, "who joins behind others is not asked");
+    let leaving = asked(&mut gate, &|gate| {
+        for ticket in &tickets[50_000..60_000] {
+            assert!(gate.scheduler.cancel(gate.now, *ticket).is_some());
+            gate.idles();
+        }
+    });
+    assert!(
+        leaving <= 100,
+        "{leaving} were asked because 10,000 left from the middle"
+    );
+    let before = gate.scheduler.asked_count();
+    let mut hold = hold;
+    for _ in 0..1000 {
+        gate.now = gate.now + Duration::from_millis(250);
+        gate.finish(hold);
+        (_, hold) = gate.run_and_send();
+        let step = gate.next();
+        assert!(
+            matches!(step, Step::Idle | Step::SleepUntil(_)),
+            "one slot runs one call, not {step:?}"
+        );
+    }
+    let opening = gate.scheduler.asked_count() - before;
+    assert!(opening <= 8 * 1000, "{opening} were asked to run 1,000");
+}
+
+#[test]
+fn a_hundred_thousand_that_expire_at_once_are_asked_once_each_at_most() {
+    let (mut gate, _hold, _) = crowd(Some(at(60_000)));
+    let before = gate.scheduler.asked_count();
+    gate.now = at(60_001);
+    for _ in 0..100_000 {
+        gate.expire();
+    }
+    gate.idles();
+    assert!(gate.scheduler.asked_count() - before <= 3);
+    assert_eq!(gate.scheduler.waiting(), 0);
+}
+
+#[test]
+fn a_reload_with_a_hundred_thousand_waiting_loses_nobody_and_asks_nobody() {
+    let (mut gate, hold, tickets) = crowd(None);
+    let before = gate.scheduler.asked_count();
+    let limits = vec![
+        outstanding("outstanding", Scope::Every, 1),
+        window("other", function("other"), 5),
+    ];
+    gate.scheduler.apply(gate.now, policy(limits));
+    assert_eq!(gate.scheduler.asked_count(), before);
+    assert_eq!(gate.scheduler.waiting(), 100_000);
+    gate.idles();
+    gate.scheduler.audit();
+    gate.finish(hold);
+    for ticket in tickets {
+        assert!(gate.scheduler.cancel(gate.now, ticket).is_some());
+    }
+    gate.idles();
+    assert!(gate.scheduler.is_at_rest());
+}

@@ -1,0 +1,1088 @@
+//! The laws of the scheduler, over random policies and histories on a virtual clock.
+//!
+//! Each seed makes a policy and a plan: calls that arrive, are cancelled, sent, replied to,
+//! finished, given back, requeued, put into other classes; supplies and reloads in between. The
+//! clock jumps to the next event or to the moment the scheduler asked to be woken at. After
+//! every step the oracle recounts the full history.
+//!
+//! `TIDEGATE_SEED=n` replays one seed, `TIDEGATE_SEEDS=n` sets how many are run,
+//! `TIDEGATE_TRACE=1` prints what happens.
+
+mod oracle;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::time::Duration;
+
+use oracle::{End, Oracle, Violation, draw, meets};
+use tidegate_limits::{
+    Backend, Call, Caller, Class, ClassShare, Cost, Hold, Limit, LimitRule, Outcome, Policy,
+    Postpone, Reason, Refusal, Scheduler, Scope, Step, Supply, Ticket, Timestamp, WhenFull,
+    WindowShape, WindowStamp,
+};
+
+const SEEDS: u64 = 12_000;
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
+    }
+
+    fn between(&mut self, first: u64, last: u64) -> u64 {
+        first + self.below(last - first + 1)
+    }
+
+    fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+}
+
+fn nanos(span: u64) -> Duration {
+    Duration::from_nanos(span)
+}
+
+fn at(moment: u64) -> Timestamp {
+    Timestamp::from_nanos(moment)
+}
+
+/// Says which seed was running when a test panics.
+struct Seed(u64);
+
+impl Drop for Seed {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("failed with TIDEGATE_SEED={}", self.0);
+        }
+    }
+}
+
+/// The seeds of a run: as many as promised, or those that the environment asks for.
+fn seeds() -> Range<u64> {
+    let number = |name: &str| {
+        let value = std::env::var(name).ok()?;
+        Some(
+            value
+                .parse::<u64>()
+                .unwrap_or_else(|_| panic!("{name} must be a number, not {value:?}")),
+        )
+    };
+    match number("TIDEGATE_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("TIDEGATE_SEEDS").unwrap_or(SEEDS),
+    }
+}
+
+/// Runs `law` with each seed, prints the first violation and counts them.
+fn count_violations(seeds: Range<u64>, law: impl Fn(u64) -> Result<(), Violation>) -> u64 {
+    let mut violations = 0;
+    for seed in seeds {
+        let _seed = Seed(seed);
+        if let Err(violation) = law(seed) {
+            if violations == 0 {
+                eprintln!("TIDEGATE_SEED={seed}: {violation}");
+            }
+            violations += 1;
+        }
+    }
+    violations
+}
+
+fn random_limit(random: &mut Random, window: bool) -> Limit {
+    let max = match random.below(12) {
+        0 => u32::MAX,
+        1 => 0,
+        n => n as u32 % 6 + 1,
+    };
+    if !window {
+        return Limit::Outstanding { max };
+    }
+    let length = match random.below(10) {
+        0 => Duration::ZERO,
+        1 => Duration::MAX,
+        _ => nanos(random.between(1, 25)),
+    };
+    let guard = if random.one_in(2) {
+        Duration::ZERO
+    } else {
+        nanos(random.below(4))
+    };
+    let shape = match random.below(3) {
+        0 => WindowShape::Fixed {
+            phase: nanos(random.below(30)),
+        },
+        _ => WindowShape::Sliding,
+    };
+    let stamp = if random.one_in(3) {
+        WindowStamp::Replied
+    } else {
+        WindowStamp::Sent
+    };
+    Limit::Window {
+        max,
+        length,
+        guard,
+        shape,
+        stamp,
+    }
+}
+
+/// The limits that a policy may have. A name always has the same scope and kind.
+const LIMITS: [(&str, Scope, bool); 7] = [
+    ("total", Scope::Every, true),
+    ("outstanding", Scope::Every, false),
+    ("first backend", Scope::Backend(Backend(0)), false),
+    ("slow backend", Scope::Backend(Backend(1)), true),
+    ("zero", Scope::Every, true),
+    ("list", Scope::Every, true),
+    ("create", Scope::Every, false),
+];
+
+fn scope(name: &str, scope: &Scope) -> Scope {
+    match name {
+        "list" | "create" => Scope::Function(name.into()),
+        _ => scope.clone(),
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Shape {
+    classes: u64,
+    callers: u64,
+    calls: u64,
+    reloads: bool,
+    jitter: bool,
+    /// Negative control: fixed windows are passed off as sliding ones.
+    fixed_as_sliding: bool,
+}
+
+impl Shape {
+    /// The limits as the oracle is told.
+    fn claims(self, rules: &[LimitRule]) -> Vec<LimitRule> {
+        let mut rules = rules.to_vec();
+        for rule in &mut rules {
+            if let (true, Limit::Window { shape, .. }) = (self.fixed_as_sliding, &mut rule.limit) {
+                *shape = WindowShape::Sliding;
+            }
+        }
+        rules
+    }
+}
+
+fn random_policy(random: &mut Random, shape: Shape, before: Option<&Policy>) -> Policy {
+    let mut rules = Vec::new();
+    for (name, everyone, window) in &LIMITS {
+        let kept =
+            before.and_then(|policy| policy.limits().iter().find(|rule| &*rule.name == *name));
+        let rule = match kept {
+            // Most reloads touch some limits and leave the others.
+            Some(rule) if random.one_in(2) => Some(rule.clone()),
+            Some(rule) if random.one_in(2) => {
+                let mut rule = rule.clone();
+                match &mut rule.limit {
+                    Limit::Outstanding { max } | Limit::Window { max, .. } => {
+                        *max = random.between(1, 6) as u32
+                    }
+                }
+                Some(rule)
+            }
+            _ => random.one_in(2).then(|| LimitRule {
+                name: (*name).into(),
+                scope: scope(name, everyone),
+                limit: random_limit(random, *window),
+            }),
+        };
+        rules.extend(rule);
+    }
+    let capacity = if random.one_in(2) {
+        random.between(1, 8)
+    } else {
+        1000
+    } as u32;
+    let when_full = if random.one_in(2) {
+        WhenFull::Refuse
+    } else {
+        WhenFull::Wait {
+            door: random.between(0, 10) as u32,
+        }
+    };
+    let postpone = if shape.jitter {
+        let min = random.below(10);
+        Postpone::Jitter {
+            min: nanos(min),
+            max: nanos(min + random.between(1, 10)),
+        }
+    } else {
+        Postpone::InTurn
+    };
+    let weights = (0..shape.classes).map(|_| random.between(1, 4) as u32);
+    let classes = weights
+        .zip(0..)
+        .map(|(weight, n)| ClassShare {
+            name: format!("class {n}").into(),
+            weight,
+        })
+        .collect();
+    Policy::new(rules, capacity, when_full, postpone, classes).expect("a random policy is a policy")
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Submit,
+    Cancel(usize),
+    Reclass(usize),
+    Sent(usize),
+    Replied(usize),
+    End(usize),
+    Supply,
+    Apply,
+}
+
+#[derive(Debug)]
+enum Status {
+    Waiting(Ticket),
+    Running,
+    Over,
+}
+
+#[derive(Debug)]
+struct Submitted {
+    call: Call,
+    status: Status,
+    requeued: bool,
+    reclassed: bool,
+}
+
+struct Running {
+    call: usize,
+    hold: Option<Hold>,
+}
+
+/// The world around one scheduler: clients, backend, operator.
+struct World {
+    random: Random,
+    shape: Shape,
+    scheduler: Scheduler<usize>,
+    policy: Policy,
+    oracle: Oracle,
+    /// By moment, then in the order they were planned.
+    events: BTreeSet<(u64, u64, Event)>,
+    planned: u64,
+    now: u64,
+    /// The latest moment that the scheduler was handed.
+    handed: u64,
+    calls: Vec<Submitted>,
+    running: Vec<Running>,
+    by_arrival: BTreeMap<u64, usize>,
+    /// The longest that anyone may be aside, under this policy or one before.
+    longest_aside: Duration,
+}
+
+impl World {
+    fn new(seed: u64, shape: impl Fn(&mut Random) -> Shape) -> Self {
+        let mut random = Random(seed);
+        let shape = shape(&mut random);
+        let policy = random_policy(&mut random, shape, None);
+        let mut world = Self {
+            scheduler: Scheduler::new(policy.clone()),
+            oracle: Oracle::new(&shape.claims(policy.limits())),
+            policy,
+            random,
+            shape,
+            events: BTreeSet::new(),
+            planned: 0,
+            now: 0,
+            handed: 0,
+            calls: Vec::new(),
+            running: Vec::new(),
+            by_arrival: BTreeMap::new(),
+            longest_aside: Duration::ZERO,
+        };
+        world.note_policy();
+        world.plan();
+        world
+    }
+
+    fn note_policy(&mut self) {
+        if let Postpone::Jitter { max, .. } = self.policy.postpone() {
+            self.longest_aside = self.longest_aside.max(max);
+        }
+    }
+
+    fn plan(&mut self) {
+        let calls = self.random.between(1, self.shape.calls);
+        let span = self.random.between(1, 4 * calls);
+        for _ in 0..calls {
+            let moment = if self.random.one_in(3) {
+                0
+            } else {
+                self.random.below(span)
+            };
+            self.schedule(moment, Event::Submit);
+        }
+        for _ in 0..self.random.below(4) {
+            let moment = self.random.below(span);
+            self.schedule(moment, Event::Supply);
+        }
+        if self.shape.reloads {
+            for _ in 0..self.random.between(1, 3) {
+                let moment = self.random.below(span);
+                self.schedule(moment, Event::Apply);
+            }
+        }
+    }
+
+    fn schedule(&mut self, moment: u64, event: Event) {
+        self.planned += 1;
+        self.events.insert((moment, self.planned, event));
+    }
+
+    /// Lives to the end of the plan, and checks that everything is at rest then.
+    fn live(&mut self) -> Result<(), Violation> {
+        let mut sleep = self.settle()?;
+        loop {
+            let next = self.events.first().map(|&(moment, ..)| moment);
+            match (next, sleep) {
+                (None, None) => break,
+                (Some(moment), Some(wake)) if wake < moment => self.now = wake,
+                (None, Some(wake)) => {
+                    if self.is_stuck(wake) {
+                        break;
+                    }
+                    self.now = wake;
+                }
+                (Some(moment), _) => {
+                    self.now = moment;
+                    // Several things may happen at one moment before anybody asks.
+                    loop {
+                        let (_, _, event) = self
+                            .events
+                            .pop_first()
+                            .expect("there is an event at this moment");
+                        self.happen(event)?;
+                        let more = self
+                            .events
+                            .first()
+                            .is_some_and(|&(next, ..)| next == moment);
+                        if !more || self.random.one_in(2) {
+                            break;
+                        }
+                    }
+                }
+            }
+            sleep = self.settle()?;
+        }
+        self.end()
+    }
+
+    /// Whether all that is left to happen is that calls wait for what never comes.
+    fn is_stuck(&self, wake: u64) -> bool {
+        wake > 1_000_000 || (self.shape.jitter && self.now > 10_000)
+    }
+
+    fn end(&mut self) -> Result<(), Violation> {
+        for index in 0..self.calls.len() {
+            if let Status::Waiting(ticket) = self.calls[index].status {
+                if self.calls[index]
+                    .call
+                    .deadline
+                    .is_some_and(|deadline| deadline.as_nanos() < self.now)
+                {
+                    return Err(format!(
+                        "{:?} still waits after its deadline, at {}",
+                        self.calls[index], self.now
+                    ));
+                }
+                self.cancel(index, ticket)?;
+            }
+        }
+        self.settle()?;
+        if !self.scheduler.is_at_rest() {
+            return Err("not at rest after the last call".into());
+        }
+        self.oracle.check_spans()?;
+        self.oracle.check_peaks()?;
+        for limit in self.scheduler.limits_now(at(self.now + 1_000_000)) {
+            let rule = self
+                .oracle
+                .rules()
+                .iter()
+                .find(|rule| rule.name == limit.name);
+            let maximal = matches!(
+                rule,
+                Some(LimitRule {
+                    limit: Limit::Window {
+                        length: Duration::MAX,
+                        ..
+                    },
+                    ..
+                })
+            );
+            if limit.used != 0 && !maximal {
+                return Err(format!("{} is lost in {limit:?}", limit.used));
+            }
+        }
+        Ok(())
+    }
+
+    fn happen(&mut self, event: Event) -> Result<(), Violation> {
+        if std::env::var_os("TIDEGATE_TRACE").is_some() {
+            eprintln!("{}: {event:?}", self.now);
+        }
+        match event {
+            Event::Submit => self.submit()?,
+            Event::Cancel(call) => {
+                if let Status::Waiting(ticket) = self.calls[call].status {
+                    self.cancel(call, ticket)?;
+                }
+            }
+            Event::Reclass(call) => {
+                let class = Class(self.random.below(self.shape.classes) as u32);
+                if let Status::Waiting(ticket) = self.calls[call].status {
+                    if !self.scheduler.reclass(ticket, class) {
+                        return Err(format!(
+                            "call {call} waits and could not be put into {class:?}"
+                        ));
+                    }
+                    self.calls[call].call.class = class;
+                    self.calls[call].reclassed = true;
+                }
+            }
+            Event::Sent(run) => {
+                if let Some(hold) = &self.running[run].hold {
+                    // A clock that steps back stands still for the scheduler.
+                    let back = if self.random.one_in(20) {
+                        self.random.below(self.now + 1)
+                    } else {
+                        0
+                    };
+                    self.scheduler.sent(at(self.now - back), hold);
+                    self.handed = self.handed.max(self.now - back);
+                    self.oracle.sent(run, self.handed);
+                    return Ok(());
+                }
+            }
+            Event::Replied(run) => {
+                if let Some(hold) = &self.running[run].hold {
+                    self.scheduler.replied(at(self.now), hold);
+                    self.handed = self.now;
+                    self.oracle.replied(run, self.now);
+                }
+            }
+            Event::End(run) => self.end_run(run)?,
+            Event::Supply => {
+                self.handed = self.now;
+                let index = self.random.below(LIMITS.len() as u64) as usize;
+                let capacity = self.random.below(6) as u32;
+                let supply = match self.random.below(3) {
+                    0 => Supply::configured(),
+                    1 => Supply::capacity(capacity),
+                    _ => {
+                        let end = self.now + self.random.below(30);
+                        Supply::until(capacity, at(end), self.random.below(4) as u32)
+                    }
+                };
+                let rule = self
+                    .oracle
+                    .rules()
+                    .iter()
+                    .find(|rule| &*rule.name == LIMITS[index].0);
+                let name = rule.map(|rule| rule.name.clone());
+                if self.scheduler.supply(at(self.now), LIMITS[index].0, supply) != name.is_some() {
+                    return Err(format!(
+                        "supply found {:?} where there is {name:?}",
+                        LIMITS[index].0
+                    ));
+                }
+                if let Some(name) = name {
+                    self.oracle.supplied(&name, supply);
+                }
+            }
+            Event::Apply => {
+                self.handed = self.now;
+                self.policy = random_policy(&mut self.random, self.shape, Some(&self.policy));
+                self.scheduler.apply(at(self.now), self.policy.clone());
+                self.oracle
+                    .applied(&self.shape.claims(self.policy.limits()), self.now);
+                self.note_policy();
+            }
+        }
+        Ok(())
+    }
+
+    fn submit(&mut self) -> Result<(), Violation> {
+        self.handed = self.now;
+        let deadline = match self.random.below(6) {
+            0 => Some(at(self.now)),
+            1..4 => Some(at(self.now + self.random.below(60))),
+            _ => None,
+        };
+        let functions = ["list", "create", "other", "more"];
+        let call = Call {
+            function: functions[self.random.below(4) as usize].into(),
+            backend: Backend(self.random.below(2) as u8),
+            class: Class(self.random.below(self.shape.classes) as u32),
+            caller: Caller(self.random.below(self.shape.callers)),
+            cost: Cost::new(if self.random.one_in(3) {
+                self.random.between(1, 5) as u32
+            } else {
+                1
+            })
+            .expect("between 1 and 5"),
+            arrived: at(self.now),
+            deadline,
+        };
+        let id = self.calls.len();
+        let full = !self.scheduler.has_room();
+        let status = match self.scheduler.submit(at(self.now), call.clone(), id) {
+            Ok(ticket) => {
+                self.by_arrival.insert(id as u64, id);
+                if self.random.one_in(6) {
+                    let moment = self.now + self.random.below(40);
+                    self.schedule(moment, Event::Cancel(id));
+                }
+                if self.random.one_in(10) {
+                    let moment = self.now + self.random.below(40);
+                    self.schedule(moment, Event::Reclass(id));
+                }
+                Status::Waiting(ticket)
+            }
+            Err((refusal, payload)) => {
+                if payload != id {
+                    return Err(format!(
+                        "call {id} was refused with the payload of {payload}"
+                    ));
+                }
+                self.check_refused_at_once(&call, &refusal, full)?;
+                Status::Over
+            }
+        };
+        if let (Status::Waiting(_), Some(deadline)) = (&status, call.deadline) {
+            // Departures alone are in the way until after the deadline: it should have been told.
+            for rule in self.oracle.rules().iter().filter(|rule| meets(rule, &call)) {
+                let (used, max) = (
+                    self.oracle.used(rule, deadline.as_nanos()),
+                    self.oracle.max(rule, self.now),
+                );
+                let reserved = self.reserved(rule);
+                let (departed, draw) = (used.saturating_sub(reserved), draw(&rule.limit, &call));
+                if matches!(rule.limit, Limit::Window { .. })
+                    && self.oracle.is_exact()
+                    && max >= draw
+                    && departed + draw > max
+                {
+                    return Err(format!(
+                        "at {}: {call:?} waits in vain for {rule:?}",
+                        self.now
+                    ));
+                }
+            }
+        }
+        self.calls.push(Submitted {
+            call,
+            status,
+            requeued: false,
+            reclassed: false,
+        });
+        Ok(())
+    }
+
+    /// What of a window is drawn and not departed: it counts however late one looks.
+    fn reserved(&self, rule: &LimitRule) -> u64 {
+        match rule.limit {
+            Limit::Outstanding { .. } => 0,
+            Limit::Window {
+                length: Duration::MAX,
+                ..
+            } => self
+                .running
+                .iter()
+                .enumerate()
+                .filter(|(_, running)| {
+                    running.hold.is_some() && meets(rule, &self.calls[running.call].call)
+                })
+                .filter(|&(run, _)| !self.oracle.has_departed(rule, run))
+                .map(|(_, running)| draw(&rule.limit, &self.calls[running.call].call))
+                .sum(),
+            Limit::Window { .. } => self.oracle.used(rule, 1 << 40),
+        }
+    }
+
+    fn check_refused_at_once(
+        &self,
+        call: &Call,
+        refusal: &Refusal,
+        full: bool,
+    ) -> Result<(), Violation> {
+        let wrong = |what: &str| {
+            Err(format!(
+                "at {}: {call:?} was refused, {refusal:?}, but {what}",
+                self.now
+            ))
+        };
+        if refusal.retry_after < Duration::from_millis(1) {
+            return wrong("should not come back at once");
+        }
+        let mut own = self.oracle.rules().iter().filter(|rule| meets(rule, call));
+        match refusal.reason {
+            Reason::QueueFull if !full => wrong("there was room"),
+            Reason::QueueFull => Ok(()),
+            Reason::NeverPossible => {
+                let never =
+                    own.any(|rule| draw(&rule.limit, call) > self.oracle.max(rule, self.now));
+                if never {
+                    Ok(())
+                } else {
+                    wrong("every limit is large enough")
+                }
+            }
+            Reason::DeadlineUnreachable => {
+                let deadline = call
+                    .deadline
+                    .expect("what has no deadline can reach it")
+                    .as_nanos();
+                let closed = own.any(|rule| {
+                    self.oracle.used(rule, deadline) + draw(&rule.limit, call)
+                        > self.oracle.max(rule, self.now)
+                });
+                // Where a reload made the count inexact, it may well be higher than it looks.
+                if closed || !self.oracle.is_exact() {
+                    Ok(())
+                } else {
+                    wrong("its limits open in time")
+                }
+            }
+            Reason::DeadlinePassed | Reason::Draining => wrong("there is no such reason"),
+        }
+    }
+
+    fn cancel(&mut self, call: usize, ticket: Ticket) -> Result<(), Violation> {
+        self.handed = self.now;
+        if self.scheduler.cancel(at(self.now), ticket) != Some(call) {
+            return Err(format!("call {call} waits and could not be cancelled"));
+        }
+        if self.scheduler.cancel(at(self.now), ticket).is_some() {
+            return Err(format!("call {call} was cancelled twice"));
+        }
+        self.calls[call].status = Status::Over;
+        self.by_arrival.remove(&(call as u64));
+        Ok(())
+    }
+
+    fn end_run(&mut self, run: usize) -> Result<(), Violation> {
+        self.handed = self.now;
+        let hold = self.running[run].hold.take().expect("a run ends once");
+        let call = self.running[run].call;
+        let now = at(self.now);
+        match self.random.below(8) {
+            0 => {
+                self.scheduler.give_back(now, hold);
+                self.oracle.ended(run, End::Undrawn(self.now))?;
+                self.calls[call].status = Status::Over;
+            }
+            1 => {
+                self.oracle.ended(run, End::Undrawn(self.now))?;
+                let ticket = self.scheduler.requeue(now, hold, call);
+                self.calls[call].status = Status::Waiting(ticket);
+                self.calls[call].requeued = true;
+                self.by_arrival.insert(call as u64, call);
+            }
+            n => {
+                let outcome =
+                    [Outcome::Served, Outcome::Overloaded, Outcome::Failed][n as usize % 3];
+                self.scheduler
+                    .finish(now, hold, outcome, Cost::new(n as u32));
+                self.oracle.ended(run, End::Finished(self.now))?;
+                self.calls[call].status = Status::Over;
+            }
+        }
+        Ok(())
+    }
+
+    /// Does what the scheduler says until it sleeps; returns until when.
+    fn settle(&mut self) -> Result<Option<u64>, Violation> {
+        self.handed = self.now;
+        loop {
+            // Who is at the door, before the step lets anyone in.
+            let door = self.at_door();
+            let random = &mut self.random;
+            let step = self.scheduler.next(at(self.now), &mut || random.next());
+            if std::env::var_os("TIDEGATE_TRACE").is_some() {
+                eprintln!("{}: {step:?}", self.now);
+            }
+            match step {
+                Step::Run {
+                    payload,
+                    hold,
+                    waited,
+                } => {
+                    if !self.shape.jitter && waited.postponed > 0 {
+                        return Err(format!("call {payload} was set aside"));
+                    }
+                    self.run(payload, hold)?;
+                }
+                Step::Expired { payload, refusal } => self.expire(payload, &refusal, &door)?,
+                Step::SleepUntil(moment) => {
+                    self.check_asleep(Some(moment.as_nanos()))?;
+                    return Ok(Some(moment.as_nanos()));
+                }
+                Step::Idle => {
+                    self.check_asleep(None)?;
+                    return Ok(None);
+                }
+            }
+        }
+    }
+
+    fn run(&mut self, id: usize, hold: Hold) -> Result<(), Violation> {
+        let call = self.calls[id].call.clone();
+        if !matches!(self.calls[id].status, Status::Waiting(_)) {
+            return Err(format!("call {id} runs and is {:?}", self.calls[id].status));
+        }
+        if call
+            .deadline
+            .is_some_and(|deadline| deadline.as_nanos() < self.now)
+        {
+            return Err(format!("at {}: {call:?} runs after its deadline", self.now));
+        }
+        if !self.shape.jitter {
+            // Among calls of one caller and class that meet the same limits, the first goes first.
+            for (_, &earlier) in self.by_arrival.range(..id as u64) {
+                let other = &self.calls[earlier];
+                let alike = other.call.caller == call.caller
+                    && other.call.class == call.class
+                    && other.call.function == call.function
+                    && other.call.backend == call.backend;
+                if alike && !other.reclassed && !self.calls[id].reclassed {
+                    return Err(format!("call {id} overtook call {earlier}"));
+                }
+            }
+        }
+        self.by_arrival.remove(&(id as u64));
+        self.calls[id].status = Status::Running;
+        let run = self.oracle.ran(&call, self.now)?;
+        let departs = self.now + self.random.below(4);
+        let replies = departs + self.random.below(8);
+        let ends = replies + self.random.below(8);
+        self.running.push(Running {
+            call: id,
+            hold: Some(hold),
+        });
+        if !self.random.one_in(8) {
+            self.schedule(departs, Event::Sent(run));
+            if !self.random.one_in(8) {
+                self.schedule(replies, Event::Replied(run));
+            }
+        }
+        self.schedule(ends, Event::End(run));
+        Ok(())
+    }
+
+    fn expire(
+        &mut self,
+        id: usize,
+        refusal: &Refusal,
+        door: &BTreeSet<usize>,
+    ) -> Result<(), Violation> {
+        let call = &self.calls[id].call;
+        let wrong = |what: &str| {
+            Err(format!(
+                "at {}: call {id}, {call:?}, {refusal:?}: {what}",
+                self.now
+            ))
+        };
+        if !matches!(self.calls[id].status, Status::Waiting(_)) {
+            return wrong("does not wait");
+        }
+        if refusal.retry_after < Duration::from_millis(1) {
+            return wrong("should not come back at once");
+        }
+        match refusal.reason {
+            Reason::DeadlinePassed => {
+                let Some(deadline) = call.deadline.map(Timestamp::as_nanos) else {
+                    return wrong("has no deadline");
+                };
+                if deadline > self.now {
+                    return wrong("was expired early");
+                }
+                if deadline < self.now && !self.calls[id].requeued {
+                    return wrong("was expired late");
+                }
+                if deadline == self.now && !self.shape.jitter && !door.contains(&id) {
+                    self.check_barred(id, self.now, door)?;
+                }
+            }
+            Reason::NeverPossible => {
+                let mut own = self.oracle.rules().iter().filter(|rule| meets(rule, call));
+                if own.all(|rule| draw(&rule.limit, call) <= self.oracle.max(rule, self.now)) {
+                    return wrong("every limit is large enough");
+                }
+            }
+            Reason::QueueFull | Reason::DeadlineUnreachable | Reason::Draining => {
+                return wrong("is no reason to stop waiting");
+            }
+        }
+        self.calls[id].status = Status::Over;
+        self.by_arrival.remove(&(id as u64));
+        Ok(())
+    }
+
+    /// Calls at the door: those that came last.
+    fn at_door(&self) -> BTreeSet<usize> {
+        self.by_arrival
+            .values()
+            .rev()
+            .take(self.scheduler.at_door())
+            .copied()
+            .collect()
+    }
+
+    /// If the limits of a waiting call have room for it, then a call whose turn it is before it
+    /// must be waiting at one of them.
+    fn check_barred(&self, id: usize, now: u64, door: &BTreeSet<usize>) -> Result<(), Violation> {
+        let call = &self.calls[id].call;
+        if !self.oracle.is_exact() || !self.oracle.could_run(call, now) {
+            return Ok(());
+        }
+        let one_flow = self.shape.classes == 1 && self.shape.callers == 1;
+        let barred = self
+            .by_arrival
+            .values()
+            .filter(|&&other| other != id && !door.contains(&other))
+            .any(|&other| {
+                let earlier = !one_flow || other < id;
+                let rules = self.oracle.rules().iter();
+                let mut shared =
+                    rules.filter(|rule| meets(rule, call) && meets(rule, &self.calls[other].call));
+                earlier
+                    && shared.any(|rule| !self.oracle.has_room(rule, &self.calls[other].call, now))
+            });
+        if barred {
+            Ok(())
+        } else {
+            Err(format!(
+                "at {now} call {id}, {call:?}, could run and does not: {:?}",
+                self.oracle.rules()
+            ))
+        }
+    }
+
+    fn check_asleep(&self, wake: Option<u64>) -> Result<(), Violation> {
+        self.scheduler.audit();
+        if wake.is_some_and(|wake| wake <= self.now) {
+            return Err(format!(
+                "at {} the scheduler would sleep until {wake:?}",
+                self.now
+            ));
+        }
+        let waiting = self.scheduler.waiting() + self.scheduler.at_door();
+        if waiting != self.by_arrival.len() {
+            return Err(format!("{waiting} wait, {} should", self.by_arrival.len()));
+        }
+        let held = self.running.iter().filter(|run| run.hold.is_some()).count();
+        if self.scheduler.in_flight() != held {
+            return Err(format!(
+                "{} are in flight, {held} should",
+                self.scheduler.in_flight()
+            ));
+        }
+        for (limit, rule) in self
+            .scheduler
+            .limits_now(at(self.now))
+            .iter()
+            .zip(self.oracle.rules())
+        {
+            let used = self.oracle.used(rule, self.now);
+            if limit.used < used || (self.oracle.is_exact() && limit.used != used) {
+                return Err(format!(
+                    "at {}: {used} of {rule:?} are in use, not {limit:?}",
+                    self.now
+                ));
+            }
+        }
+        let wake = wake.unwrap_or(u64::MAX);
+        let door = self.at_door();
+        for &id in self.by_arrival.values() {
+            let call = &self.calls[id].call;
+            if call
+                .deadline
+                .is_some_and(|deadline| deadline.as_nanos() < wake)
+            {
+                return Err(format!(
+                    "call {id} has its deadline before {wake}: {call:?}"
+                ));
+            }
+            if door.contains(&id) {
+                continue;
+            }
+            match self.policy.postpone() {
+                Postpone::Jitter { .. } => {
+                    if at(wake) > at(self.now) + self.longest_aside {
+                        return Err(format!(
+                            "call {id} is aside for longer than {:?}",
+                            self.longest_aside
+                        ));
+                    }
+                }
+                Postpone::InTurn => {
+                    self.check_barred(id, self.now, &door)?;
+                    let openings = self
+                        .oracle
+                        .openings(call, self.now)
+                        .into_iter()
+                        .chain(self.oracle.expiries());
+                    for moment in openings.filter(|&moment| moment > self.now && moment < wake) {
+                        self.check_barred(id, moment, &door)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn check_laws(shape: impl Fn(&mut Random) -> Shape) {
+    let violations = count_violations(seeds(), |seed| World::new(seed, &shape).live());
+    assert_eq!(violations, 0, "the first one is printed above");
+}
+
+#[test]
+fn one_flow_in_turn_keeps_every_law_and_its_order() {
+    check_laws(|random| Shape {
+        classes: 1,
+        callers: 1,
+        calls: 40,
+        reloads: random.one_in(3),
+        jitter: false,
+        fixed_as_sliding: false,
+    });
+}
+
+#[test]
+fn many_flows_in_turn_keep_every_law() {
+    check_laws(|random| Shape {
+        classes: random.between(1, 3),
+        callers: random.between(1, 4),
+        calls: 40,
+        reloads: random.one_in(3),
+        jitter: false,
+        fixed_as_sliding: false,
+    });
+}
+
+#[test]
+fn calls_set_aside_keep_every_law_but_order() {
+    check_laws(|random| Shape {
+        classes: random.between(1, 2),
+        callers: random.between(1, 3),
+        calls: 30,
+        reloads: random.one_in(3),
+        jitter: true,
+        fixed_as_sliding: false,
+    });
+}
+
+#[test]
+fn the_oracle_catches_a_scheduler_whose_windows_are_fixed() {
+    let shape = Shape {
+        classes: 1,
+        callers: 1,
+        calls: 40,
+        reloads: false,
+        jitter: false,
+        fixed_as_sliding: true,
+    };
+    let caught = count_violations(0..200, |seed| World::new(seed, |_| shape).live());
+    assert!(
+        caught >= 20,
+        "{caught} of 200 runs with fixed windows were caught"
+    );
+}
+
+/// When a small limiter of its own, not ours, draws what it has found free.
+#[derive(Clone, Copy)]
+enum Model {
+    /// At once, from a sliding window: as it should be.
+    Exact,
+    /// At once, from an aligned window.
+    Fixed,
+    /// Some time after it looked.
+    CheckThenAct,
+}
+
+/// Lets random arrivals through the model and has the oracle look at what departed and what
+/// was in flight.
+fn model(seed: u64, model: Model) -> Result<(), Violation> {
+    const MAX: u32 = 3;
+    const LENGTH: u64 = 10;
+    const TAKES: u64 = 5;
+    let limit = Limit::Window {
+        max: MAX,
+        length: nanos(LENGTH),
+        guard: Duration::ZERO,
+        shape: WindowShape::Sliding,
+        stamp: WindowStamp::Sent,
+    };
+    let mut oracle = Oracle::new(&[
+        LimitRule {
+            name: "window".into(),
+            scope: Scope::Every,
+            limit,
+        },
+        LimitRule {
+            name: "outstanding".into(),
+            scope: Scope::Every,
+            limit: Limit::Outstanding { max: MAX },
+        },
+    ]);
+    let mut random = Random(seed);
+    let mut arrivals: Vec<u64> = (0..60).map(|_| random.below(100)).collect();
+    arrivals.sort_unstable();
+    let mut drawn: Vec<u64> = Vec::new();
+    for now in arrivals {
+        let counts = |at: u64| match model {
+            Model::Fixed => at / LENGTH == now / LENGTH,
+            Model::Exact | Model::CheckThenAct => at <= now && now - at < LENGTH,
+        };
+        if drawn.iter().filter(|&&at| counts(at)).count() >= MAX as usize {
+            continue;
+        }
+        let departs = match model {
+            Model::Exact | Model::Fixed => now,
+            Model::CheckThenAct => now + random.below(3),
+        };
+        drawn.push(departs);
+        let call = Call {
+            function: "f".into(),
+            backend: Backend(0),
+            class: Class(0),
+            caller: Caller::ANONYMOUS,
+            cost: Cost::ONE,
+            arrived: at(now),
+            deadline: None,
+        };
+        let run = oracle.ran_unasked(&call, departs);
+        oracle.sent(run, departs);
+        oracle.ended(run, End::Finished(departs + TAKES))?;
+    }
+    oracle.check_spans()?;
+    oracle.check_peaks()
+}
+
+#[test]
+fn the_oracle_catches_a_fixed_window_and_a_check_then_act_but_not_an_exact_limiter() {
+    let caught = |kind| count_violations(0..500, |seed| model(seed, kind));
+    assert_eq!(caught(Model::Exact), 0);
+    assert!(caught(Model::Fixed) >= 250);
+    assert!(caught(Model::CheckThenAct) >= 250);
+}

@@ -1,0 +1,442 @@
+//! Recounts everything from the full history, by brute force, and says which promise is broken.
+//!
+//! It shares no code with the limiters: it keeps every call that was ever let through and
+//! counts again, each time, which of them a limit still has to count.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_limits::{Call, Limit, LimitRule, Scope, Supply, Timestamp, WindowShape, WindowStamp};
+
+/// What is wrong, as a sentence.
+pub(crate) type Violation = String;
+
+/// One run of one call, from being let through to its end.
+#[derive(Clone, Debug)]
+pub(crate) struct Run {
+    pub(crate) call: Call,
+    began: u64,
+    pub(crate) sent: Option<u64>,
+    pub(crate) replied: Option<u64>,
+    pub(crate) end: Option<End>,
+    /// Limits that need not remember it: a reload made them forget.
+    forgotten_by: BTreeSet<Arc<str>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    Finished(u64),
+    Undrawn(u64),
+}
+
+/// The history so far, and the rules in force.
+#[derive(Debug)]
+pub(crate) struct Oracle {
+    rules: Vec<LimitRule>,
+    supplies: BTreeMap<Arc<str>, Supply>,
+    runs: Vec<Run>,
+    /// Limits of which the exact count is not known after a reload; the count here is a lower
+    /// bound for them.
+    inexact: BTreeSet<Arc<str>>,
+    /// Limits that had the same rule but for the maximum throughout, and the largest maximum
+    /// ever in force.
+    constant: BTreeMap<Arc<str>, (LimitRule, u64)>,
+}
+
+impl Oracle {
+    pub(crate) fn new(rules: &[LimitRule]) -> Self {
+        let constant = rules
+            .iter()
+            .map(|rule| {
+                (
+                    rule.name.clone(),
+                    (rule.clone(), u64::from(rule.limit.max())),
+                )
+            })
+            .collect();
+        Self {
+            rules: rules.to_vec(),
+            supplies: BTreeMap::new(),
+            runs: Vec::new(),
+            inexact: BTreeSet::new(),
+            constant,
+        }
+    }
+
+    pub(crate) fn rules(&self) -> &[LimitRule] {
+        &self.rules
+    }
+
+    pub(crate) fn is_exact(&self) -> bool {
+        self.inexact.is_empty()
+    }
+
+    pub(crate) fn max(&self, rule: &LimitRule, now: u64) -> u64 {
+        match self.supplies.get(&rule.name) {
+            None | Some(Supply::Configured) => u64::from(rule.limit.max()),
+            Some(&Supply::Capacity {
+                capacity,
+                expires_at,
+                then,
+            }) => {
+                let expired = expires_at.is_some_and(|end| now >= end.as_nanos());
+                u64::from(if expired { then } else { capacity })
+            }
+        }
+    }
+
+    /// Drawn and not back, recounted.
+    pub(crate) fn used(&self, rule: &LimitRule, now: u64) -> u64 {
+        let counted = |run: &&Run| meets(rule, &run.call) && !run.forgotten_by.contains(&rule.name);
+        self.runs
+            .iter()
+            .filter(counted)
+            .map(|run| draw_now(&rule.limit, run, now))
+            .sum()
+    }
+
+    /// Whether each limit of the call has room for it.
+    pub(crate) fn could_run(&self, call: &Call, now: u64) -> bool {
+        self.rules
+            .iter()
+            .filter(|rule| meets(rule, call))
+            .all(|rule| self.has_room(rule, call, now))
+    }
+
+    pub(crate) fn has_room(&self, rule: &LimitRule, call: &Call, now: u64) -> bool {
+        self.used(rule, now) + draw(&rule.limit, call) <= self.max(rule, now)
+    }
+
+    /// A call was let through.
+    pub(crate) fn ran(&mut self, call: &Call, now: u64) -> Result<usize, Violation> {
+        for rule in self.rules.iter().filter(|rule| meets(rule, call)) {
+            if !self.has_room(rule, call, now) {
+                return Err(format!(
+                    "at {now}: {call:?} was let through with {} of {} in use: {rule:?}",
+                    self.used(rule, now),
+                    self.max(rule, now),
+                ));
+            }
+        }
+        Ok(self.ran_unasked(call, now))
+    }
+
+    /// A call was let through, and nobody asked us: only spans and peaks are checked, later.
+    pub(crate) fn ran_unasked(&mut self, call: &Call, now: u64) -> usize {
+        let forgotten_by = BTreeSet::new();
+        self.runs.push(Run {
+            call: call.clone(),
+            began: now,
+            sent: None,
+            replied: None,
+            end: None,
+            forgotten_by,
+        });
+        self.runs.len() - 1
+    }
+
+    pub(crate) fn sent(&mut self, run: usize, now: u64) {
+        self.runs[run].sent.get_or_insert(now);
+    }
+
+    pub(crate) fn replied(&mut self, run: usize, now: u64) {
+        self.runs[run].replied.get_or_insert(now);
+    }
+
+    pub(crate) fn ended(&mut self, run: usize, end: End) -> Result<(), Violation> {
+        match self.runs[run].end.replace(end) {
+            None => Ok(()),
+            Some(before) => Err(format!("run {run} ended twice: {before:?}, then {end:?}")),
+        }
+    }
+
+    pub(crate) fn supplied(&mut self, limit: &Arc<str>, supply: Supply) {
+        self.supplies.insert(limit.clone(), supply);
+        if let Supply::Capacity { capacity, then, .. } = supply
+            && let Some((_, largest)) = self.constant.get_mut(limit)
+        {
+            *largest = (*largest).max(u64::from(capacity)).max(u64::from(then));
+        }
+    }
+
+    /// Moments at which a supply runs out.
+    pub(crate) fn expiries(&self) -> impl Iterator<Item = u64> {
+        self.supplies.values().filter_map(|supply| match supply {
+            Supply::Configured => None,
+            Supply::Capacity { expires_at, .. } => expires_at.map(Timestamp::as_nanos),
+        })
+    }
+
+    /// Another policy is in force.
+    pub(crate) fn applied(&mut self, rules: &[LimitRule], now: u64) {
+        let old = std::mem::replace(&mut self.rules, rules.to_vec());
+        for rule in rules {
+            let before = old.iter().find(|before| before.name == rule.name);
+            match before.map(|before| (&before.limit, &rule.limit)) {
+                Some((Limit::Outstanding { .. }, Limit::Outstanding { .. })) => {}
+                Some((&Limit::Window { stamp: from, .. }, &Limit::Window { stamp: to, .. })) => {
+                    let limit = &before.expect("there was one").limit;
+                    if is_no_longer(&rule.limit, limit) && from == to {
+                        continue;
+                    }
+                    self.inexact.insert(rule.name.clone());
+                    for run in &mut self.runs {
+                        let over = run.end.is_some() || run.replied.is_some();
+                        let freed =
+                            departed(from, run).is_some_and(|at| !still_counts(limit, at, now));
+                        if freed || (from != to && over) {
+                            run.forgotten_by.insert(rule.name.clone());
+                        }
+                    }
+                }
+                None | Some(_) => {
+                    self.supplies.remove(&rule.name);
+                    for run in self.runs.iter_mut() {
+                        if run.end.is_some() {
+                            run.forgotten_by.insert(rule.name.clone());
+                        } else {
+                            run.forgotten_by.remove(&rule.name);
+                        }
+                    }
+                }
+            }
+        }
+        self.supplies
+            .retain(|name, _| rules.iter().any(|rule| rule.name == *name));
+        let same = |a: &LimitRule, b: &LimitRule| {
+            a.scope == b.scope && with_max(&a.limit, 0) == with_max(&b.limit, 0)
+        };
+        self.constant.retain(|name, (constant, largest)| {
+            let Some(rule) = rules.iter().find(|rule| rule.name == *name) else {
+                return false;
+            };
+            *largest = (*largest).max(u64::from(rule.limit.max()));
+            same(rule, constant)
+        });
+    }
+
+    /// Moments after `now` at which a departure stops counting, for limits that the call meets.
+    pub(crate) fn openings(&self, call: &Call, now: u64) -> Vec<u64> {
+        let mut openings = Vec::new();
+        for rule in self.rules.iter().filter(|rule| meets(rule, call)) {
+            let Limit::Window { stamp, .. } = rule.limit else {
+                continue;
+            };
+            let departures = self.runs.iter().filter(|run| meets(rule, &run.call));
+            let freeing = departures.filter_map(|run| frees_at(&rule.limit, departed(stamp, run)?));
+            openings.extend(freeing.filter(|&moment| moment > now));
+        }
+        openings
+    }
+
+    /// Every moment at which a call began, for every limit that stayed what it was: at most the
+    /// largest maximum is in flight.
+    pub(crate) fn check_peaks(&self) -> Result<(), Violation> {
+        for (rule, largest) in self.constant.values() {
+            if !matches!(rule.limit, Limit::Outstanding { .. }) {
+                continue;
+            }
+            let runs: Vec<&Run> = self
+                .runs
+                .iter()
+                .filter(|run| meets(rule, &run.call))
+                .collect();
+            // Calls may begin and end within one moment, so only those that outlast it count.
+            let in_flight = |run: &Run, moment: u64| {
+                run.began <= moment
+                    && match run.end {
+                        Some(End::Finished(end) | End::Undrawn(end)) => end > moment,
+                        None => true,
+                    }
+            };
+            for moment in runs.iter().map(|run| run.began) {
+                let peak = runs.iter().filter(|run| in_flight(run, moment)).count() as u64;
+                if peak > *largest {
+                    return Err(format!(
+                        "{peak} of {largest} were in flight at {moment}: {rule:?}"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Every span of every limit that stayed what it was: at most the largest maximum departs.
+    pub(crate) fn check_spans(&self) -> Result<(), Violation> {
+        for (rule, largest) in self.constant.values() {
+            let Limit::Window {
+                length,
+                shape,
+                stamp,
+                ..
+            } = rule.limit
+            else {
+                continue;
+            };
+            let length = u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
+            let runs = self.runs.iter().filter(|run| meets(rule, &run.call));
+            let departures: Vec<(u64, u64)> = runs
+                .filter_map(|run| Some((departed(stamp, run)?, u64::from(run.call.cost.get()))))
+                .collect();
+            for &(start, _) in &departures {
+                // The densest spans begin with a departure.
+                let inside = |at: u64| match shape {
+                    WindowShape::Sliding => at >= start && at - start < length,
+                    WindowShape::Fixed { phase } => {
+                        length > 0 && aligned(at, phase, length) == aligned(start, phase, length)
+                    }
+                };
+                let cost: u64 = departures
+                    .iter()
+                    .filter(|(at, _)| inside(*at))
+                    .map(|(_, cost)| cost)
+                    .sum();
+                if cost > *largest {
+                    return Err(format!(
+                        "{cost} of {largest} departed within {length} from {start}: {rule:?}"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether the rule is for this call.
+pub(crate) fn meets(rule: &LimitRule, call: &Call) -> bool {
+    match &rule.scope {
+        Scope::Every => true,
+        Scope::Function(function) => *function == call.function,
+        Scope::Backend(backend) => *backend == call.backend,
+    }
+}
+
+/// How much of the limit the call draws.
+pub(crate) fn draw(limit: &Limit, call: &Call) -> u64 {
+    match limit {
+        Limit::Outstanding { .. } => 1,
+        Limit::Window { .. } => u64::from(call.cost.get()),
+    }
+}
+
+fn draw_now(limit: &Limit, run: &Run, now: u64) -> u64 {
+    match *limit {
+        Limit::Outstanding { .. } => u64::from(run.end.is_none()),
+        Limit::Window { stamp, .. } => match departed(stamp, run) {
+            Some(at) if still_counts(limit, at, now) => draw(limit, &run.call),
+            None if run.end.is_none() => draw(limit, &run.call),
+            Some(_) | None => 0,
+        },
+    }
+}
+
+fn departed(stamp: WindowStamp, run: &Run) -> Option<u64> {
+    let told = match stamp {
+        WindowStamp::Sent => run.sent,
+        WindowStamp::Replied => run.replied,
+    };
+    told.or(match run.end {
+        Some(End::Finished(at)) => Some(at),
+        Some(End::Undrawn(_)) | None => None,
+    })
+}
+
+fn still_counts(limit: &Limit, at: u64, now: u64) -> bool {
+    match *limit {
+        Limit::Outstanding { .. } => false,
+        Limit::Window {
+            length,
+            guard,
+            shape: WindowShape::Sliding,
+            ..
+        } => Duration::from_nanos(now - at) < length.saturating_add(guard),
+        Limit::Window {
+            length,
+            shape: WindowShape::Fixed { phase },
+            ..
+        } => {
+            let length = u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
+            length > 0 && aligned(at, phase, length) == aligned(now, phase, length)
+        }
+    }
+}
+
+fn frees_at(limit: &Limit, at: u64) -> Option<u64> {
+    match *limit {
+        Limit::Outstanding { .. } => None,
+        Limit::Window {
+            length,
+            guard,
+            shape: WindowShape::Sliding,
+            ..
+        } => u64::try_from(length.saturating_add(guard).as_nanos())
+            .ok()?
+            .checked_add(at),
+        Limit::Window {
+            length,
+            shape: WindowShape::Fixed { phase },
+            ..
+        } => {
+            let length = u64::try_from(length.as_nanos())
+                .ok()
+                .filter(|&length| length > 0)?;
+            let next = (aligned(at, phase, length) + 1) * u128::from(length) - phase.as_nanos();
+            u64::try_from(next).ok()
+        }
+    }
+}
+
+fn aligned(at: u64, phase: Duration, length: u64) -> u128 {
+    (u128::from(at) + phase.as_nanos()) / u128::from(length)
+}
+
+/// Whether nothing counts longer under `new` than under `old`.
+fn is_no_longer(new: &Limit, old: &Limit) -> bool {
+    match (new, old) {
+        (
+            Limit::Window {
+                length: new,
+                guard: new_guard,
+                shape: WindowShape::Sliding,
+                ..
+            },
+            Limit::Window {
+                length: old,
+                guard: old_guard,
+                shape: WindowShape::Sliding,
+                ..
+            },
+        ) => new.saturating_add(*new_guard) <= old.saturating_add(*old_guard),
+        _ => with_max(new, 0) == with_max(old, 0),
+    }
+}
+
+fn with_max(limit: &Limit, max: u32) -> Limit {
+    match *limit {
+        Limit::Outstanding { .. } => Limit::Outstanding { max },
+        Limit::Window {
+            length,
+            guard,
+            shape,
+            stamp,
+            ..
+        } => Limit::Window {
+            max,
+            length,
+            guard,
+            shape,
+            stamp,
+        },
+    }
+}
+
+impl Oracle {
+    /// Whether a run has departed, as this limit counts it.
+    pub(crate) fn has_departed(&self, rule: &LimitRule, run: usize) -> bool {
+        match rule.limit {
+            Limit::Outstanding { .. } => false,
+            Limit::Window { stamp, .. } => departed(stamp, &self.runs[run]).is_some(),
+        }
+    }
+}
