@@ -125,8 +125,35 @@ impl fmt::Debug for Reply {
     }
 }
 
-/// Why a streamed body ended early.
-pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
+/// Why a body ended early.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct BodyError(Box<dyn std::error::Error + Send + Sync>);
+
+impl BodyError {
+    /// For this reason.
+    pub fn new(reason: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self(reason.into())
+    }
+}
+
+impl From<&'static str> for BodyError {
+    fn from(reason: &'static str) -> Self {
+        Self::new(reason)
+    }
+}
+
+impl From<hyper::Error> for BodyError {
+    fn from(error: hyper::Error) -> Self {
+        Self::new(error)
+    }
+}
+
+impl From<std::io::Error> for BodyError {
+    fn from(error: std::io::Error) -> Self {
+        Self::new(error)
+    }
+}
 
 /// A body as it comes.
 pub type ByteStream = UnsyncBoxBody<Bytes, BodyError>;

@@ -26,14 +26,11 @@ enum Command {
     Serve(ConfigFile),
     /// Read the config; print every mistake, or the limits in force. Exit 0 good, 1 bad
     Check(ConfigFile),
-    /// See it work: a fragile backend, a storm of calls, with and without Tidegate
-    Demo(tools::demo::Arguments),
+
     /// Run a stand-in z/VM SDK server that falls over when too much arrives
-    Backend(tools::backend::Arguments),
-    /// Put load on a proxy or a backend, and measure
-    Bench(tools::bench::Arguments),
-    /// Run scenario files through the scheduler in virtual time
-    Simulate(tools::simulate::Arguments),
+    Backend(tools::backend::Options),
+
+
 }
 
 #[derive(Debug, clap::Args)]
@@ -51,9 +48,11 @@ pub fn main() -> ExitCode {
     match cli.command {
         Command::Serve(file) => tools::serve::run(&file.config, graphical),
         Command::Check(file) => tools::check::run(&file.config, graphical),
-        Command::Demo(arguments) => tools::demo::run(arguments),
-        Command::Backend(arguments) => tools::backend::run_command(arguments),
-        Command::Bench(arguments) => tools::bench::run_command(arguments),
-        Command::Simulate(arguments) => tools::simulate::run(&arguments),
+        Command::Backend(arguments) => tools::backend::main(arguments).unwrap_or_else(failed),
     }
+}
+
+fn failed(error: std::io::Error) -> ExitCode {
+    eprintln!("tidegate: {error}");
+    ExitCode::FAILURE
 }

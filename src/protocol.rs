@@ -83,7 +83,16 @@ pub struct Conversation<S> {
 }
 
 /// Serves one connection to its end.
-pub async fn converse<S: Serve>(accepted: Accepted, conversation: Conversation<S>) {
+// Not an `async fn`, so that its being `Send` is settled here, for any `Serve`.
+#[expect(clippy::manual_async_fn, reason = "the bound is the point")]
+pub fn converse<S: Serve>(
+    accepted: Accepted,
+    conversation: Conversation<S>,
+) -> impl Future<Output = ()> + Send {
+    async move { converse_to_the_end(accepted, conversation).await }
+}
+
+async fn converse_to_the_end<S: Serve>(accepted: Accepted, conversation: Conversation<S>) {
     if accepted.protocol == Protocol::Tcp {
         return tcp::serve(accepted, &conversation).await;
     }

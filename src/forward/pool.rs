@@ -288,10 +288,6 @@ impl SentBody {
         self
     }
 
-    pub(super) fn taken(&self) -> u64 {
-        self.taken
-    }
-
     fn mark(&self) {
         if self.read.is_empty() && self.rest.is_none() {
             self.signals.body_taken.store(true, Ordering::Relaxed);

@@ -18,10 +18,8 @@ use http_body::Body;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::server::conn::http1::Builder;
+use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use hyper_util::service::TowerToHyperService;
-use tower::ServiceBuilder;
-use tower_http::catch_panic::CatchPanicLayer;
 
 use self::body::PacedBody;
 use self::client::{ClientIo, Phases};
@@ -63,18 +61,16 @@ pub(super) async fn serve<S: Serve>(
         origin,
         phases,
     });
-    let service = ServiceBuilder::new()
-        .layer(CatchPanicLayer::custom(panicked))
-        .service_fn(move |request: Request<Incoming>| {
-            let client = Arc::clone(&client);
-            async move { Ok::<_, Infallible>(client.handle(request).await) }
-        });
+    let service = service_fn(move |request: Request<Incoming>| {
+        let client = Arc::clone(&client);
+        async move { Ok::<_, Infallible>(client.handle(request).await) }
+    });
     let connection = Builder::new()
         .half_close(false)
         .header_read_timeout(None)
         .max_headers(HEADERS)
         .max_buf_size(HEAD_BYTES)
-        .serve_connection(TokioIo::new(io), TowerToHyperService::new(service));
+        .serve_connection(TokioIo::new(io), service);
     let mut connection = std::pin::pin!(connection);
     // How a connection ends is the client's business; every call in it has its own record.
     let _ = tokio::select! {
@@ -141,7 +137,7 @@ impl<S: Serve> Client<S> {
                 // backend has; the classifier does not choose by size.
                 let parsed = array_call::parse(bytes, settings.max_request_bytes);
                 Some(parsed.map_err(|why| match why {
-                    array_call::Malformed::TooLarge => {
+                    array_call::Malformed::TooLarge { .. } => {
                         super::zvm_socket::too_large(settings.max_request_bytes)
                     }
                     why => Refusal::new(Reason::BadRequest, why.to_string()),
@@ -220,7 +216,7 @@ async fn read_body(mut body: Incoming, settings: &Settings) -> Result<RequestBod
                 frames.push(bytes);
             }
             if total > max {
-                return Ok((frames, false));
+                return Ok::<_, Refusal>((frames, false));
             }
         }
         Ok((frames, true))
@@ -289,7 +285,7 @@ fn refused(refusal: &Refusal) -> Response<ReplyBody> {
     if let Some(after) = refusal.retry_after {
         response.headers_mut().insert(
             header::RETRY_AFTER,
-            HeaderValue::from(dialect::whole_seconds(after)),
+            HeaderValue::from(dialect::retry_after_seconds(after)),
         );
     }
     response
@@ -304,12 +300,4 @@ fn json(status: StatusCode, body: ReplyBody) -> Response<ReplyBody> {
 
 fn whole(bytes: Bytes) -> ReplyBody {
     ReplyBody::new(WholeBody(Some(bytes)))
-}
-
-/// What a client hears of our own bug: the slot has been given back by then.
-fn panicked(_: Box<dyn std::any::Any + Send>) -> Response<ReplyBody> {
-    refused(&Refusal::new(
-        Reason::Internal,
-        "a mistake in the proxy; its log says more",
-    ))
 }

@@ -102,7 +102,7 @@ async fn read_request(stream: &TcpStream, first: Vec<u8>, settings: &Settings) -
     }
     match array_call::parse(&bytes[..end], settings.max_request_bytes) {
         Ok(call) => Read::Request(call),
-        Err(array_call::Malformed::TooLarge) => {
+        Err(array_call::Malformed::TooLarge { .. }) => {
             Read::Refused(too_large(settings.max_request_bytes))
         }
         Err(why) => Read::Refused(bad(&why)),

@@ -4,7 +4,6 @@ use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
-use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{error, info};
 
@@ -26,7 +25,9 @@ pub fn run(path: &Path, graphical: bool) -> ExitCode {
     for warning in warnings.iter() {
         tracing::warn!("{}", warnings.plain(warning));
     }
-    let runtime = match runtime(config.threads) {
+    // One data-plane thread is the default: it keeps strict order and has nobody to contend
+    // with. (docs/benchmarks.md compares it with two.)
+    let runtime = match super::runtime(config.threads) {
         Ok(runtime) => runtime,
         Err(error) => return fail(&format!("tidegate: cannot start threads: {error}")),
     };
@@ -54,22 +55,6 @@ pub fn run(path: &Path, graphical: bool) -> ExitCode {
 fn fail(message: &str) -> ExitCode {
     eprintln!("{}", message.trim_end());
     ExitCode::FAILURE
-}
-
-/// One data-plane thread is the default: it keeps strict order and has nobody to contend
-/// with. (docs/benchmarks.md compares it with two.)
-///
-/// # Errors
-/// If the system gives no thread.
-pub fn runtime(threads: usize) -> io::Result<Runtime> {
-    if threads == 1 {
-        Builder::new_current_thread().enable_all().build()
-    } else {
-        Builder::new_multi_thread()
-            .worker_threads(threads)
-            .enable_all()
-            .build()
-    }
 }
 
 struct Signals {
@@ -116,7 +101,7 @@ async fn until_told(app: App, mut signals: Signals, path: &Path) -> bool {
 fn reload(app: &App, path: &Path) {
     let checked = match config::load(path) {
         Ok(checked) => checked,
-        Err(LoadError::Problems(problems)) => {
+        Err(LoadError::Wrong(problems)) => {
             for problem in problems.iter() {
                 error!("{}", problems.plain(problem));
             }
