@@ -1,1 +1,3 @@
-//! tools.
+//! The commands other than `serve`.
+
+pub mod check;

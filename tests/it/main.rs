@@ -1,1 +1,2 @@
 //! Every test of the app, in one binary.
+mod config;
