@@ -1,6 +1,41 @@
 //! Reads config.toml into the settings of every stage.
+//!
+//! The way is: `syntax` makes a tree of the file in which every value knows its line, and
+//! the environment is laid over it (`tree`); `raw` takes every option out, by name and
+//! kind (`reader`, `value`, `text`, `per_window`); `check` compares them with one
+//! another. Nothing stops at the first mistake: all of them are told at once (`problem`),
+//! and only a config without one becomes a [`Config`].
 
+mod check;
+mod effective;
+mod nearest;
+mod per_window;
+mod problem;
+mod raw;
+mod reader;
+mod settings;
+mod syntax;
+mod text;
+mod tree;
+mod value;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+pub use effective::effective;
+pub use problem::{Place, Problem, Problems, Severity};
+
+use reader::{At, Notes, Section};
+use value::Mistake;
+
+/// Where the config is looked for.
+pub const DEFAULT_PATH: &str = "/etc/tidegate/config.toml";
+
+/// Largest config that is read.   bytes
+const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Everything that the config decides, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,4 +58,148 @@ pub struct Config {
     pub admin: crate::admin::Settings,
     /// Settings of logs.
     pub telemetry: crate::telemetry::Settings,
+}
+
+/// A config without an error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checked {
+    /// The settings.
+    pub config: Config,
+    /// What works and was probably not meant.
+    pub warnings: Problems,
+}
+
+/// Why a config could not be loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The file can't be read.
+    #[error("cannot read {path}")]
+    Unreadable {
+        /// Its path.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        cause: io::Error,
+    },
+    /// It was read, and has mistakes.
+    #[error(transparent)]
+    Wrong(#[from] Problems),
+}
+
+impl LoadError {
+    /// One line that says which file and why, or every mistake; see [`Problems::render`].
+    #[must_use]
+    pub fn render(&self, graphical: bool) -> String {
+        match self {
+            Self::Unreadable { cause, .. } => format!("{self}: {cause}"),
+            Self::Wrong(problems) => problems.render(graphical),
+        }
+    }
+}
+
+/// Reads the config in a file, with the process's environment laid over it.
+///
+/// # Errors
+///
+/// A file that can't be read, is no UTF-8 or is larger than 1 MiB; or every mistake in it.
+pub fn load(path: &Path) -> Result<Checked, LoadError> {
+    let text = read_text(path).map_err(|cause| LoadError::Unreadable {
+        path: path.to_owned(),
+        cause,
+    })?;
+    // A variable that is no UTF-8 can't hold a valid option; its replacement characters
+    // make that an error with its name.
+    let variables = std::env::vars_os().map(|(name, value)| {
+        let text = |os: std::ffi::OsString| os.to_string_lossy().into_owned();
+        (text(name), text(value))
+    });
+    let origin = path.display().to_string();
+    Ok(read(&text, &origin, variables)?)
+}
+
+fn read_text(path: &Path) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    File::open(path)?
+        .take(FILE_BYTES_MAX + 1)
+        .read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            "it is larger than 1 MiB",
+        ));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let before = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
+        io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("line {line} is not UTF-8"),
+        )
+    })
+}
+
+/// Reads a config. `origin` is the name of the file, for messages; of the environment, only
+/// `TIDEGATE_SECTION__KEY` variables count, and they win over the file.
+///
+/// # Errors
+///
+/// Every mistake, warnings included.
+pub fn read(
+    text: &str,
+    origin: &str,
+    env: impl Iterator<Item = (String, String)>,
+) -> Result<Checked, Problems> {
+    read_knowing(text, origin, env, &[])
+}
+
+/// The same, with the names of the functions that there are: a limit for one that neither
+/// they nor a route name is doubted. An empty list doubts none.
+///
+/// # Errors
+///
+/// Every mistake, warnings included.
+pub fn read_knowing(
+    text: &str,
+    origin: &str,
+    env: impl Iterator<Item = (String, String)>,
+    known_functions: &[&str],
+) -> Result<Checked, Problems> {
+    let syntax::Parsed {
+        mut tree,
+        problems: mut list,
+        broken,
+        lost,
+    } = syntax::parse(text);
+    let misplaced = tree::lay_over(&mut tree, env);
+    let notes = Notes::new(broken, lost);
+    for variable in misplaced {
+        let at = At {
+            key: variable.key,
+            place: Place::Variable(variable.variable),
+        };
+        notes.error(&at, Mistake::new(variable.message, variable.cure));
+    }
+    let raw = raw::read(Section::root(&tree, &notes));
+    check::check(&raw, known_functions, &notes);
+    let (noted, _) = notes.finish();
+    list.extend(noted);
+    let problems = Problems::new(origin, text, list);
+    if problems.has_error() {
+        return Err(problems);
+    }
+    Ok(Checked {
+        config: settings::of(&raw),
+        warnings: problems,
+    })
+}
+
+/// Every option there is, by its path (`listen.bind` for the one in `[[listen]]`), with
+/// what it allows in words.
+#[must_use]
+pub fn options() -> BTreeMap<String, String> {
+    // One entry of each array, so that its options are asked for.
+    let parsed = syntax::parse("[[listen]]\n[[route]]\n");
+    let notes = Notes::default();
+    raw::read(Section::root(&parsed.tree, &notes));
+    notes.finish().1
 }

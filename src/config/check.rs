@@ -1,0 +1,386 @@
+//! What depends on two options at once: errors for what can't work, warnings for what
+//! works and was probably not meant. An option that could not be read is left out here, so
+//! that one mistake makes one message.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use crate::call::Protocol;
+
+use super::nearest::nearest;
+use super::raw::{Limits, Listen, PostponeBy, Raw, Route};
+use super::reader::{At, Notes};
+use super::tree::quoted;
+use super::value::{Mistake, show_duration, show_size};
+
+/// What one read of the real sdkserver takes.   bytes
+const SDKSERVER_READ: u64 = 4096;
+/// How many calls the real sdkserver works on at once.
+const SDKSERVER_WORKERS: u32 = 64;
+/// Apache's default `Timeout`.   seconds
+const APACHE_TIMEOUT: u32 = 60;
+/// Apache's default `KeepAliveTimeout`.
+const APACHE_KEEP_ALIVE: Duration = Duration::from_secs(5);
+
+/// Checks all of it. `known_functions` are the names that the built-in table has; an empty
+/// list means that they are not known, and no name is doubted.
+pub(super) fn check(raw: &Raw, known_functions: &[&str], notes: &Notes) {
+    if let Some(listeners) = &raw.listen {
+        listeners_are_whole(raw, listeners, notes);
+        listeners_are_apart(raw, listeners, notes);
+        listeners_have_backends(raw, listeners, notes);
+        apache_waits_longer(raw, listeners, notes);
+    }
+    routes(raw, notes);
+    backend(raw, notes);
+    queue(raw, notes);
+    windows(&raw.limits, notes);
+    functions_are_known(&raw.limits, &raw.routes, known_functions, notes);
+    outstanding(raw, notes);
+    admin(raw, notes);
+}
+
+fn listeners_are_whole(raw: &Raw, listeners: &[Listen], notes: &Notes) {
+    if listeners.is_empty() {
+        let cure = "add a section: [[listen]], and below it the lines \
+                    name = \"nova\" and bind = \"127.0.0.1:8080\"";
+        let mistake = Mistake::new("there is no listener", cure);
+        notes.missing(&raw.listen_at, mistake);
+    }
+    for listener in listeners {
+        if listener.name.is_missing() {
+            let cure = "add a name for logs and metrics, such as name = \"nova\"";
+            notes.missing(
+                &listener.name.at,
+                Mistake::new("the listener has no name", cure),
+            );
+        }
+        if listener.bind.is_missing() {
+            let cure = "add its address, such as bind = \"127.0.0.1:8080\"";
+            notes.missing(
+                &listener.bind.at,
+                Mistake::new("the listener has no address", cure),
+            );
+        }
+    }
+}
+
+fn listeners_are_apart(raw: &Raw, listeners: &[Listen], notes: &Notes) {
+    let mut names = BTreeSet::new();
+    let mut binds: Vec<(SocketAddr, String)> = Vec::new();
+    for listener in listeners {
+        if let Some(Some(name)) = listener.name.meant()
+            && !names.insert(name)
+        {
+            let told = format!("{} is the name of another listener too", quoted(name));
+            let cure = "give each listener a name of its own";
+            notes.error(&listener.name.at, Mistake::new(told, cure));
+        }
+    }
+    let all = listeners
+        .iter()
+        .map(|listener| &listener.bind)
+        .chain([&raw.admin.bind]);
+    for setting in all {
+        let Some(Some(bind)) = setting.meant() else {
+            continue;
+        };
+        if let Some((other, key)) = binds.iter().find(|(other, _)| overlap(*bind, *other)) {
+            let told = format!("{bind} overlaps {key}, which is {other}");
+            let cure = "give each an address or a port of its own";
+            notes.error(&setting.at, Mistake::new(told, cure));
+        }
+        binds.push((*bind, setting.at.key.clone()));
+    }
+}
+
+/// Whether two sockets can't listen side by side. A wildcard takes every address, and the
+/// one of IPv6 those of IPv4 as well; port 0 takes any port that is free.
+fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
+    let takes = |wide: IpAddr, other: IpAddr| {
+        wide == IpAddr::V6(Ipv6Addr::UNSPECIFIED)
+            || wide.is_unspecified() && wide.is_ipv4() == other.is_ipv4()
+    };
+    a.port() == b.port()
+        && a.port() != 0
+        && (a.ip() == b.ip() || takes(a.ip(), b.ip()) || takes(b.ip(), a.ip()))
+}
+
+fn listeners_have_backends(raw: &Raw, listeners: &[Listen], notes: &Notes) {
+    let socket = !raw.backend.socket.is_missing();
+    let http = !raw.backend.http.is_missing();
+    let tcp = !raw.backend.tcp.is_missing();
+    let add_socket = "add socket = \"127.0.0.1:2000\" to [backend]";
+    let add_http = "add http = \"http://127.0.0.1:8081\" to [backend]";
+    for listener in listeners {
+        let Some(protocol) = listener.protocol.meant() else {
+            continue;
+        };
+        let at = &listener.protocol.at;
+        match protocol {
+            Protocol::Socket if !socket => {
+                let told = "a socket listener needs the socket backend";
+                notes.missing(at, Mistake::new(told, add_socket));
+            }
+            Protocol::Tcp if !tcp => {
+                let told = "a tcp listener needs the tcp backend";
+                let cure = "add tcp = \"127.0.0.1:9000\" to [backend]";
+                notes.missing(at, Mistake::new(told, cure));
+            }
+            Protocol::Auto | Protocol::Http if !socket && !http => {
+                let told = "there is no backend for what comes in here";
+                let cure = format!("{add_socket}, or {add_http}");
+                notes.missing(at, Mistake::new(told, cure));
+            }
+            Protocol::Auto if !socket => {
+                let told =
+                    "calls of the socket protocol will be refused: there is no socket backend";
+                let cure = format!("{add_socket}, or write protocol = \"http\"");
+                notes.warn(at, Mistake::new(told, cure));
+            }
+            Protocol::Auto if !http => {
+                let told = "HTTP routes will be answered 501: there is no HTTP backend";
+                let cure = format!("{add_http}, or write protocol = \"socket\"");
+                notes.warn(at, Mistake::new(told, cure));
+            }
+            Protocol::Http if !http => {
+                let told = "HTTP routes will be answered 501: there is no HTTP backend";
+                notes.warn(at, Mistake::new(told, add_http));
+            }
+            _ => {}
+        }
+    }
+}
+
+fn apache_waits_longer(raw: &Raw, listeners: &[Listen], notes: &Notes) {
+    let speaks_http = |listener: &Listen| {
+        matches!(
+            listener.protocol.meant(),
+            Some(Protocol::Auto | Protocol::Http)
+        )
+    };
+    let threshold = &raw.limits.threshold_seconds;
+    if let Some(&seconds) = threshold.meant()
+        && seconds >= APACHE_TIMEOUT
+        && listeners.iter().any(speaks_http)
+    {
+        let told = format!(
+            "behind Apache, whose timeout is {APACHE_TIMEOUT} s by default, \
+             a call that waits {seconds} s is cut off before its answer"
+        );
+        notes.warn(
+            &threshold.at,
+            Mistake::new(told, "give 50, unless nothing on the way has a timeout"),
+        );
+    }
+}
+
+fn routes(raw: &Raw, notes: &Notes) {
+    let mut seen = BTreeSet::new();
+    for route in &raw.routes {
+        if route.method.is_missing() {
+            let cure = "add method = \"GET\", or \"*\" for all";
+            notes.missing(
+                &route.method.at,
+                Mistake::new("the route has no method", cure),
+            );
+        }
+        if route.path.is_missing() {
+            let cure = "add a path, such as path = \"/guests/{userid}/info\"";
+            notes.missing(&route.path.at, Mistake::new("the route has no path", cure));
+        }
+        if let (Some(Some(method)), Some(Some(path))) = (route.method.meant(), route.path.meant())
+            && !seen.insert((method, path))
+        {
+            let told = format!("{method} {path} is another route's too, and the first one wins");
+            notes.warn(&route.at, Mistake::new(told, "leave one of the two out"));
+        }
+    }
+    if let Some(route) = raw.routes.first()
+        && raw.backend.http.is_missing()
+    {
+        let told = "routes are for the HTTP backend, and there is none";
+        let cure = "add http = \"http://127.0.0.1:8081\" to [backend]";
+        notes.warn(&route.at, Mistake::new(told, cure));
+    }
+}
+
+fn backend(raw: &Raw, notes: &Notes) {
+    let request = &raw.client.max_request_bytes;
+    if let (Some(&bytes), Some(Some(_))) = (request.meant(), raw.backend.socket.meant())
+        && bytes > SDKSERVER_READ
+    {
+        let told = format!(
+            "the real sdkserver reads {SDKSERVER_READ} bytes of a request, not {}",
+            show_size(bytes)
+        );
+        let cure = "give \"4KiB\", unless this backend reads more";
+        notes.warn(&request.at, Mistake::new(told, cure));
+    }
+    let idle = &raw.backend.pool_idle_timeout;
+    if let (Some(&kept), Some(Some(_))) = (idle.meant(), raw.backend.http.meant())
+        && kept >= APACHE_KEEP_ALIVE
+    {
+        let told = format!(
+            "Apache closes an idle connection after 5 s by default, before these {}",
+            show_duration(kept)
+        );
+        let cure = "give \"4s\", unless the backend keeps connections longer";
+        notes.warn(&idle.at, Mistake::new(told, cure));
+    }
+}
+
+fn queue(raw: &Raw, notes: &Notes) {
+    let jitter = &raw.queue.postpone_jitter;
+    let (Some(postpone), Some((shortest, _))) = (raw.queue.postpone.meant(), jitter.meant()) else {
+        return;
+    };
+    if *postpone == PostponeBy::InTurn {
+        if jitter.given {
+            let told = "it has no effect while postpone is \"in_turn\"";
+            let cure = "leave it out, or write postpone = \"jitter\"";
+            notes.warn(&jitter.at, Mistake::new(told, cure));
+        }
+        return;
+    }
+    if let Some(&seconds) = raw.limits.threshold_seconds.meant()
+        && seconds > 0
+        && *shortest >= Duration::from_secs(seconds.into())
+    {
+        let told =
+            format!("no postponed call comes back within the {seconds} s that a call may wait");
+        let cure = "give times well below smapi_request_postpone_threshold_seconds";
+        notes.warn(&jitter.at, Mistake::new(told, cure));
+    }
+}
+
+fn windows(limits: &Limits, notes: &Notes) {
+    let value = &limits.per_window;
+    let on = limits.window_size_seconds.meant().is_some_and(|&s| s > 0);
+    if value.sound && value.total.is_none() && on {
+        let told = if value.given {
+            "\"total\" is not given"
+        } else {
+            "the limit per window is not given"
+        };
+        let cure = "give \"total:30\" with the number that the backend bears per window, \
+                    or switch windows off with smapi_rate_limit_window_size_seconds = 0";
+        notes.missing(&value.at, Mistake::new(told, cure));
+    }
+    let Some(total) = value.total.as_ref().map(|total| total.value) else {
+        return;
+    };
+    if total == 0 {
+        return;
+    }
+    let mut sum = 0_u64;
+    for (name, calls) in &value.functions {
+        sum += u64::from(calls.value);
+        if calls.value > total {
+            let told = format!(
+                "{} may make {} calls per window, more than the total of {total}",
+                quoted(name),
+                calls.value
+            );
+            let cure = format!("give {} at most {total}, or raise total", quoted(name));
+            notes.error(&calls.at, Mistake::new(told, cure));
+        }
+    }
+    let all_fit = value
+        .functions
+        .iter()
+        .all(|(_, calls)| calls.value <= total);
+    if all_fit && sum >= u64::from(total) {
+        let told = format!(
+            "the functions together may make {sum} calls per window, \
+             which leaves nothing of the total of {total} for the others"
+        );
+        let cure = "keep the sum of the functions below total";
+        notes.warn(&value.at, Mistake::new(told, cure));
+    }
+}
+
+fn functions_are_known(limits: &Limits, routes: &[Route], known: &[&str], notes: &Notes) {
+    if known.is_empty() {
+        return;
+    }
+    let own = routes
+        .iter()
+        .filter_map(|route| route.function.value.as_deref());
+    let known: Vec<&str> = known.iter().copied().chain(own).collect();
+    for (name, calls) in &limits.per_window.functions {
+        if known.contains(&name.as_str()) {
+            continue;
+        }
+        let told = format!("no function is known that is called {}", quoted(name));
+        let cure = match nearest(name, known.iter().copied()) {
+            Some(function) => format!("did you mean {}?", quoted(function)),
+            None => "leave it out, or give it a [[route]]".to_owned(),
+        };
+        notes.warn(&calls.at, Mistake::new(told, cure));
+    }
+}
+
+fn outstanding(raw: &Raw, notes: &Notes) {
+    let (Some(&outstanding), Some(&workers)) =
+        (raw.limits.outstanding.meant(), raw.queue.workers.meant())
+    else {
+        return;
+    };
+    if workers < outstanding {
+        let told = format!(
+            "{workers} workers never have the {outstanding} calls in flight that \
+             smapi_max_outstanding_requests allows"
+        );
+        let cure = format!("give workers = {outstanding} or more, or lower the limit");
+        notes.warn(&raw.queue.workers.at, Mistake::new(told, cure));
+    }
+    if !matches!(raw.backend.socket.meant(), Some(Some(_))) {
+        return;
+    }
+    let (at, at_once): (&At, u32) = if outstanding == 0 {
+        (&raw.queue.workers.at, workers)
+    } else {
+        (&raw.limits.outstanding.at, outstanding)
+    };
+    if at_once > SDKSERVER_WORKERS {
+        let told = format!(
+            "the real sdkserver works on {SDKSERVER_WORKERS} calls at once; of {at_once}, the rest waits there unseen"
+        );
+        let cure =
+            format!("give at most {SDKSERVER_WORKERS}, unless its max_worker_count is higher");
+        notes.warn(at, Mistake::new(told, cure));
+    }
+}
+
+fn admin(raw: &Raw, notes: &Notes) {
+    if let Some(Some(bind)) = raw.admin.bind.meant()
+        && !bind.ip().to_canonical().is_loopback()
+        && raw.admin.token.is_missing()
+    {
+        let told = format!("{bind} is not only this machine's, and there is no token");
+        let cure = "add token = \"…\" to [admin], such as the output of `openssl rand -hex 32`, \
+                    or bind to 127.0.0.1:9180";
+        notes.missing(&raw.admin.bind.at, Mistake::new(told, cure));
+    }
+}
+
+/// The functions that have a limit of their own or a route, each once.
+pub(super) fn functions(raw: &Raw) -> Vec<&str> {
+    let windows_on = raw.limits.window_size_seconds.value > 0;
+    let limited = raw.limits.per_window.functions.iter();
+    let limited = limited.filter(|(_, calls)| windows_on && calls.value > 0);
+    let named = limited.map(|(name, _)| name.as_str()).chain(
+        raw.routes
+            .iter()
+            .filter_map(|route| route.function.value.as_deref()),
+    );
+    let mut order = BTreeMap::new();
+    for (index, name) in named.enumerate() {
+        order.entry(name).or_insert(index);
+    }
+    let mut names: Vec<_> = order.into_iter().collect();
+    names.sort_by_key(|(_, index)| *index);
+    names.into_iter().map(|(name, _)| name).collect()
+}

@@ -1,0 +1,195 @@
+//! The settings in force, written as the config that says all of them.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use crate::admit::{Postpone, WhenFull, Window};
+use crate::call::Protocol;
+use crate::forward::Address;
+use crate::telemetry::Format;
+
+use super::Config;
+use super::value::{show_duration, show_size};
+
+/// The settings in force as TOML, defaults filled in. The token is hidden; apart from it,
+/// reading the text gives the same config again.
+#[must_use]
+pub fn effective(config: &Config) -> String {
+    let mut out = Toml::default();
+    out.header("[server]");
+    out.bare("threads", config.threads);
+    out.bare("max_connections", config.listen.max_connections);
+    out.duration("drain_timeout", config.drain_timeout);
+    for listener in &config.listen.listeners {
+        out.header("[[listen]]");
+        out.text("name", &listener.name);
+        out.text("bind", &listener.bind.to_string());
+        out.text("protocol", protocol(listener.protocol));
+        out.bare("cancel_on_eof", listener.cancel_on_eof);
+    }
+    out.client(config);
+    out.backend(config);
+    out.queue(config);
+    out.limits(config);
+    out.header("[admin]");
+    let bind = config.admin.bind.map(|bind| bind.to_string());
+    out.text("bind", &bind.unwrap_or_default());
+    if config.admin.token.is_some() {
+        out.text("token", "(hidden)");
+    }
+    out.header("[log]");
+    let format = match config.telemetry.format {
+        Format::Auto => "auto",
+        Format::Text => "text",
+        Format::Json => "json",
+    };
+    out.text("format", format);
+    out.text("level", &config.telemetry.level);
+    out.bare("access", config.telemetry.access);
+    for route in &config.classify.routes {
+        out.header("[[route]]");
+        out.text("method", &route.method);
+        out.text("path", &route.path);
+        out.text("function", route.function.as_deref().unwrap_or_default());
+    }
+    out.0
+}
+
+fn protocol(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::Auto => "auto",
+        Protocol::Socket => "socket",
+        Protocol::Http => "http",
+        Protocol::Tcp => "tcp",
+    }
+}
+
+/// TOML under way.
+#[derive(Default)]
+struct Toml(String);
+
+impl Toml {
+    fn client(&mut self, config: &Config) {
+        let client = &config.protocol;
+        self.header("[client]");
+        self.duration("request_timeout", client.request_timeout);
+        self.duration("idle_timeout", client.idle_timeout);
+        self.duration("write_timeout", client.write_timeout);
+        self.duration("body_timeout", client.body_timeout);
+        self.size("body_min_rate", u64::from(client.body_min_rate));
+        self.size("max_request_bytes", client.max_request_bytes as u64);
+        self.size("buffer_bytes", client.buffer_bytes as u64);
+    }
+
+    fn backend(&mut self, config: &Config) {
+        let backend = &config.forward;
+        self.header("[backend]");
+        self.address("socket", "", backend.socket.as_ref());
+        self.address("http", "http://", backend.http.as_ref());
+        self.address("tcp", "", backend.tcp.as_ref());
+        self.duration("connect_timeout", backend.connect_timeout);
+        self.duration("response_timeout", backend.response_timeout);
+        self.size("max_reply_bytes", backend.max_reply_bytes as u64);
+        self.size("reply_buffer_bytes", backend.reply_buffer_bytes as u64);
+        self.bare("pool_max_idle", backend.pool_max_idle);
+        self.duration("pool_idle_timeout", backend.pool_idle_timeout);
+    }
+
+    fn queue(&mut self, config: &Config) {
+        let gate = &config.admit;
+        self.header("[queue]");
+        self.bare("capacity", gate.capacity);
+        self.bare("workers", gate.workers);
+        self.bare("max_unlimited", gate.max_unlimited);
+        let when_full = match gate.when_full {
+            WhenFull::Wait => "wait",
+            WhenFull::Refuse => "refuse",
+        };
+        self.text("when_full", when_full);
+        match gate.postpone {
+            Postpone::InTurn => self.text("postpone", "in_turn"),
+            Postpone::Jitter { min, max } => {
+                self.text("postpone", "jitter");
+                let (min, max) = (quoted(&show_duration(min)), quoted(&show_duration(max)));
+                self.bare("postpone_jitter", format_args!("[{min}, {max}]"));
+            }
+        }
+    }
+
+    fn limits(&mut self, config: &Config) {
+        let gate = &config.admit;
+        self.header("[limits]");
+        let seconds = gate
+            .window
+            .as_ref()
+            .map_or(0, |window| window.length.as_secs());
+        self.bare("smapi_rate_limit_window_size_seconds", seconds);
+        if let Some(window) = &gate.window {
+            self.text("smapi_rate_limit_per_window", &per_window(window));
+        }
+        self.bare(
+            "smapi_max_outstanding_requests",
+            gate.outstanding_max.unwrap_or(0),
+        );
+        self.bare(
+            "smapi_request_postpone_threshold_seconds",
+            gate.threshold.as_secs(),
+        );
+        if let Some(window) = &gate.window {
+            self.text("window", if window.fixed { "fixed" } else { "sliding" });
+            let stamp = if window.stamp_replied {
+                "replied"
+            } else {
+                "sent"
+            };
+            self.text("window_stamp", stamp);
+            self.duration("window_guard", window.guard);
+        }
+    }
+
+    fn header(&mut self, header: &str) {
+        if !self.0.is_empty() {
+            self.0.push('\n');
+        }
+        self.0.push_str(header);
+        self.0.push('\n');
+    }
+
+    fn bare(&mut self, key: &str, value: impl Display) {
+        self.0.push_str(&format!("{key} = {value}\n"));
+    }
+
+    fn text(&mut self, key: &str, value: &str) {
+        self.bare(key, quoted(value));
+    }
+
+    fn duration(&mut self, key: &str, value: Duration) {
+        self.text(key, &show_duration(value));
+    }
+
+    fn size(&mut self, key: &str, value: u64) {
+        self.text(key, &show_size(value));
+    }
+
+    fn address(&mut self, key: &str, scheme: &str, address: Option<&Address>) {
+        match address {
+            Some(Address::Ip(ip)) => self.text(key, &format!("{scheme}{ip}")),
+            Some(Address::Name(host, port)) => self.text(key, &format!("{scheme}{host}:{port}")),
+            None => {}
+        }
+    }
+}
+
+/// The numbers per window, as sdkserver writes them.
+fn per_window(window: &Window) -> String {
+    let mut text = format!("total:{}", window.total.unwrap_or(0));
+    for (name, calls) in &window.functions {
+        text.push_str(&format!(", {name}:{calls}"));
+    }
+    text
+}
+
+/// A text as a TOML string.
+fn quoted(text: &str) -> String {
+    toml::Value::String(text.to_owned()).to_string()
+}

@@ -1,0 +1,275 @@
+//! Mistakes in the config, all of them at once: where, what was wrong, what would be right.
+
+use std::fmt::{self, Write as _};
+use std::ops::Range;
+use std::sync::Arc;
+
+use miette::{
+    GraphicalReportHandler, GraphicalTheme, LabeledSpan, MietteDiagnostic, NamedSource, Report,
+};
+
+/// How many problems are drawn; the rest is told in plain lines. Each drawing reads the
+/// file from its beginning.
+const DRAWN_MAX: usize = 100;
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Severity {
+    /// The config is refused.
+    Error,
+    /// The config is taken, and probably does not do what was meant.
+    Warning,
+}
+
+/// Where something in the config was said. In the order in which problems are told: what
+/// concerns no line first, then down the file, then the variables.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Place {
+    /// Nowhere: something is missing.
+    Whole,
+    /// In the file.
+    File {
+        /// Counted from 1.
+        line: usize,
+        /// In characters, counted from 1.
+        column: usize,
+        /// First byte in the file.
+        start: usize,
+        /// First byte after it.
+        end: usize,
+    },
+    /// In an environment variable, by its name.
+    Variable(Arc<str>),
+}
+
+/// One mistake.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// How bad it is.
+    pub severity: Severity,
+    /// Where it is.
+    pub place: Place,
+    /// The path of the key, such as `limits.window`; empty where the TOML itself is broken.
+    pub key: String,
+    /// What was wrong.
+    pub message: String,
+    /// What would be right.
+    pub cure: String,
+}
+
+/// Every mistake of one config. `Display` writes plain lines; [`Problems::render`] can also
+/// draw the lines of the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problems {
+    origin: Arc<str>,
+    source: Arc<str>,
+    list: Vec<Problem>,
+}
+
+impl Problems {
+    pub(super) fn new(origin: &str, source: &str, mut list: Vec<Problem>) -> Self {
+        list.sort_by(|a, b| a.place.cmp(&b.place));
+        Self {
+            origin: origin.into(),
+            source: source.into(),
+            list,
+        }
+    }
+
+    /// The mistakes, in the order of the file.
+    pub fn iter(&self) -> std::slice::Iter<'_, Problem> {
+        self.list.iter()
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Whether one of them is an error.
+    #[must_use]
+    pub fn has_error(&self) -> bool {
+        self.iter().any(|p| p.severity == Severity::Error)
+    }
+
+    /// One mistake as plain text: a line with place and key, and a `help:` line.
+    #[must_use]
+    pub fn plain(&self, problem: &Problem) -> String {
+        let mut text = match &problem.place {
+            Place::Whole => format!("{}: ", self.origin),
+            Place::File { line, column, .. } => format!("{}:{line}:{column}: ", self.origin),
+            Place::Variable(name) => format!("{name}: "),
+        };
+        if problem.severity == Severity::Warning {
+            text.push_str("warning: ");
+        }
+        text.push_str(&problem.subject());
+        text.push_str("\n  help: ");
+        text.push_str(&problem.cure);
+        text
+    }
+
+    /// All of them, as plain lines, or drawn with the lines of the file and a mark under
+    /// what is wrong, for a terminal. Colours are left out where `NO_COLOR` is set.
+    #[must_use]
+    pub fn render(&self, graphical: bool) -> String {
+        if !graphical {
+            return self.to_string();
+        }
+        let colourless = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        let theme = if colourless {
+            GraphicalTheme::unicode_nocolor()
+        } else {
+            GraphicalTheme::unicode()
+        };
+        let handler = GraphicalReportHandler::new_themed(theme);
+        let source = Arc::new(mask_secrets(&self.source));
+        let mut text = String::new();
+        for (index, problem) in self.iter().enumerate() {
+            if index >= DRAWN_MAX {
+                text.push_str(&self.plain(problem));
+                text.push('\n');
+                continue;
+            }
+            let report = problem.report(&self.origin, &source);
+            handler
+                .render_report(&mut text, report.as_ref())
+                .expect("writing to a string does not fail");
+            text.push('\n');
+        }
+        text
+    }
+}
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, problem) in self.iter().enumerate() {
+            if index > 0 {
+                f.write_char('\n')?;
+            }
+            f.write_str(&self.plain(problem))?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Problems {}
+
+impl<'a> IntoIterator for &'a Problems {
+    type Item = &'a Problem;
+    type IntoIter = std::slice::Iter<'a, Problem>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl Problem {
+    /// Key and message, or the message alone where there is no key.
+    fn subject(&self) -> String {
+        if self.key.is_empty() {
+            self.message.clone()
+        } else {
+            format!("{}: {}", self.key, self.message)
+        }
+    }
+
+    fn report(&self, origin: &str, source: &Arc<String>) -> Report {
+        let severity = match self.severity {
+            Severity::Error => miette::Severity::Error,
+            Severity::Warning => miette::Severity::Warning,
+        };
+        let message = match &self.place {
+            Place::Whole => format!("{origin}: {}", self.subject()),
+            Place::File { .. } => self.subject(),
+            Place::Variable(name) => format!("{name}: {}", self.subject()),
+        };
+        let mut diagnostic = MietteDiagnostic::new(message)
+            .with_severity(severity)
+            .with_help(self.cure.clone());
+        if let Place::File { start, end, .. } = self.place {
+            diagnostic = diagnostic.with_label(LabeledSpan::at(start..end, "here"));
+            Report::new(diagnostic).with_source_code(NamedSource::new(origin, Arc::clone(source)))
+        } else {
+            Report::new(diagnostic)
+        }
+    }
+}
+
+/// The file with everything after `token =` covered, so that a drawing which ends up in a
+/// ticket gives nothing away. Lengths stay as they are.
+fn mask_secrets(source: &str) -> String {
+    let mut masked = String::with_capacity(source.len());
+    for line in source.split_inclusive('\n') {
+        let secret = line.match_indices("token").find_map(|(at, word)| {
+            let rest = line[at + word.len()..].trim_start_matches(['"', '\'', ' ', '\t']);
+            rest.starts_with('=').then(|| line.len() - rest.len() + 1)
+        });
+        match secret {
+            Some(from) => {
+                masked.push_str(&line[..from]);
+                for character in line[from..].chars() {
+                    let keep = matches!(character, ' ' | '\r' | '\n');
+                    let cover = std::iter::repeat_n('*', character.len_utf8());
+                    if keep {
+                        masked.push(character);
+                    } else {
+                        masked.extend(cover);
+                    }
+                }
+            }
+            None => masked.push_str(line),
+        }
+    }
+    masked
+}
+
+/// Turns byte offsets of a text into lines and columns.
+pub(super) struct Lines<'a> {
+    text: &'a str,
+    starts: Vec<usize>,
+}
+
+impl<'a> Lines<'a> {
+    pub(super) fn of(text: &'a str) -> Self {
+        let ends = text.match_indices('\n').map(|(at, _)| at + 1);
+        Self {
+            text,
+            starts: std::iter::once(0).chain(ends).collect(),
+        }
+    }
+
+    /// The place of a range of bytes, brought to character boundaries.
+    pub(super) fn place(&self, span: Range<usize>) -> Place {
+        let mut start = span.start.min(self.text.len());
+        while !self.text.is_char_boundary(start) {
+            start -= 1;
+        }
+        let mut end = span.end.clamp(start, self.text.len());
+        while !self.text.is_char_boundary(end) {
+            end += 1;
+        }
+        let line = self.starts.partition_point(|&at| at <= start);
+        let column = self.text[self.starts[line - 1]..start].chars().count() + 1;
+        Place::File {
+            line,
+            column,
+            start,
+            end,
+        }
+    }
+
+    /// The first byte of a line, and the line without its end, by its number.
+    pub(super) fn line(&self, number: usize) -> (usize, &'a str) {
+        let start = self.starts[number - 1];
+        let end = self.starts.get(number).copied().unwrap_or(self.text.len());
+        (start, self.text[start..end].trim_end_matches(['\r', '\n']))
+    }
+}

@@ -1,0 +1,326 @@
+//! The options as they stand in the file: every key, what it allows, its default. What
+//! depends on two options at once is [`super::check`]'s.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::admin::Token;
+use crate::admit::WhenFull;
+use crate::call::Protocol;
+use crate::forward::Address;
+use crate::telemetry::Format;
+
+use super::per_window::{self, CALLS_MAX, PerWindow};
+use super::reader::{At, Section, Setting};
+use super::text::{
+    address, bind, bind_or_off, http_address, jitter, level, method, name, path, route_function,
+    token,
+};
+use super::value::{choice, duration, flag, integer, size};
+
+/// Most listeners; each is a label in the metrics.
+const LISTENERS_MAX: usize = 64;
+/// Most routes of one's own; every HTTP request is compared with them.
+const ROUTES_MAX: usize = 1024;
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(3600);
+const DAY: Duration = Duration::from_secs(24 * 3600);
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+/// How a call is postponed, without the times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PostponeBy {
+    Jitter,
+    InTurn,
+}
+
+/// How a window is laid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WindowShape {
+    Sliding,
+    Fixed,
+}
+
+/// When a window slot is stamped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WindowStamp {
+    Sent,
+    Replied,
+}
+
+/// The whole config.
+pub(super) struct Raw {
+    pub(super) server: Server,
+    /// None where the listeners can't be read.
+    pub(super) listen: Option<Vec<Listen>>,
+    pub(super) listen_at: At,
+    pub(super) client: Client,
+    pub(super) backend: Backend,
+    pub(super) queue: Queue,
+    pub(super) limits: Limits,
+    pub(super) admin: Admin,
+    pub(super) log: Log,
+    pub(super) routes: Vec<Route>,
+}
+
+/// `[server]`
+pub(super) struct Server {
+    pub(super) threads: Setting<u32>,
+    pub(super) max_connections: Setting<u32>,
+    pub(super) drain_timeout: Setting<Duration>,
+}
+
+/// `[[listen]]`
+pub(super) struct Listen {
+    pub(super) name: Setting<Option<String>>,
+    pub(super) bind: Setting<Option<SocketAddr>>,
+    pub(super) protocol: Setting<Protocol>,
+    pub(super) cancel_on_eof: Setting<bool>,
+}
+
+/// `[client]`
+pub(super) struct Client {
+    pub(super) request_timeout: Setting<Duration>,
+    pub(super) idle_timeout: Setting<Duration>,
+    pub(super) write_timeout: Setting<Duration>,
+    pub(super) body_timeout: Setting<Duration>,
+    pub(super) body_min_rate: Setting<u64>,
+    pub(super) max_request_bytes: Setting<u64>,
+    pub(super) buffer_bytes: Setting<u64>,
+}
+
+/// `[backend]`
+pub(super) struct Backend {
+    pub(super) socket: Setting<Option<Address>>,
+    pub(super) http: Setting<Option<Address>>,
+    pub(super) tcp: Setting<Option<Address>>,
+    pub(super) connect_timeout: Setting<Duration>,
+    pub(super) response_timeout: Setting<Duration>,
+    pub(super) max_reply_bytes: Setting<u64>,
+    pub(super) reply_buffer_bytes: Setting<u64>,
+    pub(super) pool_max_idle: Setting<u32>,
+    pub(super) pool_idle_timeout: Setting<Duration>,
+}
+
+/// `[queue]`
+pub(super) struct Queue {
+    pub(super) capacity: Setting<u32>,
+    pub(super) workers: Setting<u32>,
+    pub(super) max_unlimited: Setting<u32>,
+    pub(super) when_full: Setting<WhenFull>,
+    pub(super) postpone: Setting<PostponeBy>,
+    pub(super) postpone_jitter: Setting<(Duration, Duration)>,
+}
+
+/// `[limits]`
+pub(super) struct Limits {
+    pub(super) window_size_seconds: Setting<u32>,
+    pub(super) per_window: PerWindow,
+    pub(super) outstanding: Setting<u32>,
+    pub(super) threshold_seconds: Setting<u32>,
+    pub(super) window: Setting<WindowShape>,
+    pub(super) window_stamp: Setting<WindowStamp>,
+    pub(super) window_guard: Setting<Duration>,
+}
+
+/// `[admin]`
+pub(super) struct Admin {
+    pub(super) bind: Setting<Option<SocketAddr>>,
+    pub(super) token: Setting<Option<Token>>,
+}
+
+/// `[log]`
+pub(super) struct Log {
+    pub(super) format: Setting<Format>,
+    pub(super) level: Setting<String>,
+    pub(super) access: Setting<bool>,
+}
+
+/// `[[route]]`
+pub(super) struct Route {
+    pub(super) method: Setting<Option<String>>,
+    pub(super) path: Setting<Option<String>>,
+    pub(super) function: Setting<Option<String>>,
+    pub(super) at: At,
+}
+
+/// Reads every section and reports what is unknown.
+pub(super) fn read(mut root: Section<'_>) -> Raw {
+    let mut listen_at = root.at().clone();
+    listen_at.key = "listen".to_owned();
+    let raw = Raw {
+        server: server(root.section("server")),
+        listen: root
+            .sections("listen", LISTENERS_MAX)
+            .map(|list| list.into_iter().map(listen).collect()),
+        listen_at,
+        client: client(root.section("client")),
+        backend: backend(root.section("backend")),
+        queue: queue(root.section("queue")),
+        limits: limits(root.section("limits")),
+        admin: admin(root.section("admin")),
+        log: log(root.section("log")),
+        routes: root
+            .sections("route", ROUTES_MAX)
+            .unwrap_or_default()
+            .into_iter()
+            .map(route)
+            .collect(),
+    };
+    root.finish();
+    raw
+}
+
+fn server(mut section: Section<'_>) -> Server {
+    let server = Server {
+        threads: section.read("threads", 1, integer(1..=64)),
+        max_connections: section.read("max_connections", 16384, integer(1..=1_000_000)),
+        drain_timeout: section.read(
+            "drain_timeout",
+            30 * SECOND,
+            duration(Duration::ZERO..=HOUR),
+        ),
+    };
+    section.finish();
+    server
+}
+
+fn listen(mut section: Section<'_>) -> Listen {
+    const PROTOCOLS: &[(&str, Protocol)] = &[
+        ("auto", Protocol::Auto),
+        ("socket", Protocol::Socket),
+        ("http", Protocol::Http),
+        ("tcp", Protocol::Tcp),
+    ];
+    let listen = Listen {
+        name: section.read("name", None, name().optional()),
+        bind: section.read("bind", None, bind().optional()),
+        protocol: section.read("protocol", Protocol::Auto, choice(PROTOCOLS)),
+        cancel_on_eof: section.read("cancel_on_eof", true, flag()),
+    };
+    section.finish();
+    listen
+}
+
+fn client(mut section: Section<'_>) -> Client {
+    let client = Client {
+        request_timeout: section.read("request_timeout", 30 * SECOND, duration(MS..=HOUR)),
+        idle_timeout: section.read("idle_timeout", 75 * SECOND, duration(MS..=DAY)),
+        write_timeout: section.read("write_timeout", 30 * SECOND, duration(MS..=HOUR)),
+        body_timeout: section.read("body_timeout", 600 * SECOND, duration(MS..=DAY)),
+        body_min_rate: section.read("body_min_rate", KIB, size(0..=GIB)),
+        max_request_bytes: section.read("max_request_bytes", 4 * KIB, size(64..=16 * MIB)),
+        buffer_bytes: section.read("buffer_bytes", 64 * KIB, size(KIB..=16 * MIB)),
+    };
+    section.finish();
+    client
+}
+
+fn backend(mut section: Section<'_>) -> Backend {
+    let backend = Backend {
+        socket: section.read("socket", None, address("127.0.0.1:2000").optional()),
+        http: section.read("http", None, http_address().optional()),
+        tcp: section.read("tcp", None, address("127.0.0.1:9000").optional()),
+        connect_timeout: section.read("connect_timeout", 2 * SECOND, duration(MS..=300 * SECOND)),
+        response_timeout: section.read("response_timeout", HOUR, duration(MS..=DAY)),
+        max_reply_bytes: section.read("max_reply_bytes", 16 * MIB, size(KIB..=GIB)),
+        reply_buffer_bytes: section.read("reply_buffer_bytes", MIB, size(KIB..=GIB)),
+        pool_max_idle: section.read("pool_max_idle", 64, integer(0..=65536)),
+        pool_idle_timeout: section.read("pool_idle_timeout", 4 * SECOND, duration(MS..=HOUR)),
+    };
+    section.finish();
+    backend
+}
+
+fn queue(mut section: Section<'_>) -> Queue {
+    const WHEN_FULL: &[(&str, WhenFull)] =
+        &[("wait", WhenFull::Wait), ("refuse", WhenFull::Refuse)];
+    const POSTPONE: &[(&str, PostponeBy)] = &[
+        ("jitter", PostponeBy::Jitter),
+        ("in_turn", PostponeBy::InTurn),
+    ];
+    let queue = Queue {
+        capacity: section.read("capacity", 4096, integer(1..=1_000_000)),
+        workers: section.read("workers", 64, integer(1..=65536)),
+        max_unlimited: section.read("max_unlimited", 64, integer(1..=65536)),
+        when_full: section.read("when_full", WhenFull::Wait, choice(WHEN_FULL)),
+        postpone: section.read("postpone", PostponeBy::Jitter, choice(POSTPONE)),
+        postpone_jitter: section.read("postpone_jitter", (SECOND, 3 * SECOND), jitter(MS..=HOUR)),
+    };
+    section.finish();
+    queue
+}
+
+fn limits(mut section: Section<'_>) -> Limits {
+    const WINDOWS: &[(&str, WindowShape)] = &[
+        ("sliding", WindowShape::Sliding),
+        ("fixed", WindowShape::Fixed),
+    ];
+    const STAMPS: &[(&str, WindowStamp)] = &[
+        ("sent", WindowStamp::Sent),
+        ("replied", WindowStamp::Replied),
+    ];
+    let limits = Limits {
+        window_size_seconds: section.read(
+            "smapi_rate_limit_window_size_seconds",
+            1,
+            integer(0..=86400),
+        ),
+        per_window: per_window::read(&mut section),
+        outstanding: section.read("smapi_max_outstanding_requests", 10, integer(0..=CALLS_MAX)),
+        threshold_seconds: section.read(
+            "smapi_request_postpone_threshold_seconds",
+            60,
+            integer(0..=86400),
+        ),
+        window: section.read("window", WindowShape::Sliding, choice(WINDOWS)),
+        window_stamp: section.read("window_stamp", WindowStamp::Sent, choice(STAMPS)),
+        window_guard: section.read(
+            "window_guard",
+            5 * MS,
+            duration(Duration::ZERO..=10 * SECOND),
+        ),
+    };
+    section.finish();
+    limits
+}
+
+fn admin(mut section: Section<'_>) -> Admin {
+    let loopback = SocketAddr::from(([127, 0, 0, 1], 9180));
+    let admin = Admin {
+        bind: section.read("bind", Some(loopback), bind_or_off()),
+        token: section.read("token", None, token().optional()),
+    };
+    section.finish();
+    admin
+}
+
+fn log(mut section: Section<'_>) -> Log {
+    const FORMATS: &[(&str, Format)] = &[
+        ("auto", Format::Auto),
+        ("text", Format::Text),
+        ("json", Format::Json),
+    ];
+    let log = Log {
+        format: section.read("format", Format::Auto, choice(FORMATS)),
+        level: section.read("level", "info".to_owned(), level()),
+        access: section.read("access", true, flag()),
+    };
+    section.finish();
+    log
+}
+
+fn route(mut section: Section<'_>) -> Route {
+    let route = Route {
+        method: section.read("method", None, method().optional()),
+        path: section.read("path", None, path().optional()),
+        function: section.read("function", None, route_function()),
+        at: section.at().clone(),
+    };
+    section.finish();
+    route
+}

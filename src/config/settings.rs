@@ -1,0 +1,137 @@
+//! Hands every stage its settings, out of a config that has no error.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::{admin, admit, classify, forward, listen, protocol, telemetry};
+
+use super::Config;
+use super::check;
+use super::raw::{Limits, Listen, PostponeBy, Queue, Raw, WindowShape, WindowStamp};
+
+/// The settings.
+///
+/// # Panics
+///
+/// If the config has an error, such as a listener without an address.
+pub(super) fn of(raw: &Raw) -> Config {
+    let listeners = raw
+        .listen
+        .as_ref()
+        .expect("listeners that can't be read are an error");
+    let connections = raw.server.max_connections.value;
+    Config {
+        threads: raw.server.threads.value as usize,
+        drain_timeout: raw.server.drain_timeout.value,
+        listen: listen::Settings {
+            listeners: listeners.iter().map(listener).collect(),
+            max_connections: connections,
+        },
+        protocol: protocol::Settings {
+            request_timeout: raw.client.request_timeout.value,
+            idle_timeout: raw.client.idle_timeout.value,
+            write_timeout: raw.client.write_timeout.value,
+            body_timeout: raw.client.body_timeout.value,
+            body_min_rate: u32::try_from(raw.client.body_min_rate.value)
+                .expect("a rate is at most 1 GiB"),
+            max_request_bytes: bytes(raw.client.max_request_bytes.value),
+            buffer_bytes: bytes(raw.client.buffer_bytes.value),
+        },
+        classify: classify(raw),
+        admit: admit(&raw.queue, &raw.limits, connections),
+        forward: forward::Settings {
+            socket: raw.backend.socket.value.clone(),
+            http: raw.backend.http.value.clone(),
+            tcp: raw.backend.tcp.value.clone(),
+            connect_timeout: raw.backend.connect_timeout.value,
+            response_timeout: raw.backend.response_timeout.value,
+            max_reply_bytes: bytes(raw.backend.max_reply_bytes.value),
+            reply_buffer_bytes: bytes(raw.backend.reply_buffer_bytes.value),
+            pool_max_idle: raw.backend.pool_max_idle.value as usize,
+            pool_idle_timeout: raw.backend.pool_idle_timeout.value,
+        },
+        admin: admin::Settings {
+            bind: raw.admin.bind.value,
+            token: raw.admin.token.value.clone(),
+        },
+        telemetry: telemetry::Settings {
+            format: raw.log.format.value,
+            level: raw.log.level.value.as_str().into(),
+            access: raw.log.access.value,
+        },
+    }
+}
+
+fn listener(raw: &Listen) -> listen::Listener {
+    let name = raw.name.value.as_deref();
+    listen::Listener {
+        name: name.expect("a listener without a name is an error").into(),
+        bind: raw
+            .bind
+            .value
+            .expect("a listener without an address is an error"),
+        protocol: raw.protocol.value,
+        cancel_on_eof: raw.cancel_on_eof.value,
+    }
+}
+
+fn classify(raw: &Raw) -> classify::Settings {
+    let routes = raw.routes.iter().map(|route| {
+        let method = route.method.value.as_deref();
+        let path = route.path.value.as_deref();
+        classify::Route {
+            method: method.expect("a route without a method is an error").into(),
+            path: path.expect("a route without a path is an error").into(),
+            function: route.function.value.as_deref().map(Arc::from),
+        }
+    });
+    classify::Settings {
+        routes: routes.collect(),
+        functions: check::functions(raw).into_iter().map(Arc::from).collect(),
+        has_socket: raw.backend.socket.value.is_some(),
+        has_http: raw.backend.http.value.is_some(),
+    }
+}
+
+fn admit(queue: &Queue, limits: &Limits, door_max: u32) -> admit::Settings {
+    let (min, max) = queue.postpone_jitter.value;
+    admit::Settings {
+        capacity: queue.capacity.value,
+        workers: queue.workers.value,
+        max_unlimited: queue.max_unlimited.value,
+        when_full: queue.when_full.value,
+        postpone: match queue.postpone.value {
+            PostponeBy::Jitter => admit::Postpone::Jitter { min, max },
+            PostponeBy::InTurn => admit::Postpone::InTurn,
+        },
+        window: window(limits),
+        outstanding_max: unless_off(limits.outstanding.value),
+        threshold: Duration::from_secs(limits.threshold_seconds.value.into()),
+        door_max,
+    }
+}
+
+fn window(limits: &Limits) -> Option<admit::Window> {
+    let seconds = unless_off(limits.window_size_seconds.value)?;
+    let total = limits.per_window.total.as_ref();
+    let functions = limits.per_window.functions.iter();
+    Some(admit::Window {
+        length: Duration::from_secs(seconds.into()),
+        total: unless_off(total.expect("windows without a total are an error").value),
+        functions: functions
+            .filter_map(|(name, calls)| Some((name.as_str().into(), unless_off(calls.value)?)))
+            .collect(),
+        fixed: limits.window.value == WindowShape::Fixed,
+        stamp_replied: limits.window_stamp.value == WindowStamp::Replied,
+        guard: limits.window_guard.value,
+    })
+}
+
+/// 0 switches a limit off.
+fn unless_off(value: u32) -> Option<u32> {
+    (value > 0).then_some(value)
+}
+
+fn bytes(size: u64) -> usize {
+    usize::try_from(size).expect("a size is at most 1 GiB")
+}

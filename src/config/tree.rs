@@ -1,0 +1,293 @@
+//! The config as a tree in which every value knows where it was said: the TOML file, with
+//! the environment laid over it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use toml::de::{DeTable, DeValue};
+
+use super::problem::{Lines, Place};
+
+/// A value and where it was said.
+#[derive(Clone, Debug)]
+pub(super) struct Node {
+    pub(super) place: Place,
+    /// Where its name stands, if it has one.
+    pub(super) name: Place,
+    pub(super) value: Value,
+    /// What a variable says, letter by letter: where a string is wanted, `12` is one too.
+    pub(super) letters: Option<String>,
+}
+
+/// A table by its keys.
+pub(super) type Table = BTreeMap<String, Node>;
+
+/// What a config can say.
+#[derive(Clone, Debug)]
+pub(super) enum Value {
+    Text(String),
+    /// Too large for TOML is the largest here, so that it is out of every range.
+    Integer(i128),
+    Boolean(bool),
+    /// A float or a date, which no option is, as it was written.
+    Other(String),
+    List(Vec<Node>),
+    Table(Table),
+}
+
+impl Node {
+    /// The string it is, if it is one.
+    pub(super) fn text(&self) -> Option<&str> {
+        match &self.value {
+            Value::Text(text) => Some(text),
+            Value::Integer(_) | Value::Boolean(_) | Value::Other(_) => self.letters.as_deref(),
+            Value::List(_) | Value::Table(_) => None,
+        }
+    }
+
+    /// How to call it in a message: its value if that is short, else its kind.
+    pub(super) fn told(&self) -> String {
+        match &self.value {
+            Value::Text(text) => quoted(text),
+            Value::Integer(number) => number.to_string(),
+            Value::Boolean(flag) => flag.to_string(),
+            Value::Other(text) => shortened(text),
+            Value::List(_) => "an array".to_owned(),
+            Value::Table(_) => "a table".to_owned(),
+        }
+    }
+}
+
+/// A text as it would be written in TOML, shortened.
+pub(super) fn quoted(text: &str) -> String {
+    format!("{:?}", shortened(text))
+}
+
+/// A text that is not longer than a message should be.
+pub(super) fn shortened(text: &str) -> String {
+    const CHARACTERS_MAX: usize = 60;
+    match text.char_indices().nth(CHARACTERS_MAX) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+/// The tree of a file that has been parsed.
+pub(super) fn of_file(table: &DeTable<'_>, lines: &Lines<'_>) -> Table {
+    table
+        .iter()
+        .map(|(key, value)| {
+            let name = lines.place(key.span());
+            let place = match value.get_ref() {
+                // A table's own span is that of its header, or nothing: its name says it better.
+                DeValue::Table(_) => name.clone(),
+                _ => lines.place(value.span()),
+            };
+            let node = Node {
+                place,
+                name,
+                value: of_value(value.get_ref(), lines),
+                letters: None,
+            };
+            (key.get_ref().to_string(), node)
+        })
+        .collect()
+}
+
+fn of_value(value: &DeValue<'_>, lines: &Lines<'_>) -> Value {
+    match value {
+        DeValue::String(text) => Value::Text(text.to_string()),
+        DeValue::Integer(number) => Value::Integer(
+            i128::from_str_radix(number.as_str(), number.radix()).unwrap_or(i128::MAX),
+        ),
+        DeValue::Float(number) => Value::Other(number.to_string()),
+        DeValue::Boolean(flag) => Value::Boolean(*flag),
+        DeValue::Datetime(date) => Value::Other(date.to_string()),
+        DeValue::Array(list) => Value::List(
+            list.iter()
+                .map(|item| Node {
+                    place: lines.place(item.span()),
+                    name: lines.place(item.span()),
+                    value: of_value(item.get_ref(), lines),
+                    letters: None,
+                })
+                .collect(),
+        ),
+        DeValue::Table(table) => Value::Table(of_file(table, lines)),
+    }
+}
+
+/// What every variable of ours begins with.
+const PREFIX: &str = "TIDEGATE_";
+
+/// Segments of a path that a variable may name; more than any option has.
+const SEGMENTS_MAX: usize = 8;
+
+/// Why a variable could not be laid over the file.
+pub(super) struct Misplaced {
+    pub(super) variable: Arc<str>,
+    pub(super) key: String,
+    pub(super) message: String,
+    pub(super) cure: String,
+}
+
+/// Lays `TIDEGATE_SECTION__KEY` variables over the file; others are left alone.
+pub(super) fn lay_over(
+    tree: &mut Table,
+    variables: impl Iterator<Item = (String, String)>,
+) -> Vec<Misplaced> {
+    let mut variables: Vec<_> = variables
+        .filter_map(|(name, value)| {
+            let path = name.strip_prefix(PREFIX)?;
+            path.contains("__").then(|| {
+                let path = path.split("__").map(Segment::of).collect::<Vec<_>>();
+                (path, Arc::<str>::from(name.as_str()), value)
+            })
+        })
+        .collect();
+    // In the order of their paths, so that the entries of an array come one after another.
+    variables.sort();
+    let mut misplaced = Vec::new();
+    for (path, variable, text) in variables {
+        let key = path.iter().fold(String::new(), |key, segment| {
+            let dot = if key.is_empty() { "" } else { "." };
+            match segment {
+                Segment::Index(index) => format!("{key}[{index}]"),
+                Segment::Key(name) => format!("{key}{dot}{name}"),
+            }
+        });
+        let place = Place::Variable(Arc::clone(&variable));
+        let node = Node {
+            value: from_text(&text, &place),
+            name: place.clone(),
+            place,
+            letters: Some(text),
+        };
+        if let Err((message, cure)) = put(tree, &path, node) {
+            misplaced.push(Misplaced {
+                variable: shortened(&variable).into(),
+                key: shortened(&key),
+                message,
+                cure,
+            });
+        }
+    }
+    misplaced
+}
+
+/// One step of a variable's path.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Segment {
+    Index(usize),
+    Key(String),
+}
+
+impl Segment {
+    fn of(text: &str) -> Self {
+        match text.parse() {
+            Ok(index) => Self::Index(index),
+            Err(_) => Self::Key(text.to_lowercase()),
+        }
+    }
+}
+
+/// The value as TOML where it is TOML, else as a text, so that nobody has to quote quotes.
+fn from_text(text: &str, place: &Place) -> Value {
+    match DeValue::parse(text) {
+        Ok(value) => {
+            let mut value = of_value(value.get_ref(), &Lines::of(text));
+            put_at(&mut value, place);
+            value
+        }
+        Err(_) => Value::Text(text.to_owned()),
+    }
+}
+
+/// Everything inside a variable's value was said in that variable.
+fn put_at(value: &mut Value, place: &Place) {
+    let inner: Box<dyn Iterator<Item = &mut Node>> = match value {
+        Value::List(list) => Box::new(list.iter_mut()),
+        Value::Table(table) => Box::new(table.values_mut()),
+        _ => return,
+    };
+    for node in inner {
+        node.place = place.clone();
+        node.name = place.clone();
+        put_at(&mut node.value, place);
+    }
+}
+
+/// Puts a value where a path leads, making the tables on the way.
+fn put(tree: &mut Table, path: &[Segment], node: Node) -> Result<(), (String, String)> {
+    let not_a_key = || {
+        (
+            "is not the path of an option".to_owned(),
+            "write TIDEGATE_SECTION__KEY, or TIDEGATE_LISTEN__0__BIND for the first of several"
+                .to_owned(),
+        )
+    };
+    let [Segment::Key(first), rest @ ..] = path else {
+        return Err(not_a_key());
+    };
+    let empty = |segment: &Segment| matches!(segment, Segment::Key(name) if name.is_empty());
+    if path.len() > SEGMENTS_MAX || path.iter().any(empty) {
+        return Err(not_a_key());
+    }
+    let place = node.place.clone();
+    let empty_node = |value: Value| Node {
+        place: place.clone(),
+        name: place.clone(),
+        value,
+        letters: None,
+    };
+    let missing = |next: Option<&Segment>| match next {
+        Some(Segment::Index(_)) => empty_node(Value::List(Vec::new())),
+        _ => empty_node(Value::Table(Table::new())),
+    };
+    let mut at = tree
+        .entry(first.clone())
+        .or_insert_with(|| missing(rest.first()));
+    for (depth, segment) in rest.iter().enumerate() {
+        at = match (segment, &mut at.value) {
+            (Segment::Key(name), Value::Table(table)) => table
+                .entry(name.clone())
+                .or_insert_with(|| missing(rest.get(depth + 1))),
+            (Segment::Index(index), Value::List(list)) => {
+                if *index > list.len() {
+                    return Err((
+                        format!("there is no entry {index}, the next one is {}", list.len()),
+                        "count the entries from 0, without a gap".to_owned(),
+                    ));
+                }
+                if *index == list.len() {
+                    list.push(missing(None));
+                }
+                &mut list[*index]
+            }
+            (Segment::Index(index), _) => {
+                return Err((
+                    format!("{index} counts the entries of something that has none"),
+                    "leave the number out".to_owned(),
+                ));
+            }
+            (Segment::Key(name), Value::List(_)) => {
+                return Err((
+                    format!(
+                        "{} stands where the number of an entry belongs",
+                        quoted(name)
+                    ),
+                    "write the number, from 0, before it, as in TIDEGATE_LISTEN__0__BIND"
+                        .to_owned(),
+                ));
+            }
+            (Segment::Key(name), _) => {
+                return Err((
+                    format!("{} is asked of something that is no table", quoted(name)),
+                    "give the whole value in one variable".to_owned(),
+                ));
+            }
+        };
+    }
+    *at = node;
+    Ok(())
+}

@@ -1,0 +1,126 @@
+//! `tidegate check`: reads a config and says every mistake in it, or what it limits.
+
+use std::io::{self, Write as _};
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use crate::admit::{Postpone, WhenFull};
+use crate::config::{self, Checked, Config};
+
+/// What the command has to say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// Whether the config can be used.
+    pub good: bool,
+    /// Mistakes and warnings, for stderr.
+    pub problems: String,
+    /// The settings in force and a table of the limits, for stdout; empty if it is not good.
+    pub settings: String,
+}
+
+/// Runs the command: exit code 0 if the config can be used, 1 if not. `graphical` draws the
+/// lines of the file under each mistake.
+#[must_use]
+pub fn run(path: &Path, graphical: bool) -> ExitCode {
+    let report = report(path, graphical);
+    // Whoever closes our output early has read enough; the exit code still says it.
+    let _ = io::stderr().write_all(report.problems.as_bytes());
+    let _ = io::stdout().write_all(report.settings.as_bytes());
+    if report.good {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+/// Everything that the command would print.
+#[must_use]
+pub fn report(path: &Path, graphical: bool) -> Report {
+    match config::load(path) {
+        Ok(Checked { config, warnings }) => Report {
+            good: true,
+            problems: if warnings.is_empty() {
+                String::new()
+            } else {
+                whole_lines(warnings.render(graphical))
+            },
+            settings: format!(
+                "{}\n{}\n{} is good\n",
+                config::effective(&config),
+                table(&config),
+                path.display()
+            ),
+        },
+        Err(error) => Report {
+            good: false,
+            problems: whole_lines(error.render(graphical)),
+            settings: String::new(),
+        },
+    }
+}
+
+fn whole_lines(mut text: String) -> String {
+    if !text.ends_with('\n') {
+        text.push('\n');
+    }
+    text
+}
+
+/// The limits in force, a line each.
+fn table(config: &Config) -> String {
+    let gate = &config.admit;
+    let mut rows: Vec<(String, String)> = Vec::new();
+    let mut row = |name: &str, value: String| rows.push((name.to_owned(), value));
+    match &gate.window {
+        None => row("per window", "off".to_owned()),
+        Some(window) => {
+            let length = seconds(window.length);
+            let span = if window.fixed {
+                format!("in each {length} (fixed)")
+            } else {
+                format!("in any {length} (sliding)")
+            };
+            let calls = |n: u32| format!("{n} calls {span}");
+            row("total", window.total.map_or("off".to_owned(), calls));
+            for (function, n) in &window.functions {
+                row(function, calls(*n));
+            }
+        }
+    }
+    let outstanding = gate.outstanding_max;
+    row(
+        "outstanding",
+        outstanding.map_or("off".to_owned(), |n| format!("{n} calls at once")),
+    );
+    let threshold = if gate.threshold.is_zero() {
+        "not at all: refused at the first closed limit".to_owned()
+    } else {
+        format!("{} from arrival at most", seconds(gate.threshold))
+    };
+    row("a call waits", threshold);
+    let postponed = match gate.postpone {
+        Postpone::InTurn => "in its turn".to_owned(),
+        Postpone::Jitter { min, max } => {
+            format!("for {} to {} at a time", seconds(min), seconds(max))
+        }
+    };
+    row("postponed", postponed);
+    let full = match gate.when_full {
+        WhenFull::Wait => "the next waits at the door",
+        WhenFull::Refuse => "the next is refused",
+    };
+    row("queue", format!("{} calls, then {full}", gate.capacity));
+    row("workers", format!("{} calls", gate.workers));
+
+    let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    let mut text = String::new();
+    for (name, value) in rows {
+        text.push_str(&format!("{name:width$}  {value}\n"));
+    }
+    text
+}
+
+fn seconds(length: Duration) -> String {
+    format!("{} s", length.as_secs_f64())
+}
