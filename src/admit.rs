@@ -18,8 +18,8 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt};
 use tidegate_limits::{
-    Backend, Call, Caller, Class, Cost, Hold, LimitNow, LimitRule, QueueNow, Scheduler, Scope, Step, Ticket,
-    Timestamp, Waited,
+    Backend, Call, Caller, Class, Cost, Hold, LimitNow, LimitRule, QueueNow, Scheduler, Scope,
+    Step, Ticket, Timestamp, Waited,
 };
 use tokio::sync::{Notify, oneshot};
 

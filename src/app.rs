@@ -126,7 +126,11 @@ impl App {
             gate: Gate::new(&config.admit, clock),
             forwarder: Forwarder::new(config.forward.clone()),
             connections: Connections::new(config.listen.max_connections),
-            observer: Arc::new(Teller::new(Arc::clone(&metrics), Arc::clone(&access), clock)),
+            observer: Arc::new(Teller::new(
+                Arc::clone(&metrics),
+                Arc::clone(&access),
+                clock,
+            )),
             metrics,
             access,
             logs,
@@ -209,7 +213,9 @@ impl App {
         shared.gate.apply(&config.admit);
         shared.forwarder.apply(config.forward.clone());
         shared.connections.apply(config.listen.max_connections);
-        shared.metrics.connections_may_be(config.listen.max_connections);
+        shared
+            .metrics
+            .connections_may_be(config.listen.max_connections);
         shared.keep_listeners(&config.listen.listeners);
         for (listener, socket) in bound {
             shared.accept_on(listener, socket);
@@ -255,7 +261,10 @@ impl App {
             return true;
         }
         let (running, waiting) = self.busy();
-        warn!(running, waiting, "the drain took too long, ending what is left");
+        warn!(
+            running,
+            waiting, "the drain took too long, ending what is left"
+        );
         shared.gate.turn_away();
         // An answer that cannot be written by then is lost with the process.
         let _ = tokio::time::timeout(LAST_WORDS, shared.conversations.wait()).await;
@@ -290,7 +299,9 @@ fn bind_admin(address: SocketAddr) -> Result<TcpListener, StartError> {
 
 impl Shared {
     fn listeners(&self) -> std::sync::MutexGuard<'_, Vec<Accepting>> {
-        self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
+        self.listeners
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Ends the loops of listeners that are gone, tells the others their new settings.

@@ -57,7 +57,7 @@ pub enum Message {
     /// One array of the socket protocol.
     Socket(ArrayCall),
     /// An HTTP request.
-    Http(HttpCall),
+    Http(Box<HttpCall>),
     /// A TCP connection that wants through to the TCP backend.
     Tcp,
 }

@@ -18,7 +18,12 @@ struct Cli {
     command: Command,
 }
 
-const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("TIDEGATE_REVISION"), ")");
+const VERSION: &str = concat!(
+    env!("CARGO_PKG_VERSION"),
+    " (",
+    env!("TIDEGATE_REVISION"),
+    ")"
+);
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -29,8 +34,6 @@ enum Command {
 
     /// Run a stand-in z/VM SDK server that falls over when too much arrives
     Backend(tools::backend::Options),
-
-
 }
 
 #[derive(Debug, clap::Args)]

@@ -28,6 +28,7 @@ use std::time::Duration;
 pub use effective::effective;
 pub use problem::{Place, Problem, Problems, Severity};
 
+use crate::classify::operation::FUNCTIONS;
 use reader::{At, Notes, Section};
 use value::Mistake;
 
@@ -149,7 +150,8 @@ pub fn read(
     origin: &str,
     env: impl Iterator<Item = (String, String)>,
 ) -> Result<Checked, Problems> {
-    read_knowing(text, origin, env, &[])
+    let known: Vec<&str> = FUNCTIONS.iter().map(|function| function.name).collect();
+    read_knowing(text, origin, env, &known)
 }
 
 /// The same, with the names of the functions that there are: a limit for one that neither

@@ -6,8 +6,7 @@ use tidegate_limits::Timestamp;
 
 use crate::admit::{Ask, Gate};
 use crate::call::{
-    HttpCall, Message, Observe, Origin, Progress, Reason, Record, Refusal, Reply, Request,
-    Serve, Verdict,
+    Message, Observe, Origin, Progress, Reason, Record, Refusal, Reply, Request, Serve, Verdict,
 };
 use crate::classify::{Classifier, Operation};
 use crate::forward::{Forwarder, Outgoing, Unsent};
@@ -48,7 +47,10 @@ impl Serve for Pipeline {
     fn refused(&self, origin: Origin, dialect: &'static str, refusal: &Refusal) {
         let nobody = Arc::from("none");
         let observer = Arc::clone(&self.observer);
-        write_down(&Record::open(origin, dialect, nobody, None, observer), refusal);
+        write_down(
+            &Record::open(origin, dialect, nobody, None, observer),
+            refusal,
+        );
     }
 }
 
@@ -73,7 +75,11 @@ impl Pipeline {
         };
         progress.admit();
         loop {
-            let unsent = match self.forwarder.send(outgoing, permit, Arc::clone(record)).await {
+            let unsent = match self
+                .forwarder
+                .send(outgoing, permit, Arc::clone(record))
+                .await
+            {
                 Ok(reply) => return reply,
                 Err(unsent) => unsent,
             };
@@ -84,7 +90,10 @@ impl Pipeline {
                 slot,
                 cause,
             } = unsent;
-            tracing::debug!(error = &cause as &dyn std::error::Error, "not sent, waits again");
+            tracing::debug!(
+                error = &cause as &dyn std::error::Error,
+                "not sent, waits again"
+            );
             outgoing = kept;
             permit = match self.gate.again(slot, record).await {
                 Ok(permit) => permit,
@@ -93,12 +102,7 @@ impl Pipeline {
         }
     }
 
-    fn open_record(
-        &self,
-        origin: Origin,
-        message: &Message,
-        operation: &Operation,
-    ) -> Arc<Record> {
+    fn open_record(&self, origin: Origin, message: &Message, operation: &Operation) -> Arc<Record> {
         let dialect = match message {
             Message::Socket(_) => "socket",
             Message::Http(_) => "http",
@@ -119,9 +123,10 @@ fn outgoing(message: Message, operation: &Operation) -> Result<Outgoing, Refusal
     use crate::call::Destination as To;
     match (message, operation.destination) {
         (Message::Socket(call), To::Socket) => Ok(Outgoing::Array(call)),
-        (Message::Http(HttpCall { array: Some(call), .. }), To::Socket) => {
-            Ok(Outgoing::Array(call))
-        }
+        (Message::Http(call), To::Socket) => call
+            .array
+            .map(Outgoing::Array)
+            .ok_or_else(|| Refusal::no_backend("http")),
         (Message::Http(call), To::Http) => {
             // Which function it is stands in a body that was too large to read.
             if operation.is_unread {
@@ -130,7 +135,7 @@ fn outgoing(message: Message, operation: &Operation) -> Result<Outgoing, Refusal
                     "the body names the function, and is larger than buffer_bytes",
                 ));
             }
-            Ok(Outgoing::Http(Box::new(call)))
+            Ok(Outgoing::Http(call))
         }
         (Message::Tcp, To::Tcp) => Ok(Outgoing::Tcp),
         (Message::Socket(_), _) => Err(Refusal::no_backend("socket")),

@@ -100,12 +100,7 @@ impl State {
         self.supply(backend, now, |_| Supply::configured());
     }
 
-    fn supply(
-        &mut self,
-        backend: Destination,
-        now: Timestamp,
-        supply: impl Fn(u32) -> Supply,
-    ) {
+    fn supply(&mut self, backend: Destination, now: Timestamp, supply: impl Fn(u32) -> Supply) {
         let name = policy::backend_limit(backend);
         // With calls waiting in both lanes one of each may probe; either answer is as good.
         for lane in [Lane::Limited, Lane::Unlimited] {

@@ -24,7 +24,11 @@ pub(super) fn limited(settings: &Settings, clock: &Clock) -> Policy {
         for (function, max) in &window.functions {
             // Prefixed, so that a function called "total" is not the total.
             let name = format!("function:{function}");
-            limits.push(rule(&name, Scope::Function(Arc::clone(function)), limit(*max)));
+            limits.push(rule(
+                &name,
+                Scope::Function(Arc::clone(function)),
+                limit(*max),
+            ));
         }
     }
     limits.extend(backends());

@@ -111,11 +111,9 @@ fn limit_state(rule: &LimitRule, state: &LimitNow, now: Timestamp) -> LimitState
         used: state.used,
         opens: match state.opens {
             Verdict::Ready => Opens::Now,
-            Verdict::NotBefore(at) => Opens::InSeconds(
-                at.since(now)
-                    .max(Duration::from_millis(1))
-                    .as_secs_f64(),
-            ),
+            Verdict::NotBefore(at) => {
+                Opens::InSeconds(at.since(now).max(Duration::from_millis(1)).as_secs_f64())
+            }
             Verdict::WhenTold | Verdict::Never => Opens::WhenTold,
         },
     }

@@ -23,10 +23,7 @@ pub enum ConnectError {
 }
 
 /// Connects within a bound.
-pub(super) async fn connect(
-    address: &Address,
-    bound: Duration,
-) -> Result<TcpStream, ConnectError> {
+pub(super) async fn connect(address: &Address, bound: Duration) -> Result<TcpStream, ConnectError> {
     let connecting = async {
         match address {
             Address::Ip(address) => TcpStream::connect(address).await,

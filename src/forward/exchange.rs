@@ -112,7 +112,8 @@ async fn read_reply<S: Slot>(
         match read {
             Ok(0) => break,
             Ok(_) if held.len() > settings.reply_buffer_bytes => {
-                let body = StreamedReply::new(stream, slot, record, held.freeze(), settings, deadline);
+                let body =
+                    StreamedReply::new(stream, slot, record, held.freeze(), settings, deadline);
                 return Ok(Reply::Stream(ReplyBody::new(body)));
             }
             Ok(_) => {}
@@ -159,7 +160,9 @@ pub(super) fn closed() -> Refusal {
 pub(super) fn cut(read: usize) -> Refusal {
     Refusal::new(
         Reason::BackendCut,
-        format!("the backend's answer broke off after {read} bytes; whether it did the call is not known"),
+        format!(
+            "the backend's answer broke off after {read} bytes; whether it did the call is not known"
+        ),
     )
 }
 
@@ -250,7 +253,9 @@ impl<S: Slot> Body for StreamedReply<S> {
         let chunk = ready!(streaming.poll_chunk(cx));
         let failure: BodyError = match chunk {
             Ok(chunk) if chunk.is_empty() && streaming.balance.is_open() => {
-                streaming.record.note(|facts| facts.reason = Some(Reason::BackendCut));
+                streaming
+                    .record
+                    .note(|facts| facts.reason = Some(Reason::BackendCut));
                 "the backend's answer broke off".into()
             }
             Ok(chunk) if chunk.is_empty() => {

@@ -133,7 +133,10 @@ async fn exchange<S: Slot>(
         return Ok(reply.hold_whole(head, length.unwrap_or(0)).await);
     }
     let body = StreamedReply(Some(reply));
-    Ok(Reply::Http(Response::from_parts(head, ReplyBody::new(body))))
+    Ok(Reply::Http(Response::from_parts(
+        head,
+        ReplyBody::new(body),
+    )))
 }
 
 /// One new connection for one that had gone cold; a backend that closes that one too takes
@@ -195,7 +198,10 @@ struct RunningReply<S: Slot> {
 }
 
 impl<S: Slot> RunningReply<S> {
-    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         // The body says how the connection ended; whether it did is asked again in `put`.
         if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
             return Poll::Ready(self.saw(frame));
@@ -425,7 +431,9 @@ fn explain(error: &hyper::Error) -> Refusal {
     } else {
         Refusal::new(
             Reason::BackendCut,
-            format!("the backend's answer is no valid HTTP ({error}); whether it did the call is not known"),
+            format!(
+                "the backend's answer is no valid HTTP ({error}); whether it did the call is not known"
+            ),
         )
     }
 }

@@ -25,8 +25,8 @@ use self::body::PacedBody;
 use self::client::{ClientIo, Phases};
 use super::{Accepted, Conversation, Settings, array_call, dialect};
 use crate::call::{
-    self, ByteStream, HttpCall, Message, Origin, Progress, Reason, Refusal, Reply,
-    ReplyBody, RequestBody, Serve, WholeBody,
+    self, ByteStream, HttpCall, Message, Origin, Progress, Reason, Refusal, Reply, ReplyBody,
+    RequestBody, Serve, WholeBody,
 };
 
 /// Largest head of a request.   bytes
@@ -100,7 +100,7 @@ impl<S: Serve> Client<S> {
             Ok(http) => {
                 let request = call::Request {
                     origin,
-                    message: Message::Http(http),
+                    message: Message::Http(Box::new(http)),
                 };
                 let progress = Progress::default();
                 let reply = self.conversation.serve.serve(request, &progress).await;

@@ -150,7 +150,10 @@ async fn watch(stream: &TcpStream, cancel_on_eof: bool, progress: &Progress) -> 
 async fn answer(stream: TcpStream, reply: Reply, settings: &Settings) {
     match reply {
         Reply::Whole(bytes) => {
-            if io::write_all(&stream, &bytes, settings.write_timeout).await.is_ok() {
+            if io::write_all(&stream, &bytes, settings.write_timeout)
+                .await
+                .is_ok()
+            {
                 io::close(stream, false).await;
             } else {
                 abandon(&stream);
@@ -167,7 +170,10 @@ async fn answer(stream: TcpStream, reply: Reply, settings: &Settings) {
 
 async fn refuse(stream: TcpStream, refusal: &Refusal, settings: &Settings) {
     let answer = dialect::refusal_json(refusal);
-    if io::write_all(&stream, &answer, settings.write_timeout).await.is_ok() {
+    if io::write_all(&stream, &answer, settings.write_timeout)
+        .await
+        .is_ok()
+    {
         // Whoever sent nonsense may still be sending it.
         let expect_more = refusal.reason.overall_rc() == 400;
         io::close(stream, expect_more).await;
@@ -184,7 +190,10 @@ async fn relay(stream: TcpStream, mut body: ReplyBody, settings: &Settings) {
         let Ok(bytes) = frame.into_data() else {
             continue;
         };
-        if io::write_all(&stream, &bytes, settings.write_timeout).await.is_err() {
+        if io::write_all(&stream, &bytes, settings.write_timeout)
+            .await
+            .is_err()
+        {
             return abandon(&stream);
         }
     }

@@ -33,7 +33,8 @@ pub fn run(path: &Path, graphical: bool) -> ExitCode {
     };
     let finished = runtime.block_on(async {
         let signals = Signals::listen()?;
-        let app = App::start(config, Some(logs)).map_err(|error| io::Error::other(error.to_string()))?;
+        let app =
+            App::start(config, Some(logs)).map_err(|error| io::Error::other(error.to_string()))?;
         info!(
             version = env!("CARGO_PKG_VERSION"),
             revision = REVISION,

@@ -136,13 +136,21 @@ fn a_sideways_or_upward_import_is_found_in_every_form() {
         assert_eq!(violations(module, source), found, "{source}");
     };
     check("admit", "use crate::call::Record;", &[]);
-    check("admit", "use crate::forward::Forwarder;", &["admit uses forward"]);
+    check(
+        "admit",
+        "use crate::forward::Forwarder;",
+        &["admit uses forward"],
+    );
     check(
         "forward",
         "use crate::{call::{Slot, Reply}, admit::{Gate}};",
         &["forward uses admit"],
     );
-    check("call", "fn f() { crate::clock::Clock::start() }", &["call uses clock"]);
+    check(
+        "call",
+        "fn f() { crate::clock::Clock::start() }",
+        &["call uses clock"],
+    );
     check("listen", "use crate::config;", &["listen uses config"]);
     check("pipeline", "use crate::app::App;", &["pipeline uses app"]);
     check("admit", "// use crate::forward::Forwarder;", &[]);

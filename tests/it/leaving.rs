@@ -154,7 +154,13 @@ async fn one_leaves_while_it_runs(protocol: &'static str, leave: fn(TcpStream)) 
         assert_eq!(stack.gate.busy(), (1, 1), "{protocol}");
     }
     held.go.notify_one();
-    assert!(held.got.recv().await.expect("now it is free").contains("SECOND"));
+    assert!(
+        held.got
+            .recv()
+            .await
+            .expect("now it is free")
+            .contains("SECOND")
+    );
     assert_eq!(held.done(), 1);
     held.go.notify_one();
     read_until(&mut second, "overallRC").await;

@@ -7,6 +7,8 @@ mod config;
 mod dialect;
 mod floor_plan;
 mod framer;
+mod leaving;
 mod log;
 mod metrics;
 mod operation;
+mod support;

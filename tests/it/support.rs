@@ -154,9 +154,10 @@ impl Stack {
 
     /// Waits until the gate has so many calls past it and so many waiting.
     pub async fn busy(&self, in_flight: usize, waiting: usize) {
-        until(|| self.gate.busy() == (in_flight, waiting), || {
-            format!("{:?}, not {:?}", self.gate.busy(), (in_flight, waiting))
-        })
+        until(
+            || self.gate.busy() == (in_flight, waiting),
+            || format!("{:?}, not {:?}", self.gate.busy(), (in_flight, waiting)),
+        )
         .await;
     }
 

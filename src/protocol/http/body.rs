@@ -41,7 +41,8 @@ impl PacedBody {
 
     /// How long the client may have kept us waiting by now.
     fn patience(&self) -> Duration {
-        let earned = Duration::from_secs_f64(self.received as f64 / f64::from(self.min_rate.max(1)));
+        let earned =
+            Duration::from_secs_f64(self.received as f64 / f64::from(self.min_rate.max(1)));
         (GRACE + earned).min(self.body_timeout)
     }
 }

@@ -132,9 +132,7 @@ impl ClientIo {
 
     /// Ready once `due` has passed.
     fn poll_timer(&mut self, due: Instant, cx: &mut Context<'_>) -> Poll<()> {
-        let timer = self
-            .timer
-            .get_or_insert_with(|| Box::pin(sleep_until(due)));
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(due)));
         // A timer that fires early is cheaper than one that is set anew for each request.
         if timer.deadline() > due {
             timer.as_mut().reset(due);
