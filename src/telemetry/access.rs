@@ -134,7 +134,8 @@ impl AccessLog {
         self.on.load(Ordering::Relaxed)
     }
 
-    /// Writes one line, under an id of its own.
+    /// Writes one line. In JSON it carries an id of its own, for tools that join lines;
+    /// people get a shorter one.
     pub fn write(&self, line: &AccessLine<'_>) -> Written {
         thread_local! {
             static LINE: RefCell<Vec<u8>> = RefCell::new(Vec::with_capacity(512));
@@ -147,7 +148,7 @@ impl AccessLog {
             buffer.clear();
             match self.look {
                 Look::Json => json(buffer, id, line),
-                Look::Text { colour } => text(buffer, id, line, colour),
+                Look::Text { colour } => text(buffer, line, colour),
             }
             .expect("writing to memory does not fail");
             self.lines.append(buffer)
@@ -297,7 +298,7 @@ fn json(out: &mut Vec<u8>, id: u64, line: &AccessLine<'_>) -> io::Result<()> {
     Ok(())
 }
 
-fn text(out: &mut Vec<u8>, id: u64, line: &AccessLine<'_>, colour: bool) -> io::Result<()> {
+fn text(out: &mut Vec<u8>, line: &AccessLine<'_>, colour: bool) -> io::Result<()> {
     let (paint, plain) = match (colour, line.verdict) {
         (false, _) => ("", ""),
         (true, "passed") => ("\x1b[32m", "\x1b[0m"),
@@ -310,15 +311,14 @@ fn text(out: &mut Vec<u8>, id: u64, line: &AccessLine<'_>, colour: bool) -> io::
         .map_or_else(|| "-".into(), |took| format!("{:.1}", millis(took)));
     write!(
         out,
-        "{} {paint}{:7}{plain} {:28} {:8} queue {:>8.1} backend {:>8} total {:>8.1} ms  {}",
-        Utc(line.at),
+        "{} {paint}{:7}{plain} {:24} {:8} queue {:>8.1} backend {:>8} total {:>8.1} ms ",
+        TimeOfDay(line.at),
         line.verdict,
         line.function,
         userid(line).unwrap_or("-"),
         millis(line.queued),
         backend,
         millis(line.total),
-        line.dialect,
     )?;
     if let Some(status) = line.status {
         write!(out, " {status}")?;
@@ -334,12 +334,8 @@ fn text(out: &mut Vec<u8>, id: u64, line: &AccessLine<'_>, colour: bool) -> io::
     }
     writeln!(
         out,
-        " {}>{} B {} {} {}",
-        line.bytes_in,
-        line.bytes_out,
-        line.listener,
-        line.peer,
-        Id(id)
+        " {}>{} B {}/{} {}",
+        line.bytes_in, line.bytes_out, line.listener, line.dialect, line.peer
     )
 }
 
@@ -382,7 +378,7 @@ impl std::fmt::Display for Id {
     }
 }
 
-/// A moment in UTC, RFC 3339, to the microsecond.
+/// A moment in UTC, RFC 3339, to the microsecond: `2023-11-14T22:13:20.123456Z`.
 struct Utc(SystemTime);
 
 impl std::fmt::Display for Utc {
@@ -390,13 +386,29 @@ impl std::fmt::Display for Utc {
         let since_epoch = self.0.duration_since(UNIX_EPOCH).unwrap_or_default();
         let seconds = since_epoch.as_secs();
         let (year, month, day) = date(seconds / 86_400);
-        let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
+        let (hour, minute, second) = time_of_day(seconds);
         let micros = since_epoch.subsec_micros();
         write!(
             f,
             "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z"
         )
     }
+}
+
+/// The time of a day in UTC, to the millisecond: `22:13:20.123Z`. Short, for a terminal.
+pub(super) struct TimeOfDay(pub(super) SystemTime);
+
+impl std::fmt::Display for TimeOfDay {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let since_epoch = self.0.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let (hour, minute, second) = time_of_day(since_epoch.as_secs());
+        let millis = since_epoch.subsec_millis();
+        write!(f, "{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
+    }
+}
+
+fn time_of_day(seconds: u64) -> (u64, u64, u64) {
+    (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60)
 }
 
 /// The civil date of a day since 1970-01-01. Years are counted from a first of March, so
