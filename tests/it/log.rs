@@ -97,12 +97,29 @@ fn a_line_in_json_has_these_fields_in_this_order() {
             r#"{"timestamp":"2023-11-14T22:13:20.123456Z","level":"INFO","target":"access","#,
             r#""id":"ID","listener":"nova","peer":"127.0.0.1:53422","dialect":"socket","#,
             r#""function":"guest_get_info","userid":"ICIC0001","verdict":"delayed","#,
-            r#""reason":null,"limit":"total","queue_ms":12.345,"backend_ms":50.1,"#,
-            r#""total_ms":62.5,"bytes_in":34,"bytes_out":128,"status":null,"overallRC":0,"#,
+            r#""reason":null,"limit":"total","queue_ms":12.345,"backend_ms":50.100,"#,
+            r#""total_ms":62.500,"bytes_in":34,"bytes_out":128,"status":null,"overallRC":0,"#,
             r#""sent_us":1234567}"#,
             "\n"
         )
     );
+}
+
+#[test]
+fn a_line_in_json_is_read_back_as_it_was_told() {
+    let told = AccessLine {
+        listener: "the \"new\" one",
+        overall_rc: Some(-7),
+        status: Some(200),
+        total: Duration::from_micros(1_000_001),
+        ..line()
+    };
+    let text = written(Look::Json, &[told]);
+    let read: Value = serde_json::from_str(&text).expect("one object");
+    assert_eq!(read["listener"], json!("the \"new\" one"));
+    assert_eq!(read["overallRC"], json!(-7));
+    assert_eq!(read["status"], json!(200));
+    assert_eq!(read["total_ms"], json!(1000.001));
 }
 
 #[test]
