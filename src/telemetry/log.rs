@@ -2,15 +2,21 @@
 //!
 //! The level can be changed while it runs, so a reload need not restart anything.
 
+use std::fmt;
 use std::io::{self, IsTerminal};
+use std::time::SystemTime;
 
+use tracing::Subscriber;
 use tracing_subscriber::filter::{LevelFilter, ParseError};
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::FormatTime;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::reload;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 use tracing_subscriber::{EnvFilter, Layer, Registry};
 
-use super::access::{AccessLog, Look};
+use super::access::{AccessLog, Look, TimeOfDay};
 use super::{Format, Settings};
 
 /// The logs of a running process.
@@ -49,19 +55,36 @@ pub enum LogError {
 ///
 /// If the level is no filter, or logs are already set up.
 pub fn init(settings: &Settings) -> Result<Logs, LogError> {
-    let look = look(settings.format);
-    let (filter, level) = reload::Layer::new(filter(&settings.level)?);
-    let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr);
+    let (subscriber, logs) = build(&settings.level, look(settings.format), io::stderr)?;
+    subscriber.try_init().map_err(LogError::Twice)?;
+    Ok(logs)
+}
+
+fn build<W>(
+    level: &str,
+    look: Look,
+    writer: W,
+) -> Result<(impl Subscriber + Send + Sync, Logs), LogError>
+where
+    W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
+{
+    let (filter, level) = reload::Layer::new(filter(level)?);
+    let lines = tracing_subscriber::fmt::layer().with_writer(writer);
     let lines = match look {
         Look::Json => lines.json().flatten_event(true).boxed(),
-        Look::Text { colour } => lines.with_ansi(colour).boxed(),
+        Look::Text { colour } => lines.with_ansi(colour).with_timer(Now).boxed(),
     };
-    tracing_subscriber::registry()
-        .with(filter)
-        .with(lines)
-        .try_init()
-        .map_err(LogError::Twice)?;
-    Ok(Logs { level, look })
+    let subscriber = tracing_subscriber::registry().with(filter).with(lines);
+    Ok((subscriber, Logs { level, look }))
+}
+
+/// The time of day, as in an access line.
+struct Now;
+
+impl FormatTime for Now {
+    fn format_time(&self, w: &mut Writer<'_>) -> fmt::Result {
+        write!(w, "{}", TimeOfDay(SystemTime::now()))
+    }
 }
 
 /// Whether a level would be taken, for the config's check.
@@ -129,6 +152,9 @@ fn look(format: Format) -> Look {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Seek;
+    use std::sync::Arc;
+
     use super::*;
 
     #[test]
@@ -152,5 +178,49 @@ mod tests {
     fn a_format_that_is_given_wins_over_the_terminal() {
         assert_eq!(look(Format::Json), Look::Json);
         assert!(matches!(look(Format::Text), Look::Text { .. }));
+    }
+
+    /// What is written while `say` runs.
+    fn written(level: &str, look: Look, say: impl FnOnce(&Logs)) -> String {
+        let file = Arc::new(tempfile::tempfile().expect("a temporary file"));
+        let (subscriber, logs) = build(level, look, Arc::clone(&file)).expect("a good level");
+        tracing::subscriber::with_default(subscriber, || say(&logs));
+        (&*file).rewind().expect("a file can be rewound");
+        io::read_to_string(&*file).expect("readable")
+    }
+
+    #[test]
+    fn a_level_that_is_changed_holds_from_there_on_and_a_bad_one_changes_nothing() {
+        let text = written("info", Look::Json, |logs| {
+            tracing::debug!("one");
+            logs.set_level("debug").expect("a good level");
+            tracing::debug!("two");
+            logs.set_level("loud").expect_err("no level");
+            tracing::debug!("three");
+            logs.set_level("off").expect("a good level");
+            tracing::error!("four");
+        });
+        let said: Vec<_> = text
+            .lines()
+            .map(|line| {
+                let line: serde_json::Value = serde_json::from_str(line).expect("JSON");
+                line["message"].as_str().expect("a message").to_owned()
+            })
+            .collect();
+        assert_eq!(said, ["two", "three"]);
+    }
+
+    #[test]
+    fn a_line_in_json_has_its_fields_at_the_top_and_the_head_of_an_access_line() {
+        let text = written("info", Look::Json, |_| {
+            tracing::warn!(lines = 3, "lost \"some\"\nlines");
+        });
+        assert_eq!(text.lines().count(), 1, "{text}");
+        let line: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(line["level"], "WARN");
+        assert_eq!(line["target"], module_path!());
+        assert_eq!(line["message"], "lost \"some\"\nlines");
+        assert_eq!(line["lines"], 3);
+        assert!(line["timestamp"].is_string(), "{text}");
     }
 }

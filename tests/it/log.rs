@@ -76,14 +76,17 @@ fn written(look: Look, lines: &[AccessLine<'_>]) -> String {
     out.text()
 }
 
-/// The same with the id, which is random, blanked out.
+/// The same of one line, with the id, which is random, blanked out.
 fn golden(look: Look, line: &AccessLine<'_>) -> String {
     let text = written(look, std::slice::from_ref(line));
-    let id = text
-        .split(|c: char| !c.is_ascii_hexdigit())
-        .find(|word| word.len() == 16)
-        .unwrap_or_else(|| panic!("no id in {text}"));
-    text.replace(id, "ID")
+    match text.split_once(r#""id":""#) {
+        Some((head, tail)) => {
+            let (id, tail) = tail.split_at(16);
+            assert!(id.bytes().all(|c| c.is_ascii_hexdigit()), "{id}");
+            format!(r#"{head}"id":"ID{tail}"#)
+        }
+        None => text,
+    }
 }
 
 #[test]
@@ -94,8 +97,8 @@ fn a_line_in_json_has_these_fields_in_this_order() {
             r#"{"timestamp":"2023-11-14T22:13:20.123456Z","level":"INFO","target":"access","#,
             r#""id":"ID","listener":"nova","peer":"127.0.0.1:53422","dialect":"socket","#,
             r#""function":"guest_get_info","userid":"ICIC0001","verdict":"delayed","#,
-            r#""reason":null,"limit":"total","queue_ms":12.345,"backend_ms":50.1,"#,
-            r#""total_ms":62.5,"bytes_in":34,"bytes_out":128,"status":null,"overallRC":0,"#,
+            r#""reason":null,"limit":"total","queue_ms":12.345,"backend_ms":50.100,"#,
+            r#""total_ms":62.500,"bytes_in":34,"bytes_out":128,"status":null,"overallRC":0,"#,
             r#""sent_us":1234567}"#,
             "\n"
         )
@@ -103,12 +106,29 @@ fn a_line_in_json_has_these_fields_in_this_order() {
 }
 
 #[test]
+fn a_line_in_json_is_read_back_as_it_was_told() {
+    let told = AccessLine {
+        listener: "the \"new\" one",
+        overall_rc: Some(-7),
+        status: Some(200),
+        total: Duration::from_micros(1_000_001),
+        ..line()
+    };
+    let text = written(Look::Json, &[told]);
+    let read: Value = serde_json::from_str(&text).expect("one object");
+    assert_eq!(read["listener"], json!("the \"new\" one"));
+    assert_eq!(read["overallRC"], json!(-7));
+    assert_eq!(read["status"], json!(200));
+    assert_eq!(read["total_ms"], json!(1000.001));
+}
+
+#[test]
 fn a_line_in_text_is_one_row_of_columns() {
     assert_eq!(
         golden(TEXT, &line()),
-        "2023-11-14T22:13:20.123456Z delayed guest_get_info               ICIC0001 \
-         queue     12.3 backend     50.1 total     62.5 ms  socket rc=0 limit=total \
-         34>128 B nova 127.0.0.1:53422 ID\n"
+        "22:13:20.123Z delayed guest_get_info           ICIC0001 \
+         queue     12.3 backend     50.1 total     62.5 ms  rc=0 limit=total \
+         34>128 B nova/socket 127.0.0.1:53422\n"
     );
     let refused = AccessLine {
         userid: None,
@@ -123,9 +143,9 @@ fn a_line_in_text_is_one_row_of_columns() {
     };
     assert_eq!(
         golden(TEXT, &refused),
-        "2023-11-14T22:13:20.123456Z refused guest_get_info               -        \
-         queue     12.3 backend        - total     62.5 ms  http 503 rc=503 queue_full \
-         34>128 B nova 127.0.0.1:53422 ID\n"
+        "22:13:20.123Z refused guest_get_info           -        \
+         queue     12.3 backend        - total     62.5 ms  503 rc=503 queue_full \
+         34>128 B nova/http 127.0.0.1:53422\n"
     );
 }
 
