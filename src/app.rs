@@ -1,7 +1,7 @@
 //! Builds everything, and takes it down again.
 
 mod shown;
-mod teller;
+pub mod teller;
 
 use std::io;
 use std::net::SocketAddr;

@@ -12,7 +12,7 @@ const CLASS: &str = "default";
 
 /// Hears of every call and tells metrics and the log.
 #[derive(Debug)]
-pub(super) struct Teller {
+pub struct Teller {
     metrics: Arc<Metrics>,
     access: Arc<AccessLog>,
     clock: Clock,
@@ -21,7 +21,7 @@ pub(super) struct Teller {
 impl Teller {
     /// Tells these.
     #[must_use]
-    pub(super) fn new(metrics: Arc<Metrics>, access: Arc<AccessLog>, clock: Clock) -> Self {
+    pub fn new(metrics: Arc<Metrics>, access: Arc<AccessLog>, clock: Clock) -> Self {
         Self {
             metrics,
             access,

@@ -5,11 +5,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use proptest::prelude::*;
-use tidegate::call::{ArrayCall, Destination, HttpCall, Message, Origin, Request, RequestBody};
+use tidegate::call::{
+    ArrayCall, ByteStream, Destination, HttpCall, Message, Origin, Request, RequestBody, WholeBody,
+};
 use tidegate::classify::operation::{
     BodyRule, Effort, FUNCTIONS, Kind, Path, ROUTES, Routed, function, nearest, route,
 };
 use tidegate::classify::{Classifier, Operation, Route, Settings};
+use tidegate::protocol::array_call;
 use tidegate_limits::Timestamp;
 
 /// Method, path, function (or `-` for what sdkwsgi answers itself), and a body that asks
@@ -410,8 +413,12 @@ fn request(message: Message) -> Request {
 fn http_message(method: &str, path: &str, body: &'static str) -> Message {
     let request = http::Request::builder().method(method).uri(path).body(());
     let (head, ()) = request.expect("a good request").into_parts();
+    // As the HTTP side reads it: an array posted to / is a call of the socket protocol.
+    let array = (path == "/" && body.starts_with('['))
+        .then(|| array_call::parse(body.as_bytes(), 4096).ok())
+        .flatten();
     let body = RequestBody::Whole(Bytes::from_static(body.as_bytes()));
-    Message::Http(HttpCall { head, body })
+    Message::Http(Box::new(HttpCall { head, body, array }))
 }
 
 fn array_message(function: &str, target: Option<&str>) -> Message {
@@ -573,21 +580,27 @@ fn the_operators_routes_are_asked_first() {
 }
 
 #[test]
-fn the_body_is_asked_for_only_where_it_names_the_function() {
-    let needs_body = |settings: &Settings, method, path| {
-        let Message::Http(call) = http_message(method, path, "") else {
+fn a_body_too_large_to_read_is_missed_only_where_it_names_the_function() {
+    let is_unread = |settings: &Settings, method, path| {
+        let Message::Http(mut call) = http_message(method, path, "") else {
             unreachable!("it is HTTP");
         };
-        Classifier::new(settings).needs_body(&call.head)
+        call.body = RequestBody::Streamed {
+            read: Vec::new(),
+            rest: ByteStream::new(WholeBody(None)),
+        };
+        Classifier::new(settings)
+            .classify(&request(Message::Http(call)))
+            .is_unread
     };
     let plain = settings();
-    assert!(needs_body(&plain, "POST", "/"));
-    assert!(needs_body(&plain, "POST", "/guests/U1/action"));
-    assert!(needs_body(&plain, "PUT", "/guests/U1/nic/1000"));
-    assert!(needs_body(&plain, "PUT", "/vswitches/V1"));
-    assert!(!needs_body(&plain, "POST", "/guests"));
-    assert!(!needs_body(&plain, "PUT", "/files"));
-    assert!(!needs_body(&plain, "POST", "/nowhere"));
+    assert!(is_unread(&plain, "POST", "/"));
+    assert!(is_unread(&plain, "POST", "/guests/U1/action"));
+    assert!(is_unread(&plain, "PUT", "/guests/U1/nic/1000"));
+    assert!(is_unread(&plain, "PUT", "/vswitches/V1"));
+    assert!(!is_unread(&plain, "POST", "/guests"));
+    assert!(!is_unread(&plain, "PUT", "/files"));
+    assert!(!is_unread(&plain, "POST", "/nowhere"));
     let own = Settings {
         routes: vec![Route {
             method: "POST".into(),
@@ -596,5 +609,5 @@ fn the_body_is_asked_for_only_where_it_names_the_function() {
         }],
         ..settings()
     };
-    assert!(!needs_body(&own, "POST", "/"));
+    assert!(!is_unread(&own, "POST", "/"));
 }
