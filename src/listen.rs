@@ -127,8 +127,8 @@ impl Drop for Connection {
     }
 }
 
-/// Accepts until told to stop. Before each accept there is room under the cap, and `gate`
-/// has had its say: it holds the loop while the queue is full.
+/// Accepts until told to stop, no more than the cap allows. Before each accept `gate` has
+/// its say: it holds the loop while the queue is full.
 pub async fn accept<G, H>(
     listener: TcpListener,
     connections: Arc<Connections>,
@@ -143,9 +143,12 @@ pub async fn accept<G, H>(
     let accepting = async {
         loop {
             gate().await;
-            let connection = connections.room().await;
             match listener.accept().await {
                 Ok((stream, peer)) => {
+                    // The place is taken after the accept: a listener that holds one while
+                    // nobody comes would keep it from the others. So under a full cap each
+                    // listener has one more connection in hand, and reads none of it.
+                    let connection = connections.room().await;
                     tokio::spawn(handle(stream, peer, connection));
                 }
                 Err(error) => {

@@ -135,7 +135,7 @@ impl<S: Serve> Client<S> {
             RequestBody::Whole(bytes) if is_array_call(&head, bytes) => {
                 // The backend that gets it as HTTP has no such bound, but the socket
                 // backend has; the classifier does not choose by size.
-                let parsed = array_call::parse(bytes, settings.max_request_bytes);
+                let parsed = array_call::parse(bytes.trim_ascii(), settings.max_request_bytes);
                 Some(parsed.map_err(|why| match why {
                     array_call::Malformed::TooLarge { .. } => {
                         super::zvm_socket::too_large(settings.max_request_bytes)

@@ -782,11 +782,11 @@ fn what_was_probably_not_meant_is_a_warning() {
         &["no postponed call comes back"],
     );
     doubted(
-        &with("").replace("total:30", "total:30, a:10, b:20"),
+        &with("").replace("total:30", "total:30, guest_list:10, host_get_info:20"),
         &["sum", "below total"],
     );
     assert!(
-        read(&with("").replace("total:30", "total:30, a:10, b:19"))
+        read(&with("").replace("total:30", "total:30, guest_list:10, host_get_info:19"))
             .expect("it is good")
             .warnings
             .is_empty()

@@ -198,9 +198,10 @@ async fn a_client_that_leaves_before_its_request_is_whole_costs_nothing() {
             let mut stream = TcpStream::connect(stack.addr).await.expect("it listens");
             stream.write_all(piece.as_bytes()).await.expect("it reads");
             leave(stream);
+            let gone = || stack.connections.open() == 0;
+            crate::support::until(gone, || format!("still open after {piece:?}")).await;
         }
     }
-    crate::support::until(|| stack.connections.open() == 0, || "still open".to_owned()).await;
     assert_eq!(stack.gate.busy(), (0, 0));
     assert_eq!(held.done(), 0);
 }

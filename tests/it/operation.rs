@@ -414,8 +414,8 @@ fn http_message(method: &str, path: &str, body: &'static str) -> Message {
     let request = http::Request::builder().method(method).uri(path).body(());
     let (head, ()) = request.expect("a good request").into_parts();
     // As the HTTP side reads it: an array posted to / is a call of the socket protocol.
-    let array = (path == "/" && body.starts_with('['))
-        .then(|| array_call::parse(body.as_bytes(), 4096).ok())
+    let array = (path == "/" && body.trim_start().starts_with('['))
+        .then(|| array_call::parse(body.trim().as_bytes(), 4096).ok())
         .flatten();
     let body = RequestBody::Whole(Bytes::from_static(body.as_bytes()));
     Message::Http(Box::new(HttpCall { head, body, array }))
