@@ -298,7 +298,7 @@ impl<S: Slot> StreamedReply<S> {
                 let outcome = loop {
                     match std::future::poll_fn(|cx| streaming.poll_chunk(cx)).await {
                         Ok(chunk) if chunk.is_empty() => break Outcome::Served,
-                        Ok(_) => {}
+                        Ok(chunk) => streaming.total += chunk.len(),
                         Err(_) => break Outcome::Failed,
                     }
                 };

@@ -421,19 +421,19 @@ fn strip_hop_by_hop(headers: &mut HeaderMap) {
 }
 
 fn explain(error: &hyper::Error) -> Refusal {
-    if error.is_incomplete_message() || error.is_canceled() {
-        exchange::closed()
-    } else if error.is_user() || error.is_body_write_aborted() {
-        Refusal::new(
-            Reason::RequestSlow,
-            "the request's body did not come in whole; the backend got only part of it",
-        )
-    } else {
+    if error.is_parse() {
         Refusal::new(
             Reason::BackendCut,
             format!(
                 "the backend's answer is no valid HTTP ({error}); whether it did the call is not known"
             ),
         )
+    } else if error.is_user() || error.is_body_write_aborted() {
+        Refusal::new(
+            Reason::RequestSlow,
+            "the request's body did not come in whole; the backend got only part of it",
+        )
+    } else {
+        exchange::closed()
     }
 }
