@@ -516,20 +516,18 @@ impl<'a> Path<'a> {
         if pattern.len() != segments.len() {
             return None;
         }
-        let mut target = None;
-        for (pattern, &segment) in pattern.iter().zip(segments) {
-            let pattern = pattern.as_ref();
-            if pattern.starts_with('{') {
-                if segment.is_empty() {
-                    return None;
-                }
-                if pattern == "{userid}" {
-                    target = userid(segment);
-                }
-            } else if pattern != segment {
-                return None;
-            }
+        let fits = |pattern: &S, segment: &str| match pattern.as_ref() {
+            open if open.starts_with('{') => !segment.is_empty(),
+            fixed => fixed == segment,
+        };
+        let mut pairs = pattern.iter().zip(segments);
+        if !pairs.all(|(pattern, segment)| fits(pattern, segment)) {
+            return None;
         }
+        let target = pattern
+            .iter()
+            .position(|pattern| pattern.as_ref() == "{userid}")
+            .and_then(|index| userid(segments[index]));
         Some(Matched { target })
     }
 }

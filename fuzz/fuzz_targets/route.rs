@@ -1,0 +1,42 @@
+//! Routing, and reading a body for its function, find functions of the table or nothing.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use tidegate::classify::operation::{BodyRule, Routed, function, nearest, route};
+
+fuzz_target!(|input: (u8, &str, &[u8])| {
+    let (method, path, body) = input;
+    let method = match method % 6 {
+        0 => http::Method::GET,
+        1 => http::Method::HEAD,
+        2 => http::Method::POST,
+        3 => http::Method::PUT,
+        4 => http::Method::DELETE,
+        _ => http::Method::PATCH,
+    };
+    match route(&method, path) {
+        Routed::Function(name, _) => assert!(function(name).is_some()),
+        Routed::ReadBody(rule, _) => check_body(rule, body),
+        Routed::Unlimited | Routed::Other => {}
+    }
+    for rule in [
+        BodyRule::Action,
+        BodyRule::Couple,
+        BodyRule::Vswitch,
+        BodyRule::Array,
+    ] {
+        check_body(rule, body);
+    }
+    // Dear, so not with every input.
+    if body.is_empty() {
+        assert!(nearest(path).is_none_or(|name| function(name).is_some()));
+    }
+});
+
+fn check_body(rule: BodyRule, body: &[u8]) {
+    if let Some(name) = rule.function(body) {
+        assert!(rule == BodyRule::Array || function(&name).is_some());
+        assert!(matches!(name.len(), 1..=128));
+    }
+}
