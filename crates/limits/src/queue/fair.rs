@@ -40,11 +40,23 @@ use crate::verdict::Cost;
 /// Callers with nothing waiting whose tags a class remembers.
 const IDLE_CALLERS_MAX: usize = 1024;
 
-/// The place of a call among those of its class: by start tag, then by arrival.
+/// The place of a call among those of its class: by start tag, then by arrival. One number, so
+/// that looking for it in a set compares once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Turn {
-    pub(crate) start: u64,
-    pub(crate) arrival: u64,
+pub(crate) struct Turn(u128);
+
+impl Turn {
+    pub(crate) const fn new(start: u64, arrival: u64) -> Self {
+        Self((start as u128) << 64 | arrival as u128)
+    }
+
+    pub(crate) const fn start(self) -> u64 {
+        (self.0 >> 64) as u64
+    }
+
+    pub(crate) const fn arrival(self) -> u64 {
+        self.0 as u64
+    }
 }
 
 /// The place of a class among the classes; equal tags go by the policy's order.
