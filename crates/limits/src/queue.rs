@@ -86,20 +86,17 @@ pub(crate) enum Place {
     Door,
 }
 
-/// A moment and the call it is for, in one number that sorts by the moment.
+/// A moment and the call it is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Timed(u128);
+struct Timed(Timestamp, u64);
 
 impl Timed {
     fn new(moment: Timestamp, key: Key) -> Self {
-        Self(u128::from(moment.as_nanos()) << 64 | u128::from(key.to_bits()))
+        Self(moment, key.to_bits())
     }
 
     fn parts(self) -> (Timestamp, Key) {
-        (
-            Timestamp::from_nanos((self.0 >> 64) as u64),
-            Key::from_bits(self.0 as u64),
-        )
+        (self.0, Key::from_bits(self.1))
     }
 }
 

@@ -91,14 +91,14 @@ impl Window {
 
     /// Cost of everything that departed and no longer counts.
     fn freed(&self, now: Timestamp) -> u64 {
-        match self.departures.front() {
-            Some(oldest) if self.frees_at(oldest.at) <= now => {
-                let freed = self
-                    .departures
-                    .partition_point(|departure| self.frees_at(departure.at) <= now);
-                self.departures[freed - 1].total
-            }
-            _ => self.dropped,
+        let is_free = |departure: &Departure| self.frees_at(departure.at) <= now;
+        let mut oldest = self.departures.iter();
+        match (oldest.next(), oldest.next()) {
+            (Some(first), _) if !is_free(first) => self.dropped,
+            // At a steady pace it is this one: one departs, one frees.
+            (Some(first), Some(second)) if !is_free(second) => first.total,
+            (Some(_), _) => self.departures[self.departures.partition_point(is_free) - 1].total,
+            (None, _) => self.dropped,
         }
     }
 

@@ -40,22 +40,24 @@ use crate::verdict::Cost;
 /// Callers with nothing waiting whose tags a class remembers.
 const IDLE_CALLERS_MAX: usize = 1024;
 
-/// The place of a call among those of its class: by start tag, then by arrival. One number, so
-/// that looking for it in a set compares once.
+/// The place of a call among those of its class: by start tag, then by arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Turn(u128);
+pub(crate) struct Turn {
+    start: u64,
+    arrival: u64,
+}
 
 impl Turn {
     pub(crate) const fn new(start: u64, arrival: u64) -> Self {
-        Self((start as u128) << 64 | arrival as u128)
+        Self { start, arrival }
     }
 
     pub(crate) const fn start(self) -> u64 {
-        (self.0 >> 64) as u64
+        self.start
     }
 
     pub(crate) const fn arrival(self) -> u64 {
-        self.0 as u64
+        self.arrival
     }
 }
 
@@ -93,7 +95,7 @@ impl ClassState {
 
     /// Virtual service of one unit of cost at weight 1 is 2^32, so weights divide finely.
     fn service(&self, cost: Cost) -> u128 {
-        (u128::from(cost.get()) << 32) / u128::from(self.weight)
+        u128::from((u64::from(cost.get()) << 32) / u64::from(self.weight))
     }
 }
 
