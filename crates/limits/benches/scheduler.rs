@@ -1,7 +1,8 @@
 //! What the scheduler costs, alone and on one thread.
 //!
-//! `cargo bench -p tidegate-limits` prints nanoseconds per call, the best of several repeats:
-//! other work on the machine only ever adds.
+//! `cargo bench -p tidegate-limits` prints nanoseconds per call: the median and the least of many
+//! stretches of a millisecond or less, since a longer one is sure to be interrupted on a machine
+//! that does other work too.
 //!
 //! For instruction counts, which no other work disturbs, run exactly N calls under valgrind and
 //! take the difference of two N, so that the filling of the queue cancels out:
@@ -19,8 +20,8 @@ use tidegate_limits::{
     Postpone, Scheduler, Scope, Step, Timestamp, WhenFull, WindowShape, WindowStamp,
 };
 
-const REPEATS: usize = 7;
-const ROUNDS: u64 = 50_000;
+const STRETCHES: usize = 400;
+const ROUNDS: u64 = 500;
 /// The time between two calls: a little more than the window of 30 a second allows.
 const PACE: Duration = Duration::from_millis(34);
 
@@ -150,16 +151,13 @@ impl Crowd {
     }
 }
 
-/// The least time per round over several repeats.
-fn measure(what: &str, rounds: u64, mut repeat: impl FnMut() -> Duration) {
-    let best = (0..REPEATS)
-        .map(|_| repeat())
-        .min()
-        .expect("there is at least one repeat");
-    println!(
-        "{what:<68} {:>9.0} ns",
-        best.as_nanos() as f64 / rounds as f64
-    );
+/// The time per round: of the median stretch, and of the shortest.
+fn measure(what: &str, stretches: usize, rounds: u64, mut stretch: impl FnMut() -> Duration) {
+    let mut times: Vec<Duration> = (0..stretches).map(|_| stretch()).collect();
+    times.sort_unstable();
+    let per_round = |time: Duration| time.as_nanos() as f64 / rounds as f64;
+    let (median, least) = (per_round(times[stretches / 2]), per_round(times[0]));
+    println!("{what:<72} {median:>10.0} ns, at least {least:>10.0} ns");
 }
 
 fn timed(work: impl FnOnce()) -> Duration {
@@ -187,24 +185,25 @@ fn main() {
         let what = format!(
             "submit + next + sent + finish, {waiting} waiting, {callers} callers, {classes} classes"
         );
-        measure(&what, ROUNDS, || {
+        measure(&what, STRETCHES, ROUNDS, || {
             timed(|| (0..ROUNDS).for_each(|_| crowd.round()))
         });
     }
     let mut crowd = Crowd::new(100_000, 1, 1);
     measure(
         "next with everything closed, 100000 waiting",
+        STRETCHES,
         ROUNDS,
         || timed(|| (0..ROUNDS).for_each(|_| crowd.step())),
     );
     let mut lower = false;
-    measure("apply, 100000 waiting, 1 caller", 1, || {
+    measure("apply, 100000 waiting, 1 caller", 21, 1, || {
         lower = !lower;
         let policy = policy(if lower { 5 } else { 30 });
         timed(|| crowd.scheduler.apply(crowd.now, policy))
     });
     let mut crowd = Crowd::new(100_000, 1000, 2);
-    measure("apply, 100000 waiting, 1000 callers", 1, || {
+    measure("apply, 100000 waiting, 1000 callers", 21, 1, || {
         lower = !lower;
         let policy = policy(if lower { 5 } else { 30 });
         timed(|| crowd.scheduler.apply(crowd.now, policy))

@@ -236,9 +236,10 @@ impl Limiter {
     }
 
     /// The earliest moment at which a call of this cost could be let through, for all that is
-    /// known: `now` where that is up to what others do.
-    pub(crate) fn earliest(&self, now: Timestamp, cost: Cost) -> Timestamp {
-        match (self.peek(now, cost), &self.state) {
+    /// known, where `verdict` is what [`peek`](Self::peek) said: `now` where that is up to what
+    /// others do.
+    pub(crate) fn earliest(&self, now: Timestamp, cost: Cost, verdict: Verdict) -> Timestamp {
+        match (verdict, &self.state) {
             (Verdict::NotBefore(moment), _) => moment,
             (Verdict::WhenTold, State::Window(window)) => window.earliest(now, cost, self.max(now)),
             (Verdict::Ready | Verdict::WhenTold | Verdict::Never, _) => now,

@@ -7,7 +7,7 @@
 
 pub(crate) mod fair;
 
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -86,25 +86,44 @@ pub(crate) enum Place {
     Door,
 }
 
+/// A moment and the call it is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Timed(Timestamp, u64);
+
+impl Timed {
+    fn new(moment: Timestamp, key: Key) -> Self {
+        Self(moment, key.to_bits())
+    }
+
+    fn parts(self) -> (Timestamp, Key) {
+        (self.0, Key::from_bits(self.1))
+    }
+}
+
 /// All calls that wait.
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
     waiting: Slab<Waiting<T>>,
-    lines: Vec<BTreeSet<(Turn, Key)>>,
-    asides: BTreeSet<(Timestamp, Key)>,
+    lines: Vec<BTreeMap<Turn, Key>>,
+    asides: BTreeSet<Timed>,
     /// In order of arrival.
-    door: BTreeSet<(u64, Key)>,
-    deadlines: BTreeSet<(Timestamp, Key)>,
+    door: BTreeMap<u64, Key>,
+    deadlines: BTreeSet<Timed>,
+    /// The first of `deadlines`, which is looked at all the time.
+    soonest: Option<Timed>,
 }
 
 impl<T> Queue<T> {
     pub(crate) fn new(lines: usize) -> Self {
+        let mut empty = Vec::new();
+        empty.resize_with(lines, BTreeMap::new);
         Self {
             waiting: Slab::new(),
-            lines: empty_lines(lines),
+            lines: empty,
             asides: BTreeSet::new(),
-            door: BTreeSet::new(),
+            door: BTreeMap::new(),
             deadlines: BTreeSet::new(),
+            soonest: None,
         }
     }
 
@@ -141,19 +160,21 @@ impl<T> Queue<T> {
 
     /// The head of a line.
     pub(crate) fn head(&self, line: LineId) -> Option<(Turn, Key)> {
-        self.lines[line as usize].first().copied()
+        self.lines[line as usize]
+            .first_key_value()
+            .map(|(&turn, &key)| (turn, key))
     }
 
     pub(crate) fn first_at_door(&self) -> Option<Key> {
-        self.door.first().map(|&(_, key)| key)
+        self.door.first_key_value().map(|(_, &key)| key)
     }
 
     pub(crate) fn first_deadline(&self) -> Option<(Timestamp, Key)> {
-        self.deadlines.first().copied()
+        self.soonest.map(Timed::parts)
     }
 
     pub(crate) fn first_aside(&self) -> Option<(Timestamp, Key)> {
-        self.asides.first().copied()
+        self.asides.first().copied().map(Timed::parts)
     }
 
     pub(crate) fn insert(&mut self, waiting: Waiting<T>) -> Key {
@@ -161,7 +182,9 @@ impl<T> Queue<T> {
         let key = self.waiting.insert(waiting);
         self.link(key, place, turn);
         if let Some(deadline) = deadline {
-            self.deadlines.insert((deadline, key));
+            let timed = Timed::new(deadline, key);
+            self.deadlines.insert(timed);
+            self.soonest = Some(self.soonest.map_or(timed, |soonest| soonest.min(timed)));
         }
         key
     }
@@ -170,7 +193,11 @@ impl<T> Queue<T> {
         let waiting = self.waiting.remove(key)?;
         self.unlink(key, waiting.place, waiting.turn);
         if let Some(deadline) = waiting.call.deadline {
-            self.deadlines.remove(&(deadline, key));
+            let timed = Timed::new(deadline, key);
+            self.deadlines.remove(&timed);
+            if self.soonest == Some(timed) {
+                self.soonest = self.deadlines.first().copied();
+            }
         }
         Some(waiting)
     }
@@ -194,35 +221,29 @@ impl<T> Queue<T> {
             sort(waiting);
             match waiting.place {
                 Place::Line(line) => sorted[line as usize].push((waiting.turn, key)),
-                Place::Aside(until) => asides.push((until, key)),
+                Place::Aside(until) => asides.push(Timed::new(until, key)),
                 Place::Door => {}
             }
         }
-        self.lines = sorted.into_iter().map(BTreeSet::from_iter).collect();
+        self.lines = sorted.into_iter().map(BTreeMap::from_iter).collect();
         self.asides = BTreeSet::from_iter(asides);
     }
 
     fn link(&mut self, key: Key, place: Place, turn: Turn) {
         let new = match place {
-            Place::Line(line) => self.lines[line as usize].insert((turn, key)),
-            Place::Aside(until) => self.asides.insert((until, key)),
-            Place::Door => self.door.insert((turn.arrival, key)),
+            Place::Line(line) => self.lines[line as usize].insert(turn, key).is_none(),
+            Place::Aside(until) => self.asides.insert(Timed::new(until, key)),
+            Place::Door => self.door.insert(turn.arrival(), key).is_none(),
         };
         debug_assert!(new, "a call waits in one place");
     }
 
     fn unlink(&mut self, key: Key, place: Place, turn: Turn) {
         let found = match place {
-            Place::Line(line) => self.lines[line as usize].remove(&(turn, key)),
-            Place::Aside(until) => self.asides.remove(&(until, key)),
-            Place::Door => self.door.remove(&(turn.arrival, key)),
+            Place::Line(line) => self.lines[line as usize].remove(&turn).is_some(),
+            Place::Aside(until) => self.asides.remove(&Timed::new(until, key)),
+            Place::Door => self.door.remove(&turn.arrival()).is_some(),
         };
         debug_assert!(found, "a waiting call is where its place says");
     }
-}
-
-fn empty_lines<E>(lines: usize) -> Vec<BTreeSet<E>> {
-    let mut empty = Vec::new();
-    empty.resize_with(lines, BTreeSet::new);
-    empty
 }

@@ -173,7 +173,7 @@ impl<T> Scheduler<T> {
             }
             None => {
                 let arrival = self.count_joining();
-                let turn = Turn { start: 0, arrival };
+                let turn = Turn::new(0, arrival);
                 let place = Place::Door;
                 let waiting = Waiting {
                     call,
@@ -201,7 +201,7 @@ impl<T> Scheduler<T> {
         self.expire_supplies(now);
         self.parking.open_due(now);
         loop {
-            self.parking.wake(self.joined, &mut self.fair);
+            self.wake(now);
             let Some(line) = self.parking.pick(&self.fair) else {
                 break;
             };
@@ -287,10 +287,7 @@ impl<T> Scheduler<T> {
             return true;
         }
         self.fair.leave(old, caller);
-        let turn = Turn {
-            start: self.fair.join(class, caller, cost),
-            ..turn
-        };
+        let turn = Turn::new(self.fair.join(class, caller, cost), turn.arrival());
         match place {
             Place::Line(from) => {
                 let to = self.line(set, class);
@@ -397,16 +394,20 @@ impl<T> Scheduler<T> {
         if call.deadline.is_some_and(|deadline| deadline < now) {
             return Some((Reason::DeadlinePassed, None));
         }
-        if let (Verdict::Never, limit) = self.peek(now, set, call.cost) {
-            return Some((Reason::NeverPossible, limit));
-        }
-        if let Some(deadline) = call.deadline {
-            let earliest =
-                |&limit: &LimitId| self.limits[limit as usize].limiter.earliest(now, call.cost);
-            let last = self.sets.limits(set).iter().copied().max_by_key(earliest);
-            if last.is_some_and(|limit| earliest(&limit) > deadline) {
-                return Some((Reason::DeadlineUnreachable, last));
+        let mut last = (now, None);
+        for &limit in self.sets.limits(set).iter() {
+            let limiter = &self.limits[limit as usize].limiter;
+            let verdict = limiter.peek(now, call.cost);
+            if verdict == Verdict::Never {
+                return Some((Reason::NeverPossible, Some(limit)));
             }
+            let earliest = limiter.earliest(now, call.cost, verdict);
+            if earliest > last.0 {
+                last = (earliest, Some(limit));
+            }
+        }
+        if call.deadline.is_some_and(|deadline| deadline < last.0) {
+            return Some((Reason::DeadlineUnreachable, last.1));
         }
         let door = match self.policy.when_full() {
             WhenFull::Refuse => 0,
@@ -430,10 +431,7 @@ impl<T> Scheduler<T> {
     /// Puts a call into its line.
     fn join(&mut self, mut call: Call, payload: T, set: SetId, arrival: u64) -> Key {
         call.class = self.fair.clamp(call.class);
-        let turn = Turn {
-            start: self.fair.join(call.class, call.caller, call.cost),
-            arrival,
-        };
+        let turn = Turn::new(self.fair.join(call.class, call.caller, call.cost), arrival);
         let joined = self.joined;
         self.enter_line(Waiting {
             call,
@@ -481,22 +479,32 @@ impl<T> Scheduler<T> {
 
     /// Asks the head of a line whether it may run.
     fn ask(&mut self, now: Timestamp, line: LineId, key: Key) -> Answer {
-        self.asked += 1;
         let waiting = self.queue.expect(key);
+        let limits = self.sets.limits(waiting.set);
+        let behind = limits
+            .iter()
+            .find(|&&limit| self.parking.is_behind(line, limit, &self.fair));
+        if let Some(&limit) = behind {
+            return Answer::Barred(limit, Verdict::WhenTold);
+        }
+        self.asked += 1;
         match self.peek(now, waiting.set, waiting.call.cost) {
-            (Verdict::Ready, _) => {
-                let limits = self.sets.limits(waiting.set);
-                match limits
-                    .iter()
-                    .find(|&&limit| self.parking.is_behind(line, limit, &self.fair))
-                {
-                    Some(&limit) => Answer::Barred(limit, Verdict::WhenTold),
-                    None => Answer::Run,
-                }
-            }
+            (Verdict::Ready, _) => Answer::Run,
             (verdict, Some(limit)) => Answer::Barred(limit, verdict),
             (_, None) => unreachable!("a verdict other than ready comes from a limit"),
         }
+    }
+
+    /// Looks again at the lines for which something has changed.
+    fn wake(&mut self, now: Timestamp) {
+        let (queue, limits) = (&self.queue, &self.limits);
+        self.parking
+            .wake(self.joined, &mut self.fair, |limit, line| {
+                let (_, key) = queue.head(line).expect("a parked line has a call waiting");
+                limits[limit as usize]
+                    .limiter
+                    .peek(now, queue.expect(key).call.cost)
+            });
     }
 
     fn run(&mut self, now: Timestamp, line: LineId, key: Key) -> Step<T> {
@@ -511,7 +519,7 @@ impl<T> Scheduler<T> {
         } = waiting;
         self.discount_waiting(set, call.cost);
         self.fair
-            .serve(call.class, call.caller, call.cost, turn.start);
+            .serve(call.class, call.caller, call.cost, turn.start());
         self.parking.classes_moved();
         self.parking.ran(line);
         self.refresh_head(line);
@@ -589,10 +597,7 @@ impl<T> Scheduler<T> {
             waiting.call.class = self.fair.clamp(waiting.call.class);
             let (call, set, turn) = (&waiting.call, waiting.set, waiting.turn);
             let (class, cost) = (call.class, call.cost);
-            let turn = Turn {
-                start: self.fair.join(class, call.caller, cost),
-                ..turn
-            };
+            let turn = Turn::new(self.fair.join(class, call.caller, cost), turn.arrival());
             let line = self.line(set, class);
             self.count_waiting(set, cost);
             // Its ticket stays good, so it is moved and not taken out and put in.
@@ -650,7 +655,7 @@ impl<T> Scheduler<T> {
         let start = self.fair.rejoin(call.class, call.caller, call.cost);
         let line = self.line(set, self.queue.expect(key).call.class);
         self.queue
-            .relocate(key, Place::Line(line), Turn { start, arrival });
+            .relocate(key, Place::Line(line), Turn::new(start, arrival));
         self.refresh_head(line);
     }
 
@@ -658,7 +663,7 @@ impl<T> Scheduler<T> {
     #[doc(hidden)]
     #[must_use]
     pub const fn asked_count(&self) -> u64 {
-        self.asked
+        self.asked + self.parking.looked()
     }
 
     /// Panics if anything that must hold once [`next`](Self::next) says to sleep does not.

@@ -5,8 +5,21 @@ use alloc::vec::Vec;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Key {
-    pub(crate) index: u32,
+    index: u32,
     generation: u32,
+}
+
+impl Key {
+    pub(crate) const fn to_bits(self) -> u64 {
+        (self.index as u64) << 32 | self.generation as u64
+    }
+
+    pub(crate) const fn from_bits(bits: u64) -> Self {
+        Self {
+            index: (bits >> 32) as u32,
+            generation: bits as u32,
+        }
+    }
 }
 
 #[derive(Debug)]

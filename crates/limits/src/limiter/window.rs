@@ -19,9 +19,10 @@ use crate::verdict::{Cost, Verdict};
 
 #[derive(Debug)]
 pub(super) struct Window {
-    length: Duration,
-    guard: Duration,
-    shape: WindowShape,
+    /// Nanoseconds; of a sliding window with its guard.
+    length: u64,
+    /// Nanoseconds; `None` for a sliding window.
+    phase: Option<u64>,
     pub(super) stamp: WindowStamp,
     /// Cost admitted and not departed.
     pub(super) reserved: u64,
@@ -45,10 +46,13 @@ impl Window {
         shape: WindowShape,
         stamp: WindowStamp,
     ) -> Self {
+        let (length, phase) = match shape {
+            WindowShape::Sliding => (length.saturating_add(guard), None),
+            WindowShape::Fixed { phase } => (length, Some(nanos(phase))),
+        };
         Self {
-            length,
-            guard,
-            shape,
+            length: nanos(length),
+            phase,
             stamp,
             reserved: 0,
             departures: VecDeque::new(),
@@ -66,18 +70,16 @@ impl Window {
 
     /// When a departure at `at` stops counting.
     fn frees_at(&self, at: Timestamp) -> Timestamp {
-        match self.shape {
-            WindowShape::Sliding => at + self.length + self.guard,
-            WindowShape::Fixed { phase } => {
-                let (length, phase) = (u128::from(nanos(self.length)), u128::from(nanos(phase)));
-                if length == 0 {
-                    return at;
-                }
-                let aligned = u128::from(at.as_nanos()) + phase;
-                let next = (aligned / length + 1) * length - phase;
-                Timestamp::from_nanos(u64::try_from(next).unwrap_or(u64::MAX))
+        let at = at.as_nanos();
+        Timestamp::from_nanos(match self.phase {
+            None => at.saturating_add(self.length),
+            Some(_) if self.length == 0 => at,
+            Some(phase) => {
+                let (length, phase) = (u128::from(self.length), u128::from(phase));
+                let next = ((u128::from(at) + phase) / length + 1) * length - phase;
+                u64::try_from(next).unwrap_or(u64::MAX)
             }
-        }
+        })
     }
 
     /// Cost of everything that ever departed.
@@ -89,14 +91,14 @@ impl Window {
 
     /// Cost of everything that departed and no longer counts.
     fn freed(&self, now: Timestamp) -> u64 {
-        match self.departures.front() {
-            Some(oldest) if self.frees_at(oldest.at) <= now => {
-                let freed = self
-                    .departures
-                    .partition_point(|departure| self.frees_at(departure.at) <= now);
-                self.departures[freed - 1].total
-            }
-            _ => self.dropped,
+        let is_free = |departure: &Departure| self.frees_at(departure.at) <= now;
+        let mut oldest = self.departures.iter();
+        match (oldest.next(), oldest.next()) {
+            (Some(first), _) if !is_free(first) => self.dropped,
+            // At a steady pace it is this one: one departs, one frees.
+            (Some(first), Some(second)) if !is_free(second) => first.total,
+            (Some(_), _) => self.departures[self.departures.partition_point(is_free) - 1].total,
+            (None, _) => self.dropped,
         }
     }
 
@@ -183,10 +185,7 @@ impl Window {
         }
         let windows = u32::try_from((lacking - 1) / max).unwrap_or(u32::MAX);
         let remainder = (lacking - 1) % max + 1;
-        let window = self.length.saturating_add(match self.shape {
-            WindowShape::Sliding => self.guard,
-            WindowShape::Fixed { .. } => Duration::ZERO,
-        });
+        let window = Duration::from_nanos(self.length);
         // What is only reserved departs now at the earliest.
         let opens = self
             .freeing(freed + remainder)

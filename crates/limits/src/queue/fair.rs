@@ -43,8 +43,22 @@ const IDLE_CALLERS_MAX: usize = 1024;
 /// The place of a call among those of its class: by start tag, then by arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Turn {
-    pub(crate) start: u64,
-    pub(crate) arrival: u64,
+    start: u64,
+    arrival: u64,
+}
+
+impl Turn {
+    pub(crate) const fn new(start: u64, arrival: u64) -> Self {
+        Self { start, arrival }
+    }
+
+    pub(crate) const fn start(self) -> u64 {
+        self.start
+    }
+
+    pub(crate) const fn arrival(self) -> u64 {
+        self.arrival
+    }
 }
 
 /// The place of a class among the classes; equal tags go by the policy's order.
@@ -81,7 +95,7 @@ impl ClassState {
 
     /// Virtual service of one unit of cost at weight 1 is 2^32, so weights divide finely.
     fn service(&self, cost: Cost) -> u128 {
-        (u128::from(cost.get()) << 32) / u128::from(self.weight)
+        u128::from((u64::from(cost.get()) << 32) / u64::from(self.weight))
     }
 }
 

@@ -133,7 +133,7 @@ impl<T> Scheduler<T> {
         let Held { mut call, turn, .. } = held;
         call.class = self.fair.clamp(call.class);
         self.fair
-            .come_back(call.class, call.caller, call.cost, turn.start);
+            .come_back(call.class, call.caller, call.cost, turn.start());
         self.parking.classes_moved();
         let set = self.sets.find(&call.function, call.backend);
         let joined = self.count_joining();

@@ -1,17 +1,20 @@
 //! Which lines to ask, and which to leave alone until something changes.
 //!
-//! A line with a call in it is either ready (its head is to be asked) or parked at the limit
-//! that bars its head. Only the first of those parked at a limit, in the order of their turn,
-//! is asked again when that limit changes: a release, a supply, the moment it opens. Those
-//! behind it have a later turn, and may not draw before it. When the first one leaves, for
-//! whatever reason, the next is asked.
+//! A line with a call in it is either ready (its head is to be asked) or parked at a limit that
+//! bars its head. Only the first of those parked at a limit, in the order of their turn, is
+//! looked at again when that limit changes: a release, a supply, the moment it opens. If the
+//! limit has room for it by now, the line is ready and all its limits are asked. Those behind
+//! it have a later turn, and may not draw before it. When the first one leaves, for whatever
+//! reason, the next is looked at.
 //!
-//! Where a limit has parked lines, then, either the first of them is the one that was asked
-//! last and found closed (`asked`), or the limit is on the `changed` list, or the line woken
+//! Where a limit has parked lines, then, either the first of them is the one that was looked at
+//! last and is still barred (`asked`), or the limit is on the `changed` list, or the line woken
 //! from it is still ready. [`Parking::wake`] empties the list, so nothing that could run is
 //! ever overlooked and nothing that can't is asked twice.
+//!
+//! There are as many lines as a policy has sets of limits and classes, so the sets of lines in
+//! here are small, and sorted vectors serve them best.
 
-use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use crate::policy::LimitId;
@@ -28,13 +31,15 @@ pub(super) struct Parking {
     lines: Vec<Line>,
     limits: Vec<Spot>,
     /// Ready lines by class.
-    ready: Vec<BTreeSet<(Turn, LineId)>>,
+    ready: Vec<Vec<(Turn, LineId)>>,
     /// Limits whose first parked line must be asked again.
     changed: Vec<LimitId>,
     /// When limits open for the line that was asked last.
-    openings: BTreeSet<(Timestamp, LimitId)>,
+    openings: Vec<(Timestamp, LimitId)>,
     /// A class's tag moved, so another line may now be first at a limit.
     reordered: bool,
+    /// Lines looked at because a limit changed.
+    looked: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -53,7 +58,7 @@ struct Line {
 /// The lines parked at one limit.
 #[derive(Clone, Debug, Default)]
 struct Spot {
-    parked: BTreeSet<Parked>,
+    parked: Vec<Parked>,
     asked: Option<Parked>,
     /// The moment in `openings`.
     opens: Option<Timestamp>,
@@ -73,7 +78,7 @@ impl Parking {
             held_until: 0,
         };
         let mut ready = Vec::new();
-        ready.resize_with(classes, BTreeSet::new);
+        ready.resize_with(classes, Vec::new);
         let mut spots = Vec::new();
         spots.resize_with(limits, Spot::default);
         Self {
@@ -81,8 +86,9 @@ impl Parking {
             limits: spots,
             ready,
             changed: Vec::new(),
-            openings: BTreeSet::new(),
+            openings: Vec::new(),
             reordered: false,
+            looked: 0,
         }
     }
 
@@ -146,7 +152,7 @@ impl Parking {
         while let Some(&(opens, limit)) = self.openings.first()
             && opens <= now
         {
-            self.openings.pop_first();
+            self.openings.remove(0);
             self.limits[limit as usize].opens = None;
             self.change(limit);
         }
@@ -157,8 +163,14 @@ impl Parking {
         self.openings.first().map(|&(opens, _)| opens)
     }
 
-    /// Makes the first line at each changed limit ready.
-    pub(super) fn wake(&mut self, joined: u64, fair: &mut Fair) {
+    /// Looks at the first line at each changed limit, and makes it ready if the limit does not
+    /// bar it any more. `peek` is what a limit says to the head of a line.
+    pub(super) fn wake(
+        &mut self,
+        joined: u64,
+        fair: &mut Fair,
+        peek: impl Fn(LimitId, LineId) -> Verdict,
+    ) {
         loop {
             if self.reordered {
                 self.reordered = false;
@@ -173,13 +185,22 @@ impl Parking {
                 return;
             };
             self.limits[limit as usize].changed = false;
-            let Some((_, _, line)) = self.first(limit, fair) else {
+            let Some(first) = self.first(limit, fair) else {
                 continue;
             };
+            let (_, _, line) = first;
+            self.looked += 1;
             self.forget_asked(limit);
-            self.unpark(line, joined);
-            self.lines[line as usize].woken_from = Some(limit);
-            self.make_ready(line, fair);
+            match peek(limit, line) {
+                verdict @ (Verdict::NotBefore(_) | Verdict::WhenTold) => {
+                    self.remember_asked(limit, first, verdict);
+                }
+                Verdict::Ready | Verdict::Never => {
+                    self.unpark(line, joined);
+                    self.lines[line as usize].woken_from = Some(limit);
+                    self.make_ready(line, fair);
+                }
+            }
         }
     }
 
@@ -215,15 +236,10 @@ impl Parking {
         let state = &mut self.lines[line as usize];
         state.parked_at = Some(limit);
         (state.held_by, state.held_until) = (Some(limit), joined);
-        self.limits[limit as usize].parked.insert(entry);
+        insert(&mut self.limits[limit as usize].parked, entry);
         if self.first(limit, fair) == Some(entry) {
             self.forget_asked(limit);
-            let spot = &mut self.limits[limit as usize];
-            spot.asked = Some(entry);
-            if let Verdict::NotBefore(opens) = verdict {
-                spot.opens = Some(opens);
-                self.openings.insert((opens, limit));
-            }
+            self.remember_asked(limit, entry, verdict);
         }
         self.was_asked(line);
     }
@@ -246,15 +262,7 @@ impl Parking {
         let mut class = best.0;
         // One look per class that has a line here.
         while class as usize + 1 < self.ready.len() {
-            let from = (
-                class + 1,
-                Turn {
-                    start: 0,
-                    arrival: 0,
-                },
-                0,
-            );
-            let Some(&next) = parked.range(from..).next() else {
+            let Some(&next) = parked.get(parked.partition_point(|entry| entry.0 <= class)) else {
                 break;
             };
             class = next.0;
@@ -271,7 +279,7 @@ impl Parking {
         let (class, turn, _) = self.parked_as(line);
         let ready = &mut self.ready[class as usize];
         let first = ready.is_empty();
-        ready.insert((turn, line));
+        insert(ready, (turn, line));
         if first && fair.activate(Class(class)) {
             self.classes_moved();
         }
@@ -280,7 +288,7 @@ impl Parking {
     fn unready(&mut self, line: LineId) {
         let state = &self.lines[line as usize];
         if let (Some(turn), None) = (state.head, state.parked_at) {
-            self.ready[state.class as usize].remove(&(turn, line));
+            remove(&mut self.ready[state.class as usize], (turn, line));
         }
     }
 
@@ -294,10 +302,19 @@ impl Parking {
         state.parked_at = None;
         state.held_until = joined;
         let spot = &mut self.limits[limit as usize];
-        spot.parked.remove(&entry);
+        remove(&mut spot.parked, entry);
         if spot.asked == Some(entry) {
             self.forget_asked(limit);
             self.change(limit);
+        }
+    }
+
+    fn remember_asked(&mut self, limit: LimitId, entry: Parked, verdict: Verdict) {
+        let spot = &mut self.limits[limit as usize];
+        spot.asked = Some(entry);
+        if let Verdict::NotBefore(opens) = verdict {
+            spot.opens = Some(opens);
+            insert(&mut self.openings, (opens, limit));
         }
     }
 
@@ -305,7 +322,7 @@ impl Parking {
         let spot = &mut self.limits[limit as usize];
         spot.asked = None;
         if let Some(opens) = spot.opens.take() {
-            self.openings.remove(&(opens, limit));
+            remove(&mut self.openings, (opens, limit));
         }
     }
 
@@ -324,6 +341,11 @@ impl Parking {
         self.was_asked(line);
     }
 
+    /// Lines looked at because a limit changed, so far.
+    pub(super) const fn looked(&self) -> u64 {
+        self.looked
+    }
+
     /// What must hold between calls to [`Scheduler::next`](super::Scheduler::next) for nothing
     /// to be overlooked; panics with the fact that does not.
     pub(super) fn audit(&self, fair: &Fair) {
@@ -332,7 +354,7 @@ impl Parking {
             "every change has been looked at"
         );
         assert!(
-            self.ready.iter().all(BTreeSet::is_empty),
+            self.ready.iter().all(Vec::is_empty),
             "every ready line has been asked"
         );
         for (spot, limit) in self.limits.iter().zip(0..) {
@@ -343,5 +365,18 @@ impl Parking {
             );
             assert!(!spot.changed, "what is marked as changed is on the list");
         }
+    }
+}
+
+/// Puts an item where it belongs in a sorted vector.
+fn insert<E: Ord>(sorted: &mut Vec<E>, item: E) {
+    let index = sorted.partition_point(|other| *other < item);
+    sorted.insert(index, item);
+}
+
+/// Takes an item out of a sorted vector, if it is there.
+fn remove<E: Ord>(sorted: &mut Vec<E>, item: E) {
+    if let Ok(index) = sorted.binary_search(&item) {
+        sorted.remove(index);
     }
 }

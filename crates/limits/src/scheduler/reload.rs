@@ -123,7 +123,7 @@ impl<T> Scheduler<T> {
         for (turn, key) in classless {
             let call = &self.queue.expect(key).call;
             let start = self.fair.join(last, call.caller, call.cost);
-            self.queue.expect_mut(key).turn = Turn { start, ..turn };
+            self.queue.expect_mut(key).turn = Turn::new(start, turn.arrival());
         }
         let (sets, limits) = (&self.sets, &mut self.limits);
         self.queue.rebuild(lines, |waiting| {
