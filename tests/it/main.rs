@@ -1,3 +1,4 @@
 //! Every test of the app, in one binary.
 
 mod backend;
+mod bench;
