@@ -34,6 +34,8 @@ enum Command {
 
     /// Run a stand-in z/VM SDK server that falls over when too much arrives
     Backend(tools::backend::Options),
+    /// Put load on a proxy or a backend, and measure
+    Bench(tools::bench::Options),
 }
 
 #[derive(Debug, clap::Args)]
@@ -52,6 +54,7 @@ pub fn main() -> ExitCode {
         Command::Serve(file) => tools::serve::run(&file.config, graphical),
         Command::Check(file) => tools::check::run(&file.config, graphical),
         Command::Backend(arguments) => tools::backend::main(arguments).unwrap_or_else(failed),
+        Command::Bench(arguments) => tools::bench::main(arguments).unwrap_or_else(failed),
     }
 }
 

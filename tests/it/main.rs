@@ -3,6 +3,7 @@
 mod admin;
 mod array_call;
 mod backend;
+mod bench;
 mod config;
 mod dialect;
 mod floor_plan;
