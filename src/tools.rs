@@ -6,6 +6,7 @@
 
 pub mod backend;
 pub mod bench;
+pub mod demo;
 mod framing;
 
 use std::io;

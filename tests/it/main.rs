@@ -2,3 +2,4 @@
 
 mod backend;
 mod bench;
+mod demo;
