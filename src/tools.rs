@@ -7,6 +7,7 @@
 pub mod backend;
 pub mod bench;
 pub mod check;
+pub mod demo;
 mod framing;
 pub mod serve;
 

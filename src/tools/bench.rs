@@ -13,7 +13,7 @@
 //! The runtime's timer ticks in milliseconds, too coarse for a schedule, so a thread of its
 //! own paces the open loop; what it still comes late is reported as `lag`.
 
-mod client;
+pub(super) mod client;
 mod tally;
 
 use std::fs;

@@ -5,6 +5,7 @@ mod array_call;
 mod backend;
 mod bench;
 mod config;
+mod demo;
 mod dialect;
 mod floor_plan;
 mod forwarding;

@@ -24,7 +24,7 @@ const TIDEGATE: &str = "130";
 
 /// An answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(in crate::tools) enum Answer {
     /// `overallRC` is 0.
     Ok,
     /// From the proxy itself.
@@ -51,14 +51,14 @@ pub enum Failure {
 
 /// The bytes that are sent, made once.
 #[derive(Debug)]
-pub(super) struct Requests {
+pub(in crate::tools) struct Requests {
     protocol: Protocol,
     /// Call `n` sends the one at `n` modulo their number.
     turns: Vec<Vec<u8>>,
 }
 
 impl Requests {
-    pub(super) fn new(options: &Options) -> Self {
+    pub(in crate::tools) fn new(options: &Options) -> Self {
         let mut functions = vec![options.function.as_str()];
         if options.mix {
             functions.push("guest_start");
@@ -124,7 +124,7 @@ fn http_request(function: &str, userid: &str, target: SocketAddr) -> Vec<u8> {
 
 /// A client with at most one connection.
 #[derive(Debug)]
-pub(super) struct Client {
+pub(in crate::tools) struct Client {
     target: SocketAddr,
     requests: Arc<Requests>,
     /// The connection that is kept, on HTTP.
@@ -134,7 +134,7 @@ pub(super) struct Client {
 }
 
 impl Client {
-    pub(super) fn new(target: SocketAddr, requests: Arc<Requests>) -> Self {
+    pub(in crate::tools) fn new(target: SocketAddr, requests: Arc<Requests>) -> Self {
         Self {
             target,
             requests,
@@ -145,7 +145,7 @@ impl Client {
     }
 
     /// Opens the connection that HTTP calls go over.
-    pub(super) async fn connect(&mut self) -> io::Result<()> {
+    pub(in crate::tools) async fn connect(&mut self) -> io::Result<()> {
         let stream = TcpStream::connect(self.target).await?;
         stream.set_nodelay(true)?;
         self.kept = Some(stream);
@@ -153,7 +153,7 @@ impl Client {
     }
 
     /// One call. Dropped before its end, it takes its connection with it.
-    pub(super) async fn call(&mut self, call: u64) -> Result<Answer, Failure> {
+    pub(in crate::tools) async fn call(&mut self, call: u64) -> Result<Answer, Failure> {
         self.bytes.clear();
         match self.requests.protocol {
             Protocol::Socket => self.call_socket(call).await,
