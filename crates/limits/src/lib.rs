@@ -1,24 +1,43 @@
-//! Decides whose turn it is.
+//! Decides whose turn it is: exact limits and one fair, bounded queue, as pure functions of
+//! the time handed in.
+//!
+//! There is no clock, no socket, no thread and no random number in here: `now` and entropy
+//! are arguments, so the same inputs give the same schedule, every time. Whoever calls keeps
+//! a [`Scheduler`] behind one lock, reads its clock inside that lock, and after every other
+//! call asks [`Scheduler::next`] until it says [`Step::SleepUntil`] or [`Step::Idle`].
+//!
+//! What is promised:
+//!
+//! - **Never more than N.** In any half-open span of a sliding window's length, wherever it
+//!   starts, calls of at most N cost depart; at most N calls are in flight. Also across a
+//!   reload.
+//! - **All limits of a call are drawn together or not at all.** A refused call has drawn
+//!   nothing.
+//! - **Nobody waits past the deadline**, and whom its own limits could only serve after it is
+//!   told at once.
+//! - **Work-conserving and fair** ([`Postpone::InTurn`]): while a limit has room for the call
+//!   whose turn it is among those that meet it, that call runs.
+//! - **No operation costs more than O(log n)** in the number of waiting calls, and asking when
+//!   everything is closed touches none of them.
 #![no_std]
-use core::time::Duration;
-/// Time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Timestamp(u64);
-impl Timestamp {
-    /// Start.
-    pub const ZERO: Self = Self(0);
-    /// Since.
-    #[must_use]
-    pub fn since(self, earlier: Self) -> Duration {
-        Duration::from_nanos(self.0.saturating_sub(earlier.0))
-    }
-}
-impl core::ops::Add<Duration> for Timestamp {
-    type Output = Self;
-    fn add(self, by: Duration) -> Self {
-        Self(
-            self.0
-                .saturating_add(u64::try_from(by.as_nanos()).unwrap_or(u64::MAX)),
-        )
-    }
-}
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+mod limiter;
+mod policy;
+mod queue;
+mod scheduler;
+mod slab;
+mod time;
+mod verdict;
+
+pub use limiter::{Limit, Supply, WindowShape, WindowStamp};
+pub use policy::{ClassShare, LimitRule, Policy, PolicyError, Postpone, Scope, WhenFull};
+pub use queue::{Backend, Call, Caller, Class, Ticket};
+pub use scheduler::{
+    Demand, FunctionNow, Hold, LimitNow, Outcome, QueueNow, Reason, Refusal, Scheduler, Step,
+    Waited,
+};
+pub use time::Timestamp;
+pub use verdict::{Cost, Verdict};

@@ -1,0 +1,354 @@
+//! A limit as configured, and the state kept for it.
+//!
+//! A draw is taken when a call leaves the queue and comes back in one of two ways: undrawn, as
+//! if it had never been, or released at the call's end. For a window the end is not enough:
+//! what departed counts on for one window.
+
+mod outstanding;
+mod window;
+
+use core::time::Duration;
+
+use crate::time::Timestamp;
+use crate::verdict::{Cost, Verdict};
+use outstanding::Outstanding;
+use window::Window;
+
+/// What to tell a refused call when nothing has been measured that would say better.
+pub(crate) const RETRY_UNMEASURED: Duration = Duration::from_secs(1);
+
+/// A limit as configured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// At most `max` calls in flight, whatever their cost.
+    Outstanding {
+        /// Calls in flight.
+        max: u32,
+    },
+    /// At most `max` cost within one window.
+    Window {
+        /// Cost per window.
+        max: u32,
+        /// How long a departure counts. A window of no length limits only what has been
+        /// admitted and not yet departed.
+        length: Duration,
+        /// How much longer than `length` a departure counts in a sliding window, for the
+        /// unsteady way to the backend. A fixed window has no use for it.
+        guard: Duration,
+        /// Where windows begin.
+        shape: WindowShape,
+        /// What counts as the departure.
+        stamp: WindowStamp,
+    },
+}
+
+impl Limit {
+    /// The configured maximum: calls for an outstanding limit, cost for a window.
+    #[must_use]
+    pub fn max(&self) -> u32 {
+        match *self {
+            Self::Outstanding { max } | Self::Window { max, .. } => max,
+        }
+    }
+}
+
+/// Where windows begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WindowShape {
+    /// Everywhere: in any half-open span of the window's length at most `max` departs.
+    Sliding,
+    /// At multiples of the window's length; admits up to twice `max` across a boundary. The
+    /// window of a moment is `floor((now + phase) / length)`.
+    Fixed {
+        /// What to add to a [`Timestamp`] to get the clock that windows are aligned to.
+        phase: Duration,
+    },
+}
+
+/// What counts as a call's departure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WindowStamp {
+    /// Its bytes left: exact for what leaves us.
+    Sent,
+    /// The first byte of its reply came: exact at the backend too.
+    Replied,
+}
+
+/// What a limit may give out, told from outside.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Supply {
+    /// What its rule says.
+    #[default]
+    Configured,
+    /// This much instead of the rule's maximum, more or less, until told otherwise.
+    Capacity {
+        /// The maximum in force; 0 closes the limit.
+        capacity: u32,
+        /// When `then` takes over; `None` for never.
+        expires_at: Option<Timestamp>,
+        /// The maximum from `expires_at` on.
+        then: u32,
+    },
+}
+
+impl Supply {
+    /// Back to what the rule says.
+    #[must_use]
+    pub const fn configured() -> Self {
+        Self::Configured
+    }
+
+    /// `capacity` until told otherwise; 0 closes the limit.
+    #[must_use]
+    pub const fn capacity(capacity: u32) -> Self {
+        Self::Capacity {
+            capacity,
+            expires_at: None,
+            then: capacity,
+        }
+    }
+
+    /// `capacity` until `expires_at`, `then` from that moment on.
+    #[must_use]
+    pub const fn until(capacity: u32, expires_at: Timestamp, then: u32) -> Self {
+        Self::Capacity {
+            capacity,
+            expires_at: Some(expires_at),
+            then,
+        }
+    }
+
+    pub(crate) const fn expires_at(self) -> Option<Timestamp> {
+        match self {
+            Self::Configured => None,
+            Self::Capacity { expires_at, .. } => expires_at,
+        }
+    }
+}
+
+/// How far a call in flight has come, as far as its windows are concerned.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Progress {
+    pub(crate) sent: Option<Timestamp>,
+    pub(crate) replied: Option<Timestamp>,
+}
+
+impl Progress {
+    /// The departure that a window with this stamp counts, if it has happened.
+    fn departed(self, stamp: WindowStamp) -> Option<Timestamp> {
+        match stamp {
+            WindowStamp::Sent => self.sent,
+            WindowStamp::Replied => self.replied,
+        }
+    }
+}
+
+/// The state of one limit.
+#[derive(Debug)]
+pub(crate) struct Limiter {
+    configured: u32,
+    supply: Supply,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    Outstanding(Outstanding),
+    Window(Window),
+}
+
+impl Limiter {
+    pub(crate) fn new(limit: &Limit) -> Self {
+        let state = match *limit {
+            Limit::Outstanding { .. } => State::Outstanding(Outstanding::default()),
+            Limit::Window {
+                length,
+                guard,
+                shape,
+                stamp,
+                ..
+            } => State::Window(Window::new(length, guard, shape, stamp)),
+        };
+        Self {
+            configured: limit.max(),
+            supply: Supply::Configured,
+            state,
+        }
+    }
+
+    /// What may be given out at `now`.
+    pub(crate) fn max(&self, now: Timestamp) -> u32 {
+        match self.supply {
+            Supply::Configured => self.configured,
+            Supply::Capacity {
+                capacity,
+                expires_at,
+                then,
+            } => match expires_at {
+                Some(end) if now >= end => then,
+                _ => capacity,
+            },
+        }
+    }
+
+    pub(crate) fn supply(&self) -> Supply {
+        self.supply
+    }
+
+    pub(crate) fn set_supply(&mut self, supply: Supply) {
+        self.supply = supply;
+    }
+
+    /// How much of the limit a call of this cost draws.
+    pub(crate) fn draw_of(&self, cost: Cost) -> u32 {
+        match self.state {
+            State::Outstanding(_) => 1,
+            State::Window(_) => cost.get(),
+        }
+    }
+
+    /// Drawn and not back at `now`: calls in flight, or cost reserved and departed.
+    pub(crate) fn used(&self, now: Timestamp) -> u64 {
+        match &self.state {
+            State::Outstanding(outstanding) => u64::from(outstanding.in_use),
+            State::Window(window) => window.used(now),
+        }
+    }
+
+    /// Nothing is drawn that only the end of a call brings back.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        match &self.state {
+            State::Outstanding(outstanding) => outstanding.in_use == 0,
+            State::Window(window) => window.reserved == 0,
+        }
+    }
+
+    /// What the limit would say to a call of this cost; draws nothing.
+    pub(crate) fn peek(&self, now: Timestamp, cost: Cost) -> Verdict {
+        let max = self.max(now);
+        if self.draw_of(cost) > self.configured.max(max) {
+            return Verdict::Never;
+        }
+        match &self.state {
+            State::Outstanding(outstanding) => outstanding.peek(max),
+            State::Window(window) => window.peek(now, cost, max),
+        }
+    }
+
+    /// Draws for a call that leaves the queue. Whoever draws has peeked.
+    pub(crate) fn take(&mut self, cost: Cost) {
+        match &mut self.state {
+            State::Outstanding(outstanding) => outstanding.in_use += 1,
+            State::Window(window) => window.reserved += u64::from(cost.get()),
+        }
+    }
+
+    /// Turns the draw into a departure, if `stamp` is what this limit counts.
+    pub(crate) fn depart(&mut self, now: Timestamp, cost: Cost, stamp: WindowStamp) -> bool {
+        match &mut self.state {
+            State::Window(window) if window.stamp == stamp => {
+                window.reserved -= u64::from(cost.get());
+                window.stamp(now, cost);
+                true
+            }
+            State::Window(_) | State::Outstanding(_) => false,
+        }
+    }
+
+    /// Takes the draw back at the end of a call. `held` is how long it was drawn, if that
+    /// says anything about the next call. A departure that was never told counts as one now:
+    /// the call may have left.
+    pub(crate) fn release(
+        &mut self,
+        now: Timestamp,
+        cost: Cost,
+        progress: Progress,
+        held: Option<Duration>,
+    ) {
+        match &mut self.state {
+            State::Outstanding(outstanding) => outstanding.release(held),
+            State::Window(window) => {
+                if progress.departed(window.stamp).is_none() {
+                    window.reserved -= u64::from(cost.get());
+                    window.stamp(now, cost);
+                }
+            }
+        }
+    }
+
+    /// Takes the draw back as if it had never been. A departure that was told stays counted.
+    pub(crate) fn undraw(&mut self, cost: Cost, progress: Progress) {
+        match &mut self.state {
+            State::Outstanding(outstanding) => outstanding.in_use -= 1,
+            State::Window(window) => {
+                if progress.departed(window.stamp).is_none() {
+                    window.reserved -= u64::from(cost.get());
+                }
+            }
+        }
+    }
+
+    /// How long a call that came to the end of the line now would wait, as the state has it:
+    /// `ahead` is what those waiting would draw before it.
+    pub(crate) fn wait_behind(&self, now: Timestamp, ahead: u64, cost: Cost) -> Duration {
+        let max = self.max(now);
+        match &self.state {
+            State::Outstanding(outstanding) => outstanding.wait_behind(max, ahead),
+            State::Window(window) => window.wait_behind(now, max, ahead, cost),
+        }
+    }
+
+    /// Takes the state over from a limiter of the same name under an older policy. False if
+    /// that one was of another kind, so that there is nothing to take over.
+    pub(crate) fn inherit(&mut self, old: &mut Self) -> bool {
+        let inherited = match (&mut self.state, &mut old.state) {
+            (State::Outstanding(new), State::Outstanding(old)) => {
+                *new = core::mem::take(old);
+                true
+            }
+            (State::Window(new), State::Window(old)) => {
+                new.inherit(old);
+                true
+            }
+            (State::Outstanding(_), State::Window(_))
+            | (State::Window(_), State::Outstanding(_)) => false,
+        };
+        if inherited {
+            self.supply = old.supply;
+        }
+        inherited
+    }
+
+    /// Counts a call that was already in flight when this limit came to apply to it.
+    pub(crate) fn adopt(&mut self, cost: Cost, progress: Progress) {
+        match &mut self.state {
+            State::Outstanding(outstanding) => outstanding.in_use += 1,
+            State::Window(window) => match progress.departed(window.stamp) {
+                Some(departed) => window.stamp_late(departed, cost),
+                None => window.reserved += u64::from(cost.get()),
+            },
+        }
+    }
+
+    /// Puts the draw of a call in flight right after `inherit`, where the policy before
+    /// counted another moment as the departure. What was counted once stays counted.
+    pub(crate) fn readopt(
+        &mut self,
+        now: Timestamp,
+        cost: Cost,
+        progress: Progress,
+        before: &Limit,
+    ) {
+        let (State::Window(window), Limit::Window { stamp, .. }) = (&mut self.state, before) else {
+            return;
+        };
+        match (progress.departed(*stamp), progress.departed(window.stamp)) {
+            (None, Some(_)) => {
+                window.reserved -= u64::from(cost.get());
+                window.stamp(now, cost);
+            }
+            (Some(_), None) => window.reserved += u64::from(cost.get()),
+            (None, None) | (Some(_), Some(_)) => {}
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! At most N cost within one window, counted by departure times.
+//!
+//! The state is a ring of departures, oldest first, of at most N entries. Each keeps the cost
+//! of everything that departed up to and including it, so what has freed by now and which
+//! departure must free next are binary searches. What has been admitted and has not departed
+//! is reserved, and a reservation never expires by time.
+//!
+//! A sliding window frees a departure one length and guard after it, strictly: two departures
+//! one length apart never lie in the same half-open span of that length. A fixed window frees
+//! it where the next aligned window begins. Nothing else differs, so a reload may change the
+//! shape, the length or the maximum and the departures go on to count.
+
+use alloc::collections::VecDeque;
+use core::time::Duration;
+
+use super::{RETRY_UNMEASURED, WindowShape, WindowStamp};
+use crate::time::{Timestamp, nanos};
+use crate::verdict::{Cost, Verdict};
+
+#[derive(Debug)]
+pub(super) struct Window {
+    length: Duration,
+    guard: Duration,
+    shape: WindowShape,
+    pub(super) stamp: WindowStamp,
+    /// Cost admitted and not departed.
+    pub(super) reserved: u64,
+    /// Oldest first.
+    departures: VecDeque<Departure>,
+    /// Cost of everything that departed before the oldest in the ring.
+    dropped: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Departure {
+    at: Timestamp,
+    /// Cost of everything that departed up to and including this one, since the start.
+    total: u64,
+}
+
+impl Window {
+    pub(super) fn new(
+        length: Duration,
+        guard: Duration,
+        shape: WindowShape,
+        stamp: WindowStamp,
+    ) -> Self {
+        Self {
+            length,
+            guard,
+            shape,
+            stamp,
+            reserved: 0,
+            departures: VecDeque::new(),
+            dropped: 0,
+        }
+    }
+
+    /// Takes over what an older policy's window knows. Where the new window is longer, what
+    /// the old one has already forgotten stays forgotten.
+    pub(super) fn inherit(&mut self, old: &mut Self) {
+        self.reserved = old.reserved;
+        self.departures = core::mem::take(&mut old.departures);
+        self.dropped = old.dropped;
+    }
+
+    /// When a departure at `at` stops counting.
+    fn frees_at(&self, at: Timestamp) -> Timestamp {
+        match self.shape {
+            WindowShape::Sliding => at + self.length + self.guard,
+            WindowShape::Fixed { phase } => {
+                let (length, phase) = (u128::from(nanos(self.length)), u128::from(nanos(phase)));
+                if length == 0 {
+                    return at;
+                }
+                let aligned = u128::from(at.as_nanos()) + phase;
+                let next = (aligned / length + 1) * length - phase;
+                Timestamp::from_nanos(u64::try_from(next).unwrap_or(u64::MAX))
+            }
+        }
+    }
+
+    /// Cost of everything that ever departed.
+    fn total(&self) -> u64 {
+        self.departures
+            .back()
+            .map_or(self.dropped, |newest| newest.total)
+    }
+
+    /// Cost of everything that departed and no longer counts.
+    fn freed(&self, now: Timestamp) -> u64 {
+        match self.departures.front() {
+            Some(oldest) if self.frees_at(oldest.at) <= now => {
+                let freed = self
+                    .departures
+                    .partition_point(|departure| self.frees_at(departure.at) <= now);
+                self.departures[freed - 1].total
+            }
+            _ => self.dropped,
+        }
+    }
+
+    pub(super) fn used(&self, now: Timestamp) -> u64 {
+        self.reserved + self.total() - self.freed(now)
+    }
+
+    pub(super) fn peek(&self, now: Timestamp, cost: Cost, max: u32) -> Verdict {
+        let freed = self.freed(now);
+        let wanted = self.reserved + self.total() - freed + u64::from(cost.get());
+        let lacking = wanted.saturating_sub(u64::from(max));
+        if lacking == 0 {
+            return Verdict::Ready;
+        }
+        match self.freeing(freed + lacking) {
+            Some(moment) => Verdict::NotBefore(moment),
+            None => Verdict::WhenTold,
+        }
+    }
+
+    /// When everything up to this total will have freed; `None` if less than that departed.
+    fn freeing(&self, total: u64) -> Option<Timestamp> {
+        let index = self
+            .departures
+            .partition_point(|departure| departure.total < total);
+        self.departures
+            .get(index)
+            .map(|departure| self.frees_at(departure.at))
+    }
+
+    /// Counts a departure. `now` is never before the newest one: time only goes forward here.
+    pub(super) fn stamp(&mut self, now: Timestamp, cost: Cost) {
+        while let Some(oldest) = self.departures.front()
+            && self.frees_at(oldest.at) <= now
+        {
+            self.dropped = oldest.total;
+            self.departures.pop_front();
+        }
+        let total = self.total() + u64::from(cost.get());
+        match self.departures.back_mut() {
+            Some(newest) if newest.at >= now => newest.total = total,
+            _ => self.departures.push_back(Departure { at: now, total }),
+        }
+    }
+
+    /// Counts a departure that may lie before others.
+    pub(super) fn stamp_late(&mut self, at: Timestamp, cost: Cost) {
+        let index = self
+            .departures
+            .partition_point(|departure| departure.at <= at);
+        let before = if index == 0 {
+            self.dropped
+        } else {
+            self.departures[index - 1].total
+        };
+        self.departures
+            .insert(index, Departure { at, total: before });
+        for departure in self.departures.iter_mut().skip(index) {
+            departure.total += u64::from(cost.get());
+        }
+    }
+
+    /// Each full N ahead takes a window; the rest waits for as much of this window to free.
+    pub(super) fn wait_behind(&self, now: Timestamp, max: u32, ahead: u64, cost: Cost) -> Duration {
+        let max = u64::from(max);
+        if max == 0 {
+            return RETRY_UNMEASURED;
+        }
+        let freed = self.freed(now);
+        let wanted = self.reserved + self.total() - freed + ahead + u64::from(cost.get());
+        let lacking = wanted.saturating_sub(max);
+        if lacking == 0 {
+            return Duration::ZERO;
+        }
+        let windows = u32::try_from((lacking - 1) / max).unwrap_or(u32::MAX);
+        let remainder = (lacking - 1) % max + 1;
+        let window = self.length.saturating_add(match self.shape {
+            WindowShape::Sliding => self.guard,
+            WindowShape::Fixed { .. } => Duration::ZERO,
+        });
+        // What is only reserved departs now at the earliest.
+        let opens = self
+            .freeing(freed + remainder)
+            .unwrap_or_else(|| self.frees_at(now));
+        opens
+            .since(now)
+            .saturating_add(window.saturating_mul(windows))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn at(millis: u64) -> Timestamp {
+        Timestamp::from_nanos(millis * 1_000_000)
+    }
+
+    fn cost(units: u32) -> Cost {
+        Cost::new(units).expect("the tests' costs are above zero")
+    }
+
+    fn sliding(guard: Duration) -> Window {
+        Window::new(SECOND, guard, WindowShape::Sliding, WindowStamp::Sent)
+    }
+
+    #[test]
+    fn a_departure_frees_one_length_later_and_not_before() {
+        let mut window = sliding(Duration::ZERO);
+        window.stamp(at(500), Cost::ONE);
+        assert_eq!(
+            window.peek(at(1499), Cost::ONE, 1),
+            Verdict::NotBefore(at(1500))
+        );
+        assert_eq!(window.peek(at(1500), Cost::ONE, 1), Verdict::Ready);
+    }
+
+    #[test]
+    fn the_guard_is_added_to_the_length() {
+        let mut window = sliding(Duration::from_millis(5));
+        window.stamp(at(0), Cost::ONE);
+        assert_eq!(
+            window.peek(at(1), Cost::ONE, 1),
+            Verdict::NotBefore(at(1005))
+        );
+    }
+
+    #[test]
+    fn a_dear_call_waits_for_as_many_departures_as_it_needs() {
+        let mut window = sliding(Duration::ZERO);
+        for millis in [0, 100, 200, 300] {
+            window.stamp(at(millis), cost(2));
+        }
+        let check =
+            |units, max, expected| assert_eq!(window.peek(at(400), cost(units), max), expected);
+        check(2, 10, Verdict::Ready);
+        check(3, 10, Verdict::NotBefore(at(1000)));
+        check(4, 10, Verdict::NotBefore(at(1000)));
+        check(5, 10, Verdict::NotBefore(at(1100)));
+        check(10, 10, Verdict::NotBefore(at(1300)));
+    }
+
+    #[test]
+    fn a_reservation_in_the_way_has_no_moment() {
+        let mut window = sliding(Duration::ZERO);
+        window.stamp(at(0), Cost::ONE);
+        window.reserved = 2;
+        assert_eq!(
+            window.peek(at(1), Cost::ONE, 3),
+            Verdict::NotBefore(at(1000))
+        );
+        assert_eq!(window.peek(at(1), cost(2), 3), Verdict::WhenTold);
+        assert_eq!(window.used(at(5000)), 2);
+    }
+
+    #[test]
+    fn a_fixed_window_frees_everything_where_the_next_begins() {
+        let shape = WindowShape::Fixed {
+            phase: Duration::from_millis(300),
+        };
+        let mut window = Window::new(SECOND, SECOND, shape, WindowStamp::Sent);
+        window.stamp(at(100), Cost::ONE);
+        window.stamp(at(699), Cost::ONE);
+        assert_eq!(
+            window.peek(at(699), Cost::ONE, 2),
+            Verdict::NotBefore(at(700))
+        );
+        assert_eq!(window.peek(at(700), cost(2), 2), Verdict::Ready);
+    }
+
+    #[test]
+    fn a_window_without_length_limits_only_reservations() {
+        for shape in [WindowShape::Sliding, WindowShape::Fixed { phase: SECOND }] {
+            let mut window = Window::new(Duration::ZERO, Duration::ZERO, shape, WindowStamp::Sent);
+            window.stamp(at(1), Cost::ONE);
+            assert_eq!(window.peek(at(1), Cost::ONE, 1), Verdict::Ready);
+            window.reserved = 1;
+            assert_eq!(window.peek(at(1), Cost::ONE, 1), Verdict::WhenTold);
+        }
+    }
+
+    #[test]
+    fn a_maximal_window_never_frees() {
+        let mut window = Window::new(
+            Duration::MAX,
+            Duration::MAX,
+            WindowShape::Sliding,
+            WindowStamp::Sent,
+        );
+        window.stamp(at(1), Cost::ONE);
+        assert_eq!(
+            window.peek(at(2), Cost::ONE, 1),
+            Verdict::NotBefore(Timestamp::MAX)
+        );
+    }
+
+    #[test]
+    fn the_ring_keeps_no_more_than_still_counts() {
+        let mut window = sliding(Duration::ZERO);
+        for millis in 0..100_000 {
+            window.stamp(at(millis), Cost::ONE);
+        }
+        assert_eq!(window.departures.len(), 1000);
+        assert_eq!(window.used(at(99_999)), 1000);
+    }
+
+    #[test]
+    fn a_late_stamp_takes_its_place_among_the_others() {
+        let mut window = sliding(Duration::ZERO);
+        window.stamp(at(0), Cost::ONE);
+        window.stamp(at(400), Cost::ONE);
+        window.stamp_late(at(200), cost(3));
+        assert_eq!(window.used(at(500)), 5);
+        assert_eq!(window.used(at(1000)), 4);
+        assert_eq!(window.used(at(1200)), 1);
+    }
+
+    #[test]
+    fn the_wait_counts_a_window_for_every_n_ahead() {
+        let mut window = sliding(Duration::ZERO);
+        for millis in [0, 100, 200] {
+            window.stamp(at(millis), Cost::ONE);
+        }
+        let check = |ahead, millis| {
+            let wait = window.wait_behind(at(300), 3, ahead, Cost::ONE);
+            assert_eq!(wait, Duration::from_millis(millis), "{ahead} ahead");
+        };
+        check(0, 700);
+        check(1, 800);
+        check(2, 900);
+        check(3, 1700);
+        check(300, 700 + 100_000);
+    }
+}

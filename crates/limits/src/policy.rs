@@ -1,0 +1,390 @@
+//! Which limits a call meets, and how calls wait.
+//!
+//! A policy is checked when it is made, so the scheduler never meets a wrong one. The limits of
+//! a call depend only on its function and its backend, so the sets of limits that calls can
+//! meet are few, known in advance, and numbered.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt;
+use core::time::Duration;
+
+use crate::limiter::Limit;
+use crate::queue::Backend;
+
+/// Which calls meet a limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Every call.
+    Every,
+    /// Calls of this function.
+    Function(Arc<str>),
+    /// Calls to this backend.
+    Backend(Backend),
+}
+
+/// A limit with its name and the calls that meet it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitRule {
+    /// The name under which its state survives a reload, and which refusals carry.
+    pub name: Arc<str>,
+    /// Which calls meet it.
+    pub scope: Scope,
+    /// The limit itself.
+    pub limit: Limit,
+}
+
+/// What happens to a call that finds the queue full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhenFull {
+    /// It is refused at once.
+    Refuse,
+    /// It waits at the door, in order and on its own clock, until a place is free.
+    Wait {
+        /// Calls that may wait at the door; one more is refused.
+        door: u32,
+    },
+}
+
+/// What happens to a call that meets a closed limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Postpone {
+    /// It keeps its place and runs the moment the limit opens, in fair order.
+    InTurn,
+    /// It is set aside for a random time, then joins the end of its flow again. No order is
+    /// promised. It keeps its place in the capacity meanwhile.
+    Jitter {
+        /// The shortest time aside.
+        min: Duration,
+        /// The longest time aside, above zero.
+        max: Duration,
+    },
+}
+
+/// A class of calls and its share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClassShare {
+    /// The name by which waiting calls find their class again after a reload.
+    pub name: Arc<str>,
+    /// How much cost the class is served per round, relative to the others; above zero.
+    pub weight: u32,
+}
+
+/// The limits, the queue's bounds and the classes: everything that decides whose turn it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    limits: Vec<LimitRule>,
+    capacity: u32,
+    when_full: WhenFull,
+    postpone: Postpone,
+    classes: Vec<ClassShare>,
+}
+
+/// Why a policy is no policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PolicyError {
+    /// Two limits have this name.
+    DuplicateLimit(Arc<str>),
+    /// Two classes have this name.
+    DuplicateClass(Arc<str>),
+    /// No call may wait.
+    ZeroCapacity,
+    /// There is no class that a call could be in.
+    NoClass,
+    /// This class would never be served.
+    ZeroWeight(Arc<str>),
+    /// The shortest jitter is longer than the longest.
+    JitterMinAboveMax {
+        /// The shortest, as given.
+        min: Duration,
+        /// The longest, as given.
+        max: Duration,
+    },
+    /// A call set aside for no time at all would be asked without end.
+    JitterZero,
+}
+
+impl fmt::Display for PolicyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::DuplicateLimit(name) => {
+                write!(f, "two limits are named {name:?}; names must differ")
+            }
+            Self::DuplicateClass(name) => {
+                write!(f, "two classes are named {name:?}; names must differ")
+            }
+            Self::ZeroCapacity => f.write_str("the queue's capacity must be at least 1"),
+            Self::NoClass => f.write_str("there must be at least one class"),
+            Self::ZeroWeight(name) => write!(f, "the weight of class {name:?} must be at least 1"),
+            Self::JitterMinAboveMax { min, max } => {
+                write!(
+                    f,
+                    "the shortest jitter, {min:?}, must not be above the longest, {max:?}"
+                )
+            }
+            Self::JitterZero => f.write_str("the longest jitter must be above zero"),
+        }
+    }
+}
+
+impl core::error::Error for PolicyError {}
+
+impl Policy {
+    /// A policy of these limits, with `capacity` calls that may wait.
+    ///
+    /// # Errors
+    ///
+    /// The first mistake found, in the order of [`PolicyError`].
+    pub fn new(
+        limits: Vec<LimitRule>,
+        capacity: u32,
+        when_full: WhenFull,
+        postpone: Postpone,
+        classes: Vec<ClassShare>,
+    ) -> Result<Self, PolicyError> {
+        if let Some(name) = duplicate(limits.iter().map(|rule| &rule.name)) {
+            return Err(PolicyError::DuplicateLimit(name));
+        }
+        if let Some(name) = duplicate(classes.iter().map(|class| &class.name)) {
+            return Err(PolicyError::DuplicateClass(name));
+        }
+        if capacity == 0 {
+            return Err(PolicyError::ZeroCapacity);
+        }
+        if classes.is_empty() {
+            return Err(PolicyError::NoClass);
+        }
+        if let Some(class) = classes.iter().find(|class| class.weight == 0) {
+            return Err(PolicyError::ZeroWeight(class.name.clone()));
+        }
+        if let Postpone::Jitter { min, max } = postpone {
+            if min > max {
+                return Err(PolicyError::JitterMinAboveMax { min, max });
+            }
+            if max.is_zero() {
+                return Err(PolicyError::JitterZero);
+            }
+        }
+        Ok(Self {
+            limits,
+            capacity,
+            when_full,
+            postpone,
+            classes,
+        })
+    }
+
+    /// The limits, in the order given.
+    #[must_use]
+    pub fn limits(&self) -> &[LimitRule] {
+        &self.limits
+    }
+
+    /// Calls that may wait in the queue, at least 1.
+    #[must_use]
+    pub const fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    /// What happens to a call that finds the queue full.
+    #[must_use]
+    pub const fn when_full(&self) -> WhenFull {
+        self.when_full
+    }
+
+    /// What happens to a call that meets a closed limit.
+    #[must_use]
+    pub const fn postpone(&self) -> Postpone {
+        self.postpone
+    }
+
+    /// The classes, at least one; [`Class`](crate::Class) is the index in here.
+    #[must_use]
+    pub fn classes(&self) -> &[ClassShare] {
+        &self.classes
+    }
+}
+
+fn duplicate<'a>(names: impl Iterator<Item = &'a Arc<str>>) -> Option<Arc<str>> {
+    let mut seen = BTreeSet::new();
+    names.into_iter().find(|name| !seen.insert(*name)).cloned()
+}
+
+/// The index of a limit in its policy.
+pub(crate) type LimitId = u32;
+
+/// The number of a set of limits that calls can meet.
+pub(crate) type SetId = u32;
+
+/// The sets of limits that calls can meet: one for each function with a limit of its own (and
+/// one for all the rest), times one for each backend with a limit of its own (and the rest).
+#[derive(Debug)]
+pub(crate) struct LimitSets {
+    functions: BTreeMap<Arc<str>, u32>,
+    backends: BTreeMap<Backend, u32>,
+    sets: Vec<Arc<[LimitId]>>,
+}
+
+impl LimitSets {
+    pub(crate) fn new(rules: &[LimitRule]) -> Self {
+        let mut functions = BTreeMap::new();
+        let mut backends = BTreeMap::new();
+        for rule in rules {
+            match &rule.scope {
+                Scope::Every => {}
+                Scope::Function(function) => {
+                    let next = functions.len() as u32 + 1;
+                    functions.entry(function.clone()).or_insert(next);
+                }
+                Scope::Backend(backend) => {
+                    let next = backends.len() as u32 + 1;
+                    backends.entry(*backend).or_insert(next);
+                }
+            }
+        }
+        let mut sets = Vec::new();
+        for function in 0..=functions.len() as u32 {
+            for backend in 0..=backends.len() as u32 {
+                let met = rules.iter().zip(0..).filter(|(rule, _)| match &rule.scope {
+                    Scope::Every => true,
+                    Scope::Function(name) => functions[name] == function,
+                    Scope::Backend(name) => backends[name] == backend,
+                });
+                sets.push(met.map(|(_, id)| id).collect());
+            }
+        }
+        Self {
+            functions,
+            backends,
+            sets,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.sets.len()
+    }
+
+    /// The set that a call of this function to this backend meets.
+    pub(crate) fn find(&self, function: &str, backend: Backend) -> SetId {
+        let function = self.functions.get(function).copied().unwrap_or(0);
+        let backend = self.backends.get(&backend).copied().unwrap_or(0);
+        function * (self.backends.len() as u32 + 1) + backend
+    }
+
+    /// The limits of a set, in the policy's order.
+    pub(crate) fn limits(&self, set: SetId) -> &Arc<[LimitId]> {
+        &self.sets[set as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+
+    fn rule(name: &str, scope: Scope) -> LimitRule {
+        LimitRule {
+            name: name.into(),
+            scope,
+            limit: Limit::Outstanding { max: 1 },
+        }
+    }
+
+    fn class(name: &str, weight: u32) -> ClassShare {
+        ClassShare {
+            name: name.into(),
+            weight,
+        }
+    }
+
+    #[test]
+    fn a_policy_that_makes_no_sense_does_not_exist() {
+        let check = |limits: &[&str], capacity, postpone, classes: &[ClassShare], expected| {
+            let limits = limits.iter().map(|name| rule(name, Scope::Every)).collect();
+            let policy = Policy::new(
+                limits,
+                capacity,
+                WhenFull::Refuse,
+                postpone,
+                classes.to_vec(),
+            );
+            assert_eq!(policy.err(), expected);
+        };
+        let one = [class("one", 1)];
+        let (short, long) = (Duration::from_secs(1), Duration::from_secs(2));
+        let turned = Postpone::Jitter {
+            min: long,
+            max: short,
+        };
+        let none = Postpone::Jitter {
+            min: Duration::ZERO,
+            max: Duration::ZERO,
+        };
+        check(&["a", "b"], 1, Postpone::InTurn, &one, None);
+        check(
+            &["a", "a"],
+            1,
+            Postpone::InTurn,
+            &one,
+            Some(PolicyError::DuplicateLimit("a".into())),
+        );
+        check(
+            &[],
+            1,
+            Postpone::InTurn,
+            &[class("c", 1), class("c", 2)],
+            Some(PolicyError::DuplicateClass("c".into())),
+        );
+        check(
+            &[],
+            0,
+            Postpone::InTurn,
+            &one,
+            Some(PolicyError::ZeroCapacity),
+        );
+        check(&[], 1, Postpone::InTurn, &[], Some(PolicyError::NoClass));
+        check(
+            &[],
+            1,
+            Postpone::InTurn,
+            &[class("c", 0)],
+            Some(PolicyError::ZeroWeight("c".into())),
+        );
+        check(
+            &[],
+            1,
+            turned,
+            &one,
+            Some(PolicyError::JitterMinAboveMax {
+                min: long,
+                max: short,
+            }),
+        );
+        check(&[], 1, none, &one, Some(PolicyError::JitterZero));
+    }
+
+    #[test]
+    fn a_call_meets_the_limits_of_everyone_its_function_and_its_backend() {
+        let sets = LimitSets::new(&[
+            rule("total", Scope::Every),
+            rule("list", Scope::Function("list".into())),
+            rule("first", Scope::Backend(Backend(1))),
+            rule("list too", Scope::Function("list".into())),
+            rule("create", Scope::Function("create".into())),
+        ]);
+        let check = |function: &str, backend, expected: &[LimitId]| {
+            assert_eq!(
+                **sets.limits(sets.find(function, Backend(backend))),
+                *expected
+            );
+        };
+        check("other", 0, &[0]);
+        check("other", 1, &[0, 2]);
+        check("list", 0, &[0, 1, 3]);
+        check("list", 1, &[0, 1, 2, 3]);
+        check("create", 1, &[0, 2, 4]);
+        assert_eq!(sets.len(), 6);
+        assert_eq!(vec![0; 0], **LimitSets::new(&[]).limits(0));
+    }
+}

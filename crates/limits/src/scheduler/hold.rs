@@ -1,0 +1,168 @@
+//! Calls in flight: what they have drawn, and how it comes back.
+
+use alloc::sync::Arc;
+
+use super::Scheduler;
+use crate::limiter::{Progress, WindowStamp};
+use crate::policy::LimitId;
+use crate::queue::fair::Turn;
+use crate::queue::{Call, Place, Ticket, Waiting};
+use crate::slab::Key;
+use crate::time::Timestamp;
+use crate::verdict::Cost;
+
+/// Everything one running call has drawn. It ends in exactly one of
+/// [`finish`](Scheduler::finish), [`give_back`](Scheduler::give_back) and
+/// [`requeue`](Scheduler::requeue); a hold that is dropped instead stays drawn for ever.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "what a hold has drawn comes back only through finish, give_back or requeue"]
+pub struct Hold(pub(super) Key);
+
+/// How a call ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// It was answered.
+    Served,
+    /// It failed because the backend has too much to do.
+    Overloaded,
+    /// It failed otherwise. How long it took says nothing about the next one: a call that
+    /// found nobody there ends at once.
+    Failed,
+}
+
+/// A call in flight.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) since: Timestamp,
+    pub(super) call: Call,
+    pub(super) turn: Turn,
+    pub(super) drawn: Arc<[LimitId]>,
+    pub(super) progress: Progress,
+}
+
+impl Held {
+    pub(super) fn new(since: Timestamp, call: Call, turn: Turn, drawn: Arc<[LimitId]>) -> Self {
+        Self {
+            since,
+            call,
+            turn,
+            drawn,
+            progress: Progress::default(),
+        }
+    }
+}
+
+impl<T> Scheduler<T> {
+    /// The call's bytes leave: it now counts in windows that go by [`WindowStamp::Sent`]. Only
+    /// the first time counts. To be told before the bytes go is safe, after is not.
+    pub fn sent(&mut self, now: Timestamp, hold: &Hold) {
+        let now = self.advance(now);
+        let held = self
+            .holds
+            .get_mut(hold.0)
+            .expect("a hold is used with the scheduler that gave it, once");
+        if held.progress.sent.is_none() {
+            held.progress.sent = Some(now);
+            self.depart(now, hold, WindowStamp::Sent);
+        }
+    }
+
+    /// The first byte of the reply came: the call now counts in windows that go by
+    /// [`WindowStamp::Replied`]. Only the first time counts.
+    pub fn replied(&mut self, now: Timestamp, hold: &Hold) {
+        let now = self.advance(now);
+        let held = self
+            .holds
+            .get_mut(hold.0)
+            .expect("a hold is used with the scheduler that gave it, once");
+        if held.progress.replied.is_none() {
+            held.progress.replied = Some(now);
+            self.depart(now, hold, WindowStamp::Replied);
+        }
+    }
+
+    fn depart(&mut self, now: Timestamp, hold: &Hold, stamp: WindowStamp) {
+        let held = self.holds.get(hold.0).expect("the hold was just looked up");
+        for &limit in held.drawn.iter() {
+            if self.limits[limit as usize]
+                .limiter
+                .depart(now, held.call.cost, stamp)
+            {
+                self.parking.change_told(limit);
+            }
+        }
+    }
+
+    /// The call has ended. Its slots come back; in windows that were never told of its
+    /// departure it departs now, which is the safe side.
+    ///
+    /// `measured` is what the call turned out to cost. Outstanding limits count calls and
+    /// windows count what departed, so neither settles by it.
+    pub fn finish(&mut self, now: Timestamp, hold: Hold, outcome: Outcome, measured: Option<Cost>) {
+        let _ = measured;
+        let now = self.advance(now);
+        let held = self.end(hold);
+        let took = match outcome {
+            Outcome::Served | Outcome::Overloaded => Some(now.since(held.since)),
+            Outcome::Failed => None,
+        };
+        for &limit in held.drawn.iter() {
+            self.limits[limit as usize]
+                .limiter
+                .release(now, held.call.cost, held.progress, took);
+            self.parking.change(limit);
+        }
+    }
+
+    /// The call never left: everything it drew comes back as if it had not been drawn, but for
+    /// windows that were told of its departure.
+    pub fn give_back(&mut self, now: Timestamp, hold: Hold) {
+        self.advance(now);
+        let held = self.end(hold);
+        self.fair.unserve(held.call.class, held.call.cost);
+        self.parking.classes_moved();
+        self.undraw(&held);
+    }
+
+    /// The call never left and goes back to wait, with its turn and its deadline. It had a
+    /// place, so it gets one even if the queue is full by now.
+    pub fn requeue(&mut self, now: Timestamp, hold: Hold, payload: T) -> Ticket {
+        self.advance(now);
+        let held = self.end(hold);
+        self.undraw(&held);
+        let Held { mut call, turn, .. } = held;
+        call.class = self.fair.clamp(call.class);
+        self.fair
+            .come_back(call.class, call.caller, call.cost, turn.start);
+        self.parking.classes_moved();
+        let set = self.sets.find(&call.function, call.backend);
+        let joined = self.count_joining();
+        let place = Place::Door;
+        let waiting = Waiting {
+            call,
+            payload,
+            set,
+            turn,
+            place,
+            joined,
+            held_by: None,
+            postponed: 0,
+        };
+        Ticket(self.enter_line(waiting))
+    }
+
+    fn end(&mut self, hold: Hold) -> Held {
+        self.holds
+            .remove(hold.0)
+            .expect("a hold is used with the scheduler that gave it, once")
+    }
+
+    fn undraw(&mut self, held: &Held) {
+        for &limit in held.drawn.iter() {
+            self.limits[limit as usize]
+                .limiter
+                .undraw(held.call.cost, held.progress);
+            self.parking.change(limit);
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! A new policy, in the middle of everything.
+//!
+//! Limits keep their state by name. Calls in flight keep what they drew, and are counted by
+//! limits that are new to them; so a limit that is lowered or added admits nothing until what
+//! is in use fits. Waiting calls keep their turn and are sorted into the new lines.
+
+use alloc::collections::BTreeSet;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::mem;
+
+use super::park::Parking;
+use super::{Metered, Scheduler};
+use crate::limiter::Limit;
+use crate::policy::{LimitId, LimitSets, Policy, Postpone};
+use crate::queue::fair::Turn;
+use crate::queue::{Class, Place};
+use crate::time::Timestamp;
+
+/// A limit of the policy before, for whoever drew from it.
+struct Before {
+    rule: Limit,
+    /// Where its state is now; `None` if the limit is gone or is of another kind.
+    now: Option<LimitId>,
+}
+
+impl<T> Scheduler<T> {
+    /// Goes on under another policy. Linear in the calls that wait; no call is lost, refused or
+    /// put out of its turn by it, not even where the capacity is now smaller. A call that has
+    /// become impossible is told so when it is next asked.
+    ///
+    /// A supply that was told stays in force. A class is found again by name; calls of one that
+    /// is gone go to the end of the last class.
+    pub fn apply(&mut self, now: Timestamp, policy: Policy) {
+        let now = self.advance(now);
+        let before = self.replace_limits(&policy);
+        self.sets = LimitSets::new(policy.limits());
+        let classes = self.fair.reload(policy.classes());
+        self.policy = policy;
+        self.redraw_holds(now, &before, &classes);
+        self.sort_waiting(&before, &classes);
+        self.expiries = BTreeSet::new();
+        for (met, id) in self.limits.iter().zip(0..) {
+            if let Some(expires_at) = met
+                .limiter
+                .supply()
+                .expires_at()
+                .filter(|&moment| moment > now)
+            {
+                self.expiries.insert((expires_at, id));
+            }
+        }
+        self.let_in();
+    }
+
+    /// Puts the new limits in place, each with the state of the one of its name. Returns what
+    /// became of each old limit.
+    fn replace_limits(&mut self, policy: &Policy) -> Vec<Before> {
+        let new = policy.limits().iter().map(Metered::new).collect();
+        let old = mem::replace(&mut self.limits, new);
+        let mut before = Vec::new();
+        for mut old in old {
+            let heir = self.find_limit(&old.rule.name).filter(|&id| {
+                let new = &mut self.limits[id as usize];
+                new.reported = old.reported;
+                new.limiter.inherit(&mut old.limiter)
+            });
+            before.push(Before {
+                rule: old.rule.limit,
+                now: heir,
+            });
+        }
+        before
+    }
+
+    /// Carries what calls in flight have drawn over to the new limits, and draws from those
+    /// that are new to them.
+    fn redraw_holds(&mut self, now: Timestamp, before: &[Before], classes: &[Option<Class>]) {
+        let last = Class(self.fair.len() as u32 - 1);
+        let mut departed = Vec::new();
+        for (_, held) in self.holds.iter_mut() {
+            held.call.class = classes[held.call.class.0 as usize].unwrap_or(last);
+            let mut drawn = BTreeSet::new();
+            for &old in held.drawn.iter() {
+                let Before {
+                    rule,
+                    now: Some(id),
+                } = &before[old as usize]
+                else {
+                    continue;
+                };
+                self.limits[*id as usize]
+                    .limiter
+                    .readopt(now, held.call.cost, held.progress, rule);
+                drawn.insert(*id);
+            }
+            let set = self.sets.find(&held.call.function, held.call.backend);
+            for &id in self.sets.limits(set).iter() {
+                if drawn.insert(id) {
+                    departed.push((id, held.call.cost, held.progress));
+                }
+            }
+            held.drawn = Arc::from_iter(drawn);
+        }
+        for (id, cost, progress) in departed {
+            self.limits[id as usize].limiter.adopt(cost, progress);
+        }
+    }
+
+    fn sort_waiting(&mut self, before: &[Before], classes: &[Option<Class>]) {
+        let count = self.fair.len();
+        let last = Class(count as u32 - 1);
+        let lines = self.sets.len() * count;
+        let in_turn = self.policy.postpone() == Postpone::InTurn;
+        self.parking = Parking::new(lines, count, self.limits.len());
+        let mut classless = Vec::new();
+        for (key, waiting) in self.queue.iter() {
+            if waiting.place != Place::Door && classes[waiting.call.class.0 as usize].is_none() {
+                classless.push((waiting.turn, key));
+            }
+        }
+        classless.sort_unstable();
+        for (turn, key) in classless {
+            let call = &self.queue.expect(key).call;
+            let start = self.fair.join(last, call.caller, call.cost);
+            self.queue.expect_mut(key).turn = Turn { start, ..turn };
+        }
+        let (sets, limits) = (&self.sets, &mut self.limits);
+        self.queue.rebuild(lines, |waiting| {
+            let call = &mut waiting.call;
+            waiting.set = sets.find(&call.function, call.backend);
+            waiting.held_by = waiting.held_by.and_then(|old| before[old as usize].now);
+            if waiting.place == Place::Door {
+                return;
+            }
+            call.class = classes[call.class.0 as usize].unwrap_or(last);
+            for &id in sets.limits(waiting.set).iter() {
+                let met = &mut limits[id as usize];
+                met.waiting += 1;
+                met.waiting_draw += u64::from(met.limiter.draw_of(call.cost));
+            }
+            if in_turn || matches!(waiting.place, Place::Line(_)) {
+                waiting.place = Place::Line(waiting.set * count as u32 + call.class.0);
+            }
+        });
+        for line in 0..lines as u32 {
+            self.refresh_head(line);
+        }
+    }
+}

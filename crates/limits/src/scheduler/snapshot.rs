@@ -1,0 +1,157 @@
+//! What an operator or a coordinator may see.
+
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::Scheduler;
+use crate::policy::{LimitRule, Scope};
+use crate::queue::Place;
+use crate::time::Timestamp;
+use crate::verdict::{Cost, Verdict};
+
+/// One limit, as it is now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitNow {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Which calls meet it.
+    pub scope: Scope,
+    /// The maximum by its rule: calls for an outstanding limit, cost for a window.
+    pub configured: u32,
+    /// The maximum in force, which a supply may have set.
+    pub max: u32,
+    /// Drawn and not back: calls in flight, or cost reserved and departed within the window.
+    pub used: u64,
+    /// What it would say now to a call of cost 1 with nobody ahead.
+    pub opens: Verdict,
+    /// Calls in the queue that meet it.
+    pub waiting: u64,
+}
+
+/// The queue, as it is now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct QueueNow {
+    /// Calls in the queue.
+    pub waiting: usize,
+    /// Calls at the door.
+    pub at_door: usize,
+    /// Calls that may wait in the queue.
+    pub capacity: u32,
+    /// Arrival of the call that came first, at the door or in the queue.
+    pub oldest: Option<Timestamp>,
+    /// How long ago that was.
+    pub oldest_waits: Duration,
+    /// Who waits for what, by function and limit.
+    pub functions: Vec<FunctionNow>,
+}
+
+/// The waiting calls of one function that one limit holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FunctionNow {
+    /// The function.
+    pub function: Arc<str>,
+    /// The limit that holds them; `None` for those at the door and those not yet asked.
+    pub held_by: Option<Arc<str>>,
+    /// How many they are.
+    pub waiting: usize,
+}
+
+/// How much of a limit is wanted, for whoever shares it out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Demand {
+    /// The limit's name.
+    pub limit: Arc<str>,
+    /// Used, and wanted by those that wait.
+    pub need: u64,
+    /// Used: calls in flight, or cost reserved and departed within the window.
+    pub used: u64,
+}
+
+impl<T> Scheduler<T> {
+    /// Every limit as it is at `now`, in the policy's order.
+    #[must_use]
+    pub fn limits_now(&self, now: Timestamp) -> Vec<LimitNow> {
+        let now = self.now.max(now);
+        self.limits
+            .iter()
+            .map(|met| LimitNow {
+                name: met.rule.name.clone(),
+                scope: met.rule.scope.clone(),
+                configured: met.rule.limit.max(),
+                max: met.limiter.max(now),
+                used: met.limiter.used(now),
+                opens: met.limiter.peek(now, Cost::ONE),
+                waiting: met.waiting,
+            })
+            .collect()
+    }
+
+    /// The queue as it is at `now`. Looks at every waiting call.
+    #[must_use]
+    pub fn queue_now(&self, now: Timestamp) -> QueueNow {
+        let mut functions = BTreeMap::new();
+        let mut oldest = None;
+        for (key, waiting) in self.queue.iter() {
+            let arrived = waiting.call.arrived;
+            oldest = Some(oldest.map_or(arrived, |oldest: Timestamp| oldest.min(arrived)));
+            let held_by = match waiting.place {
+                Place::Line(line) => self.parking.parked_at(line).or_else(|| self.held_by(key)),
+                Place::Aside(_) => waiting.held_by,
+                Place::Door => None,
+            };
+            *functions
+                .entry((waiting.call.function.clone(), held_by))
+                .or_insert(0) += 1;
+        }
+        QueueNow {
+            waiting: self.queue.queued(),
+            at_door: self.queue.at_door(),
+            capacity: self.policy.capacity(),
+            oldest,
+            oldest_waits: oldest.map_or(Duration::ZERO, |arrived| now.since(arrived)),
+            functions: functions
+                .into_iter()
+                .map(|((function, held_by), waiting)| FunctionNow {
+                    function,
+                    held_by: held_by.map(|limit| self.limits[limit as usize].rule.name.clone()),
+                    waiting,
+                })
+                .collect(),
+        }
+    }
+
+    /// What is drawn from a limit and not back, as of the latest moment handed in: calls in
+    /// flight, or cost reserved and departed within the window. `None` if no limit has this
+    /// name.
+    #[must_use]
+    pub fn in_use(&self, limit: &str) -> Option<u32> {
+        let id = self.find_limit(limit)?;
+        Some(u32::try_from(self.limits[id as usize].limiter.used(self.now)).unwrap_or(u32::MAX))
+    }
+
+    /// The limits in force.
+    pub fn rules(&self) -> impl Iterator<Item = &LimitRule> {
+        self.limits.iter().map(|met| &met.rule)
+    }
+
+    /// The limits whose need or use has changed since this was last asked.
+    pub fn demand(&mut self) -> Vec<Demand> {
+        let now = self.now;
+        let mut changed = Vec::new();
+        for met in &mut self.limits {
+            let used = met.limiter.used(now);
+            let need = used + met.waiting_draw;
+            if met.reported != (need, used) {
+                met.reported = (need, used);
+                changed.push(Demand {
+                    limit: met.rule.name.clone(),
+                    need,
+                    used,
+                });
+            }
+        }
+        changed
+    }
+}

@@ -1,0 +1,120 @@
+//! Values under keys that are never mistaken for one another: a place that is used again gets
+//! a new generation.
+
+use alloc::vec::Vec;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Key {
+    pub(crate) index: u32,
+    generation: u32,
+}
+
+#[derive(Debug)]
+pub(crate) struct Slab<V> {
+    places: Vec<Place<V>>,
+    free: Vec<u32>,
+}
+
+#[derive(Debug)]
+struct Place<V> {
+    generation: u32,
+    value: Option<V>,
+}
+
+impl<V> Slab<V> {
+    pub(crate) const fn new() -> Self {
+        Self {
+            places: Vec::new(),
+            free: Vec::new(),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.places.len() - self.free.len()
+    }
+
+    pub(crate) fn insert(&mut self, value: V) -> Key {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.places.push(Place {
+                generation: 0,
+                value: None,
+            });
+            u32::try_from(self.places.len() - 1).expect("fewer than 2^32 calls exist at once")
+        });
+        let place = &mut self.places[index as usize];
+        place.value = Some(value);
+        Key {
+            index,
+            generation: place.generation,
+        }
+    }
+
+    pub(crate) fn get(&self, key: Key) -> Option<&V> {
+        let place = self.places.get(key.index as usize)?;
+        if place.generation == key.generation {
+            place.value.as_ref()
+        } else {
+            None
+        }
+    }
+
+    pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut V> {
+        let place = self.places.get_mut(key.index as usize)?;
+        if place.generation == key.generation {
+            place.value.as_mut()
+        } else {
+            None
+        }
+    }
+
+    pub(crate) fn remove(&mut self, key: Key) -> Option<V> {
+        let place = self.places.get_mut(key.index as usize)?;
+        if place.generation != key.generation {
+            return None;
+        }
+        let value = place.value.take()?;
+        place.generation = place.generation.wrapping_add(1);
+        self.free.push(key.index);
+        Some(value)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Key, &V)> {
+        self.places.iter().zip(0..).filter_map(|(place, index)| {
+            let value = place.value.as_ref()?;
+            Some((
+                Key {
+                    index,
+                    generation: place.generation,
+                },
+                value,
+            ))
+        })
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (Key, &mut V)> {
+        self.places
+            .iter_mut()
+            .zip(0..)
+            .filter_map(|(place, index)| {
+                let generation = place.generation;
+                Some((Key { index, generation }, place.value.as_mut()?))
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_old_key_does_not_find_the_new_tenant() {
+        let mut slab = Slab::new();
+        let old = slab.insert('a');
+        assert_eq!(slab.remove(old), Some('a'));
+        let new = slab.insert('b');
+        assert_eq!(new.index, old.index);
+        assert_eq!(slab.get(old), None);
+        assert_eq!(slab.remove(old), None);
+        assert_eq!((slab.get(new), slab.len()), (Some(&'b'), 1));
+    }
+}

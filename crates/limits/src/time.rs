@@ -1,0 +1,67 @@
+//! Moments, as nanoseconds since whoever calls began to count.
+
+use core::ops::Add;
+use core::time::Duration;
+
+/// Nanoseconds since start, handed in by the caller.
+///
+/// Arithmetic saturates: a clock that steps back never adds anything, and a moment past the
+/// end of time is [`Timestamp::MAX`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timestamp(u64);
+
+impl Timestamp {
+    /// The start.
+    pub const ZERO: Self = Self(0);
+    /// The end of time, 584 years after the start: what saturates stops here.
+    pub const MAX: Self = Self(u64::MAX);
+
+    /// The moment `nanos` nanoseconds after the start.
+    #[must_use]
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// Nanoseconds since the start.
+    #[must_use]
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// The time from `earlier` to this moment; zero if `earlier` is later.
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Add<Duration> for Timestamp {
+    type Output = Self;
+
+    fn add(self, span: Duration) -> Self {
+        Self(self.0.saturating_add(nanos(span)))
+    }
+}
+
+/// The nanoseconds of a span; one too long for 64 bits counts as the longest that fits.
+pub(crate) fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_steps_back_adds_nothing() {
+        let (early, late) = (Timestamp::from_nanos(5), Timestamp::from_nanos(9));
+        assert_eq!(late.since(early), Duration::from_nanos(4));
+        assert_eq!(early.since(late), Duration::ZERO);
+    }
+
+    #[test]
+    fn what_lies_past_the_end_of_time_is_the_end_of_time() {
+        assert_eq!(Timestamp::from_nanos(1) + Duration::MAX, Timestamp::MAX);
+        assert_eq!(Timestamp::MAX + Duration::from_nanos(1), Timestamp::MAX);
+    }
+}
