@@ -1,1 +1,3 @@
-//! tools.
+//! The commands.
+
+pub mod simulate;

@@ -1,1 +1,3 @@
 //! Every test of the app, in one binary.
+
+mod scenarios;
