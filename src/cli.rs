@@ -38,6 +38,8 @@ enum Command {
     Backend(tools::backend::Options),
     /// Put load on a proxy or a backend, and measure
     Bench(tools::bench::Options),
+    /// Run scenario files through the scheduler in virtual time. Exit 1 if one disappoints
+    Simulate(tools::simulate::Arguments),
 }
 
 #[derive(Debug, clap::Args)]
@@ -57,6 +59,7 @@ pub fn main() -> ExitCode {
         Command::Check(file) => tools::check::run(&file.config, graphical),
         Command::Demo(arguments) => tools::demo::main(arguments).unwrap_or_else(failed),
         Command::Backend(arguments) => tools::backend::main(arguments).unwrap_or_else(failed),
+        Command::Simulate(arguments) => tools::simulate::run(&arguments),
         Command::Bench(arguments) => tools::bench::main(arguments).unwrap_or_else(failed),
     }
 }

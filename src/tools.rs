@@ -10,6 +10,7 @@ pub mod check;
 pub mod demo;
 mod framing;
 pub mod serve;
+pub mod simulate;
 
 use std::io;
 use std::net::SocketAddr;

@@ -16,4 +16,5 @@ mod log;
 mod metrics;
 mod operation;
 mod queueing;
+mod scenarios;
 mod support;
