@@ -8,7 +8,6 @@
 mod backend;
 mod expect;
 mod figures;
-mod policy;
 mod random;
 mod reader;
 mod report;

@@ -11,7 +11,8 @@ pub(super) async fn start(wish: Wish) -> io::Result<Proxy> {
     let text = text(&wish);
     let checked = config::read(&text, "the demo's config", std::iter::empty())
         .map_err(|problems| io::Error::other(problems.render(false)))?;
-    let app = App::start(checked.config, None).map_err(|error| io::Error::other(error.to_string()))?;
+    let app =
+        App::start(checked.config, None).map_err(|error| io::Error::other(error.to_string()))?;
     let (_, addr) = app.listeners()[0];
     Ok(Proxy {
         addr,

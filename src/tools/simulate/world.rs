@@ -11,15 +11,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_limits::{
-    Call, Cost, Hold, Outcome, Refusal, Scheduler, Step, Supply, Ticket, Timestamp, Verdict,
+    Backend, Call, Cost, Hold, Outcome, Policy, Refusal, Scheduler, Step, Supply, Ticket,
+    Timestamp, Verdict,
 };
 
 use super::backend::Belief;
 use super::figures::{Ending, Tally};
-use super::policy::{self, BACKEND, BACKEND_LIMIT};
 use super::random::Random;
 use super::scenario::{Planned, Scenario, What};
 use super::setup::Setup;
+use crate::admit::policy::{backend_limit, limited};
+use crate::call::Destination;
 
 /// Streams of the seed, apart from those that the arrivals draw from.
 const JITTER_STREAM: u64 = 1 << 40;
@@ -27,6 +29,14 @@ const PROBE_STREAM: u64 = 2 << 40;
 
 /// The name under which waiting outside a full queue is told.
 const FULL_QUEUE: &str = "queue.capacity";
+
+/// The one backend that a scenario has.
+const BACKEND: Destination = Destination::Socket;
+
+/// The gate's own policy; fixed windows are counted from the scenario's start.
+fn policy(setup: &Setup) -> Policy {
+    limited(&setup.settings, Duration::ZERO, setup.classes.clone())
+}
 
 /// What came of a run.
 #[derive(Debug)]
@@ -92,7 +102,7 @@ pub(super) fn run(scenario: &Scenario, seed: u64) -> Run {
         scenario,
         setup,
         calls: Vec::new(),
-        scheduler: Scheduler::new(policy::of(&setup.settings, &setup.classes)),
+        scheduler: Scheduler::new(policy(setup)),
         now: Timestamp::ZERO,
         agenda: BinaryHeap::new(),
         running: BTreeSet::new(),
@@ -185,8 +195,7 @@ impl World<'_> {
             Thing::Event(nth) => match &self.scenario.events[nth].what {
                 What::Reload(setup) => {
                     self.setup = setup;
-                    let policy = policy::of(&setup.settings, &setup.classes);
-                    self.scheduler.apply(self.now, policy);
+                    self.scheduler.apply(self.now, policy(setup));
                 }
                 What::BackendDown => self.backend_goes_down(),
                 What::BackendUp => self.backend_is_up = true,
@@ -194,7 +203,7 @@ impl World<'_> {
             Thing::Reply(nth) => self.replies(nth),
             Thing::Probe => {
                 self.belief.probe();
-                let in_use = self.scheduler.in_use(BACKEND_LIMIT).unwrap_or(0);
+                let in_use = self.scheduler.in_use(&backend_limit(BACKEND)).unwrap_or(0);
                 self.supply(Supply::capacity(in_use.saturating_add(1)));
             }
             Thing::Arrival(nth) => self.arrives(nth),
@@ -207,7 +216,7 @@ impl World<'_> {
         let threshold = self.setup.settings.threshold;
         let call = Call {
             function: Arc::clone(&group.function),
-            backend: BACKEND,
+            backend: Backend(BACKEND as u8),
             class: group.class,
             caller: group.caller,
             cost: Cost::ONE,
@@ -317,7 +326,9 @@ impl World<'_> {
     }
 
     fn supply(&mut self, supply: Supply) {
-        let is_known = self.scheduler.supply(self.now, BACKEND_LIMIT, supply);
+        let is_known = self
+            .scheduler
+            .supply(self.now, &backend_limit(BACKEND), supply);
         assert!(is_known, "every policy has the backend's limit");
     }
 
