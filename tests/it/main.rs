@@ -14,5 +14,6 @@ mod leaving;
 mod log;
 mod metrics;
 mod operation;
+mod peers;
 mod queueing;
 mod support;
