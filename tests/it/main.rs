@@ -15,6 +15,7 @@ mod leaving;
 mod log;
 mod metrics;
 mod operation;
+mod peers;
 mod queueing;
 mod scenarios;
 mod support;
