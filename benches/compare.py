@@ -141,7 +141,7 @@ bind = "127.0.0.1:%d"
     return child
 
 
-NOT_REACHED = 'smapi_rate_limit_per_window = "total:5000000"\nsmapi_max_outstanding_requests = 5000\nsmapi_request_postpone_threshold_seconds = 50'
+NOT_REACHED = 'smapi_rate_limit_per_window = "total:1000000"\nsmapi_max_outstanding_requests = 5000\nsmapi_request_postpone_threshold_seconds = 50'
 
 
 def haproxy(name, listen, target, mode, maxconn=5000, threads=2):
