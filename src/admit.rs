@@ -407,8 +407,8 @@ impl Core {
         let result = change(&mut state, now);
         state.let_through(now);
         // Who is to be refused has to be accepted first.
-        let full = state.when_full == WhenFull::Wait
-            && !state.lanes[Lane::Limited as usize].has_room();
+        let full =
+            state.when_full == WhenFull::Wait && !state.lanes[Lane::Limited as usize].has_room();
         let earlier = match (state.wake, state.armed) {
             (Some(wake), Some(armed)) => wake < armed,
             (Some(_), None) => true,

@@ -2,7 +2,7 @@
 //! keeps, and how it leaves.
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
@@ -399,23 +399,11 @@ async fn a_raised_limit_lets_waiting_calls_go_at_once_and_a_lowered_one_holds_th
     assert!(held.next().await.contains("U3"));
     busy(&sidecar, 2, 2).await;
     for call in &mut calls {
-        let answer = read_until_answered(&held, call).await;
+        let answer = held.answer_until(read_all(call)).await;
         assert_eq!(json(&answer)["overallRC"], 0, "{answer}");
     }
     assert_eq!(held.done(), 6);
     busy(&sidecar, 0, 0).await;
-}
-
-/// Lets the backend answer, call by call, until this client has its own.
-async fn read_until_answered(held: &Held, stream: &mut TcpStream) -> String {
-    let mut answer = Box::pin(read_all(stream));
-    loop {
-        held.go.notify_one();
-        let soon = tokio::time::timeout(Duration::from_millis(20), &mut answer);
-        if let Ok(answer) = soon.await {
-            return answer;
-        }
-    }
 }
 
 #[tokio::test]

@@ -3,6 +3,8 @@
 mod admin;
 mod array_call;
 mod backend;
+mod bad_input;
+mod bounds;
 mod config;
 mod dialect;
 mod floor_plan;

@@ -301,6 +301,21 @@ impl Held {
         }
     }
 
+    /// Answers call after call until something has come about.
+    pub async fn answer_until<T>(&self, comes_about: impl Future<Output = T>) -> T {
+        let answering = async {
+            loop {
+                self.go.notify_one();
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::select! {
+            biased;
+            outcome = comes_about => outcome,
+            () = answering => unreachable!("it goes on for ever"),
+        }
+    }
+
     /// The next request that comes in.
     pub async fn next(&mut self) -> String {
         tokio::time::timeout(PATIENCE, self.got.recv())
