@@ -8,7 +8,7 @@ use tidegate::tools::backend::{Backend, Options, Running};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::process::Sidecar;
+use crate::sidecar::Sidecar;
 use crate::support::{PATIENCE, Stack, array, ask, json, read_all, until};
 
 /// Timeouts a test can wait for.

@@ -13,7 +13,7 @@ use tokio::process::Command;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
-use crate::process::Sidecar;
+use crate::sidecar::Sidecar;
 use crate::support::{
     Held, OK, PATIENCE, Scripted, Stack, array, json, read_all, read_until, reset, until,
 };

@@ -8,7 +8,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::Command;
 
-use crate::process::{Said, Sidecar, TIDEGATE, get, run};
+use crate::sidecar::{Said, Sidecar, TIDEGATE, get, run};
 use crate::support::{Held, OK, array, closed_port, json, read_all, read_until};
 
 /// A config on free ports; `limits` is what differs between two of them.

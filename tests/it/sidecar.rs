@@ -14,22 +14,22 @@ use tokio::task::JoinHandle;
 use crate::support::{PATIENCE, ask};
 
 /// The binary under test.
-pub const TIDEGATE: &str = env!("CARGO_BIN_EXE_tidegate");
+pub(crate) const TIDEGATE: &str = env!("CARGO_BIN_EXE_tidegate");
 
 /// `tidegate serve` with a config of its own. Dropped, the process is killed.
-pub struct Sidecar {
+pub(crate) struct Sidecar {
     child: Child,
-    pub pid: u32,
+    pub(crate) pid: u32,
     config: PathBuf,
     log: Log,
     reading: JoinHandle<()>,
-    pub admin: SocketAddr,
+    pub(crate) admin: SocketAddr,
     _dir: TempDir,
 }
 
 /// Every line of stderr so far.
 #[derive(Clone)]
-pub struct Log(watch::Receiver<Arc<Vec<String>>>);
+pub(crate) struct Log(watch::Receiver<Arc<Vec<String>>>);
 
 impl Log {
     fn read(stderr: ChildStderr) -> (Self, JoinHandle<()>) {
@@ -43,13 +43,13 @@ impl Log {
         (Self(lines), reading)
     }
 
-    pub fn lines(&self) -> Arc<Vec<String>> {
+    pub(crate) fn lines(&self) -> Arc<Vec<String>> {
         Arc::clone(&self.0.borrow())
     }
 
     /// Waits for the first line after `from` that contains all these words; returns it and
     /// the index just past it.
-    pub async fn wait_from(&self, from: usize, words: &[&str]) -> (String, usize) {
+    pub(crate) async fn wait_from(&self, from: usize, words: &[&str]) -> (String, usize) {
         let fits = |line: &String| words.iter().all(|word| line.contains(word));
         let find = |lines: &Arc<Vec<String>>| lines.iter().skip(from).position(fits);
         let mut lines = self.0.clone();
@@ -63,7 +63,7 @@ impl Log {
         }
     }
 
-    pub async fn wait(&self, words: &[&str]) -> String {
+    pub(crate) async fn wait(&self, words: &[&str]) -> String {
         self.wait_from(0, words).await.0
     }
 
@@ -79,12 +79,12 @@ impl Log {
 
 impl Sidecar {
     /// Starts it and waits until it is ready.
-    pub async fn start(config: &str) -> Self {
+    pub(crate) async fn start(config: &str) -> Self {
         Self::start_with(config, |binary| Command::new(binary)).await
     }
 
     /// The same, by a command that runs the binary. `serve --config FILE` is added.
-    pub async fn start_with(config: &str, command: impl FnOnce(&str) -> Command) -> Self {
+    pub(crate) async fn start_with(config: &str, command: impl FnOnce(&str) -> Command) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let path = dir.path().join("config.toml");
         std::fs::write(&path, config).expect("it can be written to");
@@ -106,34 +106,34 @@ impl Sidecar {
         }
     }
 
-    pub fn log(&self) -> &Log {
+    pub(crate) fn log(&self) -> &Log {
         &self.log
     }
 
     /// Where a listener really listens.
-    pub async fn listener(&self, name: &str) -> SocketAddr {
+    pub(crate) async fn listener(&self, name: &str) -> SocketAddr {
         let name = format!("\"listener\":\"{name}\"");
         let line = self.log.wait(&["\"message\":\"listening\"", &name]).await;
         field(&line, "address").parse().expect("an address")
     }
 
     /// Closes the reading end of its stderr, as a log collector that dies.
-    pub async fn stop_reading_its_log(&mut self) {
+    pub(crate) async fn stop_reading_its_log(&mut self) {
         self.reading.abort();
         // Aborted is what it should be.
         let _ = (&mut self.reading).await;
     }
 
     /// Changes the config file.
-    pub fn write_config(&self, config: &str) {
+    pub(crate) fn write_config(&self, config: &str) {
         std::fs::write(&self.config, config).expect("it can be written to");
     }
 
-    pub fn config_path(&self) -> &Path {
+    pub(crate) fn config_path(&self) -> &Path {
         &self.config
     }
 
-    pub fn signal(&self, name: &str) {
+    pub(crate) fn signal(&self, name: &str) {
         let sent = std::process::Command::new("kill")
             .args([&format!("-{name}"), &self.pid.to_string()])
             .status()
@@ -142,14 +142,14 @@ impl Sidecar {
     }
 
     /// Sends SIGHUP and waits for the line that ends a reload.
-    pub async fn reload(&self, config: &str) {
+    pub(crate) async fn reload(&self, config: &str) {
         self.write_config(config);
         self.hang_up("config reloaded").await;
     }
 
     /// Sends SIGHUP with whatever is in the file and waits for a line with this; returns
     /// what was logged until then.
-    pub async fn hang_up(&self, outcome: &str) -> Vec<String> {
+    pub(crate) async fn hang_up(&self, outcome: &str) -> Vec<String> {
         let from = self.log.lines().len();
         self.signal("HUP");
         let (_, to) = self.log.wait_from(from, &[outcome]).await;
@@ -157,7 +157,7 @@ impl Sidecar {
     }
 
     /// Waits for its end; returns how it ended and all that it logged.
-    pub async fn ended(mut self) -> (ExitStatus, Arc<Vec<String>>) {
+    pub(crate) async fn ended(mut self) -> (ExitStatus, Arc<Vec<String>>) {
         let status = tokio::time::timeout(PATIENCE, self.child.wait())
             .await
             .expect("it ends")
@@ -167,12 +167,12 @@ impl Sidecar {
     }
 
     /// A page of the admin address: status and body.
-    pub async fn get(&self, path: &str) -> (u16, String) {
+    pub(crate) async fn get(&self, path: &str) -> (u16, String) {
         get(self.admin, path).await
     }
 
     /// One metric by its whole name with labels.
-    pub async fn metric(&self, name: &str) -> f64 {
+    pub(crate) async fn metric(&self, name: &str) -> f64 {
         let (_, metrics) = self.get("/metrics").await;
         metrics
             .lines()
@@ -182,7 +182,7 @@ impl Sidecar {
 }
 
 /// A page of an admin address: status and body.
-pub async fn get(admin: SocketAddr, path: &str) -> (u16, String) {
+pub(crate) async fn get(admin: SocketAddr, path: &str) -> (u16, String) {
     let request = format!("GET {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
     let answer = ask(admin, request).await;
     let (head, body) = answer.split_once("\r\n\r\n").expect("an answer in HTTP");
@@ -203,20 +203,20 @@ fn serve(mut command: Command, config: &Path) -> Command {
 }
 
 /// A text field of a log line.
-pub fn field(line: &str, name: &str) -> String {
+pub(crate) fn field(line: &str, name: &str) -> String {
     let line: serde_json::Value = serde_json::from_str(line).expect("a line is JSON");
     line[name].as_str().expect("a text field").to_owned()
 }
 
 /// What a command that ends by itself said.
-pub struct Said {
-    pub code: Option<i32>,
-    pub out: String,
-    pub err: String,
+pub(crate) struct Said {
+    pub(crate) code: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
 }
 
 /// Runs a command to its end.
-pub async fn run(command: &mut Command) -> Said {
+pub(crate) async fn run(command: &mut Command) -> Said {
     let running = command.stdin(Stdio::null()).kill_on_drop(true).output();
     let output = tokio::time::timeout(PATIENCE, running)
         .await
