@@ -127,6 +127,7 @@ struct State {
     backends: Backends,
     entropy: StdRng,
     threshold: Duration,
+    when_full: WhenFull,
     /// The most calls that have been past the gate at once, of those that meet limits.
     peak: usize,
     /// When something next happens by itself.
@@ -168,6 +169,7 @@ impl Gate {
             backends: Backends::default(),
             entropy: rand::make_rng(),
             threshold: settings.threshold,
+            when_full: settings.when_full,
             peak: 0,
             wake: None,
             armed: None,
@@ -306,6 +308,7 @@ impl Gate {
         let unlimited = policy::unlimited(settings);
         self.core.change(|state, now| {
             state.threshold = settings.threshold;
+            state.when_full = settings.when_full;
             let [calls, free] = &mut state.lanes;
             calls.apply(now, limited);
             free.apply(now, unlimited);
@@ -330,7 +333,7 @@ impl Gate {
         });
     }
 
-    /// Waits until the queue has room.
+    /// Waits until the queue has room, where a full one holds the next call back.
     pub async fn room(&self) {
         loop {
             let room = self.core.room.notified();
@@ -407,7 +410,9 @@ impl Core {
         let now = self.clock.now();
         let result = change(&mut state, now);
         state.let_through(now);
-        let full = !state.lanes[Lane::Limited as usize].has_room();
+        // Who is to be refused has to be accepted first.
+        let full =
+            state.when_full == WhenFull::Wait && !state.lanes[Lane::Limited as usize].has_room();
         let earlier = match (state.wake, state.armed) {
             (Some(wake), Some(armed)) => wake < armed,
             (Some(_), None) => true,
@@ -416,11 +421,13 @@ impl Core {
         if earlier {
             state.armed = state.wake;
         }
+        // Under the lock, so that the last to say it is the last to have looked.
+        let has_opened = self.full.swap(full, Ordering::AcqRel) && !full;
         drop(state);
         if earlier {
             self.rearm.notify_one();
         }
-        if self.full.swap(full, Ordering::AcqRel) && !full {
+        if has_opened {
             self.room.notify_waiters();
         }
         result

@@ -101,13 +101,10 @@ impl Connections {
     async fn room(self: &Arc<Self>) -> Connection {
         loop {
             let closed = self.closed.notified();
-            let open = self.open.fetch_add(1, Ordering::Relaxed);
-            let taken = Connection(Arc::clone(self));
-            if open < self.max() {
-                return taken;
+            if self.open.fetch_add(1, Ordering::Relaxed) < self.max() {
+                return Connection(Arc::clone(self));
             }
             // Undone without a notice: it would only wake ourselves.
-            std::mem::forget(taken);
             self.open.fetch_sub(1, Ordering::Relaxed);
             closed.await;
         }

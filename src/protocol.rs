@@ -26,9 +26,10 @@ use crate::clock::Clock;
 /// What this stage is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// From a request's first byte to its last (head and buffered body).
+    /// From accept to the first byte, and from a request's first byte to its last (head and
+    /// buffered body).
     pub request_timeout: Duration,
-    /// How long a connection may stay silent between requests, or before its first.
+    /// How long a connection may stay silent between requests.
     pub idle_timeout: Duration,
     /// How long one write to a client may make no progress.
     pub write_timeout: Duration,
@@ -98,7 +99,7 @@ async fn converse_to_the_end<S: Serve>(accepted: Accepted, conversation: Convers
     }
     let mut first = Vec::new();
     let silence = timeout(
-        conversation.settings.idle_timeout,
+        conversation.settings.request_timeout,
         io::read_some(&accepted.stream, &mut first),
     );
     let read = tokio::select! {

@@ -44,7 +44,7 @@ pub(super) async fn serve<S: Serve>(
 ) {
     let settings = Arc::clone(&conversation.settings);
     let stop = conversation.stop.clone();
-    let phases = Arc::new(Phases::begun(accepted.at));
+    let phases = Arc::new(Phases::begun(accepted.at, conversation.clock.now()));
     // Without this the reply to a pipelined request would wait for the last one's ACK. A
     // socket that cannot be told so is only slower.
     let _ = accepted.stream.set_nodelay(true);
@@ -69,6 +69,8 @@ pub(super) async fn serve<S: Serve>(
         .half_close(false)
         .header_read_timeout(None)
         .max_headers(HEADERS)
+        .max_header_size(HEAD_BYTES)
+        // Asked for only between two reads, so it bounds what is held of a head without end.
         .max_buf_size(HEAD_BYTES)
         .serve_connection(TokioIo::new(io), service);
     let mut connection = std::pin::pin!(connection);

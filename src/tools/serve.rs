@@ -110,7 +110,7 @@ fn reload(app: &App, path: &Path) {
             return app.reload_refused();
         }
         Err(error) => {
-            error!("{error}; the old config stays");
+            error!("{}; the old config stays", error.render(false));
             return app.reload_refused();
         }
     };

@@ -1,67 +1,11 @@
 //! A client may leave at any moment: its slot comes back exactly once, when the backend is
 //! done with its call, and a call that waits never reaches the backend.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use tidegate::call::Verdict;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
-use tokio::sync::{Notify, mpsc};
 
-use crate::support::{Scripted, Stack, array, read_until, reset};
-
-const OK: &[u8] = b"{\"overallRC\": 0, \"modID\": null, \"rc\": 0, \"rs\": 0, \"errmsg\": \"\", \"output\": \"\"}";
-
-/// A backend that tells of each request it got and answers when told to.
-struct Held {
-    backend: Scripted,
-    got: mpsc::UnboundedReceiver<String>,
-    go: Arc<Notify>,
-    done: Arc<AtomicUsize>,
-}
-
-impl Held {
-    async fn start(answer: &'static [u8]) -> Self {
-        let (tell, got) = mpsc::unbounded_channel();
-        let go = Arc::new(Notify::new());
-        let done = Arc::new(AtomicUsize::new(0));
-        let (wait, count) = (Arc::clone(&go), Arc::clone(&done));
-        let backend = Scripted::start(move |_, mut stream| {
-            let (tell, wait, count) = (tell.clone(), Arc::clone(&wait), Arc::clone(&count));
-            async move {
-                let mut request = vec![0; 4096];
-                loop {
-                    let read = stream.read(&mut request).await.unwrap_or(0);
-                    if read == 0 {
-                        return;
-                    }
-                    let text = String::from_utf8_lossy(&request[..read]).into_owned();
-                    let is_http = text.contains("HTTP/1.1");
-                    tell.send(text).expect("the test listens");
-                    wait.notified().await;
-                    // Somebody reads it to the end, whether the client is there or not.
-                    stream.write_all(answer).await.expect("it is read");
-                    count.fetch_add(1, Ordering::SeqCst);
-                    if !is_http {
-                        return;
-                    }
-                }
-            }
-        })
-        .await;
-        Self {
-            backend,
-            got,
-            go,
-            done,
-        }
-    }
-
-    fn done(&self) -> usize {
-        self.done.load(Ordering::SeqCst)
-    }
-}
+use crate::support::{Held, OK, Stack, array, read_until, reset};
 
 fn limits(held: &Held, protocol: &str) -> String {
     format!(

@@ -3,6 +3,7 @@
 
 use std::future::Future;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use tidegate::pipeline::Pipeline;
 use tidegate::protocol::{self, Accepted, Conversation};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// Nothing in a test takes longer than this, unless it hangs.
@@ -247,6 +248,82 @@ impl Scripted {
             addr,
             _stop: stop.drop_guard(),
         }
+    }
+}
+
+/// A good answer of the sdkserver.
+pub(crate) const OK: &[u8] = b"{\"overallRC\": 0, \"modID\": null, \"rc\": 0, \"rs\": 0, \"errmsg\": \"\", \"output\": \"\"}";
+
+/// A backend that tells of each request it got and answers when told to.
+pub(crate) struct Held {
+    pub(crate) backend: Scripted,
+    pub(crate) got: mpsc::UnboundedReceiver<String>,
+    pub(crate) go: Arc<Notify>,
+    done: Arc<AtomicUsize>,
+}
+
+impl Held {
+    pub(crate) async fn start(answer: &'static [u8]) -> Self {
+        let (tell, got) = mpsc::unbounded_channel();
+        let go = Arc::new(Notify::new());
+        let done = Arc::new(AtomicUsize::new(0));
+        let (wait, count) = (Arc::clone(&go), Arc::clone(&done));
+        let backend = Scripted::start(move |_, mut stream| {
+            let (tell, wait, count) = (tell.clone(), Arc::clone(&wait), Arc::clone(&count));
+            async move {
+                let mut request = vec![0; 4096];
+                loop {
+                    let read = stream.read(&mut request).await.unwrap_or(0);
+                    if read == 0 {
+                        return;
+                    }
+                    let text = String::from_utf8_lossy(&request[..read]).into_owned();
+                    let is_http = text.contains("HTTP/1.1");
+                    tell.send(text).expect("the test listens");
+                    wait.notified().await;
+                    // Somebody reads it to the end, whether the client is there or not.
+                    stream.write_all(answer).await.expect("it is read");
+                    count.fetch_add(1, Ordering::SeqCst);
+                    if !is_http {
+                        return;
+                    }
+                }
+            }
+        })
+        .await;
+        Self {
+            backend,
+            got,
+            go,
+            done,
+        }
+    }
+
+    /// Answers call after call until something has come about.
+    pub(crate) async fn answer_until<T>(&self, comes_about: impl Future<Output = T>) -> T {
+        let answering = async {
+            loop {
+                self.go.notify_one();
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::select! {
+            biased;
+            outcome = comes_about => outcome,
+            () = answering => unreachable!("it goes on for ever"),
+        }
+    }
+
+    /// The next request that comes in.
+    pub(crate) async fn next(&mut self) -> String {
+        tokio::time::timeout(PATIENCE, self.got.recv())
+            .await
+            .expect("a call comes")
+            .expect("the backend lives in self")
+    }
+
+    pub(crate) fn done(&self) -> usize {
+        self.done.load(Ordering::SeqCst)
     }
 }
 

@@ -40,10 +40,11 @@ enum Step {
 }
 
 impl Phases {
-    /// A connection whose first request's clock runs since it was accepted.
-    pub(super) fn begun(accepted: Timestamp) -> Self {
+    /// A connection whose first byte is here; its first call's clock runs since it was
+    /// accepted.
+    pub(super) fn begun(accepted: Timestamp, now: Timestamp) -> Self {
         Self(Mutex::new(Phase {
-            step: Step::Head(accepted),
+            step: Step::Head(now),
             first_byte: Some(accepted),
         }))
     }

@@ -1,0 +1,131 @@
+//! Whatever a client sends where HTTP is spoken, in whatever pieces: nothing panics, what
+//! comes back begins as an answer does, and the connection ends.
+
+#![no_main]
+
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use libfuzzer_sys::fuzz_target;
+use tidegate::call::{
+    Message, Origin, Progress, Protocol, Refusal, Reply, Request, RequestBody, Serve,
+};
+use tidegate::clock::Clock;
+use tidegate::protocol::{Accepted, Conversation, Settings, converse};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::runtime::{Builder, Runtime};
+use tokio_util::sync::CancellationToken;
+
+/// No connection lives longer than this: the client closes its side, so none waits for a
+/// timeout of its own.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Answers everything, after it has read the body where its path asks for that.
+#[derive(Clone)]
+struct Stub;
+
+impl Serve for Stub {
+    async fn serve<'a>(&'a self, request: Request, _: &'a Progress) -> Reply {
+        if let Message::Http(call) = request.message
+            && call.head.uri.path().len() % 2 == 0
+            && let RequestBody::Streamed { rest, .. } = call.body
+        {
+            // How a body ends is the client's business.
+            let _ = rest.collect().await;
+        }
+        Reply::Whole(Bytes::from_static(b"{\"overallRC\": 0}"))
+    }
+
+    fn refused(&self, _: Origin, dialect: &'static str, refusal: &Refusal) {
+        assert_eq!(dialect, "http");
+        assert!(refusal.detail.is_ascii());
+    }
+}
+
+thread_local! {
+    static RUNTIME: Runtime = Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime starts");
+}
+
+fuzz_target!(|input: (Vec<u8>, Vec<u8>)| {
+    let (lengths, bytes) = input;
+    RUNTIME.with(|runtime| {
+        let answer = runtime.block_on(async {
+            tokio::time::timeout(PATIENCE, talk(&lengths, &bytes))
+                .await
+                .expect("the connection ends")
+        });
+        assert!(
+            answer.is_empty() || answer.starts_with(b"HTTP/1."),
+            "{:?}",
+            String::from_utf8_lossy(&answer)
+        );
+    });
+});
+
+async fn talk(lengths: &[u8], bytes: &[u8]) -> Vec<u8> {
+    let (client, stream) = pair();
+    let accepted = Accepted {
+        stream,
+        peer: SocketAddr::from(([127, 0, 0, 1], 1)),
+        listener: Arc::from("fuzz"),
+        protocol: Protocol::Http,
+        cancel_on_eof: true,
+        at: tidegate_limits::Timestamp::ZERO,
+    };
+    let conversation = Conversation {
+        serve: Stub,
+        settings: Arc::new(Settings {
+            request_timeout: Duration::from_secs(1),
+            idle_timeout: Duration::from_secs(1),
+            write_timeout: Duration::from_secs(1),
+            body_timeout: Duration::from_secs(1),
+            body_min_rate: 0,
+            max_request_bytes: 4096,
+            buffer_bytes: 1024,
+        }),
+        clock: Clock::start(),
+        stop: CancellationToken::new(),
+    };
+    let (mut read, mut write) = client.into_split();
+    let sending = async {
+        let mut rest = bytes;
+        let mut lengths = lengths.iter();
+        while !rest.is_empty() {
+            let length = lengths.next().map_or(rest.len(), |&n| usize::from(n).max(1));
+            let (piece, later) = rest.split_at(length.min(rest.len()));
+            rest = later;
+            if write.write_all(piece).await.is_err() {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        drop(write);
+    };
+    let mut answer = Vec::new();
+    let reading = async {
+        // A reset ends it as well.
+        let _ = read.read_to_end(&mut answer).await;
+    };
+    tokio::join!(converse(accepted, conversation), sending, reading);
+    answer
+}
+
+/// Two ends of a connection that takes no port, so that a run may be long.
+fn pair() -> (TcpStream, TcpStream) {
+    let (one, other) = UnixStream::pair().expect("a pair of sockets");
+    let into_tcp = |stream: UnixStream| {
+        stream.set_nonblocking(true).expect("a socket takes it");
+        let stream = std::net::TcpStream::from(OwnedFd::from(stream));
+        TcpStream::from_std(stream).expect("there is a runtime")
+    };
+    (into_tcp(one), into_tcp(other))
+}

@@ -1,0 +1,687 @@
+//! From start to end of the real process: what it refuses to start with, what a reload
+//! keeps, and how it leaves.
+
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::process::Command;
+
+use crate::sidecar::{Said, Sidecar, TIDEGATE, get, run};
+use crate::support::{Held, OK, array, closed_port, json, read_all, read_until};
+
+/// A config on free ports; `limits` is what differs between two of them.
+fn config(backend: SocketAddr, limits: &str) -> String {
+    format!(
+        r#"
+        [server]
+        drain_timeout = "20s"
+        [[listen]]
+        name = "test"
+        bind = "127.0.0.1:0"
+        [backend]
+        socket = "{backend}"
+        http = "http://{backend}"
+        [queue]
+        postpone = "in_turn"
+        [limits]
+        {limits}
+        [admin]
+        bind = "127.0.0.1:0"
+        "#
+    )
+}
+
+fn outstanding(calls: u32) -> String {
+    format!(
+        "smapi_rate_limit_per_window = \"total:1000\"\nsmapi_max_outstanding_requests = {calls}"
+    )
+}
+
+/// A window that does not come back within a test, and nobody waits for it.
+fn per_hour(calls: u32) -> String {
+    format!(
+        "smapi_rate_limit_window_size_seconds = 3600\nsmapi_rate_limit_per_window = \"total:{calls}\"\nsmapi_request_postpone_threshold_seconds = 0"
+    )
+}
+
+/// A backend that answers at once.
+async fn answering() -> Held {
+    let held = Held::start(OK).await;
+    // A permit for a call that is still to come; renewed by whoever asks.
+    held.go.notify_one();
+    held
+}
+
+/// A connection with one call sent over it.
+async fn calling(addr: SocketAddr, userid: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(addr).await.expect("it listens");
+    stream
+        .write_all(array("guest_get_info", userid).as_bytes())
+        .await
+        .expect("it reads");
+    stream
+}
+
+/// Sends one call to a backend that answers at once; returns its `overallRC`.
+async fn call(addr: SocketAddr, backend: &Held) -> i64 {
+    backend.go.notify_one();
+    let answer = read_all(&mut calling(addr, "X").await).await;
+    json(&answer)["overallRC"].as_i64().expect("a number")
+}
+
+/// Waits until so many calls are at the backend and so many wait.
+async fn busy(sidecar: &Sidecar, outstanding: u32, waiting: u32) {
+    let started = Instant::now();
+    loop {
+        let now = (
+            sidecar.metric("tidegate_outstanding").await,
+            sidecar.metric("tidegate_queue_depth").await,
+        );
+        if now == (f64::from(outstanding), f64::from(waiting)) {
+            return;
+        }
+        assert!(
+            started.elapsed() < crate::support::PATIENCE,
+            "{now:?}, not {:?}",
+            (outstanding, waiting)
+        );
+    }
+}
+
+const RELOADED: &str = "tidegate_config_last_reload_successful";
+
+// What does not start.
+
+async fn does_not_start(config: &str, words: &[&str]) -> Said {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let path = dir.path().join("config.toml");
+    std::fs::write(&path, config).expect("it can be written to");
+    let said = run(Command::new(TIDEGATE)
+        .args(["serve", "--config"])
+        .arg(&path))
+    .await;
+    assert_eq!(said.code, Some(1), "{}", said.err);
+    for word in words {
+        assert!(said.err.contains(word), "no {word:?} in {}", said.err);
+    }
+    assert!(!said.err.contains("\"listening\""), "{}", said.err);
+    said
+}
+
+/// Lines that are no warnings: those are written before anything is tried.
+fn complaints(said: &Said) -> Vec<&str> {
+    let lines = said.err.lines();
+    lines.filter(|line| !line.contains("\"WARN\"")).collect()
+}
+
+#[tokio::test]
+async fn a_port_in_use_is_told_in_one_line_with_the_address_and_whose_it_is() {
+    let other = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let taken = other.local_addr().expect("it is bound").to_string();
+    let backend = closed_port().await;
+    let listener = config(backend, &outstanding(1)).replacen("127.0.0.1:0", &taken, 1);
+    let said = does_not_start(&listener, &["port is in use", &taken, "listener test"]).await;
+    assert_eq!(complaints(&said).len(), 1, "{}", said.err);
+    let admin = config(backend, &outstanding(1)).replace(
+        "[admin]\n        bind = \"127.0.0.1:0\"",
+        &format!("[admin]\n        bind = \"{taken}\""),
+    );
+    // The listener was had, and is given up with the rest.
+    let said = does_not_start(&admin, &["port is in use", &taken, "admin"]).await;
+    assert_eq!(complaints(&said).len(), 1, "{}", said.err);
+}
+
+/// Runs the binary as somebody without any privilege, which only root can arrange.
+fn unprivileged(dir: &std::path::Path) -> Option<Command> {
+    let mut id = std::process::Command::new("id");
+    let root = id.arg("-u").output().is_ok_and(|out| out.stdout == b"0\n");
+    if !root {
+        return Some(Command::new(TIDEGATE));
+    }
+    // Not every build directory is open to others.
+    let binary = dir.join("tidegate");
+    std::fs::copy(TIDEGATE, &binary).expect("a copy");
+    let mut command = Command::new("setpriv");
+    command
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+        .args(["--inh-caps=-all", "--bounding-set=-all"])
+        .arg(binary);
+    let is_there = std::process::Command::new("setpriv")
+        .arg("--version")
+        .output()
+        .is_ok();
+    is_there.then_some(command)
+}
+
+#[tokio::test]
+async fn no_permission_is_told_in_one_line_with_what_and_why() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let open = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(dir.path(), open).expect("it is ours");
+    let Some(mut command) = unprivileged(dir.path()) else {
+        println!("skipped: running as root without setpriv, nothing is forbidden");
+        return;
+    };
+    let first_free = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
+    let path = dir.path().join("config.toml");
+    let low =
+        config(closed_port().await, &outstanding(1)).replacen("127.0.0.1:0", "127.0.0.1:1", 1);
+    std::fs::write(&path, low).expect("it can be written to");
+    if first_free.is_ok_and(|port| port.trim() == "0") {
+        println!("skipped: every port is free to everybody here");
+    } else {
+        let said = run(command.args(["serve", "--config"]).arg(&path)).await;
+        assert_eq!(said.code, Some(1), "{}", said.err);
+        let complaints = complaints(&said);
+        assert_eq!(complaints.len(), 1, "{}", said.err);
+        assert!(complaints[0].contains("no permission"), "{}", said.err);
+        assert!(complaints[0].contains("127.0.0.1:1 "), "{}", said.err);
+        assert!(complaints[0].contains("listener test"), "{}", said.err);
+    }
+    let closed = std::fs::Permissions::from_mode(0o000);
+    std::fs::set_permissions(&path, closed).expect("it is ours");
+    let mut command = unprivileged(dir.path()).expect("as before");
+    let said = run(command.args(["serve", "--config"]).arg(&path)).await;
+    assert_eq!(said.code, Some(1), "{}", said.err);
+    assert_eq!(said.err.lines().count(), 1, "{}", said.err);
+    assert!(said.err.contains("Permission denied"), "{}", said.err);
+    assert!(said.err.contains("config.toml"), "{}", said.err);
+}
+
+#[tokio::test]
+async fn an_unreadable_config_is_told_in_one_line_with_its_path_and_why() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let latin = dir.path().join("latin.toml");
+    std::fs::write(&latin, b"# Z\xfcrich").expect("it can be written to");
+    let large = dir.path().join("large.toml");
+    std::fs::write(&large, vec![b' '; (1 << 20) + 1]).expect("it can be written to");
+    for command in ["serve", "check"] {
+        for (path, why) in [
+            (&dir.path().join("missing.toml"), "No such file"),
+            (&dir.path().to_owned(), "directory"),
+            (&latin, "UTF-8"),
+            (&large, "larger than 1 MiB"),
+        ] {
+            let said = run(Command::new(TIDEGATE).args([command, "--config"]).arg(path)).await;
+            assert_eq!(said.code, Some(1), "{}", said.err);
+            assert_eq!(said.err.lines().count(), 1, "{}", said.err);
+            assert!(said.err.contains(why), "{}", said.err);
+            let path = path.display().to_string();
+            assert!(said.err.contains(&path), "{}", said.err);
+        }
+    }
+}
+
+const TEN_MISTAKES: &str = r#"
+[[listen]]
+name = "a b"
+bind = "127.0.0.1:99999"
+protocol = "ftp"
+[backend]
+socket = "nowhere"
+[queue]
+capacity = 0
+workers = "many"
+when_full = "explode"
+colour = "red"
+[limits]
+smapi_rate_limit_window_size_seconds = 1
+smapi_rate_limit_per_window = "guest_list:10"
+smapi_max_outstanding_requests = -1
+"#;
+
+#[tokio::test]
+async fn ten_mistakes_are_ten_messages_and_nothing_is_started() {
+    let said = does_not_start(TEN_MISTAKES, &[]).await;
+    let lines: Vec<_> = said.err.lines().collect();
+    let messages = lines.iter().filter(|line| line.contains("config.toml:"));
+    assert_eq!(messages.count(), 10, "{}", said.err);
+    for key in [
+        "listen[0].name",
+        "listen[0].bind",
+        "listen[0].protocol",
+        "backend.socket",
+        "queue.capacity",
+        "queue.workers",
+        "queue.when_full",
+        "queue.colour",
+        "limits.smapi_rate_limit_per_window",
+        "limits.smapi_max_outstanding_requests",
+    ] {
+        assert!(said.err.contains(key), "no {key} in {}", said.err);
+    }
+}
+
+#[tokio::test]
+async fn the_exit_code_of_check_says_whether_the_config_is_good() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let path = dir.path().join("config.toml");
+    let check = |arguments: &[&str]| {
+        let mut command = Command::new(TIDEGATE);
+        command.args(arguments).arg(&path);
+        command
+    };
+    std::fs::write(&path, config(closed_port().await, &outstanding(7))).expect("written");
+    let good = run(&mut check(&["check", "--config"])).await;
+    assert_eq!(good.code, Some(0), "{}", good.err);
+    assert!(good.out.contains("7 calls at once"), "{}", good.out);
+    std::fs::write(&path, TEN_MISTAKES).expect("written");
+    let bad = run(&mut check(&["check", "--config"])).await;
+    assert_eq!(bad.code, Some(1), "{}", bad.err);
+    assert_eq!(bad.out, "");
+    for wrong in [
+        &["check", "--colour"][..],
+        &["frobnicate"],
+        &["check"],
+        &["serve", "--config", "x", "--config"],
+    ] {
+        // The path at its end is one word too many, or a second file.
+        let usage = run(&mut check(wrong)).await;
+        assert_eq!(usage.code, Some(2), "{wrong:?}: {}", usage.err);
+    }
+}
+
+#[tokio::test]
+async fn the_version_shows_the_commit() {
+    let said = run(Command::new(TIDEGATE).arg("--version")).await;
+    assert_eq!(said.code, Some(0));
+    let expected = format!(
+        "tidegate {} ({})\n",
+        env!("CARGO_PKG_VERSION"),
+        tidegate::app::REVISION
+    );
+    assert_eq!(said.out, expected);
+    let is_hash = |text: &str| text.len() == 12 && text.bytes().all(|b| b.is_ascii_hexdigit());
+    if std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join(".git")
+        .exists()
+    {
+        assert!(is_hash(tidegate::app::REVISION), "{}", said.out);
+    }
+}
+
+#[tokio::test]
+async fn the_environment_wins_over_the_file() {
+    let held = answering().await;
+    let text = config(held.backend.addr, &per_hour(5));
+    let sidecar = Sidecar::start_with(&text, |binary| {
+        let mut command = Command::new(binary);
+        command
+            .env("TIDEGATE_LIMITS__SMAPI_RATE_LIMIT_PER_WINDOW", "total:1")
+            .env("TIDEGATE_LISTEN__0__NAME", "renamed")
+            .env("TIDEGATE_QUEUE__CAPACITY", "77");
+        command
+    })
+    .await;
+    let addr = sidecar.listener("renamed").await;
+    assert_eq!(sidecar.metric("tidegate_queue_capacity").await, 77.0);
+    assert_eq!(call(addr, &held).await, 0);
+    assert_eq!(call(addr, &held).await, 503);
+    // It still wins after a reload.
+    sidecar.reload(&text.replace("total:5", "total:9")).await;
+    let limit = sidecar
+        .metric("tidegate_window_limit{limit=\"total\"}")
+        .await;
+    assert_eq!(limit, 1.0);
+    let path = sidecar.config_path();
+    let wrong = run(Command::new(TIDEGATE)
+        .arg("check")
+        .env("TIDEGATE_CONFIG", path)
+        .env("TIDEGATE_QUEUE__CAPACITY", "none"))
+    .await;
+    assert_eq!(wrong.code, Some(1));
+    assert!(
+        wrong.err.contains("TIDEGATE_QUEUE__CAPACITY"),
+        "{}",
+        wrong.err
+    );
+}
+
+// What a reload keeps.
+
+#[tokio::test]
+async fn a_lowered_limit_holds_for_what_is_admitted_next_and_used_slots_stay_used() {
+    let held = answering().await;
+    let text = |calls| config(held.backend.addr, &per_hour(calls));
+    let sidecar = Sidecar::start(&text(5)).await;
+    let addr = sidecar.listener("test").await;
+    for _ in 0..3 {
+        assert_eq!(call(addr, &held).await, 0);
+    }
+    sidecar.reload(&text(4)).await;
+    assert_eq!(call(addr, &held).await, 0);
+    assert_eq!(call(addr, &held).await, 503);
+    sidecar.reload(&text(2)).await;
+    assert_eq!(call(addr, &held).await, 503);
+    let used = "tidegate_window_used{limit=\"total\"}";
+    assert_eq!(sidecar.metric(used).await, 4.0);
+    sidecar.reload(&text(6)).await;
+    assert_eq!(call(addr, &held).await, 0);
+    assert_eq!(call(addr, &held).await, 0);
+    assert_eq!(call(addr, &held).await, 503);
+    assert_eq!(sidecar.metric(used).await, 6.0);
+    // No counter began anew.
+    let passed = "tidegate_calls_total{class=\"default\",function=\"guest_get_info\",listener=\"test\",verdict=\"passed\"}";
+    assert_eq!(sidecar.metric(passed).await, 6.0);
+    assert_eq!(
+        sidecar.metric(&passed.replace("passed", "refused")).await,
+        3.0
+    );
+}
+
+#[tokio::test]
+async fn a_raised_limit_lets_waiting_calls_go_at_once_and_a_lowered_one_holds_the_next() {
+    let mut held = Held::start(OK).await;
+    let text = |calls| config(held.backend.addr, &outstanding(calls));
+    let (one, three, two) = (text(1), text(3), text(2));
+    let sidecar = Sidecar::start(&one).await;
+    let addr = sidecar.listener("test").await;
+    let mut calls = Vec::new();
+    for number in 0..6 {
+        calls.push(calling(addr, &format!("U{number}")).await);
+        // One after the other, so that their order is known.
+        busy(&sidecar, 1, number).await;
+    }
+    assert!(held.next().await.contains("U0"));
+    sidecar.reload(&three).await;
+    let went = [held.next().await, held.next().await];
+    assert!(went.iter().any(|call| call.contains("U1")), "{went:?}");
+    assert!(went.iter().any(|call| call.contains("U2")), "{went:?}");
+    busy(&sidecar, 3, 3).await;
+    // Lowered below what is in flight: nobody is cut off, and nobody follows until it fits.
+    sidecar.reload(&two).await;
+    held.go.notify_one();
+    busy(&sidecar, 2, 3).await;
+    held.go.notify_one();
+    assert!(held.next().await.contains("U3"));
+    busy(&sidecar, 2, 2).await;
+    for call in &mut calls {
+        let answer = held.answer_until(read_all(call)).await;
+        assert_eq!(json(&answer)["overallRC"], 0, "{answer}");
+    }
+    assert_eq!(held.done(), 6);
+    busy(&sidecar, 0, 0).await;
+}
+
+#[tokio::test]
+async fn connections_stay_open_through_a_reload_and_their_listener_may_even_be_gone() {
+    let held =
+        Held::start(b"HTTP/1.1 200 OK\r\nContent-Length: 16\r\n\r\n{\"overallRC\": 0}").await;
+    let first = config(held.backend.addr, &outstanding(5));
+    let sidecar = Sidecar::start(&first).await;
+    let old = sidecar.listener("test").await;
+    let mut kept = TcpStream::connect(old).await.expect("it listens");
+    let request = "GET /host HTTP/1.1\r\nHost: t\r\n\r\n";
+    let mut ask_again = async |expected: &str| {
+        held.go.notify_one();
+        kept.write_all(request.as_bytes()).await.expect("it reads");
+        let answer = read_until(&mut kept, "\"overallRC\": 0}").await;
+        assert!(answer.starts_with(expected), "{answer}");
+    };
+    ask_again("HTTP/1.1 200").await;
+    // One more listener.
+    let more = first.replacen(
+        "[backend]",
+        "[[listen]]\nname = \"more\"\nbind = \"127.0.0.2:0\"\n[backend]",
+        1,
+    );
+    sidecar.reload(&more).await;
+    ask_again("HTTP/1.1 200").await;
+    let new = sidecar.listener("more").await;
+    held.go.notify_one();
+    let answer = crate::support::ask(
+        new,
+        request.replace("Host: t", "Host: t\r\nConnection: close"),
+    )
+    .await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    // The first one goes; what was accepted there stays.
+    let only = first
+        .replacen("127.0.0.1:0", "127.0.0.2:0", 1)
+        .replacen("\"test\"", "\"more\"", 1);
+    sidecar.reload(&only).await;
+    refused(old).await;
+    ask_again("HTTP/1.1 200").await;
+    held.go.notify_one();
+    let answer = crate::support::ask(
+        new,
+        request.replace("Host: t", "Host: t\r\nConnection: close"),
+    )
+    .await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+/// Waits until nobody accepts there any more: a listener goes a moment after it was told.
+async fn refused(addr: SocketAddr) {
+    let started = Instant::now();
+    while TcpStream::connect(addr).await.is_ok() {
+        assert!(
+            started.elapsed() < crate::support::PATIENCE,
+            "{addr} still accepts"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_changed_backend_gets_the_calls_that_wait() {
+    let mut before = Held::start(OK).await;
+    let mut after = Held::start(OK).await;
+    let sidecar = Sidecar::start(&config(before.backend.addr, &outstanding(1))).await;
+    let addr = sidecar.listener("test").await;
+    let mut running = calling(addr, "OLD").await;
+    assert!(before.next().await.contains("OLD"));
+    let mut waiting = calling(addr, "NEW").await;
+    busy(&sidecar, 1, 1).await;
+    sidecar
+        .reload(&config(after.backend.addr, &outstanding(1)))
+        .await;
+    before.go.notify_one();
+    assert_eq!(json(&read_all(&mut running).await)["overallRC"], 0);
+    assert!(after.next().await.contains("NEW"));
+    after.go.notify_one();
+    assert_eq!(json(&read_all(&mut waiting).await)["overallRC"], 0);
+    assert_eq!((before.done(), after.done()), (1, 1));
+}
+
+#[tokio::test]
+async fn a_bad_config_changes_nothing_and_is_told_with_every_mistake() {
+    let held = answering().await;
+    let good = config(held.backend.addr, &per_hour(3));
+    let sidecar = Sidecar::start(&good).await;
+    let addr = sidecar.listener("test").await;
+    assert_eq!(sidecar.metric(RELOADED).await, 1.0);
+    let before = sidecar.get("/v1/config").await.1;
+    assert_eq!(call(addr, &held).await, 0);
+
+    sidecar.write_config(TEN_MISTAKES);
+    let said = sidecar.hang_up("the old one stays").await;
+    let mistakes = said.iter().filter(|line| line.contains("config.toml:"));
+    assert_eq!(mistakes.count(), 10, "{said:#?}");
+    assert_eq!(sidecar.metric(RELOADED).await, 0.0);
+    assert_eq!(sidecar.get("/v1/config").await.1, before);
+    assert_eq!(call(addr, &held).await, 0);
+
+    // Good in itself, but one of its addresses cannot be had: none of it is taken.
+    let other = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let taken = other.local_addr().expect("it is bound").to_string();
+    sidecar.write_config(
+        &good
+            .replace("total:3", "total:9")
+            .replacen("127.0.0.1:0", &taken, 1),
+    );
+    let said = sidecar.hang_up("the old config stays").await.join("\n");
+    assert!(said.contains(&taken) && said.contains("in use"), "{said}");
+    assert_eq!(sidecar.metric(RELOADED).await, 0.0);
+    assert_eq!(sidecar.get("/v1/config").await.1, before);
+
+    std::fs::remove_file(sidecar.config_path()).expect("it is ours");
+    let said = sidecar.hang_up("the old config stays").await.join("\n");
+    assert!(said.contains("config.toml"), "{said}");
+    assert!(said.contains("No such file"), "{said}");
+    assert_eq!(sidecar.metric(RELOADED).await, 0.0);
+    assert_eq!(call(addr, &held).await, 0);
+    assert_eq!(call(addr, &held).await, 503);
+
+    sidecar.reload(&good.replace("total:3", "total:4")).await;
+    assert_eq!(sidecar.metric(RELOADED).await, 1.0);
+    assert_eq!(call(addr, &held).await, 0);
+    assert_eq!(call(addr, &held).await, 503);
+}
+
+#[tokio::test]
+async fn what_only_a_restart_can_change_is_said_and_the_rest_is_taken() {
+    let held = answering().await;
+    let good = config(held.backend.addr, &per_hour(1));
+    let sidecar = Sidecar::start(&good).await;
+    let addr = sidecar.listener("test").await;
+    assert_eq!(call(addr, &held).await, 0);
+    sidecar.write_config(
+        &good
+            .replace("total:1", "total:2")
+            .replace("[server]", "[server]\nthreads = 2"),
+    );
+    let said = sidecar.hang_up("config reloaded").await.join("\n");
+    assert!(said.contains("server.threads"), "{said}");
+    assert!(said.contains("restart"), "{said}");
+    assert_eq!(call(addr, &held).await, 0);
+}
+
+// How it leaves.
+
+#[tokio::test]
+async fn terminated_it_is_not_ready_accepts_no_more_and_finishes_what_waits() {
+    for signal in ["TERM", "INT"] {
+        let mut held = Held::start(OK).await;
+        let sidecar = Sidecar::start(&config(held.backend.addr, &outstanding(1))).await;
+        let addr = sidecar.listener("test").await;
+        let admin = sidecar.admin;
+        assert_eq!(get(admin, "/readyz").await.0, 200);
+        let mut calls = Vec::new();
+        for number in 0..3 {
+            calls.push(calling(addr, &format!("U{number}")).await);
+            busy(&sidecar, 1, number).await;
+        }
+        let mut idle = TcpStream::connect(addr).await.expect("it listens");
+        held.next().await;
+        sidecar.signal(signal);
+        sidecar.log().wait(&["draining"]).await;
+        let (status, body) = get(admin, "/readyz").await;
+        assert_eq!(status, 503, "{body}");
+        assert_eq!(get(admin, "/livez").await.0, 200);
+        refused(addr).await;
+        assert_eq!(read_all(&mut idle).await, "");
+        for call in &mut calls {
+            held.go.notify_one();
+            let answer = read_all(call).await;
+            assert_eq!(json(&answer)["overallRC"], 0, "{answer}");
+        }
+        let (status, log) = sidecar.ended().await;
+        assert_eq!(status.code(), Some(0), "{log:#?}");
+        // The lines of the last calls are not lost with the process.
+        let calls = log
+            .iter()
+            .filter(|line| line.contains("\"guest_get_info\""));
+        assert_eq!(calls.count(), 3, "{log:#?}");
+    }
+}
+
+#[tokio::test]
+async fn what_waits_beyond_the_drain_timeout_is_refused_and_the_exit_code_says_so() {
+    let mut held = Held::start(OK).await;
+    let text = config(held.backend.addr, &outstanding(1)).replace("\"20s\"", "\"300ms\"");
+    let sidecar = Sidecar::start(&text).await;
+    let addr = sidecar.listener("test").await;
+    let mut running = calling(addr, "RUNS").await;
+    held.next().await;
+    let mut on_socket = calling(addr, "WAITS").await;
+    let mut on_http = TcpStream::connect(addr).await.expect("it listens");
+    on_http
+        .write_all(b"GET /host HTTP/1.1\r\nHost: t\r\n\r\n")
+        .await
+        .expect("it reads");
+    busy(&sidecar, 1, 2).await;
+    sidecar.signal("TERM");
+    let answer = json(&read_all(&mut on_socket).await);
+    assert_eq!(answer["overallRC"], 503, "{answer}");
+    assert_eq!(answer["modID"], 130, "{answer}");
+    assert_eq!(answer["rs"], 5, "{answer}");
+    let answer = read_all(&mut on_http).await;
+    assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+    assert!(answer.contains("draining"), "{answer}");
+    assert!(
+        answer.to_ascii_lowercase().contains("connection: close"),
+        "{answer}"
+    );
+    let (status, log) = sidecar.ended().await;
+    assert_eq!(status.code(), Some(1), "{log:#?}");
+    let refused = log.iter().filter(|line| line.contains("\"draining\""));
+    assert_eq!(refused.count(), 2, "{log:#?}");
+    // It ran at the backend; nobody can say what became of it.
+    let mut rest = Vec::new();
+    let _ = tokio::io::AsyncReadExt::read_to_end(&mut running, &mut rest).await;
+    assert_eq!(rest, b"");
+}
+
+#[tokio::test]
+async fn a_second_signal_ends_it_at_once() {
+    let mut held = Held::start(OK).await;
+    let text = config(held.backend.addr, &outstanding(1)).replace("\"20s\"", "\"1h\"");
+    let sidecar = Sidecar::start(&text).await;
+    let addr = sidecar.listener("test").await;
+    let _running = calling(addr, "RUNS").await;
+    held.next().await;
+    sidecar.signal("TERM");
+    sidecar.log().wait(&["draining"]).await;
+    sidecar.signal("TERM");
+    let (status, log) = sidecar.ended().await;
+    assert_eq!(status.code(), Some(1), "{log:#?}");
+}
+
+#[tokio::test]
+async fn a_drain_ends_keep_alive_connections_with_their_next_answer() {
+    let mut held =
+        Held::start(b"HTTP/1.1 200 OK\r\nContent-Length: 16\r\n\r\n{\"overallRC\": 0}").await;
+    let sidecar = Sidecar::start(&config(held.backend.addr, &outstanding(5))).await;
+    let addr = sidecar.listener("test").await;
+    let mut client = TcpStream::connect(addr).await.expect("it listens");
+    client
+        .write_all(b"GET /host HTTP/1.1\r\nHost: t\r\n\r\n")
+        .await
+        .expect("it reads");
+    held.next().await;
+    sidecar.signal("TERM");
+    sidecar.log().wait(&["draining"]).await;
+    held.go.notify_one();
+    let answer = read_all(&mut client).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert!(
+        answer.to_ascii_lowercase().contains("connection: close"),
+        "{answer}"
+    );
+    let (status, log) = sidecar.ended().await;
+    assert_eq!(status.code(), Some(0), "{log:#?}");
+}
+
+#[tokio::test]
+async fn a_log_that_nobody_reads_any_more_ends_nothing() {
+    let held = answering().await;
+    let text = config(held.backend.addr, &outstanding(5));
+    let mut sidecar = Sidecar::start(&text).await;
+    let addr = sidecar.listener("test").await;
+    sidecar.stop_reading_its_log().await;
+    for _ in 0..3 {
+        assert_eq!(call(addr, &held).await, 0);
+    }
+    sidecar.write_config(TEN_MISTAKES);
+    sidecar.signal("HUP");
+    let started = Instant::now();
+    while sidecar.metric(RELOADED).await != 0.0 {
+        assert!(started.elapsed() < crate::support::PATIENCE, "it took note");
+    }
+    assert_eq!(call(addr, &held).await, 0);
+    sidecar.signal("TERM");
+    assert_eq!(sidecar.ended().await.0.code(), Some(0));
+}

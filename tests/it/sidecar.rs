@@ -1,0 +1,231 @@
+//! The real binary as a child process: its config, its log, its addresses, signals.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
+
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, ChildStderr, Command};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::support::{PATIENCE, ask};
+
+/// The binary under test.
+pub(crate) const TIDEGATE: &str = env!("CARGO_BIN_EXE_tidegate");
+
+/// `tidegate serve` with a config of its own. Dropped, the process is killed.
+pub(crate) struct Sidecar {
+    child: Child,
+    pub(crate) pid: u32,
+    config: PathBuf,
+    log: Log,
+    reading: JoinHandle<()>,
+    pub(crate) admin: SocketAddr,
+    _dir: TempDir,
+}
+
+/// Every line of stderr so far.
+#[derive(Clone)]
+pub(crate) struct Log(watch::Receiver<Arc<Vec<String>>>);
+
+impl Log {
+    fn read(stderr: ChildStderr) -> (Self, JoinHandle<()>) {
+        let (tell, lines) = watch::channel(Arc::<Vec<String>>::default());
+        let reading = tokio::spawn(async move {
+            let mut stderr = BufReader::new(stderr).lines();
+            while let Ok(Some(line)) = stderr.next_line().await {
+                tell.send_modify(|lines| Arc::make_mut(lines).push(line));
+            }
+        });
+        (Self(lines), reading)
+    }
+
+    pub(crate) fn lines(&self) -> Arc<Vec<String>> {
+        Arc::clone(&self.0.borrow())
+    }
+
+    /// Waits for the first line after `from` that contains all these words; returns it and
+    /// the index just past it.
+    pub(crate) async fn wait_from(&self, from: usize, words: &[&str]) -> (String, usize) {
+        let fits = |line: &String| words.iter().all(|word| line.contains(word));
+        let find = |lines: &Arc<Vec<String>>| lines.iter().skip(from).position(fits);
+        let mut lines = self.0.clone();
+        let found = tokio::time::timeout(PATIENCE, lines.wait_for(|lines| find(lines).is_some()));
+        match found.await {
+            Ok(Ok(lines)) => {
+                let at = from + find(&lines).expect("it was just seen");
+                (lines[at].clone(), at + 1)
+            }
+            _ => panic!("no line with {words:?} in:\n{}", self.lines().join("\n")),
+        }
+    }
+
+    pub(crate) async fn wait(&self, words: &[&str]) -> String {
+        self.wait_from(0, words).await.0
+    }
+
+    /// Waits until the process has closed its stderr.
+    async fn ended(&self) {
+        let mut lines = self.0.clone();
+        let closed = async { while lines.changed().await.is_ok() {} };
+        tokio::time::timeout(PATIENCE, closed)
+            .await
+            .expect("the process ends");
+    }
+}
+
+impl Sidecar {
+    /// Starts it and waits until it is ready.
+    pub(crate) async fn start(config: &str) -> Self {
+        Self::start_with(config, |binary| Command::new(binary)).await
+    }
+
+    /// The same, by a command that runs the binary. `serve --config FILE` is added.
+    pub(crate) async fn start_with(config: &str, command: impl FnOnce(&str) -> Command) -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = dir.path().join("config.toml");
+        std::fs::write(&path, config).expect("it can be written to");
+        let mut child = serve(command(TIDEGATE), &path)
+            .spawn()
+            .expect("the binary runs");
+        let pid = child.id().expect("it has just been started");
+        let (log, reading) = Log::read(child.stderr.take().expect("it is piped"));
+        log.wait(&["\"message\":\"ready\""]).await;
+        let admin = log.wait(&["admin address is up"]).await;
+        Self {
+            child,
+            pid,
+            config: path,
+            admin: field(&admin, "bind").parse().expect("an address"),
+            log,
+            reading,
+            _dir: dir,
+        }
+    }
+
+    pub(crate) fn log(&self) -> &Log {
+        &self.log
+    }
+
+    /// Where a listener really listens.
+    pub(crate) async fn listener(&self, name: &str) -> SocketAddr {
+        let name = format!("\"listener\":\"{name}\"");
+        let line = self.log.wait(&["\"message\":\"listening\"", &name]).await;
+        field(&line, "address").parse().expect("an address")
+    }
+
+    /// Closes the reading end of its stderr, as a log collector that dies.
+    pub(crate) async fn stop_reading_its_log(&mut self) {
+        self.reading.abort();
+        // Aborted is what it should be.
+        let _ = (&mut self.reading).await;
+    }
+
+    /// Changes the config file.
+    pub(crate) fn write_config(&self, config: &str) {
+        std::fs::write(&self.config, config).expect("it can be written to");
+    }
+
+    pub(crate) fn config_path(&self) -> &Path {
+        &self.config
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        let sent = std::process::Command::new("kill")
+            .args([&format!("-{name}"), &self.pid.to_string()])
+            .status()
+            .expect("there is a kill command");
+        assert!(sent.success(), "kill -{name}");
+    }
+
+    /// Sends SIGHUP and waits for the line that ends a reload.
+    pub(crate) async fn reload(&self, config: &str) {
+        self.write_config(config);
+        self.hang_up("config reloaded").await;
+    }
+
+    /// Sends SIGHUP with whatever is in the file and waits for a line with this; returns
+    /// what was logged until then.
+    pub(crate) async fn hang_up(&self, outcome: &str) -> Vec<String> {
+        let from = self.log.lines().len();
+        self.signal("HUP");
+        let (_, to) = self.log.wait_from(from, &[outcome]).await;
+        self.log.lines()[from..to].to_vec()
+    }
+
+    /// Waits for its end; returns how it ended and all that it logged.
+    pub(crate) async fn ended(mut self) -> (ExitStatus, Arc<Vec<String>>) {
+        let status = tokio::time::timeout(PATIENCE, self.child.wait())
+            .await
+            .expect("it ends")
+            .expect("it is our child");
+        self.log.ended().await;
+        (status, self.log.lines())
+    }
+
+    /// A page of the admin address: status and body.
+    pub(crate) async fn get(&self, path: &str) -> (u16, String) {
+        get(self.admin, path).await
+    }
+
+    /// One metric by its whole name with labels.
+    pub(crate) async fn metric(&self, name: &str) -> f64 {
+        let (_, metrics) = self.get("/metrics").await;
+        metrics
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
+            .unwrap_or_else(|| panic!("no {name} in\n{metrics}"))
+    }
+}
+
+/// A page of an admin address: status and body.
+pub(crate) async fn get(admin: SocketAddr, path: &str) -> (u16, String) {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
+    let answer = ask(admin, request).await;
+    let (head, body) = answer.split_once("\r\n\r\n").expect("an answer in HTTP");
+    let status = head.split(' ').nth(1).expect("it has a status");
+    (status.parse().expect("a number"), body.to_owned())
+}
+
+fn serve(mut command: Command, config: &Path) -> Command {
+    command
+        .arg("serve")
+        .arg("--config")
+        .arg(config)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true);
+    command
+}
+
+/// A text field of a log line.
+pub(crate) fn field(line: &str, name: &str) -> String {
+    let line: serde_json::Value = serde_json::from_str(line).expect("a line is JSON");
+    line[name].as_str().expect("a text field").to_owned()
+}
+
+/// What a command that ends by itself said.
+pub(crate) struct Said {
+    pub(crate) code: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+/// Runs a command to its end.
+pub(crate) async fn run(command: &mut Command) -> Said {
+    let running = command.stdin(Stdio::null()).kill_on_drop(true).output();
+    let output = tokio::time::timeout(PATIENCE, running)
+        .await
+        .expect("it ends")
+        .expect("the binary runs");
+    let text = |bytes| String::from_utf8(bytes).expect("text");
+    Said {
+        code: output.status.code(),
+        out: text(output.stdout),
+        err: text(output.stderr),
+    }
+}
