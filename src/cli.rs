@@ -31,6 +31,8 @@ enum Command {
     Serve(ConfigFile),
     /// Read the config; print every mistake, or the limits in force. Exit 0 good, 1 bad
     Check(ConfigFile),
+    /// Ask the sidecar with this config whether it takes calls. Exit 0 yes, 1 no
+    Healthcheck(ConfigFile),
 
     /// Run a stand-in z/VM SDK server that falls over when too much arrives
     Backend(tools::backend::Options),
@@ -51,6 +53,7 @@ pub fn main() -> ExitCode {
     match cli.command {
         Command::Serve(file) => tools::serve::run(&file.config, graphical),
         Command::Check(file) => tools::check::run(&file.config, graphical),
+        Command::Healthcheck(file) => tools::healthcheck::run(&file.config, graphical),
         Command::Backend(arguments) => tools::backend::main(arguments).unwrap_or_else(failed),
     }
 }

@@ -7,6 +7,7 @@
 pub mod backend;
 pub mod check;
 mod framing;
+pub mod healthcheck;
 pub mod serve;
 
 use std::io;
