@@ -9,7 +9,7 @@
 
 mod backends;
 mod permit;
-mod policy;
+pub mod policy;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -158,7 +158,11 @@ impl Gate {
     pub fn new(settings: &Settings, clock: Clock) -> Self {
         let state = State {
             lanes: [
-                Scheduler::new(policy::limited(settings, &clock)),
+                Scheduler::new(policy::limited(
+                    settings,
+                    clock.phase(),
+                    policy::one_class(),
+                )),
                 Scheduler::new(policy::unlimited(settings)),
             ],
             backends: Backends::default(),
@@ -298,7 +302,7 @@ impl Gate {
     /// Takes new settings: what is admitted next meets the new limits, waiting calls keep
     /// their places, used slots stay used.
     pub fn apply(&self, settings: &Settings) {
-        let limited = policy::limited(settings, &self.core.clock);
+        let limited = policy::limited(settings, self.core.clock.phase(), policy::one_class());
         let unlimited = policy::unlimited(settings);
         self.core.change(|state, now| {
             state.threshold = settings.threshold;

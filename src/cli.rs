@@ -34,8 +34,14 @@ enum Command {
     /// Ask the sidecar with this config whether it takes calls. Exit 0 yes, 1 no
     Healthcheck(ConfigFile),
 
+    /// See it work: a fragile backend, a storm of calls, with and without Tidegate
+    Demo(tools::demo::Options),
     /// Run a stand-in z/VM SDK server that falls over when too much arrives
     Backend(tools::backend::Options),
+    /// Put load on a proxy or a backend, and measure
+    Bench(tools::bench::Options),
+    /// Run scenario files through the scheduler in virtual time. Exit 1 if one disappoints
+    Simulate(tools::simulate::Arguments),
 }
 
 #[derive(Debug, clap::Args)]
@@ -54,7 +60,10 @@ pub fn main() -> ExitCode {
         Command::Serve(file) => tools::serve::run(&file.config, graphical),
         Command::Check(file) => tools::check::run(&file.config, graphical),
         Command::Healthcheck(file) => tools::healthcheck::run(&file.config, graphical),
+        Command::Demo(arguments) => tools::demo::main(arguments).unwrap_or_else(failed),
         Command::Backend(arguments) => tools::backend::main(arguments).unwrap_or_else(failed),
+        Command::Simulate(arguments) => tools::simulate::run(&arguments),
+        Command::Bench(arguments) => tools::bench::main(arguments).unwrap_or_else(failed),
     }
 }
 

@@ -5,10 +5,13 @@
 //! that is deliberately not the product's, so that a mistake in one is seen by the other.
 
 pub mod backend;
+pub mod bench;
 pub mod check;
+pub mod demo;
 mod framing;
 pub mod healthcheck;
 pub mod serve;
+pub mod simulate;
 
 use std::io;
 use std::net::SocketAddr;
@@ -67,6 +70,14 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
         _ => return Err(wrong()),
     };
     Duration::try_from_secs_f64(number * seconds).map_err(|_| wrong())
+}
+
+/// Reads a number of seconds.
+fn parse_seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.strip_suffix('s').unwrap_or(text);
+    let wrong = || format!("`{text}` is not a number of seconds");
+    let seconds: f64 = seconds.parse().map_err(|_| wrong())?;
+    Duration::try_from_secs_f64(seconds).map_err(|_| wrong())
 }
 
 /// Reads a share from 0 to 1.

@@ -1,6 +1,7 @@
 //! The settings as limits of the scheduler.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tidegate_limits::{
     Backend, ClassShare, Limit, LimitRule, Policy, Scope, WindowShape, WindowStamp,
@@ -8,16 +9,20 @@ use tidegate_limits::{
 
 use super::{Postpone, Settings, WhenFull, Window};
 use crate::call::Destination;
-use crate::clock::Clock;
 
-/// What calls that meet limits meet.
-pub(super) fn limited(settings: &Settings, clock: &Clock) -> Policy {
+/// What calls that meet limits meet. `phase` is how far past the epoch the clock began to
+/// count, which aligns fixed windows.
+///
+/// # Panics
+/// If the settings contradict themselves, which the config's check does not let through.
+#[must_use]
+pub fn limited(settings: &Settings, phase: Duration, classes: Vec<ClassShare>) -> Policy {
     let mut limits = vec![outstanding("workers", settings.workers)];
     if let Some(max) = settings.outstanding_max {
         limits.push(outstanding("outstanding", max));
     }
     if let Some(window) = &settings.window {
-        let limit = |max| window_limit(window, max, clock);
+        let limit = |max| window_limit(window, max, phase);
         if let Some(total) = window.total {
             limits.push(rule("total", Scope::Every, limit(total)));
         }
@@ -40,7 +45,7 @@ pub(super) fn limited(settings: &Settings, clock: &Clock) -> Policy {
         WhenFull::Refuse => tidegate_limits::WhenFull::Refuse,
         WhenFull::Wait => at_the_door(settings),
     };
-    Policy::new(limits, settings.capacity, when_full, postpone, classes()).expect(CHECKED)
+    Policy::new(limits, settings.capacity, when_full, postpone, classes).expect(CHECKED)
 }
 
 /// What calls that meet none of these meet: slots of their own, and the backends' health.
@@ -52,7 +57,7 @@ pub(super) fn unlimited(settings: &Settings) -> Policy {
         settings.capacity,
         at_the_door(settings),
         tidegate_limits::Postpone::InTurn,
-        classes(),
+        one_class(),
     )
     .expect(CHECKED)
 }
@@ -65,7 +70,8 @@ fn at_the_door(settings: &Settings) -> tidegate_limits::WhenFull {
     }
 }
 
-fn classes() -> Vec<ClassShare> {
+/// The one class that there is so far.
+pub(super) fn one_class() -> Vec<ClassShare> {
     vec![ClassShare {
         name: "default".into(),
         weight: 1,
@@ -73,7 +79,8 @@ fn classes() -> Vec<ClassShare> {
 }
 
 /// The limit that a backend's health closes and opens.
-pub(super) fn backend_limit(backend: Destination) -> String {
+#[must_use]
+pub fn backend_limit(backend: Destination) -> String {
     format!("backend:{}", backend.label())
 }
 
@@ -99,15 +106,13 @@ fn rule(name: &str, scope: Scope, limit: Limit) -> LimitRule {
     }
 }
 
-fn window_limit(window: &Window, max: u32, clock: &Clock) -> Limit {
+fn window_limit(window: &Window, max: u32, phase: Duration) -> Limit {
     Limit::Window {
         max,
         length: window.length,
         guard: window.guard,
         shape: if window.fixed {
-            WindowShape::Fixed {
-                phase: clock.phase(),
-            }
+            WindowShape::Fixed { phase }
         } else {
             WindowShape::Sliding
         },

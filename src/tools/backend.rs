@@ -224,8 +224,8 @@ impl Running {
         self.backend.recorder.starts()
     }
 
-    /// Waits until what it has seen satisfies `is_so`; asked anew whenever a call starts
-    /// or ends.
+    /// Waits until what it has seen satisfies `is_so`; asked anew whenever a connection
+    /// is accepted and whenever a call starts or ends.
     pub async fn wait_until(&self, is_so: impl Fn(&Report) -> bool) -> Report {
         self.backend.recorder.wait_until(is_so).await
     }

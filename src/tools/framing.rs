@@ -132,6 +132,8 @@ pub(super) enum Body {
     Length(u64),
     /// Chunks.
     Chunked(Chunk),
+    /// Everything until the connection closes.
+    UntilClose,
 }
 
 /// Where in a chunked body the next byte stands.
@@ -174,6 +176,10 @@ impl Body {
                 payload(&bytes[..taken]);
                 *left -= taken as u64;
                 Some(taken)
+            }
+            Self::UntilClose => {
+                payload(bytes);
+                Some(bytes.len())
             }
             Self::Chunked(chunk) => {
                 let mut taken = 0;

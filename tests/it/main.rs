@@ -3,7 +3,9 @@
 mod admin;
 mod array_call;
 mod backend;
+mod bench;
 mod config;
+mod demo;
 mod dialect;
 mod documents;
 mod floor_plan;
@@ -15,5 +17,7 @@ mod leaving;
 mod log;
 mod metrics;
 mod operation;
+mod peers;
 mod queueing;
+mod scenarios;
 mod support;

@@ -22,10 +22,10 @@ use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// Nothing in a test takes longer than this, unless it hangs.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A config from its text, which must be good.
-pub fn config(text: &str) -> Config {
+pub(crate) fn config(text: &str) -> Config {
     match config::read(text, "test.toml", std::iter::empty()) {
         Ok(checked) => checked.config,
         Err(problems) => panic!("{}", problems.render(false)),
@@ -34,7 +34,7 @@ pub fn config(text: &str) -> Config {
 
 /// The facts of every call that has ended, in that order.
 #[derive(Clone)]
-pub struct Seen {
+pub(crate) struct Seen {
     facts: Arc<Mutex<Vec<Facts>>>,
     count: watch::Sender<usize>,
 }
@@ -47,12 +47,12 @@ impl Seen {
         }
     }
 
-    pub fn all(&self) -> Vec<Facts> {
+    pub(crate) fn all(&self) -> Vec<Facts> {
         self.facts.lock().expect("no test panics with it").clone()
     }
 
     /// Waits until so many calls have ended.
-    pub async fn ended(&self, calls: usize) -> Vec<Facts> {
+    pub(crate) async fn ended(&self, calls: usize) -> Vec<Facts> {
         let mut count = self.count.subscribe();
         tokio::time::timeout(PATIENCE, count.wait_for(|&ended| ended >= calls))
             .await
@@ -73,19 +73,18 @@ impl Observe for Seen {
 }
 
 /// The stages, listening on a free port.
-pub struct Stack {
-    pub addr: SocketAddr,
-    pub gate: Gate,
-    pub seen: Seen,
-    pub clock: Clock,
-    pub connections: Arc<Connections>,
-    pub forwarder: Forwarder,
+pub(crate) struct Stack {
+    pub(crate) addr: SocketAddr,
+    pub(crate) gate: Gate,
+    pub(crate) seen: Seen,
+    pub(crate) clock: Clock,
+    pub(crate) connections: Arc<Connections>,
     _stop: DropGuard,
 }
 
 impl Stack {
     /// Puts the stages together as the app does, for the config's first listener.
-    pub fn start(text: &str) -> Self {
+    pub(crate) fn start(text: &str) -> Self {
         let config = config(text);
         let clock = Clock::start();
         let gate = Gate::new(&config.admit, clock);
@@ -94,7 +93,7 @@ impl Stack {
         let pipeline = Pipeline {
             classifier: Arc::new(Live::new(Classifier::new(&config.classify))),
             gate: gate.clone(),
-            forwarder: forwarder.clone(),
+            forwarder,
             observer: Arc::new(seen.clone()),
         };
         let listener = config.listen.listeners[0].clone();
@@ -142,18 +141,17 @@ impl Stack {
             seen,
             clock,
             connections,
-            forwarder,
             _stop: stop.drop_guard(),
         }
     }
 
     /// Sends bytes and reads the answer until EOF.
-    pub async fn ask(&self, bytes: impl AsRef<[u8]>) -> String {
+    pub(crate) async fn ask(&self, bytes: impl AsRef<[u8]>) -> String {
         ask(self.addr, bytes).await
     }
 
     /// Waits until the gate has so many calls past it and so many waiting.
-    pub async fn busy(&self, in_flight: usize, waiting: usize) {
+    pub(crate) async fn busy(&self, in_flight: usize, waiting: usize) {
         until(
             || self.gate.busy() == (in_flight, waiting),
             || format!("{:?}, not {:?}", self.gate.busy(), (in_flight, waiting)),
@@ -162,13 +160,13 @@ impl Stack {
     }
 
     /// Waits until nothing is drawn or waiting any more.
-    pub async fn at_rest(&self) {
+    pub(crate) async fn at_rest(&self) {
         self.busy(0, 0).await;
     }
 }
 
 /// Yields until something is so. For what has no event of its own to wait for.
-pub async fn until(is_so: impl Fn() -> bool, what: impl Fn() -> String) {
+pub(crate) async fn until(is_so: impl Fn() -> bool, what: impl Fn() -> String) {
     let waiting = async {
         while !is_so() {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -180,14 +178,14 @@ pub async fn until(is_so: impl Fn() -> bool, what: impl Fn() -> String) {
 }
 
 /// Sends bytes over a new connection and reads the answer until EOF.
-pub async fn ask(addr: SocketAddr, bytes: impl AsRef<[u8]>) -> String {
+pub(crate) async fn ask(addr: SocketAddr, bytes: impl AsRef<[u8]>) -> String {
     let mut stream = TcpStream::connect(addr).await.expect("somebody listens");
     stream.write_all(bytes.as_ref()).await.expect("it reads");
     read_all(&mut stream).await
 }
 
 /// Reads until EOF.
-pub async fn read_all(stream: &mut TcpStream) -> String {
+pub(crate) async fn read_all(stream: &mut TcpStream) -> String {
     let mut answer = Vec::new();
     tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer))
         .await
@@ -197,7 +195,7 @@ pub async fn read_all(stream: &mut TcpStream) -> String {
 }
 
 /// Reads until some text has come in, and returns all that came.
-pub async fn read_until(stream: &mut TcpStream, end: &str) -> String {
+pub(crate) async fn read_until(stream: &mut TcpStream, end: &str) -> String {
     let mut text = Vec::new();
     let reading = async {
         let mut chunk = [0; 4096];
@@ -215,24 +213,24 @@ pub async fn read_until(stream: &mut TcpStream, end: &str) -> String {
 }
 
 /// Closes with a reset.
-pub fn reset(stream: TcpStream) {
+pub(crate) fn reset(stream: TcpStream) {
     stream.set_zero_linger().expect("a socket takes it");
     drop(stream);
 }
 
 /// The fields of a refusal or an answer.
-pub fn json(text: &str) -> serde_json::Value {
+pub(crate) fn json(text: &str) -> serde_json::Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text:?}"))
 }
 
 /// A backend that does with each connection what a test says. Ends when dropped.
-pub struct Scripted {
-    pub addr: SocketAddr,
+pub(crate) struct Scripted {
+    pub(crate) addr: SocketAddr,
     _stop: DropGuard,
 }
 
 impl Scripted {
-    pub async fn start<F>(script: impl Fn(usize, TcpStream) -> F + Send + 'static) -> Self
+    pub(crate) async fn start<F>(script: impl Fn(usize, TcpStream) -> F + Send + 'static) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
     {
@@ -253,18 +251,18 @@ impl Scripted {
 }
 
 /// A port on which nobody listens.
-pub async fn closed_port() -> SocketAddr {
+pub(crate) async fn closed_port() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     listener.local_addr().expect("it is bound")
 }
 
 /// One array of the socket protocol.
-pub fn array(function: &str, userid: &str) -> String {
+pub(crate) fn array(function: &str, userid: &str) -> String {
     format!(r#"["{function}", ["{userid}"], {{}}]"#)
 }
 
 /// The most events within any half-open span of a length, by brute force.
-pub fn densest(times: &[Duration], span: Duration) -> usize {
+pub(crate) fn densest(times: &[Duration], span: Duration) -> usize {
     times
         .iter()
         .map(|&from| {

@@ -243,6 +243,33 @@ fn a_dear_call_whose_turn_it_is_holds_its_limits_tokens_back() {
 }
 
 #[test]
+fn nobody_overtakes_a_dear_call_at_the_limit_that_bars_it_not_even_from_another_line() {
+    let mut gate = Gate::new(policy(vec![
+        window("total", Scope::Every, 10),
+        window("list", function("list"), 10),
+    ]));
+    gate.submit(
+        Call {
+            cost: cost(6),
+            ..call(gate.now, "create")
+        },
+        0,
+    );
+    gate.submit(
+        Call {
+            cost: cost(8),
+            ..call(gate.now, "list")
+        },
+        1,
+    );
+    gate.submit(call(gate.now, "create"), 2);
+    assert_eq!(gate.drain(1), [0]);
+    gate.sleeps_until(1000);
+    gate.now = at(1000);
+    assert_eq!(gate.drain(2), [1, 2]);
+}
+
+#[test]
 fn a_dear_call_holds_back_only_at_the_limit_that_bars_it() {
     // Call 1 waits for "list"; "total" has room, and those who meet only that go on.
     let mut gate = Gate::new(policy(vec![

@@ -729,7 +729,7 @@ impl World {
                     if !self.shape.jitter && waited.postponed > 0 {
                         return Err(format!("call {payload} was set aside"));
                     }
-                    self.run(payload, hold)?;
+                    self.run(payload, hold, &door)?;
                 }
                 Step::Expired { payload, refusal } => self.expire(payload, &refusal, &door)?,
                 Step::SleepUntil(moment) => {
@@ -744,7 +744,42 @@ impl World {
         }
     }
 
-    fn run(&mut self, id: usize, hold: Hold) -> Result<(), Violation> {
+    /// With one flow, where the order of turns is that of arrival: the first of those that meet
+    /// a limit is not overtaken at the one limit that bars it.
+    fn check_not_overtaking(&self, id: usize, door: &BTreeSet<usize>) -> Result<(), Violation> {
+        let one_flow = self.shape.classes == 1 && self.shape.callers == 1 && !self.shape.jitter;
+        if !one_flow || !self.oracle.is_exact() {
+            return Ok(());
+        }
+        let rules = self.oracle.rules();
+        let queue: Vec<usize> = self
+            .by_arrival
+            .values()
+            .copied()
+            .filter(|other| !door.contains(other))
+            .collect();
+        for &first in queue.iter().filter(|&&first| first < id) {
+            let call = &self.calls[first].call;
+            let own = || rules.iter().filter(|rule| meets(rule, call));
+            let shares = |other: usize| own().any(|rule| meets(rule, &self.calls[other].call));
+            if queue.iter().any(|&other| other < first && shares(other)) {
+                continue;
+            }
+            let mut closed = own().filter(|rule| !self.oracle.has_room(rule, call, self.now));
+            if let (Some(bar), None) = (closed.next(), closed.next())
+                && meets(bar, &self.calls[id].call)
+            {
+                let now = self.now;
+                return Err(format!(
+                    "at {now} call {id} overtook call {first}, {call:?}, at {bar:?}"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, id: usize, hold: Hold, door: &BTreeSet<usize>) -> Result<(), Violation> {
+        self.check_not_overtaking(id, door)?;
         let call = self.calls[id].call.clone();
         if !matches!(self.calls[id].status, Status::Waiting(_)) {
             return Err(format!("call {id} runs and is {:?}", self.calls[id].status));

@@ -137,6 +137,7 @@ impl Recorder {
 
     pub(super) fn connected(&self) {
         self.lock().report.connections += 1;
+        self.changed.notify_waiters();
     }
 
     pub(super) fn malformed(&self) {

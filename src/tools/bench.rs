@@ -1,0 +1,386 @@
+//! Puts load on anything that speaks the socket protocol or HTTP, and measures the answers.
+//!
+//! Four kinds of load:
+//!
+//! - closed loop: each connection sends its next call when it has the answer to the last;
+//! - open loop (`--rate`): calls start on a schedule, whatever becomes of those before. A
+//!   call's latency counts from the moment it was meant to start, so a call that had to
+//!   wait for a free connection says so (Tene's "coordinated omission" is what one gets
+//!   otherwise: a stalled server that is asked only once, and so was slow only once);
+//! - storm (`--storm`): that many clients at once, one call each;
+//! - hold (`--hold`): that many connections that never send a byte.
+//!
+//! The runtime's timer ticks in milliseconds, too coarse for a schedule, so a thread of its
+//! own paces the open loop; what it still comes late is reported as `lag`.
+
+pub(super) mod client;
+mod tally;
+
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use clap::{Args, ValueEnum};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use self::client::{Client, Requests};
+use self::tally::Tally;
+
+pub use self::client::Failure;
+pub use self::tally::Report;
+
+/// Descriptors that the process needs besides its connections.
+const OTHER_DESCRIPTORS: u64 = 32;
+/// Calls of one open-loop run.
+const SCHEDULE_MAX: f64 = 1e9;
+
+/// What is spoken to the target.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Protocol {
+    /// One connection and one JSON array for each call
+    #[default]
+    Socket,
+    /// HTTP/1.1 on connections that are kept
+    Http,
+}
+
+/// What load, on what.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// Whom to ask
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:2000")]
+    pub target: SocketAddr,
+    /// What it speaks
+    #[arg(long, value_enum, default_value_t)]
+    pub protocol: Protocol,
+    /// Connections at once
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    pub connections: u32,
+    /// Calls in all; without it, time alone is the bound
+    #[arg(long, value_name = "N")]
+    pub calls: Option<u64>,
+    /// No call starts after this many seconds
+    #[arg(long, value_name = "S", default_value = "10", value_parser = super::parse_seconds)]
+    pub seconds: Duration,
+    /// Open loop: calls a second, started on schedule
+    #[arg(long, value_name = "R", conflicts_with_all = ["storm", "hold"])]
+    pub rate: Option<f64>,
+    /// That many clients at once, one call each
+    #[arg(long, value_name = "N", conflicts_with_all = ["hold", "calls"])]
+    pub storm: Option<u32>,
+    /// That many connections that send nothing, kept for --seconds
+    #[arg(long, value_name = "N", conflicts_with = "calls")]
+    pub hold: Option<u32>,
+    /// Clients that leave do so after this long
+    #[arg(long, value_name = "S", value_parser = super::parse_seconds)]
+    pub leave_after: Option<Duration>,
+    /// Every how manieth client leaves
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    pub leave_every: u32,
+    /// A call that takes longer has failed
+    #[arg(long, value_name = "S", default_value = "120", value_parser = super::parse_seconds)]
+    pub timeout: Duration,
+    /// Function to call; those without a well-known route go over HTTP as POST /
+    #[arg(long, default_value = "guest_get_info")]
+    pub function: String,
+    /// The guest it is about
+    #[arg(long, default_value = "HRX00001")]
+    pub userid: String,
+    /// Alternate between --function and guest_start, a read and a write
+    #[arg(long)]
+    pub mix: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+    /// Threads
+    #[arg(long, default_value_t = 1)]
+    pub threads: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        super::defaults()
+    }
+}
+
+/// The kind of load, once the options have been found to agree.
+#[derive(Clone, Copy, Debug)]
+enum Load {
+    Closed,
+    Open { rate: f64 },
+    Storm { clients: u32 },
+    Hold { connections: u32 },
+}
+
+impl Options {
+    fn load(&self) -> io::Result<Load> {
+        let wrong = |what: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        if self.connections == 0 || self.leave_every == 0 {
+            return wrong("--connections and --leave-every must be at least 1");
+        }
+        match (self.rate, self.storm, self.hold) {
+            (None, None, None) => Ok(Load::Closed),
+            (Some(rate), None, None) if rate > 0.0 && rate.is_finite() => Ok(Load::Open { rate }),
+            (Some(_), None, None) => wrong("--rate must be above 0"),
+            (None, Some(clients), None) => Ok(Load::Storm { clients }),
+            (None, None, Some(connections)) => Ok(Load::Hold { connections }),
+            _ => wrong("only one of --rate, --storm and --hold can be given"),
+        }
+    }
+}
+
+/// The command: runs the load and prints the report. The exit code is 1 if no call was
+/// answered well, so that a script notices a target that is not there.
+///
+/// # Errors
+/// As [`run`].
+pub fn main(options: Options) -> io::Result<ExitCode> {
+    let json = options.json;
+    let report = super::runtime(options.threads)?.block_on(run(options))?;
+    if json {
+        let json = serde_json::to_string(&report).expect("a report is numbers and words");
+        println!("{json}");
+    } else {
+        println!("{report}");
+    }
+    let worked = report.ok > 0 || report.held > 0;
+    Ok(if worked {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// Puts the load on the target. Ends by itself: no call starts after `seconds` (or, in an
+/// open loop that has fallen behind, `timeout` later), and none takes longer than `timeout`.
+///
+/// # Errors
+/// Options that contradict one another, and more connections than the process may open.
+/// What goes wrong with calls is in the report.
+pub async fn run(options: Options) -> io::Result<Report> {
+    let load = options.load()?;
+    let connections = match load {
+        Load::Closed | Load::Open { .. } => options.connections,
+        Load::Storm { clients } => clients,
+        Load::Hold { connections } => connections,
+    };
+    check_descriptors(connections)?;
+    if let Load::Hold { connections } = load {
+        return hold(options.target, connections, options.seconds).await;
+    }
+
+    let requests = Arc::new(Requests::new(&options));
+    let mut clients = Vec::new();
+    for _ in 0..connections {
+        let mut client = Client::new(options.target, Arc::clone(&requests));
+        // A storm connects as one; otherwise the first call on a connection is like any.
+        if options.protocol == Protocol::Http && !matches!(load, Load::Storm { .. }) {
+            client.connect().await.map_err(|cause| {
+                let what = format!("cannot connect to {}: {cause}", options.target);
+                io::Error::new(cause.kind(), what)
+            })?;
+        }
+        clients.push(client);
+    }
+
+    let run = Arc::new(Run::new(&options, load, clients.len()));
+    let mut workers = JoinSet::new();
+    for (index, client) in clients.into_iter().enumerate() {
+        workers.spawn(Arc::clone(&run).work(index as u64, client));
+    }
+    let pacer = StopPacer(Arc::clone(&run));
+    if let Load::Open { .. } = load {
+        let run = Arc::clone(&run);
+        tokio::task::spawn_blocking(move || run.pace());
+    }
+    while let Some(ended) = workers.join_next().await {
+        ended.expect("a worker does not panic and is not aborted");
+    }
+    drop(pacer);
+    Ok(run.tally.report(run.unsent()))
+}
+
+/// One run of a load: which call is next, and when it is meant to start.
+struct Run {
+    load: Load,
+    start: Instant,
+    seconds: Duration,
+    timeout: Duration,
+    leave: Option<(Duration, u64)>,
+    /// Calls in all, if that is a bound.
+    calls: u64,
+    next: AtomicU64,
+    workers: usize,
+    /// Calls of the open loop whose moment has come.
+    due: Semaphore,
+    stopped: AtomicBool,
+    tally: Tally,
+}
+
+/// Ends the pacing thread however the run ends.
+struct StopPacer(Arc<Run>);
+
+impl Drop for StopPacer {
+    fn drop(&mut self) {
+        self.0.stopped.store(true, Relaxed);
+    }
+}
+
+impl Run {
+    fn new(options: &Options, load: Load, workers: usize) -> Self {
+        let calls = match load {
+            Load::Open { rate } => {
+                let schedule = (rate * options.seconds.as_secs_f64()).ceil();
+                // At most a thousand million, so the cast is exact.
+                let schedule = schedule.clamp(1.0, SCHEDULE_MAX) as u64;
+                options.calls.unwrap_or(u64::MAX).min(schedule)
+            }
+            Load::Storm { clients } => u64::from(clients),
+            Load::Closed | Load::Hold { .. } => options.calls.unwrap_or(u64::MAX),
+        };
+        let start = Instant::now();
+        Self {
+            load,
+            start,
+            seconds: options.seconds,
+            timeout: options.timeout,
+            leave: options
+                .leave_after
+                .map(|after| (after, u64::from(options.leave_every))),
+            calls,
+            next: AtomicU64::new(0),
+            workers,
+            due: Semaphore::new(0),
+            stopped: AtomicBool::new(false),
+            tally: Tally::new(start, matches!(load, Load::Storm { .. })),
+        }
+    }
+
+    async fn work(self: Arc<Self>, index: u64, mut client: Client) {
+        if let Load::Storm { .. } = self.load {
+            return self.call(&mut client, index, self.start).await;
+        }
+        while let Some((call, intended)) = self.next_call().await {
+            self.call(&mut client, call, intended).await;
+        }
+    }
+
+    async fn call(&self, client: &mut Client, call: u64, intended: Instant) {
+        let leaves = self
+            .leave
+            .filter(|&(_, every)| call % every == every - 1)
+            .map(|(after, _)| after.min(self.timeout));
+        self.tally.started(intended);
+        let patience = leaves.unwrap_or(self.timeout);
+        match tokio::time::timeout(patience, client.call(call)).await {
+            Ok(outcome) => self.tally.ended(call, intended, outcome),
+            Err(_) if leaves.is_some() => self.tally.left(),
+            Err(_) => self.tally.ended(call, intended, Err(Failure::Timeout)),
+        }
+    }
+
+    /// The next call of a loop, when its moment has come.
+    async fn next_call(&self) -> Option<(u64, Instant)> {
+        let Load::Open { rate } = self.load else {
+            let now = Instant::now();
+            if now.duration_since(self.start) >= self.seconds {
+                return None;
+            }
+            let call = self.next.fetch_add(1, Relaxed);
+            return (call < self.calls).then_some((call, now));
+        };
+        self.due.acquire().await.ok()?.forget();
+        let call = self.next.fetch_add(1, Relaxed);
+        if self.start.elapsed() >= self.seconds + self.timeout {
+            return None;
+        }
+        (call < self.calls).then(|| (call, self.intended(rate, call)))
+    }
+
+    fn intended(&self, rate: f64, call: u64) -> Instant {
+        // Below 2^53, so the cast is exact.
+        self.start + Duration::from_secs_f64(call as f64 / rate)
+    }
+
+    /// Releases each call of the open loop at its moment. Runs on a thread of its own.
+    fn pace(&self) {
+        let Load::Open { rate } = self.load else {
+            return;
+        };
+        let mut released = 0;
+        while released < self.calls && !self.stopped.load(Relaxed) {
+            let now = Instant::now();
+            let mut fresh = 0;
+            while released < self.calls && self.intended(rate, released) <= now {
+                released += 1;
+                fresh += 1;
+            }
+            self.due.add_permits(fresh);
+            if released < self.calls {
+                // In pieces, so that a run that is given up ends its thread soon.
+                let until = self.intended(rate, released).saturating_duration_since(now);
+                std::thread::sleep(until.min(Duration::from_millis(100)));
+            }
+        }
+        // Whoever comes back for more finds that there is none.
+        self.due.add_permits(self.workers);
+    }
+
+    /// Calls of the open loop that never started.
+    fn unsent(&self) -> u64 {
+        match self.load {
+            Load::Open { .. } => self.calls - self.tally.begun().min(self.calls),
+            _ => 0,
+        }
+    }
+}
+
+/// Opens connections that send nothing and keeps them.
+async fn hold(target: SocketAddr, connections: u32, seconds: Duration) -> io::Result<Report> {
+    let start = Instant::now();
+    let mut held = Vec::new();
+    for _ in 0..connections {
+        held.push(TcpStream::connect(target).await?);
+    }
+    let opened = start.elapsed();
+    tokio::time::sleep(seconds).await;
+    let mut byte = [0];
+    let still_open = held
+        .iter()
+        .filter(|stream| {
+            matches!(stream.try_read(&mut byte), Err(cause) if cause.kind() == io::ErrorKind::WouldBlock)
+        })
+        .count();
+    Ok(Report::held(
+        held.len(),
+        still_open,
+        opened,
+        start.elapsed(),
+    ))
+}
+
+/// Says before it starts that a run would need more descriptors than the process may have.
+fn check_descriptors(connections: u32) -> io::Result<()> {
+    // Elsewhere than on Linux, the connects will tell.
+    let Ok(limits) = fs::read_to_string("/proc/self/limits") else {
+        return Ok(());
+    };
+    let allowed: Option<u64> = limits
+        .lines()
+        .find_map(|line| line.strip_prefix("Max open files"))
+        .and_then(|columns| columns.split_whitespace().next()?.parse().ok());
+    let needed = u64::from(connections) + OTHER_DESCRIPTORS;
+    match allowed {
+        Some(allowed) if needed > allowed => Err(io::Error::other(format!(
+            "{connections} connections need {needed} open files, and this process may have \
+             {allowed}: raise it with `ulimit -n {needed}`"
+        ))),
+        _ => Ok(()),
+    }
+}

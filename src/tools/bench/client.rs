@@ -1,0 +1,315 @@
+//! One client: sends a call, reads the answer to its end and says what it is worth.
+//!
+//! On the socket protocol it behaves as zVMCloudConnector does: a connection for each call,
+//! one write, and reads until EOF, which is the only end mark. What came before a reset is
+//! thrown away.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use serde_json::value::RawValue;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::{Options, Protocol};
+use crate::tools::framing::{Body, HEAD_MAX, Head};
+
+/// Largest answer that is read.   bytes
+const ANSWER_MAX: usize = 64 * 1024 * 1024;
+/// `modID` of answers that Tidegate makes itself.
+const TIDEGATE: &str = "130";
+
+/// An answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::tools) enum Answer {
+    /// `overallRC` is 0.
+    Ok,
+    /// From the proxy itself.
+    Refused,
+}
+
+/// Why a call brought no good answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Failure {
+    /// No connection.
+    Connect,
+    /// The connection broke.
+    Reset,
+    /// Closed without a byte.
+    Empty,
+    /// No whole JSON object, or no whole HTTP response.
+    Cut,
+    /// A whole answer whose `overallRC` is not 0.
+    Error,
+    /// Took longer than `--timeout`.
+    Timeout,
+}
+
+/// The bytes that are sent, made once.
+#[derive(Debug)]
+pub(in crate::tools) struct Requests {
+    protocol: Protocol,
+    /// Call `n` sends the one at `n` modulo their number.
+    turns: Vec<Vec<u8>>,
+}
+
+impl Requests {
+    pub(in crate::tools) fn new(options: &Options) -> Self {
+        let mut functions = vec![options.function.as_str()];
+        if options.mix {
+            functions.push("guest_start");
+        }
+        let turns = functions
+            .iter()
+            .map(|function| match options.protocol {
+                Protocol::Socket => array(function, &options.userid),
+                Protocol::Http => http_request(function, &options.userid, options.target),
+            })
+            .collect();
+        Self {
+            protocol: options.protocol,
+            turns,
+        }
+    }
+
+    fn turn(&self, call: u64) -> &[u8] {
+        &self.turns[(call % self.turns.len() as u64) as usize]
+    }
+}
+
+/// `[function, args, kwargs]`; functions about the host or all guests take no userid.
+fn array(function: &str, userid: &str) -> Vec<u8> {
+    let about_a_guest = function.starts_with("guest_") && function != "guest_list";
+    let function = json!(function);
+    let args = if about_a_guest {
+        json!([userid])
+    } else {
+        json!([])
+    };
+    // Python's separators.
+    format!("[{function}, {args}, {{}}]").into_bytes()
+}
+
+fn http_request(function: &str, userid: &str, target: SocketAddr) -> Vec<u8> {
+    let (method, path, body) = match function {
+        "guest_get_info" => ("GET", format!("/guests/{userid}/info"), vec![]),
+        "guest_get_power_state" => ("GET", format!("/guests/{userid}/power_state"), vec![]),
+        "guest_list" => ("GET", "/guests".to_owned(), vec![]),
+        "host_get_info" => ("GET", "/host".to_owned(), vec![]),
+        "guest_start" | "guest_stop" | "guest_reboot" => (
+            "POST",
+            format!("/guests/{userid}/action"),
+            json!({ "action": &function["guest_".len()..] })
+                .to_string()
+                .into_bytes(),
+        ),
+        _ => ("POST", "/".to_owned(), array(function, userid)),
+    };
+    let mut request = format!(
+        "{method} {path} HTTP/1.1\r\nHost: {target}\r\nUser-Agent: tidegate-bench\r\n\
+         Accept: */*\r\nContent-Type: application/json\r\n"
+    );
+    if method == "POST" {
+        request.push_str(&format!("Content-Length: {}\r\n", body.len()));
+    }
+    request.push_str("\r\n");
+    let mut request = request.into_bytes();
+    request.extend_from_slice(&body);
+    request
+}
+
+/// A client with at most one connection.
+#[derive(Debug)]
+pub(in crate::tools) struct Client {
+    target: SocketAddr,
+    requests: Arc<Requests>,
+    /// The connection that is kept, on HTTP.
+    kept: Option<TcpStream>,
+    bytes: Vec<u8>,
+    payload: Vec<u8>,
+}
+
+impl Client {
+    pub(in crate::tools) fn new(target: SocketAddr, requests: Arc<Requests>) -> Self {
+        Self {
+            target,
+            requests,
+            kept: None,
+            bytes: Vec::new(),
+            payload: Vec::new(),
+        }
+    }
+
+    /// Opens the connection that HTTP calls go over.
+    pub(in crate::tools) async fn connect(&mut self) -> io::Result<()> {
+        let stream = TcpStream::connect(self.target).await?;
+        stream.set_nodelay(true)?;
+        self.kept = Some(stream);
+        Ok(())
+    }
+
+    /// One call. Dropped before its end, it takes its connection with it.
+    pub(in crate::tools) async fn call(&mut self, call: u64) -> Result<Answer, Failure> {
+        self.bytes.clear();
+        match self.requests.protocol {
+            Protocol::Socket => self.call_socket(call).await,
+            Protocol::Http => self.call_http(call).await,
+        }
+    }
+
+    async fn call_socket(&mut self, call: u64) -> Result<Answer, Failure> {
+        let mut stream = TcpStream::connect(self.target)
+            .await
+            .map_err(|_| Failure::Connect)?;
+        stream
+            .write_all(self.requests.turn(call))
+            .await
+            .map_err(|_| Failure::Reset)?;
+        while self.read(&mut stream).await? > 0 {}
+        judge(&self.bytes)
+    }
+
+    async fn call_http(&mut self, call: u64) -> Result<Answer, Failure> {
+        if let Some(stream) = &self.kept {
+            // Closed while idle; costs no system call unless something has come.
+            let mut byte = [0];
+            if !matches!(stream.try_read(&mut byte), Err(cause) if cause.kind() == io::ErrorKind::WouldBlock)
+            {
+                self.kept = None;
+            }
+        }
+        if self.kept.is_none() {
+            self.connect().await.map_err(|_| Failure::Connect)?;
+        }
+        let mut stream = self.kept.take().expect("connected above");
+        stream
+            .write_all(self.requests.turn(call))
+            .await
+            .map_err(|_| Failure::Reset)?;
+
+        let (mut body, mut close) = loop {
+            if self.read(&mut stream).await? == 0 {
+                return Err(if self.bytes.is_empty() {
+                    Failure::Empty
+                } else {
+                    Failure::Cut
+                });
+            }
+            match Head::find(&self.bytes) {
+                Some(head) if head.line.starts_with(b"HTTP/1.1 1") => {
+                    let len = head.len;
+                    self.bytes.drain(..len);
+                }
+                Some(head) => {
+                    let body = head.body.unwrap_or(Body::UntilClose);
+                    let (len, close) = (head.len, head.close);
+                    self.bytes.drain(..len);
+                    break (body, close);
+                }
+                None if self.bytes.len() > HEAD_MAX => return Err(Failure::Cut),
+                None => {}
+            }
+        };
+        self.payload.clear();
+        loop {
+            let payload = &mut self.payload;
+            let consumed = body
+                .consume(&self.bytes, |bytes| payload.extend_from_slice(bytes))
+                .ok_or(Failure::Cut)?;
+            self.bytes.drain(..consumed);
+            if body.is_done() {
+                break;
+            }
+            if payload.len() > ANSWER_MAX {
+                return Err(Failure::Cut);
+            }
+            if self.read(&mut stream).await? == 0 {
+                if body != Body::UntilClose {
+                    return Err(Failure::Cut);
+                }
+                close = true;
+                break;
+            }
+        }
+        // Bytes that nobody asked for: whatever they are, they are no answer to the next.
+        if !close && self.bytes.is_empty() {
+            self.kept = Some(stream);
+        }
+        judge(&self.payload)
+    }
+
+    async fn read(&mut self, stream: &mut TcpStream) -> Result<usize, Failure> {
+        if self.bytes.len() > ANSWER_MAX {
+            return Err(Failure::Cut);
+        }
+        self.bytes.reserve(4096);
+        stream
+            .read_buf(&mut self.bytes)
+            .await
+            .map_err(|_| Failure::Reset)
+    }
+}
+
+/// What an answer is worth, told by its JSON alone.
+fn judge(json: &[u8]) -> Result<Answer, Failure> {
+    #[derive(Deserialize)]
+    struct Reply<'a> {
+        #[serde(rename = "overallRC")]
+        overall_rc: i64,
+        // A number from most modules, a word from some, null on success.
+        #[serde(rename = "modID", borrow, default)]
+        mod_id: Option<&'a RawValue>,
+    }
+    if json.is_empty() {
+        return Err(Failure::Empty);
+    }
+    let reply: Reply = serde_json::from_slice(json).map_err(|_| Failure::Cut)?;
+    match (reply.overall_rc, reply.mod_id.map(RawValue::get)) {
+        (_, Some(TIDEGATE)) => Ok(Answer::Refused),
+        (0, _) => Ok(Answer::Ok),
+        _ => Err(Failure::Error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_worth_what_its_json_says() {
+        let check = |json: &str, expected| assert_eq!(judge(json.as_bytes()), expected, "{json}");
+        check(
+            r#"{"overallRC": 0, "modID": null, "output": [1]}"#,
+            Ok(Answer::Ok),
+        );
+        check(
+            r#"{"overallRC": 503, "modID": 130, "rs": 1}"#,
+            Ok(Answer::Refused),
+        );
+        check(
+            r#"{"overallRC": 501, "modID": "guest"}"#,
+            Err(Failure::Error),
+        );
+        check(r#"{"overallRC": 404, "modID": 10}"#, Err(Failure::Error));
+        check(
+            r#"{"overallRC": 0, "modID": null, "outp"#,
+            Err(Failure::Cut),
+        );
+        check("<html>502</html>", Err(Failure::Cut));
+        check("", Err(Failure::Empty));
+    }
+
+    #[test]
+    fn a_call_reads_as_the_real_client_writes_it() {
+        let check = |function, expected: &str| {
+            assert_eq!(array(function, "HRX00001"), expected.as_bytes());
+        };
+        check("guest_get_info", r#"["guest_get_info", ["HRX00001"], {}]"#);
+        check("guest_list", r#"["guest_list", [], {}]"#);
+        check("host_get_info", r#"["host_get_info", [], {}]"#);
+    }
+}

@@ -1,0 +1,540 @@
+//! What a newcomer sees first: a storm breaks a backend, and then it doesn't.
+//!
+//! Three times the same calls come at once, each time at a fresh backend that falls over
+//! when too much comes: straight, and through the sidecar with either way to postpone.
+//! What is printed was counted by the backend and by the clients, not by the sidecar.
+
+mod progress;
+mod sidecar;
+
+use std::fmt;
+use std::io::{self, IsTerminal};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use tokio::task::JoinSet;
+
+use self::progress::Now;
+use super::backend::{self, Backend, Report, Running};
+use super::bench;
+use super::bench::client::{Answer, Client, Requests};
+
+pub use self::progress::Progress;
+
+/// A client that waits longer gives up.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// What to show.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// End after the storms; exit code 0 if all promises were kept
+    #[arg(long)]
+    pub once: bool,
+    /// Calls at once
+    #[arg(long, value_name = "N", default_value_t = 300)]
+    pub calls: u32,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        super::defaults()
+    }
+}
+
+/// What the backend bears, and what the sidecar is told to let through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Calls in flight at once: the limit.
+    pub in_flight: u32,
+    /// The backend falls over when more than this are in flight.
+    pub in_flight_breaks: u32,
+    /// Calls that leave in any window: the limit.
+    pub per_window: u32,
+    /// The backend falls over when more than this start within a window. Calls that have
+    /// left may start late there, but only as many as are in flight.
+    pub per_window_breaks: u32,
+    /// Length of the window.
+    pub window: Duration,
+    /// How long the backend takes for one call.
+    pub delay: Duration,
+}
+
+/// The figures of the z/VM design: 30 calls a second, 10 at once.
+pub const LIMITS: Limits = Limits {
+    in_flight: 10,
+    in_flight_breaks: 12,
+    per_window: 30,
+    per_window_breaks: 40,
+    window: Duration::from_secs(1),
+    delay: Duration::from_millis(50),
+};
+
+impl Limits {
+    /// The least time in which so many calls that come at once can be answered: the last
+    /// window has to open and its calls to be served, and the calls in flight come in
+    /// rounds.
+    #[must_use]
+    pub fn best(&self, calls: u32) -> Duration {
+        let windows = calls.div_ceil(self.per_window);
+        let by_window = self.window * windows.saturating_sub(1) + self.delay;
+        let by_in_flight = self.delay * calls.div_ceil(self.in_flight);
+        if calls == 0 {
+            Duration::ZERO
+        } else {
+            by_window.max(by_in_flight)
+        }
+    }
+}
+
+/// How the sidecar is to postpone calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Postpone {
+    /// Each keeps its place.
+    InTurn,
+    /// Each is set aside for a random time.
+    Jitter,
+}
+
+/// The sidecar that the demonstration asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wish {
+    /// The socket backend behind it.
+    pub backend: SocketAddr,
+    /// What it lets through.
+    pub limits: Limits,
+    /// What it does with the rest.
+    pub postpone: Postpone,
+}
+
+/// A sidecar that runs.
+pub struct Proxy {
+    /// Where it listens for the socket protocol.
+    pub addr: SocketAddr,
+    /// Ends it when awaited.
+    pub stop: Pin<Box<dyn Future<Output = ()>>>,
+}
+
+impl fmt::Debug for Proxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Proxy")
+            .field("addr", &self.addr)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The command: the storms through the sidecar itself.
+///
+/// # Errors
+/// An address that cannot be listened on.
+pub fn main(options: Options) -> io::Result<ExitCode> {
+    super::runtime(1)?.block_on(show(options, sidecar::start))
+}
+
+/// The command. The sidecar comes from the caller, so that this module needs to know only
+/// where it listens.
+///
+/// # Errors
+/// No free port, or a sidecar that does not start.
+pub async fn show<F>(options: Options, start_proxy: F) -> io::Result<ExitCode>
+where
+    F: AsyncFn(Wish) -> io::Result<Proxy>,
+{
+    let mut progress = Progress::to_stderr();
+    let outcome = run(options.calls, &LIMITS, &mut progress, &start_proxy).await?;
+    let colours = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    println!("{}", outcome.table(colours));
+    // Nobody is there to end it where there is no terminal.
+    if !options.once && io::stdin().is_terminal() {
+        stay(&start_proxy).await?;
+    }
+    Ok(if outcome.kept() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// Leaves a sidecar and its backend up to be played with, until ctrl-c.
+async fn stay<F>(start_proxy: &F) -> io::Result<()>
+where
+    F: AsyncFn(Wish) -> io::Result<Proxy>,
+{
+    let backend = fragile(&LIMITS).await?;
+    let proxy = start_proxy(Wish {
+        backend: backend.socket_addr(),
+        limits: LIMITS,
+        postpone: Postpone::InTurn,
+    })
+    .await?;
+    let addr = proxy.addr;
+    println!("The sidecar stays up on {addr}, until ctrl-c. Try:");
+    println!("  tidegate bench --target {addr} --storm 100");
+    println!(
+        "  tidegate bench --target {} --storm 100   # past it",
+        backend.socket_addr()
+    );
+    tokio::signal::ctrl_c().await?;
+    proxy.stop.await;
+    println!("\nWhat its backend saw:\n{}", backend.stop().await);
+    Ok(())
+}
+
+/// Runs the storms, one after the other, each at a fresh backend.
+///
+/// # Errors
+/// No free port, or a sidecar that does not start.
+pub async fn run<F>(
+    calls: u32,
+    limits: &Limits,
+    progress: &mut Progress,
+    start_proxy: &F,
+) -> io::Result<Outcome>
+where
+    F: AsyncFn(Wish) -> io::Result<Proxy>,
+{
+    let mut storms = Vec::new();
+    for way in [
+        Way::Straight,
+        Way::Through(Postpone::InTurn),
+        Way::Through(Postpone::Jitter),
+    ] {
+        let backend = fragile(limits).await?;
+        let storm = match way {
+            Way::Straight => storm(way, calls, backend.socket_addr(), &backend, progress).await,
+            Way::Through(postpone) => {
+                let proxy = start_proxy(Wish {
+                    backend: backend.socket_addr(),
+                    limits: *limits,
+                    postpone,
+                })
+                .await?;
+                let storm = storm(way, calls, proxy.addr, &backend, progress).await;
+                proxy.stop.await;
+                storm
+            }
+        };
+        backend.stop().await;
+        storms.push(storm);
+    }
+    Ok(Outcome {
+        calls,
+        limits: *limits,
+        storms,
+    })
+}
+
+async fn fragile(limits: &Limits) -> io::Result<Running> {
+    Backend::start(backend::Options {
+        delay: limits.delay,
+        break_in_flight: limits.in_flight_breaks,
+        break_per_second: limits.per_window_breaks,
+        ..backend::Options::on_free_ports()
+    })
+    .await
+}
+
+/// All calls at once, as the real client makes them.
+async fn storm(
+    way: Way,
+    calls: u32,
+    target: SocketAddr,
+    backend: &Running,
+    progress: &mut Progress,
+) -> Storm {
+    let requests = Arc::new(Requests::new(&bench::Options {
+        target,
+        ..bench::Options::default()
+    }));
+    let begun = Instant::now();
+    let mut clients = JoinSet::new();
+    for call in 0..calls {
+        let mut client = Client::new(target, Arc::clone(&requests));
+        clients.spawn(async move {
+            let answer = tokio::time::timeout(PATIENCE, client.call(u64::from(call))).await;
+            matches!(answer, Ok(Ok(Answer::Ok)))
+        });
+    }
+    let (mut answered, mut failed) = (0, 0);
+    let mut redraw = tokio::time::interval(progress.period());
+    progress.begin(&way.to_string());
+    loop {
+        tokio::select! {
+            ended = clients.join_next() => match ended {
+                Some(Ok(true)) => answered += 1,
+                // A client that panicked has not been answered either.
+                Some(_) => failed += 1,
+                None => break,
+            },
+            _ = redraw.tick() => progress.show(&Now {
+                calls,
+                answered,
+                failed,
+                in_flight: backend.report().in_flight,
+                passed: begun.elapsed(),
+            }),
+        }
+    }
+    let took = begun.elapsed();
+    progress.end(&Now {
+        calls,
+        answered,
+        failed,
+        in_flight: 0,
+        passed: took,
+    });
+    Storm {
+        way,
+        answered,
+        failed,
+        took,
+        backend: backend.report(),
+    }
+}
+
+/// Which way a storm took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Past the sidecar.
+    Straight,
+    /// Through it.
+    Through(Postpone),
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Straight => "straight at the backend",
+            Self::Through(Postpone::InTurn) => "through Tidegate, in_turn",
+            Self::Through(Postpone::Jitter) => "through Tidegate, jitter",
+        })
+    }
+}
+
+/// What became of one storm.
+#[derive(Clone, Debug)]
+pub struct Storm {
+    /// The way it took.
+    pub way: Way,
+    /// Calls answered well.
+    pub answered: u32,
+    /// Calls that were not.
+    pub failed: u32,
+    /// Until the last client had its answer.
+    pub took: Duration,
+    /// What the backend saw.
+    pub backend: Report,
+}
+
+/// What became of all storms.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    calls: u32,
+    limits: Limits,
+    /// One after the other.
+    pub storms: Vec<Storm>,
+}
+
+impl Outcome {
+    /// Whether every promise was kept in every storm that went through the sidecar.
+    #[must_use]
+    pub fn kept(&self) -> bool {
+        self.promises().iter().all(|(_, kept)| *kept)
+    }
+
+    /// Each promise, and whether it was kept in every storm through the sidecar.
+    #[must_use]
+    pub fn promises(&self) -> Vec<(String, bool)> {
+        let Limits {
+            in_flight,
+            per_window,
+            ..
+        } = self.limits;
+        let in_all = |holds: &dyn Fn(&Storm) -> bool| {
+            self.storms
+                .iter()
+                .filter(|storm| matches!(storm.way, Way::Through(_)))
+                .all(holds)
+        };
+        vec![
+            (
+                format!("all {} calls answered, none failed", self.calls),
+                in_all(&|storm| storm.answered == self.calls && storm.failed == 0),
+            ),
+            (
+                "the backend never fell over".to_owned(),
+                in_all(&|storm| storm.backend.falls == 0),
+            ),
+            (
+                format!("never more than {in_flight} in flight"),
+                in_all(&|storm| storm.backend.peak_in_flight <= in_flight),
+            ),
+            (
+                format!(
+                    "never more than {per_window} leave in any second, so at most {} start at \
+                     the backend",
+                    per_window + in_flight
+                ),
+                in_all(&|storm| storm.backend.densest_second <= per_window + in_flight),
+            ),
+        ]
+    }
+
+    /// The table and the verdicts.
+    #[must_use]
+    pub fn table(&self, colours: bool) -> String {
+        let paint = |text: String, colour: u8| {
+            if colours {
+                format!("\x1b[{colour}m{text}\x1b[0m")
+            } else {
+                text
+            }
+        };
+        let (green, red) = (32, 31);
+        let good_if = |good| if good { green } else { red };
+        let limits = &self.limits;
+        let mut lines = vec![format!(
+            "\n{:<27}{:>9}{:>8}{:>16}{:>17}{:>10}",
+            format!("{} calls at once", self.calls),
+            "answered",
+            "failed",
+            "most in flight",
+            "densest second",
+            "took"
+        )];
+        for storm in &self.storms {
+            let seen = &storm.backend;
+            let fell = if seen.falls > 0 {
+                paint("  the backend fell over".to_owned(), red)
+            } else {
+                String::new()
+            };
+            lines.push(format!(
+                "{:<27}{}{}{}{}{:>8.2} s{fell}",
+                storm.way,
+                paint(
+                    format!("{:>9}", storm.answered),
+                    good_if(storm.answered == self.calls)
+                ),
+                paint(format!("{:>8}", storm.failed), good_if(storm.failed == 0)),
+                paint(
+                    format!("{:>16}", seen.peak_in_flight),
+                    good_if(seen.peak_in_flight <= limits.in_flight)
+                ),
+                paint(
+                    format!("{:>17}", seen.densest_second),
+                    good_if(seen.densest_second <= limits.per_window + limits.in_flight)
+                ),
+                storm.took.as_secs_f64(),
+            ));
+        }
+        lines.push(format!(
+            "{:<27}{:>9}{:>8}{:>16}{:>17}{:>8.2} s",
+            "what the limits allow",
+            "",
+            "",
+            limits.in_flight,
+            limits.per_window,
+            limits.best(self.calls).as_secs_f64()
+        ));
+        lines.push(format!(
+            "{:<27}{:>9}{:>8}{:>16}{:>17}\n",
+            "the backend falls above", "", "", limits.in_flight_breaks, limits.per_window_breaks
+        ));
+        for (promise, kept) in self.promises() {
+            let verdict = if kept { "kept  " } else { "BROKEN" };
+            lines.push(format!(
+                "{}  {promise}",
+                paint(verdict.to_owned(), good_if(kept))
+            ));
+        }
+        lines.join("\n")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_best_time_is_the_tighter_of_window_and_flight() {
+        let check = |calls, per_window, in_flight, delay_ms, expected_ms| {
+            let limits = Limits {
+                per_window,
+                in_flight,
+                delay: Duration::from_millis(delay_ms),
+                ..LIMITS
+            };
+            assert_eq!(
+                limits.best(calls),
+                Duration::from_millis(expected_ms),
+                "{calls} calls"
+            );
+        };
+        check(300, 30, 10, 50, 9050);
+        check(150, 30, 10, 50, 4050);
+        check(1000, 10_000, 10, 100, 10_000);
+        check(30, 30, 10, 50, 150);
+        check(31, 30, 10, 50, 1050);
+        check(0, 30, 10, 50, 0);
+    }
+
+    #[test]
+    fn one_broken_promise_in_either_way_breaks_the_whole() {
+        let storm = |way, backend| Storm {
+            way,
+            answered: 300,
+            failed: 0,
+            took: Duration::from_secs(9),
+            backend,
+        };
+        let good = Report {
+            peak_in_flight: 10,
+            densest_second: 40,
+            ..Report::default()
+        };
+        let outcome = |jitter: Report| Outcome {
+            calls: 300,
+            limits: LIMITS,
+            storms: vec![
+                storm(
+                    Way::Straight,
+                    Report {
+                        falls: 1,
+                        peak_in_flight: 300,
+                        ..Report::default()
+                    },
+                ),
+                storm(Way::Through(Postpone::InTurn), good.clone()),
+                storm(Way::Through(Postpone::Jitter), jitter),
+            ],
+        };
+        assert!(
+            outcome(good.clone()).kept(),
+            "the storm past the sidecar promises nothing"
+        );
+        for bad in [
+            Report {
+                falls: 1,
+                ..good.clone()
+            },
+            Report {
+                peak_in_flight: 11,
+                ..good.clone()
+            },
+            Report {
+                densest_second: 41,
+                ..good.clone()
+            },
+        ] {
+            let outcome = outcome(bad);
+            assert!(!outcome.kept());
+            assert!(outcome.table(false).contains("BROKEN"));
+            assert!(!outcome.table(false).contains('\x1b'));
+            assert!(outcome.table(true).contains('\x1b'));
+        }
+    }
+}

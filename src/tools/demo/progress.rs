@@ -1,0 +1,125 @@
+//! How far a storm has come, on stderr: one line that is redrawn on a terminal, a line a
+//! second elsewhere.
+
+use std::fmt;
+use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
+
+/// Width of the bar.   characters
+const BAR: usize = 30;
+
+/// One moment of a storm.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Now {
+    pub(super) calls: u32,
+    pub(super) answered: u32,
+    pub(super) failed: u32,
+    /// At the backend.
+    pub(super) in_flight: u32,
+    /// Since the storm began.
+    pub(super) passed: Duration,
+}
+
+impl fmt::Display for Now {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ended = self.answered + self.failed;
+        // Counted at different moments and in different places, so it can come out below 0.
+        let waiting = self.calls.saturating_sub(ended + self.in_flight);
+        let filled = BAR * ended as usize / self.calls.max(1) as usize;
+        write!(
+            f,
+            "[{:#<filled$}{:.<rest$}] {} answered, {waiting} waiting, {} at the backend, {} failed, {:.1} s",
+            "",
+            "",
+            self.answered,
+            self.in_flight,
+            self.failed,
+            self.passed.as_secs_f64(),
+            rest = BAR - filled,
+        )
+    }
+}
+
+/// Shows how far a storm has come.
+pub struct Progress {
+    out: Box<dyn Write>,
+    redraws: bool,
+}
+
+impl fmt::Debug for Progress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Progress")
+            .field("redraws", &self.redraws)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Progress {
+    /// On stderr, redrawn if that is a terminal.
+    #[must_use]
+    pub fn to_stderr() -> Self {
+        Self {
+            redraws: io::stderr().is_terminal(),
+            out: Box::new(io::stderr()),
+        }
+    }
+
+    /// Nowhere.
+    #[must_use]
+    pub fn hidden() -> Self {
+        Self {
+            redraws: false,
+            out: Box::new(io::sink()),
+        }
+    }
+
+    /// How often it wants to be shown.
+    pub(super) fn period(&self) -> Duration {
+        Duration::from_millis(if self.redraws { 100 } else { 1000 })
+    }
+
+    pub(super) fn begin(&mut self, what: &str) {
+        self.write(format_args!("{what}\n"));
+    }
+
+    pub(super) fn show(&mut self, now: &Now) {
+        if self.redraws {
+            self.write(format_args!("\r  {now}\x1b[K"));
+        } else {
+            self.write(format_args!("  {now}\n"));
+        }
+    }
+
+    pub(super) fn end(&mut self, now: &Now) {
+        self.show(now);
+        if self.redraws {
+            self.write(format_args!("\n"));
+        }
+    }
+
+    fn write(&mut self, text: fmt::Arguments<'_>) {
+        // Whoever closed stderr does not want to see it.
+        let _ = self.out.write_fmt(text).and_then(|()| self.out.flush());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moment_reads_as_one_line() {
+        let now = Now {
+            calls: 300,
+            answered: 150,
+            failed: 0,
+            in_flight: 10,
+            passed: Duration::from_millis(4400),
+        };
+        assert_eq!(
+            now.to_string(),
+            "[###############...............] 150 answered, 140 waiting, 10 at the backend, \
+             0 failed, 4.4 s"
+        );
+    }
+}

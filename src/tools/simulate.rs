@@ -1,0 +1,173 @@
+//! `tidegate simulate`: runs scenario files through the scheduler in virtual time.
+//!
+//! A scenario says which limits there are, who arrives when and what is expected. It is
+//! decided by the same code that decides for the sidecar; only the backend and the clock are
+//! made up. Nothing waits for real, and the same seed gives the same run everywhere. The
+//! format of the files is in docs/simulate.md.
+
+mod backend;
+mod expect;
+mod figures;
+mod random;
+mod reader;
+mod report;
+mod scenario;
+mod setup;
+mod world;
+
+use std::fs::File;
+use std::io::{self, IsTerminal as _, Read as _, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+pub use expect::Checked;
+pub use figures::Figures;
+pub use reader::{Problem, Problems};
+pub use report::{Held, Part, Report, Style, ToldNo};
+
+/// Largest scenario file that is read.   bytes
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// The arguments of `tidegate simulate`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Arguments {
+    /// Scenario files, run one after another
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// Print one JSON array, with an object for each file
+    #[arg(long)]
+    pub json: bool,
+    /// Run with this seed instead of the files' own
+    #[arg(long, value_name = "NUMBER")]
+    pub seed: Option<u64>,
+}
+
+/// Runs every file. Exit code 0 if all that is expected holds, 1 if something is broken, 2 if
+/// a file can't be read or is wrong.
+#[must_use]
+pub fn run(arguments: &Arguments) -> ExitCode {
+    let style = if io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none() {
+        Style::Coloured
+    } else {
+        Style::Plain
+    };
+    match write_reports(arguments, style, &mut io::stdout(), &mut io::stderr()) {
+        Ok(verdict) => verdict.into(),
+        // Whoever closed the pipe has read enough, and was told nothing of the rest.
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+/// What came of all files together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Everything came as expected.
+    Holds,
+    /// Something did not.
+    Broken,
+    /// A file could not be read or has mistakes.
+    Unusable,
+}
+
+impl From<Verdict> for ExitCode {
+    fn from(verdict: Verdict) -> Self {
+        match verdict {
+            Verdict::Holds => Self::SUCCESS,
+            Verdict::Broken => Self::FAILURE,
+            Verdict::Unusable => Self::from(2),
+        }
+    }
+}
+
+/// Runs every file, and writes what came of them to `out` and what is wrong with them to
+/// `complaints`.
+///
+/// # Errors
+///
+/// What can't be written.
+pub fn write_reports(
+    arguments: &Arguments,
+    style: Style,
+    out: &mut impl Write,
+    complaints: &mut impl Write,
+) -> io::Result<Verdict> {
+    let mut reports = Vec::new();
+    let mut verdict = Verdict::Holds;
+    for file in &arguments.files {
+        let report = match simulate_file(file, arguments.seed) {
+            Ok(report) => report,
+            Err(error) => {
+                verdict = Verdict::Unusable;
+                writeln!(complaints, "{error}")?;
+                continue;
+            }
+        };
+        if verdict == Verdict::Holds && !report.holds() {
+            verdict = Verdict::Broken;
+        }
+        if arguments.json {
+            reports.push(report);
+        } else {
+            writeln!(out, "{}", report.render(style))?;
+        }
+    }
+    if arguments.json {
+        serde_json::to_writer_pretty(&mut *out, &reports)?;
+        writeln!(out)?;
+    }
+    Ok(verdict)
+}
+
+/// Why a scenario could not be run.
+#[derive(Debug, thiserror::Error)]
+pub enum SimulateError {
+    /// The file can't be read.
+    #[error("cannot read {path}: {cause}")]
+    Unreadable {
+        /// Its path.
+        path: PathBuf,
+        /// Why.
+        cause: io::Error,
+    },
+    /// It was read, and has mistakes.
+    #[error(transparent)]
+    Wrong(#[from] Problems),
+}
+
+/// Runs the scenario in a file, with its own seed or this one.
+///
+/// # Errors
+///
+/// A file that can't be read, is no UTF-8 or is larger than 1 MiB; or every mistake in it.
+pub fn simulate_file(path: &Path, seed: Option<u64>) -> Result<Report, SimulateError> {
+    let text = read_text(path).map_err(|cause| SimulateError::Unreadable {
+        path: path.to_owned(),
+        cause,
+    })?;
+    Ok(simulate(&path.display().to_string(), &text, seed)?)
+}
+
+/// Runs a scenario, with its own seed or this one. `origin` is the name of the file, for
+/// messages.
+///
+/// # Errors
+///
+/// Every mistake in the text.
+pub fn simulate(origin: &str, text: &str, seed: Option<u64>) -> Result<Report, Problems> {
+    let scenario = scenario::read(origin, text)?;
+    let seed = seed.unwrap_or(scenario.seed);
+    let run = world::run(&scenario, seed);
+    Ok(Report::new(origin, seed, &scenario, run))
+}
+
+fn read_text(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    let read = File::open(path)?
+        .take(FILE_BYTES_MAX + 1)
+        .read_to_string(&mut text)?;
+    if read as u64 > FILE_BYTES_MAX {
+        let message = "it is larger than 1 MiB";
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
+    }
+    Ok(text)
+}

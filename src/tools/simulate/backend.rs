@@ -1,0 +1,70 @@
+//! The backend of a scenario, and what the proxy believes of it.
+//!
+//! A backend that takes no connection holds the queue and does not flush it: one call at a
+//! time is let through to find out whether it is back, 100 ms to 2 s apart.
+
+use std::time::Duration;
+
+use tidegate_limits::Timestamp;
+
+const BACKOFF_MIN: Duration = Duration::from_millis(100);
+const BACKOFF_MAX: Duration = Duration::from_secs(2);
+
+/// What the proxy believes of the backend.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Belief {
+    #[default]
+    Up,
+    /// Nobody is let through for now.
+    Down { backoff: Duration },
+    /// One call may go and find out.
+    Probing { backoff: Duration },
+}
+
+impl Belief {
+    /// A connect failed. Returns when to try again, unless that is planned already. `spread` in
+    /// 0.5..1.0 keeps several proxies from probing in step.
+    pub(super) fn failed(&mut self, now: Timestamp, spread: f64) -> Option<Timestamp> {
+        let backoff = match *self {
+            Self::Up => BACKOFF_MIN,
+            Self::Probing { backoff } => (backoff * 2).min(BACKOFF_MAX),
+            Self::Down { .. } => return None,
+        };
+        *self = Self::Down { backoff };
+        Some(now + BACKOFF_MIN.max(backoff.mul_f64(spread)))
+    }
+
+    /// The time to try again has come.
+    pub(super) fn probe(&mut self) {
+        if let Self::Down { backoff } = *self {
+            *self = Self::Probing { backoff };
+        }
+    }
+
+    /// A call was sent. Returns whether the backend had been down until then.
+    pub(super) fn succeeded(&mut self) -> bool {
+        std::mem::take(self) != Self::Up
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_backend_that_stays_down_is_probed_less_and_less_often_but_every_two_seconds() {
+        let mut belief = Belief::default();
+        let mut waits = Vec::new();
+        for _ in 0..7 {
+            let next = belief
+                .failed(Timestamp::ZERO, 1.0)
+                .expect("a probe is planned");
+            waits.push(next.since(Timestamp::ZERO).as_millis());
+            assert_eq!(belief.failed(Timestamp::ZERO, 1.0), None);
+            belief.probe();
+        }
+        assert_eq!(waits, [100, 200, 400, 800, 1600, 2000, 2000]);
+        assert!(belief.succeeded());
+        assert!(!belief.succeeded(), "it was up already");
+    }
+}

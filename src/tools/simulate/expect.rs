@@ -1,0 +1,322 @@
+//! What a scenario expects, and whether it came so.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+use tidegate_limits::Timestamp;
+
+use super::figures::{Figures, Tally, densest};
+use super::reader::{Mistake, Section, choice, duration, name, number};
+use super::scenario::Group;
+use super::world::Run;
+
+/// One line of `[expect]`.
+#[derive(Clone, Debug)]
+pub(super) struct Expectation {
+    pub(super) whose: Whose,
+    wants: Wants,
+}
+
+/// Whose figures are meant.
+#[derive(Clone, Debug)]
+pub(super) enum Whose {
+    All,
+    /// By its place in the file.
+    Group(usize, String),
+    Function(Arc<str>),
+    /// What is sent in a span of time.
+    Between(Span),
+}
+
+/// What is sent from one moment on and before another.
+#[derive(Clone, Debug)]
+pub(super) struct Span {
+    from: Duration,
+    to: Duration,
+    /// Calls of this group only.
+    group: Option<(usize, String)>,
+}
+
+#[derive(Clone, Debug)]
+enum Wants {
+    Figure {
+        key: String,
+        measure: Measure,
+        bound: Bound,
+        value: f64,
+    },
+    /// `order = "arrival"`
+    OrderOfArrival,
+}
+
+/// Takes one figure out of many; `None` if nothing was measured.
+type Measure = fn(&Figures) -> Option<f64>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Bound {
+    Exactly,
+    AtLeast,
+    AtMost,
+}
+
+/// One expectation, compared with what came.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Checked {
+    /// Whom it is about: `all`, or the section of the file, such as `function.guest_list`.
+    pub whose: String,
+    /// The line as it stands in the file.
+    pub expected: String,
+    /// What came instead, or as well.
+    pub found: String,
+    /// Whether it holds.
+    pub holds: bool,
+}
+
+/// Which bounds a figure can be given.
+#[derive(Clone, Copy, Debug)]
+enum Form {
+    /// `name`, `name_min`, `name_max`
+    Count,
+    /// `name_min`, `name_max`
+    Time,
+    /// `name_min`: the figure is the smallest of its kind.
+    Smallest,
+    /// `name_max`: the figure is the largest of its kind.
+    Largest,
+}
+
+impl Form {
+    /// What is put behind the name, and what it means.
+    fn bounds(self) -> &'static [(&'static str, Bound)] {
+        const ALL: [(&str, Bound); 3] = [
+            ("", Bound::Exactly),
+            ("_min", Bound::AtLeast),
+            ("_max", Bound::AtMost),
+        ];
+        match self {
+            Self::Count => &ALL,
+            Self::Time => &ALL[1..],
+            Self::Smallest => &ALL[1..2],
+            Self::Largest => &ALL[2..],
+        }
+    }
+}
+
+/// Every figure that something can be expected of. Counts are far below 2^53, so a float holds
+/// them exactly.
+const FIGURES: &[(&str, Form, Measure)] = &[
+    ("answered", Form::Count, |f| Some(f.answered as f64)),
+    ("refused", Form::Count, |f| Some(f.refused as f64)),
+    ("expired", Form::Count, |f| Some(f.expired as f64)),
+    ("left", Form::Count, |f| Some(f.left as f64)),
+    ("failed", Form::Count, |f| Some(f.failed as f64)),
+    ("sent", Form::Count, |f| Some(f.sent as f64)),
+    ("makespan_seconds", Form::Time, |f| f.makespan_seconds),
+    ("wait_seconds", Form::Smallest, |f| f.wait_seconds_min),
+    ("wait_seconds_p50", Form::Time, |f| f.wait_seconds_p50),
+    ("wait_seconds_p95", Form::Time, |f| f.wait_seconds_p95),
+    ("wait_seconds", Form::Largest, |f| f.wait_seconds_max),
+    ("told_no_seconds", Form::Largest, |f| f.told_no_seconds_max),
+    ("retry_after_seconds", Form::Smallest, |f| {
+        f.retry_after_seconds_min
+    }),
+    ("retry_after_seconds", Form::Largest, |f| {
+        f.retry_after_seconds_max
+    }),
+    ("densest_window", Form::Count, |f| {
+        Some(f.densest_window as f64)
+    }),
+    ("densest_at_backend", Form::Count, |f| {
+        Some(f.densest_at_backend as f64)
+    }),
+    ("in_flight", Form::Count, |f| Some(f.in_flight as f64)),
+];
+
+/// Those that can be expected of what is sent in a span of time.
+const SPAN_FIGURES: [&str; 2] = ["sent", "densest_window"];
+
+/// Reads `[expect]`.
+pub(super) fn read(mut section: Section<'_>, groups: &[Group]) -> Vec<Expectation> {
+    let mut expectations = Vec::new();
+    figures(&mut section, Whose::All, &mut expectations);
+    if let Some(mut functions) = section.section("function") {
+        for function in functions.other_sections() {
+            let Some(mut inner) = functions.section(&function) else {
+                continue;
+            };
+            if groups.iter().all(|group| *group.function != *function) {
+                let message = "no call of this function arrives";
+                let cure = "name a function of [[arrivals]]";
+                functions.complain(&function, Mistake::new(message, cure));
+            }
+            let whose = Whose::Function(function.into());
+            figures(&mut inner, whose, &mut expectations);
+            inner.finish();
+        }
+        functions.finish();
+    }
+    for mut inner in section.sections("between") {
+        let whose = Whose::Between(span(&mut inner, groups));
+        figures(&mut inner, whose, &mut expectations);
+        inner.finish();
+    }
+    for name in section.other_sections() {
+        let Some(index) = groups.iter().position(|group| group.name == name) else {
+            // Asked for, so that it is complained about once.
+            let _ = section.section(&name);
+            section.complain(&name, nobody(groups));
+            continue;
+        };
+        let Some(mut inner) = section.section(&name) else {
+            continue;
+        };
+        figures(&mut inner, Whose::Group(index, name), &mut expectations);
+        inner.finish();
+    }
+    section.finish();
+    expectations
+}
+
+fn figures(section: &mut Section<'_>, whose: Whose, expectations: &mut Vec<Expectation>) {
+    let is_span = matches!(whose, Whose::Between(_));
+    for &(name, form, measure) in FIGURES {
+        if is_span && !SPAN_FIGURES.contains(&name) {
+            continue;
+        }
+        for &(suffix, bound) in form.bounds() {
+            let key = format!("{name}{suffix}");
+            if let Some(value) = section.read(&key, number) {
+                let wants = Wants::Figure {
+                    key,
+                    measure,
+                    bound,
+                    value,
+                };
+                let whose = whose.clone();
+                expectations.push(Expectation { whose, wants });
+            }
+        }
+    }
+    if !is_span && section.read("order", choice(&[("arrival", ())])).is_some() {
+        let wants = Wants::OrderOfArrival;
+        expectations.push(Expectation { whose, wants });
+    }
+}
+
+fn span(section: &mut Section<'_>, groups: &[Group]) -> Span {
+    let from = section.read("from", duration).unwrap_or_default();
+    let to = section.read("to", duration).unwrap_or(Duration::MAX);
+    if from >= to {
+        let mistake = Mistake::new("the span is empty", "let it end after it begins");
+        section.complain("to", mistake);
+    }
+    let group = section.read("group", name).and_then(|name| {
+        let index = groups.iter().position(|group| group.name == name);
+        if index.is_none() {
+            section.complain("group", nobody(groups));
+        }
+        index.map(|index| (index, name))
+    });
+    Span { from, to, group }
+}
+
+fn nobody(groups: &[Group]) -> Mistake {
+    let names: Vec<_> = groups.iter().map(|group| group.name.as_str()).collect();
+    let cure = format!("name one of [[arrivals]]: {}", names.join(", "));
+    Mistake::new("nobody of this name arrives", cure)
+}
+
+impl Expectation {
+    /// Compares it with these figures, which are those it is about.
+    pub(super) fn check(&self, figures: &Figures) -> Checked {
+        let whose = self.whose.to_string();
+        match &self.wants {
+            Wants::OrderOfArrival => Checked {
+                whose,
+                expected: "order = \"arrival\"".to_owned(),
+                found: if figures.in_order {
+                    "in order of arrival".to_owned()
+                } else {
+                    "out of order".to_owned()
+                },
+                holds: figures.in_order,
+            },
+            Wants::Figure {
+                key,
+                measure,
+                bound,
+                value,
+            } => {
+                let found = measure(figures);
+                // A bound on what nobody measured says nothing, so it does not hold.
+                let holds = found.is_some_and(|found| match bound {
+                    Bound::Exactly => found == *value,
+                    Bound::AtLeast => found >= *value,
+                    Bound::AtMost => found <= *value,
+                });
+                Checked {
+                    whose,
+                    expected: format!("{key} = {value}"),
+                    found: found.map_or("none".to_owned(), |found| found.to_string()),
+                    holds,
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Display for Whose {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::All => f.write_str("all"),
+            Self::Group(_, name) => f.write_str(name),
+            Self::Function(name) => write!(f, "function.{name}"),
+            Self::Between(span) => write!(f, "{span}"),
+        }
+    }
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some((_, name)) = &self.group {
+            write!(f, "{name} ")?;
+        }
+        write!(f, "from {:?}", self.from)?;
+        match self.to {
+            Duration::MAX => Ok(()),
+            to => write!(f, " to {to:?}"),
+        }
+    }
+}
+
+impl Span {
+    /// The figures of what was sent in it; only [`SPAN_FIGURES`] mean anything.
+    pub(super) fn figures(&self, run: &Run, window: Duration) -> Figures {
+        let tally = match self.group {
+            Some((index, _)) => &run.groups[index],
+            None => &run.all,
+        };
+        let (from, to) = (Timestamp::ZERO + self.from, Timestamp::ZERO + self.to);
+        let sent = tally.sent_between(from, to);
+        Figures {
+            sent: sent.len() as u64,
+            densest_window: densest(sent, window),
+            ..Tally::default().figures(window)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_about_scenarios_names_every_figure() {
+        let page = include_str!("../../../docs/simulate.md");
+        for (name, ..) in FIGURES {
+            assert!(page.contains(&format!("`{name}`")), "{name}");
+        }
+    }
+}

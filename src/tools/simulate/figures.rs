@@ -1,0 +1,227 @@
+//! What a run is measured by: counts, times, and the densest window.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use tidegate_limits::Timestamp;
+
+/// The figures of some calls: all of a scenario, one group's, or one function's. Times are in
+/// seconds; one that nothing was measured for is absent.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Figures {
+    /// Calls that arrived.
+    pub calls: u64,
+    /// Calls whose client got the backend's answer.
+    pub answered: u64,
+    /// Calls told no the moment they came.
+    pub refused: u64,
+    /// Calls told no after a wait.
+    pub expired: u64,
+    /// Calls whose client left before there was an answer.
+    pub left: u64,
+    /// Calls that the backend was working on when it went down.
+    pub failed: u64,
+    /// Calls that were sent to the backend.
+    pub sent: u64,
+    /// From the first arrival to the last answer.
+    pub makespan_seconds: Option<f64>,
+    /// The shortest wait, from arrival to being sent, of calls that were sent.
+    pub wait_seconds_min: Option<f64>,
+    /// The wait that half of them did not exceed.
+    pub wait_seconds_p50: Option<f64>,
+    /// The wait that 95 in 100 of them did not exceed.
+    pub wait_seconds_p95: Option<f64>,
+    /// The longest wait of them.
+    pub wait_seconds_max: Option<f64>,
+    /// The longest time from arrival to being told no.
+    pub told_no_seconds_max: Option<f64>,
+    /// The shortest time to come back that anybody was told with the no.
+    pub retry_after_seconds_min: Option<f64>,
+    /// The longest of them.
+    pub retry_after_seconds_max: Option<f64>,
+    /// Most calls sent in any span of a window's length, wherever it starts.
+    pub densest_window: u64,
+    /// Most calls that reached the backend in any such span.
+    pub densest_at_backend: u64,
+    /// Most calls that were sent and not at their end at once.
+    pub in_flight: u64,
+    /// Whether they were sent in the order of their arrival.
+    pub in_order: bool,
+}
+
+/// What becomes of a call. A client that leaves while its call runs has left, though the call
+/// runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    Answered,
+    ToldNo { retry_after: Duration },
+    Left,
+    Failed,
+}
+
+/// Counts as the run goes.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tally {
+    calls: u64,
+    answered: u64,
+    refused: u64,
+    expired: u64,
+    left: u64,
+    failed: u64,
+    first_arrival: Option<Timestamp>,
+    last_answer: Option<Timestamp>,
+    waits: Vec<Duration>,
+    told_no_after_max: Option<Duration>,
+    retry_after: Option<(Duration, Duration)>,
+    sent: Vec<Timestamp>,
+    reached: Vec<Timestamp>,
+    in_flight: u64,
+    in_flight_max: u64,
+    last_sent: usize,
+    is_out_of_order: bool,
+}
+
+impl Tally {
+    pub(super) fn arrives(&mut self, now: Timestamp) {
+        self.calls += 1;
+        self.first_arrival.get_or_insert(now);
+    }
+
+    /// A call is sent: the `nth` that arrived, which reaches the backend at `reaches`.
+    pub(super) fn sent(
+        &mut self,
+        now: Timestamp,
+        nth: usize,
+        waited: Duration,
+        reaches: Timestamp,
+    ) {
+        self.waits.push(waited);
+        self.sent.push(now);
+        self.reached.push(reaches);
+        self.in_flight += 1;
+        self.in_flight_max = self.in_flight_max.max(self.in_flight);
+        self.is_out_of_order |= nth < self.last_sent;
+        self.last_sent = nth;
+    }
+
+    /// A call that was sent is at its end, whoever still cares.
+    pub(super) fn landed(&mut self) {
+        self.in_flight -= 1;
+    }
+
+    pub(super) fn ends(&mut self, now: Timestamp, arrived: Timestamp, ending: Ending) {
+        match ending {
+            Ending::Answered => {
+                self.answered += 1;
+                self.last_answer = Some(now);
+            }
+            Ending::Left => self.left += 1,
+            Ending::Failed => self.failed += 1,
+            Ending::ToldNo { retry_after } => {
+                let after = now.since(arrived);
+                if after.is_zero() {
+                    self.refused += 1;
+                } else {
+                    self.expired += 1;
+                }
+                self.told_no_after_max = self.told_no_after_max.max(Some(after));
+                let (min, max) = self.retry_after.unwrap_or((retry_after, retry_after));
+                self.retry_after = Some((min.min(retry_after), max.max(retry_after)));
+            }
+        }
+    }
+
+    /// The figures, with the densest windows of this length.
+    pub(super) fn figures(mut self, window: Duration) -> Figures {
+        self.waits.sort_unstable();
+        self.reached.sort_unstable();
+        let waits = &self.waits;
+        let seconds = |time: Duration| time.as_secs_f64();
+        Figures {
+            calls: self.calls,
+            answered: self.answered,
+            refused: self.refused,
+            expired: self.expired,
+            left: self.left,
+            failed: self.failed,
+            sent: self.sent.len() as u64,
+            makespan_seconds: self
+                .first_arrival
+                .zip(self.last_answer)
+                .map(|(first, last)| seconds(last.since(first))),
+            wait_seconds_min: waits.first().copied().map(seconds),
+            wait_seconds_p50: percentile(waits, 50).map(seconds),
+            wait_seconds_p95: percentile(waits, 95).map(seconds),
+            wait_seconds_max: waits.last().copied().map(seconds),
+            told_no_seconds_max: self.told_no_after_max.map(seconds),
+            retry_after_seconds_min: self.retry_after.map(|(min, _)| seconds(min)),
+            retry_after_seconds_max: self.retry_after.map(|(_, max)| seconds(max)),
+            densest_window: densest(&self.sent, window),
+            densest_at_backend: densest(&self.reached, window),
+            in_flight: self.in_flight_max,
+            in_order: !self.is_out_of_order,
+        }
+    }
+
+    /// What was sent between two moments, the first included and the second not.
+    pub(super) fn sent_between(&self, from: Timestamp, to: Timestamp) -> &[Timestamp] {
+        let first = self.sent.partition_point(|sent| *sent < from);
+        let last = self.sent.partition_point(|sent| *sent < to);
+        &self.sent[first..last.max(first)]
+    }
+}
+
+/// The nearest-rank percentile of sorted values.
+fn percentile(sorted: &[Duration], percent: usize) -> Option<Duration> {
+    let rank = (sorted.len() * percent).div_ceil(100);
+    sorted.get(rank.checked_sub(1)?).copied()
+}
+
+/// Most of these moments, which are sorted, in any half-open span of this length.
+pub(super) fn densest(moments: &[Timestamp], span: Duration) -> u64 {
+    let mut first = 0;
+    let mut densest = 0;
+    for (last, moment) in moments.iter().enumerate() {
+        while first < last && moment.since(moments[first]) >= span {
+            first += 1;
+        }
+        densest = densest.max(last + 1 - first);
+    }
+    densest as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_span_counts_its_beginning_and_not_its_end() {
+        let check = |millis: &[u64], expected| {
+            let at = |millis: &u64| Timestamp::from_nanos(millis * 1_000_000);
+            let moments: Vec<_> = millis.iter().map(at).collect();
+            assert_eq!(
+                densest(&moments, Duration::from_secs(1)),
+                expected,
+                "{millis:?}"
+            );
+        };
+        check(&[], 0);
+        check(&[5], 1);
+        check(&[0, 1000], 1);
+        check(&[0, 999], 2);
+        check(&[0, 0, 400, 1000, 1100, 1399, 1400], 4);
+    }
+
+    #[test]
+    fn a_percentile_is_a_value_that_was_measured() {
+        let millis: Vec<_> = (1..=20).map(Duration::from_millis).collect();
+        let check = |percent, expected| {
+            let found = percentile(&millis, percent);
+            assert_eq!(found, Some(Duration::from_millis(expected)), "{percent}");
+        };
+        check(50, 10);
+        check(95, 19);
+        check(100, 20);
+        assert_eq!(percentile(&[], 50), None);
+    }
+}

@@ -1,0 +1,375 @@
+//! A scenario as its file says it: settings, who arrives when, what happens meanwhile, and what
+//! is expected.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_limits::{Caller, Class};
+
+use super::expect::{self, Expectation};
+use super::random::Random;
+use super::reader::{
+    Mistake, Problems, Section, choice, duration, duration_above_zero, integer, name, number,
+    read_file, text, time_or_span,
+};
+use super::setup::{self, Keys, Setup};
+
+/// Most calls in one scenario: what bounds its memory and its time.
+const CALLS_MAX: u32 = 1_000_000;
+/// Most groups of arrivals.
+const GROUPS_MAX: usize = 1000;
+
+/// One scenario.
+#[derive(Debug)]
+pub(super) struct Scenario {
+    pub(super) about: String,
+    pub(super) seed: u64,
+    pub(super) setup: Setup,
+    pub(super) groups: Vec<Group>,
+    pub(super) events: Vec<Event>,
+    pub(super) expectations: Vec<Expectation>,
+}
+
+/// Calls that arrive in the same way.
+#[derive(Debug)]
+pub(super) struct Group {
+    pub(super) name: String,
+    pub(super) function: Arc<str>,
+    pub(super) class: Class,
+    pub(super) caller: Caller,
+    /// How long after its arrival a client leaves that has no answer.
+    pub(super) leaves_after: Option<Duration>,
+    at: Duration,
+    pace: Pace,
+    /// How long the backend works on a call.
+    takes: (Duration, Duration),
+    /// How long a call is on its way to the backend.
+    reaches_after: (Duration, Duration),
+}
+
+/// How many calls, how far apart.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    gap: Gap,
+    until: Until,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Gap {
+    Even(Duration),
+    /// So many a second on average, each at random.
+    Poisson(f64),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Until {
+    Count(u32),
+    Elapsed(Duration),
+}
+
+/// Something that happens at a moment.
+#[derive(Debug)]
+pub(super) struct Event {
+    pub(super) at: Duration,
+    pub(super) what: What,
+}
+
+#[derive(Debug)]
+pub(super) enum What {
+    /// The config is read anew; the setup is the whole of what is then in force.
+    Reload(Setup),
+    /// Nobody listens any more, and what was being worked on is lost.
+    BackendDown,
+    BackendUp,
+}
+
+/// A call before the scenario runs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Planned {
+    pub(super) group: usize,
+    pub(super) arrives: Duration,
+    pub(super) takes: Duration,
+    pub(super) reaches_after: Duration,
+}
+
+impl Scenario {
+    /// Every call, in the order of arrival. Groups that arrive at the same moment take turns.
+    pub(super) fn calls(&self, seed: u64) -> Vec<Planned> {
+        let mut calls = Vec::new();
+        for (group, (index, stream)) in self.groups.iter().zip((0..).zip(1..)) {
+            let mut random = Random::new(seed, stream);
+            for (nth, arrives) in group.arrivals(&mut random).enumerate() {
+                calls.push((arrives, nth, index));
+            }
+        }
+        calls.sort_unstable();
+        let mut lengths: Vec<_> = (0..self.groups.len() as u64)
+            .map(|index| Random::new(seed, 1 << 32 | index))
+            .collect();
+        let planned = calls
+            .into_iter()
+            .map(|(arrives, _, index): (_, usize, usize)| {
+                let (group, random) = (&self.groups[index], &mut lengths[index]);
+                Planned {
+                    group: index,
+                    arrives,
+                    takes: random.between(group.takes),
+                    reaches_after: random.between(group.reaches_after),
+                }
+            });
+        planned.collect()
+    }
+}
+
+impl Group {
+    fn arrivals(&self, random: &mut Random) -> impl Iterator<Item = Duration> {
+        let mut at = self.at;
+        let mut nth = 0;
+        std::iter::from_fn(move || {
+            match self.pace.gap {
+                // By multiplying, so that rounding does not add up.
+                Gap::Even(gap) => at = self.at + gap * nth,
+                Gap::Poisson(per_second) => at += random.gap(per_second),
+            }
+            nth += 1;
+            let is_over = match self.pace.until {
+                Until::Count(count) => nth > count,
+                Until::Elapsed(time) => at >= self.at + time || nth > CALLS_MAX,
+            };
+            (!is_over).then_some(at)
+        })
+    }
+}
+
+/// Reads a scenario.
+///
+/// # Errors
+///
+/// Every mistake in the file.
+pub(super) fn read(origin: &str, file: &str) -> Result<Scenario, Problems> {
+    read_file(origin, file, |mut root| {
+        let about = root.read("about", text).unwrap_or_default();
+        let seed = root.read("seed", integer(0..=i64::MAX)).unwrap_or(1);
+        let config = root.section("config");
+        let config = setup::read(config, &root);
+        let groups = groups(&mut root, config.as_ref().map(|(_, setup)| setup));
+        let events = root.sections("events");
+        let (setup, events) = match config {
+            Some((keys, setup)) => {
+                let events = self::events(events, keys, &setup);
+                (Some(setup), events)
+            }
+            None => (None, Vec::new()),
+        };
+        let expectations = root
+            .section("expect")
+            .map(|section| expect::read(section, &groups))
+            .unwrap_or_default();
+        root.finish();
+        Some(Scenario {
+            about,
+            seed: seed.unsigned_abs(),
+            setup: setup?,
+            groups,
+            events,
+            expectations,
+        })
+    })
+}
+
+fn groups(root: &mut Section<'_>, setup: Option<&Setup>) -> Vec<Group> {
+    let sections = root.sections("arrivals");
+    if sections.is_empty() && !root.has("arrivals") {
+        let cure = "add a section [[arrivals]], and below it count = 300";
+        root.complain("arrivals", Mistake::new("nobody arrives", cure));
+    }
+    if sections.len() > GROUPS_MAX {
+        let cure = format!("give at most {GROUPS_MAX}");
+        root.complain("arrivals", Mistake::new("there are too many groups", cure));
+        return Vec::new();
+    }
+    let mut groups: Vec<Group> = Vec::new();
+    let mut callers = Vec::new();
+    let mut calls_left = f64::from(CALLS_MAX);
+    for mut section in sections {
+        let group = group(&mut section, setup, &mut callers);
+        if groups.iter().any(|other| other.name == group.name) {
+            let cure = "give each a name of its own, such as name = \"first\"";
+            let message = format!("two groups are named {:?}", group.name);
+            section.complain("name", Mistake::new(message, cure));
+        }
+        let enough = calls_left >= 0.0;
+        calls_left -= group.pace.calls_about();
+        if enough && calls_left < 0.0 {
+            let message = format!("the scenario has more than {CALLS_MAX} calls");
+            section.complain("count", Mistake::new(message, "let fewer arrive"));
+        }
+        section.finish();
+        groups.push(group);
+    }
+    groups
+}
+
+impl Pace {
+    /// How many calls these are, more or less.
+    fn calls_about(self) -> f64 {
+        match (self.until, self.gap) {
+            (Until::Count(count), _) => f64::from(count),
+            (Until::Elapsed(time), Gap::Even(gap)) => time.as_secs_f64() / gap.as_secs_f64(),
+            (Until::Elapsed(time), Gap::Poisson(per_second)) => per_second * time.as_secs_f64(),
+        }
+    }
+}
+
+fn group(section: &mut Section<'_>, setup: Option<&Setup>, callers: &mut Vec<String>) -> Group {
+    let given_name = section.read("name", name);
+    let function = section
+        .read("function", name)
+        .unwrap_or_else(|| "guest_get_info".to_owned());
+    let class = section.read("class", name).and_then(|class| {
+        let found = setup?.class(&class);
+        if found.is_none() {
+            let cure = format!("add a section [[config.class]] with name = {class:?}");
+            let message = format!("there is no class {class:?}");
+            section.complain("class", Mistake::new(message, cure));
+        }
+        found
+    });
+    let caller = section.read("caller", name);
+    let group_name = given_name
+        .or_else(|| caller.clone())
+        .unwrap_or_else(|| function.clone());
+    let caller = caller.map_or(Caller::ANONYMOUS, |caller| {
+        let index = callers.iter().position(|known| *known == caller);
+        let index = index.unwrap_or_else(|| {
+            callers.push(caller);
+            callers.len() - 1
+        });
+        Caller(index as u64 + 1)
+    });
+    Group {
+        name: group_name,
+        function: function.into(),
+        class: class.unwrap_or(Class(0)),
+        caller,
+        at: section.read("at", duration).unwrap_or_default(),
+        pace: pace(section),
+        takes: section
+            .read("takes", time_or_span)
+            .unwrap_or((Duration::from_millis(50), Duration::from_millis(50))),
+        reaches_after: section
+            .read("reaches_after", time_or_span)
+            .unwrap_or_default(),
+        leaves_after: section.read("leaves_after", duration),
+    }
+}
+
+fn pace(section: &mut Section<'_>) -> Pace {
+    let count = section.read("count", integer(1..=CALLS_MAX));
+    let every = section.read("every", duration_above_zero);
+    let per_second = section.read("per_second", rate);
+    let time = section.read("for", duration_above_zero);
+    let is_poisson = section
+        .read("spread", choice(&[("even", false), ("poisson", true)]))
+        .unwrap_or(false);
+    let until = match (count, time) {
+        (Some(count), None) => Until::Count(count),
+        (None, Some(time)) => Until::Elapsed(time),
+        (Some(_), Some(_)) => {
+            let mistake = Mistake::new(
+                "count says already when they end",
+                "leave one of the two out",
+            );
+            section.complain("for", mistake);
+            Until::Count(0)
+        }
+        (None, None) => {
+            if !section.has("count") && !section.has("for") {
+                let cure = "give count = 300, or per_second = 50 and for = \"5s\"";
+                section.complain("count", Mistake::new("how many arrive is not said", cure));
+            }
+            Until::Count(0)
+        }
+    };
+    let is_paced = every.is_some() || per_second.is_some();
+    if every.is_some() && per_second.is_some() {
+        let mistake = Mistake::new("every says already how fast", "leave one of the two out");
+        section.complain("per_second", mistake);
+    }
+    if time.is_some() && !is_paced && !section.has("every") && !section.has("per_second") {
+        let cure = "give per_second = 50, or every = \"20ms\"";
+        section.complain(
+            "for",
+            Mistake::new("how fast they arrive is not said", cure),
+        );
+    }
+    let even = every.or_else(|| Some(Duration::from_secs_f64(1.0 / per_second?)));
+    let gap = match even {
+        Some(even) if is_poisson => Gap::Poisson(1.0 / even.as_secs_f64()),
+        Some(even) => Gap::Even(even),
+        None => {
+            if is_poisson {
+                let cure = "give per_second = 50, or every = \"20ms\"";
+                let message = "all at once can't be spread";
+                section.complain("spread", Mistake::new(message, cure));
+            }
+            Gap::Even(Duration::ZERO)
+        }
+    };
+    // A time without a pace has been complained about; it would never end.
+    let until = match (until, even) {
+        (Until::Elapsed(_), None) => Until::Count(0),
+        _ => until,
+    };
+    Pace { gap, until }
+}
+
+fn rate(value: &toml::de::DeValue<'_>) -> Result<f64, Mistake> {
+    let per_second = number(value)?;
+    if !(0.001..=1_000_000.0).contains(&per_second) {
+        let cure = "give 0.001 to 1000000 calls a second";
+        return Err(Mistake::new("it is out of range", cure));
+    }
+    Ok(per_second)
+}
+
+/// Reads what happens, in the order of time: a reload builds on the one before it.
+fn events(sections: Vec<Section<'_>>, mut keys: Keys, first: &Setup) -> Vec<Event> {
+    let mut timed: Vec<_> = sections
+        .into_iter()
+        .map(|mut section| {
+            let at = section.read("at", duration);
+            if at.is_none() && !section.has("at") {
+                let mistake = Mistake::new("when it happens is not said", "add at = \"2s\"");
+                section.complain("at", mistake);
+            }
+            (at.unwrap_or_default(), section)
+        })
+        .collect();
+    timed.sort_by_key(|(at, _)| *at);
+    let mut setup = first.clone();
+    let mut events = Vec::new();
+    for (at, mut section) in timed {
+        let backend = section.read("backend", choice(&[("down", false), ("up", true)]));
+        let reload = section.section("reload");
+        if backend.is_none() && !section.has("backend") && !section.has("reload") {
+            let cure = "add backend = \"down\", backend = \"up\" or reload = { limits = { … } }";
+            section.complain("at", Mistake::new("nothing happens", cure));
+        }
+        if let Some(is_up) = backend {
+            let what = if is_up {
+                What::BackendUp
+            } else {
+                What::BackendDown
+            };
+            events.push(Event { at, what });
+        }
+        if let Some(reload) = reload {
+            setup::read_reload(reload, &mut keys, &mut setup);
+            let what = What::Reload(setup.clone());
+            events.push(Event { at, what });
+        }
+        section.finish();
+    }
+    events
+}

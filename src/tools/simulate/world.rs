@@ -1,0 +1,354 @@
+//! Runs a scenario: the real scheduler, and everything around it in virtual time.
+//!
+//! Time jumps from one thing that happens to the next. Things of the same moment happen in the
+//! order of [`Thing`], each followed by the question whose turn it is, so a scenario with the
+//! same seed runs the same way every time.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::mem;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_limits::{
+    Backend, Call, Cost, Hold, Outcome, Policy, Refusal, Scheduler, Step, Supply, Ticket,
+    Timestamp, Verdict,
+};
+
+use super::backend::Belief;
+use super::figures::{Ending, Tally};
+use super::random::Random;
+use super::scenario::{Planned, Scenario, What};
+use super::setup::Setup;
+use crate::admit::policy::{backend_limit, limited};
+use crate::call::Destination;
+
+/// Streams of the seed, apart from those that the arrivals draw from.
+const JITTER_STREAM: u64 = 1 << 40;
+const PROBE_STREAM: u64 = 2 << 40;
+
+/// The name under which waiting outside a full queue is told.
+const FULL_QUEUE: &str = "queue.capacity";
+
+/// The one backend that a scenario has.
+const BACKEND: Destination = Destination::Socket;
+
+/// The gate's own policy; fixed windows are counted from the scenario's start.
+fn policy(setup: &Setup) -> Policy {
+    limited(&setup.settings, Duration::ZERO, setup.classes.clone())
+}
+
+/// What came of a run.
+#[derive(Debug)]
+pub(super) struct Run {
+    pub(super) all: Tally,
+    /// In the order of the file.
+    pub(super) groups: Vec<Tally>,
+    pub(super) functions: BTreeMap<Arc<str>, Tally>,
+    /// How long each limit held calls, summed over the calls.
+    pub(super) held: BTreeMap<Arc<str>, Duration>,
+    /// How many were told no, by reason and limit.
+    pub(super) told_no: BTreeMap<(&'static str, Option<Arc<str>>), u64>,
+}
+
+/// Something that happens; of the same moment, what comes first here happens first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Thing {
+    Event(usize),
+    Reply(usize),
+    Probe,
+    Arrival(usize),
+    Leaving(usize),
+}
+
+/// How far a call has come.
+#[derive(Debug)]
+enum State {
+    /// Not there yet.
+    Planned,
+    Waiting(Ticket),
+    Running {
+        hold: Hold,
+        client: Client,
+    },
+    Over,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Client {
+    Waits,
+    Gone,
+}
+
+struct World<'s> {
+    scenario: &'s Scenario,
+    setup: &'s Setup,
+    calls: Vec<(Planned, State)>,
+    scheduler: Scheduler<usize>,
+    now: Timestamp,
+    agenda: BinaryHeap<Reverse<(Timestamp, Thing)>>,
+    running: BTreeSet<usize>,
+    backend_is_up: bool,
+    belief: Belief,
+    jitter: Random,
+    spread: Random,
+    run: Run,
+}
+
+/// Runs a scenario to its end.
+pub(super) fn run(scenario: &Scenario, seed: u64) -> Run {
+    let setup = &scenario.setup;
+    let mut world = World {
+        scenario,
+        setup,
+        calls: Vec::new(),
+        scheduler: Scheduler::new(policy(setup)),
+        now: Timestamp::ZERO,
+        agenda: BinaryHeap::new(),
+        running: BTreeSet::new(),
+        backend_is_up: true,
+        belief: Belief::default(),
+        jitter: Random::new(seed, JITTER_STREAM),
+        spread: Random::new(seed, PROBE_STREAM),
+        run: Run {
+            all: Tally::default(),
+            groups: vec![Tally::default(); scenario.groups.len()],
+            functions: BTreeMap::new(),
+            held: BTreeMap::new(),
+            told_no: BTreeMap::new(),
+        },
+    };
+    for (nth, event) in scenario.events.iter().enumerate() {
+        world.plan(Timestamp::ZERO + event.at, Thing::Event(nth));
+    }
+    for (nth, call) in scenario.calls(seed).into_iter().enumerate() {
+        let arrives = Timestamp::ZERO + call.arrives;
+        world.plan(arrives, Thing::Arrival(nth));
+        if let Some(patience) = scenario.groups[call.group].leaves_after {
+            world.plan(arrives + patience, Thing::Leaving(nth));
+        }
+        world.calls.push((call, State::Planned));
+    }
+    world.go_on_to_the_end();
+    world.run
+}
+
+impl World<'_> {
+    fn go_on_to_the_end(&mut self) {
+        let mut wake = None;
+        loop {
+            let thing = self.agenda.peek().map(|Reverse((at, _))| *at);
+            let Some(next) = [thing, wake].into_iter().flatten().min() else {
+                break;
+            };
+            self.advance(next);
+            if thing == Some(next) {
+                let Reverse((_, thing)) = self.agenda.pop().expect("it was just looked at");
+                self.happens(thing);
+            }
+            wake = self.let_through();
+            assert!(
+                wake.is_none_or(|wake| wake > self.now),
+                "whoever sleeps sleeps until later"
+            );
+        }
+        assert!(
+            self.scheduler.is_at_rest(),
+            "at the end nothing waits and nothing is drawn"
+        );
+    }
+
+    fn plan(&mut self, at: Timestamp, thing: Thing) {
+        self.agenda.push(Reverse((at, thing)));
+    }
+
+    /// Goes on to `next`, and charges the time to the limits that are closed until then, once
+    /// for each call that waits and meets them.
+    fn advance(&mut self, next: Timestamp) {
+        let now = mem::replace(&mut self.now, next);
+        if next == now || self.scheduler.waiting() == 0 {
+            return;
+        }
+        let mut charge = |limit: &Arc<str>, calls: u64, time: Duration| {
+            let calls = u32::try_from(calls).unwrap_or(u32::MAX);
+            let held = self.run.held.entry(Arc::clone(limit)).or_default();
+            *held = held.saturating_add(time.saturating_mul(calls));
+        };
+        for limit in self.scheduler.limits_now(now) {
+            let until = match limit.opens {
+                Verdict::Ready => continue,
+                Verdict::NotBefore(opens) => opens.min(next),
+                Verdict::WhenTold | Verdict::Never => next,
+            };
+            if limit.waiting > 0 {
+                charge(&limit.name, limit.waiting, until.since(now));
+            }
+        }
+        if self.scheduler.at_door() > 0 {
+            let outside = self.scheduler.at_door() as u64;
+            charge(&FULL_QUEUE.into(), outside, next.since(now));
+        }
+    }
+
+    fn happens(&mut self, thing: Thing) {
+        match thing {
+            Thing::Event(nth) => match &self.scenario.events[nth].what {
+                What::Reload(setup) => {
+                    self.setup = setup;
+                    self.scheduler.apply(self.now, policy(setup));
+                }
+                What::BackendDown => self.backend_goes_down(),
+                What::BackendUp => self.backend_is_up = true,
+            },
+            Thing::Reply(nth) => self.replies(nth),
+            Thing::Probe => {
+                self.belief.probe();
+                let in_use = self.scheduler.in_use(&backend_limit(BACKEND)).unwrap_or(0);
+                self.supply(Supply::capacity(in_use.saturating_add(1)));
+            }
+            Thing::Arrival(nth) => self.arrives(nth),
+            Thing::Leaving(nth) => self.leaves(nth),
+        }
+    }
+
+    fn arrives(&mut self, nth: usize) {
+        let group = &self.scenario.groups[self.calls[nth].0.group];
+        let threshold = self.setup.settings.threshold;
+        let call = Call {
+            function: Arc::clone(&group.function),
+            backend: Backend(BACKEND as u8),
+            class: group.class,
+            caller: group.caller,
+            cost: Cost::ONE,
+            arrived: self.now,
+            deadline: Some(self.now + threshold),
+        };
+        let now = self.now;
+        self.tallies(nth, |tally| tally.arrives(now));
+        match self.scheduler.submit(now, call, nth) {
+            Ok(ticket) => self.calls[nth].1 = State::Waiting(ticket),
+            Err((refusal, nth)) => self.is_told_no(nth, refusal),
+        }
+    }
+
+    fn leaves(&mut self, nth: usize) {
+        match &mut self.calls[nth].1 {
+            State::Waiting(ticket) => {
+                self.scheduler
+                    .cancel(self.now, *ticket)
+                    .expect("a call is over when it no longer waits");
+                self.calls[nth].1 = State::Over;
+                self.ends(nth, Ending::Left);
+            }
+            State::Running { client, .. } => {
+                *client = Client::Gone;
+                self.ends(nth, Ending::Left);
+            }
+            State::Planned => unreachable!("a client leaves after it came"),
+            State::Over => {}
+        }
+    }
+
+    fn is_told_no(&mut self, nth: usize, refusal: Refusal) {
+        self.calls[nth].1 = State::Over;
+        let key = (refusal.reason.as_str(), refusal.limit);
+        *self.run.told_no.entry(key).or_insert(0) += 1;
+        let retry_after = refusal.retry_after;
+        self.ends(nth, Ending::ToldNo { retry_after });
+    }
+
+    /// Lets through everybody who may go. Returns when to ask again.
+    fn let_through(&mut self) -> Option<Timestamp> {
+        loop {
+            let jitter = &mut self.jitter;
+            match self.scheduler.next(self.now, &mut || jitter.next()) {
+                Step::Run { payload, hold, .. } => self.connects(payload, hold),
+                Step::Expired { payload, refusal } => self.is_told_no(payload, refusal),
+                Step::SleepUntil(at) => return Some(at),
+                Step::Idle => return None,
+            }
+        }
+    }
+
+    fn connects(&mut self, nth: usize, hold: Hold) {
+        let now = self.now;
+        if !self.backend_is_up {
+            let ticket = self.scheduler.requeue(now, hold, nth);
+            self.calls[nth].1 = State::Waiting(ticket);
+            let spread = 0.5 + self.spread.unit() / 2.0;
+            if let Some(next) = self.belief.failed(now, spread) {
+                self.plan(next, Thing::Probe);
+            }
+            self.supply(Supply::capacity(0));
+            return;
+        }
+        self.scheduler.sent(now, &hold);
+        if self.belief.succeeded() {
+            self.supply(Supply::configured());
+        }
+        let call = self.calls[nth].0;
+        let reaches = now + call.reaches_after;
+        let waited = now.since(Timestamp::ZERO + call.arrives);
+        self.tallies(nth, |tally| tally.sent(now, nth, waited, reaches));
+        self.plan(reaches + call.takes, Thing::Reply(nth));
+        self.running.insert(nth);
+        let client = Client::Waits;
+        self.calls[nth].1 = State::Running { hold, client };
+    }
+
+    fn replies(&mut self, nth: usize) {
+        // A call that was lost has no reply.
+        if self.running.remove(&nth) {
+            self.lands(nth, Outcome::Served, Ending::Answered);
+        }
+    }
+
+    fn backend_goes_down(&mut self) {
+        self.backend_is_up = false;
+        for nth in mem::take(&mut self.running) {
+            self.lands(nth, Outcome::Failed, Ending::Failed);
+        }
+    }
+
+    fn lands(&mut self, nth: usize, outcome: Outcome, ending: Ending) {
+        let state = mem::replace(&mut self.calls[nth].1, State::Over);
+        let State::Running { hold, client } = state else {
+            unreachable!("what runs is in this state");
+        };
+        if outcome == Outcome::Served {
+            self.scheduler.replied(self.now, &hold);
+        }
+        self.scheduler.finish(self.now, hold, outcome, None);
+        self.tallies(nth, Tally::landed);
+        if client == Client::Waits {
+            self.ends(nth, ending);
+        }
+    }
+
+    fn supply(&mut self, supply: Supply) {
+        let is_known = self
+            .scheduler
+            .supply(self.now, &backend_limit(BACKEND), supply);
+        assert!(is_known, "every policy has the backend's limit");
+    }
+
+    fn ends(&mut self, nth: usize, ending: Ending) {
+        let now = self.now;
+        let arrived = Timestamp::ZERO + self.calls[nth].0.arrives;
+        self.tallies(nth, |tally| tally.ends(now, arrived, ending));
+    }
+
+    /// Counts something in everything that a call counts in.
+    fn tallies(&mut self, nth: usize, mut count: impl FnMut(&mut Tally)) {
+        let group = self.calls[nth].0.group;
+        let function = &self.scenario.groups[group].function;
+        count(&mut self.run.all);
+        count(&mut self.run.groups[group]);
+        if !self.run.functions.contains_key(function) {
+            let tally = Tally::default();
+            self.run.functions.insert(Arc::clone(function), tally);
+        }
+        let tally = self.run.functions.get_mut(function);
+        count(tally.expect("it was just put there"));
+    }
+}

@@ -1,0 +1,373 @@
+//! Scenario files: every one holds, a wrong one is told, a broken promise is seen.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tidegate::tools::simulate::{Arguments, Report, Style, Verdict, simulate, write_reports};
+
+/// Fewer files than this means that they were looked for in the wrong place.
+const FILES_MIN: usize = 16;
+
+fn directory() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios")
+}
+
+fn files() -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory()).expect("the scenarios are there");
+    let mut files: Vec<_> = entries
+        .map(|entry| entry.expect("the directory can be read").path())
+        .filter(|path| path.extension().is_some_and(|ending| ending == "toml"))
+        .collect();
+    files.sort();
+    files
+}
+
+/// Runs a scenario that has no mistake.
+fn report(text: &str) -> Report {
+    match simulate("scenario.toml", text, None) {
+        Ok(report) => report,
+        Err(problems) => panic!("{problems}"),
+    }
+}
+
+#[test]
+fn every_scenario_comes_as_expected() {
+    let files = files();
+    assert!(files.len() >= FILES_MIN, "only {} files", files.len());
+    let mut broken = String::new();
+    for file in files {
+        let text = fs::read_to_string(&file).expect("a scenario can be read");
+        let name = file.file_name().expect("a file has a name");
+        match simulate(&name.to_string_lossy(), &text, None) {
+            Ok(report) => {
+                assert!(!report.about.is_empty(), "{name:?} says what it is about");
+                assert!(
+                    !report.expectations.is_empty(),
+                    "{name:?} expects something"
+                );
+                if !report.holds() {
+                    broken += &report.render(Style::Plain);
+                }
+            }
+            Err(problems) => broken += &format!("{problems}\n"),
+        }
+    }
+    assert!(broken.is_empty(), "\n{broken}");
+}
+
+/// 20 calls at once, 10 a window, 2 in flight, 100 ms each; one of two leavers is being served
+/// already and one more call comes when the queue has gone.
+const TWENTY: &str = r#"
+[config.limits]
+smapi_rate_limit_per_window = "total:10, guest_list:1"
+smapi_max_outstanding_requests = 2
+[config.queue]
+postpone = "in_turn"
+
+[[arrivals]]
+name = "early"
+count = 18
+takes = "100ms"
+
+[[arrivals]]
+name = "leavers"
+count = 2
+takes = "100ms"
+leaves_after = "10ms"
+
+[[arrivals]]
+name = "late"
+at = "10s"
+function = "guest_list"
+count = 1
+takes = "100ms"
+"#;
+
+#[test]
+fn an_expectation_holds_or_breaks_by_what_came() {
+    let check = |expected: &str, holds: bool| {
+        let report = report(&format!("{TWENTY}\n{expected}"));
+        assert_eq!(
+            report.holds(),
+            holds,
+            "{expected}\n{}",
+            report.render(Style::Plain)
+        );
+    };
+    // Each figure with the bound that is just met and the one just missed.
+    for (met, missed) in [
+        ("answered = 19", "answered = 20"),
+        ("answered_min = 19", "answered_min = 20"),
+        ("answered_max = 19", "answered_max = 18"),
+        ("refused = 0", "refused = 1"),
+        ("expired = 0", "expired_min = 1"),
+        ("left = 2", "left = 0"),
+        ("failed_max = 0", "failed = 1"),
+        // One who leaves is being served already, and its call runs on.
+        ("sent = 20", "sent = 19"),
+        (
+            "makespan_seconds_max = 10.1",
+            "makespan_seconds_max = 10.09",
+        ),
+        (
+            "makespan_seconds_min = 10.1",
+            "makespan_seconds_min = 10.11",
+        ),
+        ("wait_seconds_min = 0", "wait_seconds_min = 0.001"),
+        ("wait_seconds_max = 1.405", "wait_seconds_max = 1.404"),
+        ("densest_window = 10", "densest_window = 9"),
+        ("densest_window_min = 10", "densest_window_min = 11"),
+        ("densest_at_backend_max = 10", "densest_at_backend_max = 9"),
+        ("in_flight = 2", "in_flight_max = 1"),
+    ] {
+        check(&format!("[expect]\n{met}"), true);
+        check(&format!("[expect]\n{missed}"), false);
+    }
+    check("[expect]\norder = \"arrival\"", true);
+    check("[expect.late]\nwait_seconds_max = 0", true);
+    check("[expect.late]\nanswered = 2", false);
+    check("[expect.function.guest_list]\nanswered = 1", true);
+    check("[expect.function.guest_list]\nanswered = 0", false);
+    check("[[expect.between]]\nfrom = \"10s\"\nsent = 1", true);
+    check("[[expect.between]]\nto = \"10s\"\nsent = 20", false);
+    check(
+        "[[expect.between]]\nfrom = \"9s\"\ngroup = \"early\"\nsent = 0",
+        true,
+    );
+}
+
+#[test]
+fn a_bound_on_what_nobody_measured_does_not_hold() {
+    // Nobody was told no.
+    let report = report(&format!("{TWENTY}\n[expect]\ntold_no_seconds_max = 60"));
+    assert!(!report.holds());
+    assert_eq!(report.expectations[0].found, "none");
+}
+
+#[test]
+fn a_fixed_window_is_seen_to_break_the_promise_of_a_sliding_one() {
+    let file = directory().join("fixed_window_parity.toml");
+    let fixed = fs::read_to_string(file).expect("a scenario can be read");
+    let (setup, _) = fixed.split_once("[expect]").expect("it expects something");
+    let promise = "[expect]\ndensest_window_max = 30\nanswered = 60";
+    assert!(!report(&format!("{setup}{promise}")).holds());
+    let sliding = setup.replace("window = \"fixed\"", "window = \"sliding\"");
+    assert_ne!(sliding, setup);
+    assert!(report(&format!("{sliding}{promise}")).holds());
+}
+
+#[test]
+fn jitter_is_seen_to_break_the_order() {
+    let file = directory().join("storm_in_turn.toml");
+    let in_turn = fs::read_to_string(file).expect("a scenario can be read");
+    assert!(report(&in_turn).holds());
+    let report = report(&in_turn.replace("in_turn", "jitter"));
+    let order = report
+        .expectations
+        .iter()
+        .find(|checked| checked.expected.starts_with("order"));
+    assert!(!order.expect("the storm expects an order").holds);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run_and_another_seed_another() {
+    for name in [
+        "storm_jitter.toml",
+        "steady_poisson.toml",
+        "replied_stamp.toml",
+    ] {
+        let text = fs::read_to_string(directory().join(name)).expect("a scenario can be read");
+        let run = |seed| simulate(name, &text, Some(seed)).expect("the scenario is right");
+        assert_eq!(run(3), run(3), "{name}");
+        assert_ne!(run(3).all, run(4).all, "{name}");
+    }
+}
+
+#[test]
+fn time_is_charged_to_the_limit_that_was_closed() {
+    let check = |setup: &str, arrivals: &str, expected: &[(&str, f64)]| {
+        let report = report(&format!(
+            "[config.limits]\nsmapi_rate_limit_per_window = \"total:0\"\n{setup}\n\
+             [config.queue]\npostpone = \"in_turn\"\n{arrivals}"
+        ));
+        let held: Vec<_> = report
+            .held
+            .iter()
+            .map(|held| (held.limit.as_str(), held.call_seconds))
+            .collect();
+        assert_eq!(held, expected, "{setup} {arrivals}");
+    };
+    let three = "[[arrivals]]\ncount = 3\ntakes = \"2s\"";
+    // The second waits 2 s, the third 4 s.
+    check(
+        "smapi_max_outstanding_requests = 1",
+        three,
+        &[("outstanding", 6.0)],
+    );
+    check("smapi_max_outstanding_requests = 3", three, &[]);
+    // Outside a queue of one: the third waits there until the second has gone in.
+    check(
+        "smapi_max_outstanding_requests = 1",
+        &format!("capacity = 1\n{three}"),
+        &[("outstanding", 4.0), ("queue.capacity", 2.0)],
+    );
+    // Down from 1 s to 3 s: probed at random moments, so only who was held is known.
+    let report = report(&format!(
+        "{TWENTY}\n[[events]]\nat = \"10s\"\nbackend = \"down\"\n[[events]]\nat = \"12s\"\nbackend = \"up\""
+    ));
+    let held = report
+        .held
+        .iter()
+        .find(|held| held.limit == "backend:socket");
+    let held = held.expect("the backend held the late call").call_seconds;
+    assert!((2.0..=4.0).contains(&held), "{held} s");
+}
+
+#[test]
+fn mistakes_are_told_with_line_and_cure() {
+    let check = |text: &str, expected: &str| {
+        let problems = simulate("bad.toml", text, None).expect_err("the scenario has a mistake");
+        assert_eq!(problems.to_string(), expected, "{text}");
+    };
+    let good =
+        "[config.limits]\nsmapi_rate_limit_per_window = \"total:30\"\n[[arrivals]]\nname = \"a\"\n";
+    check(
+        "",
+        "bad.toml:1:1: arrivals: nobody arrives\n  help: add a section [[arrivals]], and below it count = 300\n\
+        bad.toml:1:1: config: there is no [config.limits]\n  help: add smapi_rate_limit_per_window = \"total:30\" to \
+        [config.limits], or smapi_rate_limit_window_size_seconds = 0 to do without windows",
+    );
+    check(
+        &format!("{good}cuont = 3\ncount = 3"),
+        "bad.toml:5:1: arrivals.cuont: no such key\n  help: did you mean count?",
+    );
+    check(
+        &format!("{good}count = 3\ntakes = 50"),
+        "bad.toml:6:9: arrivals.takes: it is not a time with a unit\n  \
+        help: give a whole number and a unit (ms, s, m, h) in quotes, such as \"50ms\"",
+    );
+    check(
+        &format!("{good}count = 3\ntakes = [\"2s\", \"1s\"]"),
+        "bad.toml:6:1: arrivals.takes: the first is longer than the second\n  \
+        help: give the shortest and the longest, such as [\"40ms\", \"60ms\"]",
+    );
+    check(
+        good,
+        "bad.toml:3:1: arrivals.count: how many arrive is not said\n  \
+        help: give count = 300, or per_second = 50 and for = \"5s\"",
+    );
+    check(
+        &format!("{good}for = \"5s\""),
+        "bad.toml:5:7: arrivals.for: how fast they arrive is not said\n  \
+        help: give per_second = 50, or every = \"20ms\"",
+    );
+    check(
+        &format!("{good}per_second = 1000000\nfor = \"5s\""),
+        "bad.toml:3:1: arrivals.count: the scenario has more than 1000000 calls\n  \
+        help: let fewer arrive",
+    );
+    check(
+        &format!("{good}count = 3\nclass = \"user\""),
+        "bad.toml:6:9: arrivals.class: there is no class \"user\"\n  \
+        help: add a section [[config.class]] with name = \"user\"",
+    );
+    check(
+        &format!("{good}count = 3\n[expect.b]\nanswered = 3"),
+        "bad.toml:6:9: expect.b: nobody of this name arrives\n  \
+        help: name one of [[arrivals]]: a",
+    );
+    check(
+        &format!("{good}count = 3\n[expect]\nanswerd = 3"),
+        "bad.toml:7:1: expect.answerd: no such key\n  help: did you mean answered?",
+    );
+    check(
+        &format!("{good}count = 3\n[[events]]\nat = \"1s\"\nbackend = \"off\""),
+        "bad.toml:8:11: events.backend: \"off\" is not known here\n  \
+        help: give \"down\" or \"up\"",
+    );
+    check(
+        "[config.limits]\nsmapi_rate_limit_per_window = \"total:30, guest_list:31\"\n[[arrivals]]\ncount = 1",
+        "bad.toml:2:31: \
+        config.limits.smapi_rate_limit_per_window: guest_list may have 31 calls per window, above the total of 30\n  \
+        help: give guest_list at most 30, or raise the total",
+    );
+    check(
+        "about = unquoted",
+        "bad.toml:1:9: not TOML: string values must be quoted, expected literal string\n  \
+        help: write each line as key = value, with strings in quotes, and a section as [name]",
+    );
+}
+
+#[test]
+fn all_mistakes_are_told_at_once() {
+    let text = "abuot = \"\"\n[config.limits]\nwindow = \"round\"\n[[arrivals]]\nevery = 5\n[expect]\nanswered = \"all\"";
+    let problems = simulate("bad.toml", text, None).expect_err("the scenario is full of mistakes");
+    let told: Vec<_> = problems
+        .list()
+        .iter()
+        .map(|problem| (problem.line, problem.key.as_str()))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            (1, "abuot"),
+            (2, "config.limits"),
+            (3, "config.limits.window"),
+            (4, "arrivals.count"),
+            (5, "arrivals.every"),
+            (7, "expect.answered"),
+        ]
+    );
+}
+
+#[test]
+fn the_worst_of_all_files_decides() {
+    let directory = tempfile::tempdir().expect("a temporary directory can be made");
+    let file = |name: &str, text: &str| {
+        let path = directory.path().join(name);
+        fs::write(&path, text).expect("a file can be written");
+        path
+    };
+    let good = file("good.toml", &format!("{TWENTY}\n[expect]\nanswered = 19"));
+    let broken = file("broken.toml", &format!("{TWENTY}\n[expect]\nanswered = 20"));
+    let wrong = file("wrong.toml", "answered = 3");
+    let missing = directory.path().join("missing.toml");
+    let check = |files: &[&PathBuf], json: bool, expected: Verdict| {
+        let arguments = Arguments {
+            files: files.iter().map(|file| file.to_path_buf()).collect(),
+            json,
+            seed: None,
+        };
+        let (mut out, mut complaints) = (Vec::new(), Vec::new());
+        let verdict = write_reports(&arguments, Style::Plain, &mut out, &mut complaints);
+        assert_eq!(
+            verdict.expect("memory can be written to"),
+            expected,
+            "{files:?}"
+        );
+        let text = |bytes| String::from_utf8(bytes).expect("what is written is UTF-8");
+        (text(out), text(complaints))
+    };
+    check(&[&good], false, Verdict::Holds);
+    let (out, complaints) = check(&[&broken, &good], false, Verdict::Broken);
+    assert!(out.contains("BROKEN  answered = 20, found 19"), "{out}");
+    assert_eq!(complaints, "");
+    let (out, complaints) = check(&[&wrong, &broken, &missing], true, Verdict::Unusable);
+    let json: serde_json::Value = serde_json::from_str(&out).expect("the output is JSON");
+    assert_eq!(json[0]["all"]["answered"], 19);
+    assert_eq!(json[0]["expectations"][0]["holds"], false);
+    assert_eq!(json.as_array().map(Vec::len), Some(1));
+    assert!(
+        complaints.contains("wrong.toml:1:1: answered: no such key"),
+        "{complaints}"
+    );
+    assert!(complaints.contains("cannot read"), "{complaints}");
+}
+
+#[test]
+fn the_example_in_the_page_about_scenarios_is_one_of_them() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = fs::read_to_string(root.join("docs/simulate.md")).expect("the page is there");
+    let example = fs::read_to_string(directory().join("storm_in_turn.toml"));
+    assert!(page.contains(&example.expect("a scenario can be read")));
+}
