@@ -31,6 +31,8 @@ enum Command {
     Serve(ConfigFile),
     /// Read the config; print every mistake, or the limits in force. Exit 0 good, 1 bad
     Check(ConfigFile),
+    /// Ask the sidecar with this config whether it takes calls. Exit 0 yes, 1 no
+    Healthcheck(ConfigFile),
 
     /// See it work: a fragile backend, a storm of calls, with and without Tidegate
     Demo(tools::demo::Options),
@@ -57,6 +59,7 @@ pub fn main() -> ExitCode {
     match cli.command {
         Command::Serve(file) => tools::serve::run(&file.config, graphical),
         Command::Check(file) => tools::check::run(&file.config, graphical),
+        Command::Healthcheck(file) => tools::healthcheck::run(&file.config, graphical),
         Command::Demo(arguments) => tools::demo::main(arguments).unwrap_or_else(failed),
         Command::Backend(arguments) => tools::backend::main(arguments).unwrap_or_else(failed),
         Command::Simulate(arguments) => tools::simulate::run(&arguments),

@@ -9,6 +9,7 @@ pub mod bench;
 pub mod check;
 pub mod demo;
 mod framing;
+pub mod healthcheck;
 pub mod serve;
 pub mod simulate;
 

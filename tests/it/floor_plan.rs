@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// Modules by level, as ARCHITECTURE.md draws them. A module may use what stands below it,
 /// never what stands beside or above.
-const LEVELS: [(u8, &[&str]); 7] = [
+pub(crate) const LEVELS: [(u8, &[&str]); 7] = [
     (7, &["main"]),
     (6, &["cli"]),
     (5, &["tools"]),

@@ -83,6 +83,26 @@ async fn closed_without_a_byte_is_said_as_a_whole_error() {
 }
 
 #[tokio::test]
+async fn a_call_that_was_sent_is_never_sent_again() {
+    let connections = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&connections);
+    // Takes every request and closes without a word: a second try would look promising.
+    let backend = Scripted::start(move |_, mut stream| {
+        count.fetch_add(1, Ordering::SeqCst);
+        async move {
+            let mut request = [0; 4096];
+            // Whether there was one shows in the count.
+            let _ = stream.read(&mut request).await;
+        }
+    })
+    .await;
+    let stack = Stack::start(&text(backend.addr, ""));
+    failed(&stack, Reason::BackendClosed).await;
+    // One for each protocol.
+    assert_eq!(connections.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test]
 async fn a_reset_instead_of_an_answer_is_said_as_a_whole_error() {
     let backend =
         backend_that(|stream| Box::pin(async move { crate::support::reset(stream) })).await;

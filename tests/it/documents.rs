@@ -1,0 +1,203 @@
+//! The documents say only what is so, as far as that can be looked up: configs that are
+//! taken, files and tests that exist, links that lead somewhere.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// Every `.md` at the root and under docs, by its path from the root.
+fn documents() -> Vec<String> {
+    let mut found = Vec::new();
+    for folder in ["", "docs", "docs/decisions"] {
+        for entry in fs::read_dir(root().join(folder)).expect("the folder is there") {
+            let path = entry.expect("it can be read").path();
+            if path.extension().is_some_and(|extension| extension == "md") {
+                let relative = path.strip_prefix(root()).expect("it stands under the root");
+                found.push(relative.to_str().expect("a name in UTF-8").to_owned());
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// The fenced blocks of a language.
+fn blocks<'a>(document: &'a str, language: &str) -> Vec<&'a str> {
+    let fence = format!("```{language}\n");
+    document
+        .split(&fence)
+        .skip(1)
+        .map(|rest| rest.split("```").next().expect("split gives one at least"))
+        .collect()
+}
+
+/// What stands in code font, outside of blocks.
+fn code(document: &str) -> Vec<&str> {
+    document
+        .split("```")
+        .step_by(2)
+        .flat_map(|prose| prose.split('`').skip(1).step_by(2))
+        .collect()
+}
+
+#[test]
+fn every_config_in_the_documents_is_taken() {
+    let mut taken = 0;
+    for path in documents() {
+        // Its blocks are scenario files.
+        if path.ends_with("simulate.md") {
+            continue;
+        }
+        for block in blocks(&read(&path), "toml") {
+            if block.starts_with("# part") {
+                continue;
+            }
+            if let Err(problems) = tidegate::config::read(block, &path, std::iter::empty()) {
+                panic!("{}", problems.render(false));
+            }
+            taken += 1;
+        }
+    }
+    assert!(taken >= 3, "{taken} configs were found");
+}
+
+#[test]
+fn every_file_and_test_that_the_map_names_exists() {
+    let mut names = 0;
+    for path in [
+        "README.md",
+        "ARCHITECTURE.md",
+        "docs/life-of-a-call.md",
+        "docs/operating.md",
+    ] {
+        let document = read(path);
+        for word in code(&document) {
+            if let Some(missing) = missing(word) {
+                panic!("{path} names {word}: {missing}");
+            }
+            names += usize::from(word.contains("::") || word.ends_with(".rs"));
+        }
+    }
+    assert!(names >= 60, "{names} names were found");
+}
+
+/// What is missing of a file or test that is named: `src/listen.rs`, `leaving::a_client_…`.
+fn missing(word: &str) -> Option<String> {
+    let is_path = |c: char| c.is_ascii_alphanumeric() || "/_-.".contains(c);
+    let is_test = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "_:".contains(c);
+    if word.ends_with(".rs") && word.chars().all(is_path) {
+        return (!root().join(word).is_file()).then(|| "no such file".to_owned());
+    }
+    let (module, test) = word.rsplit_once("::")?;
+    if !word.chars().all(is_test) {
+        return None;
+    }
+    let file = format!("{}.rs", module.replace("::", "/"));
+    let source = ["tests/it", "crates/limits/tests"]
+        .iter()
+        .find_map(|folder| fs::read_to_string(root().join(folder).join(&file)).ok());
+    match source {
+        None => Some(format!("no {file} among the tests")),
+        Some(source) if !source.contains(&format!("fn {test}(")) => {
+            Some(format!("no such test in {file}"))
+        }
+        Some(_) => None,
+    }
+}
+
+#[test]
+fn a_file_or_test_that_does_not_exist_is_found_out() {
+    let check = |word: &str, is_missing: bool| {
+        assert_eq!(missing(word).is_some(), is_missing, "{word}");
+    };
+    check("src/listen.rs", false);
+    check("src/listening.rs", true);
+    check("floor_plan::nobody_imports_sideways_or_upward", false);
+    check("floor_plan::everybody_imports_everything", true);
+    check("nowhere::nobody_imports_sideways_or_upward", true);
+    check("laws::many_flows_in_turn_keep_every_law", false);
+    check("Caller::ANONYMOUS", false);
+    check("when_full", false);
+}
+
+#[test]
+fn every_link_leads_to_a_file() {
+    let mut links = 0;
+    for path in documents() {
+        let document = read(&path);
+        let folder: PathBuf = root().join(&path).parent().expect("a folder").into();
+        for rest in document.split("](").skip(1) {
+            let target = rest.split(')').next().expect("split gives one at least");
+            let target = target.split('#').next().expect("likewise");
+            if target.is_empty() || target.contains("://") {
+                continue;
+            }
+            assert!(folder.join(target).exists(), "{path} links to {target}");
+            links += 1;
+        }
+    }
+    assert!(links >= 15, "{links} links were found");
+}
+
+#[test]
+fn the_lexicon_has_no_word_twice() {
+    let lexicon = read("docs/lexicon.md");
+    let mut words = BTreeSet::new();
+    for row in lexicon.lines().filter(|line| line.starts_with("| ")) {
+        let word = row.split('|').nth(1).expect("a first cell").trim();
+        if word != "word" {
+            assert!(words.insert(word), "{word} stands there twice");
+        }
+    }
+    assert!(words.len() >= 60, "{} words were found", words.len());
+}
+
+#[test]
+fn a_decision_says_what_it_is_about_and_what_would_undo_it() {
+    let decisions: Vec<String> = documents()
+        .into_iter()
+        .filter(|path| path.starts_with("docs/decisions/"))
+        .collect();
+    assert!(!decisions.is_empty());
+    for (path, number) in decisions.iter().zip(1..) {
+        let name = path.rsplit('/').next().expect("a path has a name");
+        let text = read(path);
+        assert!(name.starts_with(&format!("{number:04}-")), "{path}");
+        assert!(text.starts_with(&format!("# {number:04}: ")), "{path}");
+        let mut rest = &*text;
+        for heading in [
+            "Problem",
+            "Non-goals",
+            "Choice",
+            "What would change our mind",
+        ] {
+            let heading = format!("\n## {heading}\n\n");
+            rest = rest
+                .split_once(&heading)
+                .unwrap_or_else(|| panic!("{path} has no{heading}"))
+                .1;
+        }
+    }
+}
+
+#[test]
+fn the_map_gives_every_module_the_level_that_the_floor_plan_gives_it() {
+    let map = read("ARCHITECTURE.md");
+    for (level, modules) in crate::floor_plan::LEVELS {
+        let row = map
+            .lines()
+            .find(|line| line.starts_with(&format!("| {level} |")))
+            .unwrap_or_else(|| panic!("no row for level {level}"));
+        let cell = row.split('|').nth(2).expect("a second cell");
+        let named: BTreeSet<&str> = cell.split('`').skip(1).step_by(2).collect();
+        assert_eq!(named, modules.iter().copied().collect(), "level {level}");
+    }
+}

@@ -1,0 +1,138 @@
+//! `tidegate healthcheck`, against the real admin address and against nobody.
+
+use std::net::SocketAddr;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tidegate::admin::{self, LimitState, QueueState, Source, Token};
+use tidegate::tools::healthcheck::{Unhealthy, ask};
+use tokio::net::TcpListener;
+use tokio::task::spawn_blocking;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+/// A sidecar that is ready, or draining.
+#[derive(Default)]
+struct Sidecar {
+    draining: AtomicBool,
+}
+
+impl Source for Sidecar {
+    fn limits(&self) -> Vec<LimitState> {
+        Vec::new()
+    }
+
+    fn queue(&self) -> QueueState {
+        unreachable!("health looks at no queue")
+    }
+
+    fn config(&self) -> String {
+        String::new()
+    }
+
+    fn metrics(&self) -> String {
+        String::new()
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        if self.draining.load(Ordering::SeqCst) {
+            Err("draining".to_owned())
+        } else {
+            Ok(())
+        }
+    }
+}
+
+async fn start() -> (SocketAddr, Arc<Sidecar>, DropGuard) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("it is bound");
+    let sidecar = Arc::new(Sidecar::default());
+    let stop = CancellationToken::new();
+    let token = Some(Token("s3cret".into()));
+    let source: Arc<dyn Source> = Arc::clone(&sidecar) as _;
+    tokio::spawn(admin::serve(listener, token, source, stop.clone()));
+    (address, sidecar, stop.drop_guard())
+}
+
+async fn asked(address: SocketAddr) -> Result<(), Unhealthy> {
+    spawn_blocking(move || ask(address))
+        .await
+        .expect("no panic")
+}
+
+#[tokio::test]
+async fn it_asks_for_readiness_and_needs_no_token() {
+    let (address, sidecar, _stop) = start().await;
+    asked(address).await.expect("it is ready");
+    sidecar.draining.store(true, Ordering::SeqCst);
+    let told = asked(address).await.expect_err("it drains").to_string();
+    assert!(told.contains("draining"), "{told}");
+}
+
+#[tokio::test]
+async fn an_address_that_is_bound_everywhere_is_asked_on_loopback() {
+    let (address, _sidecar, _stop) = start().await;
+    let everywhere = SocketAddr::from(([0, 0, 0, 0], address.port()));
+    asked(everywhere).await.expect("it is ready");
+}
+
+#[tokio::test]
+async fn nobody_there_is_told_at_once() {
+    let told = asked(crate::support::closed_port().await).await;
+    assert!(matches!(told, Err(Unhealthy::NoAnswer { .. })), "{told:?}");
+}
+
+#[tokio::test]
+async fn one_that_says_nothing_is_given_up_in_time() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("it is bound");
+    let before = std::time::Instant::now();
+    let told = asked(address).await;
+    assert!(matches!(told, Err(Unhealthy::NoAnswer { .. })), "{told:?}");
+    assert!(before.elapsed() < Duration::from_secs(10));
+    drop(listener);
+}
+
+#[tokio::test]
+async fn the_command_says_it_with_its_exit_code() {
+    let (address, sidecar, _stop) = start().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("config.toml");
+    let command = |text: &str| {
+        std::fs::write(&path, text).expect("it is written");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        command.args(["healthcheck", "--config"]).arg(&path);
+        spawn_blocking(move || {
+            let output = command.output().expect("it runs");
+            let told = String::from_utf8_lossy(&output.stderr).into_owned();
+            (output.status.code(), told)
+        })
+    };
+    let config = |bind: &str| {
+        format!(
+            r#"
+            [[listen]]
+            name = "nova"
+            bind = "127.0.0.1:8080"
+            [backend]
+            socket = "127.0.0.1:2000"
+            http = "http://127.0.0.1:8081"
+            [limits]
+            smapi_rate_limit_per_window = "total:30"
+            [admin]
+            bind = {bind}
+            "#
+        )
+    };
+    let here = config(&format!("\"{address}\""));
+    let (code, told) = command(&here).await.expect("no panic");
+    assert_eq!((code, &*told), (Some(0), ""));
+    sidecar.draining.store(true, Ordering::SeqCst);
+    let (code, told) = command(&here).await.expect("no panic");
+    assert_eq!(code, Some(1));
+    assert!(told.contains("draining"), "{told}");
+    let (code, told) = command(&config("false")).await.expect("no panic");
+    assert_eq!(code, Some(1));
+    assert!(told.contains("admin.bind is off"), "{told}");
+}
