@@ -28,6 +28,11 @@ pub use self::permit::Permit;
 use crate::call::{Destination, Reason, Record, Refusal, Verdict};
 use crate::clock::Clock;
 
+/// While calls are under way the timer wakes at least this often. Each call sets timers of
+/// its own, and one that would be the next to fire makes tokio wake its reactor through the
+/// kernel; with this one before it, none of them is. An idle proxy makes no wake-ups.
+const BEAT: Duration = Duration::from_secs(1);
+
 /// What this stage is told. The gate builds the scheduler's policy from it, because only
 /// the gate knows the clock's phase and which backends there are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -504,6 +509,10 @@ impl State {
                     Step::Idle => break,
                 }
             }
+        }
+        if self.lanes.iter().any(|lane| lane.in_flight() > 0) {
+            let beat = now + BEAT;
+            wake = Some(wake.map_or(beat, |wake| wake.min(beat)));
         }
         self.wake = wake;
     }

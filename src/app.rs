@@ -4,15 +4,14 @@ mod shown;
 pub mod teller;
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use self::teller::Teller;
 use crate::admit::Gate;
@@ -149,6 +148,7 @@ impl App {
                 .run_until_cancelled_owned(async move { timer.keep_time().await }),
         );
         if let Some(listener) = admin {
+            let listener = tokio::net::TcpListener::from_std(listener).map_err(StartError::Log)?;
             let token = shared.config.get().admin.token.clone();
             let source = Arc::clone(&shared);
             tokio::spawn(admin::serve(listener, token, source, beside.clone()));
@@ -380,15 +380,17 @@ impl Shared {
                 drop(open);
             })
         };
-        listen::accept(
+        let accepting = listen::accept(
             socket,
             Arc::clone(&self.connections),
             stop,
             gate,
             failed,
             handle,
-        )
-        .await;
+        );
+        if let Err(error) = accepting.await {
+            error!(listener = %settings.get().name, %error, "cannot accept at all");
+        }
     }
 
     fn pipeline(&self) -> Pipeline {

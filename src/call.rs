@@ -160,7 +160,28 @@ pub type ByteStream = UnsyncBoxBody<Bytes, BodyError>;
 
 /// The body of a reply on its way to the client. Whoever drops it half read drops the
 /// client, not the call: its owner reads the backend to the end.
-pub type ReplyBody = ByteStream;
+#[derive(Debug)]
+pub enum ReplyBody {
+    /// All of it, until it is taken.
+    Whole(Option<Bytes>),
+    /// As it comes.
+    Stream(ByteStream),
+}
+
+impl ReplyBody {
+    /// A body that is all here.
+    #[must_use]
+    pub fn whole(bytes: Bytes) -> Self {
+        Self::Whole((!bytes.is_empty()).then_some(bytes))
+    }
+
+    /// A body that is still to come.
+    pub fn stream(
+        body: impl http_body::Body<Data = Bytes, Error = BodyError> + Send + 'static,
+    ) -> Self {
+        Self::Stream(ByteStream::new(body))
+    }
+}
 
 /// A connection to the TCP backend, together with the slot it holds.
 pub struct Tunnel {
@@ -194,6 +215,11 @@ impl Progress {
     /// The call is past the gate.
     pub fn admit(&self) {
         self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// The call is back in the queue: it could not be sent.
+    pub fn wait(&self) {
+        self.0.store(false, Ordering::Relaxed);
     }
 
     /// Whether the call is past the gate. Before, a client that half-closes has left.
@@ -521,27 +547,36 @@ impl fmt::Debug for Record {
     }
 }
 
-/// A body of bytes that are all here.
-#[derive(Debug)]
-pub struct WholeBody(pub Option<Bytes>);
-
-impl http_body::Body for WholeBody {
+impl http_body::Body for ReplyBody {
     type Data = Bytes;
     type Error = BodyError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Poll<Option<Result<http_body::Frame<Bytes>, BodyError>>> {
-        Poll::Ready(self.0.take().map(|bytes| Ok(http_body::Frame::data(bytes))))
+        match &mut *self {
+            Self::Whole(bytes) => {
+                Poll::Ready(bytes.take().map(|bytes| Ok(http_body::Frame::data(bytes))))
+            }
+            Self::Stream(body) => Pin::new(body).poll_frame(cx),
+        }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.0.is_none()
+        match self {
+            Self::Whole(bytes) => bytes.is_none(),
+            Self::Stream(body) => body.is_end_stream(),
+        }
     }
 
     fn size_hint(&self) -> http_body::SizeHint {
-        http_body::SizeHint::with_exact(self.0.as_ref().map_or(0, |bytes| bytes.len() as u64))
+        match self {
+            Self::Whole(bytes) => {
+                http_body::SizeHint::with_exact(bytes.as_ref().map_or(0, |it| it.len() as u64))
+            }
+            Self::Stream(body) => body.size_hint(),
+        }
     }
 }
 

@@ -129,10 +129,13 @@ impl Forwarder {
                 let Some(address) = &settings.socket else {
                     return Ok(Reply::Refused(Refusal::no_backend("socket")));
                 };
-                match backend::connect(address, settings.connect_timeout).await {
-                    Ok(stream) => {
+                let bound = settings.connect_timeout;
+                match backend::connect_and_write(address, &call.bytes, bound).await {
+                    Ok((stream, written)) => {
                         Carry::new(Arc::clone(&record), |committed| {
-                            exchange::array(stream, call, slot, record, settings, committed)
+                            exchange::array(
+                                stream, written, call, slot, record, settings, committed,
+                            )
                         })
                         .await
                     }

@@ -5,13 +5,15 @@
 //! pause; it neither spins nor ends the loop.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use rustix::net::SocketFlags;
 use socket2::{Domain, Socket, Type};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -59,7 +61,7 @@ pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
-    TcpListener::from_std(socket.into())
+    Ok(socket.into())
 }
 
 /// Counts connections over all listeners and holds them under a cap.
@@ -126,6 +128,13 @@ impl Drop for Connection {
 
 /// Accepts until told to stop, no more than the cap allows. Before each accept `gate` has
 /// its say: it holds the loop while the queue is full.
+///
+/// Connections are handed over as the kernel made them, non-blocking and watched by nobody:
+/// most calls are read at once and need not wait for their client again, so what watching
+/// costs is left to those that do.
+///
+/// # Errors
+/// If the listener cannot be watched.
 pub async fn accept<G, H>(
     listener: TcpListener,
     connections: Arc<Connections>,
@@ -133,14 +142,20 @@ pub async fn accept<G, H>(
     gate: impl Fn() -> G,
     failed: impl Fn(&io::Error),
     handle: impl Fn(TcpStream, SocketAddr, Connection) -> H,
-) where
+) -> io::Result<()>
+where
     G: Future<Output = ()>,
     H: Future<Output = ()> + Send + 'static,
 {
+    #[expect(
+        deprecated,
+        reason = "safe for what keeps its descriptor, as the standard listener does"
+    )]
+    let listener = AsyncFd::with_interest(listener, Interest::READABLE)?;
     let accepting = async {
         loop {
             gate().await;
-            match listener.accept().await {
+            match listener.async_io(Interest::READABLE, accept_one).await {
                 Ok((stream, peer)) => {
                     // The place is taken after the accept: a listener that holds one while
                     // nobody comes would keep it from the others. So under a full cap each
@@ -161,6 +176,17 @@ pub async fn accept<G, H>(
         () = stop.cancelled() => {}
         () = accepting => {}
     }
+    Ok(())
+}
+
+/// One system call, where the standard library would need three.
+fn accept_one(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let (stream, peer) = rustix::net::acceptfrom_with(listener, flags)?;
+    let peer = peer
+        .and_then(|peer| SocketAddr::try_from(peer).ok())
+        .ok_or(io::ErrorKind::ConnectionAborted)?;
+    Ok((stream.into(), peer))
 }
 
 /// Whether an accept failed because of the connection that was to be accepted: the next may
@@ -237,8 +263,9 @@ mod tests {
                 },
             )
         };
-        let client = TcpStream::connect(address);
-        let ((), client) = tokio::join!(accepting, client);
+        let client = tokio::net::TcpStream::connect(address);
+        let (accepted, client) = tokio::join!(accepting, client);
+        accepted.expect("the listener can be watched");
         let local = client.expect("accepted").local_addr().expect("connected");
         assert_eq!(*seen.lock().expect("not poisoned"), [local]);
     }

@@ -95,10 +95,12 @@ impl Pipeline {
                 "not sent, waits again"
             );
             outgoing = kept;
+            progress.wait();
             permit = match self.gate.again(slot, record).await {
                 Ok(permit) => permit,
                 Err(refusal) => return Reply::Refused(refusal),
             };
+            progress.admit();
         }
     }
 

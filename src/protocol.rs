@@ -11,15 +11,15 @@ mod io;
 mod tcp;
 mod zvm_socket;
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_limits::Timestamp;
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use self::io::Client;
 use crate::call::{Origin, Protocol, Serve};
 use crate::clock::Clock;
 
@@ -46,7 +46,7 @@ pub struct Settings {
 /// A connection that has just been accepted.
 #[derive(Debug)]
 pub struct Accepted {
-    /// The connection.
+    /// The connection, non-blocking.
     pub stream: TcpStream,
     /// The client's address.
     pub peer: SocketAddr,
@@ -61,13 +61,25 @@ pub struct Accepted {
 }
 
 impl Accepted {
-    fn origin(&self, arrived: Timestamp) -> Origin {
-        Origin {
-            listener: Arc::clone(&self.listener),
-            peer: self.peer,
-            arrived,
-        }
+    fn split(self) -> (TcpStream, Whence) {
+        let whence = Whence {
+            origin: Origin {
+                listener: self.listener,
+                peer: self.peer,
+                arrived: self.at,
+            },
+            protocol: self.protocol,
+            cancel_on_eof: self.cancel_on_eof,
+        };
+        (self.stream, whence)
     }
+}
+
+/// Where a connection came in; its clock began when it was accepted.
+struct Whence {
+    origin: Origin,
+    protocol: Protocol,
+    cancel_on_eof: bool,
 }
 
 /// What every connection needs to know.
@@ -94,13 +106,15 @@ pub fn converse<S: Serve>(
 }
 
 async fn converse_to_the_end<S: Serve>(accepted: Accepted, conversation: Conversation<S>) {
-    if accepted.protocol == Protocol::Tcp {
-        return tcp::serve(accepted, &conversation).await;
+    let (stream, whence) = accepted.split();
+    let mut client = Client::new(stream);
+    if whence.protocol == Protocol::Tcp {
+        return tcp::serve(client, &whence, &conversation).await;
     }
     let mut first = Vec::new();
     let silence = timeout(
         conversation.settings.request_timeout,
-        io::read_some(&accepted.stream, &mut first),
+        client.read_some(&mut first),
     );
     let read = tokio::select! {
         biased;
@@ -112,15 +126,15 @@ async fn converse_to_the_end<S: Serve>(accepted: Accepted, conversation: Convers
         // Silent for too long, closed or reset before the first byte: nothing to answer.
         Ok(Ok(0) | Err(_)) | Err(_) => return,
     }
-    let is_http = match accepted.protocol {
+    let is_http = match whence.protocol {
         Protocol::Http => true,
         Protocol::Socket | Protocol::Tcp => false,
         Protocol::Auto => first.first().is_some_and(u8::is_ascii_uppercase),
     };
     // Boxed, so that a silent connection does not pay for what a busy one needs.
     if is_http {
-        Box::pin(http::serve(accepted, conversation, first)).await;
+        Box::pin(http::serve(client, whence, conversation, first)).await;
     } else {
-        Box::pin(zvm_socket::serve(accepted, &conversation, first)).await;
+        Box::pin(zvm_socket::serve(client, whence, &conversation, first)).await;
     }
 }

@@ -1,8 +1,10 @@
 //! Connections to a backend.
 
 use std::io;
+use std::net::SocketAddr;
 use std::time::Duration;
 
+use socket2::{Domain, Socket, Type};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -22,17 +24,75 @@ pub enum ConnectError {
     ClosedBefore(#[source] io::Error),
 }
 
+/// How long the first try of a connect may take before a second is made.
+const FIRST_TRY: Duration = Duration::from_millis(100);
+
 /// Connects within a bound.
+///
+/// A backend with a short backlog, as the sdkserver's of 5, drops the SYN of a burst
+/// silently, and the kernel would only repeat it after a second, while the call holds its
+/// slot. So a try that hangs is given up for a new one, each twice as patient as the last.
 pub(super) async fn connect(address: &Address, bound: Duration) -> Result<TcpStream, ConnectError> {
-    let connecting = async {
-        match address {
-            Address::Ip(address) => TcpStream::connect(address).await,
-            Address::Name(name, port) => TcpStream::connect((&**name, *port)).await,
+    let trying = async {
+        let mut patience = FIRST_TRY;
+        loop {
+            match timeout(patience, try_connect(address)).await {
+                Ok(done) => return done,
+                Err(_) => patience *= 2,
+            }
         }
     };
-    match timeout(bound, connecting).await {
+    match timeout(bound, trying).await {
         Ok(Ok(stream)) => Ok(stream),
         Ok(Err(error)) => Err(ConnectError::Refused(error)),
         Err(_) => Err(ConnectError::TimedOut(bound)),
     }
 }
+
+async fn try_connect(address: &Address) -> io::Result<TcpStream> {
+    match address {
+        Address::Ip(address) => TcpStream::connect(address).await,
+        Address::Name(name, port) => TcpStream::connect((&**name, *port)).await,
+    }
+}
+
+/// Connects and writes what it can at once: on the same machine the handshake is over
+/// before the connect returns, so one trip through the reactor carries the whole call.
+/// Returns the connection and how much has been written, which may be nothing.
+pub(super) async fn connect_and_write(
+    address: &Address,
+    bytes: &[u8],
+    bound: Duration,
+) -> Result<(TcpStream, usize), ConnectError> {
+    if let Address::Ip(address) = address
+        && let Some((stream, written)) = write_at_once(*address, bytes)?
+    {
+        let stream = TcpStream::from_std(stream).map_err(ConnectError::Refused)?;
+        return Ok((stream, written));
+    }
+    Ok((connect(address, bound).await?, 0))
+}
+
+/// None if the handshake takes its time. An error means that nothing was written.
+fn write_at_once(
+    address: SocketAddr,
+    bytes: &[u8],
+) -> Result<Option<(std::net::TcpStream, usize)>, ConnectError> {
+    let refused = |error| Err(ConnectError::Refused(error));
+    let kind = Type::STREAM.nonblocking().cloexec();
+    let socket =
+        Socket::new(Domain::for_address(address), kind, None).map_err(ConnectError::Refused)?;
+    match socket.connect(&address.into()) {
+        Ok(()) => {}
+        Err(error) if error.raw_os_error() == Some(IN_PROGRESS) => {}
+        Err(error) => return refused(error),
+    }
+    match socket.send(bytes) {
+        Ok(written) => Ok(Some((socket.into(), written))),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+        Err(error) => refused(error),
+    }
+}
+
+/// What Linux says of a connect that goes on.
+const IN_PROGRESS: i32 = rustix::io::Errno::INPROGRESS.raw_os_error();

@@ -21,9 +21,26 @@ use crate::call::{ArrayCall, BodyError, Reason, Record, Refusal, Reply, ReplyBod
 /// Room for a reply to begin with; most are smaller.
 const REPLY_BYTES: usize = 2048;
 
-/// Writes the array in one write and reads the reply to its end.
-pub(super) async fn array<S: Slot>(
+/// Writes the array in one write, unless that has been done with the connect, and reads the
+/// reply to its end.
+pub(super) fn array<S: Slot>(
     stream: TcpStream,
+    written: usize,
+    call: ArrayCall,
+    slot: S,
+    record: Arc<Record>,
+    settings: Arc<Settings>,
+    committed: Committed,
+) -> impl Future<Output = Result<Reply, Unsent<S>>> + Send {
+    if written > 0 {
+        committed.set();
+    }
+    exchange(stream, written, call, slot, record, settings, committed)
+}
+
+async fn exchange<S: Slot>(
+    stream: TcpStream,
+    written: usize,
     call: ArrayCall,
     mut slot: S,
     record: Arc<Record>,
@@ -31,7 +48,7 @@ pub(super) async fn array<S: Slot>(
     committed: Committed,
 ) -> Result<Reply, Unsent<S>> {
     let deadline = Instant::now() + settings.response_timeout;
-    match write_whole(&stream, &call.bytes, &committed, deadline).await {
+    match write_whole(&stream, written, &call.bytes, &committed, deadline).await {
         Written::Whole => {}
         Written::Nothing(error) => {
             return Err(Unsent {
@@ -63,11 +80,11 @@ enum Written {
 
 async fn write_whole(
     stream: &TcpStream,
+    mut written: usize,
     bytes: &[u8],
     committed: &Committed,
     deadline: Instant,
 ) -> Written {
-    let mut written = 0;
     while written < bytes.len() {
         match stream.try_write(&bytes[written..]) {
             Ok(more) => {
@@ -114,7 +131,7 @@ async fn read_reply<S: Slot>(
             Ok(_) if held.len() > settings.reply_buffer_bytes => {
                 let body =
                     StreamedReply::new(stream, slot, record, held.freeze(), settings, deadline);
-                return Ok(Reply::Stream(ReplyBody::new(body)));
+                return Ok(Reply::Stream(ReplyBody::stream(body)));
             }
             Ok(_) => {}
             // A reset after a whole reply takes nothing from it: the check below decides.

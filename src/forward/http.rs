@@ -21,7 +21,7 @@ use super::carry::{Carry, Committed, carry_on};
 use super::pool::{Pool, SentBody, Upstream};
 use super::{Outgoing, Settings, Unsent, exchange};
 use crate::call::{
-    BodyError, HttpCall, Reason, Record, Refusal, Reply, ReplyBody, RequestBody, Slot, WholeBody,
+    BodyError, HttpCall, Reason, Record, Refusal, Reply, ReplyBody, RequestBody, Slot,
 };
 
 /// Sends one request over an idle connection, or a new one.
@@ -54,7 +54,7 @@ pub(super) async fn send<S: Slot>(
 
 async fn exchange<S: Slot>(
     pool: Pool,
-    mut upstream: Upstream,
+    mut upstream: Box<Upstream>,
     call: Box<HttpCall>,
     mut slot: S,
     record: Arc<Record>,
@@ -125,7 +125,8 @@ async fn exchange<S: Slot>(
         record,
         pool,
         settings,
-        deadline: Box::pin(sleep_until(deadline)),
+        deadline,
+        timer: None,
         read: 0,
     };
     let length = reply.body.size_hint().exact();
@@ -135,13 +136,13 @@ async fn exchange<S: Slot>(
     let body = StreamedReply(Some(reply));
     Ok(Reply::Http(Response::from_parts(
         head,
-        ReplyBody::new(body),
+        ReplyBody::stream(body),
     )))
 }
 
 /// One new connection for one that had gone cold; a backend that closes that one too takes
 /// no calls.
-async fn reopen(settings: &Settings, reopened: &mut bool) -> Result<Upstream, ConnectError> {
+async fn reopen(settings: &Settings, reopened: &mut bool) -> Result<Box<Upstream>, ConnectError> {
     if std::mem::replace(reopened, true) {
         return Err(ConnectError::ClosedBefore(
             std::io::ErrorKind::ConnectionAborted.into(),
@@ -187,13 +188,15 @@ impl<S: Slot> Sent<'_, S> {
 
 /// A response whose head has come.
 struct RunningReply<S: Slot> {
-    upstream: Upstream,
+    upstream: Box<Upstream>,
     body: Incoming,
     slot: S,
     record: Arc<Record>,
     pool: Pool,
     settings: Arc<Settings>,
-    deadline: Pin<Box<Sleep>>,
+    deadline: Instant,
+    /// Set only if the reply has to be waited for.
+    timer: Option<Pin<Box<Sleep>>>,
     read: u64,
 }
 
@@ -213,7 +216,11 @@ impl<S: Slot> RunningReply<S> {
         if over {
             return Poll::Ready(Some(Err("the backend closed in mid-answer".into())));
         }
-        ready!(self.deadline.as_mut().poll(cx));
+        let deadline = self.deadline;
+        let timer = self
+            .timer
+            .get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+        ready!(timer.as_mut().poll(cx));
         Poll::Ready(Some(Err("the backend is too slow".into())))
     }
 
@@ -252,7 +259,7 @@ impl<S: Slot> RunningReply<S> {
                     }
                 }
                 Some(Err(error)) => {
-                    let refusal = if self.deadline.is_elapsed() {
+                    let refusal = if self.deadline <= Instant::now() {
                         exchange::slow(&self.settings)
                     } else {
                         Refusal::new(
@@ -274,8 +281,7 @@ impl<S: Slot> RunningReply<S> {
         } else {
             more.freeze()
         };
-        let body = WholeBody((!body.is_empty()).then_some(body));
-        Reply::Http(Response::from_parts(head, ReplyBody::new(body)))
+        Reply::Http(Response::from_parts(head, ReplyBody::whole(body)))
     }
 
     /// Gives the slot back before the answer is written.

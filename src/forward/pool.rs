@@ -35,7 +35,7 @@ pub(super) struct Upstream {
 
 impl Upstream {
     /// Opens a new one.
-    pub(super) async fn open(settings: &Settings) -> Result<Self, ConnectError> {
+    pub(super) async fn open(settings: &Settings) -> Result<Box<Self>, ConnectError> {
         let address = settings
             .http
             .as_ref()
@@ -52,12 +52,13 @@ impl Upstream {
             .handshake(TokioIo::new(io))
             .await
             .map_err(|error| ConnectError::Refused(io::Error::other(error)))?;
-        Ok(Self {
+        // Boxed, because it is handed around with each call and weighs a kilobyte.
+        Ok(Box::new(Self {
             connection,
             sender,
             signals,
             idle_since: Instant::now(),
-        })
+        }))
     }
 
     /// Whether it can take another request, as far as can be known without asking.
@@ -75,7 +76,8 @@ pub(super) struct Pool {
 #[derive(Default)]
 struct Idle {
     /// Oldest first.
-    upstreams: Vec<Upstream>,
+    #[expect(clippy::vec_box, reason = "each goes in and out boxed, with every call")]
+    upstreams: Vec<Box<Upstream>>,
     sweeping: bool,
 }
 
@@ -85,7 +87,7 @@ impl Pool {
     }
 
     /// Takes the one used last, if it is still good.
-    pub(super) fn take(&self, settings: &Settings) -> Option<Upstream> {
+    pub(super) fn take(&self, settings: &Settings) -> Option<Box<Upstream>> {
         let mut cx = Context::from_waker(Waker::noop());
         loop {
             let mut upstream = self.idle().upstreams.pop()?;
@@ -99,7 +101,7 @@ impl Pool {
     }
 
     /// Puts one back whose reply has been read to its end.
-    pub(super) fn put(&self, mut upstream: Upstream, settings: &Settings) {
+    pub(super) fn put(&self, mut upstream: Box<Upstream>, settings: &Settings) {
         let mut cx = Context::from_waker(Waker::noop());
         if !upstream.is_usable(&mut cx) {
             return;

@@ -23,10 +23,10 @@ use hyper_util::rt::TokioIo;
 
 use self::body::PacedBody;
 use self::client::{ClientIo, Phases};
-use super::{Accepted, Conversation, Settings, array_call, dialect};
+use super::{Conversation, Settings, Whence, array_call, dialect};
 use crate::call::{
     self, ByteStream, HttpCall, Message, Origin, Progress, Reason, Refusal, Reply, ReplyBody,
-    RequestBody, Serve, WholeBody,
+    RequestBody, Serve,
 };
 
 /// Largest head of a request.   bytes
@@ -38,19 +38,23 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// Serves the calls of one connection that has sent its first bytes.
 pub(super) async fn serve<S: Serve>(
-    accepted: Accepted,
+    client: super::io::Client,
+    whence: Whence,
     conversation: Conversation<S>,
     first: Vec<u8>,
 ) {
+    let Ok(stream) = client.into_watched() else {
+        return;
+    };
+    let origin = whence.origin;
     let settings = Arc::clone(&conversation.settings);
     let stop = conversation.stop.clone();
-    let phases = Arc::new(Phases::begun(accepted.at, conversation.clock.now()));
+    let phases = Arc::new(Phases::begun(origin.arrived, conversation.clock.now()));
     // Without this the reply to a pipelined request would wait for the last one's ACK. A
     // socket that cannot be told so is only slower.
-    let _ = accepted.stream.set_nodelay(true);
-    let origin = accepted.origin(accepted.at);
+    let _ = stream.set_nodelay(true);
     let io = ClientIo::new(
-        accepted.stream,
+        stream,
         first,
         Arc::clone(&phases),
         conversation.clock,
@@ -98,7 +102,7 @@ impl<S: Serve> Client<S> {
             arrived: self.phases.begin_request(now),
             ..self.origin.clone()
         };
-        let mut response = match self.read(request).await {
+        let response = match self.read(request).await {
             Ok(http) => {
                 let request = call::Request {
                     origin,
@@ -118,11 +122,6 @@ impl<S: Serve> Client<S> {
                 response
             }
         };
-        if self.conversation.stop.is_cancelled() {
-            response
-                .headers_mut()
-                .insert(header::CONNECTION, HeaderValue::from_static("close"));
-        }
         self.phases.end_request(self.conversation.clock.now());
         response
     }
@@ -301,5 +300,5 @@ fn json(status: StatusCode, body: ReplyBody) -> Response<ReplyBody> {
 }
 
 fn whole(bytes: Bytes) -> ReplyBody {
-    ReplyBody::new(WholeBody(Some(bytes)))
+    ReplyBody::whole(bytes)
 }

@@ -1,6 +1,7 @@
 //! Reading from and writing to a client, within bounds.
 
-use std::io;
+use std::io::{self, Read, Write};
+use std::net::TcpStream as BareStream;
 use std::time::Duration;
 
 use tokio::io::AsyncWriteExt;
@@ -16,72 +17,144 @@ pub(super) const LINGER_BYTES: usize = 64 * 1024;
 /// How long that may take.
 pub(super) const LINGER: Duration = Duration::from_secs(1);
 
-/// Appends what has come in, at least one byte unless at the end. Holds no buffer of its
-/// own while it waits.
-///
-/// # Errors
-/// As the socket has it.
-pub(super) async fn read_some(stream: &TcpStream, into: &mut Vec<u8>) -> io::Result<usize> {
-    loop {
-        match read_now(stream, into) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => stream.readable().await?,
-            read => return read,
+/// A client's connection. It is watched only from the first moment on at which it has to be
+/// waited for: a call that is here whole and need not wait costs no watching.
+pub(super) struct Client(Socket);
+
+enum Socket {
+    /// Asked directly.
+    Bare(BareStream),
+    /// Known to the runtime.
+    Watched(TcpStream),
+    /// On its way from one to the other.
+    Between,
+}
+
+impl Client {
+    pub(super) fn new(stream: BareStream) -> Self {
+        Self(Socket::Bare(stream))
+    }
+
+    /// The connection as the runtime has it.
+    ///
+    /// # Errors
+    /// If the runtime cannot take it.
+    pub(super) fn watched(&mut self) -> io::Result<&mut TcpStream> {
+        if let Socket::Bare(_) = self.0 {
+            let Socket::Bare(bare) = std::mem::replace(&mut self.0, Socket::Between) else {
+                unreachable!("it was bare a line ago")
+            };
+            self.0 = Socket::Watched(TcpStream::from_std(bare)?);
+        }
+        match &mut self.0 {
+            Socket::Watched(stream) => Ok(stream),
+            Socket::Bare(_) | Socket::Between => Err(io::ErrorKind::NotConnected.into()),
         }
     }
-}
 
-/// Kept out of the future: its buffer lives on the stack of one call.
-fn read_now(stream: &TcpStream, into: &mut Vec<u8>) -> io::Result<usize> {
-    let mut chunk = [0; READ_BYTES];
-    let read = stream.try_read(&mut chunk)?;
-    into.extend_from_slice(&chunk[..read]);
-    Ok(read)
-}
+    /// The same, for good.
+    ///
+    /// # Errors
+    /// If the runtime cannot take it.
+    pub(super) fn into_watched(mut self) -> io::Result<TcpStream> {
+        self.watched()?;
+        match self.0 {
+            Socket::Watched(stream) => Ok(stream),
+            Socket::Bare(_) | Socket::Between => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
 
-/// Writes all, as long as each write makes progress in time.
-///
-/// # Errors
-/// As the socket has it, or `TimedOut`.
-pub(super) async fn write_all(
-    stream: &TcpStream,
-    mut bytes: &[u8],
-    write_timeout: Duration,
-) -> io::Result<()> {
-    while !bytes.is_empty() {
-        match stream.try_write(bytes) {
-            Ok(written) => bytes = &bytes[written..],
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                timeout(write_timeout, stream.writable())
-                    .await
-                    .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+    /// Kept out of the futures: its buffer lives on the stack of one call.
+    fn read_now(&self, into: &mut Vec<u8>) -> io::Result<usize> {
+        let mut chunk = [0; READ_BYTES];
+        let read = match &self.0 {
+            Socket::Bare(stream) => (&mut &*stream).read(&mut chunk)?,
+            Socket::Watched(stream) => stream.try_read(&mut chunk)?,
+            Socket::Between => return Err(io::ErrorKind::NotConnected.into()),
+        };
+        into.extend_from_slice(&chunk[..read]);
+        Ok(read)
+    }
+
+    fn write_now(&self, bytes: &[u8]) -> io::Result<usize> {
+        match &self.0 {
+            Socket::Bare(stream) => (&mut &*stream).write(bytes),
+            Socket::Watched(stream) => stream.try_write(bytes),
+            Socket::Between => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
+    /// Appends what has come in, at least one byte unless at the end. Holds no buffer of
+    /// its own while it waits.
+    ///
+    /// # Errors
+    /// As the socket has it.
+    pub(super) async fn read_some(&mut self, into: &mut Vec<u8>) -> io::Result<usize> {
+        loop {
+            match self.read_now(into) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.watched()?.readable().await?;
+                }
+                read => return read,
             }
-            Err(error) => return Err(error),
         }
     }
-    Ok(())
-}
 
-/// Closes after an answer. Where nothing unread is left that is a plain close; otherwise
-/// the client is told that no more comes, and what it still sends is read, within bounds.
-pub(super) async fn close(mut stream: TcpStream, expect_more: bool) {
-    let mut scrap = Vec::new();
-    if !expect_more {
-        match read_now(&stream, &mut scrap) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-            Ok(0) | Err(_) => return,
-            Ok(_) => {}
+    /// Writes all, as long as each write makes progress in time.
+    ///
+    /// # Errors
+    /// As the socket has it, or `TimedOut`.
+    pub(super) async fn write_all(
+        &mut self,
+        mut bytes: &[u8],
+        write_timeout: Duration,
+    ) -> io::Result<()> {
+        while !bytes.is_empty() {
+            match self.write_now(bytes) {
+                Ok(written) => bytes = &bytes[written..],
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    timeout(write_timeout, self.watched()?.writable())
+                        .await
+                        .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes after an answer. Where nothing unread is left that is a plain close; otherwise
+    /// the client is told that no more comes, and what it still sends is read, within bounds.
+    pub(super) async fn close(mut self, expect_more: bool) {
+        let mut scrap = Vec::new();
+        if !expect_more {
+            match self.read_now(&mut scrap) {
+                Err(_) | Ok(0) => return,
+                Ok(_) => {}
+            }
+        }
+        let Ok(stream) = self.watched() else {
+            return;
+        };
+        if stream.shutdown().await.is_err() {
+            return;
+        }
+        let until = Instant::now() + LINGER;
+        let mut left = LINGER_BYTES.saturating_sub(scrap.len());
+        while left > 0 {
+            scrap.clear();
+            match timeout_at(until, self.read_some(&mut scrap)).await {
+                Ok(Ok(read @ 1..)) => left = left.saturating_sub(read),
+                _ => return,
+            }
         }
     }
-    if stream.shutdown().await.is_err() {
-        return;
-    }
-    let until = Instant::now() + LINGER;
-    let mut left = LINGER_BYTES.saturating_sub(scrap.len());
-    while left > 0 {
-        scrap.clear();
-        match timeout_at(until, read_some(&stream, &mut scrap)).await {
-            Ok(Ok(read @ 1..)) => left = left.saturating_sub(read),
-            _ => return,
+
+    /// Closes with a reset, so that nobody takes half an answer for a whole one.
+    pub(super) fn abandon(mut self) {
+        if let Ok(stream) = self.watched() {
+            // A socket that cannot be told so is closed the ordinary way.
+            let _ = stream.set_zero_linger();
         }
     }
 }

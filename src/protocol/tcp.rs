@@ -5,25 +5,33 @@ use std::io::ErrorKind;
 use tokio::io::copy_bidirectional;
 use tokio::net::TcpStream;
 
-use super::{Accepted, Conversation};
+use super::io::Client;
+use super::{Conversation, Whence};
 use crate::call::{Message, Progress, Reply, Request, Serve};
 
-pub(super) async fn serve<S: Serve>(mut accepted: Accepted, conversation: &Conversation<S>) {
+pub(super) async fn serve<S: Serve>(
+    client: Client,
+    whence: &Whence,
+    conversation: &Conversation<S>,
+) {
+    let Ok(mut stream) = client.into_watched() else {
+        return;
+    };
     let request = Request {
-        origin: accepted.origin(accepted.at),
+        origin: whence.origin.clone(),
         message: Message::Tcp,
     };
     let progress = Progress::default();
     let reply = tokio::select! {
         biased;
         reply = conversation.serve.serve(request, &progress) => reply,
-        () = gone(&accepted.stream, &progress) => return,
+        () = gone(&stream, &progress) => return,
     };
     // Refused: these bytes have no dialect to say it in, so the connection just closes.
     let Reply::Tunnel(mut tunnel) = reply else {
         return;
     };
-    let copied = copy_bidirectional(&mut accepted.stream, &mut tunnel.stream).await;
+    let copied = copy_bidirectional(&mut stream, &mut tunnel.stream).await;
     if let Ok((bytes_in, bytes_out)) = copied {
         tunnel.record.note(|facts| {
             facts.bytes_in = bytes_in;

@@ -2,57 +2,68 @@
 //! half-close; one JSON object back, then close.
 
 use std::io::ErrorKind;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 
 use http_body_util::BodyExt;
-use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
 use super::framer::{Framed, Framer, Misframed};
-use super::{Accepted, Conversation, Settings, array_call, dialect, io};
+use super::io::Client;
+use super::{Conversation, Settings, Whence, array_call, dialect};
 use crate::call::{
     ArrayCall, Message, Progress, Reason, Refusal, Reply, ReplyBody, Request, Serve,
 };
 
 /// Serves the one call of a connection that has sent its first bytes.
 pub(super) async fn serve<S: Serve>(
-    accepted: Accepted,
+    mut client: Client,
+    whence: Whence,
     conversation: &Conversation<S>,
     first: Vec<u8>,
 ) {
     let settings = Arc::clone(&conversation.settings);
-    let origin = accepted.origin(accepted.at);
-    let request = match read_request(&accepted.stream, first, &settings).await {
+    let request = match read_request(&mut client, first, &settings).await {
         Read::Request(call) => Request {
-            origin,
+            origin: whence.origin.clone(),
             message: Message::Socket(call),
         },
         Read::Refused(refusal) => {
-            conversation.serve.refused(origin, "socket", &refusal);
-            return refuse(accepted.stream, &refusal, &settings).await;
+            conversation
+                .serve
+                .refused(whence.origin, "socket", &refusal);
+            return refuse(client, &refusal, &settings).await;
         }
         Read::Left => return,
     };
     let progress = Progress::default();
-    let outcome = {
-        let presence = watch(&accepted.stream, accepted.cancel_on_eof, &progress);
-        tokio::select! {
-            // The call first: one that need not wait is past the gate before a half-close
-            // that came with it is looked at.
+    let mut reply = pin!(conversation.serve.serve(request, &progress));
+    // Once past the gate, a call goes on whether its client stays or not, so there is
+    // nothing to watch for until the answer; and one that need not wait is past the gate at
+    // once, before a half-close that came with it is looked at.
+    let answered = std::future::poll_fn(|cx| match reply.as_mut().poll(cx) {
+        Poll::Ready(reply) => Poll::Ready(Some(reply)),
+        Poll::Pending if progress.is_admitted() => Poll::Pending,
+        Poll::Pending => Poll::Ready(None),
+    });
+    let outcome = match answered.await {
+        Some(reply) => Ok(reply),
+        None => tokio::select! {
             biased;
-            reply = conversation.serve.serve(request, &progress) => Ok(reply),
-            left = presence => Err(left),
-        }
+            reply = reply => Ok(reply),
+            left = watch(&mut client, whence.cancel_on_eof, &progress) => Err(left),
+        },
     };
     match outcome {
-        Ok(reply) => answer(accepted.stream, reply, &settings).await,
+        Ok(reply) => answer(client, reply, &settings).await,
         Err(Presence::Left) => {}
         Err(Presence::SentMore) => {
             let refusal = extra_data();
             conversation
                 .serve
-                .refused(accepted.origin(accepted.at), "socket", &refusal);
-            refuse(accepted.stream, &refusal, &settings).await;
+                .refused(whence.origin, "socket", &refusal);
+            refuse(client, &refusal, &settings).await;
         }
     }
 }
@@ -64,7 +75,7 @@ enum Read {
     Left,
 }
 
-async fn read_request(stream: &TcpStream, first: Vec<u8>, settings: &Settings) -> Read {
+async fn read_request(client: &mut Client, first: Vec<u8>, settings: &Settings) -> Read {
     let deadline = Instant::now() + settings.request_timeout;
     // White space makes up at most half of what json.dumps writes, so what is more than
     // twice too large cannot be compacted to fit.
@@ -80,7 +91,7 @@ async fn read_request(stream: &TcpStream, first: Vec<u8>, settings: &Settings) -
             Framed::Bad(why) => return Read::Refused(bad(&why)),
             Framed::More => seen = bytes.len(),
         }
-        match timeout_at(deadline, io::read_some(stream, &mut bytes)).await {
+        match timeout_at(deadline, client.read_some(&mut bytes)).await {
             Ok(Ok(1..)) => {}
             Ok(Ok(0)) if framer.has_begun() => {
                 return Read::Refused(bad(&"the request ends in the middle"));
@@ -130,11 +141,11 @@ enum Presence {
 }
 
 /// Ends when the client has left, or has sent a second request.
-async fn watch(stream: &TcpStream, cancel_on_eof: bool, progress: &Progress) -> Presence {
+async fn watch(client: &mut Client, cancel_on_eof: bool, progress: &Progress) -> Presence {
     let mut more = Vec::new();
     loop {
         more.clear();
-        match io::read_some(stream, &mut more).await {
+        match client.read_some(&mut more).await {
             // A half-close: whoever waits has left; whoever runs will still read.
             Ok(0) if cancel_on_eof && !progress.is_admitted() => return Presence::Left,
             Ok(0) => std::future::pending().await,
@@ -147,60 +158,50 @@ async fn watch(stream: &TcpStream, cancel_on_eof: bool, progress: &Progress) -> 
     }
 }
 
-async fn answer(stream: TcpStream, reply: Reply, settings: &Settings) {
+async fn answer(mut client: Client, reply: Reply, settings: &Settings) {
     match reply {
-        Reply::Whole(bytes) => {
-            if io::write_all(&stream, &bytes, settings.write_timeout)
-                .await
-                .is_ok()
-            {
-                io::close(stream, false).await;
-            } else {
-                abandon(&stream);
-            }
-        }
-        Reply::Stream(body) => relay(stream, body, settings).await,
-        Reply::Refused(refusal) => refuse(stream, &refusal, settings).await,
+        Reply::Whole(bytes) => match client.write_all(&bytes, settings.write_timeout).await {
+            Ok(()) => client.close(false).await,
+            Err(_) => client.abandon(),
+        },
+        Reply::Stream(body) => relay(client, body, settings).await,
+        Reply::Refused(refusal) => refuse(client, &refusal, settings).await,
         Reply::Http(_) | Reply::Tunnel(_) => {
             let refusal = Refusal::new(Reason::Internal, "an answer of the wrong protocol");
-            refuse(stream, &refusal, settings).await;
+            refuse(client, &refusal, settings).await;
         }
     }
 }
 
-async fn refuse(stream: TcpStream, refusal: &Refusal, settings: &Settings) {
+async fn refuse(mut client: Client, refusal: &Refusal, settings: &Settings) {
     let answer = dialect::refusal_json(refusal);
-    if io::write_all(&stream, &answer, settings.write_timeout)
+    if client
+        .write_all(&answer, settings.write_timeout)
         .await
         .is_ok()
     {
         // Whoever sent nonsense may still be sending it.
         let expect_more = refusal.reason.overall_rc() == 400;
-        io::close(stream, expect_more).await;
+        client.close(expect_more).await;
     }
 }
 
-/// Passes a large reply on as it comes. A reply that breaks off ends in a reset, so that
-/// nobody takes half an answer for a whole one.
-async fn relay(stream: TcpStream, mut body: ReplyBody, settings: &Settings) {
+/// Passes a large reply on as it comes.
+async fn relay(mut client: Client, mut body: ReplyBody, settings: &Settings) {
     while let Some(frame) = body.frame().await {
         let Ok(frame) = frame else {
-            return abandon(&stream);
+            return client.abandon();
         };
         let Ok(bytes) = frame.into_data() else {
             continue;
         };
-        if io::write_all(&stream, &bytes, settings.write_timeout)
+        if client
+            .write_all(&bytes, settings.write_timeout)
             .await
             .is_err()
         {
-            return abandon(&stream);
+            return client.abandon();
         }
     }
-    io::close(stream, false).await;
-}
-
-fn abandon(stream: &TcpStream) {
-    // A socket that cannot be told so is closed the ordinary way.
-    let _ = stream.set_zero_linger();
+    client.close(false).await;
 }

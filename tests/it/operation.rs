@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use proptest::prelude::*;
 use tidegate::call::{
-    ArrayCall, ByteStream, Destination, HttpCall, Message, Origin, Request, RequestBody, WholeBody,
+    ArrayCall, ByteStream, Destination, HttpCall, Message, Origin, ReplyBody, Request, RequestBody,
 };
 use tidegate::classify::operation::{
     BodyRule, Effort, FUNCTIONS, Kind, Path, ROUTES, Routed, function, nearest, route,
@@ -587,7 +587,7 @@ fn a_body_too_large_to_read_is_missed_only_where_it_names_the_function() {
         };
         call.body = RequestBody::Streamed {
             read: Vec::new(),
-            rest: ByteStream::new(WholeBody(None)),
+            rest: ByteStream::new(ReplyBody::whole(Bytes::new())),
         };
         Classifier::new(settings)
             .classify(&request(Message::Http(call)))
