@@ -1,6 +1,6 @@
 //! Sends a call to its backend, once, and reads the reply to its end.
 //!
-//! From the first byte written on, a call belongs to the backend: an [`Exchange`] whose
+//! From the first byte written on, a call belongs to the backend: an exchange whose
 //! client leaves is not cancelled but carried on in a task of its own, so its slot comes
 //! back when the backend is done and not before. Until then nothing has happened yet, and
 //! dropping it leaves no trace. A call of which no byte was written comes back as
