@@ -101,13 +101,20 @@ impl Connections {
     async fn room(self: &Arc<Self>) -> Connection {
         loop {
             let closed = self.closed.notified();
-            if self.open.fetch_add(1, Ordering::Relaxed) < self.max() {
-                return Connection(Arc::clone(self));
+            if let Some(connection) = self.room_now() {
+                return connection;
             }
-            // Undone without a notice: it would only wake ourselves.
-            self.open.fetch_sub(1, Ordering::Relaxed);
             closed.await;
         }
+    }
+
+    fn room_now(self: &Arc<Self>) -> Option<Connection> {
+        if self.open.fetch_add(1, Ordering::Relaxed) < self.max() {
+            return Some(Connection(Arc::clone(self)));
+        }
+        // Undone without a notice: it would only wake ourselves.
+        self.open.fetch_sub(1, Ordering::Relaxed);
+        None
     }
 }
 
@@ -125,7 +132,8 @@ impl Drop for Connection {
 }
 
 /// Accepts until told to stop, no more than the cap allows. Before each accept `gate` has
-/// its say: it holds the loop while the queue is full.
+/// its say: it holds the loop while the queue is full. At the end it takes what the kernel
+/// has accepted by then: to those clients we have said yes.
 pub async fn accept<G, H>(
     listener: TcpListener,
     connections: Arc<Connections>,
@@ -161,6 +169,34 @@ pub async fn accept<G, H>(
         () = stop.cancelled() => {}
         () = accepting => {}
     }
+    // A listener that cannot be taken out of the runtime closes as it is.
+    let Ok(listener) = listener.into_std() else {
+        return;
+    };
+    for _ in 0..BACKLOG {
+        let Some(connection) = connections.room_now() else {
+            break;
+        };
+        match accept_now(&listener) {
+            Ok((stream, peer)) => {
+                tokio::spawn(handle(stream, peer, connection));
+            }
+            Err(error) if is_of_one_connection(&error) => {}
+            Err(error) => {
+                if error.kind() != io::ErrorKind::WouldBlock {
+                    failed(&error);
+                }
+                break;
+            }
+        }
+    }
+}
+
+/// Asks the kernel itself: the runtime may not have heard yet of who has just come.
+fn accept_now(listener: &std::net::TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
+    let (stream, peer) = listener.accept()?;
+    stream.set_nonblocking(true)?;
+    Ok((TcpStream::from_std(stream)?, peer))
 }
 
 /// Whether an accept failed because of the connection that was to be accepted: the next may
