@@ -331,7 +331,9 @@ impl Shared {
             address,
             stop: stop.clone(),
         });
-        tokio::spawn(Arc::clone(self).accept(settings, socket, stop));
+        // Counted with the conversations: until it has ended, one more may begin.
+        self.conversations
+            .spawn(Arc::clone(self).accept(settings, socket, stop));
     }
 
     async fn accept(

@@ -103,13 +103,20 @@ impl Connections {
     async fn room(self: &Arc<Self>) -> Connection {
         loop {
             let closed = self.closed.notified();
-            if self.open.fetch_add(1, Ordering::Relaxed) < self.max() {
-                return Connection(Arc::clone(self));
+            if let Some(connection) = self.room_now() {
+                return connection;
             }
-            // Undone without a notice: it would only wake ourselves.
-            self.open.fetch_sub(1, Ordering::Relaxed);
             closed.await;
         }
+    }
+
+    fn room_now(self: &Arc<Self>) -> Option<Connection> {
+        if self.open.fetch_add(1, Ordering::Relaxed) < self.max() {
+            return Some(Connection(Arc::clone(self)));
+        }
+        // Undone without a notice: it would only wake ourselves.
+        self.open.fetch_sub(1, Ordering::Relaxed);
+        None
     }
 }
 
@@ -127,7 +134,8 @@ impl Drop for Connection {
 }
 
 /// Accepts until told to stop, no more than the cap allows. Before each accept `gate` has
-/// its say: it holds the loop while the queue is full.
+/// its say: it holds the loop while the queue is full. At the end it takes what the kernel
+/// has accepted by then: to those clients we have said yes.
 ///
 /// Connections are handed over as the kernel made them, non-blocking and watched by nobody:
 /// most calls are read at once and need not wait for their client again, so what watching
@@ -175,6 +183,25 @@ where
     tokio::select! {
         () = stop.cancelled() => {}
         () = accepting => {}
+    }
+    // Asked directly: the runtime may not have heard yet of who has just come.
+    let listener = listener.into_inner();
+    for _ in 0..BACKLOG {
+        let Some(connection) = connections.room_now() else {
+            break;
+        };
+        match accept_one(&listener) {
+            Ok((stream, peer)) => {
+                tokio::spawn(handle(stream, peer, connection));
+            }
+            Err(error) if is_of_one_connection(&error) => {}
+            Err(error) => {
+                if error.kind() != io::ErrorKind::WouldBlock {
+                    failed(&error);
+                }
+                break;
+            }
+        }
     }
     Ok(())
 }

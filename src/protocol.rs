@@ -16,12 +16,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_limits::Timestamp;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use self::io::Client;
 use crate::call::{Origin, Protocol, Serve};
 use crate::clock::Clock;
+
+/// When the proxy goes down, a connection that has sent nothing yet is given this long: its
+/// first request may be on its way.
+const LAST_REQUEST: Duration = Duration::from_millis(100);
 
 /// What this stage is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,10 +120,14 @@ async fn converse_to_the_end<S: Serve>(accepted: Accepted, conversation: Convers
         conversation.settings.request_timeout,
         client.read_some(&mut first),
     );
+    let stopped = async {
+        conversation.stop.cancelled().await;
+        sleep(LAST_REQUEST).await;
+    };
     let read = tokio::select! {
         biased;
         read = silence => read,
-        () = conversation.stop.cancelled() => return,
+        () = stopped => return,
     };
     match read {
         Ok(Ok(1..)) => {}

@@ -23,12 +23,11 @@ fuzz_target!(|input: &str| {
         Ok(checked) => checked,
         Err(problems) => {
             assert!(problems.has_error());
-            problems.render(false);
-            problems.render(true);
+            drop(problems.render(false) + &problems.render(true));
             return;
         }
     };
-    checked.warnings.render(true);
+    drop(checked.warnings.render(true));
     let config = checked.config;
     // A secret is not written down, so it cannot be read back.
     if config.admin.token.is_none() {
@@ -36,12 +35,12 @@ fuzz_target!(|input: &str| {
         let again = config::read(&effective, "effective.toml", std::iter::empty());
         assert_eq!(again.expect("what was taken is taken again").config, config);
     }
-    Classifier::new(&config.classify);
+    drop(Classifier::new(&config.classify));
     let is_small = config.admit.window.as_ref().is_none_or(|window| {
         let limits = window.functions.iter().map(|(_, max)| *max);
         limits.chain(window.total).all(|max| max <= LIMIT_MAX)
     });
     if is_small {
-        Gate::new(&config.admit, Clock::start());
+        drop(Gate::new(&config.admit, Clock::start()));
     }
 });

@@ -76,7 +76,10 @@ pub(super) struct Pool {
 #[derive(Default)]
 struct Idle {
     /// Oldest first.
-    #[expect(clippy::vec_box, reason = "each goes in and out boxed, with every call")]
+    #[expect(
+        clippy::vec_box,
+        reason = "each goes in and out boxed, with every call"
+    )]
     upstreams: Vec<Box<Upstream>>,
     sweeping: bool,
 }

@@ -1,15 +1,18 @@
 //! Reading from and writing to a client, within bounds.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::net::TcpStream as BareStream;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use tokio::io::AsyncWriteExt;
+use rustix::buffer::spare_capacity;
+use rustix::net::RecvFlags;
+use tokio::io::{AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
 
 /// What one read takes at most.
-const READ_BYTES: usize = 8 * 1024;
+const READ_BYTES: usize = 4 * 1024;
 
 /// What is still read from a client after its answer, so that closing does not reset the
 /// connection and destroy an answer on its way.
@@ -64,16 +67,36 @@ impl Client {
         }
     }
 
-    /// Kept out of the futures: its buffer lives on the stack of one call.
+    /// Reads straight into the spare room of the vector, and gives that back if nothing
+    /// came.
     fn read_now(&self, into: &mut Vec<u8>) -> io::Result<usize> {
-        let mut chunk = [0; READ_BYTES];
-        let read = match &self.0 {
-            Socket::Bare(stream) => (&mut &*stream).read(&mut chunk)?,
-            Socket::Watched(stream) => stream.try_read(&mut chunk)?,
-            Socket::Between => return Err(io::ErrorKind::NotConnected.into()),
+        into.reserve(READ_BYTES);
+        let mut receive = |stream: BorrowedFd<'_>| {
+            let room = spare_capacity(into);
+            Ok(rustix::net::recv(stream, room, RecvFlags::empty())?.0)
         };
-        into.extend_from_slice(&chunk[..read]);
-        Ok(read)
+        let read = match &self.0 {
+            Socket::Bare(stream) => receive(stream.as_fd()),
+            Socket::Watched(stream) => {
+                stream.try_io(Interest::READABLE, || receive(stream.as_fd()))
+            }
+            Socket::Between => Err(io::ErrorKind::NotConnected.into()),
+        };
+        if into.is_empty() {
+            *into = Vec::new();
+        }
+        read
+    }
+
+    /// Whether nothing unread is left, as far as can be known now.
+    fn is_drained(&self) -> bool {
+        let stream = match &self.0 {
+            Socket::Bare(stream) => stream.as_fd(),
+            Socket::Watched(stream) => stream.as_fd(),
+            Socket::Between => return true,
+        };
+        let peek = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        !matches!(rustix::net::recv(stream, &mut [0; 1], peek), Ok((1.., _)))
     }
 
     fn write_now(&self, bytes: &[u8]) -> io::Result<usize> {
@@ -126,12 +149,8 @@ impl Client {
     /// Closes after an answer. Where nothing unread is left that is a plain close; otherwise
     /// the client is told that no more comes, and what it still sends is read, within bounds.
     pub(super) async fn close(mut self, expect_more: bool) {
-        let mut scrap = Vec::new();
-        if !expect_more {
-            match self.read_now(&mut scrap) {
-                Err(_) | Ok(0) => return,
-                Ok(_) => {}
-            }
+        if !expect_more && self.is_drained() {
+            return;
         }
         let Ok(stream) = self.watched() else {
             return;
@@ -140,7 +159,8 @@ impl Client {
             return;
         }
         let until = Instant::now() + LINGER;
-        let mut left = LINGER_BYTES.saturating_sub(scrap.len());
+        let mut left = LINGER_BYTES;
+        let mut scrap = Vec::new();
         while left > 0 {
             scrap.clear();
             match timeout_at(until, self.read_some(&mut scrap)).await {

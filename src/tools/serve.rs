@@ -1,6 +1,6 @@
 //! `tidegate serve`: runs the sidecar until it is told to stop.
 
-use std::io;
+use std::io::{self, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -54,7 +54,8 @@ pub fn run(path: &Path, graphical: bool) -> ExitCode {
 }
 
 fn fail(message: &str) -> ExitCode {
-    eprintln!("{}", message.trim_end());
+    // Where nobody can read why, the exit code still says that.
+    let _ = writeln!(io::stderr(), "{}", message.trim_end());
     ExitCode::FAILURE
 }
 

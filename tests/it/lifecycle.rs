@@ -589,6 +589,43 @@ async fn terminated_it_is_not_ready_accepts_no_more_and_finishes_what_waits() {
 }
 
 #[tokio::test]
+async fn what_the_kernel_had_accepted_for_a_listener_that_goes_is_served() {
+    for goes in ["with the process", "by a reload"] {
+        let mut held = Held::start(OK).await;
+        let first = config(held.backend.addr, &outstanding(1)).replace(
+            "bind = \"127.0.0.1:0\"\n        [backend]",
+            "bind = \"127.0.0.1:0\"\n        protocol = \"socket\"\n        [backend]",
+        );
+        let full = first.replace("[queue]", "[queue]\n        capacity = 1");
+        let sidecar = Sidecar::start(&full).await;
+        let addr = sidecar.listener("test").await;
+        let mut calls = Vec::new();
+        for number in 0..2 {
+            calls.push(calling(addr, &format!("U{number}")).await);
+            busy(&sidecar, 1, number).await;
+        }
+        held.next().await;
+        // The queue is full, so these are the kernel's.
+        for number in 2..12 {
+            calls.push(calling(addr, &format!("U{number}")).await);
+        }
+        if goes == "by a reload" {
+            sidecar
+                .reload(&full.replacen("127.0.0.1:0", "127.0.0.2:0", 1))
+                .await;
+            refused(addr).await;
+        } else {
+            sidecar.signal("TERM");
+            sidecar.log().wait(&["draining"]).await;
+        }
+        for call in &mut calls {
+            let answer = held.answer_until(read_all(call)).await;
+            assert_eq!(json(&answer)["overallRC"], 0, "{goes}: {answer}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn what_waits_beyond_the_drain_timeout_is_refused_and_the_exit_code_says_so() {
     let mut held = Held::start(OK).await;
     let text = config(held.backend.addr, &outstanding(1)).replace("\"20s\"", "\"300ms\"");
@@ -684,4 +721,13 @@ async fn a_log_that_nobody_reads_any_more_ends_nothing() {
     assert_eq!(call(addr, &held).await, 0);
     sidecar.signal("TERM");
     assert_eq!(sidecar.ended().await.0.code(), Some(0));
+    // The exit code is all that is left to say why it did not start.
+    let full = std::fs::File::options().write(true).open("/dev/full");
+    let status = Command::new(TIDEGATE)
+        .args(["serve", "--config", "missing.toml"])
+        .stderr(full.expect("it is Linux"))
+        .status()
+        .await
+        .expect("the binary runs");
+    assert_eq!(status.code(), Some(1));
 }
