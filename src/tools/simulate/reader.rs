@@ -422,14 +422,14 @@ pub(super) fn time_span(value: &DeValue<'_>) -> Result<(Duration, Duration), Mis
 }
 
 /// The word that was probably meant: one whose letters differ in a third of the places at
-/// most.
+/// most, rounded up.
 fn nearest<'a>(given: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     if given.len() > 64 {
         return None;
     }
     known
         .map(|word| (edits(given, word), word))
-        .filter(|(edits, _)| *edits <= (given.len() / 3).max(1))
+        .filter(|(edits, _)| *edits <= given.len().div_ceil(3))
         .min_by_key(|(edits, _)| *edits)
         .map(|(_, word)| word)
 }
