@@ -85,6 +85,34 @@ pub struct HttpCall {
     pub array: Option<ArrayCall>,
 }
 
+impl HttpCall {
+    /// Copies what still lies in the buffer that the request was read into, so that a call
+    /// that waits does not keep all of that.
+    pub fn compact(&mut self) {
+        let headers = std::mem::take(&mut self.head.headers);
+        let mut compact = http::HeaderMap::with_capacity(headers.len());
+        for (name, value) in &headers {
+            let name = http::HeaderName::from_bytes(name.as_str().as_bytes());
+            let mut copy = http::HeaderValue::from_bytes(value.as_bytes());
+            if let Ok(copy) = &mut copy {
+                copy.set_sensitive(value.is_sensitive());
+            }
+            // Both were valid a moment ago.
+            if let (Ok(name), Ok(copy)) = (name, copy) {
+                compact.append(name, copy);
+            }
+        }
+        self.head.headers = compact;
+        if let Ok(uri) = http::Uri::try_from(self.head.uri.to_string()) {
+            self.head.uri = uri;
+        }
+        self.head.extensions.clear();
+        if let RequestBody::Whole(bytes) = &mut self.body {
+            *bytes = Bytes::copy_from_slice(bytes);
+        }
+    }
+}
+
 /// A request body: held whole while the call waits, or streamed once it may go.
 #[derive(Debug)]
 pub enum RequestBody {

@@ -1,6 +1,9 @@
 //! THE STORY: a request is classified, waits for its turn, is sent, and its reply goes back.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 
 use tidegate_limits::Timestamp;
 
@@ -69,17 +72,26 @@ impl Pipeline {
             limited: operation.limited,
             arrived,
         };
-        let mut permit = match self.gate.admit(ask, record).await {
+        let mut admitting = pin!(self.gate.admit(ask, record));
+        let at_once = poll_fn(|cx| Poll::Ready(admitting.as_mut().poll(cx))).await;
+        let admitted = match at_once {
+            Poll::Ready(admitted) => admitted,
+            Poll::Pending => {
+                if let Outgoing::Http(call) = &mut outgoing {
+                    call.compact();
+                }
+                admitting.await
+            }
+        };
+        let mut permit = match admitted {
             Ok(permit) => permit,
             Err(refusal) => return Reply::Refused(refusal),
         };
         progress.admit();
         loop {
-            let unsent = match self
-                .forwarder
-                .send(outgoing, permit, Arc::clone(record))
-                .await
-            {
+            // Boxed, so that a call that waits does not pay for what a running one needs.
+            let sending = Box::pin(self.forwarder.send(outgoing, permit, Arc::clone(record)));
+            let unsent = match sending.await {
                 Ok(reply) => return reply,
                 Err(unsent) => unsent,
             };

@@ -113,36 +113,48 @@ async fn converse_to_the_end<S: Serve>(accepted: Accepted, conversation: Convers
     let (stream, whence) = accepted.split();
     let mut client = Client::new(stream);
     if whence.protocol == Protocol::Tcp {
-        return tcp::serve(client, &whence, &conversation).await;
+        return Box::pin(tcp::serve(client, &whence, &conversation)).await;
     }
     let mut first = Vec::new();
-    let silence = timeout(
-        conversation.settings.request_timeout,
-        client.read_some(&mut first),
-    );
-    let stopped = async {
-        conversation.stop.cancelled().await;
-        sleep(LAST_REQUEST).await;
-    };
-    let read = tokio::select! {
-        biased;
-        read = silence => read,
-        () = stopped => return,
+    let read = match client.read_at_once(&mut first) {
+        Some(read) => read,
+        // Boxed, as is what follows: each phase of a connection pays for itself only.
+        None => Box::pin(first_bytes(&mut client, &mut first, &conversation)).await,
     };
     match read {
-        Ok(Ok(1..)) => {}
+        Ok(1..) => {}
         // Silent for too long, closed or reset before the first byte: nothing to answer.
-        Ok(Ok(0) | Err(_)) | Err(_) => return,
+        Ok(0) | Err(_) => return,
     }
     let is_http = match whence.protocol {
         Protocol::Http => true,
         Protocol::Socket | Protocol::Tcp => false,
         Protocol::Auto => first.first().is_some_and(u8::is_ascii_uppercase),
     };
-    // Boxed, so that a silent connection does not pay for what a busy one needs.
     if is_http {
         Box::pin(http::serve(client, whence, conversation, first)).await;
     } else {
         Box::pin(zvm_socket::serve(client, whence, &conversation, first)).await;
+    }
+}
+
+/// Waits for a client to begin.
+async fn first_bytes<S>(
+    client: &mut Client,
+    first: &mut Vec<u8>,
+    conversation: &Conversation<S>,
+) -> std::io::Result<usize> {
+    let silence = timeout(
+        conversation.settings.request_timeout,
+        client.read_some(first),
+    );
+    let stopped = async {
+        conversation.stop.cancelled().await;
+        sleep(LAST_REQUEST).await;
+    };
+    tokio::select! {
+        biased;
+        read = silence => read?,
+        () = stopped => Ok(0),
     }
 }

@@ -1,11 +1,11 @@
 //! Reading from and writing to a client, within bounds.
 
 use std::io::{self, Write};
+use std::mem::MaybeUninit;
 use std::net::TcpStream as BareStream;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use rustix::buffer::spare_capacity;
 use rustix::net::RecvFlags;
 use tokio::io::{AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
@@ -67,25 +67,21 @@ impl Client {
         }
     }
 
-    /// Reads straight into the spare room of the vector, and gives that back if nothing
-    /// came.
+    /// Kept out of the futures: its buffer lives on the stack of one call.
     fn read_now(&self, into: &mut Vec<u8>) -> io::Result<usize> {
-        into.reserve(READ_BYTES);
+        let mut chunk = [MaybeUninit::<u8>::uninit(); READ_BYTES];
         let mut receive = |stream: BorrowedFd<'_>| {
-            let room = spare_capacity(into);
-            Ok(rustix::net::recv(stream, room, RecvFlags::empty())?.0)
+            let (read, _) = rustix::net::recv(stream, &mut chunk, RecvFlags::empty())?.0;
+            into.extend_from_slice(read);
+            Ok(read.len())
         };
-        let read = match &self.0 {
+        match &self.0 {
             Socket::Bare(stream) => receive(stream.as_fd()),
             Socket::Watched(stream) => {
                 stream.try_io(Interest::READABLE, || receive(stream.as_fd()))
             }
             Socket::Between => Err(io::ErrorKind::NotConnected.into()),
-        };
-        if into.is_empty() {
-            *into = Vec::new();
         }
-        read
     }
 
     /// Whether nothing unread is left, as far as can be known now.
@@ -104,6 +100,28 @@ impl Client {
             Socket::Bare(stream) => (&mut &*stream).write(bytes),
             Socket::Watched(stream) => stream.try_write(bytes),
             Socket::Between => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
+    /// Appends what has come in by now; none if that is nothing.
+    ///
+    /// # Errors
+    /// As the socket has it.
+    pub(super) fn read_at_once(&self, into: &mut Vec<u8>) -> Option<io::Result<usize>> {
+        match self.read_now(into) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+            read => Some(read),
+        }
+    }
+
+    /// Writes an answer and closes, if both can be done without waiting. Otherwise says how
+    /// much has been written, for [`write_all`](Self::write_all) to go on from.
+    pub(super) fn answer_at_once(self, bytes: &[u8]) -> Result<(), (Self, usize)> {
+        match self.write_now(bytes) {
+            Ok(written) if written == bytes.len() && self.is_drained() => Ok(()),
+            Ok(written) => Err((self, written)),
+            // The other way meets the error again, and knows what to do with it.
+            Err(_) => Err((self, 0)),
         }
     }
 

@@ -24,7 +24,14 @@ pub(super) async fn serve<S: Serve>(
     first: Vec<u8>,
 ) {
     let settings = Arc::clone(&conversation.settings);
-    let request = match read_request(&mut client, first, &settings).await {
+    let read = {
+        let mut reading = Reading::new(first, &settings);
+        match reading.look(&settings) {
+            Some(read) => read,
+            None => Box::pin(reading.read_on(&mut client, &settings)).await,
+        }
+    };
+    let request = match read {
         Read::Request(call) => Request {
             origin: whence.origin.clone(),
             message: Message::Socket(call),
@@ -33,7 +40,7 @@ pub(super) async fn serve<S: Serve>(
             conversation
                 .serve
                 .refused(whence.origin, "socket", &refusal);
-            return refuse(client, &refusal, &settings).await;
+            return Box::pin(refuse(client, &refusal, &settings)).await;
         }
         Read::Left => return,
     };
@@ -55,16 +62,27 @@ pub(super) async fn serve<S: Serve>(
             left = watch(&mut client, whence.cancel_on_eof, &progress) => Err(left),
         },
     };
-    match outcome {
-        Ok(reply) => answer(client, reply, &settings).await,
-        Err(Presence::Left) => {}
+    let reply = match outcome {
+        Ok(reply) => reply,
+        Err(Presence::Left) => return,
         Err(Presence::SentMore) => {
             let refusal = extra_data();
             conversation
                 .serve
                 .refused(whence.origin, "socket", &refusal);
-            refuse(client, &refusal, &settings).await;
+            Reply::Refused(refusal)
         }
+    };
+    if let Reply::Whole(bytes) = &reply {
+        match client.answer_at_once(bytes) {
+            Ok(()) => {}
+            Err((client, written)) => {
+                let rest = Reply::Whole(bytes.slice(written..));
+                Box::pin(answer(client, rest, &settings)).await;
+            }
+        }
+    } else {
+        Box::pin(answer(client, reply, &settings)).await;
     }
 }
 
@@ -75,48 +93,76 @@ enum Read {
     Left,
 }
 
-async fn read_request(client: &mut Client, first: Vec<u8>, settings: &Settings) -> Read {
-    let deadline = Instant::now() + settings.request_timeout;
-    // White space makes up at most half of what json.dumps writes, so what is more than
-    // twice too large cannot be compacted to fit.
-    let mut framer = Framer::request(settings.max_request_bytes.saturating_mul(2));
-    let mut bytes = first;
-    let mut seen = 0;
-    let end = loop {
-        match framer.push(&bytes[seen..]) {
-            Framed::End(end) => break end,
-            Framed::Bad(Misframed::TooLarge) => {
-                return Read::Refused(too_large(settings.max_request_bytes));
-            }
-            Framed::Bad(why) => return Read::Refused(bad(&why)),
-            Framed::More => seen = bytes.len(),
+/// A request as it comes in.
+struct Reading {
+    framer: Framer,
+    bytes: Vec<u8>,
+    /// What the framer has seen of them.
+    seen: usize,
+}
+
+impl Reading {
+    fn new(first: Vec<u8>, settings: &Settings) -> Self {
+        Self {
+            // White space makes up at most half of what json.dumps writes, so what is more
+            // than twice too large cannot be compacted to fit.
+            framer: Framer::request(settings.max_request_bytes.saturating_mul(2)),
+            bytes: first,
+            seen: 0,
         }
-        match timeout_at(deadline, client.read_some(&mut bytes)).await {
-            Ok(Ok(1..)) => {}
-            Ok(Ok(0)) if framer.has_begun() => {
-                return Read::Refused(bad(&"the request ends in the middle"));
-            }
-            Ok(Ok(0) | Err(_)) => return Read::Left,
-            Err(_) => {
-                return Read::Refused(Refusal::new(
-                    Reason::RequestSlow,
-                    format!(
-                        "the request did not come in whole within {} s",
-                        settings.request_timeout.as_secs_f64()
-                    ),
-                ));
-            }
-        }
-    };
-    if !bytes[end..].iter().all(u8::is_ascii_whitespace) {
-        return Read::Refused(extra_data());
     }
-    match array_call::parse(&bytes[..end], settings.max_request_bytes) {
-        Ok(call) => Read::Request(call),
-        Err(array_call::Malformed::TooLarge { .. }) => {
-            Read::Refused(too_large(settings.max_request_bytes))
+
+    /// Looks at what has come in; none if more must come.
+    fn look(&mut self, settings: &Settings) -> Option<Read> {
+        let end = match self.framer.push(&self.bytes[self.seen..]) {
+            Framed::End(end) => end,
+            Framed::Bad(Misframed::TooLarge) => {
+                return Some(Read::Refused(too_large(settings.max_request_bytes)));
+            }
+            Framed::Bad(why) => return Some(Read::Refused(bad(&why))),
+            Framed::More => {
+                self.seen = self.bytes.len();
+                return None;
+            }
+        };
+        if !self.bytes[end..].iter().all(u8::is_ascii_whitespace) {
+            return Some(Read::Refused(extra_data()));
         }
-        Err(why) => Read::Refused(bad(&why)),
+        Some(
+            match array_call::parse(&self.bytes[..end], settings.max_request_bytes) {
+                Ok(call) => Read::Request(call),
+                Err(array_call::Malformed::TooLarge { .. }) => {
+                    Read::Refused(too_large(settings.max_request_bytes))
+                }
+                Err(why) => Read::Refused(bad(&why)),
+            },
+        )
+    }
+
+    /// Reads until it is whole, or its time is up.
+    async fn read_on(&mut self, client: &mut Client, settings: &Settings) -> Read {
+        let deadline = Instant::now() + settings.request_timeout;
+        loop {
+            match timeout_at(deadline, client.read_some(&mut self.bytes)).await {
+                Ok(Ok(1..)) => {}
+                Ok(Ok(0)) if self.framer.has_begun() => {
+                    return Read::Refused(bad(&"the request ends in the middle"));
+                }
+                Ok(Ok(0) | Err(_)) => return Read::Left,
+                Err(_) => {
+                    return Read::Refused(Refusal::new(
+                        Reason::RequestSlow,
+                        format!(
+                            "the request did not come in whole within {} s",
+                            settings.request_timeout.as_secs_f64()
+                        ),
+                    ));
+                }
+            }
+            if let Some(read) = self.look(settings) {
+                return read;
+            }
+        }
     }
 }
 

@@ -229,7 +229,8 @@ impl<T> Scheduler<T> {
                         {
                             return self.expire(now, key, Reason::DeadlinePassed, Some(limit));
                         }
-                        self.set_aside(now, key, limit, jitter(min, max, entropy()));
+                        let until = aside_until(now, min, max, entropy());
+                        self.set_aside(now, key, limit, until);
                     }
                 },
             }
@@ -621,12 +622,12 @@ impl<T> Scheduler<T> {
     }
 
     /// Sets the head of a line aside; at its deadline it is asked a last time.
-    fn set_aside(&mut self, now: Timestamp, key: Key, limit: LimitId, time: Duration) {
+    fn set_aside(&mut self, now: Timestamp, key: Key, limit: LimitId, until: Timestamp) {
         let waiting = self.queue.expect_mut(key);
         let (turn, place) = (waiting.turn, waiting.place);
         waiting.postponed = waiting.postponed.saturating_add(1);
         waiting.held_by = Some(limit);
-        let until = now + time.max(Duration::from_nanos(1));
+        let until = until.max(now + Duration::from_nanos(1));
         let until = waiting
             .call
             .deadline
@@ -701,6 +702,26 @@ enum Answer {
     Run,
     /// It may not, because of this limit.
     Barred(LimitId, Verdict),
+}
+
+/// Moments within the span of the jitter at which calls come back.
+const RETURNS: u64 = 128;
+
+/// When a call set aside comes back. The moments are cut into [`RETURNS`] steps of the common
+/// clock, so that those who come back at about the same time wake the scheduler together: with
+/// thousands aside it would otherwise wake for each.
+fn aside_until(now: Timestamp, min: Duration, max: Duration, random: u64) -> Timestamp {
+    let drawn = (now + jitter(min, max, random)).as_nanos();
+    let step = nanos(max - min) / RETURNS;
+    if step == 0 {
+        return Timestamp::from_nanos(drawn);
+    }
+    let stepped = Timestamp::from_nanos(drawn - drawn % step);
+    if stepped < now + min {
+        stepped + Duration::from_nanos(step)
+    } else {
+        stepped
+    }
 }
 
 /// A time between `min` and `max`, both possible, by one draw of 64 random bits: the bias of
