@@ -70,7 +70,8 @@ pub(super) async fn serve<S: Serve>(
         async move { Ok::<_, Infallible>(client.handle(request).await) }
     });
     let connection = Builder::new()
-        .half_close(false)
+        // ClientIo says when a client has left.
+        .half_close(true)
         .header_read_timeout(None)
         .max_headers(HEADERS)
         .max_header_size(HEAD_BYTES)

@@ -5,6 +5,7 @@
 //! too early because a later phase has begun, it is set anew.
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
@@ -223,7 +224,20 @@ impl AsyncWrite for ClientIo {
         self.stream.is_write_vectored()
     }
 
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+    /// hyper comes here each time it has done what it can, so this is where a client is
+    /// seen to leave. (It could watch by itself, but for that it keeps a buffer of 8 KiB for
+    /// each call that waits.)
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.phases.step() == Step::Serving {
+            let mut byte = [MaybeUninit::uninit(); 1];
+            match self.stream.poll_peek(cx, &mut ReadBuf::uninit(&mut byte)) {
+                Poll::Ready(Ok(1..)) | Poll::Pending => {}
+                Poll::Ready(Ok(0)) => {
+                    return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+                }
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+            }
+        }
         Poll::Ready(Ok(()))
     }
 
