@@ -131,7 +131,12 @@ impl<S: Serve> Client<S> {
         let (head, body) = request.into_parts();
         check_framing(&head.method, head.version, &head.headers)?;
         let settings = &self.conversation.settings;
-        let body = read_body(body, settings).await?;
+        // Boxed, so that a call that waits has no room kept for it.
+        let body = if body.is_end_stream() {
+            RequestBody::Whole(Bytes::new())
+        } else {
+            Box::pin(read_body(body, settings)).await?
+        };
         self.phases.body_read();
         let array = match &body {
             RequestBody::Whole(bytes) if is_array_call(&head, bytes) => {
@@ -196,9 +201,6 @@ fn check_framing(method: &Method, version: Version, headers: &HeaderMap) -> Resu
 
 /// Reads a body that may be held whole; begins to read one that may not.
 async fn read_body(mut body: Incoming, settings: &Settings) -> Result<RequestBody, Refusal> {
-    if body.is_end_stream() {
-        return Ok(RequestBody::Whole(Bytes::new()));
-    }
     let max = settings.buffer_bytes;
     if body.size_hint().lower() > max as u64 {
         return Ok(RequestBody::Streamed {
