@@ -6,7 +6,7 @@
 CARGO ?= cargo
 
 run:
-	$(CARGO) run --release --quiet -- demo
+	$(CARGO) run --release -- demo
 
 test: peers promtool
 	$(CARGO) test --workspace --no-fail-fast

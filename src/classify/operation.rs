@@ -149,36 +149,6 @@ pub fn function(name: &str) -> Option<&'static Function> {
     Some(&FUNCTIONS[index])
 }
 
-/// The function that somebody may have meant who wrote `name`: the one with the fewest
-/// letters changed, if those are few.
-#[must_use]
-pub fn nearest(name: &str) -> Option<&'static str> {
-    if name.len() > NAME_MAX {
-        return None;
-    }
-    FUNCTIONS
-        .iter()
-        .map(|function| (edit_distance(name, function.name), function.name))
-        .min()
-        .filter(|(distance, _)| *distance <= name.len() / 3)
-        .map(|(_, nearest)| nearest)
-}
-
-/// Letters to insert, drop or replace to get from one to the other.
-fn edit_distance(from: &str, to: &str) -> usize {
-    let mut row: Vec<usize> = (0..=to.len()).collect();
-    for (above, from) in from.bytes().enumerate() {
-        let mut diagonal = above;
-        row[0] = above + 1;
-        for (left, to) in to.bytes().enumerate() {
-            let replaced = diagonal + usize::from(from != to);
-            diagonal = row[left + 1];
-            row[left + 1] = replaced.min(diagonal + 1).min(row[left] + 1);
-        }
-    }
-    row[to.len()]
-}
-
 /// One row of the route table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {

@@ -64,33 +64,44 @@ pub(super) async fn connect_and_write(
     bytes: &[u8],
     bound: Duration,
 ) -> Result<(TcpStream, usize), ConnectError> {
-    if let Address::Ip(address) = address
-        && let Some((stream, written)) = write_at_once(*address, bytes)?
-    {
+    if let Address::Ip(address) = address {
+        let (stream, written) = begin(*address, bytes).map_err(ConnectError::Refused)?;
         let stream = TcpStream::from_std(stream).map_err(ConnectError::Refused)?;
-        return Ok((stream, written));
+        if written > 0 {
+            return Ok((stream, written));
+        }
+        match timeout(FIRST_TRY.min(bound), established(&stream)).await {
+            Ok(Ok(())) => return Ok((stream, 0)),
+            Ok(Err(error)) => return Err(ConnectError::Refused(error)),
+            Err(_) => {}
+        }
     }
     Ok((connect(address, bound).await?, 0))
 }
 
-/// None if the handshake takes its time. An error means that nothing was written.
-fn write_at_once(
-    address: SocketAddr,
-    bytes: &[u8],
-) -> Result<Option<(std::net::TcpStream, usize)>, ConnectError> {
-    let refused = |error| Err(ConnectError::Refused(error));
+/// Begins to connect, and writes what goes at once: nothing if the handshake takes its
+/// time. An error means that nothing was written.
+fn begin(address: SocketAddr, bytes: &[u8]) -> io::Result<(std::net::TcpStream, usize)> {
     let kind = Type::STREAM.nonblocking().cloexec();
-    let socket =
-        Socket::new(Domain::for_address(address), kind, None).map_err(ConnectError::Refused)?;
+    let socket = Socket::new(Domain::for_address(address), kind, None)?;
     match socket.connect(&address.into()) {
         Ok(()) => {}
         Err(error) if error.raw_os_error() == Some(IN_PROGRESS) => {}
-        Err(error) => return refused(error),
+        Err(error) => return Err(error),
     }
     match socket.send(bytes) {
-        Ok(written) => Ok(Some((socket.into(), written))),
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
-        Err(error) => refused(error),
+        Ok(written) => Ok((socket.into(), written)),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok((socket.into(), 0)),
+        Err(error) => Err(error),
+    }
+}
+
+/// Waits until the handshake is over.
+async fn established(stream: &TcpStream) -> io::Result<()> {
+    stream.writable().await?;
+    match stream.take_error()? {
+        None => Ok(()),
+        Some(error) => Err(error),
     }
 }
 

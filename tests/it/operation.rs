@@ -9,7 +9,7 @@ use tidegate::call::{
     ArrayCall, ByteStream, Destination, HttpCall, Message, Origin, ReplyBody, Request, RequestBody,
 };
 use tidegate::classify::operation::{
-    BodyRule, Effort, FUNCTIONS, Kind, Path, ROUTES, Routed, function, nearest, route,
+    BodyRule, Effort, FUNCTIONS, Kind, Path, ROUTES, Routed, function, route,
 };
 use tidegate::classify::{Classifier, Operation, Route, Settings};
 use tidegate::protocol::array_call;
@@ -350,17 +350,6 @@ fn check_body(rule: BodyRule, body: &str, expected: Option<&str>) {
         expected,
         "{body}"
     );
-}
-
-#[test]
-fn a_slip_of_the_pen_finds_the_name_that_was_meant() {
-    assert_eq!(nearest("guest_get_inf"), Some("guest_get_info"));
-    assert_eq!(nearest("guest_lsit"), Some("guest_list"));
-    assert_eq!(nearest("Guest_Deploy"), Some("guest_deploy"));
-    assert_eq!(nearest("guest_list"), Some("guest_list"));
-    assert_eq!(nearest("frobnicate"), None);
-    assert_eq!(nearest(""), None);
-    assert_eq!(nearest(&"x".repeat(10_000)), None);
 }
 
 proptest! {
