@@ -62,6 +62,15 @@ pub enum Message {
     Tcp,
 }
 
+/// A text, if it can be a z/VM userid. Nothing else of a call's arguments is ever told: they
+/// carry passwords.
+#[must_use]
+pub fn userid(text: &str) -> Option<&str> {
+    let fits = matches!(text.len(), 1..=8);
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"$#@_-".contains(&byte);
+    (fits && text.bytes().all(is_part)).then_some(text)
+}
+
 /// `[function, args, kwargs]`, checked and ready to be written in one write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ArrayCall {

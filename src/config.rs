@@ -26,6 +26,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub use effective::effective;
+pub(crate) use nearest::nearest;
 pub use problem::{Place, Problem, Problems, Severity};
 
 use crate::classify::operation::FUNCTIONS;

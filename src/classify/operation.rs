@@ -9,6 +9,8 @@ use std::sync::Arc;
 
 use serde_json::value::RawValue;
 
+use crate::call::userid;
+
 /// The label of every function that neither the table nor the config names.
 pub const OTHER: &str = "other";
 
@@ -500,13 +502,6 @@ impl<'a> Path<'a> {
             .and_then(|index| userid(segments[index]));
         Some(Matched { target })
     }
-}
-
-/// 1 to 8 of the characters that a z/VM userid may have: whatever is taken is logged.
-fn userid(text: &str) -> Option<&str> {
-    let fits = matches!(text.len(), 1..=8);
-    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"$#@_-".contains(&byte);
-    (fits && text.bytes().all(is_part)).then_some(text)
 }
 
 /// Where a request's body names the function.

@@ -2,7 +2,7 @@
 
 /// The candidate with the fewest edits to what was given, if they are few enough to be a
 /// slip. Of several, the first.
-pub(super) fn nearest<'a>(
+pub(crate) fn nearest<'a>(
     given: &str,
     candidates: impl IntoIterator<Item = &'a str>,
 ) -> Option<&'a str> {

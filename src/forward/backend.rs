@@ -33,8 +33,16 @@ const FIRST_TRY: Duration = Duration::from_millis(100);
 /// silently, and the kernel would only repeat it after a second, while the call holds its
 /// slot. So a try that hangs is given up for a new one, each twice as patient as the last.
 pub(super) async fn connect(address: &Address, bound: Duration) -> Result<TcpStream, ConnectError> {
+    connect_after(address, FIRST_TRY, bound).await
+}
+
+/// The same, with this patience for its first try.
+async fn connect_after(
+    address: &Address,
+    mut patience: Duration,
+    bound: Duration,
+) -> Result<TcpStream, ConnectError> {
     let trying = async {
-        let mut patience = FIRST_TRY;
         loop {
             match timeout(patience, try_connect(address)).await {
                 Ok(done) => return done,
@@ -75,6 +83,9 @@ pub(super) async fn connect_and_write(
             Ok(Err(error)) => return Err(ConnectError::Refused(error)),
             Err(_) => {}
         }
+        let rest = bound.saturating_sub(FIRST_TRY);
+        let stream = connect_after(&Address::Ip(*address), FIRST_TRY * 2, rest).await?;
+        return Ok((stream, 0));
     }
     Ok((connect(address, bound).await?, 0))
 }

@@ -15,7 +15,7 @@ use serde_json::value::RawValue;
 use thiserror::Error;
 
 use super::framer::{Framed, Framer};
-use crate::call::{ArrayCall, Reason, Refusal};
+use crate::call::{ArrayCall, Reason, Refusal, userid};
 
 /// Longest function name taken.   bytes
 pub const NAME_MAX: usize = 128;
@@ -176,13 +176,6 @@ fn target<'a>(function: &str, args: &'a str, kwargs: &'a str) -> Option<&'a str>
         }
         None => None,
     }
-}
-
-/// 1 to 8 of the characters that a z/VM userid may have.
-fn userid(text: &str) -> Option<&str> {
-    let fits = matches!(text.len(), 1..=8);
-    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"$#@_-".contains(&byte);
-    (fits && text.bytes().all(is_part)).then_some(text)
 }
 
 /// Drops the white space between tokens and leaves every other byte as it is.

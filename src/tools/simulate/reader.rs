@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use toml::de::{DeTable, DeValue};
 
+use crate::config::nearest;
+
 /// One mistake in a scenario file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Problem {
@@ -419,32 +421,4 @@ pub(super) fn time_span(value: &DeValue<'_>) -> Result<(Duration, Duration), Mis
         [_, _] => Err(Mistake::new("the first is longer than the second", CURE)),
         _ => Err(Mistake::new("it is not a list of two times", CURE)),
     }
-}
-
-/// The word that was probably meant: one whose letters differ in a third of the places at
-/// most, rounded up.
-fn nearest<'a>(given: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    if given.len() > 64 {
-        return None;
-    }
-    known
-        .map(|word| (edits(given, word), word))
-        .filter(|(edits, _)| *edits <= given.len().div_ceil(3))
-        .min_by_key(|(edits, _)| *edits)
-        .map(|(_, word)| word)
-}
-
-/// Bytes to insert, drop or change to get from one word to the other (Levenshtein).
-fn edits(from: &str, to: &str) -> usize {
-    let mut row: Vec<usize> = (0..=to.len()).collect();
-    for (index, byte) in from.bytes().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = index + 1;
-        for (column, other) in to.bytes().enumerate() {
-            let change = diagonal + usize::from(byte != other);
-            diagonal = row[column + 1];
-            row[column + 1] = change.min(diagonal + 1).min(row[column] + 1);
-        }
-    }
-    row[to.len()]
 }
