@@ -16,7 +16,7 @@
 
 # Alpine's target is musl, which links statically.
 FROM rust:1.88-alpine AS build
-RUN apk add --no-cache musl-dev
+RUN apk add --no-cache musl-dev make
 WORKDIR /src
 COPY . .
 ARG TIDEGATE_REVISION=unknown

@@ -11,8 +11,10 @@ mod backends;
 mod permit;
 pub mod policy;
 
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use rand::rngs::StdRng;
@@ -141,12 +143,22 @@ struct State {
     armed: Option<Timestamp>,
 }
 
-type Waiter = oneshot::Sender<Turn>;
+/// Whoever waits for a turn.
+enum Waiter {
+    /// The call that asks in this very moment, under the lock.
+    Asking,
+    /// One that has to wait.
+    Waiting(oneshot::Sender<Turn>),
+}
 
 /// What a waiting call is told.
 #[derive(Debug)]
 enum Turn {
-    Go { hold: Hold, waited: Waited },
+    Go {
+        hold: Hold,
+        waited: Waited,
+        at: Timestamp,
+    },
     No(tidegate_limits::Refusal),
     Drained,
 }
@@ -192,21 +204,22 @@ impl Gate {
         }
     }
 
-    /// Waits for a call's turn. Dropping the future takes the call out of the queue.
-    ///
-    /// # Errors
-    /// The refusal, if its turn does not come in time.
-    pub async fn admit(&self, ask: Ask, record: &Arc<Record>) -> Result<Permit, Refusal> {
+    /// Asks for a call's turn.
+    pub fn ask<'a>(&'a self, ask: Ask, record: &'a Arc<Record>) -> Asked<'a> {
         if self.core.draining.load(Ordering::Relaxed) {
-            return Err(draining());
+            return Asked::Answered(Err(draining()));
         }
         let lane = if ask.limited {
             Lane::Limited
         } else {
             Lane::Unlimited
         };
-        let backend = ask.destination;
-        let (tell, turn) = oneshot::channel();
+        let claim = Claim {
+            core: &self.core,
+            lane,
+            backend: ask.destination,
+            record,
+        };
         let submitted = self.core.change(|state, now| {
             // Threshold 0 means refused at the first closed limit: asked once, now.
             let deadline = if state.threshold.is_zero() {
@@ -216,71 +229,42 @@ impl Gate {
             };
             let call = Call {
                 function: ask.function,
-                backend: Backend(backend as u8),
+                backend: Backend(ask.destination as u8),
                 class: Class(0),
                 caller: Caller::ANONYMOUS,
                 cost: Cost::ONE,
                 arrived: ask.arrived,
                 deadline: Some(deadline),
             };
-            state.lanes[lane as usize]
-                .submit(now, call, tell)
-                .map_err(|(refusal, _)| refusal)
+            let ticket = state.lanes[lane as usize]
+                .submit(now, call, Waiter::Asking)
+                .map_err(|(refusal, _)| refusal)?;
+            Ok(state.let_through_or_wait(lane, ticket, now))
         });
         match submitted {
-            Ok(ticket) => self.wait(lane, backend, ticket, turn, record).await,
-            Err(refusal) => Err(self.core.refusal(&refusal, backend)),
+            Ok(told) => claim.asked(told),
+            Err(refusal) => Asked::Answered(Err(self.core.refusal(&refusal, ask.destination))),
         }
     }
 
     /// Puts a call that could not be sent back in its turn, with all limits undrawn and its
-    /// backend held to one probing call at a time, and waits for it again.
-    ///
-    /// # Errors
-    /// The refusal, if its turn does not come in time.
-    pub async fn again(&self, permit: Permit, record: &Arc<Record>) -> Result<Permit, Refusal> {
+    /// backend held to one probing call at a time, and asks for it again.
+    pub fn ask_again<'a>(&'a self, permit: Permit, record: &'a Arc<Record>) -> Asked<'a> {
         let (lane, backend, hold) = permit.into_parts();
-        let (tell, turn) = oneshot::channel();
-        let ticket = self.core.change(|state, now| {
-            let ticket = state.lanes[lane as usize].requeue(now, hold, tell);
+        let claim = Claim {
+            core: &self.core,
+            lane,
+            backend,
+            record,
+        };
+        let told = self.core.change(|state, now| {
+            let ticket = state.lanes[lane as usize].requeue(now, hold, Waiter::Asking);
             let spread = state.entropy.random_range(0.5..1.0);
             state.backends.failed(backend, now, spread);
             state.shut(backend, now);
-            ticket
+            state.let_through_or_wait(lane, ticket, now)
         });
-        self.wait(lane, backend, ticket, turn, record).await
-    }
-
-    async fn wait(
-        &self,
-        lane: Lane,
-        backend: Destination,
-        ticket: Ticket,
-        turn: oneshot::Receiver<Turn>,
-        record: &Arc<Record>,
-    ) -> Result<Permit, Refusal> {
-        let mut waiting = Waiting {
-            core: &self.core,
-            lane,
-            ticket: Some(ticket),
-            turn,
-        };
-        let told = (&mut waiting.turn).await;
-        waiting.ticket = None;
-        match told.expect("a waiting call is always told, or taken out by itself") {
-            Turn::Go { hold, waited } => {
-                let delayed = waited.held_by.is_some() || waited.postponed > 0;
-                record.note(|facts| {
-                    facts.admitted = Some(self.core.clock.now());
-                    facts.limit = waited.held_by;
-                });
-                let core = Arc::clone(&self.core);
-                let record = Arc::clone(record);
-                Ok(Permit::new(core, lane, backend, hold, delayed, record))
-            }
-            Turn::No(refusal) => Err(self.core.refusal(&refusal, backend)),
-            Turn::Drained => Err(draining()),
-        }
+        claim.asked(told)
     }
 
     /// Sleeps until the scheduler's next moment, again and again: the one timer. Ends when
@@ -332,7 +316,7 @@ impl Gate {
             for lane in &mut state.lanes {
                 while let Some(waiter) = lane.evict(now) {
                     // One that has just left needs no answer.
-                    let _ = waiter.send(Turn::Drained);
+                    let _ = tell(waiter, Turn::Drained, &mut None);
                 }
             }
         });
@@ -414,7 +398,10 @@ impl Core {
         let mut state = self.lock();
         let now = self.clock.now();
         let result = change(&mut state, now);
-        state.let_through(now);
+        if !state.is_settled(now) {
+            let nobody = state.let_through(now);
+            debug_assert!(nobody.is_none(), "only `ask` asks, and is told there");
+        }
         // Who is to be refused has to be accepted first.
         let full =
             state.when_full == WhenFull::Wait && !state.lanes[Lane::Limited as usize].has_room();
@@ -473,8 +460,31 @@ impl Core {
 }
 
 impl State {
-    /// Hands a hold to everybody who may go, in turn.
-    fn let_through(&mut self, now: Timestamp) {
+    /// Whether [`let_through`](Self::let_through) would find nothing to do.
+    fn is_settled(&self, now: Timestamp) -> bool {
+        self.wake.is_none_or(|wake| now < wake)
+            && self
+                .lanes
+                .iter()
+                .all(|lane| lane.waiting() == 0 && lane.at_door() == 0)
+    }
+
+    /// Lets everybody through who may go. The call that asks is told at once, or else where
+    /// it will be told.
+    fn let_through_or_wait(&mut self, lane: Lane, ticket: Ticket, now: Timestamp) -> Told {
+        if let Some(turn) = self.let_through(now) {
+            return Told::Now(turn);
+        }
+        let (tell, turn) = oneshot::channel();
+        let waiter = self.lanes[lane as usize].payload_mut(ticket);
+        *waiter.expect("who was not told waits") = Waiter::Waiting(tell);
+        Told::Later(ticket, turn)
+    }
+
+    /// Hands a hold to everybody who may go, in turn. Returns what the call is told that
+    /// asks in this very moment.
+    fn let_through(&mut self, now: Timestamp) -> Option<Turn> {
+        let mut answer = None;
         for backend in self.backends.due(now) {
             self.open_for_one(backend, now);
         }
@@ -492,7 +502,9 @@ impl State {
                         if is_limited {
                             *peak = lane.in_flight().max(*peak);
                         }
-                        if let Err(Turn::Go { hold, .. }) = payload.send(Turn::Go { hold, waited })
+                        let at = now;
+                        if let Err(Turn::Go { hold, .. }) =
+                            tell(payload, Turn::Go { hold, waited, at }, &mut answer)
                         {
                             // Its client left in this very moment.
                             lane.give_back(now, hold);
@@ -500,7 +512,7 @@ impl State {
                     }
                     Step::Expired { payload, refusal } => {
                         // Likewise: nobody is left to be told.
-                        let _ = payload.send(Turn::No(refusal));
+                        let _ = tell(payload, Turn::No(refusal), &mut answer);
                     }
                     Step::SleepUntil(at) => {
                         wake = Some(wake.map_or(at, |wake| wake.min(at)));
@@ -515,15 +527,108 @@ impl State {
             wake = Some(wake.map_or(beat, |wake| wake.min(beat)));
         }
         self.wake = wake;
+        answer
     }
 }
 
-/// A call in the queue; dropped, it leaves it.
-struct Waiting<'a> {
-    core: &'a Core,
+/// Tells a call, in the way it waits; gives the turn back if nobody is there any more.
+fn tell(waiter: Waiter, turn: Turn, answer: &mut Option<Turn>) -> Result<(), Turn> {
+    match waiter {
+        Waiter::Asking => *answer = Some(turn),
+        Waiter::Waiting(channel) => channel.send(turn)?,
+    }
+    Ok(())
+}
+
+/// What a call that asks is told, under the lock.
+enum Told {
+    Now(Turn),
+    Later(Ticket, oneshot::Receiver<Turn>),
+}
+
+/// What a call is told that asks for its turn.
+#[must_use]
+pub enum Asked<'a> {
+    /// It need not wait.
+    Answered(Result<Permit, Refusal>),
+    /// It has to.
+    Waits(Waiting<'a>),
+}
+
+impl Asked<'_> {
+    /// The permit, however long that takes.
+    ///
+    /// # Errors
+    /// The refusal, if its turn does not come in time.
+    pub async fn outcome(self) -> Result<Permit, Refusal> {
+        match self {
+            Self::Answered(outcome) => outcome,
+            Self::Waits(waiting) => waiting.await,
+        }
+    }
+}
+
+/// What a permit will be made of.
+struct Claim<'a> {
+    core: &'a Arc<Core>,
     lane: Lane,
+    backend: Destination,
+    record: &'a Arc<Record>,
+}
+
+impl<'a> Claim<'a> {
+    fn asked(self, told: Told) -> Asked<'a> {
+        match told {
+            Told::Now(turn) => Asked::Answered(self.outcome(turn)),
+            Told::Later(ticket, turn) => Asked::Waits(Waiting {
+                claim: self,
+                ticket: Some(ticket),
+                turn,
+            }),
+        }
+    }
+
+    fn outcome(&self, turn: Turn) -> Result<Permit, Refusal> {
+        match turn {
+            Turn::Go { hold, waited, at } => {
+                let delayed = waited.held_by.is_some() || waited.postponed > 0;
+                self.record.note(|facts| {
+                    facts.admitted = Some(at);
+                    facts.limit = waited.held_by;
+                });
+                let core = Arc::clone(self.core);
+                let record = Arc::clone(self.record);
+                Ok(Permit::new(
+                    core,
+                    self.lane,
+                    self.backend,
+                    hold,
+                    delayed,
+                    record,
+                ))
+            }
+            Turn::No(refusal) => Err(self.core.refusal(&refusal, self.backend)),
+            Turn::Drained => Err(draining()),
+        }
+    }
+}
+
+/// A call in the queue, until its turn comes; dropped, it leaves it.
+pub struct Waiting<'a> {
+    claim: Claim<'a>,
     ticket: Option<Ticket>,
     turn: oneshot::Receiver<Turn>,
+}
+
+impl Future for Waiting<'_> {
+    type Output = Result<Permit, Refusal>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let told = ready!(Pin::new(&mut self.turn).poll(cx));
+        self.ticket = None;
+        let turn = told.expect("a waiting call is always told, or taken out by itself");
+        Poll::Ready(self.claim.outcome(turn))
+    }
 }
 
 impl Drop for Waiting<'_> {
@@ -531,8 +636,9 @@ impl Drop for Waiting<'_> {
         let Some(ticket) = self.ticket.take() else {
             return;
         };
-        self.core.change(|state, now| {
-            let lane = &mut state.lanes[self.lane as usize];
+        let claim = &self.claim;
+        claim.core.change(|state, now| {
+            let lane = &mut state.lanes[claim.lane as usize];
             // Told in the moment of leaving: nothing was drawn that is not given back.
             match self.turn.try_recv() {
                 Ok(Turn::Go { hold, .. }) => lane.give_back(now, hold),

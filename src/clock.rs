@@ -3,10 +3,12 @@
 //! Everything below the stages is handed its `now`. The clock counts from the process's
 //! start and follows tokio's, so a test that pauses time pauses it here too.
 
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tidegate_limits::Timestamp;
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep, sleep_until};
 
 /// Monotonic time since the process started, and the wall clock it started at.
 #[derive(Clone, Copy, Debug)]
@@ -52,5 +54,29 @@ impl Clock {
         self.started_wall
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default()
+    }
+}
+
+/// A timer for one thing after another, set only when something has to be waited for.
+///
+/// To let one fire early and set it anew is cheaper than to set it for each thing, of which
+/// nearly none ever takes that long.
+#[derive(Debug, Default)]
+pub struct Timer(Option<Pin<Box<Sleep>>>);
+
+impl Timer {
+    /// Ready once `due` has passed.
+    pub fn poll_until(&mut self, due: Instant, cx: &mut Context<'_>) -> Poll<()> {
+        let timer = self.0.get_or_insert_with(|| Box::pin(sleep_until(due)));
+        if timer.deadline() > due {
+            timer.as_mut().reset(due);
+        }
+        loop {
+            ready!(timer.as_mut().poll(cx));
+            if timer.deadline() >= due {
+                return Poll::Ready(());
+            }
+            timer.as_mut().reset(due);
+        }
     }
 }

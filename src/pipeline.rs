@@ -1,13 +1,8 @@
 //! THE STORY: a request is classified, waits for its turn, is sent, and its reply goes back.
 
-use std::future::poll_fn;
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 
-use tidegate_limits::Timestamp;
-
-use crate::admit::{Ask, Gate};
+use crate::admit::{Ask, Asked, Gate, Permit};
 use crate::call::{
     Message, Observe, Origin, Progress, Reason, Record, Refusal, Reply, Request, Serve, Verdict,
 };
@@ -29,22 +24,32 @@ pub struct Pipeline {
 }
 
 impl Serve for Pipeline {
-    async fn serve<'a>(&'a self, request: Request, progress: &'a Progress) -> Reply {
+    fn serve<'a>(
+        &'a self,
+        request: Request,
+        progress: &'a Progress,
+    ) -> impl Future<Output = Reply> + Send + 'a {
         let operation = self.classifier.get().classify(&request);
         let Request { origin, message } = request;
-        let arrived = origin.arrived;
-        let record = self.open_record(origin, &message, &operation);
-        let reply = match outgoing(message, &operation) {
-            Ok(outgoing) => {
-                self.run(operation, arrived, outgoing, progress, &record)
-                    .await
-            }
-            Err(refusal) => Reply::Refused(refusal),
+        let ask = Ask {
+            function: Arc::clone(&operation.function),
+            destination: operation.destination,
+            limited: operation.limited,
+            arrived: origin.arrived,
         };
-        if let Reply::Refused(refusal) = &reply {
-            write_down(&record, refusal);
+        let record = self.open_record(origin, &message, &operation);
+        let outgoing = outgoing(message, &operation);
+        // Only what a waiting call needs goes into the future.
+        async move {
+            let reply = match outgoing {
+                Ok(outgoing) => self.run(ask, outgoing, progress, &record).await,
+                Err(refusal) => Reply::Refused(refusal),
+            };
+            if let Reply::Refused(refusal) = &reply {
+                write_down(&record, refusal);
+            }
+            reply
         }
-        reply
     }
 
     fn refused(&self, origin: Origin, dialect: &'static str, refusal: &Refusal) {
@@ -58,40 +63,48 @@ impl Serve for Pipeline {
 }
 
 impl Pipeline {
-    async fn run(
-        &self,
-        operation: Operation,
-        arrived: Timestamp,
+    fn run<'a>(
+        &'a self,
+        ask: Ask,
         mut outgoing: Outgoing,
+        progress: &'a Progress,
+        record: &'a Arc<Record>,
+    ) -> impl Future<Output = Reply> + Send + 'a {
+        // Asked before the future is made, which so holds a call that waits or one that
+        // runs, and never the question.
+        let asked = self.gate.ask(ask, record);
+        async move {
+            let admitted = match asked {
+                Asked::Answered(admitted) => admitted,
+                Asked::Waits(turn) => {
+                    if let Outgoing::Http(call) = &mut outgoing {
+                        call.compact();
+                    }
+                    turn.await
+                }
+            };
+            match admitted {
+                // Boxed, so that a call that waits does not pay for what a running one needs.
+                Ok(permit) => Box::pin(self.send(outgoing, permit, progress, record)).await,
+                Err(refusal) => Reply::Refused(refusal),
+            }
+        }
+    }
+
+    async fn send(
+        &self,
+        mut outgoing: Outgoing,
+        mut permit: Permit,
         progress: &Progress,
         record: &Arc<Record>,
     ) -> Reply {
-        let ask = Ask {
-            function: operation.function,
-            destination: operation.destination,
-            limited: operation.limited,
-            arrived,
-        };
-        let mut admitting = pin!(self.gate.admit(ask, record));
-        let at_once = poll_fn(|cx| Poll::Ready(admitting.as_mut().poll(cx))).await;
-        let admitted = match at_once {
-            Poll::Ready(admitted) => admitted,
-            Poll::Pending => {
-                if let Outgoing::Http(call) = &mut outgoing {
-                    call.compact();
-                }
-                admitting.await
-            }
-        };
-        let mut permit = match admitted {
-            Ok(permit) => permit,
-            Err(refusal) => return Reply::Refused(refusal),
-        };
-        progress.admit();
         loop {
-            // Boxed, so that a call that waits does not pay for what a running one needs.
-            let sending = Box::pin(self.forwarder.send(outgoing, permit, Arc::clone(record)));
-            let unsent = match sending.await {
+            progress.admit();
+            let unsent = match self
+                .forwarder
+                .send(outgoing, permit, Arc::clone(record))
+                .await
+            {
                 Ok(reply) => return reply,
                 Err(unsent) => unsent,
             };
@@ -108,11 +121,10 @@ impl Pipeline {
             );
             outgoing = kept;
             progress.wait();
-            permit = match self.gate.again(slot, record).await {
+            permit = match self.gate.ask_again(slot, record).outcome().await {
                 Ok(permit) => permit,
                 Err(refusal) => return Reply::Refused(refusal),
             };
-            progress.admit();
         }
     }
 

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame};
 use tidegate_limits::Outcome;
-use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
+use tokio::io::{AsyncRead, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 
@@ -106,7 +106,7 @@ async fn write_whole(
 }
 
 async fn read_reply<S: Slot>(
-    mut stream: TcpStream,
+    stream: TcpStream,
     mut slot: S,
     record: Arc<Record>,
     settings: &Settings,
@@ -114,26 +114,34 @@ async fn read_reply<S: Slot>(
 ) -> Result<Reply, Refusal> {
     let mut held = BytesMut::with_capacity(REPLY_BYTES);
     loop {
-        let before = held.len();
-        let read = match timeout_at(deadline, stream.read_buf(&mut held)).await {
-            Ok(read) => read,
+        let ready = match timeout_at(deadline, stream.ready(Interest::READABLE)).await {
+            Ok(ready) => ready,
             Err(_) => {
                 reset(&stream);
                 slot.finish(Outcome::Failed);
                 return Err(slow(settings));
             }
         };
-        if before == 0 && matches!(read, Ok(1..)) {
-            slot.replied();
-        }
-        match read {
+        let is_first = held.is_empty();
+        match stream.try_read_buf(&mut held) {
             Ok(0) => break,
-            Ok(_) if held.len() > settings.reply_buffer_bytes => {
-                let body =
-                    StreamedReply::new(stream, slot, record, held.freeze(), settings, deadline);
-                return Ok(Reply::Stream(ReplyBody::stream(body)));
+            Ok(_) => {
+                if is_first {
+                    slot.replied();
+                }
+                if held.len() > settings.reply_buffer_bytes {
+                    let body =
+                        StreamedReply::new(stream, slot, record, held.freeze(), settings, deadline);
+                    return Ok(Reply::Stream(ReplyBody::stream(body)));
+                }
+                // The end had been seen before this read, which took all there was: to read
+                // once more would only say so again.
+                let is_end = ready.is_ok_and(|ready| ready.is_read_closed());
+                if is_end && held.len() < held.capacity() {
+                    break;
+                }
             }
-            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             // A reset after a whole reply takes nothing from it: the check below decides.
             Err(_) => break,
         }

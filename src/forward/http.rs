@@ -4,9 +4,10 @@
 //! The connection is driven by the call's own future, not by a task beside it: one wake-up
 //! an exchange instead of two.
 
+use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use bytes::{Bytes, BytesMut};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -14,7 +15,7 @@ use http::{Method, Request, Response, Version};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tidegate_limits::Outcome;
-use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
+use tokio::time::Instant;
 
 use super::backend::ConnectError;
 use super::carry::{Carry, Committed, carry_on};
@@ -32,9 +33,10 @@ pub(super) async fn send<S: Slot>(
     record: Arc<Record>,
     settings: Arc<Settings>,
 ) -> Result<Reply, Unsent<S>> {
-    let upstream = match pool.take(&settings) {
+    let now = Instant::now();
+    let upstream = match pool.take(now, &settings) {
         Some(upstream) => upstream,
-        None => match Upstream::open(&settings).await {
+        None => match Box::pin(Upstream::open(&settings)).await {
             Ok(upstream) => upstream,
             Err(cause) => {
                 return Err(Unsent {
@@ -61,64 +63,51 @@ async fn exchange<S: Slot>(
     settings: Arc<Settings>,
     committed: Committed,
 ) -> Result<Reply, Unsent<S>> {
-    let mut request = outgoing_request(*call, &upstream);
-    let is_head = request.method() == Method::HEAD;
+    let is_head = call.head.method == Method::HEAD;
     let deadline = Instant::now() + settings.response_timeout;
-    let mut reopened = false;
-    let response = loop {
-        let mut sent = Sent {
-            upstream: &mut upstream,
-            slot: &mut slot,
-            record: &record,
-            committed: &committed,
-            stamped: false,
-            over: false,
-        };
-        let response = sent.request(request);
-        match timeout_at(deadline, response).await {
-            Ok(Ok(response)) => break response,
-            Ok(Err(mut failure)) => match failure.take_message() {
-                // Not a byte of it was taken: the connection had been closed meanwhile.
-                Some(unsent) => match reopen(&settings, &mut reopened).await {
-                    Ok(fresh) => {
-                        upstream = fresh;
-                        let signals = Arc::clone(&upstream.signals);
-                        request = unsent.map(|body| body.moved_to(signals));
-                    }
-                    Err(cause) => {
-                        let (head, body) = unsent.into_parts();
-                        let Some(body) = body.into_request_body() else {
-                            slot.finish(Outcome::Failed);
-                            return Ok(Reply::Refused(exchange::closed()));
-                        };
-                        let call = HttpCall {
-                            head,
-                            body,
-                            array: None,
-                        };
-                        return Err(Unsent {
-                            outgoing: Outgoing::Http(Box::new(call)),
-                            slot,
-                            cause,
-                        });
-                    }
-                },
-                None => {
-                    slot.finish(Outcome::Failed);
-                    return Ok(Reply::Refused(explain(&failure.into_error())));
-                }
-            },
-            Err(_) => {
+    let request = outgoing_request(*call);
+    let weight = request.body().size_hint().exact().unwrap_or(0);
+    record.note(|facts| facts.bytes_in = weight);
+    let sent = send_once(
+        &mut upstream,
+        request,
+        &mut slot,
+        &committed,
+        deadline,
+        &settings,
+    );
+    let (mut head, body) = match sent.await {
+        Ok(response) => response.into_parts(),
+        Err(NoResponse::Failed(refusal)) => {
+            slot.finish(Outcome::Failed);
+            return Ok(Reply::Refused(refusal));
+        }
+        Err(NoResponse::Slow) => {
+            slot.finish(Outcome::Failed);
+            return Ok(Reply::Refused(exchange::slow(&settings)));
+        }
+        Err(NoResponse::Unsent { request, cause }) => {
+            let (head, body) = request.into_parts();
+            let Some(body) = body.into_request_body() else {
                 slot.finish(Outcome::Failed);
-                return Ok(Reply::Refused(exchange::slow(&settings)));
-            }
+                return Ok(Reply::Refused(exchange::closed()));
+            };
+            let call = HttpCall {
+                head,
+                body,
+                array: None,
+            };
+            return Err(Unsent {
+                outgoing: Outgoing::Http(Box::new(call)),
+                slot,
+                cause,
+            });
         }
     };
     slot.replied();
-    let (mut head, body) = response.into_parts();
     strip_hop_by_hop(&mut head.headers);
     record.note(|facts| facts.status = Some(head.status.as_u16()));
-    let reply = RunningReply {
+    let mut reply = RunningReply {
         upstream,
         body,
         slot,
@@ -126,12 +115,20 @@ async fn exchange<S: Slot>(
         pool,
         settings,
         deadline,
-        timer: None,
         read: 0,
     };
     let length = reply.body.size_hint().exact();
     if is_head || length.is_some_and(|length| length <= reply.settings.reply_buffer_bytes as u64) {
-        return Ok(reply.hold_whole(head, length.unwrap_or(0)).await);
+        return Ok(match reply.read_whole(length.unwrap_or(0)).await {
+            Ok(body) => {
+                reply.end(Outcome::Served);
+                Reply::Http(Response::from_parts(head, ReplyBody::whole(body)))
+            }
+            Err(refusal) => {
+                reply.slot.finish(Outcome::Failed);
+                Reply::Refused(refusal)
+            }
+        });
     }
     let body = StreamedReply(Some(reply));
     Ok(Reply::Http(Response::from_parts(
@@ -140,49 +137,87 @@ async fn exchange<S: Slot>(
     )))
 }
 
-/// One new connection for one that had gone cold; a backend that closes that one too takes
-/// no calls.
-async fn reopen(settings: &Settings, reopened: &mut bool) -> Result<Box<Upstream>, ConnectError> {
-    if std::mem::replace(reopened, true) {
-        return Err(ConnectError::ClosedBefore(
-            std::io::ErrorKind::ConnectionAborted.into(),
-        ));
-    }
-    Upstream::open(settings).await
-}
-
-/// Drives the connection until the head of the response is here.
-struct Sent<'a, S> {
-    upstream: &'a mut Upstream,
-    slot: &'a mut S,
-    record: &'a Record,
-    committed: &'a Committed,
-    stamped: bool,
-    over: bool,
-}
-
-impl<S: Slot> Sent<'_, S> {
-    async fn request(
-        &mut self,
+/// Why there is no response.
+enum NoResponse {
+    /// It was sent, and failed.
+    Failed(Refusal),
+    /// It was sent, and took too long.
+    Slow,
+    /// Not a byte of it left.
+    Unsent {
         request: Request<SentBody>,
-    ) -> Result<Response<Incoming>, hyper::client::conn::TrySendError<Request<SentBody>>> {
-        let weight = request.body().size_hint().exact().unwrap_or(0);
-        self.record.note(|facts| facts.bytes_in = weight);
-        let mut response = pin!(self.upstream.sender.try_send_request(request));
-        std::future::poll_fn(|cx| {
-            if !self.over {
-                self.over = Pin::new(&mut self.upstream.connection).poll(cx).is_ready();
+        cause: ConnectError,
+    },
+}
+
+/// Sends a request and waits for the head of the response. A pooled connection that turns
+/// out to have been closed is replaced once by a new one: a backend that closes that one too
+/// takes no calls.
+async fn send_once<S: Slot>(
+    upstream: &mut Box<Upstream>,
+    mut request: Request<SentBody>,
+    slot: &mut S,
+    committed: &Committed,
+    deadline: Instant,
+    settings: &Settings,
+) -> Result<Response<Incoming>, NoResponse> {
+    let mut reopened = false;
+    loop {
+        request.body_mut().goes_over(&upstream.signals);
+        let Upstream {
+            connection,
+            sender,
+            signals,
+            timer,
+            ..
+        } = &mut **upstream;
+        let mut response = pin!(sender.try_send_request(request));
+        let mut stamped = false;
+        let mut over = false;
+        let sent = poll_fn(|cx| {
+            if !over {
+                over = Pin::new(&mut *connection).poll(cx).is_ready();
             }
-            if self.upstream.signals.wrote() {
-                self.committed.set();
+            if signals.wrote() {
+                committed.set();
             }
-            if !self.stamped && self.upstream.signals.flushed() {
-                self.stamped = true;
-                self.slot.sent();
+            if !stamped && signals.flushed() {
+                stamped = true;
+                slot.sent();
             }
-            response.as_mut().poll(cx)
-        })
-        .await
+            // Only polling the connection can make it ready, so it need not wake this task,
+            // which would poll everything once more for nothing.
+            let mut quiet = Context::from_waker(Waker::noop());
+            if let Poll::Ready(response) = response.as_mut().poll(&mut quiet) {
+                return Poll::Ready(Some(response));
+            }
+            timer.poll_until(deadline, cx).map(|()| None)
+        });
+        let mut failure = match sent.await {
+            Some(Ok(response)) => return Ok(response),
+            Some(Err(failure)) => failure,
+            None => return Err(NoResponse::Slow),
+        };
+        let Some(unsent) = failure.take_message() else {
+            return Err(NoResponse::Failed(explain(&failure.into_error())));
+        };
+        let fresh = if std::mem::replace(&mut reopened, true) {
+            Err(ConnectError::ClosedBefore(
+                std::io::ErrorKind::ConnectionAborted.into(),
+            ))
+        } else {
+            Box::pin(Upstream::open(settings)).await
+        };
+        match fresh {
+            Ok(fresh) => *upstream = fresh,
+            Err(cause) => {
+                return Err(NoResponse::Unsent {
+                    request: unsent,
+                    cause,
+                });
+            }
+        }
+        request = unsent;
     }
 }
 
@@ -195,8 +230,6 @@ struct RunningReply<S: Slot> {
     pool: Pool,
     settings: Arc<Settings>,
     deadline: Instant,
-    /// Set only if the reply has to be waited for.
-    timer: Option<Pin<Box<Sleep>>>,
     read: u64,
 }
 
@@ -205,22 +238,20 @@ impl<S: Slot> RunningReply<S> {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        // As with the head: only polling the connection brings more of the body.
+        let mut quiet = Context::from_waker(Waker::noop());
         // The body says how the connection ended; whether it did is asked again in `put`.
-        if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
+        if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(&mut quiet) {
             return Poll::Ready(self.saw(frame));
         }
         let over = Pin::new(&mut self.upstream.connection).poll(cx).is_ready();
-        if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
+        if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(&mut quiet) {
             return Poll::Ready(self.saw(frame));
         }
         if over {
             return Poll::Ready(Some(Err("the backend closed in mid-answer".into())));
         }
-        let deadline = self.deadline;
-        let timer = self
-            .timer
-            .get_or_insert_with(|| Box::pin(sleep_until(deadline)));
-        ready!(timer.as_mut().poll(cx));
+        ready!(self.upstream.timer.poll_until(self.deadline, cx));
         Poll::Ready(Some(Err("the backend is too slow".into())))
     }
 
@@ -238,50 +269,42 @@ impl<S: Slot> RunningReply<S> {
 
     /// Reads a small reply whole, so that neither a slow reader holds the slot nor a cut
     /// reply reaches the client.
-    async fn hold_whole(mut self, head: http::response::Parts, length: u64) -> Reply {
-        let mut whole: Option<Bytes> = None;
+    async fn read_whole(&mut self, length: u64) -> Result<Bytes, Refusal> {
+        let mut whole = Bytes::new();
         let mut more = BytesMut::new();
-        loop {
-            match std::future::poll_fn(|cx| self.poll_frame(cx)).await {
-                None => break,
-                Some(Ok(frame)) => {
-                    if let Ok(bytes) = frame.into_data() {
-                        match &whole {
-                            None => whole = Some(bytes),
-                            Some(first) => {
-                                if more.is_empty() {
-                                    more.reserve(usize::try_from(length).unwrap_or(0));
-                                    more.extend_from_slice(first);
-                                }
-                                more.extend_from_slice(&bytes);
-                            }
-                        }
-                    }
-                }
-                Some(Err(error)) => {
-                    let refusal = if self.deadline <= Instant::now() {
-                        exchange::slow(&self.settings)
-                    } else {
-                        Refusal::new(
-                            Reason::BackendCut,
-                            format!(
-                                "the backend's answer broke off after {} bytes ({error}); whether it did the call is not known",
-                                self.read
-                            ),
-                        )
-                    };
-                    self.slot.finish(Outcome::Failed);
-                    return Reply::Refused(refusal);
-                }
+        while let Some(frame) = poll_fn(|cx| self.poll_frame(cx)).await {
+            let frame = frame.map_err(|error| self.broken(&error))?;
+            let Ok(bytes) = frame.into_data() else {
+                continue;
+            };
+            if whole.is_empty() {
+                whole = bytes;
+                continue;
             }
+            if more.is_empty() {
+                more.reserve(usize::try_from(length).unwrap_or(0));
+                more.extend_from_slice(&whole);
+            }
+            more.extend_from_slice(&bytes);
         }
-        self.end(Outcome::Served);
-        let body = if more.is_empty() {
-            whole.unwrap_or_default()
+        Ok(if more.is_empty() {
+            whole
         } else {
             more.freeze()
-        };
-        Reply::Http(Response::from_parts(head, ReplyBody::whole(body)))
+        })
+    }
+
+    fn broken(&self, error: &BodyError) -> Refusal {
+        if self.deadline <= Instant::now() {
+            return exchange::slow(&self.settings);
+        }
+        Refusal::new(
+            Reason::BackendCut,
+            format!(
+                "the backend's answer broke off after {} bytes ({error}); whether it did the call is not known",
+                self.read
+            ),
+        )
     }
 
     /// Gives the slot back before the answer is written.
@@ -345,7 +368,7 @@ impl<S: Slot> Drop for StreamedReply<S> {
             reply.record.note(|facts| facts.left = true);
             carry_on(async move {
                 let outcome = loop {
-                    match std::future::poll_fn(|cx| reply.poll_frame(cx)).await {
+                    match poll_fn(|cx| reply.poll_frame(cx)).await {
                         Some(Ok(_)) => {}
                         Some(Err(_)) => break Outcome::Failed,
                         None => break Outcome::Served,
@@ -358,26 +381,17 @@ impl<S: Slot> Drop for StreamedReply<S> {
 }
 
 /// The request as it leaves: one framing, no hop-by-hop header, the target in origin form.
-fn outgoing_request(call: HttpCall, upstream: &Upstream) -> Request<SentBody> {
+fn outgoing_request(call: HttpCall) -> Request<SentBody> {
     let HttpCall { mut head, body, .. } = call;
-    let told = head.headers.get(header::CONTENT_LENGTH).cloned();
     strip_hop_by_hop(&mut head.headers);
-    head.headers.remove(header::CONTENT_LENGTH);
-    head.headers.remove(header::EXPECT);
-    match &body {
-        RequestBody::Whole(bytes) => {
-            // A bodiless request says nothing, unless the client did: some backends want
-            // the zero on a POST.
-            if !bytes.is_empty() || told.is_some() {
-                head.headers
-                    .insert(header::CONTENT_LENGTH, HeaderValue::from(bytes.len()));
-            }
-        }
-        // Not told means chunked, which hyper writes by itself.
-        RequestBody::Streamed { .. } => {
-            if let Some(told) = told {
-                head.headers.insert(header::CONTENT_LENGTH, told);
-            }
+    // A streamed body goes by the length that was told; not told means chunked, which hyper
+    // writes by itself. A bodiless request says nothing, unless the client did: some backends
+    // want the zero on a POST.
+    if let RequestBody::Whole(bytes) = &body {
+        let told = head.headers.get(header::CONTENT_LENGTH);
+        let length = HeaderValue::from(bytes.len());
+        if told.map_or(!bytes.is_empty(), |told| *told != length) {
+            head.headers.insert(header::CONTENT_LENGTH, length);
         }
     }
     if let Some(authority) = head.uri.authority().cloned() {
@@ -391,39 +405,45 @@ fn outgoing_request(call: HttpCall, upstream: &Upstream) -> Request<SentBody> {
     }
     head.version = Version::HTTP_11;
     head.extensions.clear();
-    Request::from_parts(head, SentBody::new(body, Arc::clone(&upstream.signals)))
+    Request::from_parts(head, SentBody::new(body))
 }
 
-/// Removes what is meant for one hop only (RFC 9110, 7.6.1), also what `Connection` names.
+/// What is meant for one hop only (RFC 9110, 7.6.1), and `Expect`, which is answered here.
+fn is_hop_by_hop(name: &HeaderName) -> bool {
+    matches!(
+        name.as_str(),
+        "connection"
+            | "expect"
+            | "keep-alive"
+            | "proxy-authenticate"
+            | "proxy-authorization"
+            | "proxy-connection"
+            | "te"
+            | "trailer"
+            | "transfer-encoding"
+            | "upgrade"
+    )
+}
+
+/// Removes what is meant for one hop only, also what `Connection` names.
 fn strip_hop_by_hop(headers: &mut HeaderMap) {
-    const HOP_BY_HOP: [HeaderName; 7] = [
-        header::CONNECTION,
-        header::PROXY_AUTHENTICATE,
-        header::PROXY_AUTHORIZATION,
-        header::TE,
-        header::TRAILER,
-        header::TRANSFER_ENCODING,
-        header::UPGRADE,
-    ];
-    if headers.contains_key(header::CONNECTION) {
-        let named: Vec<HeaderName> = headers
-            .get_all(header::CONNECTION)
-            .iter()
-            .filter_map(|value| value.to_str().ok())
-            .flat_map(|value| value.split(','))
-            .filter_map(|name| name.trim().parse().ok())
-            // Framing and routing are never up to one hop's list.
-            .filter(|name| *name != header::CONTENT_LENGTH && *name != header::HOST)
-            .collect();
-        for name in named {
-            headers.remove(name);
-        }
+    // Looking once at each name is cheaper than a look-up for each that may be there.
+    if !headers.keys().any(is_hop_by_hop) {
+        return;
     }
-    for name in HOP_BY_HOP {
+    let mut doomed: Vec<HeaderName> = headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        // Framing and routing are never up to one hop's list.
+        .filter(|name| *name != header::CONTENT_LENGTH && *name != header::HOST)
+        .collect();
+    doomed.extend(headers.keys().filter(|name| is_hop_by_hop(name)).cloned());
+    for name in doomed {
         headers.remove(name);
     }
-    headers.remove("keep-alive");
-    headers.remove("proxy-connection");
 }
 
 fn explain(error: &hyper::Error) -> Refusal {

@@ -1,7 +1,7 @@
 //! Keep-alive connections to the HTTP backend.
 //!
 //! Last in, first out, so that a lull lets the surplus go cold and be closed. There is no
-//! probe at checkout: a connection is polled once, which notices an EOF that has arrived. A
+//! probe at checkout: an EOF that has arrived shows before the request is written. A
 //! connection is never used after `pool_idle_timeout`, which should be shorter than the
 //! backend's own keep-alive (Apache closes after 5 s).
 
@@ -24,12 +24,16 @@ use super::Settings;
 use super::backend::{self, ConnectError};
 use super::carry::carry_on;
 use crate::call::{BodyError, ByteStream, RequestBody};
+use crate::clock::Timer;
 
 /// One connection; it carries one request at a time.
 pub(super) struct Upstream {
     pub(super) connection: Connection<TokioIo<WatchedIo>, SentBody>,
     pub(super) sender: SendRequest<SentBody>,
     pub(super) signals: Arc<Signals>,
+    /// Bounds the exchange under way. Kept from one to the next, since setting a timer costs
+    /// more than one that fires early once in a while.
+    pub(super) timer: Timer,
     idle_since: Instant,
 }
 
@@ -57,13 +61,9 @@ impl Upstream {
             connection,
             sender,
             signals,
+            timer: Timer::default(),
             idle_since: Instant::now(),
         }))
-    }
-
-    /// Whether it can take another request, as far as can be known without asking.
-    fn is_usable(&mut self, cx: &mut Context<'_>) -> bool {
-        Pin::new(&mut self.connection).poll(cx).is_pending() && self.sender.is_ready()
     }
 }
 
@@ -89,25 +89,27 @@ impl Pool {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the one used last, if it is still good.
-    pub(super) fn take(&self, settings: &Settings) -> Option<Box<Upstream>> {
-        let mut cx = Context::from_waker(Waker::noop());
-        loop {
-            let mut upstream = self.idle().upstreams.pop()?;
-            if upstream.idle_since.elapsed() < settings.pool_idle_timeout
-                && upstream.is_usable(&mut cx)
-            {
-                upstream.signals.rearm();
-                return Some(upstream);
-            }
+    /// Takes the one used last, if it is not too old. That it was closed meanwhile shows
+    /// before anything is written on it.
+    pub(super) fn take(&self, now: Instant, settings: &Settings) -> Option<Box<Upstream>> {
+        let upstream = self.idle().upstreams.pop()?;
+        if upstream.idle_since + settings.pool_idle_timeout <= now {
+            // Those below it are older still; the sweep closes them.
+            return None;
         }
+        upstream.signals.rearm();
+        Some(upstream)
     }
 
     /// Puts one back whose reply has been read to its end.
     pub(super) fn put(&self, mut upstream: Box<Upstream>, settings: &Settings) {
-        let mut cx = Context::from_waker(Waker::noop());
-        if !upstream.is_usable(&mut cx) {
-            return;
+        if !upstream.sender.is_ready() {
+            // Asked once more, it says whether it will take another request.
+            let mut cx = Context::from_waker(Waker::noop());
+            let over = Pin::new(&mut upstream.connection).poll(&mut cx).is_ready();
+            if over || !upstream.sender.is_ready() {
+                return;
+            }
         }
         upstream.idle_since = Instant::now();
         let mut idle = self.idle();
@@ -244,11 +246,11 @@ pub(super) struct SentBody {
     /// What a whole body weighs; a streamed one goes by its own headers.
     length: Option<u64>,
     taken: u64,
-    signals: Arc<Signals>,
+    signals: Option<Arc<Signals>>,
 }
 
 impl SentBody {
-    pub(super) fn new(body: RequestBody, signals: Arc<Signals>) -> Self {
+    pub(super) fn new(body: RequestBody) -> Self {
         let (read, rest, length) = match body {
             RequestBody::Whole(bytes) => {
                 let length = Some(bytes.len() as u64);
@@ -261,15 +263,19 @@ impl SentBody {
             }
             RequestBody::Streamed { read, rest } => (read.into(), Some(rest), None),
         };
-        let body = Self {
+        Self {
             read,
             rest,
             length,
             taken: 0,
-            signals,
-        };
-        body.mark();
-        body
+            signals: None,
+        }
+    }
+
+    /// Says on which connection it goes; nothing of it has been taken yet.
+    pub(super) fn goes_over(&mut self, signals: &Arc<Signals>) {
+        self.signals = Some(Arc::clone(signals));
+        self.mark();
     }
 
     /// The body as it was, if nothing of it has been taken.
@@ -286,16 +292,12 @@ impl SentBody {
         })
     }
 
-    /// Moves an untouched body to another connection.
-    pub(super) fn moved_to(mut self, signals: Arc<Signals>) -> Self {
-        self.signals = signals;
-        self.mark();
-        self
-    }
-
     fn mark(&self) {
-        if self.read.is_empty() && self.rest.is_none() {
-            self.signals.body_taken.store(true, Ordering::Relaxed);
+        if self.read.is_empty()
+            && self.rest.is_none()
+            && let Some(signals) = &self.signals
+        {
+            signals.body_taken.store(true, Ordering::Relaxed);
         }
     }
 }

@@ -9,11 +9,13 @@ mod body;
 mod client;
 
 use std::convert::Infallible;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::{self, HeaderValue};
-use http::{HeaderMap, Method, Request, Response, StatusCode, Version};
+use http::{Method, Request, Response, StatusCode, Version};
 use http_body::Body;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -66,8 +68,9 @@ pub(super) async fn serve<S: Serve>(
         phases,
     });
     let service = service_fn(move |request: Request<Incoming>| {
+        let (call, body) = Client::<S>::begin(request);
         let client = Arc::clone(&client);
-        async move { Ok::<_, Infallible>(client.handle(request).await) }
+        async move { Ok::<_, Infallible>(client.handle(call, body).await) }
     });
     let connection = Builder::new()
         // ClientIo says when a client has left.
@@ -78,15 +81,26 @@ pub(super) async fn serve<S: Serve>(
         // Asked for only between two reads, so it bounds what is held of a head without end.
         .max_buf_size(HEAD_BYTES)
         .serve_connection(TokioIo::new(io), service);
-    let mut connection = std::pin::pin!(connection);
+    let mut connection = pin!(connection);
+    let mut stopped = pin!(stop.cancelled());
+    let mut watches_stop = false;
+    let mut is_stopping = false;
     // How a connection ends is the client's business; every call in it has its own record.
-    let _ = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = stop.cancelled() => {
+    let _ = poll_fn(|cx| {
+        // Asked once, a token wakes this task by itself; after that its flag says enough.
+        let is_stopped = if watches_stop {
+            stop.is_cancelled()
+        } else {
+            watches_stop = true;
+            stopped.as_mut().poll(cx).is_ready()
+        };
+        if is_stopped && !is_stopping {
+            is_stopping = true;
             connection.as_mut().graceful_shutdown();
-            connection.await
         }
-    };
+        connection.as_mut().poll(cx)
+    })
+    .await;
 }
 
 /// One connection, as its requests see it.
@@ -97,21 +111,38 @@ struct Client<S> {
 }
 
 impl<S: Serve> Client<S> {
-    async fn handle(&self, request: Request<Incoming>) -> Response<ReplyBody> {
-        let now = self.conversation.clock.now();
+    /// Puts a request where it stays: a head weighs a quarter of a kilobyte, and each future
+    /// that it went through would keep room for it.
+    fn begin(request: Request<Incoming>) -> (Box<HttpCall>, Incoming) {
+        let (head, body) = request.into_parts();
+        let call = HttpCall {
+            head,
+            body: RequestBody::Whole(Bytes::new()),
+            array: None,
+        };
+        (Box::new(call), body)
+    }
+
+    async fn handle(&self, mut call: Box<HttpCall>, body: Incoming) -> Response<ReplyBody> {
+        let arrived = self.phases.begin_request(&self.conversation.clock);
+        let mut read = check_framing(&call.head);
+        if read.is_ok() && !body.is_end_stream() {
+            // Boxed, so that a call that waits has no room kept for it.
+            read = Box::pin(self.read_body(&mut call, body)).await;
+        }
+        self.phases.body_read();
         let origin = Origin {
-            arrived: self.phases.begin_request(now),
+            arrived,
             ..self.origin.clone()
         };
-        let response = match self.read(request).await {
-            Ok(http) => {
+        let response = match read.and_then(|()| self.read_array(&mut call)) {
+            Ok(()) => {
                 let request = call::Request {
                     origin,
-                    message: Message::Http(Box::new(http)),
+                    message: Message::Http(call),
                 };
                 let progress = Progress::default();
-                let reply = self.conversation.serve.serve(request, &progress).await;
-                dress(reply)
+                dress(self.conversation.serve.serve(request, &progress).await)
             }
             Err(refusal) => {
                 self.conversation.serve.refused(origin, "http", &refusal);
@@ -127,32 +158,28 @@ impl<S: Serve> Client<S> {
         response
     }
 
-    async fn read(&self, request: Request<Incoming>) -> Result<HttpCall, Refusal> {
-        let (head, body) = request.into_parts();
-        check_framing(&head.method, head.version, &head.headers)?;
-        let settings = &self.conversation.settings;
-        // Boxed, so that a call that waits has no room kept for it.
-        let body = if body.is_end_stream() {
-            RequestBody::Whole(Bytes::new())
-        } else {
-            Box::pin(read_body(body, settings)).await?
+    async fn read_body(&self, call: &mut HttpCall, body: Incoming) -> Result<(), Refusal> {
+        call.body = read_body(body, &self.conversation.settings).await?;
+        Ok(())
+    }
+
+    /// Looks whether the body is the socket protocol's array.
+    fn read_array(&self, call: &mut HttpCall) -> Result<(), Refusal> {
+        let RequestBody::Whole(bytes) = &call.body else {
+            return Ok(());
         };
-        self.phases.body_read();
-        let array = match &body {
-            RequestBody::Whole(bytes) if is_array_call(&head, bytes) => {
-                // The backend that gets it as HTTP has no such bound, but the socket
-                // backend has; the classifier does not choose by size.
-                let parsed = array_call::parse(bytes.trim_ascii(), settings.max_request_bytes);
-                Some(parsed.map_err(|why| match why {
-                    array_call::Malformed::TooLarge { .. } => {
-                        super::zvm_socket::too_large(settings.max_request_bytes)
-                    }
-                    why => Refusal::new(Reason::BadRequest, why.to_string()),
-                })?)
-            }
-            _ => None,
-        };
-        Ok(HttpCall { head, body, array })
+        if !is_array_call(&call.head, bytes) {
+            return Ok(());
+        }
+        // The backend that gets it as HTTP has no such bound, but the socket backend has; the
+        // classifier does not choose by size.
+        let max = self.conversation.settings.max_request_bytes;
+        let parsed = array_call::parse(bytes.trim_ascii(), max);
+        call.array = Some(parsed.map_err(|why| match why {
+            array_call::Malformed::TooLarge { .. } => super::zvm_socket::too_large(max),
+            why => Refusal::new(Reason::BadRequest, why.to_string()),
+        })?);
+        Ok(())
     }
 }
 
@@ -165,35 +192,39 @@ fn is_array_call(head: &http::request::Parts, body: &[u8]) -> bool {
 
 /// Refuses a head of which somebody could think that the request ends elsewhere, or goes
 /// elsewhere, than hyper thinks (RFC 9112, 6.3 and 11.2).
-fn check_framing(method: &Method, version: Version, headers: &HeaderMap) -> Result<(), Refusal> {
+fn check_framing(head: &http::request::Parts) -> Result<(), Refusal> {
     let bad = |why: &'static str| Err(Refusal::new(Reason::BadRequest, why));
-    let count = |name: header::HeaderName| headers.get_all(name).iter().count();
-    let lengths = count(header::CONTENT_LENGTH);
-    let codings = count(header::TRANSFER_ENCODING);
+    let (mut lengths, mut codings, mut hosts) = (0, 0, 0);
+    let mut is_chunked = true;
+    for (name, value) in &head.headers {
+        if *name == header::CONTENT_LENGTH {
+            lengths += 1;
+        } else if *name == header::TRANSFER_ENCODING {
+            codings += 1;
+            is_chunked = value.as_bytes().eq_ignore_ascii_case(b"chunked");
+        } else if *name == header::HOST {
+            hosts += 1;
+        }
+    }
     if lengths > 0 && codings > 0 {
         return bad("both Content-Length and Transfer-Encoding");
     }
     if lengths > 1 {
         return bad("more than one Content-Length");
     }
-    if codings > 1
-        || headers
-            .get(header::TRANSFER_ENCODING)
-            .is_some_and(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"chunked"))
-    {
+    if codings > 1 || !is_chunked {
         return bad("a Transfer-Encoding other than chunked");
     }
-    if codings > 0 && version < Version::HTTP_11 {
+    if codings > 0 && head.version < Version::HTTP_11 {
         return bad("Transfer-Encoding before HTTP/1.1");
     }
-    let hosts = count(header::HOST);
     if hosts > 1 {
         return bad("more than one Host");
     }
-    if hosts == 0 && version >= Version::HTTP_11 {
+    if hosts == 0 && head.version >= Version::HTTP_11 {
         return bad("no Host");
     }
-    if *method == Method::CONNECT {
+    if head.method == Method::CONNECT {
         return bad("CONNECT: this is no forward proxy");
     }
     Ok(())

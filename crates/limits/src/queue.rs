@@ -141,6 +141,10 @@ impl<T> Queue<T> {
         self.waiting.get(key)
     }
 
+    pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut Waiting<T>> {
+        self.waiting.get_mut(key)
+    }
+
     /// The call itself; its place and turn are changed by the methods here only.
     pub(crate) fn expect(&self, key: Key) -> &Waiting<T> {
         self.waiting

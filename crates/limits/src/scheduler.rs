@@ -259,6 +259,13 @@ impl<T> Scheduler<T> {
         Some(self.take_out(ticket.0).payload)
     }
 
+    /// What was submitted, while it waits; `None` if it no longer does.
+    pub fn payload_mut(&mut self, ticket: Ticket) -> Option<&mut T> {
+        self.queue
+            .get_mut(ticket.0)
+            .map(|waiting| &mut waiting.payload)
+    }
+
     /// Takes out any one waiting call, for whoever ends them all; `None` if nobody waits.
     pub fn evict(&mut self, now: Timestamp) -> Option<T> {
         self.advance(now);

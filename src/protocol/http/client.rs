@@ -14,11 +14,11 @@ use std::time::Duration;
 use tidegate_limits::Timestamp;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, Sleep, sleep_until};
+use tokio::time::Instant;
 
 use super::super::Settings;
 use super::super::io::{LINGER, LINGER_BYTES};
-use crate::clock::Clock;
+use crate::clock::{Clock, Timer};
 
 /// What the connection is doing; shared by its socket and its requests.
 pub(super) struct Phases(Mutex<Phase>);
@@ -55,10 +55,10 @@ impl Phases {
     }
 
     /// A head is here; returns when its first byte was.
-    pub(super) fn begin_request(&self, now: Timestamp) -> Timestamp {
+    pub(super) fn begin_request(&self, clock: &Clock) -> Timestamp {
         self.with(|phase| {
             phase.step = Step::Serving;
-            phase.first_byte.take().unwrap_or(now)
+            phase.first_byte.take().unwrap_or_else(|| clock.now())
         })
     }
 
@@ -98,7 +98,7 @@ pub(super) struct ClientIo {
     request_timeout: Duration,
     idle_timeout: Duration,
     write_timeout: Duration,
-    timer: Option<Pin<Box<Sleep>>>,
+    timer: Timer,
     /// Since when a write has made no progress.
     stalled_since: Option<Instant>,
     lingering: Option<Lingering>,
@@ -126,25 +126,9 @@ impl ClientIo {
             request_timeout: settings.request_timeout,
             idle_timeout: settings.idle_timeout,
             write_timeout: settings.write_timeout,
-            timer: None,
+            timer: Timer::default(),
             stalled_since: None,
             lingering: None,
-        }
-    }
-
-    /// Ready once `due` has passed.
-    fn poll_timer(&mut self, due: Instant, cx: &mut Context<'_>) -> Poll<()> {
-        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(due)));
-        // A timer that fires early is cheaper than one that is set anew for each request.
-        if timer.deadline() > due {
-            timer.as_mut().reset(due);
-        }
-        loop {
-            ready!(timer.as_mut().poll(cx));
-            if timer.deadline() >= due {
-                return Poll::Ready(());
-            }
-            timer.as_mut().reset(due);
         }
     }
 
@@ -158,7 +142,7 @@ impl ClientIo {
             return written;
         }
         let since = *self.stalled_since.get_or_insert_with(Instant::now);
-        ready!(self.poll_timer(since + self.write_timeout, cx));
+        ready!(self.timer.poll_until(since + self.write_timeout, cx));
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 }
@@ -196,7 +180,7 @@ impl AsyncRead for ClientIo {
         if self.stalled_since.is_some() {
             return Poll::Pending;
         }
-        ready!(self.poll_timer(due, cx));
+        ready!(self.timer.poll_until(due, cx));
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 }
@@ -268,7 +252,7 @@ impl AsyncWrite for ClientIo {
                 }
                 Poll::Ready(Err(_)) => return Poll::Ready(Ok(())),
                 Poll::Pending => {
-                    ready!(self.poll_timer(lingering.until, cx));
+                    ready!(self.timer.poll_until(lingering.until, cx));
                     return Poll::Ready(Ok(()));
                 }
             }
