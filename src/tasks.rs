@@ -344,16 +344,9 @@ impl<R: Weigh> Tasks<R> {
             let result = work(progress).await;
             ending.with(result);
         });
-        let abort = future.abort_handle();
-        match inner
-            .lock()
-            .entries
-            .get_mut(&id.random)
-            .map(|it| &mut it.phase)
-        {
-            Some(Phase::Working { future, .. }) => *future = Some(abort),
-            // It has ended, or was cancelled meanwhile.
-            Some(Phase::Ended { .. }) | None => abort.abort(),
+        let future = future.abort_handle();
+        if !inner.lock().spawned(id, &future) {
+            future.abort();
         }
         Ok(id)
     }
@@ -566,6 +559,18 @@ impl<R> Store<R> {
             reason,
             retry_after: first.map(|&(at, _)| (at + settings.time_to_live).since(now)),
         })
+    }
+
+    /// Keeps what cancels a task; `false` if it has ended, or was cancelled, before that.
+    fn spawned(&mut self, id: TaskId, abort: &AbortHandle) -> bool {
+        let entry = self.entries.get_mut(&id.random);
+        match entry.map(|entry| &mut entry.phase) {
+            Some(Phase::Working { future, .. }) => {
+                *future = Some(abort.clone());
+                true
+            }
+            Some(Phase::Ended { .. }) | None => false,
+        }
     }
 
     /// A task ends. One that has ended already stays as it is.
