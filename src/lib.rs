@@ -10,6 +10,7 @@
 //! | [`classify`] | what is asked, of which backend |
 //! | [`admit`] | it waits for its turn and its limits |
 //! | [`forward`] | it is sent, once, and its reply read to the end |
+//! | [`tasks`] | it runs without its client, who fetches the reply later |
 //!
 //! Around it: [`config`] reads the settings, [`app`] builds everything, [`admin`] shows it,
 //! [`telemetry`] counts and logs it, [`tools`] are the other commands. [`call`] and
@@ -29,5 +30,6 @@ pub mod listen;
 pub mod live;
 pub mod pipeline;
 pub mod protocol;
+pub mod tasks;
 pub mod telemetry;
 pub mod tools;

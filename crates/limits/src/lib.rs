@@ -29,15 +29,20 @@ extern crate alloc;
 #[doc = include_str!("../README.md")]
 struct Readme;
 
+mod costs;
 mod limiter;
 mod policy;
 mod queue;
+mod ring;
 mod scheduler;
 mod slab;
 mod sorted;
 mod time;
+mod tokens;
+mod usage;
 mod verdict;
 
+pub use costs::{CostError, CostModel, ServiceTime, ServiceTimes, Settlement};
 pub use limiter::{Limit, Supply, WindowShape, WindowStamp};
 pub use policy::{ClassShare, LimitRule, Policy, PolicyError, Postpone, Scope, WhenFull};
 pub use queue::{Backend, Call, Caller, Class, Ticket};
@@ -46,4 +51,9 @@ pub use scheduler::{
     Waited,
 };
 pub use time::Timestamp;
+pub use tokens::TokenCount;
+pub use usage::{
+    Basis, CommonFunctions, FunctionId, FunctionUse, Headroom, Span, SpanUse, Suggestion, Tally,
+    Usage, UsageNow, Waits,
+};
 pub use verdict::{Cost, Verdict};

@@ -1,0 +1,314 @@
+//! What calls cost, and what they should cost by the time that the backend takes for them.
+//!
+//! One token stands for a unit of the backend's time, a tenth of a second unless the config
+//! says otherwise. A call is charged what is configured for its function. Once its reply is
+//! here, it can be settled by the time it took.
+
+use alloc::vec::Vec;
+use core::fmt;
+use core::time::Duration;
+
+use crate::ring::{Ring, Slot};
+use crate::time::{Timestamp, nanos};
+use crate::tokens::TokenCount;
+use crate::usage::FunctionId;
+
+/// A cost that cannot be.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum CostError {
+    /// A cost is not a number from 0 to 1,000,000.
+    OutOfRange {
+        /// The function whose cost it is; `None` for the default.
+        function: Option<FunctionId>,
+        /// What was given.
+        given: f64,
+    },
+    /// Two costs are given for one function.
+    Duplicate(FunctionId),
+    /// A token stands for no time at all, or for more than an hour.
+    UnitOutOfRange {
+        /// What was given.
+        given: Duration,
+    },
+}
+
+impl fmt::Display for CostError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OutOfRange { given, .. } => {
+                write!(f, "a cost must be from 0 to 1000000 tokens, not {given}")
+            }
+            Self::Duplicate(_) => f.write_str("a function must have one cost, not two"),
+            Self::UnitOutOfRange { given } => {
+                write!(
+                    f,
+                    "a token must stand for more than no time and at most an hour, not {given:?}"
+                )
+            }
+        }
+    }
+}
+
+impl core::error::Error for CostError {}
+
+/// What the calls of each function cost.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CostModel {
+    default: TokenCount,
+    /// Sorted by function.
+    functions: Vec<(FunctionId, TokenCount)>,
+    unit: Duration,
+}
+
+impl Default for CostModel {
+    /// Every call costs one token.
+    fn default() -> Self {
+        Self {
+            default: TokenCount::ONE,
+            functions: Vec::new(),
+            unit: Self::UNIT,
+        }
+    }
+}
+
+impl CostModel {
+    /// The backend's time that a token stands for unless the config says otherwise: a tenth of
+    /// a second.
+    pub const UNIT: Duration = Duration::from_millis(100);
+    /// The most that a call may cost, in tokens.
+    pub const COST_MAX: f64 = 1e6;
+    /// Below so many units of the backend's time a call is suggested to cost one token.
+    const CHEAP_UNITS: f64 = 2.6;
+    const UNIT_MAX: Duration = Duration::from_secs(60 * 60);
+
+    /// Costs in tokens: of the functions given, and of all others.
+    ///
+    /// # Errors
+    ///
+    /// Every mistake, not the first one only.
+    pub fn new(
+        default: f64,
+        functions: impl IntoIterator<Item = (FunctionId, f64)>,
+        unit: Duration,
+    ) -> Result<Self, Vec<CostError>> {
+        let mut mistakes = Vec::new();
+        let mut checked = |function, given| {
+            let cost = Self::cost_of(given);
+            if cost.is_none() {
+                mistakes.push(CostError::OutOfRange { function, given });
+            }
+            cost.unwrap_or_default()
+        };
+        let default = checked(None, default);
+        let functions = functions.into_iter();
+        let mut functions: Vec<_> = functions
+            .map(|(function, cost)| (function, checked(Some(function), cost)))
+            .collect();
+        functions.sort_by_key(|&(function, _)| function);
+        for pair in functions.windows(2) {
+            if pair[0].0 == pair[1].0 {
+                mistakes.push(CostError::Duplicate(pair[0].0));
+            }
+        }
+        if unit.is_zero() || unit > Self::UNIT_MAX {
+            mistakes.push(CostError::UnitOutOfRange { given: unit });
+        }
+        if !mistakes.is_empty() {
+            return Err(mistakes);
+        }
+        Ok(Self {
+            default,
+            functions,
+            unit,
+        })
+    }
+
+    fn cost_of(given: f64) -> Option<TokenCount> {
+        TokenCount::new(given).filter(|_| given <= Self::COST_MAX)
+    }
+
+    /// What a call of this function costs.
+    #[must_use]
+    pub fn cost(&self, function: FunctionId) -> TokenCount {
+        self.functions
+            .binary_search_by_key(&function, |&(function, _)| function)
+            .map_or(self.default, |index| self.functions[index].1)
+    }
+
+    /// What a call of a function without a cost of its own costs.
+    #[must_use]
+    pub const fn default_cost(&self) -> TokenCount {
+        self.default
+    }
+
+    /// The backend's time that one token stands for.
+    #[must_use]
+    pub const fn unit(&self) -> Duration {
+        self.unit
+    }
+
+    /// The tokens that so much of the backend's time stands for, rounded down to millionths.
+    #[must_use]
+    pub fn tokens_of(&self, service: Duration) -> TokenCount {
+        // At most 2^64 seconds, in nanoseconds, a million times: 2^114.
+        let micros = service.as_nanos() * 1_000_000 / self.unit.as_nanos();
+        TokenCount::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))
+    }
+
+    /// What a call is charged in the end, that was estimated to cost so much and took the
+    /// backend so long: at least nothing, and at most five times the estimate. So what is
+    /// charged or refunded after the reply lies from minus the estimate to four times it, and
+    /// a call that is free stays so.
+    #[must_use]
+    pub fn settle(&self, estimated: TokenCount, service: Duration) -> Settlement {
+        let most = TokenCount::from_micros(estimated.micros().saturating_mul(5));
+        Settlement {
+            estimated,
+            charged: self.tokens_of(service).min(most),
+        }
+    }
+
+    /// The cost that a mean service time suggests, in tokens: one for each unit, rounded to one
+    /// digit, or to 1.2, 1.5 or 2.5 times a power of ten; 1 below 2.6 units, as most calls are
+    /// not worth a line in the config; at most [`CostModel::COST_MAX`].
+    #[must_use]
+    pub fn suggest(&self, mean: Duration) -> f64 {
+        let units = mean.as_nanos() as f64 / self.unit.as_nanos() as f64;
+        if units < Self::CHEAP_UNITS {
+            return 1.0;
+        }
+        round_to_step(units.min(Self::COST_MAX))
+    }
+}
+
+/// What a call was charged when it went, and what it is charged in the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settlement {
+    /// What it was charged when it went.
+    pub estimated: TokenCount,
+    /// What it is charged in the end.
+    pub charged: TokenCount,
+}
+
+impl Settlement {
+    /// What is still to be charged, or below zero refunded, in tokens.
+    #[must_use]
+    pub fn difference(self) -> f64 {
+        // One of the two is nothing.
+        self.charged.saturating_sub(self.estimated).tokens()
+            - self.estimated.saturating_sub(self.charged).tokens()
+    }
+}
+
+/// Rounds a number from 2.6 up to the nearest step; below ten steps are whole numbers.
+fn round_to_step(value: f64) -> f64 {
+    const STEPS: [f64; 13] = [
+        10.0, 12.0, 15.0, 20.0, 25.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 100.0,
+    ];
+    let mut scale = 1.0;
+    if value < 10.0 {
+        return (value + 0.5) as u32 as f64;
+    }
+    while value / scale >= 100.0 {
+        scale *= 10.0;
+    }
+    let distance = |step: &f64| (step * scale - value).abs();
+    let nearest = STEPS
+        .into_iter()
+        .min_by(|a, b| distance(a).total_cmp(&distance(b)));
+    nearest.expect("there are steps") * scale
+}
+
+/// The mean time that the backend took for each function, over the latest day.
+///
+/// It is a plain mean, not one that weighs late calls more: every reply of the latest sixty
+/// slots of 24 minutes counts the same. Memory: 1,000 bytes for each of at most
+/// [`ServiceTimes::FUNCTIONS_MAX`] functions and [`FunctionId::OTHER`], which all further ones
+/// count as; 270 kB in all.
+#[derive(Clone, Debug, Default)]
+pub struct ServiceTimes {
+    latest: Timestamp,
+    /// Sorted by function.
+    functions: Vec<(FunctionId, Ring<Replies, DAY_SLOT>)>,
+}
+
+const DAY_SLOT: u64 = 24 * 60;
+
+/// How many replies came, and how long the backend took for them, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Replies {
+    count: u64,
+    nanos: u64,
+}
+
+impl Slot for Replies {}
+
+/// The mean time that the backend took for a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServiceTime {
+    /// The function.
+    pub function: FunctionId,
+    /// Replies over the latest day.
+    pub samples: u64,
+    /// From sending to the end of the reply, on average.
+    pub mean: Duration,
+}
+
+impl ServiceTimes {
+    /// Functions that have a mean of their own, at most.
+    pub const FUNCTIONS_MAX: usize = 256;
+
+    /// Nothing measured.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Counts a reply, for which the backend took so long.
+    pub fn count(&mut self, now: Timestamp, function: FunctionId, service: Duration) {
+        self.latest = self.latest.max(now);
+        let slot = Ring::<Replies, DAY_SLOT>::number_at(self.latest);
+        let ring = self.ring_of(function);
+        ring.advance(slot);
+        let replies = ring.newest_mut();
+        replies.count = replies.count.saturating_add(1);
+        replies.nanos = replies.nanos.saturating_add(nanos(service));
+    }
+
+    fn ring_of(&mut self, function: FunctionId) -> &mut Ring<Replies, DAY_SLOT> {
+        let search = |function| {
+            self.functions
+                .binary_search_by_key(&function, |(function, _)| *function)
+        };
+        // `OTHER` may always have a place, as the last.
+        let index = match search(function) {
+            Ok(index) => index,
+            Err(index)
+                if function == FunctionId::OTHER || self.functions.len() < Self::FUNCTIONS_MAX =>
+            {
+                self.functions.insert(index, (function, Ring::default()));
+                index
+            }
+            Err(_) => return self.ring_of(FunctionId::OTHER),
+        };
+        &mut self.functions[index].1
+    }
+
+    /// The functions that were called within the latest day.
+    pub fn at(&self, now: Timestamp) -> impl Iterator<Item = ServiceTime> {
+        let now = now.max(self.latest);
+        self.functions.iter().filter_map(move |(function, ring)| {
+            let (mut samples, mut total) = (0_u64, 0_u128);
+            for (_, replies) in ring.at(now) {
+                samples = samples.saturating_add(replies.count);
+                total += u128::from(replies.nanos);
+            }
+            let mean = total.checked_div(u128::from(samples))?;
+            Some(ServiceTime {
+                function: *function,
+                samples,
+                mean: Duration::from_nanos(u64::try_from(mean).unwrap_or(u64::MAX)),
+            })
+        })
+    }
+}

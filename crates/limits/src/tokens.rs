@@ -1,0 +1,93 @@
+//! Tokens as they are counted: whole millionths, so that sums are exact in any order.
+//!
+//! One token stands for a tenth of a second of the backend's time, unless the config says
+//! otherwise.
+
+use core::iter::Sum;
+
+const MICROS_PER_TOKEN: f64 = 1e6;
+
+/// A number of tokens that is never negative, in millionths of a token.
+///
+/// Arithmetic saturates: below at nothing, above at 18 trillion tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TokenCount(u64);
+
+impl TokenCount {
+    /// No tokens.
+    pub const ZERO: Self = Self(0);
+    /// One token, the cost of a call unless it has another.
+    pub const ONE: Self = Self(1_000_000);
+    /// The most that can be counted.
+    pub const MAX: Self = Self(u64::MAX);
+
+    /// `tokens`, rounded to millionths; `None` if that is not a number from 0 up.
+    #[must_use]
+    pub fn new(tokens: f64) -> Option<Self> {
+        if !tokens.is_finite() || tokens < 0.0 {
+            return None;
+        }
+        // A conversion to an integer saturates.
+        Some(Self((tokens * MICROS_PER_TOKEN + 0.5) as u64))
+    }
+
+    /// `micros` millionths of a token.
+    #[must_use]
+    pub const fn from_micros(micros: u64) -> Self {
+        Self(micros)
+    }
+
+    /// In millionths of a token.
+    #[must_use]
+    pub const fn micros(self) -> u64 {
+        self.0
+    }
+
+    /// In tokens; exact up to nine billion.
+    #[must_use]
+    pub fn tokens(self) -> f64 {
+        self.0 as f64 / MICROS_PER_TOKEN
+    }
+
+    /// Both together.
+    #[must_use]
+    pub const fn saturating_add(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+
+    /// What is left without `other`; nothing if that is more.
+    #[must_use]
+    pub const fn saturating_sub(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+}
+
+impl Sum for TokenCount {
+    fn sum<I: Iterator<Item = Self>>(counts: I) -> Self {
+        counts.fold(Self::ZERO, Self::saturating_add)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_numbers_from_nothing_up_are_counts() {
+        for wrong in [-1.0, -1e-300, f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+            assert_eq!(TokenCount::new(wrong), None, "{wrong}");
+        }
+        assert_eq!(TokenCount::new(-0.0), Some(TokenCount::ZERO));
+        assert_eq!(TokenCount::new(1.0), Some(TokenCount::ONE));
+        assert_eq!(TokenCount::new(f64::MAX), Some(TokenCount::MAX));
+        assert_eq!(TokenCount::new(2.5).map(TokenCount::tokens), Some(2.5));
+    }
+
+    #[test]
+    fn counts_stop_at_their_ends() {
+        let (none, one, most) = (TokenCount::ZERO, TokenCount::ONE, TokenCount::MAX);
+        assert_eq!(none.saturating_sub(one), none);
+        assert_eq!(most.saturating_add(one), most);
+        assert_eq!([most, one].into_iter().sum::<TokenCount>(), most);
+    }
+}
