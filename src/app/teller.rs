@@ -55,6 +55,9 @@ impl Observe for Teller {
             verdict,
             &took,
         );
+        if facts.shared {
+            self.metrics.coalesced(&facts.function);
+        }
         if let Some(limit) = &facts.limit {
             self.metrics.limit_hit(limit);
         }
@@ -87,6 +90,7 @@ impl Observe for Teller {
             sent: facts
                 .sent
                 .map(|sent| sent.since(tidegate_limits::Timestamp::ZERO)),
+            shared: facts.shared,
         });
         if written == Written::Lost {
             self.metrics.access_line_lost();

@@ -6,6 +6,7 @@ mod backend;
 mod bad_input;
 mod bench;
 mod bounds;
+mod coalesce;
 mod config;
 mod demo;
 mod dialect;

@@ -11,6 +11,7 @@ use tidegate::admit::Gate;
 use tidegate::call::{Facts, Observe};
 use tidegate::classify::Classifier;
 use tidegate::clock::Clock;
+use tidegate::coalesce::Coalescer;
 use tidegate::config::{self, Config};
 use tidegate::forward::Forwarder;
 use tidegate::listen::{self, Connections};
@@ -77,6 +78,7 @@ impl Observe for Seen {
 pub(crate) struct Stack {
     pub(crate) addr: SocketAddr,
     pub(crate) gate: Gate,
+    pub(crate) coalescer: Coalescer,
     pub(crate) seen: Seen,
     pub(crate) clock: Clock,
     pub(crate) connections: Arc<Connections>,
@@ -89,10 +91,12 @@ impl Stack {
         let config = config(text);
         let clock = Clock::start();
         let gate = Gate::new(&config.admit, clock);
+        let coalescer = Coalescer::new(config.coalesce.clone(), clock);
         let seen = Seen::new();
         let forwarder = Forwarder::new(config.forward.clone());
         let pipeline = Pipeline {
             classifier: Arc::new(Live::new(Classifier::new(&config.classify))),
+            coalescer: coalescer.clone(),
             gate: gate.clone(),
             forwarder,
             observer: Arc::new(seen.clone()),
@@ -139,6 +143,7 @@ impl Stack {
         Self {
             addr,
             gate,
+            coalescer,
             seen,
             clock,
             connections,

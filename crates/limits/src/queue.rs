@@ -200,6 +200,17 @@ impl<T> Queue<T> {
         Some(waiting)
     }
 
+    /// Moves a call's deadline.
+    pub(crate) fn set_deadline(&mut self, key: Key, deadline: Option<Timestamp>) {
+        let old = core::mem::replace(&mut self.expect_mut(key).call.deadline, deadline);
+        if let Some(old) = old {
+            self.deadlines.remove(&Timed::new(old, key));
+        }
+        if let Some(new) = deadline {
+            self.deadlines.insert(Timed::new(new, key));
+        }
+    }
+
     /// Puts a call elsewhere, with another turn.
     pub(crate) fn relocate(&mut self, key: Key, place: Place, turn: Turn) {
         let waiting = self.expect_mut(key);

@@ -14,6 +14,7 @@
 //! [`Postpone::InTurn`] a call is asked only when it is first in its line and something has
 //! changed for that line.
 
+mod deadline;
 mod hold;
 mod park;
 mod refusal;
