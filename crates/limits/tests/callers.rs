@@ -13,8 +13,8 @@ use std::time::Duration;
 use tidegate_limits::Timestamp;
 use tidegate_limits::caller::{
     AutoRegister, CallerId, Charge, Field, FieldSet, Fold, Group, Identity, IdentityBuf, Kind,
-    Label, LastCall, LimitRef, Matches, NewCaller, Notes, Pattern, PatternText, Registration, Row,
-    SavedCaller, Settings, Specificity, Table, TableError,
+    Label, LastCall, LimitRef, Matches, NewCaller, Notes, Patch, Pattern, PatternText,
+    Registration, Row, SavedCaller, Settings, Specificity, Table, TableError,
 };
 use vectors::{AUTO_REGISTRATION, CALLER_TABLE, Op, PATTERN_PARSE};
 
@@ -367,7 +367,7 @@ fn an_exempt_caller_ends_the_search_for_a_limit() {
 #[test]
 fn whom_nobody_knows_is_charged_to_the_unknown_row() {
     let mut table = table(0, 0);
-    let limited = tidegate_limits::caller::Patch {
+    let limited = Patch {
         charge: Some(Charge::Limit(LimitRef(9))),
         ..Default::default()
     };
@@ -444,7 +444,7 @@ fn a_thousand_rotating_agents_a_second_stay_at_the_bound_and_touch_nobody_else()
 #[test]
 fn the_surplus_is_charged_to_a_limit_that_it_matches_before_the_unknown_rows() {
     let mut table = table(100, 0);
-    let limited = tidegate_limits::caller::Patch {
+    let limited = Patch {
         charge: Some(Charge::Limit(LimitRef(9))),
         ..Default::default()
     };
@@ -512,7 +512,6 @@ fn a_row_that_is_forgotten_for_the_very_call_that_it_matches_is_no_match() {
 
 #[test]
 fn whoever_is_named_grouped_noted_or_limited_is_never_forgotten() {
-    type Patch = tidegate_limits::caller::Patch;
     let patches = [
         Patch {
             label: Some(label("mine")),
@@ -647,7 +646,7 @@ fn merged_callers_are_alternatives_of_one() {
     let into = make(&mut table, "", "10.1.2.0/24", Charge::None);
     let auto = register(&mut table, at_millis(1), "python-requests/2.31", "10.1.3.4");
     let made = make(&mut table, "wget*", "", Charge::None);
-    let patch = |names: &[&str]| tidegate_limits::caller::Patch {
+    let patch = |names: &[&str]| Patch {
         groups: Some(groups(names)),
         ..Default::default()
     };
@@ -736,7 +735,6 @@ fn a_merge_that_cannot_be_changes_nothing() {
 
 #[test]
 fn a_row_of_the_config_and_the_unknown_one_are_not_to_be_had() {
-    type Patch = tidegate_limits::caller::Patch;
     let mut table = table(10, 10);
     let new = new_caller("poller", &[("static", "")], Charge::None);
     let fixed = table.replace_static(vec![new]).expect("a good config").ids[0];
@@ -769,7 +767,6 @@ fn a_row_of_the_config_and_the_unknown_one_are_not_to_be_had() {
 
 #[test]
 fn everything_has_a_bound() {
-    type Patch = tidegate_limits::caller::Patch;
     let patterns = |from: usize, count: usize| -> Vec<Pattern> {
         (from..from + count)
             .map(|nth| pattern(&format!("agent-{nth}"), ""))
@@ -962,7 +959,7 @@ fn a_table_comes_back_as_it_was() {
     let made = make(&mut before, "made*", "", Charge::Limit(LimitRef(3)));
     let auto = register(&mut before, at_millis(1), "auto", "10.0.0.1");
     let charge = Some(Charge::Limit(LimitRef(9)));
-    let limited = tidegate_limits::caller::Patch {
+    let limited = Patch {
         charge,
         ..Default::default()
     };
@@ -1042,6 +1039,7 @@ fn a_saved_row_that_cannot_be_taken_is_told_and_the_others_are() {
         row(2, "a"),
         row(3, "c"),
         bare,
+        row(u64::MAX, "e"),
     ]);
     let refused: Vec<(u64, String)> = restored
         .refused
@@ -1058,9 +1056,14 @@ fn a_saved_row_that_cannot_be_taken_is_told_and_the_others_are() {
                     .to_owned()
             ),
             (4, "match must have at least one pattern".to_owned()),
+            (
+                u64::MAX,
+                "id: c18446744073709551615 was never given to a caller".to_owned()
+            ),
         ]
     );
     assert_eq!(names(&table), ["(unknown)", "a", "c"]);
+    assert_eq!(make(&mut table, "next", "", Charge::None), CallerId(5));
 }
 
 // ---- Random histories, against a scan of all rows.
@@ -1200,7 +1203,7 @@ fn run(seed: u64) {
                 let _ = table.remove(random.id(&table));
             }
             4 => {
-                let patch = tidegate_limits::caller::Patch {
+                let patch = Patch {
                     label: random.one_in(2).then(|| label("named")),
                     groups: random
                         .one_in(2)

@@ -19,6 +19,8 @@ pub enum TableError {
     Unknown(CallerId),
     /// Two saved callers have the same id.
     IdTaken(CallerId),
+    /// A saved caller has an id that was never given.
+    IdTooLarge(CallerId),
     /// The caller stands in the config file.
     IsStatic(CallerId),
     /// The row for whom nobody knows can be given a limit, groups and notes, but no label; it
@@ -82,7 +84,11 @@ impl TableError {
     #[must_use]
     pub const fn field(&self) -> &'static str {
         match self {
-            Self::Unknown(_) | Self::IdTaken(_) | Self::IsStatic(_) | Self::IsFixed => "id",
+            Self::Unknown(_)
+            | Self::IdTaken(_)
+            | Self::IdTooLarge(_)
+            | Self::IsStatic(_)
+            | Self::IsFixed => "id",
             Self::NoPattern
             | Self::TooManyPatterns { .. }
             | Self::PatternRepeated(_)
@@ -103,6 +109,7 @@ impl fmt::Display for TableError {
         match self {
             Self::Unknown(id) => write!(f, "{field}: there is no caller {id}"),
             Self::IdTaken(id) => write!(f, "{field}: there is a caller {id} already"),
+            Self::IdTooLarge(id) => write!(f, "{field}: {id} was never given to a caller"),
             Self::IsStatic(id) => write!(
                 f,
                 "{field}: caller {id} stands in the config file; change it there"

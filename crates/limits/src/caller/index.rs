@@ -12,12 +12,13 @@
 //! L is how many literals the identity satisfies: mostly one or two per field. The tries cost
 //! a step for each bit by which keys on the way part; then, at each tree node reached, the
 //! shorter of "its children" and "the L literals" is looked for in the longer, by halving.
+//! Measured at 10,000 patterns: 0.2 to 0.6 µs (`benches/callers.rs`).
 //!
 //! The worst case is patterns that all match but in their last field, which takes nested
 //! prefixes (`a*`, `aa*`, …) in several fields at once: then all of them are reached, and the
-//! look-up is linear, O(n log n), in the number of patterns. Only whoever writes patterns can
-//! bring that about. Whoever merely sends values can't: what is registered of them is exact,
-//! so that a value satisfies at most one literal per field beyond the written ones.
+//! look-up is linear in the number of patterns, about 0.1 µs each. Only whoever writes patterns
+//! can bring that about. Whoever merely sends values can't: what is registered of them is
+//! exact, so that a value satisfies at most one literal per field beyond the written ones.
 
 use alloc::vec::Vec;
 
@@ -27,14 +28,20 @@ use super::network::{Family, octets};
 use super::pattern::{LITERAL_MAX, Literal, Pattern, Space, Specificity};
 use super::trie::Trie;
 
-type LiteralId = Id;
 type NodeId = Id;
+
+/// A literal; those of one trie stand together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct LiteralId {
+    trie: u8,
+    place: Id,
+}
 
 /// Patterns, each with a value.
 #[derive(Debug)]
 pub(super) struct Index<V> {
     /// One for each field of text, and one for each family of addresses.
-    tries: [Trie; 6],
+    tries: [Trie<LiteralId>; 6],
     literals: Arena<Place>,
     nodes: Arena<Node<V>>,
 }
@@ -53,7 +60,7 @@ struct Place {
 struct Node<V> {
     /// The pattern that ends here.
     entry: Option<(Specificity, V)>,
-    /// By the next literal, in the order of the literals' ids.
+    /// By the next literal, in the order of literals.
     children: Vec<(LiteralId, NodeId)>,
 }
 
@@ -149,7 +156,7 @@ impl<V: Copy> Index<V> {
                 // more is kept, which tells it from the literal that has them all.
                 let bytes = text.as_bytes();
                 let bytes = &bytes[..bytes.len().min(LITERAL_MAX + 1)];
-                self.tries[slot(Space::Text(field))].look_up(bytes, |id| literals.push(id));
+                self.tries[slot(Space::Text(field))].look_up(bytes, literals);
             }
         }
         if let Some(address) = identity.ip() {
@@ -158,11 +165,11 @@ impl<V: Copy> Index<V> {
                 Family::V4 => &octets[..4],
                 Family::V6 => &octets[..],
             };
-            self.tries[slot(Space::Address(family))].look_up(key, |id| literals.push(id));
+            self.tries[slot(Space::Address(family))].look_up(key, literals);
         }
         literals.sort_unstable();
         for literal in &*literals {
-            if let Some(first) = self.literals.at(*literal).first {
+            if let Some(first) = self.literals.at(literal.place).first {
                 self.follow(first, literals, entries);
             }
         }
@@ -179,18 +186,23 @@ impl<V: Copy> Index<V> {
                     self.follow(*child, literals, entries);
                 }
             }
-        } else {
-            for literal in literals {
-                if let Ok(at) = children.binary_search_by_key(literal, |(id, _)| *id) {
-                    self.follow(children[at].1, literals, entries);
-                }
+            return;
+        }
+        // Where there are many children, they are mostly about one field, and the literals of
+        // the others need not be looked for.
+        let tries = children[0].0.trie..=children[children.len() - 1].0.trie;
+        for literal in literals {
+            if tries.contains(&literal.trie)
+                && let Ok(at) = children.binary_search_by_key(literal, |(id, _)| *id)
+            {
+                self.follow(children[at].1, literals, entries);
             }
         }
     }
 
     fn step(&self, from: Option<NodeId>, literal: LiteralId) -> Option<NodeId> {
         let Some(from) = from else {
-            return self.literals.at(literal).first;
+            return self.literals.at(literal.place).first;
         };
         let children = &*self.nodes.at(from).children;
         let at = children
@@ -205,7 +217,7 @@ impl<V: Copy> Index<V> {
             entry: None,
             children: Vec::new(),
         });
-        let place = self.literals.at_mut(literal);
+        let place = self.literals.at_mut(literal.place);
         place.uses += 1;
         match from {
             None => place.first = Some(node),
@@ -231,7 +243,7 @@ impl<V: Copy> Index<V> {
         node: NodeId,
     ) {
         self.nodes.remove(node);
-        let place = self.literals.at_mut(id);
+        let place = self.literals.at_mut(id.place);
         place.uses -= 1;
         match parent {
             None => place.first = None,
@@ -241,8 +253,8 @@ impl<V: Copy> Index<V> {
                 children.remove(at.expect("a node's parent knows it"));
             }
         }
-        if self.literals.at(id).uses == 0 {
-            self.literals.remove(id);
+        if self.literals.at(id.place).uses == 0 {
+            self.literals.remove(id.place);
             self.tries[slot(literal.space)].remove(literal.key, literal.bits, literal.is_exact);
         }
     }
@@ -253,11 +265,16 @@ impl<V: Copy> Index<V> {
 
     fn literal_or_new(&mut self, literal: &Literal<'_>) -> LiteralId {
         self.literal(literal).unwrap_or_else(|| {
-            let id = self.literals.insert(Place {
+            let place = self.literals.insert(Place {
                 first: None,
                 uses: 0,
             });
-            let trie = &mut self.tries[slot(literal.space)];
+            let slot = slot(literal.space);
+            let id = LiteralId {
+                trie: slot as u8,
+                place,
+            };
+            let trie = &mut self.tries[slot];
             trie.insert(literal.key, literal.bits, literal.is_exact, id);
             id
         })

@@ -18,15 +18,13 @@ pub struct Match {
 }
 
 impl Match {
-    /// `None` if the row has been forgotten meanwhile.
-    fn new(specificity: Specificity, key: Key, rows: &Slab<Row>) -> Option<Self> {
-        let row = rows.get(key)?;
-        Some(Self {
+    const fn new(specificity: Specificity, key: Key, row: &Row) -> Self {
+        Self {
             caller: row.id,
             specificity,
             charge: row.charge,
             row: key,
-        })
+        }
     }
 
     /// Who it is.
@@ -89,23 +87,24 @@ impl Matches {
 
     /// Puts what was found into order.
     pub(super) fn rank(&mut self, rows: &Slab<Row>) {
-        self.matches.clear();
-        let found = self.found.entries.iter();
-        self.matches
-            .extend(found.filter_map(|(specificity, row)| Match::new(*specificity, *row, rows)));
-        if self.matches.len() > 1 {
-            // A caller with several patterns may match by more than one.
-            self.matches
-                .sort_unstable_by_key(|found| (found.caller, Reverse(found.specificity)));
-            self.matches.dedup_by_key(|found| found.caller);
-            self.matches
-                .sort_unstable_by_key(|found| (Reverse(found.specificity), found.caller));
+        let Self { found, matches } = self;
+        matches.clear();
+        let mut may_repeat = false;
+        for (specificity, key) in &found.entries {
+            // A row may have been forgotten meanwhile.
+            let Some(row) = rows.get(*key) else { continue };
+            may_repeat |= row.patterns.len() > 1;
+            matches.push(Match::new(*specificity, *key, row));
         }
+        if may_repeat {
+            matches.sort_unstable_by_key(|found| (found.caller, Reverse(found.specificity)));
+            matches.dedup_by_key(|found| found.caller);
+        }
+        matches.sort_unstable_by_key(|found| (Reverse(found.specificity), found.caller));
     }
 
     /// Adds the row for whom nobody knows, behind all others.
-    pub(super) fn push_unknown(&mut self, row: Key, rows: &Slab<Row>) {
-        self.matches
-            .extend(Match::new(Specificity::NONE, row, rows));
+    pub(super) fn push_unknown(&mut self, key: Key, row: &Row) {
+        self.matches.push(Match::new(Specificity::NONE, key, row));
     }
 }

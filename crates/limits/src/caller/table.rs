@@ -27,6 +27,10 @@ pub(super) const GROUPS_PER_CALLER_MAX: usize = 16;
 /// The most groups of all callers together.
 pub(super) const DISTINCT_GROUPS_MAX: usize = 1024;
 
+/// The greatest id that is taken from an earlier run: the greatest number that every reader of
+/// JSON takes exactly. Ten new rows a second get there in 28 million years.
+const ID_MAX: u64 = (1 << 53) - 1;
+
 /// How many callers may register themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AutoRegister(u32);
@@ -221,7 +225,7 @@ impl Table {
         self.index.look_up(identity, &mut matches.found);
         matches.rank(&self.rows);
         if matches.as_slice().is_empty() {
-            matches.push_unknown(self.unknown, &self.rows);
+            matches.push_unknown(self.unknown, self.row(self.unknown));
         }
     }
 
@@ -246,7 +250,7 @@ impl Table {
         matches.rank(&self.rows);
         let is_left_out = matches!(registration, Registration::Surplus | Registration::Unfit(_));
         if is_left_out || matches.as_slice().is_empty() {
-            matches.push_unknown(self.unknown, &self.rows);
+            matches.push_unknown(self.unknown, self.row(self.unknown));
         }
         for found in matches.as_slice() {
             self.touch(now, found.row);
@@ -532,12 +536,15 @@ impl Table {
         let (mut autos, kept): (Vec<_>, Vec<_>) = saved.into_iter().partition(is_forgettable);
         autos.sort_by_key(|row| Reverse((row.last_call, row.id)));
         let room = self.settings.auto_register.rows() as usize;
+        let room = room.saturating_sub(self.autos.len());
         let excess = autos.split_off(room.min(autos.len()));
         restored.trimmed = excess.iter().map(|row| row.id).collect();
         // The least recently called comes first, so that it is the first to be forgotten.
         for row in kept.into_iter().chain(autos.into_iter().rev()) {
             let id = row.id;
-            self.next_id = self.next_id.max(id.0.saturating_add(1));
+            if id.0 <= ID_MAX {
+                self.next_id = self.next_id.max(id.0 + 1);
+            }
             if let Err(mistake) = self.restore_row(row) {
                 restored.refused.push((id, mistake));
             }
@@ -707,6 +714,9 @@ impl Table {
     }
 
     fn restore_row(&mut self, saved: SavedCaller) -> Result<(), TableError> {
+        if saved.id.0 > ID_MAX {
+            return Err(TableError::IdTooLarge(saved.id));
+        }
         check_groups(&saved.groups)?;
         if saved.id == CallerId::UNKNOWN {
             let patch = Patch {

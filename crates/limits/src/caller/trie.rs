@@ -11,26 +11,36 @@
 //! the value.
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 
 use super::arena::{Arena, Id};
 
-/// Ids under keys, each key as a prefix, as a whole value, or both.
+/// Values under literals; a key may stand for a prefix, for a whole value, or for both.
 #[derive(Debug)]
-pub(super) struct Trie {
+pub(super) struct Trie<V> {
     root: Option<Id>,
     nodes: Arena<Node>,
+    keys: Arena<Key<V>>,
 }
 
+/// As small as can be, since a look-up passes many of them and few keys.
 #[derive(Debug)]
 struct Node {
     /// How many bits all keys at and below this node share.
     bits: u16,
+    /// Whether its key has a prefix.
+    has_prefix: bool,
     /// By the bit after those.
     children: [Option<Id>; 2],
-    /// Empty where two paths only part; such a node has both children.
-    key: Box<[u8]>,
-    prefix: Option<Id>,
-    exact: Option<Id>,
+    /// None where two paths only part; such a fork has both children.
+    key: Option<Id>,
+}
+
+#[derive(Debug)]
+struct Key<V> {
+    bytes: Box<[u8]>,
+    prefix: Option<V>,
+    exact: Option<V>,
 }
 
 /// Where a link to a node is kept.
@@ -40,75 +50,75 @@ enum Link {
     Child(Id, usize),
 }
 
-impl Node {
-    const fn is_fork(&self) -> bool {
-        self.prefix.is_none() && self.exact.is_none()
-    }
-
-    const fn slot(&mut self, is_exact: bool) -> &mut Option<Id> {
-        if is_exact {
-            &mut self.exact
-        } else {
-            &mut self.prefix
-        }
-    }
-}
-
-impl Trie {
+impl<V: Copy> Trie<V> {
     pub(super) const fn new() -> Self {
         Self {
             root: None,
             nodes: Arena::new(),
+            keys: Arena::new(),
         }
     }
 
-    /// Tells every id whose key `value` begins with, or is; shortest first.
-    pub(super) fn look_up(&self, value: &[u8], mut found: impl FnMut(Id)) {
+    /// Adds to `found` every value whose literal `seen` begins with, or is.
+    pub(super) fn look_up(&self, seen: &[u8], found: &mut Vec<V>) {
         let Some(root) = self.root else { return };
-        let bits = value.len() as u16 * 8;
-        let (beside, beside_bits) = self.key_beside(root, value, bits);
-        let shared = shared_bits(value, beside).min(beside_bits);
+        let bits = seen.len() as u16 * 8;
+        let mut node = self.nodes.at(root);
+        let before = found.len();
+        // On the way down nothing is compared, so what is found is not yet sure.
+        let mut last_prefix = 0;
+        loop {
+            if node.has_prefix && node.bits <= bits {
+                last_prefix = node.bits;
+                found.extend(self.key(node).and_then(|key| key.prefix));
+            }
+            if node.bits >= bits {
+                break;
+            }
+            match node.children[bit(seen, node.bits)] {
+                Some(child) => node = self.nodes.at(child),
+                None => break,
+            }
+        }
+        let (beside, beside_bits) = self.key_below(node);
+        let shared = shared_bits(seen, &beside.bytes).min(beside_bits);
+        if last_prefix > shared {
+            found.truncate(before);
+            self.look_up_prefixes(root, seen, shared, found);
+        }
+        if node.bits == bits && shared == bits {
+            found.extend(self.key(node).and_then(|key| key.exact));
+        }
+    }
+
+    /// Adds to `found` the values of the prefixes of the first `shared` bits of `seen`.
+    fn look_up_prefixes(&self, root: Id, seen: &[u8], shared: u16, found: &mut Vec<V>) {
         let mut next = Some(root);
         while let Some(id) = next {
             let node = self.nodes.at(id);
             if node.bits > shared {
                 return;
             }
-            if let Some(prefix) = node.prefix {
-                found(prefix);
-            }
-            if node.bits == bits {
-                if let Some(exact) = node.exact {
-                    found(exact);
-                }
-                return;
-            }
-            next = node.children[bit(value, node.bits)];
+            found.extend(self.key(node).and_then(|key| key.prefix));
+            next = node.children[bit(seen, node.bits)];
         }
     }
 
-    /// The id of exactly this literal.
-    pub(super) fn get(&self, key: &[u8], bits: u16, is_exact: bool) -> Option<Id> {
+    /// The value of exactly this literal.
+    pub(super) fn get(&self, key: &[u8], bits: u16, is_exact: bool) -> Option<V> {
         let node = self.nodes.at(self.walk(key, bits).1?);
-        let is_here = node.bits == bits && shared_bits(key, &node.key) >= bits;
+        let held = self.key(node)?;
+        let is_here = node.bits == bits && shared_bits(key, &held.bytes) >= bits;
         if !is_here {
             return None;
         }
-        if is_exact { node.exact } else { node.prefix }
+        if is_exact { held.exact } else { held.prefix }
     }
 
-    /// Puts `id` under the first `bits` of `key`, where nothing is yet.
-    pub(super) fn insert(&mut self, key: &[u8], bits: u16, is_exact: bool, id: Id) {
-        let mut leaf = Node {
-            bits,
-            children: [None, None],
-            key: key.into(),
-            prefix: None,
-            exact: None,
-        };
-        *leaf.slot(is_exact) = Some(id);
+    /// Puts `value` under the first `bits` of `key`, where nothing is yet.
+    pub(super) fn insert(&mut self, key: &[u8], bits: u16, is_exact: bool, value: V) {
         let Some(root) = self.root else {
-            self.root = Some(self.nodes.insert(leaf));
+            self.root = Some(self.leaf(key, bits, is_exact, value));
             return;
         };
         let (beside, beside_bits) = self.key_beside(root, key, bits);
@@ -118,29 +128,33 @@ impl Trie {
         let at = at.expect("the key beside is at the end of the way");
         let node = self.nodes.at_mut(at);
         if node.bits == shared && shared == bits {
-            if node.is_fork() {
-                node.key = leaf.key;
-            }
-            *node.slot(is_exact) = Some(id);
+            let held = *node.key.get_or_insert_with(|| {
+                self.keys.insert(Key {
+                    bytes: key.into(),
+                    prefix: None,
+                    exact: None,
+                })
+            });
+            node.has_prefix |= !is_exact;
+            *self.keys.at_mut(held).slot(is_exact) = Some(value);
         } else if node.bits == shared {
-            let leaf = self.nodes.insert(leaf);
+            let leaf = self.leaf(key, bits, is_exact, value);
             self.set(Link::Child(at, bit(key, shared)), Some(leaf));
         } else {
             let below = below.expect("what is longer has a bit more");
+            let leaf = self.leaf(key, bits, is_exact, value);
             let upper = if shared == bits {
-                leaf.children[below] = Some(at);
-                self.nodes.insert(leaf)
+                self.nodes.at_mut(leaf).children[below] = Some(at);
+                leaf
             } else {
-                let mut fork = Node {
+                let mut children = [Some(leaf); 2];
+                children[below] = Some(at);
+                self.nodes.insert(Node {
                     bits: shared,
-                    children: [None, None],
-                    key: Box::default(),
-                    prefix: None,
-                    exact: None,
-                };
-                fork.children[1 - below] = Some(self.nodes.insert(leaf));
-                fork.children[below] = Some(at);
-                self.nodes.insert(fork)
+                    has_prefix: false,
+                    children,
+                    key: None,
+                })
             };
             self.set(link, Some(upper));
         }
@@ -151,14 +165,18 @@ impl Trie {
         let (link, at) = self.walk(key, bits);
         let at = at.expect("the literal is there");
         let node = self.nodes.at_mut(at);
-        *node.slot(is_exact) = None;
-        if !node.is_fork() {
+        let held = node.key.expect("the literal is there");
+        let key_held = self.keys.at_mut(held);
+        *key_held.slot(is_exact) = None;
+        node.has_prefix = key_held.prefix.is_some();
+        if node.has_prefix || key_held.exact.is_some() {
             return;
         }
-        node.key = Box::default();
+        self.keys.remove(held);
+        node.key = None;
         self.tidy(link, at);
         if let Link::Child(parent, _) = link
-            && self.nodes.at(parent).is_fork()
+            && self.nodes.at(parent).key.is_none()
         {
             let parent_bits = self.nodes.at(parent).bits;
             let (link, _) = self.walk(key, parent_bits);
@@ -181,6 +199,23 @@ impl Trie {
             Link::Root => self.root = to,
             Link::Child(parent, side) => self.nodes.at_mut(parent).children[side] = to,
         }
+    }
+
+    /// A new node that hangs nowhere yet.
+    fn leaf(&mut self, key: &[u8], bits: u16, is_exact: bool, value: V) -> Id {
+        let mut held = Key {
+            bytes: key.into(),
+            prefix: None,
+            exact: None,
+        };
+        *held.slot(is_exact) = Some(value);
+        let key = Some(self.keys.insert(held));
+        self.nodes.insert(Node {
+            bits,
+            has_prefix: !is_exact,
+            children: [None, None],
+            key,
+        })
     }
 
     /// Follows `key` to the first node of at least `bits`, unverified: the node, if there is
@@ -208,12 +243,33 @@ impl Trie {
         {
             node = self.nodes.at(child);
         }
-        while node.is_fork() {
-            node = self
-                .nodes
-                .at(node.children[0].expect("a fork has both children"));
+        let (key, bits) = self.key_below(node);
+        (&key.bytes, bits)
+    }
+
+    /// A key at or below `node`, and how many bits it has.
+    fn key_below<'a>(&'a self, mut node: &'a Node) -> (&'a Key<V>, u16) {
+        loop {
+            if let Some(key) = self.key(node) {
+                return (key, node.bits);
+            }
+            let child = node.children[0].expect("a fork has both children");
+            node = self.nodes.at(child);
         }
-        (&node.key, node.bits)
+    }
+
+    fn key(&self, node: &Node) -> Option<&Key<V>> {
+        node.key.map(|key| self.keys.at(key))
+    }
+}
+
+impl<V> Key<V> {
+    const fn slot(&mut self, is_exact: bool) -> &mut Option<V> {
+        if is_exact {
+            &mut self.exact
+        } else {
+            &mut self.prefix
+        }
     }
 }
 
@@ -222,8 +278,18 @@ fn bit(key: &[u8], at: u16) -> usize {
 }
 
 fn shared_bits(one: &[u8], other: &[u8]) -> u16 {
+    let (words, _) = one.as_chunks::<8>();
+    let (other_words, _) = other.as_chunks::<8>();
     let mut bits = 0;
-    for (a, b) in one.iter().zip(other) {
+    for (a, b) in words.iter().zip(other_words) {
+        let differs = u64::from_be_bytes(*a) ^ u64::from_be_bytes(*b);
+        if differs != 0 {
+            return bits + differs.leading_zeros() as u16;
+        }
+        bits += 64;
+    }
+    let start = usize::from(bits / 8);
+    for (a, b) in one[start..].iter().zip(&other[start..]) {
         let differs = a ^ b;
         if differs != 0 {
             return bits + differs.leading_zeros() as u16;
@@ -237,7 +303,6 @@ fn shared_bits(one: &[u8], other: &[u8]) -> u16 {
 mod tests {
     use super::super::random::Random;
     use super::*;
-    use alloc::vec::Vec;
 
     /// A key of few bits, so that keys nest and part everywhere; its last bits are zero, as
     /// they are in a network.
@@ -294,7 +359,7 @@ mod tests {
                 }
                 let (value, ..) = literal(&mut random);
                 let mut found = Vec::new();
-                trie.look_up(&value, |id| found.push(id));
+                trie.look_up(&value, &mut found);
                 found.sort_unstable();
                 let mut scanned: Vec<Id> = held
                     .iter()
@@ -309,7 +374,8 @@ mod tests {
             for (key, bits, is_exact, _) in held {
                 trie.remove(&key, bits, is_exact);
             }
-            assert_eq!((trie.root, trie.nodes.len()), (None, 0), "seed {seed}");
+            let left = (trie.root, trie.nodes.len(), trie.keys.len());
+            assert_eq!(left, (None, 0, 0), "seed {seed}");
         }
     }
 }
