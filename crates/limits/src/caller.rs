@@ -20,6 +20,7 @@ mod network;
 mod pattern;
 #[cfg(test)]
 mod random;
+mod recency;
 mod row;
 mod table;
 mod trie;

@@ -1175,6 +1175,18 @@ fn check_laws(table: &Table, auto_register: usize) {
     assert!(of_groups.into_iter().eq(table.groups()));
 }
 
+/// Whoever is forgotten was called no later than those who stay.
+fn check_forgotten(before: &BTreeMap<CallerId, LastCall>, forgotten: &[CallerId], table: &Table) {
+    let autos = table.rows().filter(|row| row.kind() == Kind::Auto);
+    let stay = autos.filter_map(|row| before.get(&row.id())).min();
+    for id in forgotten {
+        assert!(
+            stay.is_none_or(|stay| before[id] <= *stay),
+            "{id} {before:?}"
+        );
+    }
+}
+
 fn run(seed: u64) {
     let mut random = Random(seed);
     let auto_register = random.pick(&[0, 1, 5, 100]);
@@ -1188,7 +1200,7 @@ fn run(seed: u64) {
     });
     let (mut matches, mut now) = (Matches::new(), Timestamp::ZERO);
     for _ in 0..200 {
-        now = now + Duration::from_millis(random.below(200));
+        now = now + Duration::from_millis(1 + random.below(200));
         match random.below(12) {
             0 | 1 => {
                 let patterns = (0..=random.below(3)).map(|_| random.pattern()).collect();
@@ -1236,7 +1248,16 @@ fn run(seed: u64) {
                 } else {
                     assert_eq!(dry, known);
                 }
+                let last_calls = table.rows().map(|row| (row.id(), row.last_call()));
+                let last_calls = last_calls.collect();
                 let registration = table.classify_and_touch(now, &identity, &mut matches);
+                if let Registration::Registered {
+                    forgotten: Some(id),
+                    ..
+                } = registration
+                {
+                    check_forgotten(&last_calls, &[id], &table);
+                }
                 let after = scan(&table, &identity);
                 let is_left_out = registration == Registration::Surplus || after.is_empty();
                 let mut expected: Vec<CallerId> = after.iter().map(|(id, _)| *id).collect();

@@ -8,6 +8,7 @@ use core::fmt;
 
 use super::names::{Group, Label, Notes};
 use super::pattern::Pattern;
+use super::recency::Links;
 use crate::time::Timestamp;
 
 /// A caller, by a number that is never given to another one.
@@ -81,8 +82,8 @@ pub struct Row {
     pub(super) patterns: Box<[Pattern]>,
     pub(super) charge: Charge,
     pub(super) last_call: LastCall,
-    /// The number of its last call among all calls of rows that may be forgotten.
-    pub(super) turn: u64,
+    /// Its place among those that may be forgotten.
+    pub(super) links: Links,
 }
 
 impl Row {

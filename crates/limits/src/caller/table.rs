@@ -12,6 +12,7 @@ use super::index::Index;
 use super::matches::Matches;
 use super::names::{Group, Label, Notes};
 use super::pattern::{Pattern, PatternError};
+use super::recency::{Links, Recency};
 use super::row::{CallerId, Charge, Kind, LastCall, LimitRef, NewCaller, Patch, Row, SavedCaller};
 use crate::slab::{Key, Slab};
 use crate::time::Timestamp;
@@ -177,9 +178,8 @@ pub struct Table {
     rows: Slab<Row>,
     by_id: BTreeMap<CallerId, Key>,
     index: Index<Key>,
-    /// Rows that may be forgotten, by the turn of their last call.
-    autos: BTreeMap<u64, Key>,
-    turns: u64,
+    /// Rows that may be forgotten, in the order of their last calls.
+    autos: Recency,
     next_id: u64,
     unknown: Key,
     /// How many rows are in each group.
@@ -202,7 +202,7 @@ impl Table {
             patterns: Box::default(),
             charge: Charge::None,
             last_call: LastCall::Never,
-            turn: 0,
+            links: Links::default(),
         });
         Self {
             settings,
@@ -210,8 +210,7 @@ impl Table {
             rows,
             by_id: BTreeMap::from([(CallerId::UNKNOWN, unknown)]),
             index: Index::new(),
-            autos: BTreeMap::new(),
-            turns: 0,
+            autos: Recency::default(),
             next_id: 1,
             unknown,
             groups: BTreeMap::new(),
@@ -294,7 +293,7 @@ impl Table {
             patterns: new.patterns.into(),
             charge: new.charge,
             last_call: last_call.unwrap_or_default(),
-            turn: 0,
+            links: Links::default(),
         });
         let folded = absorbed.into_iter().map(|from| Fold { from, into: id });
         Ok(Inserted {
@@ -487,7 +486,7 @@ impl Table {
                 patterns: new.patterns.into(),
                 charge: new.charge,
                 last_call,
-                turn: 0,
+                links: Links::default(),
             });
             reloaded.ids.push(id);
         }
@@ -583,7 +582,7 @@ impl Table {
 
     /// How many callers have registered themselves, and may be forgotten.
     #[must_use]
-    pub fn registered(&self) -> usize {
+    pub const fn registered(&self) -> usize {
         self.autos.len()
     }
 
@@ -625,7 +624,7 @@ impl Table {
             patterns: Box::new([pattern]),
             charge: Charge::None,
             last_call: LastCall::At(now),
-            turn: 0,
+            links: Links::default(),
         });
         matches.found.entries.push((specificity, key));
         Registration::Registered { id, forgotten }
@@ -633,23 +632,17 @@ impl Table {
 
     /// Forgets the least recently called row of those that registered themselves.
     fn forget_one(&mut self) -> Option<CallerId> {
-        let (_, key) = self.autos.first_key_value()?;
-        let id = self.row(*key).id;
+        let id = self.row(self.autos.oldest()?).id;
         self.take_out(id);
         Some(id)
     }
 
     /// Notes that a row was called.
     fn touch(&mut self, now: Timestamp, key: Key) {
-        let next = self.turns;
         let row = self.row_mut(key);
         row.last_call = LastCall::At(now);
-        // The last to be called need not become the last again.
-        if row.kind == Kind::Auto && row.turn + 1 != next {
-            let turn = core::mem::replace(&mut row.turn, next);
-            self.autos.remove(&turn);
-            self.autos.insert(next, key);
-            self.turns += 1;
+        if row.kind == Kind::Auto {
+            self.autos.touch(&mut self.rows, key);
         }
     }
 
@@ -658,16 +651,14 @@ impl Table {
         let row = self.row_mut(key);
         if row.kind == Kind::Auto {
             row.kind = Kind::Made;
-            let (turn, patterns) = (row.turn, row.patterns.len());
-            self.autos.remove(&turn);
-            self.kept_patterns += patterns;
+            self.kept_patterns += row.patterns.len();
+            self.autos.remove(&mut self.rows, key);
         }
     }
 
     /// Puts a row in; nobody has its id or its patterns.
-    fn place(&mut self, mut row: Row) -> Key {
-        row.turn = self.turns;
-        let (id, kind, turn) = (row.id, row.kind, row.turn);
+    fn place(&mut self, row: Row) -> Key {
+        let (id, kind) = (row.id, row.kind);
         self.count_groups(&row.groups);
         let patterns = row.patterns.len();
         let key = self.rows.insert(row);
@@ -678,8 +669,7 @@ impl Table {
         }
         self.by_id.insert(id, key);
         if kind == Kind::Auto {
-            self.autos.insert(turn, key);
-            self.turns += 1;
+            self.autos.push(&mut self.rows, key);
         } else {
             self.kept_patterns += patterns;
         }
@@ -689,15 +679,16 @@ impl Table {
     /// Undoes [`Self::place`].
     fn take_out(&mut self, id: CallerId) -> Row {
         let key = self.by_id.remove(&id).expect("an id names a row");
+        if self.row(key).kind == Kind::Auto {
+            self.autos.remove(&mut self.rows, key);
+        }
         let row = self.rows.remove(key).expect("an id names a row");
         for pattern in &row.patterns {
             let held = self.index.remove(pattern);
             held.expect("a row has its patterns");
         }
         self.uncount_groups(&row.groups);
-        if row.kind == Kind::Auto {
-            self.autos.remove(&row.turn);
-        } else {
+        if row.kind != Kind::Auto {
             self.kept_patterns -= row.patterns.len();
         }
         row
@@ -762,7 +753,7 @@ impl Table {
                 0 => LastCall::Never,
                 moment => LastCall::Earlier(moment),
             },
-            turn: 0,
+            links: Links::default(),
         });
         Ok(())
     }
