@@ -146,7 +146,7 @@ enum NoResponse {
     Slow,
     /// Not a byte of it left.
     Unsent {
-        request: Request<SentBody>,
+        request: Box<Request<SentBody>>,
         cause: ConnectError,
     },
 }
@@ -204,7 +204,7 @@ async fn send_once<S: Slot>(
             Ok(fresh) => *upstream = fresh,
             Err(cause) => {
                 return Err(NoResponse::Unsent {
-                    request: unsent,
+                    request: Box::new(unsent),
                     cause,
                 });
             }
