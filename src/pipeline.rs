@@ -9,7 +9,8 @@ use tidegate_limits::Timestamp;
 
 use crate::admit::{Ask, Gate};
 use crate::call::{
-    Message, Observe, Origin, Progress, Reason, Record, Refusal, Reply, Request, Serve, Verdict,
+    Identity, Message, Observe, Origin, Progress, Reason, Record, Refusal, Rejection, Reply,
+    Request, Serve, Verdict,
 };
 use crate::classify::{Classifier, Operation};
 use crate::forward::{Forwarder, Outgoing, Unsent};
@@ -54,6 +55,10 @@ impl Serve for Pipeline {
             &Record::open(origin, dialect, nobody, None, observer),
             refusal,
         );
+    }
+
+    fn rejected(&self, identity: &Identity, rejection: Rejection) {
+        self.observer.rejected(identity, rejection);
     }
 }
 

@@ -4,14 +4,20 @@
 //! first byte, which also tells the two protocols apart where one port speaks both.
 
 pub mod array_call;
+pub mod certificate;
 pub mod dialect;
+pub mod forwarded;
 pub mod framer;
 mod http;
 mod io;
+mod preamble;
+pub mod proxy_header;
+mod stream;
 mod tcp;
+pub mod trusted;
 mod zvm_socket;
 
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,7 +26,8 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use self::io::Client;
-use crate::call::{Origin, Protocol, Serve};
+use self::trusted::TrustedProxies;
+use crate::call::{Identity, Listener, Origin, Peer, Protocol, Serve};
 use crate::clock::Clock;
 
 /// When the proxy goes down, a connection that has sent nothing yet is given this long: its
@@ -30,6 +37,8 @@ const LAST_REQUEST: Duration = Duration::from_millis(100);
 /// What this stage is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
+    /// How long a PROXY header, and then a TLS handshake, may take.
+    pub handshake_timeout: Duration,
     /// From accept to the first byte, and from a request's first byte to its last (head and
     /// buffered body).
     pub request_timeout: Duration,
@@ -45,6 +54,8 @@ pub struct Settings {
     pub max_request_bytes: usize,
     /// Largest HTTP body held whole while its call waits; a larger one is streamed.   bytes
     pub buffer_bytes: usize,
+    /// Who is believed about for whom he asks.
+    pub trusted_proxies: TrustedProxies,
 }
 
 /// A connection that has just been accepted.
@@ -52,14 +63,10 @@ pub struct Settings {
 pub struct Accepted {
     /// The connection, non-blocking.
     pub stream: TcpStream,
-    /// The client's address.
-    pub peer: SocketAddr,
-    /// Name of the listener.
-    pub listener: Arc<str>,
-    /// What the listener speaks.
-    pub protocol: Protocol,
-    /// Whether an EOF on the socket protocol means that the client has left.
-    pub cancel_on_eof: bool,
+    /// Who is at the other end.
+    pub peer: Peer,
+    /// Where it came in.
+    pub listener: Arc<Listener>,
     /// When it was accepted.
     pub at: Timestamp,
 }
@@ -68,12 +75,10 @@ impl Accepted {
     fn split(self) -> (TcpStream, Whence) {
         let whence = Whence {
             origin: Origin {
-                listener: self.listener,
-                peer: self.peer,
+                identity: Arc::new(Identity::of_connection(&self.listener, self.peer)),
                 arrived: self.at,
             },
-            protocol: self.protocol,
-            cancel_on_eof: self.cancel_on_eof,
+            listener: self.listener,
         };
         (self.stream, whence)
     }
@@ -82,8 +87,7 @@ impl Accepted {
 /// Where a connection came in; its clock began when it was accepted.
 struct Whence {
     origin: Origin,
-    protocol: Protocol,
-    cancel_on_eof: bool,
+    listener: Arc<Listener>,
 }
 
 /// What every connection needs to know.
@@ -110,9 +114,15 @@ pub fn converse<S: Serve>(
 }
 
 async fn converse_to_the_end<S: Serve>(accepted: Accepted, conversation: Conversation<S>) {
-    let (stream, whence) = accepted.split();
+    let (stream, mut whence) = accepted.split();
     let mut client = Client::new(stream);
-    if whence.protocol == Protocol::Tcp {
+    if whence.listener.has_preamble() {
+        match Box::pin(past_preamble(client, &mut whence, &conversation)).await {
+            Some(past) => client = past,
+            None => return,
+        }
+    }
+    if whence.listener.protocol == Protocol::Tcp {
         return Box::pin(tcp::serve(client, &whence, &conversation)).await;
     }
     let mut first = Vec::new();
@@ -126,7 +136,7 @@ async fn converse_to_the_end<S: Serve>(accepted: Accepted, conversation: Convers
         // Silent for too long, closed or reset before the first byte: nothing to answer.
         Ok(0) | Err(_) => return,
     }
-    let is_http = match whence.protocol {
+    let is_http = match whence.listener.protocol {
         Protocol::Http => true,
         Protocol::Socket | Protocol::Tcp => false,
         Protocol::Auto => first.first().is_some_and(u8::is_ascii_uppercase),
@@ -136,6 +146,34 @@ async fn converse_to_the_end<S: Serve>(accepted: Accepted, conversation: Convers
     } else {
         Box::pin(zvm_socket::serve(client, whence, &conversation, first)).await;
     }
+}
+
+/// Reads what comes before the first request, where something does.
+async fn past_preamble<S: Serve>(
+    client: Client,
+    whence: &mut Whence,
+    conversation: &Conversation<S>,
+) -> Option<Client> {
+    let ended = tokio::select! {
+        biased;
+        past = preamble::read(client, whence, &conversation.settings) => match past {
+            Ok(client) => return Some(client),
+            Err(ended) => ended,
+        },
+        () = stopped(&conversation.stop) => return None,
+    };
+    if let preamble::Ended::Rejected(rejection) = ended {
+        conversation
+            .serve
+            .rejected(&whence.origin.identity, rejection);
+    }
+    None
+}
+
+/// Ends when the proxy goes down, and what may have been on its way has had its time.
+async fn stopped(stop: &CancellationToken) {
+    stop.cancelled().await;
+    sleep(LAST_REQUEST).await;
 }
 
 /// Waits for a client to begin.
@@ -148,13 +186,9 @@ async fn first_bytes<S>(
         conversation.settings.request_timeout,
         client.read_some(first),
     );
-    let stopped = async {
-        conversation.stop.cancelled().await;
-        sleep(LAST_REQUEST).await;
-    };
     tokio::select! {
         biased;
         read = silence => read?,
-        () = stopped => Ok(0),
+        () = stopped(&conversation.stop) => Ok(0),
     }
 }
