@@ -71,23 +71,26 @@ pub struct Accepted {
     pub at: Timestamp,
 }
 
-impl Accepted {
-    fn split(self) -> (TcpStream, Whence) {
-        let whence = Whence {
-            origin: Origin {
-                identity: Arc::new(Identity::of_connection(&self.listener, self.peer)),
-                arrived: self.at,
-            },
-            listener: self.listener,
-        };
-        (self.stream, whence)
-    }
-}
-
 /// Where a connection came in; its clock began when it was accepted.
 struct Whence {
     origin: Origin,
     listener: Arc<Listener>,
+}
+
+impl Whence {
+    /// Where a request comes from. Made only once there is one: silent connections are many.
+    fn new(
+        known: Option<Arc<Identity>>,
+        listener: Arc<Listener>,
+        peer: Peer,
+        arrived: Timestamp,
+    ) -> Self {
+        let identity = known.unwrap_or_else(|| Arc::new(Identity::of_connection(&listener, peer)));
+        Self {
+            origin: Origin { identity, arrived },
+            listener,
+        }
+    }
 }
 
 /// What every connection needs to know.
@@ -114,16 +117,19 @@ pub fn converse<S: Serve>(
 }
 
 async fn converse_to_the_end<S: Serve>(accepted: Accepted, conversation: Conversation<S>) {
-    let (stream, mut whence) = accepted.split();
-    let mut client = Client::new(stream);
-    if whence.listener.has_preamble() {
-        match Box::pin(past_preamble(client, &mut whence, &conversation)).await {
-            Some(past) => client = past,
+    // Taken apart where it stands: what is copied is kept twice by each silent connection.
+    let mut client = Client::new(accepted.stream);
+    let mut known = None;
+    if accepted.listener.has_preamble() {
+        let reading = past_preamble(client, &accepted.listener, accepted.peer, &conversation);
+        match Box::pin(reading).await {
+            Some((past, identity)) => (client, known) = (past, Some(identity)),
             None => return,
         }
     }
-    if whence.listener.protocol == Protocol::Tcp {
-        return Box::pin(tcp::serve(client, &whence, &conversation)).await;
+    if accepted.listener.protocol == Protocol::Tcp {
+        let whence = Whence::new(known, accepted.listener, accepted.peer, accepted.at);
+        return Box::pin(tcp::serve(client, whence, &conversation)).await;
     }
     let mut first = Vec::new();
     let read = match client.read_at_once(&mut first) {
@@ -136,6 +142,7 @@ async fn converse_to_the_end<S: Serve>(accepted: Accepted, conversation: Convers
         // Silent for too long, closed or reset before the first byte: nothing to answer.
         Ok(0) | Err(_) => return,
     }
+    let whence = Whence::new(known, accepted.listener, accepted.peer, accepted.at);
     let is_http = match whence.listener.protocol {
         Protocol::Http => true,
         Protocol::Socket | Protocol::Tcp => false,
@@ -151,21 +158,22 @@ async fn converse_to_the_end<S: Serve>(accepted: Accepted, conversation: Convers
 /// Reads what comes before the first request, where something does.
 async fn past_preamble<S: Serve>(
     client: Client,
-    whence: &mut Whence,
+    listener: &Listener,
+    peer: Peer,
     conversation: &Conversation<S>,
-) -> Option<Client> {
+) -> Option<(Client, Arc<Identity>)> {
+    let mut identity = Identity::of_connection(listener, peer);
+    let reading = preamble::read(client, listener, &mut identity, &conversation.settings);
     let ended = tokio::select! {
         biased;
-        past = preamble::read(client, whence, &conversation.settings) => match past {
-            Ok(client) => return Some(client),
+        past = reading => match past {
+            Ok(client) => return Some((client, Arc::new(identity))),
             Err(ended) => ended,
         },
         () = stopped(&conversation.stop) => return None,
     };
     if let preamble::Ended::Rejected(rejection) = ended {
-        conversation
-            .serve
-            .rejected(&whence.origin.identity, rejection);
+        conversation.serve.rejected(&identity, rejection);
     }
     None
 }

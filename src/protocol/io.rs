@@ -132,7 +132,14 @@ impl Client {
     /// # Errors
     /// As the socket has it.
     pub(super) async fn peek_some(&mut self, into: &mut Vec<u8>) -> io::Result<usize> {
-        self.wait_and_read(into, RecvFlags::PEEK).await
+        loop {
+            match self.read_now(into, RecvFlags::PEEK) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.watched()?.tcp().readable().await?;
+                }
+                read => return read,
+            }
+        }
     }
 
     /// Takes so many bytes that were peeked at. Only before TLS.
@@ -184,17 +191,14 @@ impl Client {
     /// # Errors
     /// As the socket has it.
     pub(super) async fn read_some(&mut self, into: &mut Vec<u8>) -> io::Result<usize> {
-        if let Socket::Watched(Stream::Tls(_)) = self.0 {
-            return Box::pin(self.read_decrypted(into)).await;
-        }
-        self.wait_and_read(into, RecvFlags::empty()).await
-    }
-
-    async fn wait_and_read(&mut self, into: &mut Vec<u8>, flags: RecvFlags) -> io::Result<usize> {
         loop {
-            match self.read_now(into, flags) {
+            match self.read_now(into, RecvFlags::empty()) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.watched()?.tcp().readable().await?;
+                    match self.watched()? {
+                        Stream::Plain(stream) => stream.readable().await?,
+                        // Boxed, so that a connection without TLS keeps no room for it.
+                        Stream::Tls(_) => return Box::pin(self.read_decrypted(into)).await,
+                    }
                 }
                 read => return read,
             }

@@ -11,10 +11,10 @@ use tokio_rustls::server::TlsStream;
 use super::io::Client;
 use super::proxy_header::{self, Header};
 use super::stream::Stream;
-use super::{Settings, Whence, certificate};
+use super::{Settings, certificate};
 use crate::call::identity::{self, Field};
 use crate::call::listener::{ProxyProtocol, Tls};
-use crate::call::{Rejection, UserFrom};
+use crate::call::{Identity, Listener, Rejection, UserFrom};
 
 /// What a handshake record of TLS begins with; nothing of HTTP or JSON does.
 const TLS_HANDSHAKE: u8 = 0x16;
@@ -36,11 +36,10 @@ impl From<Rejection> for Ended {
 /// Reads the preamble; what it tells about the client goes into its identity.
 pub(super) async fn read(
     mut client: Client,
-    whence: &mut Whence,
+    listener: &Listener,
+    identity: &mut Identity,
     settings: &Settings,
 ) -> Result<Client, Ended> {
-    let listener = Arc::clone(&whence.listener);
-    let mut identity = (*whence.origin.identity).clone();
     if listener.proxy_protocol == ProxyProtocol::Required {
         if !settings.trusted_proxies.trusts(identity.peer) {
             return Err(Rejection::UntrustedProxy.into());
@@ -73,7 +72,6 @@ pub(super) async fn read(
             return Err(Rejection::NotTls.into());
         }
     }
-    whence.origin.identity = Arc::new(identity);
     Ok(client)
 }
 

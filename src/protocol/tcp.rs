@@ -12,14 +12,14 @@ use crate::call::{Message, Progress, Reply, Request, Serve};
 
 pub(super) async fn serve<S: Serve>(
     client: Client,
-    whence: &Whence,
+    whence: Whence,
     conversation: &Conversation<S>,
 ) {
     let Ok(mut stream) = client.into_watched() else {
         return;
     };
     let request = Request {
-        origin: whence.origin.clone(),
+        origin: whence.origin,
         message: Message::Tcp,
     };
     let progress = Progress::default();
