@@ -34,7 +34,9 @@ fn main() {
     let line = AccessLine {
         at,
         listener: "nova",
-        peer,
+        peer: Some(peer),
+        client: Some(peer.ip()),
+        user: None,
         dialect: "socket",
         function: "guest_get_info",
         userid: Some("ICIC0001"),

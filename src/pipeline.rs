@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use crate::admit::{Ask, Asked, Gate, Permit};
 use crate::call::{
-    Message, Observe, Origin, Progress, Reason, Record, Refusal, Reply, Request, Serve, Verdict,
+    Identity, Message, Observe, Origin, Progress, Reason, Record, Refusal, Rejection, Reply,
+    Request, Serve, Verdict,
 };
 use crate::classify::{Classifier, Operation};
 use crate::forward::{Forwarder, Outgoing, Unsent};
@@ -59,6 +60,10 @@ impl Serve for Pipeline {
             &Record::open(origin, dialect, nobody, None, observer),
             refusal,
         );
+    }
+
+    fn rejected(&self, identity: &Identity, rejection: Rejection) {
+        self.observer.rejected(identity, rejection);
     }
 }
 
