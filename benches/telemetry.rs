@@ -34,7 +34,9 @@ fn main() {
     let line = AccessLine {
         at,
         listener: "nova",
-        peer,
+        peer: Some(peer),
+        client: Some(peer.ip()),
+        user: None,
         dialect: "socket",
         function: "guest_get_info",
         userid: Some("ICIC0001"),
@@ -49,6 +51,7 @@ fn main() {
         status: None,
         overall_rc: Some(0),
         sent: Some(Duration::from_micros(1_234_567)),
+        shared: false,
     };
     let start = |look| AccessLog::start(io::sink(), look).expect("a thread");
     let off = start(Look::Json);

@@ -15,13 +15,13 @@ use tracing::{error, info, warn};
 
 use self::teller::Teller;
 use crate::admit::Gate;
-use crate::call::{Observe, Protocol};
+use crate::call::{Bind, Listener, Observe, Protocol};
 use crate::classify::Classifier;
 use crate::clock::Clock;
 use crate::coalesce::Coalescer;
 use crate::config::Config;
 use crate::forward::Forwarder;
-use crate::listen::{self, Connections, Listener};
+use crate::listen::{self, Bound, Connections};
 use crate::live::Live;
 use crate::pipeline::Pipeline;
 use crate::protocol::{self, Accepted, Conversation};
@@ -37,10 +37,10 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// An address cannot be had.
-    #[error("cannot listen on {address} ({what}): {}", reason(cause))]
+    #[error("cannot listen on {address} ({what}): {}", reason(address, cause))]
     Bind {
         /// The address.
-        address: SocketAddr,
+        address: Bind,
         /// Whose it is.
         what: String,
         /// What the system said.
@@ -55,15 +55,19 @@ pub enum StartError {
 }
 
 /// What an operator calls it.
-fn reason(error: &io::Error) -> String {
-    match error.kind() {
-        io::ErrorKind::AddrInUse => "the port is in use".to_owned(),
-        io::ErrorKind::PermissionDenied => {
-            "no permission (ports below 1024 need CAP_NET_BIND_SERVICE)".to_owned()
+fn reason(address: &Bind, error: &io::Error) -> String {
+    let told = match (address, error.kind()) {
+        (Bind::Tcp(_), io::ErrorKind::AddrInUse) => "the port is in use",
+        (Bind::Tcp(_), io::ErrorKind::PermissionDenied) => {
+            "no permission (ports below 1024 need CAP_NET_BIND_SERVICE)"
         }
-        io::ErrorKind::AddrNotAvailable => "this machine has no such address".to_owned(),
-        _ => error.to_string(),
-    }
+        (Bind::Tcp(_), io::ErrorKind::AddrNotAvailable) => "this machine has no such address",
+        (Bind::Unix(_), io::ErrorKind::AddrInUse) => "the socket is in use by a living process",
+        (Bind::Unix(_), io::ErrorKind::PermissionDenied) => "no permission to make the file",
+        (Bind::Unix(_), io::ErrorKind::NotFound) => "there is no such directory",
+        _ => return error.to_string(),
+    };
+    told.to_owned()
 }
 
 /// A running proxy.
@@ -98,7 +102,7 @@ struct Shared {
 /// A listener whose accept loop runs.
 struct Accepting {
     settings: Arc<Live<Listener>>,
-    address: SocketAddr,
+    address: Bind,
     stop: CancellationToken,
 }
 
@@ -167,11 +171,11 @@ impl App {
 
     /// The listeners' names and addresses, with the ports they really got.
     #[must_use]
-    pub fn listeners(&self) -> Vec<(Arc<str>, SocketAddr)> {
+    pub fn listeners(&self) -> Vec<(Arc<str>, Bind)> {
         let listeners = self.shared.listeners();
         listeners
             .iter()
-            .map(|it| (Arc::clone(&it.settings.get().name), it.address))
+            .map(|it| (Arc::clone(&it.settings.get().name), it.address.clone()))
             .collect()
     }
 
@@ -195,12 +199,12 @@ impl App {
     pub fn reload(&self, config: Config) -> Result<(), StartError> {
         let shared = &self.shared;
         let before = shared.config.get();
-        let known: Vec<SocketAddr> = before.listen.listeners.iter().map(|it| it.bind).collect();
+        let known: Vec<&Bind> = before.listen.listeners.iter().map(|it| &it.bind).collect();
         let new: Vec<Listener> = config
             .listen
             .listeners
             .iter()
-            .filter(|listener| !known.contains(&listener.bind))
+            .filter(|listener| !known.contains(&&listener.bind))
             .cloned()
             .collect();
         let bound = bind_all(&new)?;
@@ -225,7 +229,18 @@ impl App {
         for (listener, socket) in bound {
             shared.accept_on(listener, socket);
         }
+        let has_new_mode = |listener: &Listener| {
+            before
+                .listen
+                .listeners
+                .iter()
+                .any(|it| it.bind == listener.bind && it.unix_mode != listener.unix_mode)
+        };
         for (changed, key) in [
+            (
+                config.listen.listeners.iter().any(has_new_mode),
+                "listen.unix_mode",
+            ),
             (before.threads != config.threads, "server.threads"),
             (before.admin != config.admin, "admin"),
             (
@@ -280,12 +295,12 @@ impl App {
 /// The commit this was built from.
 pub const REVISION: &str = env!("TIDEGATE_REVISION");
 
-fn bind_all(listeners: &[Listener]) -> Result<Vec<(Listener, TcpListener)>, StartError> {
+fn bind_all(listeners: &[Listener]) -> Result<Vec<(Listener, Bound)>, StartError> {
     listeners
         .iter()
         .map(|listener| {
-            let socket = listen::bind(listener.bind).map_err(|cause| StartError::Bind {
-                address: listener.bind,
+            let socket = listen::bind(listener).map_err(|cause| StartError::Bind {
+                address: listener.bind.clone(),
                 what: format!("listener {}", listener.name),
                 cause,
             })?;
@@ -295,8 +310,8 @@ fn bind_all(listeners: &[Listener]) -> Result<Vec<(Listener, TcpListener)>, Star
 }
 
 fn bind_admin(address: SocketAddr) -> Result<TcpListener, StartError> {
-    listen::bind(address).map_err(|cause| StartError::Bind {
-        address,
+    listen::bind_tcp(address).map_err(|cause| StartError::Bind {
+        address: Bind::Tcp(address),
         what: "admin".to_owned(),
         cause,
     })
@@ -312,8 +327,8 @@ impl Shared {
     /// Ends the loops of listeners that are gone, tells the others their new settings.
     fn keep_listeners(&self, wanted: &[Listener]) {
         self.listeners().retain(|accepting| {
-            let bind = accepting.settings.get().bind;
-            match wanted.iter().find(|listener| listener.bind == bind) {
+            let bound = accepting.settings.get();
+            match wanted.iter().find(|listener| listener.bind == bound.bind) {
                 Some(listener) => {
                     accepting.settings.set(listener.clone());
                     true
@@ -326,8 +341,8 @@ impl Shared {
         });
     }
 
-    fn accept_on(self: &Arc<Self>, listener: Listener, socket: TcpListener) {
-        let address = socket.local_addr().unwrap_or(listener.bind);
+    fn accept_on(self: &Arc<Self>, listener: Listener, socket: Bound) {
+        let address = socket.address().clone();
         info!(listener = %listener.name, %address, "listening");
         let settings = Arc::new(Live::new(listener));
         let stop = CancellationToken::new();
@@ -344,7 +359,7 @@ impl Shared {
     async fn accept(
         self: Arc<Self>,
         settings: Arc<Live<Listener>>,
-        socket: TcpListener,
+        socket: Bound,
         stop: CancellationToken,
     ) {
         let gate = || async {
@@ -365,9 +380,7 @@ impl Shared {
             let accepted = Accepted {
                 stream,
                 peer,
-                listener: Arc::clone(&name),
-                protocol: listener.protocol,
-                cancel_on_eof: listener.cancel_on_eof,
+                listener,
                 at: self.clock.now(),
             };
             let open = Open {

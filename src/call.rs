@@ -4,9 +4,11 @@
 //! A [`Record`] is told exactly once, when the last owner lets go of it: a call that is
 //! dropped anywhere on its way still leaves its line in the log, as aborted.
 
+pub mod identity;
+pub mod listener;
+
 use std::borrow::Cow;
 use std::fmt;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,10 +20,14 @@ use http_body_util::combinators::UnsyncBoxBody;
 use tidegate_limits::{Outcome, Timestamp};
 use tokio::net::TcpStream;
 
+pub use self::identity::{Identity, Peer};
+pub use self::listener::{Bind, Listener, Rejection, UserFrom};
+
 /// What a listener speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Protocol {
-    /// Told apart by the first byte: an upper-case letter is HTTP, anything else the socket.
+    /// Told apart by the first byte: an upper-case letter is HTTP, 0x16 is TLS where there
+    /// is a certificate, anything else the socket.
     Auto,
     /// The sdkserver's own: one JSON array per connection.
     Socket,
@@ -34,10 +40,8 @@ pub enum Protocol {
 /// Where a call came in.
 #[derive(Clone, Debug)]
 pub struct Origin {
-    /// Name of the listener in the config.
-    pub listener: Arc<str>,
-    /// The client's address.
-    pub peer: SocketAddr,
+    /// Who it comes from.
+    pub identity: Arc<Identity>,
     /// When its clock started: at accept on a new connection, at the first byte later.
     pub arrived: Timestamp,
 }
@@ -247,6 +251,9 @@ pub trait Serve: Clone + Send + Sync + 'static {
     /// Takes note of a request that was refused before it was one: malformed, too large,
     /// too slow.
     fn refused(&self, origin: Origin, dialect: &'static str, refusal: &Refusal);
+
+    /// Takes note of a connection that was closed before its first request.
+    fn rejected(&self, identity: &Identity, rejection: Rejection);
 }
 
 /// How far a call has come, for the protocol that watches its client meanwhile.
@@ -526,10 +533,13 @@ pub struct Facts {
     pub overall_rc: Option<i64>,
 }
 
-/// Hears of every call once, when it has ended.
+/// Hears of every call once, when it has ended, and of connections that came to none.
 pub trait Observe: Send + Sync {
     /// One call has ended.
     fn ended(&self, facts: &Facts);
+
+    /// A connection was closed before its first request.
+    fn rejected(&self, identity: &Identity, rejection: Rejection);
 }
 
 /// The facts of one call while it is under way.

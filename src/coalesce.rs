@@ -31,7 +31,7 @@ pub use self::store::{CoalesceNow, Wanted};
 use self::store::{Found, Seat, SeatId, Store};
 pub use self::upstream::SharedCall;
 pub use self::waiter::{Told, Waiter};
-use crate::call::{Destination, Facts, Message, Observe, Record, Reply};
+use crate::call::{Destination, Facts, Identity, Message, Observe, Record, Rejection, Reply};
 use crate::clock::Clock;
 
 /// What this stage is told.
@@ -216,5 +216,9 @@ impl Observe for Write {
     fn ended(&self, facts: &Facts) {
         self.end_answers();
         self.observer.ended(facts);
+    }
+
+    fn rejected(&self, identity: &Identity, rejection: Rejection) {
+        self.observer.rejected(identity, rejection);
     }
 }

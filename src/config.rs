@@ -6,6 +6,7 @@
 //! another. Nothing stops at the first mistake: all of them are told at once (`problem`),
 //! and only a config without one becomes a [`Config`].
 
+mod certificates;
 mod check;
 mod effective;
 mod nearest;
@@ -142,7 +143,7 @@ fn read_text(path: &Path) -> io::Result<String> {
     })
 }
 
-/// Reads a config. `origin` is the name of the file, for messages; of the environment, only
+/// Reads a config, and the certificates and keys that it names. `origin` is the name of the file, for messages; of the environment, only
 /// `TIDEGATE_SECTION__KEY` variables count, and they win over the file.
 ///
 /// # Errors

@@ -8,6 +8,7 @@
 
 mod backend;
 mod carry;
+mod doorbell;
 mod exchange;
 mod http;
 mod pool;

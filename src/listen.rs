@@ -4,39 +4,29 @@
 //! SYN retries. An accept that fails for want of files or memory is tried again after a
 //! pause; it neither spins nor ends the loop.
 
+mod unix;
+
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use rustix::net::SocketFlags;
+use rustix::net::{SocketFlags, sockopt};
 use socket2::{Domain, Socket, Type};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::call::Protocol;
+use crate::call::{Bind, Listener, Peer};
 
 /// Connections that the kernel keeps for us while we do not accept.
 pub const BACKLOG: i32 = 4096;
 
 /// How long to wait after an accept that failed for want of something.
 const PAUSE: Duration = Duration::from_millis(100);
-
-/// One `[[listen]]`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listener {
-    /// Its name in logs and metrics.
-    pub name: Arc<str>,
-    /// The address.
-    pub bind: SocketAddr,
-    /// What it speaks.
-    pub protocol: Protocol,
-    /// Whether an EOF on the socket protocol means that the client has left.
-    pub cancel_on_eof: bool,
-}
 
 /// What this stage is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,11 +37,53 @@ pub struct Settings {
     pub max_connections: u32,
 }
 
+/// A socket that listens. Where it has a file, that goes with it.
+#[derive(Debug)]
+pub struct Bound {
+    socket: OwnedFd,
+    address: Bind,
+    _file: Option<unix::SocketFile>,
+}
+
+impl Bound {
+    /// Where it listens, with the port that it really got.
+    #[must_use]
+    pub fn address(&self) -> &Bind {
+        &self.address
+    }
+}
+
+/// Binds what a listener wants.
+///
+/// # Errors
+/// As the system has it: in use, no permission, no such address, no such directory.
+pub fn bind(listener: &Listener) -> io::Result<Bound> {
+    match &listener.bind {
+        Bind::Tcp(address) => {
+            let socket = bind_tcp(*address)?;
+            let address = socket.local_addr().unwrap_or(*address);
+            Ok(Bound {
+                socket: socket.into(),
+                address: Bind::Tcp(address),
+                _file: None,
+            })
+        }
+        Bind::Unix(path) => {
+            let (socket, file) = unix::bind(path, listener.unix_mode)?;
+            Ok(Bound {
+                socket: socket.into(),
+                address: listener.bind.clone(),
+                _file: Some(file),
+            })
+        }
+    }
+}
+
 /// Binds an address.
 ///
 /// # Errors
 /// As the system has it: in use, no permission, no such address.
-pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+pub fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
     // A proxy that restarts must not wait for the connections of its last life to time out.
     socket.set_reuse_address(true)?;
@@ -139,27 +171,35 @@ impl Drop for Connection {
 ///
 /// Connections are handed over as the kernel made them, non-blocking and watched by nobody:
 /// most calls are read at once and need not wait for their client again, so what watching
-/// costs is left to those that do.
+/// costs is left to those that do. A connection of a Unix socket comes as a `TcpStream` too:
+/// what is asked of it from here on is reading, writing, peeking and shutting down, which
+/// every stream socket knows.
 ///
 /// # Errors
 /// If the listener cannot be watched.
 pub async fn accept<G, H>(
-    listener: TcpListener,
+    listener: Bound,
     connections: Arc<Connections>,
     stop: CancellationToken,
     gate: impl Fn() -> G,
     failed: impl Fn(&io::Error),
-    handle: impl Fn(TcpStream, SocketAddr, Connection) -> H,
+    handle: impl Fn(TcpStream, Peer, Connection) -> H,
 ) -> io::Result<()>
 where
     G: Future<Output = ()>,
     H: Future<Output = ()> + Send + 'static,
 {
+    let Bound {
+        socket,
+        address,
+        _file: file,
+    } = listener;
+    let accept_one = |socket: &OwnedFd| accept_one(socket, &address);
     #[expect(
         deprecated,
-        reason = "safe for what keeps its descriptor, as the standard listener does"
+        reason = "safe for what keeps its descriptor, as the standard library's does"
     )]
-    let listener = AsyncFd::with_interest(listener, Interest::READABLE)?;
+    let listener = AsyncFd::with_interest(socket, Interest::READABLE)?;
     let accepting = async {
         loop {
             gate().await;
@@ -184,6 +224,8 @@ where
         () = stop.cancelled() => {}
         () = accepting => {}
     }
+    // Whoever comes from now on is told at once that nobody is here.
+    drop(file);
     // Asked directly: the runtime may not have heard yet of who has just come.
     let listener = listener.into_inner();
     for _ in 0..BACKLOG {
@@ -206,13 +248,20 @@ where
     Ok(())
 }
 
-/// One system call, where the standard library would need three.
-fn accept_one(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
+/// One system call, where the standard library would need three; on a Unix socket a second,
+/// for who is there.
+fn accept_one(socket: &OwnedFd, address: &Bind) -> io::Result<(TcpStream, Peer)> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let (stream, peer) = rustix::net::acceptfrom_with(listener, flags)?;
-    let peer = peer
-        .and_then(|peer| SocketAddr::try_from(peer).ok())
-        .ok_or(io::ErrorKind::ConnectionAborted)?;
+    let (stream, peer) = rustix::net::acceptfrom_with(socket, flags)?;
+    let peer = match address {
+        Bind::Tcp(_) => peer
+            .and_then(|peer| SocketAddr::try_from(peer).ok())
+            .map(Peer::Tcp)
+            .ok_or(io::ErrorKind::ConnectionAborted)?,
+        Bind::Unix(_) => Peer::Unix {
+            uid: sockopt::socket_peercred(&stream)?.uid.as_raw(),
+        },
+    };
     Ok((stream.into(), peer))
 }
 
@@ -271,8 +320,13 @@ mod tests {
 
     #[tokio::test]
     async fn the_loop_ends_when_told_to_and_hands_over_what_it_accepted() {
-        let listener = bind(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a free port");
-        let address = listener.local_addr().expect("bound");
+        let socket = bind_tcp(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a free port");
+        let address = socket.local_addr().expect("bound");
+        let listener = Bound {
+            socket: socket.into(),
+            address: Bind::Tcp(address),
+            _file: None,
+        };
         let stop = CancellationToken::new();
         let seen = Arc::new(Mutex::new(Vec::new()));
         let accepting = {
@@ -294,6 +348,6 @@ mod tests {
         let (accepted, client) = tokio::join!(accepting, client);
         accepted.expect("the listener can be watched");
         let local = client.expect("accepted").local_addr().expect("connected");
-        assert_eq!(*seen.lock().expect("not poisoned"), [local]);
+        assert_eq!(*seen.lock().expect("not poisoned"), [Peer::Tcp(local)]);
     }
 }

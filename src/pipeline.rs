@@ -8,7 +8,8 @@ use std::task::{Context, Waker};
 
 use crate::admit::{Ask, Asked, Gate, Permit, Waiting};
 use crate::call::{
-    Message, Observe, Origin, Progress, Reason, Record, Refusal, Reply, Request, Serve, Verdict,
+    Identity, Message, Observe, Origin, Progress, Reason, Record, Refusal, Rejection, Reply,
+    Request, Serve, Verdict,
 };
 use crate::classify::{Classifier, Operation};
 use crate::coalesce::{Claim, Coalescer, Joined, Key, SharedCall, Told};
@@ -89,6 +90,10 @@ impl Serve for Pipeline {
             &Record::open(origin, dialect, nobody, None, observer),
             refusal,
         );
+    }
+
+    fn rejected(&self, identity: &Identity, rejection: Rejection) {
+        self.observer.rejected(identity, rejection);
     }
 }
 

@@ -4,14 +4,20 @@
 //! first byte, which also tells the two protocols apart where one port speaks both.
 
 pub mod array_call;
+pub mod certificate;
 pub mod dialect;
+pub mod forwarded;
 pub mod framer;
 mod http;
 mod io;
+mod preamble;
+pub mod proxy_header;
+mod stream;
 mod tcp;
+pub mod trusted;
 mod zvm_socket;
 
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,7 +26,8 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use self::io::Client;
-use crate::call::{Origin, Protocol, Serve};
+use self::trusted::TrustedProxies;
+use crate::call::{Identity, Listener, Origin, Peer, Protocol, Serve};
 use crate::clock::Clock;
 
 /// When the proxy goes down, a connection that has sent nothing yet is given this long: its
@@ -30,6 +37,8 @@ const LAST_REQUEST: Duration = Duration::from_millis(100);
 /// What this stage is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
+    /// How long a PROXY header, and then a TLS handshake, may take.
+    pub handshake_timeout: Duration,
     /// From accept to the first byte, and from a request's first byte to its last (head and
     /// buffered body).
     pub request_timeout: Duration,
@@ -45,6 +54,8 @@ pub struct Settings {
     pub max_request_bytes: usize,
     /// Largest HTTP body held whole while its call waits; a larger one is streamed.   bytes
     pub buffer_bytes: usize,
+    /// Who is believed about for whom he asks.
+    pub trusted_proxies: TrustedProxies,
 }
 
 /// A connection that has just been accepted.
@@ -52,38 +63,34 @@ pub struct Settings {
 pub struct Accepted {
     /// The connection, non-blocking.
     pub stream: TcpStream,
-    /// The client's address.
-    pub peer: SocketAddr,
-    /// Name of the listener.
-    pub listener: Arc<str>,
-    /// What the listener speaks.
-    pub protocol: Protocol,
-    /// Whether an EOF on the socket protocol means that the client has left.
-    pub cancel_on_eof: bool,
+    /// Who is at the other end.
+    pub peer: Peer,
+    /// Where it came in.
+    pub listener: Arc<Listener>,
     /// When it was accepted.
     pub at: Timestamp,
-}
-
-impl Accepted {
-    fn split(self) -> (TcpStream, Whence) {
-        let whence = Whence {
-            origin: Origin {
-                listener: self.listener,
-                peer: self.peer,
-                arrived: self.at,
-            },
-            protocol: self.protocol,
-            cancel_on_eof: self.cancel_on_eof,
-        };
-        (self.stream, whence)
-    }
 }
 
 /// Where a connection came in; its clock began when it was accepted.
 struct Whence {
     origin: Origin,
-    protocol: Protocol,
-    cancel_on_eof: bool,
+    listener: Arc<Listener>,
+}
+
+impl Whence {
+    /// Where a request comes from. Made only once there is one: silent connections are many.
+    fn new(
+        known: Option<Arc<Identity>>,
+        listener: Arc<Listener>,
+        peer: Peer,
+        arrived: Timestamp,
+    ) -> Self {
+        let identity = known.unwrap_or_else(|| Arc::new(Identity::of_connection(&listener, peer)));
+        Self {
+            origin: Origin { identity, arrived },
+            listener,
+        }
+    }
 }
 
 /// What every connection needs to know.
@@ -110,10 +117,19 @@ pub fn converse<S: Serve>(
 }
 
 async fn converse_to_the_end<S: Serve>(accepted: Accepted, conversation: Conversation<S>) {
-    let (stream, whence) = accepted.split();
-    let mut client = Client::new(stream);
-    if whence.protocol == Protocol::Tcp {
-        return Box::pin(tcp::serve(client, &whence, &conversation)).await;
+    // Taken apart where it stands: what is copied is kept twice by each silent connection.
+    let mut client = Client::new(accepted.stream);
+    let mut known = None;
+    if accepted.listener.has_preamble() {
+        let reading = past_preamble(client, &accepted.listener, accepted.peer, &conversation);
+        match Box::pin(reading).await {
+            Some((past, identity)) => (client, known) = (past, Some(identity)),
+            None => return,
+        }
+    }
+    if accepted.listener.protocol == Protocol::Tcp {
+        let whence = Whence::new(known, accepted.listener, accepted.peer, accepted.at);
+        return Box::pin(tcp::serve(client, whence, &conversation)).await;
     }
     let mut first = Vec::new();
     let read = match client.read_at_once(&mut first) {
@@ -126,7 +142,8 @@ async fn converse_to_the_end<S: Serve>(accepted: Accepted, conversation: Convers
         // Silent for too long, closed or reset before the first byte: nothing to answer.
         Ok(0) | Err(_) => return,
     }
-    let is_http = match whence.protocol {
+    let whence = Whence::new(known, accepted.listener, accepted.peer, accepted.at);
+    let is_http = match whence.listener.protocol {
         Protocol::Http => true,
         Protocol::Socket | Protocol::Tcp => false,
         Protocol::Auto => first.first().is_some_and(u8::is_ascii_uppercase),
@@ -136,6 +153,35 @@ async fn converse_to_the_end<S: Serve>(accepted: Accepted, conversation: Convers
     } else {
         Box::pin(zvm_socket::serve(client, whence, &conversation, first)).await;
     }
+}
+
+/// Reads what comes before the first request, where something does.
+async fn past_preamble<S: Serve>(
+    client: Client,
+    listener: &Listener,
+    peer: Peer,
+    conversation: &Conversation<S>,
+) -> Option<(Client, Arc<Identity>)> {
+    let mut identity = Identity::of_connection(listener, peer);
+    let reading = preamble::read(client, listener, &mut identity, &conversation.settings);
+    let ended = tokio::select! {
+        biased;
+        past = reading => match past {
+            Ok(client) => return Some((client, Arc::new(identity))),
+            Err(ended) => ended,
+        },
+        () = stopped(&conversation.stop) => return None,
+    };
+    if let preamble::Ended::Rejected(rejection) = ended {
+        conversation.serve.rejected(&identity, rejection);
+    }
+    None
+}
+
+/// Ends when the proxy goes down, and what may have been on its way has had its time.
+async fn stopped(stop: &CancellationToken) {
+    stop.cancelled().await;
+    sleep(LAST_REQUEST).await;
 }
 
 /// Waits for a client to begin.
@@ -148,13 +194,9 @@ async fn first_bytes<S>(
         conversation.settings.request_timeout,
         client.read_some(first),
     );
-    let stopped = async {
-        conversation.stop.cancelled().await;
-        sleep(LAST_REQUEST).await;
-    };
     tokio::select! {
         biased;
         read = silence => read?,
-        () = stopped => Ok(0),
+        () = stopped(&conversation.stop) => Ok(0),
     }
 }

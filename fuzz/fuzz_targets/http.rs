@@ -12,10 +12,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use libfuzzer_sys::fuzz_target;
+use tidegate::call::listener::ProxyProtocol;
 use tidegate::call::{
-    Message, Origin, Progress, Protocol, Refusal, Reply, Request, RequestBody, Serve,
+    Bind, Identity, Listener, Message, Origin, Peer, Progress, Protocol, Refusal, Rejection, Reply,
+    Request, RequestBody, Serve, UserFrom,
 };
 use tidegate::clock::Clock;
+use tidegate::protocol::trusted::{Network, TrustedProxies};
 use tidegate::protocol::{Accepted, Conversation, Settings, converse};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -46,6 +49,10 @@ impl Serve for Stub {
         assert_eq!(dialect, "http");
         assert!(refusal.detail.is_ascii());
     }
+
+    fn rejected(&self, _: &Identity, rejection: Rejection) {
+        panic!("nothing is asked of this listener's clients: {rejection:?}");
+    }
 }
 
 thread_local! {
@@ -73,17 +80,26 @@ fuzz_target!(|input: (Vec<u8>, Vec<u8>)| {
 
 async fn talk(lengths: &[u8], bytes: &[u8]) -> Vec<u8> {
     let (client, stream) = pair();
+    let address = SocketAddr::from(([127, 0, 0, 1], 1));
     let accepted = Accepted {
         stream,
-        peer: SocketAddr::from(([127, 0, 0, 1], 1)),
-        listener: Arc::from("fuzz"),
-        protocol: Protocol::Http,
-        cancel_on_eof: true,
+        peer: Peer::Tcp(address),
+        listener: Arc::new(Listener {
+            name: Arc::from("fuzz"),
+            bind: Bind::Tcp(address),
+            unix_mode: 0,
+            protocol: Protocol::Http,
+            cancel_on_eof: true,
+            tls: None,
+            proxy_protocol: ProxyProtocol::Off,
+            user_from: UserFrom::Basic,
+        }),
         at: tidegate_limits::Timestamp::ZERO,
     };
     let conversation = Conversation {
         serve: Stub,
         settings: Arc::new(Settings {
+            handshake_timeout: Duration::from_secs(1),
             request_timeout: Duration::from_secs(1),
             idle_timeout: Duration::from_secs(1),
             write_timeout: Duration::from_secs(1),
@@ -91,6 +107,10 @@ async fn talk(lengths: &[u8], bytes: &[u8]) -> Vec<u8> {
             body_min_rate: 0,
             max_request_bytes: 4096,
             buffer_bytes: 1024,
+            trusted_proxies: TrustedProxies {
+                networks: [Network::only(address.ip())].into(),
+                unix: false,
+            },
         }),
         clock: Clock::start(),
         stop: CancellationToken::new(),
@@ -100,7 +120,9 @@ async fn talk(lengths: &[u8], bytes: &[u8]) -> Vec<u8> {
         let mut rest = bytes;
         let mut lengths = lengths.iter();
         while !rest.is_empty() {
-            let length = lengths.next().map_or(rest.len(), |&n| usize::from(n).max(1));
+            let length = lengths
+                .next()
+                .map_or(rest.len(), |&n| usize::from(n).max(1));
             let (piece, later) = rest.split_at(length.min(rest.len()));
             rest = later;
             if write.write_all(piece).await.is_err() {
@@ -120,12 +142,12 @@ async fn talk(lengths: &[u8], bytes: &[u8]) -> Vec<u8> {
 }
 
 /// Two ends of a connection that takes no port, so that a run may be long.
-fn pair() -> (TcpStream, TcpStream) {
+fn pair() -> (TcpStream, std::net::TcpStream) {
     let (one, other) = UnixStream::pair().expect("a pair of sockets");
     let into_tcp = |stream: UnixStream| {
         stream.set_nonblocking(true).expect("a socket takes it");
-        let stream = std::net::TcpStream::from(OwnedFd::from(stream));
-        TcpStream::from_std(stream).expect("there is a runtime")
+        std::net::TcpStream::from(OwnedFd::from(stream))
     };
-    (into_tcp(one), into_tcp(other))
+    let client = TcpStream::from_std(into_tcp(one)).expect("there is a runtime");
+    (client, into_tcp(other))
 }

@@ -29,8 +29,7 @@ fuzz_target!(|input: (u8, &str, &[u8])| {
         check_body(rule, body);
     }
     // Dear, so not with every input.
-    if body.is_empty() {
-    }
+    if body.is_empty() {}
 });
 
 fn check_body(rule: BodyRule, body: &[u8]) {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::call::{Facts, Observe, Reason, Verdict};
+use crate::call::{Facts, Identity, Observe, Peer, Reason, Rejection, Verdict};
 use crate::clock::Clock;
 use crate::telemetry::access::{AccessLine, AccessLog, Written};
 use crate::telemetry::metrics::{Durations, Metrics};
@@ -48,15 +48,14 @@ impl Observe for Teller {
             backend,
         };
         let verdict = facts.verdict.label();
-        self.metrics.call_ended(
-            &facts.origin.listener,
-            &facts.function,
-            CLASS,
-            verdict,
-            &took,
-        );
+        let identity = &*facts.origin.identity;
+        self.metrics
+            .call_ended(&identity.listener, &facts.function, CLASS, verdict, &took);
         if facts.shared {
             self.metrics.coalesced(&facts.function);
+        }
+        for field in identity.unusable.iter() {
+            self.metrics.identity_unusable(field.label());
         }
         if let Some(limit) = &facts.limit {
             self.metrics.limit_hit(limit);
@@ -72,8 +71,13 @@ impl Observe for Teller {
         }
         let written = self.access.write(&AccessLine {
             at: self.clock.wall(now),
-            listener: &facts.origin.listener,
-            peer: facts.origin.peer,
+            listener: &identity.listener,
+            peer: match identity.peer {
+                Peer::Tcp(address) => Some(address),
+                Peer::Unix { .. } => None,
+            },
+            client: identity.address,
+            user: identity.user.as_deref(),
             dialect: facts.dialect,
             function: &facts.function,
             userid: facts.target.as_deref(),
@@ -95,5 +99,16 @@ impl Observe for Teller {
         if written == Written::Lost {
             self.metrics.access_line_lost();
         }
+    }
+
+    fn rejected(&self, identity: &Identity, rejection: Rejection) {
+        self.metrics
+            .connection_rejected(&identity.listener, rejection.label());
+        tracing::debug!(
+            listener = %identity.listener,
+            peer = %identity.peer,
+            reason = rejection.label(),
+            "connection closed before its first request"
+        );
     }
 }

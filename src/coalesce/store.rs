@@ -387,28 +387,45 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::call::{ArrayCall, Destination, Facts, Message, Observe, Origin};
+    use crate::call::identity::Fields;
+    use crate::call::{
+        ArrayCall, Destination, Facts, Identity, Message, Observe, Origin, Peer, Rejection,
+    };
 
     struct Nobody;
 
     impl Observe for Nobody {
         fn ended(&self, _: &Facts) {}
+
+        fn rejected(&self, _: &Identity, _: Rejection) {}
     }
 
     fn at(seconds: u64) -> Timestamp {
         Timestamp::ZERO + Duration::from_secs(seconds)
     }
 
-    fn seat(deadline: Option<u64>, class: u32) -> Seat {
-        let origin = Origin {
+    fn origin() -> Origin {
+        let peer = Peer::Tcp(SocketAddr::from(([127, 0, 0, 1], 1)));
+        let identity = Identity {
             listener: "t".into(),
-            peer: SocketAddr::from(([127, 0, 0, 1], 1)),
-            arrived: Timestamp::ZERO,
+            peer,
+            address: peer.address(),
+            user: None,
+            user_agent: None,
+            originator: None,
+            unusable: Fields::default(),
         };
+        Origin {
+            identity: Arc::new(identity),
+            arrived: Timestamp::ZERO,
+        }
+    }
+
+    fn seat(deadline: Option<u64>, class: u32) -> Seat {
         Seat {
             deadline: deadline.map(at),
             class: Class(class),
-            record: Record::open(origin, "socket", "f".into(), None, Arc::new(Nobody)),
+            record: Record::open(origin(), "socket", "f".into(), None, Arc::new(Nobody)),
             tell: oneshot::channel().0,
         }
     }

@@ -11,7 +11,7 @@ use super::Shared;
 use super::answer::{Answer, Given};
 use super::store::{CallId, Ended, Seat, SeatId, Wanted};
 use super::waiter::Told;
-use crate::call::{Facts, Observe, Reason, Record, Refusal, Reply, Verdict};
+use crate::call::{Facts, Identity, Observe, Reason, Record, Refusal, Rejection, Reply, Verdict};
 
 /// A call that clients wait for together. Dropped without an end, it leaves them without an
 /// answer, which they are told.
@@ -223,6 +223,9 @@ impl Observe for ToldIn {
             record.note(|own| tell(facts, own));
         }
     }
+
+    /// It is no connection's.
+    fn rejected(&self, _: &Identity, _: Rejection) {}
 }
 
 /// Tells of a call in the record of one who waited for it.

@@ -6,11 +6,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use crate::call::Protocol;
+use crate::call::listener::{ClientAuth, ProxyProtocol};
+use crate::call::{Bind, Protocol, UserFrom};
 use crate::classify::operation::{Kind, function};
 
 use super::nearest::nearest;
-use super::raw::{Limits, Listen, PostponeBy, Raw, Route};
+use super::raw::{Limits, Listen, PostponeBy, Raw, Route, UNIX_MODE};
 use super::reader::{At, Notes};
 use super::tree::quoted;
 use super::value::{Mistake, show_duration, show_size};
@@ -31,6 +32,12 @@ pub(super) fn check(raw: &Raw, known_functions: &[&str], notes: &Notes) {
         listeners_are_whole(raw, listeners, notes);
         listeners_are_apart(raw, listeners, notes);
         listeners_have_backends(raw, listeners, notes);
+        for listener in listeners {
+            unix(listener, notes);
+            tls(listener, notes);
+            user_from(listener, notes);
+        }
+        proxies_are_trusted(raw, listeners, notes);
         apache_waits_longer(raw, listeners, notes);
     }
     routes(raw, notes);
@@ -70,7 +77,7 @@ fn listeners_are_whole(raw: &Raw, listeners: &[Listen], notes: &Notes) {
 
 fn listeners_are_apart(raw: &Raw, listeners: &[Listen], notes: &Notes) {
     let mut names = BTreeSet::new();
-    let mut binds: Vec<(SocketAddr, String)> = Vec::new();
+    let mut binds: Vec<(Bind, &At)> = Vec::new();
     for listener in listeners {
         if let Some(Some(name)) = listener.name.meant()
             && !names.insert(name)
@@ -80,20 +87,30 @@ fn listeners_are_apart(raw: &Raw, listeners: &[Listen], notes: &Notes) {
             notes.error(&listener.name.at, Mistake::new(told, cure));
         }
     }
+    let admin = raw.admin.bind.meant().copied().flatten();
     let all = listeners
         .iter()
-        .map(|listener| &listener.bind)
-        .chain([&raw.admin.bind]);
-    for setting in all {
-        let Some(Some(bind)) = setting.meant() else {
-            continue;
-        };
-        if let Some((other, key)) = binds.iter().find(|(other, _)| overlap(*bind, *other)) {
-            let told = format!("{bind} overlaps {key}, which is {other}");
-            let cure = "give each an address or a port of its own";
-            notes.error(&setting.at, Mistake::new(told, cure));
+        .filter_map(|listener| Some((listener.bind.meant()?.clone()?, &listener.bind.at)))
+        .chain(admin.map(|bind| (Bind::Tcp(bind), &raw.admin.bind.at)));
+    for (bind, at) in all {
+        if let Some((other, earlier)) = binds.iter().find(|(other, _)| collide(&bind, other)) {
+            let told = format!("{bind} overlaps {}, which is {other}", earlier.key);
+            let cure = match bind {
+                Bind::Tcp(_) => "give each an address or a port of its own",
+                Bind::Unix(_) => "give each a path of its own",
+            };
+            notes.error(at, Mistake::new(told, cure));
         }
-        binds.push((*bind, setting.at.key.clone()));
+        binds.push((bind, at));
+    }
+}
+
+/// Whether two listeners can't listen side by side.
+fn collide(a: &Bind, b: &Bind) -> bool {
+    match (a, b) {
+        (Bind::Tcp(a), Bind::Tcp(b)) => overlap(*a, *b),
+        (Bind::Unix(a), Bind::Unix(b)) => a == b,
+        _ => false,
     }
 }
 
@@ -107,6 +124,107 @@ fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
     a.port() == b.port()
         && a.port() != 0
         && (a.ip() == b.ip() || takes(a.ip(), b.ip()) || takes(b.ip(), a.ip()))
+}
+
+fn unix(listener: &Listen, notes: &Notes) {
+    if let Some(Some(Bind::Tcp(_))) = listener.bind.meant()
+        && listener
+            .unix_mode
+            .meant()
+            .is_some_and(|&mode| mode != UNIX_MODE)
+    {
+        let told = "it has no effect on an address with a port";
+        let cure = "leave it out, or write bind = \"unix:/path\"";
+        notes.warn(&listener.unix_mode.at, Mistake::new(told, cure));
+    }
+}
+
+fn tls(listener: &Listen, notes: &Notes) {
+    let Some(tls) = &listener.tls else {
+        return;
+    };
+    for (file, setting, example) in [
+        ("cert", &tls.cert, "/etc/tidegate/tls.crt"),
+        ("key", &tls.key, "/etc/tidegate/tls.key"),
+    ] {
+        if setting.is_missing() {
+            let told = format!("there is no {file}");
+            let cure = format!("add {file} = {}, or leave tls out", quoted(example));
+            notes.missing(&tls.at, Mistake::new(told, cure));
+        }
+    }
+    let Some(&client_auth) = tls.client_auth.meant() else {
+        return;
+    };
+    let asks = client_auth != ClientAuth::Off;
+    if asks && tls.client_ca.is_missing() {
+        let told = "nobody is named who signs the clients' certificates";
+        let cure = "add client_ca = \"/etc/tidegate/clients.pem\"";
+        notes.missing(&tls.client_auth.at, Mistake::new(told, cure));
+    }
+    if !asks && tls.client_ca.given {
+        let told = "it has no effect while client_auth is \"off\"";
+        let cure = "leave it out, or write client_auth = \"required\"";
+        notes.warn(&tls.client_ca.at, Mistake::new(told, cure));
+    }
+    let (Some(&protocol), Some(&required)) = (listener.protocol.meant(), tls.required.meant())
+    else {
+        return;
+    };
+    if required == Some(false) && protocol != Protocol::Auto {
+        let told = "only an \"auto\" listener tells TLS from what is not";
+        let cure = "leave it out, or write protocol = \"auto\"";
+        notes.error(&tls.required.at, Mistake::new(told, cure));
+    }
+    if client_auth == ClientAuth::Required && protocol == Protocol::Auto && required != Some(true) {
+        let told = "a client without a certificate comes in all the same, without TLS";
+        let cure = "add required = true, or write client_auth = \"optional\"";
+        notes.error(&tls.client_auth.at, Mistake::new(told, cure));
+    }
+}
+
+fn user_from(listener: &Listen, notes: &Notes) {
+    let (Some(&user_from), Some(&protocol)) =
+        (listener.user_from.meant(), listener.protocol.meant())
+    else {
+        return;
+    };
+    let asks = |listener: &Listen| {
+        let tls = listener.tls.as_ref();
+        tls.is_some_and(|tls| tls.client_auth.meant() != Some(&ClientAuth::Off))
+    };
+    if user_from == UserFrom::Certificate && !asks(listener) {
+        let told = "no client is asked for a certificate here";
+        let cure = "add client_auth = \"required\" to the listener's tls";
+        notes.error(&listener.user_from.at, Mistake::new(told, cure));
+    }
+    if user_from == UserFrom::Basic && matches!(protocol, Protocol::Socket | Protocol::Tcp) {
+        let told = "no user is ever named here: only HTTP has Basic authentication";
+        let cure = "leave it out, or write protocol = \"http\"";
+        notes.warn(&listener.user_from.at, Mistake::new(told, cure));
+    }
+}
+
+fn proxies_are_trusted(raw: &Raw, listeners: &[Listen], notes: &Notes) {
+    let Some(trusted) = raw.callers.trusted_proxies.meant() else {
+        return;
+    };
+    for listener in listeners {
+        if listener.proxy_protocol.meant() != Some(&ProxyProtocol::Required) {
+            continue;
+        }
+        let has_none = match listener.bind.meant() {
+            Some(Some(Bind::Tcp(_))) => trusted.networks.is_empty(),
+            Some(Some(Bind::Unix(_))) => !trusted.unix,
+            _ => false,
+        };
+        if has_none {
+            let told = "no proxy that could connect here is trusted, so nobody gets in";
+            let cure = "name it in trusted_proxies of [callers]: its address, or \"unix\" for \
+                        whoever may connect to a socket file";
+            notes.error(&listener.proxy_protocol.at, Mistake::new(told, cure));
+        }
+    }
 }
 
 fn listeners_have_backends(raw: &Raw, listeners: &[Listen], notes: &Notes) {

@@ -4,7 +4,8 @@ use std::fmt::Display;
 use std::time::Duration;
 
 use crate::admit::{Postpone, WhenFull, Window};
-use crate::call::Protocol;
+use crate::call::listener::{ClientAuth, ProxyProtocol, Tls};
+use crate::call::{Listener, Protocol, UserFrom};
 use crate::forward::Address;
 use crate::telemetry::Format;
 
@@ -21,13 +22,15 @@ pub fn effective(config: &Config) -> String {
     out.bare("max_connections", config.listen.max_connections);
     out.duration("drain_timeout", config.drain_timeout);
     for listener in &config.listen.listeners {
-        out.header("[[listen]]");
-        out.text("name", &listener.name);
-        out.text("bind", &listener.bind.to_string());
-        out.text("protocol", protocol(listener.protocol));
-        out.bare("cancel_on_eof", listener.cancel_on_eof);
+        out.listener(listener);
     }
     out.client(config);
+    out.header("[callers]");
+    let proxies = &config.protocol.trusted_proxies;
+    let networks = proxies.networks.iter().map(ToString::to_string);
+    let unix = proxies.unix.then(|| "unix".to_owned());
+    let list: Vec<_> = networks.chain(unix).map(|it| quoted(&it)).collect();
+    out.bare("trusted_proxies", format_args!("[{}]", list.join(", ")));
     out.backend(config);
     out.queue(config);
     out.limits(config);
@@ -70,9 +73,52 @@ fn protocol(protocol: Protocol) -> &'static str {
 struct Toml(String);
 
 impl Toml {
+    fn listener(&mut self, listener: &Listener) {
+        self.header("[[listen]]");
+        self.text("name", &listener.name);
+        self.text("bind", &listener.bind.to_string());
+        if listener.bind.tcp().is_none() {
+            self.text("unix_mode", &format!("{:04o}", listener.unix_mode));
+        }
+        self.text("protocol", protocol(listener.protocol));
+        self.bare("cancel_on_eof", listener.cancel_on_eof);
+        let proxy_protocol = match listener.proxy_protocol {
+            ProxyProtocol::Off => "off",
+            ProxyProtocol::Required => "required",
+        };
+        self.text("proxy_protocol", proxy_protocol);
+        let user_from = match listener.user_from {
+            UserFrom::Peer => "peer",
+            UserFrom::Basic => "basic",
+            UserFrom::Certificate => "certificate",
+        };
+        self.text("user_from", user_from);
+        if let Some(tls) = &listener.tls {
+            self.tls(tls);
+        }
+    }
+
+    fn tls(&mut self, tls: &Tls) {
+        self.header("[listen.tls]");
+        // What was read from a config is UTF-8.
+        self.text("cert", &tls.cert.to_string_lossy());
+        self.text("key", &tls.key.to_string_lossy());
+        if let Some(client_ca) = &tls.client_ca {
+            self.text("client_ca", &client_ca.to_string_lossy());
+        }
+        let client_auth = match tls.client_auth {
+            ClientAuth::Off => "off",
+            ClientAuth::Optional => "optional",
+            ClientAuth::Required => "required",
+        };
+        self.text("client_auth", client_auth);
+        self.bare("required", tls.required);
+    }
+
     fn client(&mut self, config: &Config) {
         let client = &config.protocol;
         self.header("[client]");
+        self.duration("handshake_timeout", client.handshake_timeout);
         self.duration("request_timeout", client.request_timeout);
         self.duration("idle_timeout", client.idle_timeout);
         self.duration("write_timeout", client.write_timeout);

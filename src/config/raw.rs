@@ -1,21 +1,28 @@
 //! The options as they stand in the file: every key, what it allows, its default. What
 //! depends on two options at once is [`super::check`]'s.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
+
+use tokio_rustls::rustls::ServerConfig;
 
 use crate::admin::Token;
 use crate::admit::WhenFull;
-use crate::call::Protocol;
+use crate::call::listener::{ClientAuth, ProxyProtocol};
+use crate::call::{Bind, Protocol, UserFrom};
 use crate::forward::Address;
+use crate::protocol::trusted::{Network, TrustedProxies};
 use crate::telemetry::Format;
 
+use super::certificates::{self, Clients, In};
 use super::per_window::{self, CALLS_MAX, PerWindow};
 use super::problem::Place;
 use super::reader::{At, Section, Setting};
 use super::text::{
-    address, bind, bind_or_off, function_names, http_address, jitter, level, method, name, path,
-    route_function, token,
+    address, bind, bind_or_off, file, file_mode, function_names, http_address, jitter, level,
+    method, name, path, proxies, route_function, token,
 };
 use super::value::{choice, duration, flag, integer, size};
 
@@ -25,6 +32,9 @@ const LISTENERS_MAX: usize = 64;
 const COALESCED_MAX: usize = 64;
 /// Most routes of one's own; every HTTP request is compared with them.
 const ROUTES_MAX: usize = 1024;
+
+/// Permissions of a socket file, unless the config says others.
+pub(super) const UNIX_MODE: u32 = 0o660;
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -62,6 +72,7 @@ pub(super) struct Raw {
     pub(super) listen: Option<Vec<Listen>>,
     pub(super) listen_at: At,
     pub(super) client: Client,
+    pub(super) callers: Callers,
     pub(super) backend: Backend,
     pub(super) queue: Queue,
     pub(super) limits: Limits,
@@ -81,13 +92,35 @@ pub(super) struct Server {
 /// `[[listen]]`
 pub(super) struct Listen {
     pub(super) name: Setting<Option<String>>,
-    pub(super) bind: Setting<Option<SocketAddr>>,
+    pub(super) bind: Setting<Option<Bind>>,
+    pub(super) unix_mode: Setting<u32>,
     pub(super) protocol: Setting<Protocol>,
     pub(super) cancel_on_eof: Setting<bool>,
+    pub(super) proxy_protocol: Setting<ProxyProtocol>,
+    pub(super) user_from: Setting<UserFrom>,
+    pub(super) tls: Option<Tls>,
+}
+
+/// `[listen.tls]`
+pub(super) struct Tls {
+    pub(super) at: At,
+    pub(super) cert: Setting<Option<PathBuf>>,
+    pub(super) key: Setting<Option<PathBuf>>,
+    pub(super) client_ca: Setting<Option<PathBuf>>,
+    pub(super) client_auth: Setting<ClientAuth>,
+    pub(super) required: Setting<Option<bool>>,
+    /// None where a file is missing or bad, which has been noted.
+    pub(super) loaded: Option<Arc<ServerConfig>>,
+}
+
+/// `[callers]`
+pub(super) struct Callers {
+    pub(super) trusted_proxies: Setting<TrustedProxies>,
 }
 
 /// `[client]`
 pub(super) struct Client {
+    pub(super) handshake_timeout: Setting<Duration>,
     pub(super) request_timeout: Setting<Duration>,
     pub(super) idle_timeout: Setting<Duration>,
     pub(super) write_timeout: Setting<Duration>,
@@ -172,6 +205,7 @@ pub(super) fn read(mut root: Section<'_>) -> Raw {
             .map(|list| list.into_iter().map(listen).collect()),
         listen_at,
         client: client(root.section("client")),
+        callers: callers(root.section("callers")),
         backend: backend(root.section("backend")),
         queue: queue(root.section("queue")),
         limits: limits(root.section("limits")),
@@ -210,18 +244,88 @@ fn listen(mut section: Section<'_>) -> Listen {
         ("http", Protocol::Http),
         ("tcp", Protocol::Tcp),
     ];
+    const PROXY_PROTOCOL: &[(&str, ProxyProtocol)] = &[
+        ("off", ProxyProtocol::Off),
+        ("required", ProxyProtocol::Required),
+    ];
+    const USER_FROM: &[(&str, UserFrom)] = &[
+        ("peer", UserFrom::Peer),
+        ("basic", UserFrom::Basic),
+        ("certificate", UserFrom::Certificate),
+    ];
+    let protocol = section.read("protocol", Protocol::Auto, choice(PROTOCOLS));
     let listen = Listen {
         name: section.read("name", None, name().optional()),
         bind: section.read("bind", None, bind().optional()),
-        protocol: section.read("protocol", Protocol::Auto, choice(PROTOCOLS)),
+        unix_mode: section.read("unix_mode", UNIX_MODE, file_mode()),
         cancel_on_eof: section.read("cancel_on_eof", true, flag()),
+        proxy_protocol: section.read("proxy_protocol", ProxyProtocol::Off, choice(PROXY_PROTOCOL)),
+        user_from: section.read("user_from", UserFrom::Peer, choice(USER_FROM)),
+        tls: tls(section.section("tls"), protocol.value),
+        protocol,
     };
     section.finish();
     listen
 }
 
+fn tls(mut section: Section<'_>, protocol: Protocol) -> Option<Tls> {
+    const CLIENT_AUTH: &[(&str, ClientAuth)] = &[
+        ("off", ClientAuth::Off),
+        ("optional", ClientAuth::Optional),
+        ("required", ClientAuth::Required),
+    ];
+    let mut tls = Tls {
+        at: section.at().clone(),
+        cert: section.read("cert", None, file().optional()),
+        key: section.read("key", None, file().optional()),
+        client_ca: section.read("client_ca", None, file().optional()),
+        client_auth: section.read("client_auth", ClientAuth::Off, choice(CLIENT_AUTH)),
+        required: section.read("required", None, flag().optional()),
+        loaded: None,
+    };
+    if let (Some(cert), Some(key)) = (&tls.cert.value, &tls.key.value) {
+        let clients = match (&tls.client_ca.value, tls.client_auth.value) {
+            (Some(client_ca), client_auth @ (ClientAuth::Optional | ClientAuth::Required)) => {
+                Some(Clients {
+                    client_ca,
+                    client_auth,
+                })
+            }
+            _ => None,
+        };
+        match certificates::load(cert, key, clients.as_ref(), protocol) {
+            Ok(loaded) => tls.loaded = Some(loaded),
+            Err((file, mistake)) => {
+                let at = match file {
+                    In::Cert => &tls.cert.at,
+                    In::Key => &tls.key.at,
+                    In::ClientCa => &tls.client_ca.at,
+                };
+                section.notes().error(at, mistake);
+            }
+        }
+    }
+    let is_given = section.is_given();
+    section.finish();
+    is_given.then_some(tls)
+}
+
+fn callers(mut section: Section<'_>) -> Callers {
+    let loopback = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+    let this_machine = TrustedProxies {
+        networks: loopback.map(Network::only).into(),
+        unix: false,
+    };
+    let callers = Callers {
+        trusted_proxies: section.read("trusted_proxies", this_machine, proxies()),
+    };
+    section.finish();
+    callers
+}
+
 fn client(mut section: Section<'_>) -> Client {
     let client = Client {
+        handshake_timeout: section.read("handshake_timeout", 5 * SECOND, duration(MS..=HOUR)),
         request_timeout: section.read("request_timeout", 30 * SECOND, duration(MS..=HOUR)),
         idle_timeout: section.read("idle_timeout", 75 * SECOND, duration(MS..=DAY)),
         write_timeout: section.read("write_timeout", 30 * SECOND, duration(MS..=HOUR)),

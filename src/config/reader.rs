@@ -190,6 +190,11 @@ impl<'a> Section<'a> {
         &self.at
     }
 
+    /// Whether the config has it.
+    pub(super) fn is_given(&self) -> bool {
+        self.table.is_some()
+    }
+
     pub(super) fn notes(&self) -> &'a Notes {
         self.notes
     }

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::call::{self, Protocol};
 use crate::{admin, admit, classify, coalesce, forward, listen, protocol, telemetry};
 
 use super::Config;
 use super::check;
-use super::raw::{Limits, Listen, PostponeBy, Queue, Raw, WindowShape, WindowStamp};
+use super::raw::{Limits, Listen, PostponeBy, Queue, Raw, Tls, WindowShape, WindowStamp};
 
 /// The settings.
 ///
@@ -28,6 +29,7 @@ pub(super) fn of(raw: &Raw) -> Config {
             max_connections: connections,
         },
         protocol: protocol::Settings {
+            handshake_timeout: raw.client.handshake_timeout.value,
             request_timeout: raw.client.request_timeout.value,
             idle_timeout: raw.client.idle_timeout.value,
             write_timeout: raw.client.write_timeout.value,
@@ -36,6 +38,7 @@ pub(super) fn of(raw: &Raw) -> Config {
                 .expect("a rate is at most 1 GiB"),
             max_request_bytes: bytes(raw.client.max_request_bytes.value),
             buffer_bytes: bytes(raw.client.buffer_bytes.value),
+            trusted_proxies: raw.callers.trusted_proxies.value.clone(),
         },
         classify: classify(raw),
         coalesce: coalesce::Settings {
@@ -74,16 +77,33 @@ pub(super) fn of(raw: &Raw) -> Config {
     }
 }
 
-fn listener(raw: &Listen) -> listen::Listener {
+fn listener(raw: &Listen) -> call::Listener {
     let name = raw.name.value.as_deref();
-    listen::Listener {
+    let bind = raw.bind.value.clone();
+    let protocol = raw.protocol.value;
+    call::Listener {
         name: name.expect("a listener without a name is an error").into(),
-        bind: raw
-            .bind
-            .value
-            .expect("a listener without an address is an error"),
-        protocol: raw.protocol.value,
+        bind: bind.expect("a listener without an address is an error"),
+        unix_mode: raw.unix_mode.value,
+        protocol,
         cancel_on_eof: raw.cancel_on_eof.value,
+        tls: raw.tls.as_ref().map(|tls| self::tls(tls, protocol)),
+        proxy_protocol: raw.proxy_protocol.value,
+        user_from: raw.user_from.value,
+    }
+}
+
+fn tls(raw: &Tls, protocol: Protocol) -> call::listener::Tls {
+    let cert = raw.cert.value.clone();
+    let key = raw.key.value.clone();
+    let loaded = raw.loaded.clone();
+    call::listener::Tls {
+        cert: cert.expect("TLS without a certificate is an error"),
+        key: key.expect("TLS without a key is an error"),
+        client_ca: raw.client_ca.value.clone(),
+        client_auth: raw.client_auth.value,
+        required: raw.required.value.unwrap_or(protocol != Protocol::Auto),
+        loaded: loaded.expect("files that can't be used are an error"),
     }
 }
 

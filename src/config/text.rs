@@ -2,12 +2,15 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tracing_subscriber::filter::EnvFilter;
 
 use crate::admin::Token;
+use crate::call::Bind;
 use crate::forward::Address;
+use crate::protocol::trusted::{Network, NotANetwork, TrustedProxies};
 
 use super::nearest::nearest;
 use super::per_window::function_name;
@@ -15,9 +18,128 @@ use super::problem::Place;
 use super::tree::{Value, quoted};
 use super::value::{Kind, Mistake, duration, text};
 
-/// An address to listen on.
-pub(super) fn bind() -> Kind<SocketAddr> {
-    text("address:port", "127.0.0.1:8080", bind_address)
+/// Longest path of a socket file: what the kernel has room for, without the byte that ends
+/// it.   bytes
+const SOCKET_PATH_MAX: usize = 107;
+/// Most entries in a list of proxies; each address that is forwarded is compared with them.
+const PROXIES_MAX: usize = 256;
+
+/// An address to listen on, or the path of a socket file.
+pub(super) fn bind() -> Kind<Bind> {
+    text(
+        "address:port, or unix:/path of a socket file",
+        "127.0.0.1:8080",
+        |given| match given.trim().strip_prefix("unix:") {
+            Some(path) => socket_path(given, path),
+            None if given.starts_with('/') => Err(Mistake::new(
+                format!("{} is a path", quoted(given)),
+                format!(
+                    "write {} for a socket file",
+                    quoted(&format!("unix:{given}"))
+                ),
+            )),
+            None => bind_address(given).map(Bind::Tcp),
+        },
+    )
+}
+
+fn socket_path(given: &str, path: &str) -> Result<Bind, Mistake> {
+    let wrong =
+        |message: &str, cure: &str| Err(Mistake::new(format!("{} {message}", quoted(given)), cure));
+    if !path.starts_with('/') || path.ends_with('/') {
+        return wrong(
+            "is not the whole path of a file",
+            "write it from /, such as unix:/run/tidegate/nova.sock",
+        );
+    }
+    if path.contains('\0') {
+        return wrong("holds a NUL byte", "give a path that can be one");
+    }
+    if path.len() > SOCKET_PATH_MAX {
+        return wrong(
+            "is longer than a socket's path can be",
+            "give a path of at most 107 bytes, such as unix:/run/tidegate/nova.sock",
+        );
+    }
+    Ok(Bind::Unix(Path::new(path).into()))
+}
+
+/// The permissions of a file.
+pub(super) fn file_mode() -> Kind<u32> {
+    text("\"0000\" to \"0777\", in octal", "0660", |given| {
+        let is_octal = |byte: u8| matches!(byte, b'0'..=b'7');
+        let mode = (matches!(given.len(), 3 | 4) && given.bytes().all(is_octal))
+            .then(|| u32::from_str_radix(given, 8).ok())
+            .flatten();
+        match mode {
+            Some(mode @ 0..=0o777) => Ok(mode),
+            _ => Err(Mistake::new(
+                format!("{} is no mode of a file", quoted(given)),
+                "give it in octal, as chmod takes it, such as \"0660\"",
+            )),
+        }
+    })
+}
+
+/// The path of a file to read.
+pub(super) fn file() -> Kind<PathBuf> {
+    text("the path of a PEM file", "/etc/tidegate/tls.crt", |given| {
+        if given.is_empty() || given.contains('\0') {
+            return Err(Mistake::new(
+                format!("{} is no path", quoted(given)),
+                "give the path of a PEM file, such as \"/etc/tidegate/tls.crt\"",
+            ));
+        }
+        Ok(PathBuf::from(given))
+    })
+}
+
+/// Proxies that are believed.
+pub(super) fn proxies() -> Kind<TrustedProxies> {
+    const EXAMPLE: &str = "give addresses and networks in quotes, such as \
+                           [\"127.0.0.1/32\", \"10.0.0.0/8\"], or \"unix\"";
+    Kind {
+        allowed: "a list of addresses, networks as address/prefix, or \"unix\"".to_owned(),
+        read: Box::new(|node| {
+            let Value::List(list) = &node.value else {
+                let told = format!("{} is not an array", node.told());
+                return Err(Mistake::new(told, EXAMPLE));
+            };
+            if list.len() > PROXIES_MAX {
+                let told = format!("there are {} of them", list.len());
+                return Err(Mistake::new(told, format!("give at most {PROXIES_MAX}")));
+            }
+            let mut networks = Vec::new();
+            let mut unix = false;
+            for item in list {
+                match item.text() {
+                    Some("unix") => unix = true,
+                    Some(text) => networks.push(network(text)?),
+                    None => {
+                        let told = format!("{} is not a string", item.told());
+                        return Err(Mistake::new(told, EXAMPLE));
+                    }
+                }
+            }
+            Ok(TrustedProxies {
+                networks: networks.into(),
+                unix,
+            })
+        }),
+    }
+}
+
+fn network(given: &str) -> Result<Network, Mistake> {
+    given.trim().parse().map_err(|error| match error {
+        NotANetwork::HostBits(network) => Mistake::new(
+            format!("{} has bits behind its prefix", quoted(given)),
+            format!("did you mean {}?", quoted(&network.to_string())),
+        ),
+        NotANetwork::Malformed => Mistake::new(
+            format!("{} is neither an address nor a network", quoted(given)),
+            "write it as 192.0.2.1, 10.0.0.0/8, 2001:db8::/32, or unix",
+        ),
+    })
 }
 
 /// An address to listen on, or `""` or `false` for none.

@@ -19,6 +19,7 @@ use tokio::time::Instant;
 
 use super::backend::ConnectError;
 use super::carry::{Carry, Committed, carry_on};
+use super::doorbell::quietly;
 use super::pool::{Pool, SentBody, Upstream};
 use super::{Outgoing, Settings, Unsent, exchange};
 use crate::call::{
@@ -145,7 +146,7 @@ enum NoResponse {
     Slow,
     /// Not a byte of it left.
     Unsent {
-        request: Request<SentBody>,
+        request: Box<Request<SentBody>>,
         cause: ConnectError,
     },
 }
@@ -164,34 +165,25 @@ async fn send_once<S: Slot>(
     let mut reopened = false;
     loop {
         request.body_mut().goes_over(&upstream.signals);
-        let Upstream {
-            connection,
-            sender,
-            signals,
-            timer,
-            ..
-        } = &mut **upstream;
-        let mut response = pin!(sender.try_send_request(request));
+        let mut response = pin!(quietly(|| upstream.sender.try_send_request(request)));
         let mut stamped = false;
         let mut over = false;
         let sent = poll_fn(|cx| {
             if !over {
-                over = Pin::new(&mut *connection).poll(cx).is_ready();
+                over = upstream.poll_connection(cx).is_ready();
             }
-            if signals.wrote() {
+            if upstream.signals.wrote() {
                 committed.set();
             }
-            if !stamped && signals.flushed() {
+            if !stamped && upstream.signals.flushed() {
                 stamped = true;
                 slot.sent();
             }
-            // Only polling the connection can make it ready, so it need not wake this task,
-            // which would poll everything once more for nothing.
-            let mut quiet = Context::from_waker(Waker::noop());
-            if let Poll::Ready(response) = response.as_mut().poll(&mut quiet) {
+            let mut own = Context::from_waker(Waker::noop());
+            if let Poll::Ready(response) = quietly(|| response.as_mut().poll(&mut own)) {
                 return Poll::Ready(Some(response));
             }
-            timer.poll_until(deadline, cx).map(|()| None)
+            upstream.timer.poll_until(deadline, cx).map(|()| None)
         });
         let mut failure = match sent.await {
             Some(Ok(response)) => return Ok(response),
@@ -212,7 +204,7 @@ async fn send_once<S: Slot>(
             Ok(fresh) => *upstream = fresh,
             Err(cause) => {
                 return Err(NoResponse::Unsent {
-                    request: unsent,
+                    request: Box::new(unsent),
                     cause,
                 });
             }
@@ -238,14 +230,12 @@ impl<S: Slot> RunningReply<S> {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        // As with the head: only polling the connection brings more of the body.
-        let mut quiet = Context::from_waker(Waker::noop());
         // The body says how the connection ended; whether it did is asked again in `put`.
-        if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(&mut quiet) {
+        if let Poll::Ready(frame) = self.poll_body() {
             return Poll::Ready(self.saw(frame));
         }
-        let over = Pin::new(&mut self.upstream.connection).poll(cx).is_ready();
-        if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(&mut quiet) {
+        let over = self.upstream.poll_connection(cx).is_ready();
+        if let Poll::Ready(frame) = self.poll_body() {
             return Poll::Ready(self.saw(frame));
         }
         if over {
@@ -253,6 +243,12 @@ impl<S: Slot> RunningReply<S> {
         }
         ready!(self.upstream.timer.poll_until(self.deadline, cx));
         Poll::Ready(Some(Err("the backend is too slow".into())))
+    }
+
+    /// Only polling the connection brings more of it.
+    fn poll_body(&mut self) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let mut own = Context::from_waker(Waker::noop());
+        quietly(|| Pin::new(&mut self.body).poll_frame(&mut own))
     }
 
     fn saw(

@@ -23,12 +23,15 @@ use tokio::time::{Instant, sleep_until};
 use super::Settings;
 use super::backend::{self, ConnectError};
 use super::carry::carry_on;
+use super::doorbell::Doorbell;
 use crate::call::{BodyError, ByteStream, RequestBody};
 use crate::clock::Timer;
 
 /// One connection; it carries one request at a time.
 pub(super) struct Upstream {
-    pub(super) connection: Connection<TokioIo<WatchedIo>, SentBody>,
+    connection: Connection<TokioIo<WatchedIo>, SentBody>,
+    doorbell: Arc<Doorbell>,
+    waker: Waker,
     pub(super) sender: SendRequest<SentBody>,
     pub(super) signals: Arc<Signals>,
     /// Bounds the exchange under way. Kept from one to the next, since setting a timer costs
@@ -57,13 +60,23 @@ impl Upstream {
             .await
             .map_err(|error| ConnectError::Refused(io::Error::other(error)))?;
         // Boxed, because it is handed around with each call and weighs a kilobyte.
+        let doorbell = Arc::new(Doorbell::default());
         Ok(Box::new(Self {
             connection,
+            waker: Waker::from(Arc::clone(&doorbell)),
+            doorbell,
             sender,
             signals,
             timer: Timer::default(),
             idle_since: Instant::now(),
         }))
+    }
+
+    /// Drives the connection; ready when it has ended.
+    pub(super) fn poll_connection(&mut self, cx: &Context<'_>) -> Poll<()> {
+        self.doorbell.belongs_to(cx);
+        let mut cx = Context::from_waker(&self.waker);
+        Pin::new(&mut self.connection).poll(&mut cx).map(|_| ())
     }
 }
 
@@ -105,9 +118,8 @@ impl Pool {
     pub(super) fn put(&self, mut upstream: Box<Upstream>, settings: &Settings) {
         if !upstream.sender.is_ready() {
             // Asked once more, it says whether it will take another request.
-            let mut cx = Context::from_waker(Waker::noop());
-            let over = Pin::new(&mut upstream.connection).poll(&mut cx).is_ready();
-            if over || !upstream.sender.is_ready() {
+            let over = upstream.poll_connection(&Context::from_waker(Waker::noop()));
+            if over.is_ready() || !upstream.sender.is_ready() {
                 return;
             }
         }

@@ -7,6 +7,7 @@
 
 mod body;
 mod client;
+mod identity;
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -25,6 +26,7 @@ use hyper_util::rt::TokioIo;
 
 use self::body::PacedBody;
 use self::client::{ClientIo, Phases};
+use self::identity::Identities;
 use super::{Conversation, Settings, Whence, array_call, dialect};
 use crate::call::{
     self, ByteStream, HttpCall, Message, Origin, Progress, Reason, Refusal, Reply, ReplyBody,
@@ -54,7 +56,7 @@ pub(super) async fn serve<S: Serve>(
     let phases = Arc::new(Phases::begun(origin.arrived, conversation.clock.now()));
     // Without this the reply to a pipelined request would wait for the last one's ACK. A
     // socket that cannot be told so is only slower.
-    let _ = stream.set_nodelay(true);
+    let _ = stream.tcp().set_nodelay(true);
     let io = ClientIo::new(
         stream,
         first,
@@ -64,7 +66,7 @@ pub(super) async fn serve<S: Serve>(
     );
     let client = Arc::new(Client {
         conversation,
-        origin,
+        identities: Identities::new(origin.identity, &whence.listener, &settings),
         phases,
     });
     let service = service_fn(move |request: Request<Incoming>| {
@@ -106,7 +108,7 @@ pub(super) async fn serve<S: Serve>(
 /// One connection, as its requests see it.
 struct Client<S> {
     conversation: Conversation<S>,
-    origin: Origin,
+    identities: Identities,
     phases: Arc<Phases>,
 }
 
@@ -133,7 +135,7 @@ impl<S: Serve> Client<S> {
         self.phases.body_read();
         let origin = Origin {
             arrived,
-            ..self.origin.clone()
+            identity: self.identities.of(&call.head.headers),
         };
         let response = match read.and_then(|()| self.read_array(&mut call)) {
             Ok(()) => {

@@ -1,15 +1,21 @@
 //! Reading from and writing to a client, within bounds.
+//!
+//! With TLS every read and write goes through the runtime; the short ways below are for
+//! connections without it.
 
 use std::io::{self, Write};
 use std::mem::MaybeUninit;
 use std::net::TcpStream as BareStream;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::pin::Pin;
 use std::time::Duration;
 
 use rustix::net::RecvFlags;
-use tokio::io::{AsyncWriteExt, Interest};
+use tokio::io::{AsyncRead, AsyncWriteExt, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
+
+use super::stream::Stream;
 
 /// What one read takes at most.
 const READ_BYTES: usize = 4 * 1024;
@@ -28,7 +34,7 @@ enum Socket {
     /// Asked directly.
     Bare(BareStream),
     /// Known to the runtime.
-    Watched(TcpStream),
+    Watched(Stream),
     /// On its way from one to the other.
     Between,
 }
@@ -38,16 +44,20 @@ impl Client {
         Self(Socket::Bare(stream))
     }
 
+    pub(super) fn secured(stream: Stream) -> Self {
+        Self(Socket::Watched(stream))
+    }
+
     /// The connection as the runtime has it.
     ///
     /// # Errors
     /// If the runtime cannot take it.
-    pub(super) fn watched(&mut self) -> io::Result<&mut TcpStream> {
+    fn watched(&mut self) -> io::Result<&mut Stream> {
         if let Socket::Bare(_) = self.0 {
             let Socket::Bare(bare) = std::mem::replace(&mut self.0, Socket::Between) else {
                 unreachable!("it was bare a line ago")
             };
-            self.0 = Socket::Watched(TcpStream::from_std(bare)?);
+            self.0 = Socket::Watched(Stream::Plain(TcpStream::from_std(bare)?));
         }
         match &mut self.0 {
             Socket::Watched(stream) => Ok(stream),
@@ -59,7 +69,7 @@ impl Client {
     ///
     /// # Errors
     /// If the runtime cannot take it.
-    pub(super) fn into_watched(mut self) -> io::Result<TcpStream> {
+    pub(super) fn into_watched(mut self) -> io::Result<Stream> {
         self.watched()?;
         match self.0 {
             Socket::Watched(stream) => Ok(stream),
@@ -68,18 +78,19 @@ impl Client {
     }
 
     /// Kept out of the futures: its buffer lives on the stack of one call.
-    fn read_now(&self, into: &mut Vec<u8>) -> io::Result<usize> {
+    fn read_now(&self, into: &mut Vec<u8>, flags: RecvFlags) -> io::Result<usize> {
         let mut chunk = [MaybeUninit::<u8>::uninit(); READ_BYTES];
         let mut receive = |stream: BorrowedFd<'_>| {
-            let (read, _) = rustix::net::recv(stream, &mut chunk, RecvFlags::empty())?.0;
+            let (read, _) = rustix::net::recv(stream, &mut chunk, flags)?.0;
             into.extend_from_slice(read);
             Ok(read.len())
         };
         match &self.0 {
             Socket::Bare(stream) => receive(stream.as_fd()),
-            Socket::Watched(stream) => {
+            Socket::Watched(Stream::Plain(stream)) => {
                 stream.try_io(Interest::READABLE, || receive(stream.as_fd()))
             }
+            Socket::Watched(Stream::Tls(_)) => Err(io::ErrorKind::WouldBlock.into()),
             Socket::Between => Err(io::ErrorKind::NotConnected.into()),
         }
     }
@@ -88,7 +99,8 @@ impl Client {
     fn is_drained(&self) -> bool {
         let stream = match &self.0 {
             Socket::Bare(stream) => stream.as_fd(),
-            Socket::Watched(stream) => stream.as_fd(),
+            Socket::Watched(Stream::Plain(stream)) => stream.as_fd(),
+            Socket::Watched(Stream::Tls(_)) => return false,
             Socket::Between => return true,
         };
         let peek = RecvFlags::PEEK | RecvFlags::DONTWAIT;
@@ -98,8 +110,56 @@ impl Client {
     fn write_now(&self, bytes: &[u8]) -> io::Result<usize> {
         match &self.0 {
             Socket::Bare(stream) => (&mut &*stream).write(bytes),
-            Socket::Watched(stream) => stream.try_write(bytes),
+            Socket::Watched(Stream::Plain(stream)) => stream.try_write(bytes),
+            Socket::Watched(Stream::Tls(_)) => Err(io::ErrorKind::WouldBlock.into()),
             Socket::Between => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
+    /// The first byte, without taking it; none at the end.
+    ///
+    /// # Errors
+    /// As the socket has it.
+    pub(super) async fn peek_first(&mut self) -> io::Result<Option<u8>> {
+        let mut bytes = Vec::new();
+        self.peek_some(&mut bytes).await?;
+        Ok(bytes.first().copied())
+    }
+
+    /// Appends what has come in without taking it, at least one byte unless at the end. Only
+    /// before TLS.
+    ///
+    /// # Errors
+    /// As the socket has it.
+    pub(super) async fn peek_some(&mut self, into: &mut Vec<u8>) -> io::Result<usize> {
+        loop {
+            match self.read_now(into, RecvFlags::PEEK) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.watched()?.tcp().readable().await?;
+                }
+                read => return read,
+            }
+        }
+    }
+
+    /// Takes so many bytes that were peeked at. Only before TLS.
+    ///
+    /// # Errors
+    /// As the socket has it.
+    pub(super) fn discard(&self, bytes: usize) -> io::Result<()> {
+        let mut scrap = vec![0; bytes];
+        let taken = match &self.0 {
+            Socket::Bare(stream) => rustix::net::recv(stream, &mut *scrap, RecvFlags::empty()),
+            Socket::Watched(stream) => {
+                rustix::net::recv(stream.tcp(), &mut *scrap, RecvFlags::empty())
+            }
+            Socket::Between => return Err(io::ErrorKind::NotConnected.into()),
+        };
+        let (taken, _) = taken?;
+        if taken == bytes {
+            Ok(())
+        } else {
+            Err(io::ErrorKind::UnexpectedEof.into())
         }
     }
 
@@ -108,7 +168,7 @@ impl Client {
     /// # Errors
     /// As the socket has it.
     pub(super) fn read_at_once(&self, into: &mut Vec<u8>) -> Option<io::Result<usize>> {
-        match self.read_now(into) {
+        match self.read_now(into, RecvFlags::empty()) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
             read => Some(read),
         }
@@ -132,13 +192,32 @@ impl Client {
     /// As the socket has it.
     pub(super) async fn read_some(&mut self, into: &mut Vec<u8>) -> io::Result<usize> {
         loop {
-            match self.read_now(into) {
+            match self.read_now(into, RecvFlags::empty()) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.watched()?.readable().await?;
+                    match self.watched()? {
+                        Stream::Plain(stream) => stream.readable().await?,
+                        // Boxed, so that a connection without TLS keeps no room for it.
+                        Stream::Tls(_) => return Box::pin(self.read_decrypted(into)).await,
+                    }
                 }
                 read => return read,
             }
         }
+    }
+
+    async fn read_decrypted(&mut self, into: &mut Vec<u8>) -> io::Result<usize> {
+        let stream = self.watched()?;
+        std::future::poll_fn(|cx| {
+            let mut chunk = [MaybeUninit::uninit(); READ_BYTES];
+            let mut chunk = ReadBuf::uninit(&mut chunk);
+            Pin::new(&mut *stream)
+                .poll_read(cx, &mut chunk)
+                .map_ok(|()| {
+                    into.extend_from_slice(chunk.filled());
+                    chunk.filled().len()
+                })
+        })
+        .await
     }
 
     /// Writes all, as long as each write makes progress in time.
@@ -150,11 +229,14 @@ impl Client {
         mut bytes: &[u8],
         write_timeout: Duration,
     ) -> io::Result<()> {
+        if let Socket::Watched(Stream::Tls(_)) = self.0 {
+            return Box::pin(self.write_encrypted(bytes, write_timeout)).await;
+        }
         while !bytes.is_empty() {
             match self.write_now(bytes) {
                 Ok(written) => bytes = &bytes[written..],
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    timeout(write_timeout, self.watched()?.writable())
+                    timeout(write_timeout, self.watched()?.tcp().writable())
                         .await
                         .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
                 }
@@ -162,6 +244,20 @@ impl Client {
             }
         }
         Ok(())
+    }
+
+    async fn write_encrypted(
+        &mut self,
+        mut bytes: &[u8],
+        write_timeout: Duration,
+    ) -> io::Result<()> {
+        let late = |_| io::Error::from(io::ErrorKind::TimedOut);
+        let stream = self.watched()?;
+        while !bytes.is_empty() {
+            let written = timeout(write_timeout, stream.write(bytes));
+            bytes = &bytes[written.await.map_err(late)??..];
+        }
+        timeout(write_timeout, stream.flush()).await.map_err(late)?
     }
 
     /// Closes after an answer. Where nothing unread is left that is a plain close; otherwise
@@ -173,10 +269,10 @@ impl Client {
         let Ok(stream) = self.watched() else {
             return;
         };
-        if stream.shutdown().await.is_err() {
+        let until = Instant::now() + LINGER;
+        if !matches!(timeout_at(until, stream.shutdown()).await, Ok(Ok(()))) {
             return;
         }
-        let until = Instant::now() + LINGER;
         let mut left = LINGER_BYTES;
         let mut scrap = Vec::new();
         while left > 0 {
@@ -192,7 +288,7 @@ impl Client {
     pub(super) fn abandon(mut self) {
         if let Ok(stream) = self.watched() {
             // A socket that cannot be told so is closed the ordinary way.
-            let _ = stream.set_zero_linger();
+            let _ = stream.tcp().set_zero_linger();
         }
     }
 }

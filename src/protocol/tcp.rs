@@ -1,31 +1,32 @@
 //! Any bytes: one connection is one call, let through both ways once it may go.
 
+use std::future::poll_fn;
 use std::io::ErrorKind;
 
 use tokio::io::copy_bidirectional;
-use tokio::net::TcpStream;
 
 use super::io::Client;
+use super::stream::Stream;
 use super::{Conversation, Whence};
 use crate::call::{Message, Progress, Reply, Request, Serve};
 
 pub(super) async fn serve<S: Serve>(
     client: Client,
-    whence: &Whence,
+    whence: Whence,
     conversation: &Conversation<S>,
 ) {
     let Ok(mut stream) = client.into_watched() else {
         return;
     };
     let request = Request {
-        origin: whence.origin.clone(),
+        origin: whence.origin,
         message: Message::Tcp,
     };
     let progress = Progress::default();
     let reply = tokio::select! {
         biased;
         reply = conversation.serve.serve(request, &progress) => reply,
-        () = gone(&stream, &progress) => return,
+        () = gone(&mut stream, &progress) => return,
     };
     // Refused: these bytes have no dialect to say it in, so the connection just closes.
     let Reply::Tunnel(mut tunnel) = reply else {
@@ -42,13 +43,12 @@ pub(super) async fn serve<S: Serve>(
 
 /// Ends when the client has left before its turn. What it has sent stays in the kernel, so
 /// behind it only a reset can be seen.
-async fn gone(stream: &TcpStream, progress: &Progress) {
-    let mut byte = [0];
+async fn gone(stream: &mut Stream, progress: &Progress) {
     loop {
-        match stream.peek(&mut byte).await {
+        match poll_fn(|cx| stream.poll_peek(cx)).await {
             Ok(0) if progress.is_admitted() => std::future::pending().await,
             Ok(0) => return,
-            Ok(_) => match stream.ready(tokio::io::Interest::ERROR).await {
+            Ok(_) => match stream.tcp().ready(tokio::io::Interest::ERROR).await {
                 Ok(_) | Err(_) => return,
             },
             Err(error) if error.kind() == ErrorKind::Interrupted => {}

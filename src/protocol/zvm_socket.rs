@@ -59,7 +59,7 @@ pub(super) async fn serve<S: Serve>(
         None => tokio::select! {
             biased;
             reply = reply => Ok(reply),
-            left = watch(&mut client, whence.cancel_on_eof, &progress) => Err(left),
+            left = watch(&mut client, whence.listener.cancel_on_eof, &progress) => Err(left),
         },
     };
     let reply = match outcome {

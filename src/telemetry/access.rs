@@ -5,12 +5,13 @@
 //! for whoever reads the log: should that reader stall, the buffer fills to its bound, and
 //! from there lines are lost and counted.
 //!
-//! Arguments have no place in a line: they carry passwords. The userid is the only word
-//! that a client chose, and it is written only if it can be one.
+//! Arguments have no place in a line: they carry passwords. The userid and the user are the
+//! only words that a client chose: the one is written only if it can be one, the other has
+//! no control character and a bounded length.
 
 use std::cell::RefCell;
 use std::io::{self, Write};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -47,8 +48,12 @@ pub struct AccessLine<'a> {
     pub at: SystemTime,
     /// Name of the listener.
     pub listener: &'a str,
-    /// The client's address.
-    pub peer: SocketAddr,
+    /// Who is connected; none on a Unix socket.
+    pub peer: Option<SocketAddr>,
+    /// The client's address: the peer's own, or what a trusted proxy says.
+    pub client: Option<IpAddr>,
+    /// The user, where the listener knows one.
+    pub user: Option<&'a str>,
     /// `socket`, `http` or `tcp`.
     pub dialect: &'a str,
     /// Its function.
@@ -255,7 +260,16 @@ fn json(out: &mut Vec<u8>, id: u64, line: &AccessLine<'_>) -> io::Result<()> {
     out.extend_from_slice(&hexadecimal(id).0);
     out.extend_from_slice(br#"","listener":"#);
     word(out, Some(line.listener))?;
-    write!(out, r#","peer":"{}","dialect":"#, line.peer)?;
+    match line.peer {
+        Some(peer) => write!(out, r#","peer":"{peer}""#)?,
+        None => out.extend_from_slice(br#","peer":"unix""#),
+    }
+    match line.client {
+        Some(client) => write!(out, r#","client":"{client}","user":"#)?,
+        None => out.extend_from_slice(br#","client":null,"user":"#),
+    }
+    word(out, line.user)?;
+    out.extend_from_slice(br#","dialect":"#);
     word(out, Some(line.dialect))?;
     out.extend_from_slice(br#","function":"#);
     word(out, Some(line.function))?;
@@ -371,11 +385,20 @@ fn text(out: &mut Vec<u8>, line: &AccessLine<'_>, colour: bool) -> io::Result<()
     if line.shared {
         out.extend_from_slice(b" shared");
     }
-    writeln!(
+    write!(
         out,
-        " {}>{} B {}/{} {}",
-        line.bytes_in, line.bytes_out, line.listener, line.dialect, line.peer
-    )
+        " {}>{} B {}/{} ",
+        line.bytes_in, line.bytes_out, line.listener, line.dialect
+    )?;
+    if let Some(user) = line.user {
+        write!(out, "{user}@")?;
+    }
+    match (line.peer, line.client) {
+        // The port is worth a look only where it is the client's own.
+        (Some(peer), client) if client.is_none_or(|it| it == peer.ip()) => writeln!(out, "{peer}"),
+        (_, Some(client)) => writeln!(out, "{client}"),
+        (_, None) => writeln!(out, "unix"),
+    }
 }
 
 /// The userid, if the word can be one: nothing else that a client sent gets into a line.

@@ -78,6 +78,10 @@ pub struct Metrics {
     connections_limit: IntGauge,
     /// Accepts that failed.
     accept_errors_total: IntCounter,
+    /// Connections closed before their first request.
+    connections_rejected_total: IntCounterVec, // listener, reason
+    /// Calls of which a part of the identity could not be used.
+    identity_unusable_total: IntCounterVec, // field
 
     /// Whether the last reload took the new config.
     config_last_reload_successful: IntGauge,
@@ -253,6 +257,20 @@ impl Metrics {
                 "accept_errors_total",
                 "Accepts that failed, for lack of file descriptors for example.",
             ))),
+            connections_rejected_total: r.add(IntCounterVec::new(
+                opts(
+                    "connections_rejected_total",
+                    "Connections closed before their first request, by why.",
+                ),
+                &["listener", "reason"],
+            )),
+            identity_unusable_total: r.add(IntCounterVec::new(
+                opts(
+                    "identity_unusable_total",
+                    "Calls of which a part of the identity was malformed or too long.",
+                ),
+                &["field"],
+            )),
             config_last_reload_successful: r.add(gauge(
                 "config_last_reload_successful",
                 "1 if the last attempt to read the config took it, else 0.",
@@ -361,6 +379,20 @@ impl Metrics {
     /// A client's connection is gone.
     pub fn connection_closed(&self, listener: &str) {
         self.connections.with_label_values(&[listener]).dec();
+    }
+
+    /// A connection was closed before its first request.
+    pub fn connection_rejected(&self, listener: &str, reason: &str) {
+        self.connections_rejected_total
+            .with_label_values(&[listener, reason])
+            .inc();
+    }
+
+    /// A part of a call's identity was malformed or too long, and counts as absent.
+    pub fn identity_unusable(&self, field: &str) {
+        self.identity_unusable_total
+            .with_label_values(&[field])
+            .inc();
     }
 
     /// How many connections may be open at once.

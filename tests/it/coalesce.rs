@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use tidegate::admit::{Ask, Asked, Gate};
 use tidegate::call::{
-    ArrayCall, Destination, Facts, Message, Observe, Origin, Progress, Reason, Record, Reply,
-    Request, Serve, Verdict,
+    ArrayCall, Destination, Facts, Identity, Message, Observe, Origin, Progress, Reason, Record,
+    Rejection, Reply, Request, Serve, Verdict,
 };
 use tidegate::classify::Classifier;
 use tidegate::clock::Clock;
@@ -21,7 +21,9 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
-use crate::support::{Held, OK, Scripted, Stack, array, config, json, read_all, reset, until};
+use crate::support::{
+    Held, OK, Scripted, Stack, array, config, identity, json, read_all, reset, until,
+};
 
 const HTTP_OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 16\r\n\r\n{\"overallRC\": 0}";
 
@@ -303,7 +305,7 @@ async fn a_read_that_all_have_left_before_it_was_sent_is_never_sent() {
     ];
     stage.sharing(2).await;
     stage.stack.busy(1, 1).await;
-    clients.map(drop);
+    clients.into_iter().for_each(drop);
     stage.stack.busy(1, 0).await;
     stage.held.go.notify_one();
     before.await.expect("answered");
@@ -332,7 +334,7 @@ async fn a_read_that_all_have_left_after_it_was_sent_runs_to_its_end_and_can_be_
         ];
         stage.held.next().await;
         stage.sharing(2).await;
-        clients.map(reset);
+        clients.into_iter().for_each(reset);
         stage.sharing(0).await;
         assert_eq!(stage.stack.gate.busy(), (1, 0), "the slot is the backend's");
         let late = joined.then(|| stage.asks(&*request));
@@ -714,6 +716,8 @@ struct Nobody;
 
 impl Observe for Nobody {
     fn ended(&self, _: &Facts) {}
+
+    fn rejected(&self, _: &Identity, _: Rejection) {}
 }
 
 /// The pipeline without sockets.
@@ -740,8 +744,7 @@ impl Alone {
 
     fn origin(&self) -> Origin {
         Origin {
-            listener: "test".into(),
-            peer: SocketAddr::from(([127, 0, 0, 1], 1)),
+            identity: identity("test", ([127, 0, 0, 1], 1)),
             arrived: self.clock.now(),
         }
     }
@@ -865,4 +868,106 @@ async fn one_whose_limits_open_too_late_is_told_at_once() {
     tidegate::call::Slot::sent(&mut slot);
     let told = refused_at(alone.asks(), alone.clock).await;
     assert_eq!(told, (Reason::DeadlineUnreachable, 0));
+}
+
+/// What a guest's state was at the backend, counted in writes.
+#[derive(Default)]
+struct Versions(std::sync::Mutex<std::collections::HashMap<String, u64>>);
+
+impl Versions {
+    fn with<R>(&self, guest: &str, change: impl FnOnce(&mut u64) -> R) -> R {
+        let mut all = self.0.lock().expect("no test panics with it");
+        change(all.entry(guest.to_owned()).or_default())
+    }
+}
+
+/// A backend whose writes count up what its reads tell, each at some moment of its own while
+/// it runs.
+async fn counting_backend(versions: Arc<Versions>, random: fn(usize) -> u64) -> Scripted {
+    Scripted::start(move |number, mut stream: TcpStream| {
+        let versions = Arc::clone(&versions);
+        async move {
+            let mut request = vec![0; 4096];
+            let read = tokio::io::AsyncReadExt::read(&mut stream, &mut request).await;
+            let request: serde_json::Value =
+                serde_json::from_slice(&request[..read.unwrap_or(0)]).expect("one array");
+            let guest = request[1][0].as_str().expect("a userid").to_owned();
+            let pause = Duration::from_micros(random(number) % 3000);
+            tokio::time::sleep(pause).await;
+            let version = versions.with(&guest, |version| {
+                *version += u64::from(request[0] == "guest_start");
+                *version
+            });
+            tokio::time::sleep(pause).await;
+            let answer = format!("{{\"overallRC\": 0, \"output\": {version}}}");
+            // Its client may have gone.
+            let _ = stream.write_all(answer.as_bytes()).await;
+        }
+    })
+    .await
+}
+
+/// Some bits for a number: the test's seed is in here, so every run does the same as far as
+/// threads let it.
+fn random(number: usize) -> u64 {
+    const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mixed = (number as u64 + 1).wrapping_mul(SEED);
+    (mixed ^ (mixed >> 31)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 17
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_is_answered_with_what_was_before_a_write_that_had_been_answered() {
+    let backend = counting_backend(Arc::default(), random).await;
+    let stack = Arc::new(Stack::start(
+        &text(backend.addr, "fresh_for = \"1h\"", "").replace("total:1000", "total:0"),
+    ));
+    // What a write has been answered, for whoever asks after it.
+    let answered = Arc::new(Versions::default());
+    let clients: Vec<_> = (0..12)
+        .map(|client| {
+            let (stack, answered) = (Arc::clone(&stack), Arc::clone(&answered));
+            tokio::spawn(async move {
+                for round in 0..100 {
+                    let bits = random(client * 1000 + round);
+                    let guest = ["A", "B"][(bits % 2) as usize];
+                    match bits / 2 % 16 {
+                        0..=1 => {
+                            let version = json(&stack.ask(write(guest)).await)["output"].as_u64();
+                            let version = version.expect("a version");
+                            answered.with(guest, |seen| *seen = version.max(*seen));
+                        }
+                        2 => {
+                            let mut leaves =
+                                TcpStream::connect(stack.addr).await.expect("it listens");
+                            leaves
+                                .write_all(read(guest).as_bytes())
+                                .await
+                                .expect("it reads");
+                        }
+                        _ => {
+                            let least = answered.with(guest, |seen| *seen);
+                            let answer = json(&stack.ask(read(guest)).await);
+                            let version = answer["output"].as_u64().expect("a version");
+                            assert!(
+                                version >= least,
+                                "{version} after {least}, {client}/{round}"
+                            );
+                        }
+                    }
+                }
+            })
+        })
+        .collect();
+    for client in clients {
+        client.await.expect("nobody was answered with the past");
+    }
+    stack.at_rest().await;
+    let facts = stack.seen.ended(1100).await;
+    let shared = facts.iter().filter(|facts| facts.shared).count();
+    assert!(
+        shared > 100,
+        "{shared} of {} shared: too few to tell",
+        facts.len()
+    );
+    assert_eq!(stack.coalescer.snapshot().calls, 0);
 }

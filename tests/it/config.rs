@@ -9,10 +9,13 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tidegate::admin::Token;
 use tidegate::admit::{Postpone, WhenFull};
-use tidegate::call::Protocol;
+use tidegate::call::listener::{ClientAuth, ProxyProtocol};
+use tidegate::call::{Bind, Protocol, UserFrom};
 use tidegate::config::{self, Checked, Config, LoadError, Place, Problems, Severity};
 use tidegate::forward::Address;
 use tidegate::tools;
+
+use crate::certificates::Files;
 
 const EXAMPLE: &str = include_str!("../../config.toml.example");
 
@@ -98,9 +101,25 @@ fn the_least_config_gets_the_documented_defaults() {
     assert_eq!(config.listen.max_connections, 16384);
     let listener = &config.listen.listeners[0];
     assert_eq!(&*listener.name, "nova");
-    assert_eq!(listener.bind, SocketAddr::from(([127, 0, 0, 1], 8080)));
+    let bind = SocketAddr::from(([127, 0, 0, 1], 8080));
+    assert_eq!(listener.bind, Bind::Tcp(bind));
+    assert_eq!(listener.unix_mode, 0o660);
     assert_eq!(listener.protocol, Protocol::Auto);
     assert!(listener.cancel_on_eof);
+    assert_eq!(listener.proxy_protocol, ProxyProtocol::Off);
+    assert_eq!(listener.user_from, UserFrom::Peer);
+    assert_eq!(listener.tls, None);
+    let trusted = &config.protocol.trusted_proxies;
+    assert_eq!(
+        trusted
+            .networks
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>(),
+        ["127.0.0.1/32", "::1/128"]
+    );
+    assert!(!trusted.unix);
+    assert_eq!(config.protocol.handshake_timeout, Duration::from_secs(5));
     assert_eq!(config.protocol.request_timeout, Duration::from_secs(30));
     assert_eq!(config.protocol.idle_timeout, Duration::from_secs(75));
     assert_eq!(config.protocol.body_timeout, Duration::from_secs(600));
@@ -190,6 +209,7 @@ fn the_example_has_exactly_the_options_that_are_read_each_with_its_range() {
 
 #[test]
 fn the_examples_commented_options_can_be_taken_as_they_stand() {
+    let files = Files::new();
     let text: String = EXAMPLE
         .lines()
         .map(|line| {
@@ -201,6 +221,12 @@ fn the_examples_commented_options_can_be_taken_as_they_stand() {
                 "path = ",
                 "function = ",
                 "[[route]]",
+                "[listen.tls]",
+                "cert = ",
+                "key = ",
+                "client_ca = ",
+                "client_auth = ",
+                "required = ",
             ];
             let line = if taken.iter().any(|start| bare.starts_with(start)) {
                 bare
@@ -210,7 +236,11 @@ fn the_examples_commented_options_can_be_taken_as_they_stand() {
             format!("{line}\n").replace("the output of: openssl rand -hex 32", "secret")
         })
         .collect();
-    let config = good(&text);
+    let dir = files.dir.path().display();
+    let config = good(&text.replace("/etc/tidegate", &dir.to_string()));
+    let tls = config.listen.listeners[0].tls.as_ref().expect("it has TLS");
+    assert!(tls.required);
+    assert_eq!(tls.client_auth, ClientAuth::Required);
     assert_eq!(config.admin.token, Some(Token("secret".into())));
     assert_eq!(config.classify.routes.len(), 1);
     assert_eq!(&*config.classify.functions[0], "report_get");
@@ -927,8 +957,8 @@ fn the_environment_wins_over_the_file() {
             .listen
             .listeners[0]
             .bind
-            .port(),
-        80
+            .to_string(),
+        "0.0.0.0:80"
     );
     assert_eq!(set("TIDEGATE_ADMIN__BIND", "").admin.bind, None);
     assert_eq!(set("TIDEGATE_ADMIN__BIND", "false").admin.bind, None);

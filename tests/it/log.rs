@@ -13,6 +13,8 @@ use tidegate::telemetry::Metrics;
 use tidegate::telemetry::access::{AccessLine, AccessLog, Look, Written};
 use tidegate_limits::Timestamp;
 
+use crate::support::identity;
+
 const TEXT: Look = Look::Text { colour: false };
 
 /// Stands in for stderr.
@@ -47,7 +49,9 @@ fn line() -> AccessLine<'static> {
     AccessLine {
         at: UNIX_EPOCH + Duration::from_micros(1_700_000_000_123_456),
         listener: "nova",
-        peer: peer(),
+        peer: Some(peer()),
+        client: Some(peer().ip()),
+        user: None,
         dialect: "socket",
         function: "guest_get_info",
         userid: Some("ICIC0001"),
@@ -96,7 +100,7 @@ fn a_line_in_json_has_these_fields_in_this_order() {
         golden(Look::Json, &line()),
         concat!(
             r#"{"timestamp":"2023-11-14T22:13:20.123456Z","level":"INFO","target":"access","#,
-            r#""id":"ID","listener":"nova","peer":"127.0.0.1:53422","dialect":"socket","#,
+            r#""id":"ID","listener":"nova","peer":"127.0.0.1:53422","client":"127.0.0.1","user":null,"dialect":"socket","#,
             r#""function":"guest_get_info","userid":"ICIC0001","verdict":"delayed","#,
             r#""reason":null,"limit":"total","queue_ms":12.345,"backend_ms":50.100,"#,
             r#""total_ms":62.500,"bytes_in":34,"bytes_out":128,"status":null,"overallRC":0,"#,
@@ -264,8 +268,7 @@ impl Told {
 
     fn record(&self) -> Arc<Record> {
         let origin = Origin {
-            listener: "nova".into(),
-            peer: peer(),
+            identity: identity("nova", peer()),
             arrived: at(0),
         };
         let observer = Arc::clone(&self.teller) as Arc<dyn Observe>;

@@ -26,6 +26,8 @@ fn exercised() -> Metrics {
     metrics.connection_closed("nova");
     metrics.connections_may_be(10_000);
     metrics.accept_failed();
+    metrics.connection_rejected("nova", "tls_handshake");
+    metrics.identity_unusable("user_agent");
     metrics.config_taken(UNIX_EPOCH + Duration::from_secs(1_700_000_000));
     metrics.access_line_lost();
     metrics.mirror(&Levels {
@@ -57,6 +59,8 @@ fn a_scrape_says_what_was_told() {
         r#"tidegate_connections{listener="nova"} 1"#,
         "tidegate_connections_limit 10000",
         "tidegate_accept_errors_total 1",
+        r#"tidegate_connections_rejected_total{listener="nova",reason="tls_handshake"} 1"#,
+        r#"tidegate_identity_unusable_total{field="user_agent"} 1"#,
         "tidegate_access_lines_lost_total 1",
         "tidegate_config_last_reload_successful 1",
         "tidegate_config_last_reload_success_timestamp_seconds 1700000000",

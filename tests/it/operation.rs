@@ -1,6 +1,5 @@
 //! Requests are known for what they ask, by the routes and functions of the z/VM SDK.
 
-use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -14,6 +13,8 @@ use tidegate::classify::operation::{
 use tidegate::classify::{Classifier, Operation, Route, Settings};
 use tidegate::protocol::array_call;
 use tidegate_limits::Timestamp;
+
+use crate::support::identity;
 
 /// Method, path, function (or `-` for what sdkwsgi answers itself), and a body that asks
 /// for it: read off sdkwsgi's own routes, and confirmed against a running one.
@@ -391,8 +392,7 @@ fn settings() -> Settings {
 fn request(message: Message) -> Request {
     Request {
         origin: Origin {
-            listener: "nova".into(),
-            peer: SocketAddr::from((Ipv4Addr::LOCALHOST, 50_000)),
+            identity: identity("nova", ([127, 0, 0, 1], 50_000)),
             arrived: Timestamp::ZERO,
         },
         message,

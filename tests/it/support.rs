@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tidegate::admit::Gate;
-use tidegate::call::{Facts, Observe};
+use tidegate::call::identity::Fields;
+use tidegate::call::{Facts, Identity, Observe, Peer, Rejection};
 use tidegate::classify::Classifier;
 use tidegate::clock::Clock;
 use tidegate::coalesce::Coalescer;
@@ -39,6 +40,7 @@ pub(crate) fn config(text: &str) -> Config {
 pub(crate) struct Seen {
     facts: Arc<Mutex<Vec<Facts>>>,
     count: watch::Sender<usize>,
+    rejected: watch::Sender<Vec<Rejection>>,
 }
 
 impl Seen {
@@ -46,6 +48,7 @@ impl Seen {
         Self {
             facts: Arc::default(),
             count: watch::Sender::new(0),
+            rejected: watch::Sender::default(),
         }
     }
 
@@ -62,6 +65,17 @@ impl Seen {
             .expect("the sender lives in self");
         self.all()
     }
+
+    /// Waits until so many connections were closed before their first request; says why.
+    pub(crate) async fn rejected(&self, connections: usize) -> Vec<Rejection> {
+        let mut rejected = self.rejected.subscribe();
+        let enough = rejected.wait_for(|all| all.len() >= connections);
+        tokio::time::timeout(PATIENCE, enough)
+            .await
+            .unwrap_or_else(|_| panic!("fewer than {connections} were closed"))
+            .expect("the sender lives in self")
+            .clone()
+    }
 }
 
 impl Observe for Seen {
@@ -71,6 +85,10 @@ impl Observe for Seen {
         let ended = all.len();
         drop(all);
         self.count.send_replace(ended);
+    }
+
+    fn rejected(&self, _: &Identity, rejection: Rejection) {
+        self.rejected.send_modify(|all| all.push(rejection));
     }
 }
 
@@ -101,9 +119,9 @@ impl Stack {
             forwarder,
             observer: Arc::new(seen.clone()),
         };
-        let listener = config.listen.listeners[0].clone();
-        let socket = listen::bind(listener.bind).expect("a free port");
-        let addr = socket.local_addr().expect("it is bound");
+        let listener = Arc::new(config.listen.listeners[0].clone());
+        let socket = listen::bind(&listener).expect("nothing is in the way");
+        let bind = socket.address().clone();
         let connections = Connections::new(config.listen.max_connections);
         let stop = CancellationToken::new();
         let timer = gate.clone();
@@ -121,9 +139,7 @@ impl Stack {
             let accepted = Accepted {
                 stream,
                 peer,
-                listener: Arc::clone(&listener.name),
-                protocol: listener.protocol,
-                cancel_on_eof: listener.cancel_on_eof,
+                listener: Arc::clone(&listener),
                 at: clock.now(),
             };
             let conversation = conversation.clone();
@@ -141,7 +157,8 @@ impl Stack {
             handle,
         ));
         Self {
-            addr,
+            // Where it is a path, nobody asks for this.
+            addr: bind.tcp().unwrap_or(([0; 4], 0).into()),
             gate,
             coalescer,
             seen,
@@ -171,6 +188,20 @@ impl Stack {
     }
 }
 
+/// Who a call comes from that came in over TCP and says nothing of itself.
+pub(crate) fn identity(listener: &str, peer: impl Into<SocketAddr>) -> Arc<Identity> {
+    let peer = Peer::Tcp(peer.into());
+    Arc::new(Identity {
+        listener: listener.into(),
+        peer,
+        address: peer.address(),
+        user: None,
+        user_agent: None,
+        originator: None,
+        unusable: Fields::default(),
+    })
+}
+
 /// Yields until something is so. For what has no event of its own to wait for.
 pub(crate) async fn until(is_so: impl Fn() -> bool, what: impl Fn() -> String) {
     let waiting = async {
@@ -188,6 +219,18 @@ pub(crate) async fn ask(addr: SocketAddr, bytes: impl AsRef<[u8]>) -> String {
     let mut stream = TcpStream::connect(addr).await.expect("somebody listens");
     stream.write_all(bytes.as_ref()).await.expect("it reads");
     read_all(&mut stream).await
+}
+
+/// Sends bytes over a new connection, which is closed without an answer.
+pub(crate) async fn turned_away(addr: SocketAddr, bytes: impl AsRef<[u8]>) {
+    let mut stream = TcpStream::connect(addr).await.expect("somebody listens");
+    // Closed with bytes unread is closed with a reset, which may come before all is written.
+    let _ = stream.write_all(bytes.as_ref()).await;
+    let mut answer = Vec::new();
+    let _ = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer))
+        .await
+        .expect("it is closed");
+    assert_eq!(answer, b"", "{}", String::from_utf8_lossy(&answer));
 }
 
 /// Reads until EOF.

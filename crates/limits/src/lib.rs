@@ -29,6 +29,7 @@ extern crate alloc;
 #[doc = include_str!("../README.md")]
 struct Readme;
 
+pub mod caller;
 mod costs;
 mod limiter;
 mod policy;

@@ -5,7 +5,6 @@
 //! too early because a later phase has begun, it is set anew.
 
 use std::io;
-use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
@@ -13,11 +12,11 @@ use std::time::Duration;
 
 use tidegate_limits::Timestamp;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use super::super::Settings;
 use super::super::io::{LINGER, LINGER_BYTES};
+use super::super::stream::Stream;
 use crate::clock::{Clock, Timer};
 
 /// What the connection is doing; shared by its socket and its requests.
@@ -90,7 +89,7 @@ impl Phases {
 
 /// A client's socket under the clock.
 pub(super) struct ClientIo {
-    stream: TcpStream,
+    stream: Stream,
     /// Bytes read before it was known that this is HTTP.
     first: Vec<u8>,
     phases: Arc<Phases>,
@@ -112,7 +111,7 @@ struct Lingering {
 
 impl ClientIo {
     pub(super) fn new(
-        stream: TcpStream,
+        stream: Stream,
         first: Vec<u8>,
         phases: Arc<Phases>,
         clock: Clock,
@@ -211,10 +210,14 @@ impl AsyncWrite for ClientIo {
     /// hyper comes here each time it has done what it can, so this is where a client is
     /// seen to leave. (It could watch by itself, but for that it keeps a buffer of 8 KiB for
     /// each call that waits.)
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if let Stream::Tls(_) = self.stream {
+            // What was written may still wait to be encrypted and sent.
+            let flushed = Pin::new(&mut self.stream).poll_flush(cx).map_ok(|()| 0);
+            ready!(self.poll_written(flushed, cx))?;
+        }
         if self.phases.step() == Step::Serving {
-            let mut byte = [MaybeUninit::uninit(); 1];
-            match self.stream.poll_peek(cx, &mut ReadBuf::uninit(&mut byte)) {
+            match self.stream.poll_peek(cx) {
                 Poll::Ready(Ok(1..)) | Poll::Pending => {}
                 Poll::Ready(Ok(0)) => {
                     return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
@@ -231,7 +234,9 @@ impl AsyncWrite for ClientIo {
         let mut lingering = match self.lingering {
             Some(lingering) => lingering,
             None => {
-                ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
+                // With TLS there is a last message to send, which may have to wait.
+                let shut = Pin::new(&mut self.stream).poll_shutdown(cx).map_ok(|()| 0);
+                ready!(self.poll_written(shut, cx))?;
                 Lingering {
                     until: Instant::now() + LINGER,
                     left: LINGER_BYTES,

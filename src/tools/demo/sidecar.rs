@@ -13,7 +13,9 @@ pub(super) async fn start(wish: Wish) -> io::Result<Proxy> {
         .map_err(|problems| io::Error::other(problems.render(false)))?;
     let app =
         App::start(checked.config, None).map_err(|error| io::Error::other(error.to_string()))?;
-    let (_, addr) = app.listeners()[0];
+    let listeners = app.listeners();
+    let addr = listeners.iter().find_map(|(_, bind)| bind.tcp());
+    let addr = addr.expect("the config above has one listener, on TCP");
     Ok(Proxy {
         addr,
         stop: Box::pin(async move {

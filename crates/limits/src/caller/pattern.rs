@@ -1,0 +1,804 @@
+//! Patterns: which identities belong to a caller, and which of two patterns is the more
+//! specific.
+//!
+//! How patterns are written stands at [`Pattern`], how they are ordered at [`Specificity`].
+
+use alloc::boxed::Box;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::error::Error;
+use core::fmt::{self, Write as _};
+
+use super::identity::{Field, FieldSet, Identity};
+use super::network::{self, Family, Network};
+
+/// The longest literal of one field. A value longer than that is nobody's pattern.   bytes
+pub const LITERAL_MAX: usize = 256;
+
+/// Which identities belong to a caller: all that match in every field. At least one field is
+/// not "any".
+///
+/// # Text
+///
+/// | written | matches |
+/// |---|---|
+/// | nothing, or `*` | anything, also an absent value |
+/// | `curl/8.0` | exactly that; case counts |
+/// | `curl*` | whatever begins with `curl` |
+/// | `a*b` | exactly that: only a final `*` is special |
+/// | `curl\*` | exactly `curl*` |
+/// | `\\*` | whatever begins with one backslash |
+/// | `DOMAIN\ann` | exactly that |
+///
+/// A backslash makes a following `*` or backslash literal, and stands for itself before
+/// anything else, so names of the form `DOMAIN\ann` can be written as they are.
+///
+/// # Addresses
+///
+/// Nothing or `*`; an address; a network such as `10.1.2.0/24` or `2001:db8::/32`; or whole
+/// leading numbers, where `10.1.*` is another way to write `10.1.0.0/16`, and `2001:db8:*`
+/// one for `2001:db8::/32`. A network of one address is that address.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Pattern {
+    user: TextPattern,
+    originator: TextPattern,
+    ip: Option<Network>,
+    user_agent: TextPattern,
+    listener: TextPattern,
+}
+
+/// A pattern as the config and the API write it, in the syntax of [`Pattern`]. What is left
+/// empty matches anything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PatternText<'a> {
+    /// See [`Field::User`].
+    pub user: &'a str,
+    /// See [`Field::Originator`].
+    pub originator: &'a str,
+    /// See [`Field::Ip`].
+    pub ip: &'a str,
+    /// See [`Field::UserAgent`].
+    pub user_agent: &'a str,
+    /// See [`Field::Listener`].
+    pub listener: &'a str,
+}
+
+impl Pattern {
+    /// Reads a pattern.
+    ///
+    /// # Errors
+    ///
+    /// Every mistake that is in it, each with its field.
+    pub fn parse(text: &PatternText<'_>) -> Result<Self, Vec<PatternError>> {
+        let mut mistakes = Vec::new();
+        let mut read = |field, text| {
+            TextPattern::parse(field, text).unwrap_or_else(|mistake| {
+                mistakes.push(mistake);
+                TextPattern::any()
+            })
+        };
+        let mut pattern = Self {
+            user: read(Field::User, text.user),
+            originator: read(Field::Originator, text.originator),
+            ip: None,
+            user_agent: read(Field::UserAgent, text.user_agent),
+            listener: read(Field::Listener, text.listener),
+        };
+        match network::parse(text.ip) {
+            Ok(network) => pattern.ip = network,
+            Err(mistake) => mistakes.push(mistake),
+        }
+        if mistakes.is_empty() && pattern.fields().is_empty() {
+            mistakes.push(PatternError::NothingSet);
+        }
+        if mistakes.is_empty() {
+            Ok(pattern)
+        } else {
+            Err(mistakes)
+        }
+    }
+
+    /// The pattern that matches exactly what `identity` has in `fields`; what is absent there
+    /// may be anything.
+    ///
+    /// # Errors
+    ///
+    /// If all of it is absent, or if a value can't be held exactly: too long, or with a
+    /// control character.
+    pub fn exact(identity: &Identity<'_>, fields: FieldSet) -> Result<Self, PatternError> {
+        let text = |field| match identity.text(field) {
+            Some(value) if fields.contains(field) => TextPattern::exact(field, value),
+            _ => Ok(TextPattern::any()),
+        };
+        let address = identity.ip().filter(|_| fields.contains(Field::Ip));
+        let pattern = Self {
+            user: text(Field::User)?,
+            originator: text(Field::Originator)?,
+            ip: address.map(Network::single),
+            user_agent: text(Field::UserAgent)?,
+            listener: text(Field::Listener)?,
+        };
+        if pattern.fields().is_empty() {
+            return Err(PatternError::NothingSet);
+        }
+        Ok(pattern)
+    }
+
+    /// Whether `identity` matches in every field.
+    #[must_use]
+    pub fn matches(&self, identity: &Identity<'_>) -> bool {
+        let ip_matches = match (&self.ip, identity.ip()) {
+            (None, _) => true,
+            (Some(_), None) => false,
+            (Some(network), Some(address)) => network.contains(address),
+        };
+        ip_matches
+            && Field::ALL.into_iter().all(|field| {
+                self.text(field)
+                    .is_none_or(|pattern| pattern.matches(identity.text(field)))
+            })
+    }
+
+    /// The pattern of a field of text; the address has none, see [`Self::ip`].
+    #[must_use]
+    pub const fn text(&self, field: Field) -> Option<&TextPattern> {
+        match field {
+            Field::User => Some(&self.user),
+            Field::Originator => Some(&self.originator),
+            Field::Ip => None,
+            Field::UserAgent => Some(&self.user_agent),
+            Field::Listener => Some(&self.listener),
+        }
+    }
+
+    /// The network that the address must be in; `None` is any address, or none.
+    #[must_use]
+    pub const fn ip(&self) -> Option<&Network> {
+        self.ip.as_ref()
+    }
+
+    /// The pattern of one field as [`Self::parse`] reads it; empty for any.
+    #[must_use]
+    pub fn written(&self, field: Field) -> String {
+        match self.text(field) {
+            Some(pattern) => pattern.to_string(),
+            None => self.ip.as_ref().map(Network::to_string).unwrap_or_default(),
+        }
+    }
+
+    /// The fields that are not "any".
+    #[must_use]
+    pub fn fields(&self) -> FieldSet {
+        let is_set = |field| match self.text(field) {
+            Some(pattern) => !pattern.is_any(),
+            None => self.ip.is_some(),
+        };
+        Field::ALL.into_iter().filter(|f| is_set(*f)).collect()
+    }
+
+    /// How specific it is.
+    #[must_use]
+    pub fn specificity(&self) -> Specificity {
+        let mut specificity = Specificity::NONE;
+        for (place, literal) in specificity.fields.iter_mut().zip(self.literals()) {
+            let Some(literal) = literal else { continue };
+            specificity.exact_fields += u8::from(literal.is_exact);
+            specificity.literal_bits += literal.bits;
+            *place = if literal.is_exact { EXACT } else { PREFIX } | literal.bits;
+        }
+        specificity
+    }
+
+    /// What each field demands, in the order of [`Field::ALL`]; `None` is any.
+    pub(crate) fn literals(&self) -> [Option<Literal<'_>>; Field::ALL.len()] {
+        Field::ALL.map(|field| match self.text(field) {
+            Some(pattern) => pattern.demands(field),
+            None => self.ip.as_ref().map(Network::demands),
+        })
+    }
+}
+
+/// The fields that are set, each as it is written: `ip=10.1.2.0/24 user_agent=curl*`.
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut separator = "";
+        for field in self.fields().iter() {
+            write!(f, "{separator}{field}={}", self.written(field))?;
+            separator = " ";
+        }
+        Ok(())
+    }
+}
+
+/// What one field of a pattern demands: the first `bits` of `key`, and if it is exact,
+/// nothing after them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Literal<'a> {
+    pub(crate) space: Space,
+    pub(crate) key: &'a [u8],
+    pub(crate) bits: u16,
+    pub(crate) is_exact: bool,
+}
+
+/// Where keys are compared with one another: a field of text, or a family of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Space {
+    Text(Field),
+    Address(Family),
+}
+
+/// The pattern of a field of text.
+///
+/// Any is the prefix of no bytes, so it needs no case of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct TextPattern {
+    literal: Box<str>,
+    /// Not with an empty literal, which is never seen.
+    is_exact: bool,
+}
+
+impl TextPattern {
+    fn any() -> Self {
+        Self {
+            literal: Box::default(),
+            is_exact: false,
+        }
+    }
+
+    fn parse(field: Field, text: &str) -> Result<Self, PatternError> {
+        // Every byte of a literal is written in at most two, and `*` ends it.
+        if text.len() > 2 * LITERAL_MAX + 1 {
+            return Err(too_long(field, text));
+        }
+        let mut literal = String::with_capacity(text.len());
+        let mut is_exact = true;
+        let mut rest = text.chars();
+        while let Some(c) = rest.next() {
+            match c {
+                '*' if rest.as_str().is_empty() => is_exact = false,
+                '\\' if rest.as_str().starts_with(['*', '\\']) => literal.extend(rest.next()),
+                c => literal.push(c),
+            }
+        }
+        if literal.is_empty() {
+            return Ok(Self::any());
+        }
+        check_literal(field, &literal)?;
+        Ok(Self {
+            literal: literal.into(),
+            is_exact,
+        })
+    }
+
+    /// Matches what was seen, and nothing else, whatever characters are in it.
+    fn exact(field: Field, seen: &str) -> Result<Self, PatternError> {
+        check_literal(field, seen)?;
+        Ok(Self {
+            literal: seen.into(),
+            is_exact: true,
+        })
+    }
+
+    /// Whether it matches anything.
+    #[must_use]
+    pub const fn is_any(&self) -> bool {
+        self.literal.is_empty()
+    }
+
+    /// Whether it matches one value only.
+    #[must_use]
+    pub const fn is_exact(&self) -> bool {
+        self.is_exact
+    }
+
+    /// The value, or what it must begin with.
+    #[must_use]
+    pub const fn literal(&self) -> &str {
+        &self.literal
+    }
+
+    fn matches(&self, seen: Option<&str>) -> bool {
+        match seen {
+            None => self.is_any(),
+            Some(seen) if self.is_exact => *seen == *self.literal,
+            Some(seen) => seen.starts_with(&*self.literal),
+        }
+    }
+
+    fn demands(&self, field: Field) -> Option<Literal<'_>> {
+        (!self.is_any()).then(|| Literal {
+            space: Space::Text(field),
+            key: self.literal.as_bytes(),
+            bits: self.literal.len() as u16 * 8,
+            is_exact: self.is_exact,
+        })
+    }
+}
+
+/// As short as it can be written: a backslash is escaped only where it would be taken for an
+/// escape, a `*` only where it would be taken for a prefix.
+impl fmt::Display for TextPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut rest = self.literal.chars();
+        while let Some(c) = rest.next() {
+            let after = rest.as_str();
+            let is_last = after.is_empty();
+            let is_special = match c {
+                '*' => is_last && self.is_exact,
+                '\\' => after.starts_with(['*', '\\']) || is_last && !self.is_exact,
+                _ => false,
+            };
+            if is_special {
+                f.write_char('\\')?;
+            }
+            f.write_char(c)?;
+        }
+        if self.is_exact || self.is_any() {
+            Ok(())
+        } else {
+            f.write_char('*')
+        }
+    }
+}
+
+fn check_literal(field: Field, literal: &str) -> Result<(), PatternError> {
+    if literal.len() > LITERAL_MAX {
+        return Err(too_long(field, literal));
+    }
+    if literal.chars().any(char::is_control) {
+        return Err(PatternError::ControlCharacter { field });
+    }
+    Ok(())
+}
+
+fn too_long(field: Field, text: &str) -> PatternError {
+    PatternError::TooLong {
+        field,
+        bytes: text.len(),
+        max: LITERAL_MAX,
+    }
+}
+
+/// How specific a pattern is; the greater, the more.
+///
+/// More exact fields; then more literal bits; then, field by field in the order of [`Field`],
+/// exact before prefix before any, and more literal bits before fewer; then the lower id.
+/// Length is counted in bits everywhere, so that text and addresses compare: a byte of text
+/// has 8, a network as many as its prefix has, an exact address 32 or 128.
+///
+/// Two different patterns that match the same identity never tie up to the id: they would
+/// have to have the same kind and length in every field, hence the same literals. So for any
+/// one call the order depends on nothing but the patterns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Specificity {
+    exact_fields: u8,
+    literal_bits: u16,
+    /// For each field [`EXACT`] or [`PREFIX`] with its literal bits, or 0 for any.
+    fields: [u16; Field::ALL.len()],
+}
+
+const PREFIX: u16 = 1 << 12;
+const EXACT: u16 = 2 << 12;
+/// The bits of a literal stay below the kind of the field.
+const _: () = assert!(8 * LITERAL_MAX < PREFIX as usize);
+
+impl Specificity {
+    /// Nothing is demanded: only what stands in for whom no pattern knows.
+    pub(crate) const NONE: Self = Self {
+        exact_fields: 0,
+        literal_bits: 0,
+        fields: [0; Field::ALL.len()],
+    };
+
+    /// How many fields must match exactly.
+    #[must_use]
+    pub const fn exact_fields(&self) -> u8 {
+        self.exact_fields
+    }
+
+    /// How much is demanded over all fields.   bits
+    #[must_use]
+    pub const fn literal_bits(&self) -> u16 {
+        self.literal_bits
+    }
+
+    /// The fields that must match exactly.
+    pub(crate) fn exact_set(&self) -> FieldSet {
+        Field::ALL
+            .into_iter()
+            .zip(self.fields)
+            .filter(|(_, demanded)| *demanded >= EXACT)
+            .map(|(field, _)| field)
+            .collect()
+    }
+}
+
+/// What is wrong with a pattern.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PatternError {
+    /// Every field is any.
+    NothingSet,
+    /// A field is longer than can be held.
+    TooLong {
+        /// The field.
+        field: Field,
+        /// How long it is.   bytes
+        bytes: usize,
+        /// How long it may be.   bytes
+        max: usize,
+    },
+    /// A field has a control character, which no value on the wire has.
+    ControlCharacter {
+        /// The field.
+        field: Field,
+    },
+    /// `ip` is neither an address nor a network.
+    NotAnAddress {
+        /// What was written.
+        given: Box<str>,
+    },
+    /// `ip` has a `*` that does not stand for whole numbers.
+    NotWholeNumbers {
+        /// What was written.
+        given: Box<str>,
+    },
+    /// The prefix of a network is not a length.
+    PrefixLength {
+        /// What was written.
+        given: Box<str>,
+        /// The longest prefix there is.   bits
+        max: u8,
+    },
+    /// An address in a network was written with the network's prefix.
+    HostBitsSet {
+        /// What was written.
+        given: Box<str>,
+        /// The network that the address is in.
+        network: Box<str>,
+    },
+}
+
+impl PatternError {
+    /// The name of the field that is wrong; `match` if it is all of them together.
+    #[must_use]
+    pub const fn field(&self) -> &'static str {
+        match self {
+            Self::NothingSet => "match",
+            Self::TooLong { field, .. } | Self::ControlCharacter { field } => field.name(),
+            Self::NotAnAddress { .. }
+            | Self::NotWholeNumbers { .. }
+            | Self::PrefixLength { .. }
+            | Self::HostBitsSet { .. } => Field::Ip.name(),
+        }
+    }
+}
+
+impl fmt::Display for PatternError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let field = self.field();
+        match self {
+            Self::NothingSet => write!(
+                f,
+                "{field}: at least one field must be set to more than \"*\""
+            ),
+            Self::TooLong { bytes, max, .. } => {
+                write!(f, "{field} has {bytes} bytes, at most {max} are taken")
+            }
+            Self::ControlCharacter { .. } => {
+                write!(f, "{field} has a control character; take it out")
+            }
+            Self::NotAnAddress { given } => write!(
+                f,
+                "{field} must be an address or a network such as 10.1.2.0/24, not {given:?}"
+            ),
+            Self::NotWholeNumbers { given } => write!(
+                f,
+                "{field} must have whole numbers before \"*\", as in 10.1.* or 2001:db8:*, or be \
+                 a network such as 10.1.0.0/16, not {given:?}"
+            ),
+            Self::PrefixLength { given, max } => write!(
+                f,
+                "{field} must have a prefix of 0 to {max} bits after the slash, not {given:?}"
+            ),
+            Self::HostBitsSet { given, network } => write!(
+                f,
+                "{field} has bits set beyond its prefix: write {network} for the network that \
+                 {given:?} is in"
+            ),
+        }
+    }
+}
+
+impl Error for PatternError {}
+
+#[cfg(test)]
+mod tests {
+    use super::super::random::Random;
+    use super::*;
+    use alloc::format;
+    use alloc::vec;
+
+    fn agent(text: &str) -> Result<Pattern, Vec<PatternError>> {
+        let user_agent = text;
+        Pattern::parse(&PatternText {
+            user_agent,
+            ..PatternText::default()
+        })
+    }
+
+    fn ip(text: &str) -> Result<Pattern, Vec<PatternError>> {
+        let ip = text;
+        Pattern::parse(&PatternText {
+            ip,
+            ..PatternText::default()
+        })
+    }
+
+    fn said(result: Result<Pattern, Vec<PatternError>>) -> String {
+        let mistakes = result.expect_err("it is wrong");
+        let lines: Vec<String> = mistakes.iter().map(PatternError::to_string).collect();
+        lines.join("; ")
+    }
+
+    #[test]
+    fn only_a_final_star_is_a_prefix_and_a_backslash_makes_it_literal() {
+        let check = |written: &str, literal: &str, is_exact: bool, shown: &str| {
+            let pattern = agent(written).expect("a pattern");
+            let text = pattern.text(Field::UserAgent).expect("a field of text");
+            assert_eq!(
+                (text.literal(), text.is_exact()),
+                (literal, is_exact),
+                "{written}"
+            );
+            assert_eq!(pattern.written(Field::UserAgent), shown, "{written}");
+        };
+        check("curl/8.0", "curl/8.0", true, "curl/8.0");
+        check("curl*", "curl", false, "curl*");
+        check("a*b", "a*b", true, "a*b");
+        check("**", "*", false, "**");
+        check(r"curl\*", "curl*", true, r"curl\*");
+        check(r"\*", "*", true, r"\*");
+        check(r"curl\**", "curl*", false, "curl**");
+        check(r"a\*b", "a*b", true, "a*b");
+        check(r"DOMAIN\ann", r"DOMAIN\ann", true, r"DOMAIN\ann");
+        check(r"DOMAIN\*", "DOMAIN*", true, r"DOMAIN\*");
+        check(r"DOMAIN\\*", r"DOMAIN\", false, r"DOMAIN\\*");
+        check(r"DOMAIN\", r"DOMAIN\", true, r"DOMAIN\");
+        check(r"a\\", r"a\", true, r"a\");
+        check(r"a\\\*", r"a\*", true, r"a\\\*");
+        check(r"\\\\b", r"\\b", true, r"\\\b");
+    }
+
+    #[test]
+    fn a_network_is_written_as_it_is_read() {
+        let check = |written: &str, shown: &str, bits: u16, exact: u8| {
+            let pattern = ip(written).expect("a pattern");
+            let specificity = pattern.specificity();
+            assert_eq!(pattern.written(Field::Ip), shown, "{written}");
+            assert_eq!(specificity.literal_bits(), bits, "{written}");
+            assert_eq!(specificity.exact_fields(), exact, "{written}");
+        };
+        check("10.1.2.3", "10.1.2.3", 32, 1);
+        check("10.1.2.3/32", "10.1.2.3", 32, 1);
+        check("10.1.2.0/24", "10.1.2.0/24", 24, 0);
+        check("10.1.*", "10.1.0.0/16", 16, 0);
+        check("10.*", "10.0.0.0/8", 8, 0);
+        check("0.0.0.0/0", "0.0.0.0/0", 0, 0);
+        check("2001:db8::/32", "2001:db8::/32", 32, 0);
+        check("2001:db8:*", "2001:db8::/32", 32, 0);
+        check("2001:DB8:0:0::1", "2001:db8::1", 128, 1);
+        check("::/0", "::/0", 0, 0);
+        check("::ffff:10.1.2.3", "10.1.2.3", 32, 1);
+        check("::ffff:10.1.2.0/120", "10.1.2.0/24", 24, 0);
+        check("::ffff:0:0/96", "0.0.0.0/0", 0, 0);
+    }
+
+    #[test]
+    fn an_address_in_a_network_is_told_which_network_it_is_in() {
+        let check = |written: &str, network: &str| {
+            let said = said(ip(written));
+            let cure = format!("write {network} for the network");
+            assert!(said.starts_with("ip ") && said.contains(&cure), "{said}");
+        };
+        check("10.1.2.3/24", "10.1.2.0/24");
+        check("10.1.2.3/0", "0.0.0.0/0");
+        check("2001:db8::1/64", "2001:db8::/64");
+        check("::ffff:10.1.2.3/120", "10.1.2.0/24");
+        check("::ffff:10.1.2.3/80", "::/80");
+    }
+
+    #[test]
+    fn every_mistake_names_its_field() {
+        let check = |result, words: &str| assert_eq!(said(result), words);
+        check(
+            agent("*"),
+            "match: at least one field must be set to more than \"*\"",
+        );
+        check(
+            agent(""),
+            "match: at least one field must be set to more than \"*\"",
+        );
+        check(
+            agent("a\nb"),
+            "user_agent has a control character; take it out",
+        );
+        check(
+            agent(&"a".repeat(257)),
+            "user_agent has 257 bytes, at most 256 are taken",
+        );
+        check(
+            agent(&r"\\".repeat(257)),
+            "user_agent has 514 bytes, at most 256 are taken",
+        );
+        check(ip(&"1".repeat(65)), "ip has 65 bytes, at most 64 are taken");
+        for written in [
+            "10.1.2",
+            "localhost",
+            "10.1.2.3:80",
+            "010.1.2.3",
+            "/24",
+            "fe80::1%1",
+        ] {
+            assert!(said(ip(written)).starts_with("ip must be an address or a network"));
+        }
+        for written in [
+            "10.1*",
+            r"\*",
+            "10.1.2.3.*",
+            "::*",
+            "1::*",
+            ".*",
+            ":*",
+            "10.1.2.*.*",
+            "a.*",
+        ] {
+            assert!(said(ip(written)).starts_with("ip must have whole numbers before"));
+        }
+        for written in [
+            "10.0.0.0/33",
+            "10.0.0.0/+8",
+            "10.0.0.0/",
+            "::/129",
+            "::/-1",
+            "10.0.0.0/8/8",
+        ] {
+            assert!(said(ip(written)).starts_with("ip must have a prefix of 0 to"));
+        }
+        let twice = PatternText {
+            user: "a\tb",
+            ip: "x",
+            ..PatternText::default()
+        };
+        assert_eq!(Pattern::parse(&twice).expect_err("two mistakes").len(), 2);
+    }
+
+    #[test]
+    fn a_literal_may_have_256_bytes_however_it_is_written() {
+        assert!(agent(&"a".repeat(256)).is_ok());
+        let escaped = format!("{}*", r"\\".repeat(256));
+        let pattern = agent(&escaped).expect("256 backslashes");
+        assert_eq!(pattern.specificity().literal_bits(), 2048);
+        assert_eq!(agent(&pattern.written(Field::UserAgent)), Ok(pattern));
+    }
+
+    #[test]
+    fn what_was_seen_is_exact_whatever_is_in_it() {
+        for seen in ["foo*", "*", r"a\", r"a\*", r"\\*"] {
+            let identity = Identity::default().with_user_agent(seen);
+            let fields = [Field::UserAgent, Field::Ip].into_iter().collect();
+            let pattern = Pattern::exact(&identity, fields).expect("it is seen");
+            assert!(pattern.matches(&identity));
+            let longer = format!("{seen}x");
+            assert!(!pattern.matches(&Identity::default().with_user_agent(&longer)));
+            assert_eq!(
+                agent(&pattern.written(Field::UserAgent)),
+                Ok(pattern),
+                "{seen}"
+            );
+        }
+        let long = "a".repeat(257);
+        let identity = Identity::default().with_user(&long).with_listener("nova");
+        let both = [Field::User, Field::Listener].into_iter().collect();
+        let mistake = Pattern::exact(&identity, both).expect_err("too long");
+        assert_eq!(mistake.field(), "user");
+        let other = [Field::Originator].into_iter().collect();
+        assert_eq!(
+            Pattern::exact(&identity, other),
+            Err(PatternError::NothingSet)
+        );
+    }
+
+    #[test]
+    fn a_pattern_is_read_as_it_was_written() {
+        for seed in 0..20_000 {
+            let mut random = Random(seed);
+            let pattern = random.pattern();
+            let [user, originator, ip, user_agent, listener] =
+                Field::ALL.map(|field| pattern.written(field));
+            let text = PatternText {
+                user: &user,
+                originator: &originator,
+                ip: &ip,
+                user_agent: &user_agent,
+                listener: &listener,
+            };
+            assert_eq!(
+                Pattern::parse(&text).as_ref(),
+                Ok(&pattern),
+                "seed {seed}: {text:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_more_specific_pattern_is_the_greater() {
+        let of = |user, ip, user_agent, listener| {
+            let text = PatternText {
+                user,
+                ip,
+                user_agent,
+                listener,
+                ..PatternText::default()
+            };
+            Pattern::parse(&text).expect("a pattern").specificity()
+        };
+        let falling = [
+            // Exact fields come first, however much the others say.
+            of("", "10.1.2.3", "curl", ""),
+            of("", "10.1.2.3", "", "nova"),
+            of("", "10.1.2.3", "python-requests/2.31*", ""),
+            // Then bits.
+            of("", "2001:db8::1", "", ""),
+            of("", "", "curl/8", ""),
+            // Then the weightier field: 32 bits each.
+            of("root", "", "", ""),
+            of("", "10.1.2.3", "", ""),
+            of("", "", "curl", ""),
+            of("", "", "", "nova"),
+            // Without an exact field, bits alone: 40, 32, 24, 24.
+            of("", "", "curl/*", ""),
+            of("", "", "cur*", "n*"),
+            of("ro*", "10.0.0.0/8", "", ""),
+            of("", "10.1.2.0/24", "", ""),
+            of("", "", "cur*", ""),
+            of("", "0.0.0.0/0", "", ""),
+            Specificity::NONE,
+        ];
+        for (at, pair) in falling.windows(2).enumerate() {
+            assert!(pair[0] > pair[1], "place {at}: {pair:?}");
+        }
+    }
+
+    #[test]
+    fn patterns_that_match_the_same_call_never_tie() {
+        for seed in 0..2_000 {
+            let mut random = Random(seed);
+            let identity = random.identity();
+            let mut matching: Vec<Pattern> = (0..200)
+                .map(|_| random.pattern())
+                .filter(|pattern| pattern.matches(&identity.as_identity()))
+                .collect();
+            matching.sort_by_key(Pattern::specificity);
+            matching.dedup();
+            let ranks: Vec<_> = matching.iter().map(Pattern::specificity).collect();
+            let mut distinct = ranks.clone();
+            distinct.dedup();
+            assert_eq!(ranks, distinct, "seed {seed}: {matching:?}");
+        }
+    }
+
+    #[test]
+    fn a_pattern_shows_the_fields_that_it_sets() {
+        let text = PatternText {
+            ip: "10.1.2.*",
+            user_agent: "curl*",
+            ..PatternText::default()
+        };
+        let pattern = Pattern::parse(&text).expect("a pattern");
+        assert_eq!(pattern.to_string(), "ip=10.1.2.0/24 user_agent=curl*");
+        assert_eq!(
+            pattern.fields().iter().collect::<Vec<_>>(),
+            vec![Field::Ip, Field::UserAgent]
+        );
+    }
+}

@@ -1,0 +1,119 @@
+//! Random patterns and identities for tests. Their values are picked so that they often meet:
+//! few letters, nested prefixes, nested networks, and the characters that mean something.
+
+use alloc::string::String;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::identity::{Field, FieldSet, Identity, IdentityBuf};
+use super::pattern::{Pattern, PatternText};
+
+/// SplitMix64.
+pub(super) struct Random(pub(super) u64);
+
+impl Random {
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub(super) fn below(&mut self, end: u64) -> u64 {
+        ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
+    }
+
+    pub(super) fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+
+    pub(super) fn pick<T: Copy>(&mut self, among: &[T]) -> T {
+        among[self.below(among.len() as u64) as usize]
+    }
+
+    /// Up to `max` of the letters that mean something, and of two that don't.
+    pub(super) fn text(&mut self, max: u64) -> String {
+        let length = self.below(max + 1);
+        (0..length)
+            .map(|_| self.pick(&['a', 'b', 'é', '*', '\\']))
+            .collect()
+    }
+
+    pub(super) fn address(&mut self) -> IpAddr {
+        let noise = self.next();
+        let sparse = self.pick(&[0x0000_0000, 0x0000_0003, 0x0101_0101, 0x8080_0001]);
+        if self.one_in(2) {
+            Ipv4Addr::from(0x0a01_0000 ^ (noise as u32 & sparse)).into()
+        } else {
+            let low = u128::from(noise & u64::from(sparse)) << self.pick(&[0, 60, 90]);
+            let address = Ipv6Addr::from((0x2001_0db8 << 96) ^ low);
+            address.to_canonical()
+        }
+    }
+
+    fn network(&mut self) -> String {
+        use alloc::format;
+        let address = self.address();
+        let bits = match address {
+            IpAddr::V4(_) => self.pick(&[0, 8, 16, 23, 24, 31, 32]),
+            IpAddr::V6(_) => self.pick(&[0, 1, 32, 64, 65, 127, 128]),
+        };
+        match address {
+            IpAddr::V4(address) => {
+                let mask = u32::MAX.checked_shl(32 - bits).unwrap_or(0);
+                format!("{}/{bits}", Ipv4Addr::from(u32::from(address) & mask))
+            }
+            IpAddr::V6(address) => {
+                let mask = u128::MAX.checked_shl(128 - bits).unwrap_or(0);
+                format!("{}/{bits}", Ipv6Addr::from(u128::from(address) & mask))
+            }
+        }
+    }
+
+    /// Any pattern: about half of the fields are any.
+    pub(super) fn pattern(&mut self) -> Pattern {
+        loop {
+            let mut written = Field::ALL.map(|field| match field {
+                _ if self.one_in(2) => String::new(),
+                Field::Ip => self.network(),
+                _ => self.text(4),
+            });
+            for (text, field) in written.iter_mut().zip(Field::ALL) {
+                if field != Field::Ip && self.one_in(2) {
+                    text.push('*');
+                }
+            }
+            let [user, originator, ip, user_agent, listener] = &written;
+            let text = PatternText {
+                user,
+                originator,
+                ip,
+                user_agent,
+                listener,
+            };
+            if let Ok(pattern) = Pattern::parse(&text) {
+                return pattern;
+            }
+        }
+    }
+
+    pub(super) fn identity(&mut self) -> IdentityBuf {
+        let texts = [0; 4].map(|_| self.text(6));
+        let [user, originator, user_agent, listener] = &texts;
+        let identity = Identity::default()
+            .with_user(user)
+            .with_originator(originator)
+            .with_user_agent(user_agent)
+            .with_listener(listener);
+        let identity = if self.one_in(5) {
+            identity
+        } else {
+            identity.with_ip(self.address())
+        };
+        identity.into()
+    }
+
+    pub(super) fn fields(&mut self) -> FieldSet {
+        Field::ALL.into_iter().filter(|_| self.one_in(2)).collect()
+    }
+}

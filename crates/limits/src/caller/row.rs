@@ -1,0 +1,197 @@
+//! One caller: its row in the table.
+
+use alloc::borrow::Cow;
+use alloc::boxed::Box;
+use alloc::string::ToString;
+use alloc::vec::Vec;
+use core::fmt;
+
+use super::names::{Group, Label, Notes};
+use super::pattern::Pattern;
+use super::recency::Links;
+use crate::time::Timestamp;
+
+/// A caller, by a number that is never given to another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CallerId(pub u64);
+
+impl CallerId {
+    /// The fixed row for whom no other row knows, and who could not be registered.
+    pub const UNKNOWN: Self = Self(0);
+}
+
+/// As the API writes it: `c7`.
+impl fmt::Display for CallerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "c{}", self.0)
+    }
+}
+
+/// The limit of a caller, by a number of the table's user; nothing is known of it here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LimitRef(pub u32);
+
+/// What a caller's calls are charged to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Charge {
+    /// Nothing of its own: the next match is asked.
+    #[default]
+    None,
+    /// A limit, which other callers may share.
+    Limit(LimitRef),
+    /// Nothing at all: no other match is asked.
+    Exempt,
+}
+
+/// Where a row comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// It stands in the config, which alone can change it.
+    Static,
+    /// It was made through the API, or promoted: registered by itself, and then given a
+    /// label, a group, notes or a limit, or merged with another. It is never forgotten.
+    Made,
+    /// It was registered by its own calls. The least recently called of these is forgotten
+    /// where there is no room.
+    Auto,
+    /// [`CallerId::UNKNOWN`].
+    Unknown,
+}
+
+/// When a caller was last called; never comes first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum LastCall {
+    /// Not that anybody knew.
+    #[default]
+    Never,
+    /// Before this run: the number that [`Table::restore`](super::Table::restore) was given,
+    /// of which only the order counts.
+    Earlier(u64),
+    /// In this run.
+    At(Timestamp),
+}
+
+/// A caller.
+#[derive(Clone, Debug)]
+pub struct Row {
+    pub(super) id: CallerId,
+    pub(super) kind: Kind,
+    pub(super) label: Option<Label>,
+    pub(super) groups: Box<[Group]>,
+    pub(super) notes: Notes,
+    pub(super) patterns: Box<[Pattern]>,
+    pub(super) charge: Charge,
+    pub(super) last_call: LastCall,
+    /// Its place among those that may be forgotten.
+    pub(super) links: Links,
+}
+
+impl Row {
+    /// Its id.
+    #[must_use]
+    pub const fn id(&self) -> CallerId {
+        self.id
+    }
+
+    /// Where it comes from.
+    #[must_use]
+    pub const fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// What people call it; a row that nobody named has none.
+    #[must_use]
+    pub const fn label(&self) -> Option<&Label> {
+        self.label.as_ref()
+    }
+
+    /// Its label; without one, its pattern.
+    #[must_use]
+    pub fn name(&self) -> Cow<'_, str> {
+        match (&self.label, &*self.patterns) {
+            (Some(label), _) => label.as_str().into(),
+            (None, [pattern, ..]) => pattern.to_string().into(),
+            (None, []) => "(unknown)".into(),
+        }
+    }
+
+    /// The groups that it is in, in the order in which they were given.
+    #[must_use]
+    pub const fn groups(&self) -> &[Group] {
+        &self.groups
+    }
+
+    /// What people remember of it.
+    #[must_use]
+    pub const fn notes(&self) -> &Notes {
+        &self.notes
+    }
+
+    /// What belongs to it: whatever matches one of these.
+    #[must_use]
+    pub const fn patterns(&self) -> &[Pattern] {
+        &self.patterns
+    }
+
+    /// What its calls are charged to.
+    #[must_use]
+    pub const fn charge(&self) -> Charge {
+        self.charge
+    }
+
+    /// When it was last called.
+    #[must_use]
+    pub const fn last_call(&self) -> LastCall {
+        self.last_call
+    }
+}
+
+/// A caller to be put into the table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewCaller {
+    /// What people call it. Those of the config are told apart by it.
+    pub label: Label,
+    /// The groups that it is in, at most 16.
+    pub groups: Vec<Group>,
+    /// What people want to remember of it.
+    pub notes: Notes,
+    /// What belongs to it, 1 to 256 patterns.
+    pub patterns: Vec<Pattern>,
+    /// What its calls are charged to.
+    pub charge: Charge,
+}
+
+/// What to change of a caller; `None` leaves it as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Patch {
+    /// What people call it.
+    pub label: Option<Label>,
+    /// All the groups that it is in, at most 16.
+    pub groups: Option<Vec<Group>>,
+    /// What people want to remember of it.
+    pub notes: Option<Notes>,
+    /// What its calls are charged to.
+    pub charge: Option<Charge>,
+}
+
+/// A row as it was kept from an earlier run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SavedCaller {
+    /// Its id.
+    pub id: CallerId,
+    /// Where it came from.
+    pub kind: Kind,
+    /// What people call it.
+    pub label: Option<Label>,
+    /// The groups that it is in.
+    pub groups: Vec<Group>,
+    /// What people want to remember of it.
+    pub notes: Notes,
+    /// What belongs to it.
+    pub patterns: Vec<Pattern>,
+    /// What its calls are charged to.
+    pub charge: Charge,
+    /// When it was last called, as any number that grows with time, such as seconds since
+    /// 1970; 0 for never.
+    pub last_call: u64,
+}

@@ -1,0 +1,878 @@
+//! The table of callers.
+
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+use core::cmp::Reverse;
+
+use super::churn::Churn;
+use super::error::TableError;
+use super::identity::{Field, FieldSet, Identity};
+use super::index::Index;
+use super::matches::Matches;
+use super::names::{Group, Label, Notes};
+use super::pattern::{Pattern, PatternError};
+use super::recency::{Links, Recency};
+use super::row::{CallerId, Charge, Kind, LastCall, LimitRef, NewCaller, Patch, Row, SavedCaller};
+use crate::slab::{Key, Slab};
+use crate::time::Timestamp;
+
+/// The most rows that register themselves.
+pub(super) const AUTO_REGISTER_MAX: u32 = 10_000;
+/// The most patterns of all rows that are kept.
+pub(super) const KEPT_PATTERNS_MAX: usize = 10_000;
+/// The most patterns of one caller.
+pub(super) const PATTERNS_PER_CALLER_MAX: usize = 256;
+/// The most groups that one caller is in.
+pub(super) const GROUPS_PER_CALLER_MAX: usize = 16;
+/// The most groups of all callers together.
+pub(super) const DISTINCT_GROUPS_MAX: usize = 1024;
+
+/// The greatest id that is taken from an earlier run: the greatest number that every reader of
+/// JSON takes exactly. Ten new rows a second get there in 28 million years.
+const ID_MAX: u64 = (1 << 53) - 1;
+
+/// How many callers may register themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AutoRegister(u32);
+
+impl AutoRegister {
+    /// Nobody.
+    pub const OFF: Self = Self(0);
+    /// As many as can be kept: 10,000.
+    pub const MAX: Self = Self(AUTO_REGISTER_MAX);
+
+    /// As the config writes it: 0 is off, a negative number the most there can be.
+    ///
+    /// # Errors
+    ///
+    /// If it is above what can be kept.
+    pub fn from_config(given: i64) -> Result<Self, TableError> {
+        if given < 0 {
+            return Ok(Self::MAX);
+        }
+        u32::try_from(given)
+            .ok()
+            .filter(|rows| *rows <= AUTO_REGISTER_MAX)
+            .map(Self)
+            .ok_or(TableError::AutoRegister { given })
+    }
+
+    /// The most rows there may be.
+    #[must_use]
+    pub const fn rows(self) -> u32 {
+        self.0
+    }
+}
+
+/// How callers register themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// How many may be registered at a time.
+    pub auto_register: AutoRegister,
+    /// How many may register in any second; 0 is nobody.
+    pub auto_register_per_second: u16,
+    /// By which fields.
+    pub identify: FieldSet,
+}
+
+/// 100 callers, 10 in a second, by everything that is seen.
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            auto_register: AutoRegister(100),
+            auto_register_per_second: 10,
+            identify: Field::ALL.into_iter().collect(),
+        }
+    }
+}
+
+/// What became of a call's own row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Registration {
+    /// A row has exactly what was seen.
+    Known,
+    /// There is a row now.
+    Registered {
+        /// Its id.
+        id: CallerId,
+        /// The row that was forgotten for it.
+        forgotten: Option<CallerId>,
+    },
+    /// Too many are registering: the call counts for [`CallerId::UNKNOWN`].
+    Surplus,
+    /// No pattern can hold what was seen: the call counts for [`CallerId::UNKNOWN`].
+    Unfit(PatternError),
+    /// Nothing was seen by which callers are told apart.
+    NothingSeen,
+    /// Nobody registers himself.
+    Off,
+}
+
+/// A caller whose statistics are to be added to another's, since its row is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fold {
+    /// Whose row is gone.
+    pub from: CallerId,
+    /// Who has its patterns now.
+    pub into: CallerId,
+}
+
+/// What came of a new caller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inserted {
+    /// Its id: that of a row which had registered itself by one of the patterns, if there was
+    /// one, so that its statistics go on.
+    pub id: CallerId,
+    /// Further rows that had registered themselves by one of the patterns.
+    pub folded: Vec<Fold>,
+}
+
+/// What came of new rows from the config.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reloaded {
+    /// The ids, in the order given.
+    pub ids: Vec<CallerId>,
+    /// Rows that the config no longer has.
+    pub removed: Vec<CallerId>,
+    /// Rows all of whose patterns stand in the config now.
+    pub folded: Vec<Fold>,
+    /// Rows made through the API some of whose patterns stand in the config now.
+    pub narrowed: Vec<CallerId>,
+}
+
+/// What came of the rows of an earlier run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Restored {
+    /// Rows that had registered themselves, and for which there is no more room: the least
+    /// recently called.
+    pub trimmed: Vec<CallerId>,
+    /// Rows that could not be taken, and why.
+    pub refused: Vec<(CallerId, TableError)>,
+}
+
+/// All callers.
+///
+/// Rows that people made are kept; rows that made themselves are not, unless people gave them
+/// a label, a group, notes or a limit, or merged them. The two parts have bounds of their own,
+/// so neither takes the other's room:
+///
+/// | what | at most |
+/// |---|---|
+/// | rows registered by themselves | `auto_register`, and 10,000 |
+/// | new ones in any second | `auto_register_per_second` |
+/// | patterns of all other rows together | 10,000 |
+/// | patterns of one row | 256 |
+/// | groups of one row, of all rows | 16, 1,024 |
+///
+/// Whoever can't be registered, because too many came at once or because he can't be told
+/// exactly, is counted for the row [`CallerId::UNKNOWN`], which can have a limit like any
+/// other.
+///
+/// Nothing but a look-up depends on how many there are by more than a logarithm, except where
+/// it says so.
+#[derive(Debug)]
+pub struct Table {
+    settings: Settings,
+    churn: Churn,
+    rows: Slab<Row>,
+    by_id: BTreeMap<CallerId, Key>,
+    index: Index<Key>,
+    /// Rows that may be forgotten, in the order of their last calls.
+    autos: Recency,
+    next_id: u64,
+    unknown: Key,
+    /// How many rows are in each group.
+    groups: BTreeMap<Group, u32>,
+    /// The patterns of rows that are kept.
+    kept_patterns: usize,
+}
+
+impl Table {
+    /// A table with nobody in it but [`CallerId::UNKNOWN`].
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
+        let mut rows = Slab::new();
+        let unknown = rows.insert(Row {
+            id: CallerId::UNKNOWN,
+            kind: Kind::Unknown,
+            label: None,
+            groups: Box::default(),
+            notes: Notes::default(),
+            patterns: Box::default(),
+            charge: Charge::None,
+            last_call: LastCall::Never,
+            links: Links::default(),
+        });
+        Self {
+            settings,
+            churn: Churn::new(settings.auto_register_per_second),
+            rows,
+            by_id: BTreeMap::from([(CallerId::UNKNOWN, unknown)]),
+            index: Index::new(),
+            autos: Recency::default(),
+            next_id: 1,
+            unknown,
+            groups: BTreeMap::new(),
+            kept_patterns: 0,
+        }
+    }
+
+    /// Whom a call belongs to, without counting it: a dry run. Whom no row knows is
+    /// [`CallerId::UNKNOWN`].
+    pub fn classify(&self, identity: &Identity<'_>, matches: &mut Matches) {
+        self.index.look_up(identity, &mut matches.found);
+        matches.rank(&self.rows);
+        if matches.as_slice().is_empty() {
+            matches.push_unknown(self.unknown, self.row(self.unknown));
+        }
+    }
+
+    /// Whom a call belongs to, at the moment when it is made. Whom no row names exactly is
+    /// registered, if there may be one more.
+    pub fn classify_and_touch(
+        &mut self,
+        now: Timestamp,
+        identity: &Identity<'_>,
+        matches: &mut Matches,
+    ) -> Registration {
+        self.index.look_up(identity, &mut matches.found);
+        let seen = self.settings.identify.intersection(identity.fields());
+        let mut found = matches.found.entries.iter();
+        let registration = if seen.is_empty() {
+            Registration::NothingSeen
+        } else if found.any(|(specificity, _)| specificity.exact_set().includes(seen)) {
+            Registration::Known
+        } else {
+            self.register(now, identity, matches)
+        };
+        matches.rank(&self.rows);
+        let is_left_out = matches!(registration, Registration::Surplus | Registration::Unfit(_));
+        if is_left_out || matches.as_slice().is_empty() {
+            matches.push_unknown(self.unknown, self.row(self.unknown));
+        }
+        for found in matches.as_slice() {
+            self.touch(now, found.row);
+        }
+        registration
+    }
+
+    /// Adds a caller, made through the API. Rows that had registered themselves by one of its
+    /// patterns become part of it.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it, or which caller has one of its patterns.
+    pub fn insert(&mut self, new: NewCaller) -> Result<Inserted, TableError> {
+        check(&new)?;
+        let mut absorbed = BTreeSet::new();
+        for pattern in &new.patterns {
+            let Some(key) = self.index.get(pattern) else {
+                continue;
+            };
+            let holder = self.row(key);
+            if holder.kind != Kind::Auto {
+                return Err(TableError::PatternExists {
+                    pattern: pattern.clone().into(),
+                    holder: holder.id,
+                });
+            }
+            absorbed.insert(holder.id);
+        }
+        self.check_room(new.patterns.len(), &new.groups)?;
+        let id = absorbed.pop_first();
+        let last_call = id.into_iter().chain(absorbed.iter().copied());
+        let last_call = last_call.map(|id| self.take_out(id).last_call).max();
+        let id = id.unwrap_or_else(|| self.fresh_id());
+        self.place(Row {
+            id,
+            kind: Kind::Made,
+            label: Some(new.label),
+            groups: distinct(new.groups),
+            notes: new.notes,
+            patterns: new.patterns.into(),
+            charge: new.charge,
+            last_call: last_call.unwrap_or_default(),
+            links: Links::default(),
+        });
+        let folded = absorbed.into_iter().map(|from| Fold { from, into: id });
+        Ok(Inserted {
+            id,
+            folded: folded.collect(),
+        })
+    }
+
+    /// Changes a caller. One that had registered itself is kept from now on.
+    ///
+    /// # Errors
+    ///
+    /// If there is none of that id, if it stands in the config, or if there is no room. The
+    /// unknown row takes no label.
+    pub fn patch(&mut self, id: CallerId, patch: Patch) -> Result<(), TableError> {
+        let key = self.key_of_changeable(id)?;
+        let row = self.row(key);
+        if row.kind == Kind::Unknown && patch.label.is_some() {
+            return Err(TableError::IsFixed);
+        }
+        if patch == Patch::default() {
+            return Ok(());
+        }
+        let groups = patch.groups.as_deref().unwrap_or_default();
+        check_groups(groups)?;
+        self.check_room(self.patterns_if_auto(key), groups)?;
+        self.promote(key);
+        if let Some(groups) = patch.groups {
+            let groups = distinct(groups);
+            self.count_groups(&groups);
+            let old = core::mem::replace(&mut self.row_mut(key).groups, groups);
+            self.uncount_groups(&old);
+        }
+        let row = self.row_mut(key);
+        if let Some(label) = patch.label {
+            row.label = Some(label);
+        }
+        if let Some(notes) = patch.notes {
+            row.notes = notes;
+        }
+        if let Some(charge) = patch.charge {
+            row.charge = charge;
+        }
+        Ok(())
+    }
+
+    /// Makes the patterns of `from` alternatives of `into`, which is in all their groups from
+    /// now on. The rows of `from` are gone: whoever keeps statistics adds theirs to `into`.
+    ///
+    /// # Errors
+    ///
+    /// If one of them does not exist, stands in the config or is the unknown row; if they are
+    /// charged differently, since a limit would be lost unseen; if there is no room.
+    pub fn merge(&mut self, into: CallerId, from: &[CallerId]) -> Result<(), TableError> {
+        let distinct: BTreeSet<CallerId> = from.iter().copied().collect();
+        if from.is_empty() || distinct.len() < from.len() || distinct.contains(&into) {
+            return Err(TableError::MergeList);
+        }
+        let target = self.key_of_changeable(into)?;
+        let row = self.row(target);
+        let charge = row.charge;
+        let mut patterns = row.patterns.len();
+        let mut promoted = self.patterns_if_auto(target);
+        let mut groups = row.groups.to_vec();
+        for id in core::iter::once(&into).chain(from) {
+            let key = self.key_of_changeable(*id)?;
+            let row = self.row(key);
+            if row.kind == Kind::Unknown {
+                return Err(TableError::IsFixed);
+            }
+            if row.charge != charge {
+                return Err(TableError::ChargesDiffer { into, from: *id });
+            }
+            if *id != into {
+                patterns += row.patterns.len();
+                promoted += self.patterns_if_auto(key);
+                let further = row.groups.iter().filter(|group| !groups.contains(group));
+                let further: Vec<Group> = further.cloned().collect();
+                groups.extend(further);
+            }
+        }
+        check_patterns(patterns)?;
+        check_groups(&groups)?;
+        self.check_room(promoted, &[])?;
+
+        self.promote(target);
+        self.count_groups(&groups);
+        let mut alternatives = self.row(target).patterns.to_vec();
+        let mut last_call = self.row(target).last_call;
+        for id in from {
+            let row = self.take_out(*id);
+            for pattern in &row.patterns {
+                let free = self.index.insert(pattern, target);
+                free.expect("the row that had the pattern is gone");
+            }
+            self.kept_patterns += row.patterns.len();
+            alternatives.extend(row.patterns);
+            last_call = last_call.max(row.last_call);
+        }
+        let row = self.row_mut(target);
+        row.patterns = alternatives.into();
+        row.last_call = last_call;
+        let old = core::mem::replace(&mut row.groups, groups.into());
+        self.uncount_groups(&old);
+        Ok(())
+    }
+
+    /// Removes a caller. Its next call may register itself again.
+    ///
+    /// # Errors
+    ///
+    /// If there is none of that id, if it stands in the config, or is the unknown row.
+    pub fn remove(&mut self, id: CallerId) -> Result<Row, TableError> {
+        let key = self.key_of_changeable(id)?;
+        if self.row(key).kind == Kind::Unknown {
+            return Err(TableError::IsFixed);
+        }
+        Ok(self.take_out(id))
+    }
+
+    /// Takes a limit away from every row that has it, those of the config too, since the
+    /// limit is gone; whose they were. Asks every row.
+    pub fn detach(&mut self, limit: LimitRef) -> Vec<CallerId> {
+        let mut detached = Vec::new();
+        for key in self.by_id.values() {
+            let row = self.rows.get_mut(*key).expect("an id names a row");
+            if row.charge == Charge::Limit(limit) {
+                row.charge = Charge::None;
+                detached.push(row.id);
+            }
+        }
+        detached
+    }
+
+    /// Puts the rows of the config in the place of those that it had before. A row whose
+    /// label was there keeps its id. The config has its way: where another row has one of its
+    /// patterns, the pattern changes hands. Asks every row.
+    ///
+    /// # Errors
+    ///
+    /// Every mistake that is in them.
+    pub fn replace_static(&mut self, new: Vec<NewCaller>) -> Result<Reloaded, Vec<TableError>> {
+        let mut mistakes = Self::check_static(&new);
+        let statics = self.rows().filter(|row| row.kind == Kind::Static);
+        let mut old: BTreeMap<Label, CallerId> = statics
+            .filter_map(|row| Some((row.label.clone()?, row.id)))
+            .collect();
+        let old_patterns: usize = old.values().map(|id| self.pattern_count(*id)).sum();
+        let new_patterns: usize = new.iter().map(|row| row.patterns.len()).sum();
+        if mistakes.is_empty() {
+            if self.kept_patterns - old_patterns + new_patterns > KEPT_PATTERNS_MAX {
+                mistakes.push(TableError::Full);
+            }
+            let groups: Vec<Group> = new.iter().flat_map(|row| row.groups.clone()).collect();
+            mistakes.extend(self.check_distinct(&groups).err());
+        }
+        if !mistakes.is_empty() {
+            return Err(mistakes);
+        }
+
+        let mut reloaded = Reloaded::default();
+        let mut old_rows: BTreeMap<CallerId, Row> = BTreeMap::new();
+        for id in old.values() {
+            old_rows.insert(*id, self.take_out(*id));
+        }
+        for new in new {
+            let id = old.remove(&new.label).unwrap_or_else(|| self.fresh_id());
+            let mut last_call = old_rows
+                .get(&id)
+                .map_or(LastCall::Never, |row| row.last_call);
+            for pattern in &new.patterns {
+                let Some(holder) = self.index.get(pattern) else {
+                    continue;
+                };
+                let from = self.row(holder).id;
+                if self.pattern_count(from) == 1 {
+                    last_call = last_call.max(self.take_out(from).last_call);
+                    reloaded.folded.push(Fold { from, into: id });
+                } else {
+                    self.narrow(holder, pattern);
+                    reloaded.narrowed.push(from);
+                }
+            }
+            self.place(Row {
+                id,
+                kind: Kind::Static,
+                label: Some(new.label),
+                groups: distinct(new.groups),
+                notes: new.notes,
+                patterns: new.patterns.into(),
+                charge: new.charge,
+                last_call,
+                links: Links::default(),
+            });
+            reloaded.ids.push(id);
+        }
+        reloaded.removed = old.into_values().collect();
+        reloaded.narrowed.sort_unstable();
+        reloaded.narrowed.dedup();
+        // Who lost one pattern may have lost all of them in the end.
+        reloaded.narrowed.retain(|id| self.by_id.contains_key(id));
+        Ok(reloaded)
+    }
+
+    /// What is wrong with rows of the config, among themselves.
+    #[must_use]
+    pub fn check_static(rows: &[NewCaller]) -> Vec<TableError> {
+        let mut mistakes = Vec::new();
+        let mut labels = BTreeSet::new();
+        let mut index = Index::new();
+        for (at, row) in rows.iter().enumerate() {
+            if !labels.insert(&row.label) {
+                mistakes.push(TableError::LabelRepeated(row.label.clone()));
+            }
+            mistakes.extend(check(row).err());
+            for pattern in &row.patterns {
+                if let Err(holder) = index.insert(pattern, at)
+                    && holder != at
+                {
+                    mistakes.push(TableError::PatternShared {
+                        pattern: pattern.clone().into(),
+                        holder: rows[holder].label.clone(),
+                        other: row.label.clone(),
+                    });
+                }
+            }
+        }
+        if rows.iter().map(|row| row.patterns.len()).sum::<usize>() > KEPT_PATTERNS_MAX {
+            mistakes.push(TableError::Full);
+        }
+        mistakes
+    }
+
+    /// Takes the rows of an earlier run into a new table. Of those that had registered
+    /// themselves, the least recently called are left out where there are more than there may
+    /// be. Those of the config are to be replaced by what the config has now.
+    pub fn restore(&mut self, saved: Vec<SavedCaller>) -> Restored {
+        let mut restored = Restored::default();
+        let (mut autos, kept): (Vec<_>, Vec<_>) = saved.into_iter().partition(is_forgettable);
+        autos.sort_by_key(|row| Reverse((row.last_call, row.id)));
+        let room = self.settings.auto_register.rows() as usize;
+        let room = room.saturating_sub(self.autos.len());
+        let excess = autos.split_off(room.min(autos.len()));
+        restored.trimmed = excess.iter().map(|row| row.id).collect();
+        // The least recently called comes first, so that it is the first to be forgotten.
+        for row in kept.into_iter().chain(autos.into_iter().rev()) {
+            let id = row.id;
+            if id.0 <= ID_MAX {
+                self.next_id = self.next_id.max(id.0 + 1);
+            }
+            if let Err(mistake) = self.restore_row(row) {
+                restored.refused.push((id, mistake));
+            }
+        }
+        restored
+    }
+
+    /// Changes how callers register themselves; who was forgotten because there are more of
+    /// them than there may be now, the least recently called first.
+    pub fn configure(&mut self, settings: Settings) -> Vec<CallerId> {
+        self.settings = settings;
+        self.churn.set(settings.auto_register_per_second);
+        let mut forgotten = Vec::new();
+        while self.autos.len() > settings.auto_register.rows() as usize {
+            forgotten.extend(self.forget_one());
+        }
+        forgotten
+    }
+
+    /// A caller.
+    #[must_use]
+    pub fn get(&self, id: CallerId) -> Option<&Row> {
+        self.by_id.get(&id).map(|key| self.row(*key))
+    }
+
+    /// The caller that has exactly this pattern.
+    #[must_use]
+    pub fn holder(&self, pattern: &Pattern) -> Option<CallerId> {
+        self.index.get(pattern).map(|key| self.row(key).id)
+    }
+
+    /// All callers in the order of their ids, [`CallerId::UNKNOWN`] first.
+    pub fn rows(&self) -> impl Iterator<Item = &Row> {
+        self.by_id.values().map(|key| self.row(*key))
+    }
+
+    /// How many callers have registered themselves, and may be forgotten.
+    #[must_use]
+    pub const fn registered(&self) -> usize {
+        self.autos.len()
+    }
+
+    /// The groups that callers are in, by name, with how many are in each.
+    pub fn groups(&self) -> impl Iterator<Item = (&Group, u32)> {
+        self.groups.iter().map(|(group, rows)| (group, *rows))
+    }
+
+    fn register(
+        &mut self,
+        now: Timestamp,
+        identity: &Identity<'_>,
+        matches: &mut Matches,
+    ) -> Registration {
+        let max = self.settings.auto_register.rows() as usize;
+        if max == 0 {
+            return Registration::Off;
+        }
+        let pattern = match Pattern::exact(identity, self.settings.identify) {
+            Ok(pattern) => pattern,
+            Err(mistake) => return Registration::Unfit(mistake),
+        };
+        if !self.churn.admit(now) {
+            return Registration::Surplus;
+        }
+        let forgotten = if self.autos.len() < max {
+            None
+        } else {
+            self.forget_one()
+        };
+        let id = self.fresh_id();
+        let specificity = pattern.specificity();
+        let key = self.place(Row {
+            id,
+            kind: Kind::Auto,
+            label: None,
+            groups: Box::default(),
+            notes: Notes::default(),
+            patterns: Box::new([pattern]),
+            charge: Charge::None,
+            last_call: LastCall::At(now),
+            links: Links::default(),
+        });
+        matches.found.entries.push((specificity, key));
+        Registration::Registered { id, forgotten }
+    }
+
+    /// Forgets the least recently called row of those that registered themselves.
+    fn forget_one(&mut self) -> Option<CallerId> {
+        let id = self.row(self.autos.oldest()?).id;
+        self.take_out(id);
+        Some(id)
+    }
+
+    /// Notes that a row was called.
+    fn touch(&mut self, now: Timestamp, key: Key) {
+        let row = self.row_mut(key);
+        row.last_call = LastCall::At(now);
+        if row.kind == Kind::Auto {
+            self.autos.touch(&mut self.rows, key);
+        }
+    }
+
+    /// Makes a row that had registered itself one that is kept.
+    fn promote(&mut self, key: Key) {
+        let row = self.row_mut(key);
+        if row.kind == Kind::Auto {
+            row.kind = Kind::Made;
+            self.kept_patterns += row.patterns.len();
+            self.autos.remove(&mut self.rows, key);
+        }
+    }
+
+    /// Puts a row in; nobody has its id or its patterns.
+    fn place(&mut self, row: Row) -> Key {
+        let (id, kind) = (row.id, row.kind);
+        self.count_groups(&row.groups);
+        let patterns = row.patterns.len();
+        let key = self.rows.insert(row);
+        let row = self.rows.get(key).expect("it was put there");
+        for pattern in &row.patterns {
+            let free = self.index.insert(pattern, key);
+            free.expect("nobody has the pattern");
+        }
+        self.by_id.insert(id, key);
+        if kind == Kind::Auto {
+            self.autos.push(&mut self.rows, key);
+        } else {
+            self.kept_patterns += patterns;
+        }
+        key
+    }
+
+    /// Undoes [`Self::place`].
+    fn take_out(&mut self, id: CallerId) -> Row {
+        let key = self.by_id.remove(&id).expect("an id names a row");
+        if self.row(key).kind == Kind::Auto {
+            self.autos.remove(&mut self.rows, key);
+        }
+        let row = self.rows.remove(key).expect("an id names a row");
+        for pattern in &row.patterns {
+            let held = self.index.remove(pattern);
+            held.expect("a row has its patterns");
+        }
+        self.uncount_groups(&row.groups);
+        if row.kind != Kind::Auto {
+            self.kept_patterns -= row.patterns.len();
+        }
+        row
+    }
+
+    /// Takes one of several patterns away from a row that is kept.
+    fn narrow(&mut self, key: Key, pattern: &Pattern) {
+        let held = self.index.remove(pattern);
+        held.expect("a row has its patterns");
+        let row = self.row_mut(key);
+        let rest = row.patterns.iter().filter(|held| *held != pattern);
+        row.patterns = rest.cloned().collect();
+        self.kept_patterns -= 1;
+    }
+
+    fn restore_row(&mut self, saved: SavedCaller) -> Result<(), TableError> {
+        if saved.id.0 > ID_MAX {
+            return Err(TableError::IdTooLarge(saved.id));
+        }
+        check_groups(&saved.groups)?;
+        if saved.id == CallerId::UNKNOWN {
+            let patch = Patch {
+                label: None,
+                groups: Some(saved.groups),
+                notes: Some(saved.notes),
+                charge: Some(saved.charge),
+            };
+            return self.patch(CallerId::UNKNOWN, patch);
+        }
+        if self.by_id.contains_key(&saved.id) {
+            return Err(TableError::IdTaken(saved.id));
+        }
+        let kind = match saved.kind {
+            Kind::Static => Kind::Static,
+            _ if is_forgettable(&saved) => Kind::Auto,
+            _ => Kind::Made,
+        };
+        check_distinct_patterns(&saved.patterns)?;
+        for pattern in &saved.patterns {
+            if let Some(holder) = self.holder(pattern) {
+                return Err(TableError::PatternExists {
+                    pattern: pattern.clone().into(),
+                    holder,
+                });
+            }
+        }
+        let kept = if kind == Kind::Auto {
+            0
+        } else {
+            saved.patterns.len()
+        };
+        self.check_room(kept, &saved.groups)?;
+        self.place(Row {
+            id: saved.id,
+            kind,
+            label: saved.label,
+            groups: distinct(saved.groups),
+            notes: saved.notes,
+            patterns: saved.patterns.into(),
+            charge: saved.charge,
+            last_call: match saved.last_call {
+                0 => LastCall::Never,
+                moment => LastCall::Earlier(moment),
+            },
+            links: Links::default(),
+        });
+        Ok(())
+    }
+
+    fn key_of_changeable(&self, id: CallerId) -> Result<Key, TableError> {
+        let key = *self.by_id.get(&id).ok_or(TableError::Unknown(id))?;
+        if self.row(key).kind == Kind::Static {
+            return Err(TableError::IsStatic(id));
+        }
+        Ok(key)
+    }
+
+    fn row(&self, key: Key) -> &Row {
+        self.rows.get(key).expect("the row is there")
+    }
+
+    fn row_mut(&mut self, key: Key) -> &mut Row {
+        self.rows.get_mut(key).expect("the row is there")
+    }
+
+    fn pattern_count(&self, id: CallerId) -> usize {
+        self.get(id).map_or(0, |row| row.patterns.len())
+    }
+
+    /// How many patterns would be kept that are not kept now.
+    fn patterns_if_auto(&self, key: Key) -> usize {
+        let row = self.row(key);
+        match row.kind {
+            Kind::Auto => row.patterns.len(),
+            _ => 0,
+        }
+    }
+
+    fn fresh_id(&mut self) -> CallerId {
+        let id = CallerId(self.next_id);
+        self.next_id += 1;
+        id
+    }
+
+    /// Whether so many more patterns can be kept, and these groups.
+    fn check_room(&self, patterns: usize, groups: &[Group]) -> Result<(), TableError> {
+        if self.kept_patterns + patterns > KEPT_PATTERNS_MAX {
+            return Err(TableError::Full);
+        }
+        self.check_distinct(groups)
+    }
+
+    fn check_distinct(&self, groups: &[Group]) -> Result<(), TableError> {
+        let new = groups
+            .iter()
+            .filter(|group| !self.groups.contains_key(*group));
+        let new: BTreeSet<&Group> = new.collect();
+        if self.groups.len() + new.len() > DISTINCT_GROUPS_MAX {
+            return Err(TableError::TooManyDistinctGroups);
+        }
+        Ok(())
+    }
+
+    fn count_groups(&mut self, groups: &[Group]) {
+        for group in groups {
+            *self.groups.entry(group.clone()).or_default() += 1;
+        }
+    }
+
+    fn uncount_groups(&mut self, groups: &[Group]) {
+        for group in groups {
+            let rows = self.groups.get_mut(group).expect("the group was counted");
+            *rows -= 1;
+            if *rows == 0 {
+                self.groups.remove(group);
+            }
+        }
+    }
+}
+
+/// Whether a saved row is one that had registered itself, and that nobody has made his own.
+fn is_forgettable(saved: &SavedCaller) -> bool {
+    saved.kind == Kind::Auto
+        && saved.label.is_none()
+        && saved.groups.is_empty()
+        && saved.notes == Notes::default()
+        && saved.charge == Charge::None
+        && saved.patterns.len() == 1
+}
+
+fn check(new: &NewCaller) -> Result<(), TableError> {
+    check_distinct_patterns(&new.patterns)?;
+    check_groups(&new.groups)
+}
+
+fn check_distinct_patterns(patterns: &[Pattern]) -> Result<(), TableError> {
+    check_patterns(patterns.len())?;
+    for (at, pattern) in patterns.iter().enumerate() {
+        if patterns[..at].contains(pattern) {
+            return Err(TableError::PatternRepeated(pattern.clone().into()));
+        }
+    }
+    Ok(())
+}
+
+fn check_patterns(given: usize) -> Result<(), TableError> {
+    match given {
+        0 => Err(TableError::NoPattern),
+        1..=PATTERNS_PER_CALLER_MAX => Ok(()),
+        _ => Err(TableError::TooManyPatterns { given }),
+    }
+}
+
+/// Each group once, in the order given.
+fn distinct(mut groups: Vec<Group>) -> Box<[Group]> {
+    let mut seen = BTreeSet::new();
+    groups.retain(|group| seen.insert(group.clone()));
+    groups.into()
+}
+
+fn check_groups(groups: &[Group]) -> Result<(), TableError> {
+    let given = groups.len();
+    if given > GROUPS_PER_CALLER_MAX {
+        return Err(TableError::TooManyGroups { given });
+    }
+    Ok(())
+}

@@ -1,0 +1,228 @@
+//! Who a call comes from, as far as it can be seen on the wire.
+//!
+//! Everything here is exactly what came in, never a pattern: a client that calls itself
+//! `foo*` is called `foo*`. What is too long, or could not stand in a log, counts as absent
+//! and is counted, so that nobody chooses how much is remembered of them.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use super::Listener;
+use super::UserFrom;
+
+/// Longest text of an identity.   bytes
+pub const TEXT_BYTES_MAX: usize = 256;
+
+/// How the user of a Unix socket's peer is written, before the number. No name that a client
+/// chose may begin so.
+const UID: &str = "uid:";
+
+/// Who a call comes from. One for each connection; on HTTP, another where a request's
+/// headers say something else than those of the request before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Name of the listener in the config.
+    pub listener: Arc<str>,
+    /// Who is at the other end of the connection.
+    pub peer: Peer,
+    /// The client's address: the peer's own, or what a trusted proxy says. None on a Unix
+    /// socket where nobody says one.
+    pub address: Option<IpAddr>,
+    /// The user, from where the listener takes it (`user_from`).
+    pub user: Option<Arc<str>>,
+    /// `User-Agent`, on HTTP.
+    pub user_agent: Option<Arc<str>>,
+    /// `Originator`, on HTTP.
+    pub originator: Option<Arc<str>>,
+    /// What was said and counts as absent.
+    pub unusable: Fields,
+}
+
+impl Identity {
+    /// What a connection itself tells, before it has sent anything.
+    #[must_use]
+    pub fn of_connection(listener: &Listener, peer: Peer) -> Self {
+        Self {
+            listener: Arc::clone(&listener.name),
+            peer,
+            address: peer.address(),
+            user: match (listener.user_from, peer) {
+                (UserFrom::Peer, Peer::Unix { uid }) => Some(format!("{UID}{uid}").into()),
+                _ => None,
+            },
+            user_agent: None,
+            originator: None,
+            unusable: Fields::default(),
+        }
+    }
+}
+
+/// Who is at the other end of a connection, as the kernel says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Peer {
+    /// An address.
+    Tcp(SocketAddr),
+    /// A process on this machine.
+    Unix {
+        /// Whose it was when it connected.
+        uid: u32,
+    },
+}
+
+impl Peer {
+    /// Its address, if it has one; that of IPv4 is written as one.
+    #[must_use]
+    pub fn address(self) -> Option<IpAddr> {
+        match self {
+            Self::Tcp(address) => Some(address.ip().to_canonical()),
+            Self::Unix { .. } => None,
+        }
+    }
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix { uid } => write!(f, "{UID}{uid}"),
+        }
+    }
+}
+
+/// A part of an identity that a client or a proxy says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Field {
+    /// The address in `Forwarded` or `X-Forwarded-For`.
+    Address,
+    /// The user.
+    User,
+    /// `User-Agent`.
+    UserAgent,
+    /// `Originator`.
+    Originator,
+}
+
+impl Field {
+    /// Every field.
+    pub const ALL: [Self; 4] = [Self::Address, Self::User, Self::UserAgent, Self::Originator];
+
+    /// The word used in metrics.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Address => "address",
+            Self::User => "user",
+            Self::UserAgent => "user_agent",
+            Self::Originator => "originator",
+        }
+    }
+
+    fn bit(self) -> u8 {
+        1 << self as u8
+    }
+}
+
+/// Some of the fields.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fields(u8);
+
+impl Fields {
+    /// Adds one.
+    pub fn add(&mut self, field: Field) {
+        self.0 |= field.bit();
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Those that are in it.
+    pub fn iter(self) -> impl Iterator<Item = Field> {
+        Field::ALL
+            .into_iter()
+            .filter(move |field| self.0 & field.bit() != 0)
+    }
+}
+
+/// It was said, and can't be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unusable;
+
+/// Reads a text that a client says of itself; none if it is empty.
+///
+/// # Errors
+/// If it is longer than [`TEXT_BYTES_MAX`], no UTF-8, or holds a control character.
+pub fn text(said: &[u8]) -> Result<Option<&str>, Unusable> {
+    if said.is_empty() {
+        return Ok(None);
+    }
+    if said.len() > TEXT_BYTES_MAX {
+        return Err(Unusable);
+    }
+    let said = str::from_utf8(said).map_err(|_| Unusable)?;
+    if said.chars().any(char::is_control) {
+        return Err(Unusable);
+    }
+    Ok(Some(said))
+}
+
+/// The same for the name of a user.
+///
+/// # Errors
+/// Also if it could be taken for what the kernel says of a Unix socket's peer.
+pub fn user(said: &[u8]) -> Result<Option<&str>, Unusable> {
+    match text(said)? {
+        Some(name) if name.starts_with(UID) => Err(Unusable),
+        name => Ok(name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_taken_exactly_or_not_at_all() {
+        let long = [b'x'; TEXT_BYTES_MAX + 1];
+        let check = |said: &[u8], read: Result<Option<&str>, Unusable>| {
+            assert_eq!(text(said), read, "{:?}", String::from_utf8_lossy(said));
+        };
+        check(b"", Ok(None));
+        check(b"foo*", Ok(Some("foo*")));
+        check(
+            b" python-requests/2.31 ",
+            Ok(Some(" python-requests/2.31 ")),
+        );
+        check("Jürgen".as_bytes(), Ok(Some("Jürgen")));
+        check(&long[1..], Ok(str::from_utf8(&long[1..]).ok()));
+        check(&long, Err(Unusable));
+        check(b"a\tb", Err(Unusable));
+        check(b"a\x7f", Err(Unusable));
+        check("a\u{85}".as_bytes(), Err(Unusable));
+        check(b"J\xfcrgen", Err(Unusable));
+    }
+
+    #[test]
+    fn no_client_can_call_itself_what_the_kernel_calls_a_peer() {
+        assert_eq!(user(b"uid:0"), Err(Unusable));
+        assert_eq!(user(b"UID:0"), Ok(Some("UID:0")));
+        assert_eq!(user(b"nova"), Ok(Some("nova")));
+        assert_eq!(Peer::Unix { uid: 7 }.to_string(), "uid:7");
+    }
+
+    #[test]
+    fn fields_are_a_set() {
+        let mut fields = Fields::default();
+        assert!(fields.is_empty());
+        fields.add(Field::Originator);
+        fields.add(Field::User);
+        fields.add(Field::User);
+        assert_eq!(
+            fields.iter().collect::<Vec<_>>(),
+            [Field::User, Field::Originator]
+        );
+    }
+}

@@ -1,0 +1,96 @@
+//! The waker of an HTTP connection that its own exchange drives.
+//!
+//! hyper passes messages between a connection and its request through channels, and each
+//! message wakes whoever is to take it. Here both sides are polled by one task, one after the
+//! other, so such a wake-up would only poll everything once more for nothing: twice a call.
+
+use std::cell::Cell;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Wake, Waker};
+
+thread_local! {
+    /// Whether this thread is polling the request's side of an exchange. What it sets off
+    /// meanwhile is its own doing; the reactor never runs on the same thread in between.
+    static OWN_DOING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Wakes the task that drives a connection, but for what the task itself sets off.
+#[derive(Debug, Default)]
+pub(super) struct Doorbell(Mutex<Option<Waker>>);
+
+impl Doorbell {
+    /// From now on it wakes this task.
+    pub(super) fn belongs_to(&self, cx: &Context<'_>) {
+        let mut task = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match task.as_mut() {
+            Some(task) => task.clone_from(cx.waker()),
+            None => *task = Some(cx.waker().clone()),
+        }
+    }
+}
+
+impl Wake for Doorbell {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if OWN_DOING.get() {
+            return;
+        }
+        let task = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(task) = task.as_ref() {
+            task.wake_by_ref();
+        }
+    }
+}
+
+/// Does something on the request's side of an exchange, which wakes nobody. The connection's
+/// side must be polled before the task sleeps.
+pub(super) fn quietly<R>(act: impl FnOnce() -> R) -> R {
+    struct Over;
+    impl Drop for Over {
+        fn drop(&mut self) {
+            OWN_DOING.set(false);
+        }
+    }
+    OWN_DOING.set(true);
+    let _over = Over;
+    act()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Woken(AtomicU32);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn it_rings_for_others_and_not_for_what_its_own_task_does() {
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        let doorbell = Arc::new(Doorbell::default());
+        doorbell.belongs_to(&Context::from_waker(&waker));
+        let bell = Waker::from(Arc::clone(&doorbell));
+        quietly(|| bell.wake_by_ref());
+        assert_eq!(woken.0.load(Ordering::Relaxed), 0);
+        // Another thread is somebody else, even meanwhile.
+        quietly(|| {
+            std::thread::scope(|threads| {
+                threads.spawn(|| bell.wake_by_ref());
+            });
+        });
+        assert_eq!(woken.0.load(Ordering::Relaxed), 1);
+        bell.wake();
+        assert_eq!(woken.0.load(Ordering::Relaxed), 2);
+    }
+}

@@ -1,0 +1,128 @@
+//! Listening on a socket file.
+//!
+//! The file outlives a process that was killed. So one that is in the way is tried: where
+//! nobody answers it is a leftover and makes room, where somebody does it stays.
+
+use std::fs::{self, Metadata, Permissions};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::sync::Arc;
+
+use socket2::{Domain, SockAddr, Socket, Type};
+
+use super::BACKLOG;
+
+/// A socket file, removed when dropped.
+#[derive(Debug)]
+pub(super) struct SocketFile {
+    path: Arc<Path>,
+    /// Device and number, by which it is known from one that somebody has put in its place.
+    id: (u64, u64),
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if fs::symlink_metadata(&self.path).is_ok_and(|found| id(&found) == self.id) {
+            // Left behind it does no harm: the next start finds nobody behind it.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn id(file: &Metadata) -> (u64, u64) {
+    (file.dev(), file.ino())
+}
+
+/// Listens on a path, with these permissions of the file.
+pub(super) fn bind(path: &Arc<Path>, mode: u32) -> io::Result<(Socket, SocketFile)> {
+    let address = SockAddr::unix(path)?;
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    match socket.bind(&address) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            make_room(path, &address)?;
+            socket.bind(&address)?;
+        }
+        bound => bound?,
+    }
+    let file = SocketFile {
+        path: Arc::clone(path),
+        id: id(&fs::symlink_metadata(path)?),
+    };
+    // Nobody can connect before it listens, so nobody gets in before this.
+    fs::set_permissions(path, Permissions::from_mode(mode))?;
+    socket.listen(BACKLOG)?;
+    Ok((socket, file))
+}
+
+/// Removes a socket file behind which nobody listens.
+fn make_room(path: &Path, address: &SockAddr) -> io::Result<()> {
+    if !fs::symlink_metadata(path)?.file_type().is_socket() {
+        return Err(io::Error::new(
+            io::ErrorKind::AlreadyExists,
+            "there is a file that is no socket",
+        ));
+    }
+    let probe = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    // A backlog that is full has somebody behind it; asked without waiting for him.
+    probe.set_nonblocking(true)?;
+    match probe.connect(address) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
+        _ => Err(io::ErrorKind::AddrInUse.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    fn path_in(dir: &tempfile::TempDir) -> Arc<Path> {
+        dir.path().join("t.sock").into()
+    }
+
+    #[test]
+    fn the_file_has_its_mode_and_goes_with_its_listener() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = path_in(&dir);
+        for mode in [0o600, 0o666] {
+            let bound = bind(&path, mode).expect("nothing is in the way");
+            let file = fs::metadata(&path).expect("it is there");
+            assert_eq!(file.permissions().mode() & 0o777, mode);
+            UnixStream::connect(&path).expect("somebody listens");
+            drop(bound);
+            assert!(!path.exists());
+        }
+    }
+
+    #[test]
+    fn a_leftover_makes_room_and_a_living_socket_or_another_file_does_not() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = path_in(&dir);
+        let living = UnixListener::bind(&path).expect("nothing is in the way");
+        let error = bind(&path, 0o600).expect_err("somebody listens there");
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+        drop(living);
+        assert!(path.exists(), "the standard library leaves it behind");
+        drop(bind(&path, 0o600).expect("nobody listens there any more"));
+
+        fs::write(&path, "a file").expect("it can be written to");
+        let error = bind(&path, 0o600).expect_err("it is no socket");
+        assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(fs::read(&path).expect("it is still there"), b"a file");
+    }
+
+    #[test]
+    fn what_somebody_put_in_its_place_is_left_alone() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = path_in(&dir);
+        let first = bind(&path, 0o600).expect("nothing is in the way");
+        fs::remove_file(&path).expect("it is there");
+        let second = bind(&path, 0o600).expect("nothing is in the way");
+        drop(first);
+        assert!(path.exists());
+        drop(second);
+        assert!(!path.exists());
+    }
+}

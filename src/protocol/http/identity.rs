@@ -1,0 +1,229 @@
+//! Who a request comes from: what its connection tells, and what its headers add.
+
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use http::header::{AUTHORIZATION, HeaderName, USER_AGENT};
+use http::{HeaderMap, HeaderValue};
+
+use super::super::Settings;
+use super::super::forwarded;
+use super::super::trusted::TrustedProxies;
+use crate::call::identity::{self, Field, Fields, TEXT_BYTES_MAX, Unusable};
+use crate::call::{Identity, Listener, UserFrom};
+
+const ORIGINATOR: HeaderName = HeaderName::from_static("originator");
+
+/// The identities of one connection. Requests that say the same share one.
+pub(super) struct Identities {
+    connection: Arc<Identity>,
+    user_from: UserFrom,
+    /// Set where the connection comes from a trusted proxy.
+    proxies: Option<TrustedProxies>,
+    last: Mutex<Arc<Identity>>,
+}
+
+impl Identities {
+    pub(super) fn new(connection: Arc<Identity>, listener: &Listener, settings: &Settings) -> Self {
+        let trusted = &settings.trusted_proxies;
+        let is_proxy = match connection.address {
+            // The peer's own, or that of another proxy behind it.
+            Some(address) => trusted.contains(address),
+            None => trusted.trusts(connection.peer),
+        };
+        Self {
+            last: Mutex::new(Arc::clone(&connection)),
+            connection,
+            user_from: listener.user_from,
+            proxies: is_proxy.then(|| trusted.clone()),
+        }
+    }
+
+    /// Whom a request comes from.
+    pub(super) fn of(&self, headers: &HeaderMap) -> Arc<Identity> {
+        let mut unusable = self.connection.unusable;
+        let mut name = [0; TEXT_BYTES_MAX];
+        let user = match self.user_from {
+            UserFrom::Basic => usable(basic_user(headers, &mut name), Field::User, &mut unusable),
+            UserFrom::Peer | UserFrom::Certificate => self.connection.user.as_deref(),
+        };
+        let user_agent = header_text(headers, &USER_AGENT);
+        let user_agent = usable(user_agent, Field::UserAgent, &mut unusable);
+        let originator = header_text(headers, &ORIGINATOR);
+        let originator = usable(originator, Field::Originator, &mut unusable);
+        let said = Said {
+            address: self.address(headers, &mut unusable),
+            user,
+            user_agent,
+            originator,
+            unusable,
+        };
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if !said.is(&last) {
+            *last = Arc::new(said.of(&self.connection));
+        }
+        Arc::clone(&last)
+    }
+
+    fn address(&self, headers: &HeaderMap, unusable: &mut Fields) -> Option<IpAddr> {
+        let Some(proxies) = &self.proxies else {
+            return self.connection.address;
+        };
+        let forwarded = forwarded::read(headers, proxies);
+        if forwarded.malformed {
+            unusable.add(Field::Address);
+        }
+        forwarded.address.or(self.connection.address)
+    }
+}
+
+/// What one request says.
+struct Said<'a> {
+    address: Option<IpAddr>,
+    user: Option<&'a str>,
+    user_agent: Option<&'a str>,
+    originator: Option<&'a str>,
+    unusable: Fields,
+}
+
+impl Said<'_> {
+    fn is(&self, identity: &Identity) -> bool {
+        self.address == identity.address
+            && self.user == identity.user.as_deref()
+            && self.user_agent == identity.user_agent.as_deref()
+            && self.originator == identity.originator.as_deref()
+            && self.unusable == identity.unusable
+    }
+
+    fn of(&self, connection: &Identity) -> Identity {
+        Identity {
+            listener: Arc::clone(&connection.listener),
+            peer: connection.peer,
+            address: self.address,
+            user: self.user.map(Arc::from),
+            user_agent: self.user_agent.map(Arc::from),
+            originator: self.originator.map(Arc::from),
+            unusable: self.unusable,
+        }
+    }
+}
+
+fn usable<'a>(
+    said: Result<Option<&'a str>, Unusable>,
+    field: Field,
+    unusable: &mut Fields,
+) -> Option<&'a str> {
+    said.unwrap_or_else(|Unusable| {
+        unusable.add(field);
+        None
+    })
+}
+
+/// The one value of a header. Nobody could say which of two is meant.
+fn only<'a>(
+    headers: &'a HeaderMap,
+    name: &HeaderName,
+) -> Result<Option<&'a HeaderValue>, Unusable> {
+    let mut values = headers.get_all(name).iter();
+    match (values.next(), values.next()) {
+        (value, None) => Ok(value),
+        (_, Some(_)) => Err(Unusable),
+    }
+}
+
+fn header_text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Unusable> {
+    match only(headers, name)? {
+        Some(value) => identity::text(value.as_bytes()),
+        None => Ok(None),
+    }
+}
+
+/// The user in `Authorization: Basic …` (RFC 7617), written into `name`. The password behind
+/// the colon is not kept; any other scheme names no user.
+fn basic_user<'a>(
+    headers: &HeaderMap,
+    name: &'a mut [u8; TEXT_BYTES_MAX],
+) -> Result<Option<&'a str>, Unusable> {
+    let Some(value) = only(headers, &AUTHORIZATION)? else {
+        return Ok(None);
+    };
+    let Some((scheme, credentials)) = value.as_bytes().split_at_checked("Basic ".len()) else {
+        return Ok(None);
+    };
+    if !scheme.eq_ignore_ascii_case(b"Basic ") {
+        return Ok(None);
+    }
+    for (length, byte) in base64(credentials.trim_ascii()).enumerate() {
+        match byte? {
+            b':' => return identity::user(&name[..length]),
+            byte => *name.get_mut(length).ok_or(Unusable)? = byte,
+        }
+    }
+    // Without a colon it is none of that scheme.
+    Err(Unusable)
+}
+
+/// The bytes that a text in base64 (RFC 4648, 4) stands for, as far as they are asked for.
+fn base64(text: &[u8]) -> impl Iterator<Item = Result<u8, Unusable>> {
+    let text = text.strip_suffix(b"=").unwrap_or(text);
+    let text = text.strip_suffix(b"=").unwrap_or(text);
+    let (mut kept, mut bits) = (0_u32, 0);
+    text.iter().filter_map(move |&letter| {
+        let value = match letter {
+            b'A'..=b'Z' => letter - b'A',
+            b'a'..=b'z' => letter - b'a' + 26,
+            b'0'..=b'9' => letter - b'0' + 52,
+            b'+' => 62,
+            b'/' => 63,
+            _ => return Some(Err(Unusable)),
+        };
+        kept = kept << 6 | u32::from(value);
+        bits += 6;
+        if bits < 8 {
+            return None;
+        }
+        bits -= 8;
+        let byte = kept >> bits;
+        kept &= (1 << bits) - 1;
+        Some(u8::try_from(byte).map_err(|_| Unusable))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_user_of_basic_authentication_is_read_up_to_the_first_colon() {
+        let check = |values: &[&str], user: Result<Option<&str>, Unusable>| {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append(AUTHORIZATION, value.parse().expect("a value"));
+            }
+            let mut name = [0; TEXT_BYTES_MAX];
+            assert_eq!(basic_user(&headers, &mut name), user, "{values:?}");
+        };
+        check(&[], Ok(None));
+        check(&["Basic bm92YTpzZWNyZXQ="], Ok(Some("nova")));
+        check(&["basic bm92YTpzZWNyZXQ="], Ok(Some("nova")));
+        check(&["Basic bm92YTpz"], Ok(Some("nova")));
+        check(&["Basic bm92YTo="], Ok(Some("nova")));
+        check(&["Basic bm92YTphOmI="], Ok(Some("nova")));
+        check(&["Basic SsO8cmdlbjp4"], Ok(Some("Jürgen")));
+        check(&["Basic OnNlY3JldA=="], Ok(None)); // no name
+        check(&["Basic dWlkOjA6eA=="], Ok(Some("uid"))); // uid:0:x
+        check(&["Bearer bm92YTpzZWNyZXQ="], Ok(None));
+        check(&["Basic"], Ok(None));
+        check(&["Basic "], Err(Unusable));
+        check(&["Basic bm92YQ=="], Err(Unusable)); // no colon
+        check(&["Basic b!92YTpzZWNyZXQ="], Err(Unusable));
+        check(&["Basic bm92YTpzZWNyZXQ=", "Basic bm92YTpz"], Err(Unusable));
+        // 256 letters and a colon; one more is too long.
+        let longest = "YWFh".repeat(85);
+        check(
+            &[&format!("Basic {longest}YTp4")],
+            Ok(Some(&"a".repeat(256))),
+        );
+        check(&[&format!("Basic {longest}YWE6")], Err(Unusable));
+    }
+}

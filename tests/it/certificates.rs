@@ -1,0 +1,151 @@
+//! Certificates made for a test, in files of their own.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
+    KeyPair,
+};
+use tempfile::TempDir;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+
+/// The name that the server's certificate is for.
+const HOST: &str = "tidegate.example";
+
+/// An authority, a server's certificate with its key, and what clients show.
+pub(crate) struct Files {
+    pub(crate) dir: TempDir,
+    authority: CertifiedIssuer<'static, KeyPair>,
+}
+
+/// Whom a client says it is.
+#[derive(Clone, Copy)]
+pub(crate) enum Shows<'a> {
+    Nothing,
+    /// A certificate with this common name.
+    Name(&'a str),
+    /// One that no known authority has signed.
+    Forged(&'a str),
+}
+
+fn authority() -> CertifiedIssuer<'static, KeyPair> {
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params
+        .distinguished_name
+        .push(DnType::CommonName, "the authority");
+    let key = KeyPair::generate().expect("a key");
+    CertifiedIssuer::self_signed(params, key).expect("a certificate")
+}
+
+impl Files {
+    /// Writes tls.crt, tls.key and clients.crt.
+    pub(crate) fn new() -> Self {
+        let files = Self {
+            dir: tempfile::tempdir().expect("a temporary directory"),
+            authority: authority(),
+        };
+        files.write("clients.crt", &files.authority.pem());
+        files.renew("first");
+        files
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub(crate) fn write(&self, name: &str, text: &str) {
+        fs::write(self.path(name), text).expect("it can be written to");
+    }
+
+    pub(crate) fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.path(name)).expect("it is text")
+    }
+
+    /// Writes another certificate of the server, by whose name clients know it.
+    pub(crate) fn renew(&self, name: &str) {
+        let mut params = CertificateParams::new([HOST.to_owned()]).expect("a name");
+        params.distinguished_name.push(DnType::CommonName, name);
+        let key = KeyPair::generate().expect("a key");
+        let certificate = params.signed_by(&key, &self.authority).expect("it signs");
+        self.write("tls.crt", &certificate.pem());
+        self.write("tls.key", &key.serialize_pem());
+    }
+
+    /// The lines of a listener's TLS, with more of them.
+    pub(crate) fn section(&self, more: &str) -> String {
+        let path = |name: &str| self.path(name).display().to_string();
+        format!(
+            "[listen.tls]\ncert = \"{}\"\nkey = \"{}\"\n{more}\n",
+            path("tls.crt"),
+            path("tls.key")
+        )
+    }
+
+    /// The same, and clients are asked for certificates.
+    pub(crate) fn asking(&self, client_auth: &str, more: &str) -> String {
+        let client_ca = self.path("clients.crt");
+        self.section(&format!(
+            "client_ca = \"{}\"\nclient_auth = \"{client_auth}\"\n{more}",
+            client_ca.display()
+        ))
+    }
+
+    /// Shakes hands as a client; the name in the server's certificate is checked.
+    pub(crate) async fn connect(
+        &self,
+        stream: TcpStream,
+        shows: Shows<'_>,
+    ) -> std::io::Result<TlsStream<TcpStream>> {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.authority.der().clone()).expect("it signs");
+        let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .expect("it knows them")
+            .with_root_certificates(roots);
+        let forger;
+        let config = match shows {
+            Shows::Nothing => builder.with_no_client_auth(),
+            Shows::Name(name) | Shows::Forged(name) => {
+                let issuer = match shows {
+                    Shows::Forged(_) => {
+                        forger = authority();
+                        &forger
+                    }
+                    _ => &self.authority,
+                };
+                let mut params = CertificateParams::default();
+                params.distinguished_name.push(DnType::CommonName, name);
+                params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+                let key = KeyPair::generate().expect("a key");
+                let certificate = params.signed_by(&key, issuer).expect("it signs");
+                let key = PrivatePkcs8KeyDer::from(key.serialize_der());
+                builder
+                    .with_client_auth_cert(
+                        vec![certificate.der().clone()],
+                        PrivateKeyDer::from(key),
+                    )
+                    .expect("the key is the certificate's")
+            }
+        };
+        let name = ServerName::try_from(HOST).expect("a name");
+        TlsConnector::from(Arc::new(config))
+            .connect(name, stream)
+            .await
+    }
+}
+
+/// The name in the server's certificate.
+pub(crate) fn shown(stream: &TlsStream<TcpStream>) -> String {
+    let (_, session) = stream.get_ref();
+    let certificates = session.peer_certificates().expect("a server shows one");
+    let name = tidegate::protocol::certificate::common_name(&certificates[0]);
+    String::from_utf8(name.expect("it has one").to_vec()).expect("UTF-8")
+}

@@ -1,0 +1,406 @@
+//! TLS on every kind of listener: who is let in, who is turned away, and what a reload does.
+
+use std::time::Duration;
+
+use tidegate::call::Rejection;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::certificates::{Files, Shows, shown};
+use crate::sidecar::Sidecar;
+use crate::support::{Held, OK, PATIENCE, Scripted, Stack, array, json, turned_away};
+
+const GET: &str = "GET /guests/X/info HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
+
+/// A backend that answers each call at once, in the dialect it was asked in.
+async fn backend() -> Scripted {
+    Scripted::start(|_, mut stream| async move {
+        let mut request = [0; 4096];
+        loop {
+            let read = stream.read(&mut request).await.unwrap_or(0);
+            if read == 0 {
+                return;
+            }
+            if request.starts_with(b"[") {
+                stream.write_all(OK).await.expect("it is read");
+                return;
+            }
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", OK.len());
+            let answer = [head.as_bytes(), OK].concat();
+            stream.write_all(&answer).await.expect("it is read");
+        }
+    })
+    .await
+}
+
+fn text(backend: impl ToString, listener: &str, more: &str) -> String {
+    let addr = backend.to_string();
+    format!(
+        r#"
+        [[listen]]
+        name = "test"
+        bind = "127.0.0.1:0"
+        {listener}
+        [backend]
+        socket = "{addr}"
+        http = "http://{addr}"
+        tcp = "{addr}"
+        [queue]
+        postpone = "in_turn"
+        [limits]
+        smapi_rate_limit_per_window = "total:10000"
+        [admin]
+        bind = "127.0.0.1:0"
+        {more}
+        "#
+    )
+}
+
+/// Sends bytes over TLS and reads the answer to its end.
+async fn ask(
+    files: &Files,
+    stack: &Stack,
+    shows: Shows<'_>,
+    bytes: &str,
+) -> std::io::Result<String> {
+    let stream = TcpStream::connect(stack.addr).await.expect("it listens");
+    let asking = async {
+        let mut stream = files.connect(stream, shows).await?;
+        stream.write_all(bytes.as_bytes()).await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        Ok(answer)
+    };
+    tokio::time::timeout(PATIENCE, asking)
+        .await
+        .expect("it comes to an end")
+}
+
+#[tokio::test]
+async fn both_protocols_come_over_tls_and_without_it_on_one_port() {
+    let (backend, files) = (backend().await, Files::new());
+    let stack = Stack::start(&text(backend.addr, &files.section(""), ""));
+    let call = array("guest_get_info", "X");
+    for bytes in [&*call, GET] {
+        let tls = ask(&files, &stack, Shows::Nothing, bytes).await;
+        let tls = tls.expect("it is answered and ends as TLS does");
+        let plain = stack.ask(bytes).await;
+        for answer in [tls, plain] {
+            let (_, body) = answer.rsplit_once("\r\n").unwrap_or(("", &answer));
+            assert_eq!(body.as_bytes(), OK, "{answer}");
+        }
+    }
+    stack.at_rest().await;
+    assert_eq!(stack.seen.ended(4).await.len(), 4);
+}
+
+#[tokio::test]
+async fn each_protocol_comes_over_tls_on_a_port_of_its_own_and_nothing_else_does() {
+    let (backend, files) = (backend().await, Files::new());
+    let call = array("guest_get_info", "X");
+    for (protocol, bytes) in [("socket", &*call), ("http", GET), ("tcp", &*call)] {
+        let listener = format!("protocol = \"{protocol}\"\n{}", files.section(""));
+        let stack = Stack::start(&text(backend.addr, &listener, ""));
+        let answer = ask(&files, &stack, Shows::Nothing, bytes).await;
+        let answer = answer.expect("it is answered and ends as TLS does");
+        assert!(answer.contains("overallRC"), "{protocol}: {answer}");
+        turned_away(stack.addr, bytes).await;
+        assert_eq!(stack.seen.rejected(1).await, [Rejection::NotTls]);
+        stack.at_rest().await;
+    }
+}
+
+#[tokio::test]
+async fn tls_that_is_required_turns_away_what_is_not() {
+    let (backend, files) = (backend().await, Files::new());
+    let stack = Stack::start(&text(backend.addr, &files.section("required = true"), ""));
+    turned_away(stack.addr, array("guest_get_info", "X")).await;
+    turned_away(stack.addr, GET).await;
+    assert_eq!(stack.seen.rejected(2).await, [Rejection::NotTls; 2]);
+    ask(&files, &stack, Shows::Nothing, GET)
+        .await
+        .expect("TLS is what is required");
+}
+
+#[tokio::test]
+async fn a_connection_that_closes_without_a_byte_is_no_failed_handshake() {
+    let (backend, files) = (backend().await, Files::new());
+    let stack = Stack::start(&text(backend.addr, &files.section("required = true"), ""));
+    drop(TcpStream::connect(stack.addr).await.expect("it listens"));
+    crate::support::until(|| stack.connections.open() == 0, || "still open".into()).await;
+    // Were it counted, it would be the first of the two.
+    turned_away(stack.addr, "x").await;
+    assert_eq!(stack.seen.rejected(1).await, [Rejection::NotTls]);
+}
+
+#[tokio::test]
+async fn what_only_begins_like_tls_is_turned_away() {
+    let (backend, files) = (backend().await, Files::new());
+    let stack = Stack::start(&text(backend.addr, &files.section(""), ""));
+    let mut stream = TcpStream::connect(stack.addr).await.expect("it listens");
+    let nonsense = b"\x16\x03\x01\x00\x05hello";
+    stream.write_all(nonsense).await.expect("it reads");
+    let mut alert = Vec::new();
+    // A reset would be as good an end as any.
+    let _ = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut alert)).await;
+    assert_eq!(stack.seen.rejected(1).await, [Rejection::TlsHandshake]);
+    assert!(stack.seen.all().is_empty());
+}
+
+#[tokio::test]
+async fn a_handshake_that_stops_in_the_middle_is_given_up() {
+    let (backend, files) = (backend().await, Files::new());
+    let short = "[client]\nhandshake_timeout = \"50ms\"";
+    let stack = Stack::start(&text(backend.addr, &files.section(""), short));
+    let mut stream = TcpStream::connect(stack.addr).await.expect("it listens");
+    stream.write_all(&[0x16, 3, 1]).await.expect("it reads");
+    let mut answer = Vec::new();
+    let _ = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer))
+        .await
+        .expect("it is closed");
+    assert_eq!(stack.seen.rejected(1).await, [Rejection::HandshakeTimeout]);
+}
+
+#[tokio::test]
+async fn a_certificate_that_is_required_names_the_user() {
+    let (backend, files) = (backend().await, Files::new());
+    let listener = format!(
+        "user_from = \"certificate\"\n{}",
+        files.asking("required", "required = true")
+    );
+    let stack = Stack::start(&text(backend.addr, &listener, ""));
+    let call = array("guest_get_info", "X");
+    for bytes in [&*call, GET] {
+        ask(&files, &stack, Shows::Name("nova"), bytes)
+            .await
+            .expect("a good certificate");
+    }
+    for facts in stack.seen.ended(2).await {
+        let identity = &facts.origin.identity;
+        assert_eq!(identity.user.as_deref(), Some("nova"));
+        assert!(identity.unusable.is_empty());
+    }
+    // In TLS 1.3 the client hears of it only when it reads.
+    for shows in [Shows::Nothing, Shows::Forged("nova")] {
+        ask(&files, &stack, shows, &call)
+            .await
+            .expect_err("not let in");
+    }
+    assert_eq!(stack.seen.rejected(2).await, [Rejection::TlsHandshake; 2]);
+    assert_eq!(stack.seen.all().len(), 2);
+}
+
+#[tokio::test]
+async fn a_certificate_that_is_optional_is_checked_where_there_is_one() {
+    let (backend, files) = (backend().await, Files::new());
+    let listener = format!(
+        "user_from = \"certificate\"\n{}",
+        files.asking("optional", "")
+    );
+    let stack = Stack::start(&text(backend.addr, &listener, ""));
+    let call = array("guest_get_info", "X");
+    let long = "x".repeat(300);
+    let cases = [
+        (Shows::Nothing, None, true),
+        (Shows::Name("cinder"), Some("cinder"), true),
+        (Shows::Name("foo*"), Some("foo*"), true),
+        (Shows::Name("uid:0"), None, false),
+        (Shows::Name(&long), None, false),
+    ];
+    for (number, (shows, user, usable)) in cases.into_iter().enumerate() {
+        ask(&files, &stack, shows, &call).await.expect("let in");
+        let all = stack.seen.ended(number + 1).await;
+        let identity = &all[number].origin.identity;
+        assert_eq!(identity.user.as_deref(), user);
+        assert_eq!(identity.unusable.is_empty(), usable);
+    }
+    ask(&files, &stack, Shows::Forged("cinder"), &call)
+        .await
+        .expect_err("no known authority");
+    assert_eq!(stack.seen.rejected(1).await, [Rejection::TlsHandshake]);
+}
+
+#[tokio::test]
+async fn a_certificate_names_nobody_where_the_user_comes_from_elsewhere() {
+    let (backend, files) = (backend().await, Files::new());
+    let stack = Stack::start(&text(backend.addr, &files.asking("optional", ""), ""));
+    ask(&files, &stack, Shows::Name("nova"), GET)
+        .await
+        .expect("let in");
+    assert_eq!(stack.seen.ended(1).await[0].origin.identity.user, None);
+}
+
+#[tokio::test]
+async fn requests_that_are_pipelined_over_tls_are_answered_one_by_one() {
+    let (backend, files) = (backend().await, Files::new());
+    let stack = Stack::start(&text(backend.addr, &files.section(""), ""));
+    let keep = GET.replace("Connection: close\r\n", "");
+    let large = format!(
+        "POST /guests HTTP/1.1\r\nHost: t\r\nContent-Length: 30000\r\n\r\n{{\"guest\":{{}}{}}}",
+        " ".repeat(30_000 - 13)
+    );
+    let bytes = format!("{keep}{keep}{large}{GET}");
+    let answers = ask(&files, &stack, Shows::Nothing, &bytes).await;
+    let answers = answers.expect("they are answered");
+    assert_eq!(answers.matches("HTTP/1.1 200").count(), 4, "{answers}");
+    stack.at_rest().await;
+}
+
+#[tokio::test]
+async fn whoever_leaves_over_tls_while_he_waits_is_gone_and_never_sent() {
+    let (mut backend, files) = (Held::start(OK).await, Files::new());
+    let one = text(backend.backend.addr, &files.section(""), "")
+        .replace("[admin]", "smapi_max_outstanding_requests = 1\n[admin]");
+    let stack = Stack::start(&one);
+    let connect = async || {
+        let stream = TcpStream::connect(stack.addr).await.expect("it listens");
+        let stream = files.connect(stream, Shows::Nothing).await;
+        stream.expect("the handshake")
+    };
+    let mut first = connect().await;
+    let call = array("guest_get_info", "FIRST");
+    first.write_all(call.as_bytes()).await.expect("it reads");
+    assert_eq!(backend.next().await, call);
+    for bytes in [&*array("guest_get_info", "GONE"), GET] {
+        for is_said in [true, false] {
+            let mut second = connect().await;
+            second.write_all(bytes.as_bytes()).await.expect("it reads");
+            stack.busy(1, 1).await;
+            if is_said {
+                // As TLS ends; the connection itself stays open.
+                second.shutdown().await.expect("it is told");
+                stack.busy(1, 0).await;
+            } else {
+                drop(second);
+                stack.busy(1, 0).await;
+            }
+        }
+    }
+    backend.go.notify_one();
+    let mut answer = String::new();
+    first.read_to_string(&mut answer).await.expect("answered");
+    assert_eq!(answer.as_bytes(), OK);
+    stack.at_rest().await;
+    assert_eq!(backend.done(), 1);
+}
+
+#[tokio::test]
+async fn a_reply_larger_than_any_buffer_comes_whole_over_tls() {
+    const REPLY: usize = 3 << 20;
+    let backend = Scripted::start(|_, mut stream| async move {
+        let mut request = [0; 4096];
+        if stream.read(&mut request).await.unwrap_or(0) > 0 {
+            let reply = format!(
+                "{{\"overallRC\": 0, \"output\": \"{}\"}}",
+                "x".repeat(REPLY)
+            );
+            stream
+                .write_all(reply.as_bytes())
+                .await
+                .expect("it is read");
+        }
+    })
+    .await;
+    let files = Files::new();
+    let stack = Stack::start(&text(backend.addr, &files.section(""), ""));
+    let answer = ask(&files, &stack, Shows::Nothing, &array("guest_list", "X")).await;
+    let answer = json(&answer.expect("it comes whole"));
+    assert_eq!(answer["output"].as_str().map(str::len), Some(REPLY));
+}
+
+/// Opens a connection to a real process and says whose certificate it shows.
+async fn connect(sidecar: &Sidecar, files: &Files) -> tokio_rustls::client::TlsStream<TcpStream> {
+    let addr = sidecar.listener("test").await;
+    let stream = TcpStream::connect(addr).await.expect("it listens");
+    let shaking = tokio::time::timeout(PATIENCE, files.connect(stream, Shows::Nothing));
+    shaking.await.expect("in time").expect("the handshake")
+}
+
+#[tokio::test]
+async fn a_reload_shows_the_new_certificate_to_new_connections_alone() {
+    let (backend, files) = (backend().await, Files::new());
+    let config = text(backend.addr, &files.section(""), "");
+    let sidecar = Sidecar::start(&config).await;
+    let mut old = connect(&sidecar, &files).await;
+    assert_eq!(shown(&old), "first");
+    files.renew("second");
+    assert_eq!(shown(&connect(&sidecar, &files).await), "first");
+    sidecar.hang_up("config reloaded").await;
+    assert_eq!(shown(&connect(&sidecar, &files).await), "second");
+    old.write_all(GET.as_bytes()).await.expect("it still reads");
+    let mut answer = String::new();
+    old.read_to_string(&mut answer).await.expect("answered");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+#[tokio::test]
+async fn a_bad_certificate_keeps_the_old_config_whole_and_is_told_with_file_and_reason() {
+    let (backend, files) = (backend().await, Files::new());
+    let config = text(backend.addr, &files.section(""), "");
+    let sidecar = Sidecar::start(&config).await;
+    let good = files.read("tls.crt");
+    files.write("tls.crt", "not a certificate");
+    // What else the file says is not taken either.
+    sidecar.write_config(&config.replace("total:10000", "total:1"));
+    let said = sidecar.hang_up("the old one stays").await.join("\n");
+    for word in ["listen[0].tls.cert", "tls.crt", "no certificate in"] {
+        assert!(said.contains(word), "no {word} in\n{said}");
+    }
+    assert_eq!(
+        sidecar
+            .metric("tidegate_config_last_reload_successful")
+            .await,
+        0.0
+    );
+    let mut stream = connect(&sidecar, &files).await;
+    assert_eq!(shown(&stream), "first");
+    stream.write_all(GET.as_bytes()).await.expect("it reads");
+    stream.read_u8().await.expect("it is answered");
+    assert_eq!(
+        sidecar
+            .metric("tidegate_window_limit{limit=\"total\"}")
+            .await,
+        10_000.0
+    );
+    files.write("tls.crt", &good);
+    sidecar.hang_up("config reloaded").await;
+    connect(&sidecar, &files).await;
+}
+
+#[tokio::test]
+async fn a_reload_switches_tls_on_and_off_for_new_connections() {
+    let (backend, files) = (backend().await, Files::new());
+    let with = text(backend.addr, &files.section("required = true"), "");
+    let without = text(backend.addr, "", "");
+    let sidecar = Sidecar::start(&without).await;
+    let addr = sidecar.listener("test").await;
+    let plain = crate::support::ask(addr, GET).await;
+    assert!(plain.starts_with("HTTP/1.1 200"), "{plain}");
+    sidecar.reload(&with).await;
+    turned_away(addr, GET).await;
+    assert_eq!(shown(&connect(&sidecar, &files).await), "first");
+    let rejected = "tidegate_connections_rejected_total{listener=\"test\",reason=\"not_tls\"}";
+    assert_eq!(sidecar.metric(rejected).await, 1.0);
+    sidecar.reload(&without).await;
+    let plain = crate::support::ask(addr, GET).await;
+    assert!(plain.starts_with("HTTP/1.1 200"), "{plain}");
+}
+
+#[tokio::test]
+async fn a_drain_does_not_wait_for_who_never_shakes_hands() {
+    let (backend, files) = (backend().await, Files::new());
+    let patient = "[client]\nhandshake_timeout = \"1h\"\nrequest_timeout = \"1h\"";
+    let sidecar = Sidecar::start(&text(backend.addr, &files.section(""), patient)).await;
+    let addr = sidecar.listener("test").await;
+    let silent = TcpStream::connect(addr).await.expect("it listens");
+    let mut begun = TcpStream::connect(addr).await.expect("it listens");
+    begun.write_all(&[0x16, 3, 1]).await.expect("it reads");
+    // Both are accepted once a later connection is answered.
+    connect(&sidecar, &files).await;
+    let before = std::time::Instant::now();
+    sidecar.signal("TERM");
+    let (status, _) = sidecar.ended().await;
+    assert!(status.success(), "{status}");
+    assert!(before.elapsed() < Duration::from_secs(20));
+    drop((silent, begun));
+}
