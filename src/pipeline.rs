@@ -12,7 +12,7 @@ use crate::call::{
     Request, Serve, Verdict,
 };
 use crate::classify::{Classifier, Operation};
-use crate::coalesce::{Claim, Coalescer, Joined, Key, SharedCall, Told};
+use crate::coalesce::{Claim, Coalescer, Joined, Key, SharedCall, Told, Waiter};
 use crate::forward::{Forwarder, Outgoing, Unsent};
 use crate::live::Live;
 
@@ -39,6 +39,18 @@ enum Way<'a> {
     Shared(Pin<Box<dyn Future<Output = Reply> + Send + 'a>>),
     /// Not at all.
     Refused(Refusal),
+}
+
+/// A client's part in a call that may be shared.
+enum Part {
+    /// It needs none: an answer is kept.
+    Answered(Box<Reply>),
+    /// Its request is the one that is sent.
+    First(Waiter),
+    /// Its own is kept, should the answer not be for all.
+    Other(Waiter, Ask, Outgoing),
+    /// None: there is no room.
+    Alone(Ask, Outgoing),
 }
 
 impl Serve for Pipeline {
@@ -142,15 +154,15 @@ impl Party for SharedCall {
     async fn turn<'a>(&'a self, mut waiting: Waiting<'a>) -> Result<Permit, Refusal> {
         loop {
             let changed = self.changed();
-            // With nobody there, the task that runs this is about to drop it.
-            let Some(wanted) = self.wanted() else {
-                return waiting.await;
-            };
-            waiting.wait_as(wanted.last_deadline, wanted.class);
+            // With nobody there, the task that runs this drops it, unless somebody comes first.
+            let wanted = self.wanted();
+            if let Some(wanted) = wanted {
+                waiting.wait_as(wanted.last_deadline, wanted.class);
+            }
             // The last deadline is the scheduler's business, which asks once more at it.
             let due = wanted
-                .first_deadline
-                .filter(|_| wanted.first_deadline != wanted.last_deadline);
+                .filter(|wanted| wanted.first_deadline != wanted.last_deadline)
+                .and_then(|wanted| wanted.first_deadline);
             tokio::select! {
                 biased;
                 told = &mut waiting => return told,
@@ -184,39 +196,46 @@ impl Pipeline {
     }
 
     /// Answers a read together with all that are identical.
-    async fn share(
-        &self,
+    fn share<'a>(
+        &'a self,
         key: Key,
         ask: Ask,
         mut outgoing: Outgoing,
-        progress: &Progress,
+        progress: &'a Progress,
         record: Arc<Record>,
-    ) -> Reply {
+    ) -> impl Future<Output = Reply> + Send + 'a {
         let claim = Claim {
             deadline: self.gate.deadline(&ask),
             class: ask.class(),
             record: Arc::clone(&record),
         };
-        match self.coalescer.join(key, claim) {
-            Joined::Kept(reply) => reply,
+        let part = match self.coalescer.join(key, claim) {
+            Joined::Kept(reply) => Part::Answered(Box::new(reply)),
             Joined::First(call, waiter) => {
                 self.start(call, ask, outgoing);
-                match waiter.told(progress).await {
-                    Told::Answer(reply) => reply,
-                    Told::Alone => Reply::Refused(Refusal::new(
-                        Reason::Internal,
-                        "the first of those who share a call is always answered",
-                    )),
-                }
+                Part::First(waiter)
             }
             Joined::Other(waiter) => {
                 outgoing.compact();
-                match waiter.told(progress).await {
-                    Told::Answer(reply) => reply,
-                    Told::Alone => self.run(ask, outgoing, progress, &record).await,
-                }
+                Part::Other(waiter, ask, outgoing)
             }
-            Joined::Alone => self.run(ask, outgoing, progress, &record).await,
+            Joined::Alone => Part::Alone(ask, outgoing),
+        };
+        // Only what one that waits needs goes into the future.
+        async move {
+            let (ask, outgoing) = match part {
+                Part::Answered(reply) => return *reply,
+                Part::First(waiter) => match waiter.told(progress).await {
+                    Told::Answer(reply) => return reply,
+                    Told::Alone => return Reply::Refused(nobody_answered()),
+                },
+                Part::Other(waiter, ask, outgoing) => match waiter.told(progress).await {
+                    Told::Answer(reply) => return reply,
+                    Told::Alone => (ask, outgoing),
+                },
+                Part::Alone(ask, outgoing) => (ask, outgoing),
+            };
+            Box::pin(self.run(ask, outgoing, progress, &record)).await
         }
     }
 
@@ -332,6 +351,11 @@ fn open_record(
         operation.target.clone(),
         observer,
     )
+}
+
+/// The first of those who share a call gets its answer, whatever that is.
+fn nobody_answered() -> Refusal {
+    Refusal::new(Reason::Internal, "a shared call came to no answer")
 }
 
 /// What is to be sent, in the form its backend takes.

@@ -186,10 +186,13 @@ impl Store {
         id
     }
 
-    /// Takes somebody out who waits no more. The last one leaves his record with the call.
+    /// Takes somebody out whose client has left, if he still waited. The last one leaves his
+    /// record with the call.
     pub(super) fn leave(&mut self, id: CallId, seat: SeatId) -> Option<Seat> {
         let call = self.calls.get_mut(&id)?;
         let seat = call.seats.remove(&seat)?;
+        // Before anybody tells of the call in this record.
+        seat.record.note(|own| own.left = true);
         if call.seats.is_empty() && call.left.is_none() {
             call.left = Some(Arc::clone(&seat.record));
         }
@@ -213,19 +216,16 @@ impl Store {
 
     /// Takes out those whose deadline has passed.
     pub(super) fn overdue(&mut self, id: CallId, now: Timestamp) -> Vec<Seat> {
-        let Some(call) = self.calls.get(&id) else {
+        let Some(call) = self.calls.get_mut(&id) else {
             return Vec::new();
         };
         let is_over = |seat: &Seat| seat.deadline.is_some_and(|deadline| deadline <= now);
-        let over: Vec<SeatId> = call
-            .seats
-            .iter()
-            .filter(|(_, seat)| is_over(seat))
-            .map(|(&number, _)| number)
-            .collect();
-        over.into_iter()
-            .filter_map(|number| self.leave(id, number))
-            .collect()
+        let (overdue, rest): (BTreeMap<_, _>, _) = std::mem::take(&mut call.seats)
+            .into_iter()
+            .partition(|(_, seat)| is_over(seat));
+        call.seats = rest;
+        call.changed.notify_waiters();
+        overdue.into_values().collect()
     }
 
     /// Takes out a call that has ended, keeps its answer if there is one that may be kept and

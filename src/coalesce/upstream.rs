@@ -1,5 +1,6 @@
 //! A shared call, as the task sees it in which it runs.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -191,16 +192,13 @@ fn is_of_a_deadline(reason: Reason) -> bool {
 
 /// Those who came while the call was being refused: the first asked with his own deadline, of
 /// whoever is left only those whose deadline has passed are meant.
-fn take_those_with_time(
-    seats: &mut std::collections::BTreeMap<SeatId, Seat>,
-    now: Timestamp,
-) -> Vec<Seat> {
+fn take_those_with_time(seats: &mut BTreeMap<SeatId, Seat>, now: Timestamp) -> Vec<Seat> {
     let has_time = |seat: &Seat| seat.deadline.is_none_or(|deadline| deadline > now);
     let (with_time, refused) = std::mem::take(seats)
         .into_iter()
         .partition(|(number, seat)| *number != SeatId::FIRST && has_time(seat));
     *seats = refused;
-    std::collections::BTreeMap::into_values(with_time).collect()
+    BTreeMap::into_values(with_time).collect()
 }
 
 /// In whose record a shared call is told, once that is known: it hears of the call's end.
