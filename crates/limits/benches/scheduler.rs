@@ -175,7 +175,11 @@ fn main() {
         let count: u64 = count.expect("--count takes a number");
         let mut crowd = Crowd::new(10_000, 1, 1);
         (0..count).for_each(|_| crowd.round());
-        println!("{} waiting, {count} rounds", crowd.scheduler.waiting());
+        println!(
+            "{} waiting, {count} rounds, {} asked",
+            crowd.scheduler.waiting(),
+            crowd.scheduler.asked_count()
+        );
         return;
     }
     for (waiting, callers, classes) in

@@ -34,6 +34,7 @@ mod policy;
 mod queue;
 mod scheduler;
 mod slab;
+mod sorted;
 mod time;
 mod verdict;
 

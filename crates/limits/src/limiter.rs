@@ -223,12 +223,25 @@ impl Limiter {
         }
     }
 
+    /// Whether a call of this cost is more than the limit will ever allow, as things stand.
+    pub(crate) fn is_beyond(&self, now: Timestamp, cost: Cost) -> bool {
+        self.draw_of(cost) > self.configured.max(self.max(now))
+    }
+
+    /// No call has to wait for departures longer than until this moment.
+    pub(crate) fn opens_by(&self, now: Timestamp) -> Timestamp {
+        match &self.state {
+            State::Outstanding(_) => now,
+            State::Window(window) => window.opens_by(now),
+        }
+    }
+
     /// What the limit would say to a call of this cost; draws nothing.
     pub(crate) fn peek(&self, now: Timestamp, cost: Cost) -> Verdict {
-        let max = self.max(now);
-        if self.draw_of(cost) > self.configured.max(max) {
+        if self.is_beyond(now, cost) {
             return Verdict::Never;
         }
+        let max = self.max(now);
         match &self.state {
             State::Outstanding(outstanding) => outstanding.peek(max),
             State::Window(window) => window.peek(now, cost, max),

@@ -4,9 +4,10 @@
 //! a call depend only on its function and its backend, so the sets of limits that calls can
 //! meet are few, known in advance, and numbered.
 
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::cmp::Ordering;
 use core::fmt;
 use core::time::Duration;
 
@@ -221,35 +222,36 @@ pub(crate) type SetId = u32;
 /// one for all the rest), times one for each backend with a limit of its own (and the rest).
 #[derive(Debug)]
 pub(crate) struct LimitSets {
-    functions: BTreeMap<Arc<str>, u32>,
-    backends: BTreeMap<Backend, u32>,
+    /// Those with a limit of their own, in order of [`by_length`]; a function's place in here is
+    /// its number, less one.
+    functions: Vec<Arc<str>>,
+    /// Those with a limit of their own, in order; likewise.
+    backends: Vec<Backend>,
     sets: Vec<Arc<[LimitId]>>,
 }
 
 impl LimitSets {
     pub(crate) fn new(rules: &[LimitRule]) -> Self {
-        let mut functions = BTreeMap::new();
-        let mut backends = BTreeMap::new();
+        let mut functions = Vec::new();
+        let mut backends = Vec::new();
         for rule in rules {
             match &rule.scope {
                 Scope::Every => {}
-                Scope::Function(function) => {
-                    let next = functions.len() as u32 + 1;
-                    functions.entry(function.clone()).or_insert(next);
-                }
-                Scope::Backend(backend) => {
-                    let next = backends.len() as u32 + 1;
-                    backends.entry(*backend).or_insert(next);
-                }
+                Scope::Function(function) => functions.push(function.clone()),
+                Scope::Backend(backend) => backends.push(*backend),
             }
         }
+        functions.sort_unstable_by(|one, other| by_length(one, other));
+        functions.dedup();
+        backends.sort_unstable();
+        backends.dedup();
         let mut sets = Vec::new();
-        for function in 0..=functions.len() as u32 {
-            for backend in 0..=backends.len() as u32 {
+        for function in 0..=functions.len() {
+            for backend in 0..=backends.len() {
                 let met = rules.iter().zip(0..).filter(|(rule, _)| match &rule.scope {
                     Scope::Every => true,
-                    Scope::Function(name) => functions[name] == function,
-                    Scope::Backend(name) => backends[name] == backend,
+                    Scope::Function(name) => function > 0 && functions[function - 1] == *name,
+                    Scope::Backend(name) => backend > 0 && backends[backend - 1] == *name,
                 });
                 sets.push(met.map(|(_, id)| id).collect());
             }
@@ -267,15 +269,27 @@ impl LimitSets {
 
     /// The set that a call of this function to this backend meets.
     pub(crate) fn find(&self, function: &str, backend: Backend) -> SetId {
-        let function = self.functions.get(function).copied().unwrap_or(0);
-        let backend = self.backends.get(&backend).copied().unwrap_or(0);
-        function * (self.backends.len() as u32 + 1) + backend
+        let function = self
+            .functions
+            .binary_search_by(|other| by_length(other, function))
+            .map_or(0, |index| index + 1);
+        let backend = self
+            .backends
+            .binary_search(&backend)
+            .map_or(0, |index| index + 1);
+        (function * (self.backends.len() + 1) + backend) as SetId
     }
 
     /// The limits of a set, in the policy's order.
     pub(crate) fn limits(&self, set: SetId) -> &Arc<[LimitId]> {
         &self.sets[set as usize]
     }
+}
+
+/// Names by their length and then by their letters: most differ in length, and those need no
+/// look at the letters.
+fn by_length(one: &str, other: &str) -> Ordering {
+    one.len().cmp(&other.len()).then_with(|| one.cmp(other))
 }
 
 #[cfg(test)]

@@ -7,12 +7,12 @@
 
 pub(crate) mod fair;
 
-use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::policy::{LimitId, SetId};
 use crate::slab::{Key, Slab};
+use crate::sorted::Sorted;
 use crate::time::Timestamp;
 use crate::verdict::Cost;
 use fair::Turn;
@@ -104,26 +104,23 @@ impl Timed {
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
     waiting: Slab<Waiting<T>>,
-    lines: Vec<BTreeMap<Turn, Key>>,
-    asides: BTreeSet<Timed>,
+    lines: Vec<Sorted<(Turn, Key)>>,
+    asides: Sorted<Timed>,
     /// In order of arrival.
-    door: BTreeMap<u64, Key>,
-    deadlines: BTreeSet<Timed>,
-    /// The first of `deadlines`, which is looked at all the time.
-    soonest: Option<Timed>,
+    door: Sorted<(u64, Key)>,
+    deadlines: Sorted<Timed>,
 }
 
 impl<T> Queue<T> {
     pub(crate) fn new(lines: usize) -> Self {
         let mut empty = Vec::new();
-        empty.resize_with(lines, BTreeMap::new);
+        empty.resize_with(lines, Sorted::default);
         Self {
             waiting: Slab::new(),
             lines: empty,
-            asides: BTreeSet::new(),
-            door: BTreeMap::new(),
-            deadlines: BTreeSet::new(),
-            soonest: None,
+            asides: Sorted::default(),
+            door: Sorted::default(),
+            deadlines: Sorted::default(),
         }
     }
 
@@ -160,21 +157,19 @@ impl<T> Queue<T> {
 
     /// The head of a line.
     pub(crate) fn head(&self, line: LineId) -> Option<(Turn, Key)> {
-        self.lines[line as usize]
-            .first_key_value()
-            .map(|(&turn, &key)| (turn, key))
+        self.lines[line as usize].first()
     }
 
     pub(crate) fn first_at_door(&self) -> Option<Key> {
-        self.door.first_key_value().map(|(_, &key)| key)
+        self.door.first().map(|(_, key)| key)
     }
 
     pub(crate) fn first_deadline(&self) -> Option<(Timestamp, Key)> {
-        self.soonest.map(Timed::parts)
+        self.deadlines.first().map(Timed::parts)
     }
 
     pub(crate) fn first_aside(&self) -> Option<(Timestamp, Key)> {
-        self.asides.first().copied().map(Timed::parts)
+        self.asides.first().map(Timed::parts)
     }
 
     pub(crate) fn insert(&mut self, waiting: Waiting<T>) -> Key {
@@ -182,9 +177,7 @@ impl<T> Queue<T> {
         let key = self.waiting.insert(waiting);
         self.link(key, place, turn);
         if let Some(deadline) = deadline {
-            let timed = Timed::new(deadline, key);
-            self.deadlines.insert(timed);
-            self.soonest = Some(self.soonest.map_or(timed, |soonest| soonest.min(timed)));
+            self.deadlines.insert(Timed::new(deadline, key));
         }
         key
     }
@@ -193,11 +186,7 @@ impl<T> Queue<T> {
         let waiting = self.waiting.remove(key)?;
         self.unlink(key, waiting.place, waiting.turn);
         if let Some(deadline) = waiting.call.deadline {
-            let timed = Timed::new(deadline, key);
-            self.deadlines.remove(&timed);
-            if self.soonest == Some(timed) {
-                self.soonest = self.deadlines.first().copied();
-            }
+            self.deadlines.remove(&Timed::new(deadline, key));
         }
         Some(waiting)
     }
@@ -225,24 +214,24 @@ impl<T> Queue<T> {
                 Place::Door => {}
             }
         }
-        self.lines = sorted.into_iter().map(BTreeMap::from_iter).collect();
-        self.asides = BTreeSet::from_iter(asides);
+        self.lines = sorted.into_iter().map(Sorted::from_unsorted).collect();
+        self.asides = Sorted::from_unsorted(asides);
     }
 
     fn link(&mut self, key: Key, place: Place, turn: Turn) {
         let new = match place {
-            Place::Line(line) => self.lines[line as usize].insert(turn, key).is_none(),
+            Place::Line(line) => self.lines[line as usize].insert((turn, key)),
             Place::Aside(until) => self.asides.insert(Timed::new(until, key)),
-            Place::Door => self.door.insert(turn.arrival(), key).is_none(),
+            Place::Door => self.door.insert((turn.arrival(), key)),
         };
         debug_assert!(new, "a call waits in one place");
     }
 
     fn unlink(&mut self, key: Key, place: Place, turn: Turn) {
         let found = match place {
-            Place::Line(line) => self.lines[line as usize].remove(&turn).is_some(),
+            Place::Line(line) => self.lines[line as usize].remove(&(turn, key)),
             Place::Aside(until) => self.asides.remove(&Timed::new(until, key)),
-            Place::Door => self.door.remove(&turn.arrival()).is_some(),
+            Place::Door => self.door.remove(&(turn.arrival(), key)),
         };
         debug_assert!(found, "a waiting call is where its place says");
     }

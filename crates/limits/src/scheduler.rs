@@ -398,13 +398,19 @@ impl<T> Scheduler<T> {
         let mut last = (now, None);
         for &limit in self.sets.limits(set).iter() {
             let limiter = &self.limits[limit as usize].limiter;
-            let verdict = limiter.peek(now, call.cost);
-            if verdict == Verdict::Never {
+            if limiter.is_beyond(now, call.cost) {
                 return Some((Reason::NeverPossible, Some(limit)));
             }
-            let earliest = limiter.earliest(now, call.cost, verdict);
-            if earliest > last.0 {
-                last = (earliest, Some(limit));
+            // Most deadlines are beyond whatever a limit could be waiting for.
+            if call
+                .deadline
+                .is_some_and(|deadline| deadline < limiter.opens_by(now))
+            {
+                let verdict = limiter.peek(now, call.cost);
+                let earliest = limiter.earliest(now, call.cost, verdict);
+                if earliest > last.0 {
+                    last = (earliest, Some(limit));
+                }
             }
         }
         if call.deadline.is_some_and(|deadline| deadline < last.0) {

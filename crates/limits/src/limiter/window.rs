@@ -129,6 +129,12 @@ impl Window {
         }
     }
 
+    /// No departure counts beyond this moment.
+    pub(super) fn opens_by(&self, now: Timestamp) -> Timestamp {
+        // A fixed window that begins now ends one length from now.
+        Timestamp::from_nanos(now.as_nanos().saturating_add(self.length))
+    }
+
     /// When everything up to this total will have freed; `None` if less than that departed.
     fn freeing(&self, total: u64) -> Option<Timestamp> {
         let index = self

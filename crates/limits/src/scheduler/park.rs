@@ -11,15 +11,13 @@
 //! last and is still barred (`asked`), or the limit is on the `changed` list, or the line woken
 //! from it is still ready. [`Parking::wake`] empties the list, so nothing that could run is
 //! ever overlooked and nothing that can't is asked twice.
-//!
-//! There are as many lines as a policy has sets of limits and classes, so the sets of lines in
-//! here are small, and sorted vectors serve them best.
 
 use alloc::vec::Vec;
 
 use crate::policy::LimitId;
-use crate::queue::fair::{ClassTurn, Fair, Turn};
+use crate::queue::fair::{Fair, Turn};
 use crate::queue::{Class, LineId};
+use crate::sorted::Sorted;
 use crate::time::Timestamp;
 use crate::verdict::Verdict;
 
@@ -31,11 +29,11 @@ pub(super) struct Parking {
     lines: Vec<Line>,
     limits: Vec<Spot>,
     /// Ready lines by class.
-    ready: Vec<Vec<(Turn, LineId)>>,
+    ready: Vec<Sorted<(Turn, LineId)>>,
     /// Limits whose first parked line must be asked again.
     changed: Vec<LimitId>,
     /// When limits open for the line that was asked last.
-    openings: Vec<(Timestamp, LimitId)>,
+    openings: Sorted<(Timestamp, LimitId)>,
     /// A class's tag moved, so another line may now be first at a limit.
     reordered: bool,
     /// Lines looked at because a limit changed.
@@ -58,7 +56,10 @@ struct Line {
 /// The lines parked at one limit.
 #[derive(Clone, Debug, Default)]
 struct Spot {
-    parked: Vec<Parked>,
+    /// By class.
+    parked: Vec<Sorted<(Turn, LineId)>>,
+    /// Lines in `parked`.
+    count: u32,
     asked: Option<Parked>,
     /// The moment in `openings`.
     opens: Option<Timestamp>,
@@ -78,15 +79,18 @@ impl Parking {
             held_until: 0,
         };
         let mut ready = Vec::new();
-        ready.resize_with(classes, Vec::new);
+        ready.resize_with(classes, Sorted::default);
         let mut spots = Vec::new();
         spots.resize_with(limits, Spot::default);
+        for spot in &mut spots {
+            spot.parked.resize_with(classes, Sorted::default);
+        }
         Self {
             lines: (0..lines).map(line).collect(),
             limits: spots,
             ready,
             changed: Vec::new(),
-            openings: Vec::new(),
+            openings: Sorted::default(),
             reordered: false,
             looked: 0,
         }
@@ -133,7 +137,7 @@ impl Parking {
     /// Something drew less or was given more at this limit.
     pub(super) fn change(&mut self, limit: LimitId) {
         let spot = &mut self.limits[limit as usize];
-        if !spot.changed && !spot.parked.is_empty() {
+        if !spot.changed && spot.count > 0 {
             spot.changed = true;
             self.changed.push(limit);
         }
@@ -149,10 +153,10 @@ impl Parking {
 
     /// Limits whose moment has come have changed.
     pub(super) fn open_due(&mut self, now: Timestamp) {
-        while let Some(&(opens, limit)) = self.openings.first()
+        while let Some((opens, limit)) = self.openings.first()
             && opens <= now
         {
-            self.openings.remove(0);
+            self.openings.remove(&(opens, limit));
             self.limits[limit as usize].opens = None;
             self.change(limit);
         }
@@ -160,7 +164,7 @@ impl Parking {
 
     /// The next moment at which a limit opens for the first line parked at it.
     pub(super) fn next_opening(&self) -> Option<Timestamp> {
-        self.openings.first().map(|&(opens, _)| opens)
+        self.openings.first().map(|(opens, _)| opens)
     }
 
     /// Looks at the first line at each changed limit, and makes it ready if the limit does not
@@ -206,20 +210,27 @@ impl Parking {
 
     /// The ready line whose turn it is.
     pub(super) fn pick(&self, fair: &Fair) -> Option<LineId> {
-        let class = (0..self.ready.len() as u32)
-            .filter(|&class| !self.ready[class as usize].is_empty())
-            .min_by_key(|&class| fair.class_turn(Class(class)))?;
-        self.ready[class as usize].first().map(|&(_, line)| line)
+        let mut picked: Option<(u32, LineId)> = None;
+        for (ready, class) in self.ready.iter().zip(0..) {
+            let Some((_, line)) = ready.first() else {
+                continue;
+            };
+            if picked.is_none_or(|(before, _)| {
+                fair.class_turn(Class(class)) < fair.class_turn(Class(before))
+            }) {
+                picked = Some((class, line));
+            }
+        }
+        picked.map(|(_, line)| line)
     }
 
     /// Whether a line with an earlier turn is parked at this limit.
     pub(super) fn is_behind(&self, line: LineId, limit: LimitId, fair: &Fair) -> bool {
-        if self.limits[limit as usize].parked.is_empty() {
+        if self.limits[limit as usize].count == 0 {
             return false;
         }
-        let own = self.order(self.parked_as(line), fair);
         self.first(limit, fair)
-            .is_some_and(|first| self.order(first, fair) < own)
+            .is_some_and(|first| Self::precedes(first, self.parked_as(line), fair))
     }
 
     /// A ready line was asked and may not run: it parks. `verdict` is what the limit said.
@@ -236,7 +247,9 @@ impl Parking {
         let state = &mut self.lines[line as usize];
         state.parked_at = Some(limit);
         (state.held_by, state.held_until) = (Some(limit), joined);
-        insert(&mut self.limits[limit as usize].parked, entry);
+        let spot = &mut self.limits[limit as usize];
+        spot.parked[entry.0 as usize].insert((entry.1, entry.2));
+        spot.count += 1;
         if self.first(limit, fair) == Some(entry) {
             self.forget_asked(limit);
             self.remember_asked(limit, entry, verdict);
@@ -257,29 +270,38 @@ impl Parking {
 
     /// The first line parked at a limit, over all classes.
     fn first(&self, limit: LimitId, fair: &Fair) -> Option<Parked> {
-        let parked = &self.limits[limit as usize].parked;
-        let mut best = *parked.first()?;
-        let mut class = best.0;
-        // One look per class that has a line here.
-        while class as usize + 1 < self.ready.len() {
-            let Some(&next) = parked.get(parked.partition_point(|entry| entry.0 <= class)) else {
-                break;
-            };
-            class = next.0;
-            best = core::cmp::min_by_key(best, next, |&entry| self.order(entry, fair));
+        let spot = &self.limits[limit as usize];
+        if spot.count == 0 {
+            return None;
         }
-        Some(best)
+        let mut first: Option<Parked> = None;
+        for (parked, class) in spot.parked.iter().zip(0..) {
+            let Some((turn, line)) = parked.first() else {
+                continue;
+            };
+            if first.is_none_or(|(before, ..)| {
+                fair.class_turn(Class(class)) < fair.class_turn(Class(before))
+            }) {
+                first = Some((class, turn, line));
+            }
+        }
+        first
     }
 
-    fn order(&self, (class, turn, line): Parked, fair: &Fair) -> (ClassTurn, Turn, LineId) {
-        (fair.class_turn(Class(class)), turn, line)
+    /// Whether the turn of one line is before that of another.
+    fn precedes(one: Parked, other: Parked, fair: &Fair) -> bool {
+        if one.0 == other.0 {
+            (one.1, one.2) < (other.1, other.2)
+        } else {
+            fair.class_turn(Class(one.0)) < fair.class_turn(Class(other.0))
+        }
     }
 
     fn make_ready(&mut self, line: LineId, fair: &mut Fair) {
         let (class, turn, _) = self.parked_as(line);
         let ready = &mut self.ready[class as usize];
         let first = ready.is_empty();
-        insert(ready, (turn, line));
+        ready.insert((turn, line));
         if first && fair.activate(Class(class)) {
             self.classes_moved();
         }
@@ -288,7 +310,7 @@ impl Parking {
     fn unready(&mut self, line: LineId) {
         let state = &self.lines[line as usize];
         if let (Some(turn), None) = (state.head, state.parked_at) {
-            remove(&mut self.ready[state.class as usize], (turn, line));
+            self.ready[state.class as usize].remove(&(turn, line));
         }
     }
 
@@ -302,7 +324,8 @@ impl Parking {
         state.parked_at = None;
         state.held_until = joined;
         let spot = &mut self.limits[limit as usize];
-        remove(&mut spot.parked, entry);
+        spot.parked[entry.0 as usize].remove(&(entry.1, entry.2));
+        spot.count -= 1;
         if spot.asked == Some(entry) {
             self.forget_asked(limit);
             self.change(limit);
@@ -314,7 +337,7 @@ impl Parking {
         spot.asked = Some(entry);
         if let Verdict::NotBefore(opens) = verdict {
             spot.opens = Some(opens);
-            insert(&mut self.openings, (opens, limit));
+            self.openings.insert((opens, limit));
         }
     }
 
@@ -322,7 +345,7 @@ impl Parking {
         let spot = &mut self.limits[limit as usize];
         spot.asked = None;
         if let Some(opens) = spot.opens.take() {
-            remove(&mut self.openings, (opens, limit));
+            self.openings.remove(&(opens, limit));
         }
     }
 
@@ -354,7 +377,7 @@ impl Parking {
             "every change has been looked at"
         );
         assert!(
-            self.ready.iter().all(Vec::is_empty),
+            self.ready.iter().all(Sorted::is_empty),
             "every ready line has been asked"
         );
         for (spot, limit) in self.limits.iter().zip(0..) {
@@ -365,18 +388,5 @@ impl Parking {
             );
             assert!(!spot.changed, "what is marked as changed is on the list");
         }
-    }
-}
-
-/// Puts an item where it belongs in a sorted vector.
-fn insert<E: Ord>(sorted: &mut Vec<E>, item: E) {
-    let index = sorted.partition_point(|other| *other < item);
-    sorted.insert(index, item);
-}
-
-/// Takes an item out of a sorted vector, if it is there.
-fn remove<E: Ord>(sorted: &mut Vec<E>, item: E) {
-    if let Ok(index) = sorted.binary_search(&item) {
-        sorted.remove(index);
     }
 }
