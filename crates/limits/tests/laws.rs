@@ -955,10 +955,15 @@ impl World {
             && !moved(other)
             && self.oracle.is_exact()
             && own.all(|rule| self.oracle.has_room(rule, &other.call, now))
-            && !self.oracle.has_tokens(&other.call, now, CLOSE)
+            && !self.oracle.has_tokens(&other.call, now, -CLOSE)
         {
             return Err(format!(
-                "at {now} call {id} overtook call {first}, {other:?}, at its bucket"
+                "at {now} call {id}, {:?}, overtook call {first}, {other:?}, at its bucket: {:?}, {:?}",
+                one.call,
+                self.oracle.rules(),
+                self.oracle
+                    .bucket(&other.call)
+                    .map(|bucket| bucket.level(now))
             ));
         }
         Ok(())

@@ -148,7 +148,7 @@ impl Oracle {
         self.max(rule, now).saturating_sub(kept)
     }
 
-    /// Whether the call's bucket lets it through with so much to spare.
+    /// Whether the call's bucket lets it through with so much to spare, or is full.
     pub(crate) fn has_tokens(&self, call: &Call, now: u64, spare: f64) -> bool {
         let Some(bucket) = self.bucket(call) else {
             return true;
