@@ -949,10 +949,18 @@ impl World {
         };
         let (other, now) = (&self.calls[first], self.now);
         let moved = |one: &Submitted| one.rerouted || one.requeued || one.reclassed;
+        // It may be behind somebody else, at another limit.
+        let is_behind = self.by_arrival.values().any(|&ahead| {
+            let ahead = &self.calls[ahead].call;
+            let rules = self.oracle.rules().iter();
+            let mut shared = rules.filter(|rule| meets(rule, ahead) && meets(rule, &other.call));
+            shared.any(|rule| !self.oracle.has_room(rule, ahead, now))
+        });
         let rules = self.oracle.rules().iter();
         let mut own = rules.filter(|rule| meets(rule, &other.call));
         if !moved(one)
             && !moved(other)
+            && !is_behind
             && self.oracle.is_exact()
             && own.all(|rule| self.oracle.has_room(rule, &other.call, now))
             && !self.oracle.has_tokens(&other.call, now, -CLOSE)
