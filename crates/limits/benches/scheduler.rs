@@ -8,7 +8,7 @@
 //! take the difference of two N, so that the filling of the queue cancels out:
 //!
 //! ```text
-//! valgrind --tool=callgrind <the bench's binary> --count 10000
+//! valgrind --tool=callgrind <the bench's binary> --count 10000 [--waiting 0]
 //! ```
 
 use std::hint::black_box;
@@ -168,12 +168,13 @@ fn timed(work: impl FnOnce()) -> Duration {
 
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
-    if let Some(position) = arguments.iter().position(|argument| argument == "--count") {
-        let count = arguments
-            .get(position + 1)
-            .and_then(|count| count.parse().ok());
-        let count: u64 = count.expect("--count takes a number");
-        let mut crowd = Crowd::new(10_000, 1, 1);
+    let number = |name: &str| -> Option<u64> {
+        let position = arguments.iter().position(|argument| argument == name)?;
+        let number = arguments.get(position + 1)?.parse().ok();
+        Some(number.unwrap_or_else(|| panic!("{name} takes a number")))
+    };
+    if let Some(count) = number("--count") {
+        let mut crowd = Crowd::new(number("--waiting").unwrap_or(10_000), 1, 1);
         (0..count).for_each(|_| crowd.round());
         println!(
             "{} waiting, {count} rounds, {} asked",

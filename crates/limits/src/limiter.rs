@@ -238,10 +238,10 @@ impl Limiter {
 
     /// What the limit would say to a call of this cost; draws nothing.
     pub(crate) fn peek(&self, now: Timestamp, cost: Cost) -> Verdict {
-        if self.is_beyond(now, cost) {
+        let max = self.max(now);
+        if self.draw_of(cost) > max.max(self.configured) {
             return Verdict::Never;
         }
-        let max = self.max(now);
         match &self.state {
             State::Outstanding(outstanding) => outstanding.peek(max),
             State::Window(window) => window.peek(now, cost, max),

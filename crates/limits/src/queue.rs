@@ -124,6 +124,11 @@ impl<T> Queue<T> {
         }
     }
 
+    /// Nobody waits anywhere.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.len() == 0
+    }
+
     /// Calls in lines and set aside: what capacity bounds.
     pub(crate) fn queued(&self) -> usize {
         self.waiting.len() - self.door.len()

@@ -194,6 +194,12 @@ impl<T> Scheduler<T> {
     /// and is asked only to set a call aside.
     pub fn next(&mut self, now: Timestamp, entropy: &mut impl FnMut() -> u64) -> Step<T> {
         let now = self.advance(now);
+        if self.queue.is_empty() {
+            self.expire_supplies(now);
+            self.parking.nobody_waits();
+            let expires_at = self.expiries.first().map(|&(moment, _)| moment);
+            return expires_at.map_or(Step::Idle, Step::SleepUntil);
+        }
         if let Some(key) = self.overdue(|deadline| deadline < now) {
             return self.expire(now, key, Reason::DeadlinePassed, None);
         }
@@ -595,6 +601,9 @@ impl<T> Scheduler<T> {
 
     /// Fills free places from the door, in order.
     fn let_in(&mut self) {
+        if self.queue.at_door() == 0 {
+            return;
+        }
         while self.queue.queued() < self.policy.capacity() as usize
             && let Some(key) = self.queue.first_at_door()
         {

@@ -208,6 +208,14 @@ impl Parking {
         }
     }
 
+    /// Whatever has changed, there is nobody to look at it for.
+    pub(super) fn nobody_waits(&mut self) {
+        self.reordered = false;
+        while let Some(limit) = self.changed.pop() {
+            self.limits[limit as usize].changed = false;
+        }
+    }
+
     /// The ready line whose turn it is.
     pub(super) fn pick(&self, fair: &Fair) -> Option<LineId> {
         let mut picked: Option<(u32, LineId)> = None;
