@@ -16,8 +16,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tidegate_limits::{
-    Backend, Call, Caller, Class, ClassShare, Cost, Hold, Limit, LimitRule, Outcome, Policy,
-    Postpone, Scheduler, Scope, Step, Timestamp, WhenFull, WindowShape, WindowStamp,
+    Backend, Burst, Call, Caller, Class, ClassShare, Cost, Fill, Hold, Limit, LimitRule, Outcome,
+    Policy, Postpone, Scheduler, Scope, Step, Timestamp, TokenBucket, Tokens, WhenFull,
+    WindowShape, WindowStamp,
 };
 
 const STRETCHES: usize = 400;
@@ -157,13 +158,47 @@ fn measure(what: &str, stretches: usize, rounds: u64, mut stretch: impl FnMut() 
     times.sort_unstable();
     let per_round = |time: Duration| time.as_nanos() as f64 / rounds as f64;
     let (median, least) = (per_round(times[stretches / 2]), per_round(times[0]));
-    println!("{what:<72} {median:>10.0} ns, at least {least:>10.0} ns");
+    println!("{what:<72} {median:>10.1} ns, at least {least:>10.1} ns");
 }
 
 fn timed(work: impl FnOnce()) -> Duration {
     let start = Instant::now();
     work();
     start.elapsed()
+}
+
+/// Takes from a bucket that just allows it, and one that never does.
+fn measure_buckets() {
+    const TAKES: u64 = 100_000;
+    let (burst, fill) = (Burst::new(10.0), Fill::new(1e9));
+    let mut passing = TokenBucket::new(
+        Timestamp::ZERO,
+        burst.expect("a burst"),
+        fill.expect("a rate"),
+    );
+    let mut barring = passing.clone();
+    barring.set_parameters(
+        Timestamp::ZERO,
+        passing.burst(),
+        Fill::new(1e-6).expect("a rate"),
+    );
+    barring.take(Timestamp::ZERO, Tokens::MAX);
+    let mut now = 0;
+    let mut take = |bucket: &mut TokenBucket| {
+        timed(|| {
+            for _ in 0..TAKES {
+                now += 1;
+                let now = Timestamp::from_nanos(black_box(now));
+                black_box(bucket.take(now, black_box(Tokens::ONE)));
+            }
+        })
+    };
+    measure("bucket: take that passes", STRETCHES, TAKES, || {
+        take(&mut passing)
+    });
+    measure("bucket: take that does not", STRETCHES, TAKES, || {
+        take(&mut barring)
+    });
 }
 
 fn main() {
@@ -183,6 +218,7 @@ fn main() {
         );
         return;
     }
+    measure_buckets();
     for (waiting, callers, classes) in
         [(0, 1, 1), (10_000, 1, 1), (10_000, 100, 2), (100_000, 1, 1)]
     {

@@ -38,7 +38,10 @@ mod sorted;
 mod time;
 mod verdict;
 
-pub use limiter::{Limit, Supply, WindowShape, WindowStamp};
+pub use limiter::{
+    Burst, DEBT_MAX_BURSTS, Fill, Limit, OutOfRange, Supply, TokenBucket, Tokens, WindowShape,
+    WindowStamp,
+};
 pub use policy::{ClassShare, LimitRule, Policy, PolicyError, Postpone, Scope, WhenFull};
 pub use queue::{Backend, Call, Caller, Class, Ticket};
 pub use scheduler::{

@@ -5,6 +5,7 @@
 //! what departed counts on for one window.
 
 mod outstanding;
+mod token_bucket;
 mod window;
 
 use core::time::Duration;
@@ -12,6 +13,7 @@ use core::time::Duration;
 use crate::time::Timestamp;
 use crate::verdict::{Cost, Verdict};
 use outstanding::Outstanding;
+pub use token_bucket::{Burst, DEBT_MAX_BURSTS, Fill, OutOfRange, TokenBucket, Tokens};
 use window::Window;
 
 /// What to tell a refused call when nothing has been measured that would say better.
