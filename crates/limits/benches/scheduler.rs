@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use tidegate_limits::{
     Backend, Burst, Call, Caller, Class, ClassShare, Cost, Fill, Hold, Limit, LimitRule, Outcome,
-    Policy, Postpone, Scheduler, Scope, Step, Timestamp, TokenBucket, Tokens, WhenFull,
+    Policy, Postpone, Scheduler, Scope, Step, Timestamp, TokenBucket, Tokens, Weight, WhenFull,
     WindowShape, WindowStamp,
 };
 
@@ -41,6 +41,7 @@ fn rule(name: &str, scope: Scope, limit: Limit) -> LimitRule {
         name: name.into(),
         scope,
         limit,
+        reserve: None,
     }
 }
 
@@ -115,7 +116,10 @@ impl Crowd {
             backend: Backend(0),
             class: Class((n % self.classes) as u32),
             caller: Caller(n % self.callers),
+            weight: Weight::ONE,
             cost: Cost::ONE,
+            tokens: Tokens::ONE,
+            bucket: None,
             arrived: self.now,
             deadline: Some(self.now + Duration::from_secs(1_000_000)),
         };

@@ -42,11 +42,12 @@ pub use limiter::{
     Burst, DEBT_MAX_BURSTS, Fill, Limit, OutOfRange, Supply, TokenBucket, Tokens, WindowShape,
     WindowStamp,
 };
-pub use policy::{ClassShare, LimitRule, Policy, PolicyError, Postpone, Scope, WhenFull};
-pub use queue::{Backend, Call, Caller, Class, Ticket};
+pub use policy::{ClassShare, LimitRule, Policy, PolicyError, Postpone, Reserve, Scope, WhenFull};
+pub use queue::{Backend, BucketId, Call, Caller, Class, Ticket, Weight};
 pub use scheduler::{
-    Demand, FunctionNow, Hold, LimitNow, Outcome, QueueNow, Reason, Refusal, Scheduler, Step,
-    Waited,
+    BUCKETS_MAX, BucketMode, BucketNow, BucketOrder, BucketRule, Demand, FunctionNow, Hold,
+    LimitNow, OnExcess, Outcome, QueueNow, Reason, Refusal, Scheduler, Settlement, Step,
+    TooManyBuckets, Waited,
 };
 pub use time::Timestamp;
 pub use verdict::{Cost, Verdict};

@@ -253,12 +253,8 @@ impl TokenBucket {
     /// The first moment, not before `now`, at which a call of this cost may go.
     #[must_use]
     pub fn available_at(&self, now: Timestamp, cost: Tokens) -> Timestamp {
-        self.reaches(now, self.required(cost))
-    }
-
-    /// The first moment, not before `now`, at which there are `level` tokens; a level above the
-    /// burst is taken for what a bucket without one would reach.
-    fn reaches(&self, now: Timestamp, level: f64) -> Timestamp {
+        // Never above the burst, so it does not matter that what flows over is counted here.
+        let level = self.required(cost);
         let at = |nanos: u64| {
             let filled = nanos as f64 / NANOS_PER_SECOND * self.fill.0;
             self.tokens + filled
@@ -308,7 +304,12 @@ impl TokenBucket {
     /// When a call of this cost may go, behind calls that take `ahead` tokens.
     #[must_use]
     pub fn wait_behind(&self, now: Timestamp, ahead: f64, cost: Tokens) -> Duration {
-        self.reaches(now, ahead + self.required(cost)).since(now)
+        // They take what is there before it flows over.
+        let lacking = ahead + self.required(cost) - self.peek(now);
+        if lacking <= 0.0 {
+            return Duration::ZERO;
+        }
+        Duration::from_nanos(((lacking / self.fill.0 * NANOS_PER_SECOND) as u64).saturating_add(1))
     }
 
     /// Takes the cost, whatever is there. Returns what was taken, which is less than the cost
@@ -405,6 +406,6 @@ mod tests {
         );
         bucket.draw(at(0.0), tokens(10.0));
         let wait = bucket.wait_behind(at(0.0), 30.0, tokens(2.0));
-        assert_eq!(wait, Duration::from_secs(16));
+        assert_eq!(wait, Duration::from_nanos(16_000_000_001));
     }
 }
