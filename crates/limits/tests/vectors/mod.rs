@@ -1,7 +1,6 @@
-//! The cases of xen-api's own tests of its token bucket and its rate-limited queue, as figures:
-//! xen-api e2ee48d6883e, `ocaml/libs/rate-limit/test/test_token_bucket.ml` and
-//! `test_rate_limit.ml`. Times are in seconds on a virtual clock; grant times of the queue are
-//! computed, where the original waits on a real clock.
+//! The cases of xen-api's own tests of its token bucket, as figures:
+//! xen-api e2ee48d6883e, `ocaml/libs/rate-limit/test/test_token_bucket.ml`, and what the queue and
+//! quicktests beside it refuse as a bucket. Times are in seconds on a virtual clock.
 
 /// What is done to a bucket at a moment, and what comes of it.
 #[derive(Clone, Copy, Debug)]
