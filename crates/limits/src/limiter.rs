@@ -8,6 +8,7 @@ mod outstanding;
 mod token_bucket;
 mod window;
 
+use alloc::boxed::Box;
 use core::time::Duration;
 
 use crate::policy::Reserve;
@@ -153,7 +154,7 @@ pub(crate) struct Limiter {
     configured: u32,
     supply: Supply,
     state: State,
-    kept: Option<Kept>,
+    kept: Option<Box<Kept>>,
 }
 
 /// What is kept for one class, and what that class uses of the limit.
@@ -248,9 +249,9 @@ impl Limiter {
             configured: limit.max(),
             supply: Supply::Configured,
             state: State::new(limit),
-            kept: reserve.map(|reserve| Kept {
-                reserve,
-                used: State::new(limit),
+            kept: reserve.map(|reserve| {
+                let used = State::new(limit);
+                Box::new(Kept { reserve, used })
             }),
         }
     }
@@ -348,16 +349,24 @@ impl Limiter {
         if self.is_beyond_max(max, class, cost) {
             return Verdict::Never;
         }
-        match (&self.state, &self.kept) {
-            (State::Outstanding(outstanding), Some(kept)) if kept.reserve.class != class => {
-                let unused = u64::from(kept.reserve.amount).saturating_sub(kept.used.used(now));
+        match &self.kept {
+            Some(kept) if kept.reserve.class != class => self.peek_beside(now, cost, max, kept),
+            Some(_) | None => match &self.state {
+                State::Outstanding(outstanding) => outstanding.peek(max),
+                State::Window(window) => window.peek(now, cost, max),
+            },
+        }
+    }
+
+    /// What it would say to a call of another class than the one for which something is kept.
+    fn peek_beside(&self, now: Timestamp, cost: Cost, max: u32, kept: &Kept) -> Verdict {
+        let amount = kept.reserve.amount;
+        match &self.state {
+            State::Outstanding(outstanding) => {
+                let unused = u64::from(amount).saturating_sub(kept.used.used(now));
                 outstanding.peek(max.saturating_sub(unused as u32))
             }
-            (State::Window(window), Some(kept)) if kept.reserve.class != class => {
-                window.peek_beside(now, cost, max, kept.reserve.amount, kept.window())
-            }
-            (State::Outstanding(outstanding), _) => outstanding.peek(max),
-            (State::Window(window), _) => window.peek(now, cost, max),
+            State::Window(window) => window.peek_beside(now, cost, max, amount, kept.window()),
         }
     }
 
@@ -385,18 +394,22 @@ impl Limiter {
     fn kept_beside(&self, class: Class) -> Option<&Window> {
         let kept = self.kept.as_ref();
         kept.filter(|kept| kept.reserve.class != class)
-            .map(Kept::window)
+            .map(|kept| kept.window())
     }
 
-    fn states(&mut self, class: Class) -> impl Iterator<Item = &mut State> {
-        let kept = self.kept.as_mut();
-        let kept = kept.filter(|kept| kept.reserve.class == class);
-        core::iter::once(&mut self.state).chain(kept.map(|kept| &mut kept.used))
+    /// What this class uses of what is kept for it.
+    #[inline]
+    fn kept_by(&mut self, class: Class) -> Option<&mut State> {
+        let kept = self.kept.as_mut()?;
+        (kept.reserve.class == class).then_some(&mut kept.used)
     }
 
     /// Draws for a call that leaves the queue. Whoever draws has peeked.
     pub(crate) fn take(&mut self, class: Class, cost: Cost) {
-        self.states(class).for_each(|state| state.take(cost));
+        self.state.take(cost);
+        if let Some(kept) = self.kept_by(class) {
+            kept.take(cost);
+        }
     }
 
     /// Turns the draw into a departure, if `stamp` is what this limit counts.
@@ -407,11 +420,10 @@ impl Limiter {
         cost: Cost,
         stamp: WindowStamp,
     ) -> bool {
-        let mut departs = false;
-        for state in self.states(class) {
-            departs = state.depart(now, cost, stamp);
+        if let Some(kept) = self.kept_by(class) {
+            kept.depart(now, cost, stamp);
         }
-        departs
+        self.state.depart(now, cost, stamp)
     }
 
     /// Takes the draw back at the end of a call. `held` is how long it was drawn, if that
@@ -425,15 +437,18 @@ impl Limiter {
         progress: Progress,
         held: Option<Duration>,
     ) {
-        for state in self.states(class) {
-            state.release(now, cost, progress, held);
+        self.state.release(now, cost, progress, held);
+        if let Some(kept) = self.kept_by(class) {
+            kept.release(now, cost, progress, held);
         }
     }
 
     /// Takes the draw back as if it had never been. A departure that was told stays counted.
     pub(crate) fn undraw(&mut self, class: Class, cost: Cost, progress: Progress) {
-        self.states(class)
-            .for_each(|state| state.undraw(cost, progress));
+        self.state.undraw(cost, progress);
+        if let Some(kept) = self.kept_by(class) {
+            kept.undraw(cost, progress);
+        }
     }
 
     /// How long a call that came to the end of the line now would wait, as the state has it:

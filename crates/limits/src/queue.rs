@@ -18,7 +18,7 @@ use crate::slab::{Key, Slab};
 use crate::sorted::Sorted;
 use crate::time::Timestamp;
 use crate::verdict::Cost;
-use fair::{Flow, GroupId, Turn};
+use fair::{Charge, Flow, GroupId, Turn};
 
 /// A backend, by a number of the caller's choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -122,8 +122,8 @@ pub(crate) struct Waiting<T> {
     /// Its place among those of its group.
     pub(crate) turn: Turn,
     pub(crate) flow: Flow,
-    /// How far it moves its caller's tag.
-    pub(crate) charge: u64,
+    /// How far it moves the tags of its caller and its class.
+    pub(crate) charge: Charge,
     pub(crate) place: Place,
     /// Counts joinings of the queue, to tell who waited while a line was held.
     pub(crate) joined: u64,
@@ -249,10 +249,11 @@ impl<T> Queue<T> {
         self.asides.first().map(Timed::parts)
     }
 
+    /// Takes a call in. It is nowhere until [`place`](Self::place) says where.
+    #[inline]
     pub(crate) fn insert(&mut self, waiting: Waiting<T>) -> Key {
-        let (place, turn, deadline) = (waiting.place, waiting.turn, waiting.call.deadline);
+        let deadline = waiting.call.deadline;
         let key = self.waiting.insert(waiting);
-        self.link(key, place, turn);
         if let Some(deadline) = deadline {
             self.deadlines.insert(Timed::new(deadline, key));
         }
@@ -266,6 +267,13 @@ impl<T> Queue<T> {
             self.deadlines.remove(&Timed::new(deadline, key));
         }
         Some(waiting)
+    }
+
+    /// Puts a call that was just taken in where it waits.
+    pub(crate) fn place(&mut self, key: Key, place: Place, turn: Turn) {
+        let waiting = self.expect_mut(key);
+        (waiting.place, waiting.turn) = (place, turn);
+        self.link(key, place, turn);
     }
 
     /// Puts a call elsewhere, with another turn.

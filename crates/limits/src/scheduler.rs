@@ -36,7 +36,7 @@ use core::time::Duration;
 
 use crate::limiter::{Limiter, Supply};
 use crate::policy::{LimitId, LimitRule, LimitSets, Policy, Postpone, SetId, WhenFull};
-use crate::queue::fair::{Fair, Flow, Turn, charge};
+use crate::queue::fair::{Charge, Fair, Flow, Turn};
 use crate::queue::{Bar, Call, Class, LineId, Place, Queue, Ticket, Waiting};
 use crate::slab::{Key, Slab};
 use crate::time::{Timestamp, nanos};
@@ -195,7 +195,7 @@ impl<T> Scheduler<T> {
             bucket,
             turn: Turn::new(0, arrival),
             flow: Flow::All,
-            charge: charge(call.tokens, call.weight),
+            charge: Charge::new(call.tokens, call.weight),
             call,
             payload,
             place: Place::Door,
@@ -203,11 +203,14 @@ impl<T> Scheduler<T> {
             held_by: None,
             postponed: 0,
         };
-        let key = if has_room {
-            self.join(waiting)
+        let turn = waiting.turn;
+        let key = self.queue.insert(waiting);
+        if has_room {
+            let turn = self.join_group(key);
+            self.enter_line(key, turn);
         } else {
-            self.queue.insert(waiting)
-        };
+            self.queue.place(key, Place::Door, turn);
+        }
         Ok(Ticket(key))
     }
 
@@ -397,7 +400,9 @@ impl<T> Scheduler<T> {
     /// The line for a waiting call, in the group that it is in.
     fn line(&mut self, set: SetId, class: Class, bucket: Option<Key>) -> LineId {
         let line = self.parking.line(set, class, bucket);
-        self.queue.make_lines(self.parking.lines());
+        if bucket.is_some() {
+            self.queue.make_lines(self.parking.lines());
+        }
         line
     }
 
@@ -494,17 +499,7 @@ impl<T> Scheduler<T> {
         }
     }
 
-    /// Puts a call at the end of its flow and into its line.
-    fn join(&mut self, mut waiting: Waiting<T>) -> Key {
-        let order = self.buckets.order(waiting.bucket);
-        let (group, caller) = (waiting.group(), waiting.call.caller);
-        let (flow, start) = self.fair.join(group, caller, order, waiting.charge);
-        waiting.flow = flow;
-        waiting.turn = Turn::new(start, waiting.turn.arrival());
-        self.enter_line(waiting)
-    }
-
-    /// A waiting call that has left its group joins the one it is in now. Returns its turn.
+    /// A waiting call that is in no group joins the one it belongs to now. Returns its turn.
     fn join_group(&mut self, key: Key) -> Turn {
         let waiting = self.queue.expect_mut(key);
         let order = self.buckets.order(waiting.bucket);
@@ -530,19 +525,18 @@ impl<T> Scheduler<T> {
         }
     }
 
-    /// Puts a call whose turn is known into its line.
-    fn enter_line(&mut self, mut waiting: Waiting<T>) -> Key {
-        let line = self.line(waiting.set, waiting.call.class, waiting.bucket);
-        waiting.place = Place::Line(line);
-        count_waiting(&self.sets, &mut self.limits, &waiting);
-        if let Some(bucket) = waiting.bucket {
-            self.buckets
-                .expect_mut(bucket)
-                .count_waiting(waiting.call.tokens);
+    /// Puts a call that was just taken in, and whose turn is known, into its line.
+    fn enter_line(&mut self, key: Key, turn: Turn) {
+        let waiting = self.queue.expect(key);
+        let (set, class, bucket) = (waiting.set, waiting.call.class, waiting.bucket);
+        count_waiting(&self.sets, &mut self.limits, waiting);
+        if let Some(bucket) = bucket {
+            let tokens = waiting.call.tokens;
+            self.buckets.expect_mut(bucket).count_waiting(tokens);
         }
-        let key = self.queue.insert(waiting);
+        let line = self.line(set, class, bucket);
+        self.queue.place(key, Place::Line(line), turn);
         self.refresh_head(line);
-        key
     }
 
     fn count_limits(&mut self, key: Key) {
@@ -594,6 +588,9 @@ impl<T> Scheduler<T> {
 
     /// Looks again at the lines for which something has changed.
     fn wake(&mut self, now: Timestamp) {
+        if self.parking.is_settled() {
+            return;
+        }
         let (queue, limits, buckets) = (&self.queue, &self.limits, &self.buckets);
         self.parking.wake(self.joined, &mut self.fair, |bar, line| {
             let (_, key) = queue.head(line).expect("a parked line has a call waiting");
@@ -624,11 +621,11 @@ impl<T> Scheduler<T> {
             ..
         } = waiting;
         self.fair
-            .serve(group, flow, call.caller, charge, turn.start(), call.tokens);
+            .serve(group, flow, call.caller, charge, turn.start());
         self.parking.classes_moved();
         self.parking.ran(line);
         let charged = bucket.map(|bucket| {
-            let service = self.fair.service(call.class, call.tokens);
+            let service = self.fair.service(call.class, charge);
             self.parking.served(bucket, call.class, service);
             let tokens = self.buckets.expect_mut(bucket).draw(now, call.tokens);
             Charged { bucket, tokens }
@@ -641,7 +638,7 @@ impl<T> Scheduler<T> {
         }
         let hold = Hold(
             self.holds
-                .insert(Held::new(now, call, turn, drawn, charged)),
+                .insert(Held::new(now, call, turn, charge, drawn, charged)),
         );
         self.let_in();
         Step::Run {

@@ -74,9 +74,22 @@ pub(crate) fn units(tokens: Tokens) -> u64 {
     (whole + u64::from((whole as f64) < exact)).max(UNITS_MIN)
 }
 
-/// How far a call moves its caller's tag.
-pub(crate) fn charge(tokens: Tokens, weight: Weight) -> u64 {
-    units(tokens).div_ceil(u64::from(weight.get()))
+/// How much of its class's turns a call takes, and how much of its caller's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Charge {
+    units: u64,
+    weighted: u64,
+}
+
+impl Charge {
+    pub(crate) fn new(tokens: Tokens, weight: Weight) -> Self {
+        let units = units(tokens);
+        let weighted = match weight.get() {
+            1 => units,
+            weight => units.div_ceil(u64::from(weight)),
+        };
+        Self { units, weighted }
+    }
 }
 
 /// The place of a call among those of its group: by start tag, then by arrival.
@@ -158,15 +171,15 @@ impl Shares {
         }
     }
 
-    pub(crate) fn serve(&mut self, class: Class, service: u128) {
+    pub(crate) fn serve(&mut self, class: Class, service: u64) {
         let start = &mut self.starts[class.0 as usize];
         self.virtual_time = self.virtual_time.max(*start);
-        *start += service;
+        *start += u128::from(service);
     }
 
-    fn unserve(&mut self, class: Class, service: u128) {
+    fn unserve(&mut self, class: Class, service: u64) {
         let start = &mut self.starts[class.0 as usize];
-        *start = start.saturating_sub(service);
+        *start = start.saturating_sub(u128::from(service));
     }
 
     /// The class has something to offer again: it starts from the virtual time, if that has
@@ -256,10 +269,10 @@ impl Fair {
         self.shares.turn(class)
     }
 
-    /// How far a call moves its class's tag. At weight 1 a unit is 2^32, so weights divide
-    /// finely.
-    pub(crate) fn service(&self, class: Class, tokens: Tokens) -> u128 {
-        (u128::from(units(tokens)) << 32) / u128::from(self.classes[class.0 as usize].weight)
+    /// How far a call moves its class's tag. At weight 1 a unit is 2^20, so weights divide
+    /// finely; the dearest call has 2^40 units, so nothing is lost.
+    pub(crate) fn service(&self, class: Class, charge: Charge) -> u64 {
+        (charge.units << 20) / u64::from(self.classes[class.0 as usize].weight)
     }
 
     /// A call joins: the flow it joins, and the start tag it waits with.
@@ -268,7 +281,7 @@ impl Fair {
         group: GroupId,
         caller: Caller,
         order: Order,
-        charge: u64,
+        charge: Charge,
     ) -> (Flow, u64) {
         let seed = self.seed;
         let callers = self.enter(group);
@@ -278,7 +291,7 @@ impl Fair {
 
     /// A call that has waited all along joins the end of its flow once more. Its cost is
     /// already counted in the flow's finish tag, so the tag moves only if it must.
-    pub(crate) fn rejoin(&mut self, group: GroupId, flow: Flow, charge: u64) -> u64 {
+    pub(crate) fn rejoin(&mut self, group: GroupId, flow: Flow, charge: Charge) -> u64 {
         let state = &mut self.classes[group.class.0 as usize];
         state.group(group.bucket).callers.rejoin(flow, charge)
     }
@@ -289,7 +302,7 @@ impl Fair {
         group: GroupId,
         caller: Caller,
         order: Order,
-        charge: u64,
+        charge: Charge,
         start: u64,
     ) -> Flow {
         let seed = self.seed;
@@ -325,24 +338,23 @@ impl Fair {
         group: GroupId,
         flow: Flow,
         caller: Caller,
-        charge: u64,
+        charge: Charge,
         start: u64,
-        tokens: Tokens,
     ) {
-        let service = self.service(group.class, tokens);
+        let service = self.service(group.class, charge);
         self.shares.serve(group.class, service);
         let state = &mut self.classes[group.class.0 as usize];
         let among = state.group(group.bucket);
         among.callers.leave(flow, caller, Some((start, charge)));
         let start = start.saturating_add(among.ahead);
         state.virtual_time = state.virtual_time.max(start);
-        state.finish = state.finish.max(start.saturating_add(charge));
+        state.finish = state.finish.max(start.saturating_add(charge.weighted));
         state.leave();
     }
 
     /// What was served has done nothing after all.
-    pub(crate) fn unserve(&mut self, class: Class, tokens: Tokens) {
-        let service = self.service(class, tokens);
+    pub(crate) fn unserve(&mut self, class: Class, charge: Charge) {
+        let service = self.service(class, charge);
         self.shares.unserve(class, service);
     }
 
@@ -541,33 +553,33 @@ impl Callers {
         state
     }
 
-    fn join(&mut self, flow: Flow, charge: u64) -> u64 {
+    fn join(&mut self, flow: Flow, charge: Charge) -> u64 {
         let earliest = self.virtual_time.max(self.behind);
         let state = self.enter(flow);
         let start = state.finish.max(earliest);
-        let finish = start.saturating_add(charge);
+        let finish = start.saturating_add(charge.weighted);
         (state.last_start, state.finish) = (start, finish);
         self.latest = self.latest.max(finish);
         start
     }
 
-    fn rejoin(&mut self, flow: Flow, charge: u64) -> u64 {
+    fn rejoin(&mut self, flow: Flow, charge: Charge) -> u64 {
         let virtual_time = self.virtual_time;
         let (_, state) = self.expect(flow);
         let start = state.last_start.max(virtual_time);
         state.last_start = start;
-        state.finish = state.finish.max(start.saturating_add(charge));
-        self.latest = self.latest.max(start.saturating_add(charge));
+        state.finish = state.finish.max(start.saturating_add(charge.weighted));
+        self.latest = self.latest.max(start.saturating_add(charge.weighted));
         start
     }
 
-    fn come_back(&mut self, flow: Flow, charge: u64, start: u64) {
+    fn come_back(&mut self, flow: Flow, charge: Charge, start: u64) {
         let state = self.enter(flow);
         state.last_start = state.last_start.max(start);
-        state.finish = state.finish.max(start.saturating_add(charge));
+        state.finish = state.finish.max(start.saturating_add(charge.weighted));
     }
 
-    fn leave(&mut self, flow: Flow, caller: Caller, served: Option<(u64, u64)>) {
+    fn leave(&mut self, flow: Flow, caller: Caller, served: Option<(u64, Charge)>) {
         if let Flow::Shared(_) = flow
             && let Some((_, waiting)) = self.sharded.get_mut(&caller)
         {
@@ -577,7 +589,7 @@ impl Callers {
             }
         }
         self.waiting -= 1;
-        let finish = served.map(|(start, charge)| start.saturating_add(charge));
+        let finish = served.map(|(start, charge)| start.saturating_add(charge.weighted));
         if let Some((start, _)) = served {
             self.virtual_time = self.virtual_time.max(start);
         }
@@ -662,12 +674,17 @@ mod tests {
         Fair::new(&[only], 7)
     }
 
+    const UNIT: Charge = Charge {
+        units: 1,
+        weighted: 1,
+    };
+
     fn join(fair: &mut Fair, group: GroupId, caller: u64) -> (Flow, u64) {
-        fair.join(group, Caller(caller), Order::Fair, 1)
+        fair.join(group, Caller(caller), Order::Fair, UNIT)
     }
 
     fn serve(fair: &mut Fair, group: GroupId, caller: u64, (flow, start): (Flow, u64)) {
-        fair.serve(group, flow, Caller(caller), 1, start, Tokens::ONE);
+        fair.serve(group, flow, Caller(caller), UNIT, start);
     }
 
     #[test]
@@ -684,6 +701,7 @@ mod tests {
     #[test]
     fn a_caller_of_twice_the_weight_moves_half_as_far() {
         let heavy = Weight::new(2).expect("above zero");
+        let charge = |tokens, weight| Charge::new(tokens, weight).weighted;
         assert_eq!(charge(Tokens::ONE, Weight::ONE), 1 << 20);
         assert_eq!(charge(Tokens::ONE, heavy), 1 << 19);
         assert_eq!(charge(Tokens::MAX, Weight::ONE), 1_000_000 << 20);
@@ -696,7 +714,7 @@ mod tests {
         assert_eq!(units(tokens(0.5)), 1 << 19);
         assert_eq!(units(Tokens::ZERO), 1048);
         let most = Weight::new(u32::MAX).expect("above zero");
-        assert_eq!(charge(Tokens::ZERO, most), 1);
+        assert_eq!(Charge::new(Tokens::ZERO, most).weighted, 1);
     }
 
     #[test]
@@ -758,7 +776,7 @@ mod tests {
         let arrivals = [1, 1, 2, 1, 3];
         let starts = arrivals.map(|caller| {
             let group = limited(0);
-            fair.join(group, Caller(caller), Order::Arrival, 1).1
+            fair.join(group, Caller(caller), Order::Arrival, UNIT).1
         });
         assert_eq!(starts, [0, 1, 2, 3, 4]);
     }
@@ -766,7 +784,7 @@ mod tests {
     #[test]
     fn who_comes_after_the_order_has_changed_is_behind_those_who_came_before() {
         let mut fair = fair();
-        let mut join = |caller, order| fair.join(limited(0), Caller(caller), order, 1).1;
+        let mut join = |caller, order| fair.join(limited(0), Caller(caller), order, UNIT).1;
         assert_eq!([1, 1, 2].map(|caller| join(caller, Order::Fair)), [0, 1, 0]);
         assert_eq!([1, 2].map(|caller| join(caller, Order::Arrival)), [2, 3]);
         assert_eq!([2, 3].map(|caller| join(caller, Order::Fair)), [4, 4]);

@@ -5,7 +5,7 @@ use alloc::sync::Arc;
 use super::Scheduler;
 use crate::limiter::{Progress, Tokens, WindowStamp};
 use crate::policy::LimitId;
-use crate::queue::fair::{Flow, Turn, charge};
+use crate::queue::fair::{Charge, Flow, Turn};
 use crate::queue::{Call, Place, Ticket, Waiting};
 use crate::slab::Key;
 use crate::time::Timestamp;
@@ -35,6 +35,7 @@ pub(super) struct Held {
     pub(super) since: Timestamp,
     pub(super) call: Call,
     pub(super) turn: Turn,
+    pub(super) charge: Charge,
     pub(super) drawn: Arc<[LimitId]>,
     pub(super) charged: Option<Charged>,
     pub(super) progress: Progress,
@@ -52,6 +53,7 @@ impl Held {
         since: Timestamp,
         call: Call,
         turn: Turn,
+        charge: Charge,
         drawn: Arc<[LimitId]>,
         charged: Option<Charged>,
     ) -> Self {
@@ -59,6 +61,7 @@ impl Held {
             since,
             call,
             turn,
+            charge,
             drawn,
             charged,
             progress: Progress::default(),
@@ -147,7 +150,7 @@ impl<T> Scheduler<T> {
     pub fn give_back(&mut self, now: Timestamp, hold: Hold) {
         let now = self.advance(now);
         let held = self.end(hold);
-        self.fair.unserve(held.call.class, held.call.tokens);
+        self.fair.unserve(held.call.class, held.charge);
         self.parking.classes_moved();
         self.undraw(now, &held);
     }
@@ -161,11 +164,12 @@ impl<T> Scheduler<T> {
         let Held {
             mut call,
             turn,
+            charge,
             charged,
             ..
         } = held;
         call.class = self.fair.clamp(call.class);
-        self.fair.unserve(call.class, call.tokens);
+        self.fair.unserve(call.class, charge);
         self.parking.classes_moved();
         let bucket = self.buckets.find(call.bucket);
         let waiting = Waiting {
@@ -173,7 +177,7 @@ impl<T> Scheduler<T> {
             bucket,
             turn,
             flow: Flow::All,
-            charge: charge(call.tokens, call.weight),
+            charge,
             call,
             payload,
             place: Place::Door,
@@ -181,16 +185,21 @@ impl<T> Scheduler<T> {
             held_by: None,
             postponed: 0,
         };
-        if bucket != charged.map(|charged| charged.bucket) {
-            // Its turn was one among others than those it waits with now.
-            return Ticket(self.join(waiting));
-        }
         let (group, caller) = (waiting.group(), waiting.call.caller);
-        let order = self.buckets.order(bucket);
-        let flow = self
-            .fair
-            .come_back(group, caller, order, waiting.charge, turn.start());
-        Ticket(self.enter_line(Waiting { flow, ..waiting }))
+        let key = self.queue.insert(waiting);
+        let turn = if bucket == charged.map(|charged| charged.bucket) {
+            let order = self.buckets.order(bucket);
+            let flow = self
+                .fair
+                .come_back(group, caller, order, charge, turn.start());
+            self.queue.expect_mut(key).flow = flow;
+            turn
+        } else {
+            // Its turn was one among others than those it waits with now.
+            self.join_group(key)
+        };
+        self.enter_line(key, turn);
+        Ticket(key)
     }
 
     fn end(&mut self, hold: Hold) -> Held {

@@ -127,6 +127,8 @@ struct Spot {
     parked: Vec<Sorted<(Turn, LineId)>>,
     /// Lines in `parked`.
     count: u32,
+    /// Classes that have any there.
+    classes: u32,
     asked: Option<Parked>,
     /// The moment in `openings`.
     opens: Option<Timestamp>,
@@ -143,6 +145,7 @@ impl Spot {
         Self {
             parked,
             count: 0,
+            classes: 0,
             asked: None,
             opens: None,
             changed: false,
@@ -154,6 +157,27 @@ impl Spot {
         Self {
             shares: Some(Shares::new(classes)),
             ..Self::new(classes)
+        }
+    }
+
+    fn insert(&mut self, (class, turn, line): Parked) {
+        let of_class = &mut self.parked[class as usize];
+        if of_class.is_empty() {
+            self.classes += 1;
+            if let Some(shares) = &mut self.shares {
+                shares.activate(Class(class));
+            }
+        }
+        of_class.insert((turn, line));
+        self.count += 1;
+    }
+
+    fn remove(&mut self, (class, turn, line): Parked) {
+        let of_class = &mut self.parked[class as usize];
+        of_class.remove(&(turn, line));
+        self.count -= 1;
+        if of_class.is_empty() {
+            self.classes -= 1;
         }
     }
 
@@ -174,6 +198,7 @@ impl Spot {
         first
     }
 
+    #[inline]
     fn class_precedes(&self, one: u32, other: u32, fair: &Fair) -> bool {
         match &self.shares {
             Some(shares) => shares.turn(one) < shares.turn(other),
@@ -375,7 +400,7 @@ impl Parking {
     }
 
     /// A bucket has served a call of this class.
-    pub(super) fn served(&mut self, bucket: Key, class: Class, service: u128) {
+    pub(super) fn served(&mut self, bucket: Key, class: Class, service: u64) {
         let spot = &mut self.buckets[bucket.index() as usize];
         let shares = spot.shares.as_mut();
         shares
@@ -449,6 +474,12 @@ impl Parking {
         self.openings.first().map(|(opens, _)| opens)
     }
 
+    /// Nothing has changed since it was last looked at.
+    #[inline]
+    pub(super) fn is_settled(&self) -> bool {
+        self.changed.is_empty() && !self.reordered
+    }
+
     /// Looks at the first line at each changed spot, and makes it ready if it is not barred
     /// there any more. `peek` is what the limit or bucket says to the head of a line.
     pub(super) fn wake(
@@ -462,8 +493,9 @@ impl Parking {
                 self.reordered = false;
                 for limit in 0..self.limits.len() as LimitId {
                     let at = &self.limits[limit as usize];
-                    let is_outdated =
-                        |spot: &Spot| spot.asked.is_some() && spot.first(fair) != spot.asked;
+                    let is_outdated = |spot: &Spot| {
+                        spot.classes > 1 && spot.asked.is_some() && spot.first(fair) != spot.asked
+                    };
                     // Who goes first of two spots may have changed without either's first.
                     if is_outdated(&at.all) || at.kept.is_some() {
                         self.change(limit);
@@ -517,6 +549,7 @@ impl Parking {
 
     /// Whether a line with an earlier turn is parked at this limit. `is_kept_for_it` says
     /// whether the head takes only what is kept for its class there.
+    #[inline]
     pub(super) fn is_behind(
         &self,
         line: LineId,
@@ -525,12 +558,12 @@ impl Parking {
         is_kept_for_it: impl FnOnce() -> bool,
     ) -> bool {
         let at = &self.limits[limit as usize];
-        let Some((class, kept)) = &at.kept else {
-            return at.all.count > 0 && at.all.is_before(self.offered_as(line), fair);
-        };
-        if at.all.count == 0 && kept.count == 0 {
+        if at.all.count == 0 && at.kept.is_none() {
             return false;
         }
+        let Some((class, kept)) = &at.kept else {
+            return at.all.is_before(self.offered_as(line), fair);
+        };
         let own = self.offered_as(line);
         if own.0 != *class {
             return at.all.is_before(own, fair) || kept.is_before(own, fair);
@@ -563,15 +596,8 @@ impl Parking {
         state.parked_at = Some(id);
         (state.held_by, state.held_until) = (Some(bar), joined);
         let spot = self.spot_mut(id);
-        let of_class = &mut spot.parked[entry.0 as usize];
-        if of_class.is_empty()
-            && let Some(shares) = &mut spot.shares
-        {
-            shares.activate(Class(entry.0));
-        }
-        of_class.insert((entry.1, entry.2));
-        spot.count += 1;
-        if spot.first(fair) == Some(entry) {
+        spot.insert(entry);
+        if spot.count == 1 || spot.first(fair) == Some(entry) {
             self.forget_asked(id);
             self.remember_asked(id, entry, verdict);
         }
@@ -638,8 +664,7 @@ impl Parking {
         state.parked_at = None;
         state.held_until = joined;
         let spot = self.spot_mut(id);
-        spot.parked[entry.0 as usize].remove(&(entry.1, entry.2));
-        spot.count -= 1;
+        spot.remove(entry);
         if spot.asked == Some(entry) {
             self.forget_asked(id);
             self.first_left(id);
