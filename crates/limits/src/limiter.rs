@@ -191,6 +191,7 @@ impl State {
         }
     }
 
+    #[inline]
     fn take(&mut self, cost: Cost) {
         match self {
             Self::Outstanding(outstanding) => outstanding.in_use += 1,
@@ -257,6 +258,7 @@ impl Limiter {
     }
 
     /// What may be given out at `now`.
+    #[inline]
     pub(crate) fn max(&self, now: Timestamp) -> u32 {
         match self.supply {
             Supply::Configured => self.configured,
@@ -280,6 +282,7 @@ impl Limiter {
     }
 
     /// How much of the limit a call of this cost draws.
+    #[inline]
     pub(crate) fn draw_of(&self, cost: Cost) -> u32 {
         match self.state {
             State::Outstanding(_) => 1,
@@ -302,6 +305,7 @@ impl Limiter {
     }
 
     /// What of the limit a call of this class can never have, whatever frees.
+    #[inline]
     fn out_of_reach(&self, class: Class) -> u32 {
         match &self.kept {
             Some(kept) if kept.reserve.class != class => kept.reserve.amount,
@@ -311,10 +315,12 @@ impl Limiter {
 
     /// Whether a call of this class and cost is more than the limit will ever allow, as things
     /// stand.
+    #[inline]
     pub(crate) fn is_beyond(&self, now: Timestamp, class: Class, cost: Cost) -> bool {
         self.is_beyond_max(self.max(now), class, cost)
     }
 
+    #[inline]
     fn is_beyond_max(&self, max: u32, class: Class, cost: Cost) -> bool {
         let reach = self.configured.max(max) - self.out_of_reach(class);
         self.draw_of(cost) > reach
@@ -336,6 +342,7 @@ impl Limiter {
     }
 
     /// No call has to wait for departures longer than until this moment.
+    #[inline]
     pub(crate) fn opens_by(&self, now: Timestamp) -> Timestamp {
         match &self.state {
             State::Outstanding(_) => now,
@@ -344,6 +351,7 @@ impl Limiter {
     }
 
     /// What the limit would say to a call of this class and cost; draws nothing.
+    #[inline]
     pub(crate) fn peek(&self, now: Timestamp, class: Class, cost: Cost) -> Verdict {
         let max = self.max(now);
         if self.is_beyond_max(max, class, cost) {
@@ -405,6 +413,7 @@ impl Limiter {
     }
 
     /// Draws for a call that leaves the queue. Whoever draws has peeked.
+    #[inline]
     pub(crate) fn take(&mut self, class: Class, cost: Cost) {
         self.state.take(cost);
         if let Some(kept) = self.kept_by(class) {

@@ -174,11 +174,10 @@ impl<T> Scheduler<T> {
     pub fn submit(
         &mut self,
         now: Timestamp,
-        call: Call,
+        mut call: Call,
         payload: T,
     ) -> Result<Ticket, (Refusal, T)> {
         let now = self.advance(now);
-        let mut call = call;
         call.class = self.fair.clamp(call.class);
         let set = self.sets.find(&call.function, call.backend, call.class);
         let bucket = self.buckets.find(call.bucket);
@@ -232,13 +231,9 @@ impl<T> Scheduler<T> {
         self.parking.open_due(now);
         loop {
             self.wake(now);
-            let Some(line) = self.parking.pick(&self.fair) else {
+            let Some((line, key)) = self.parking.pick(&self.fair) else {
                 break;
             };
-            let (_, key) = self
-                .queue
-                .head(line)
-                .expect("a ready line has a call waiting");
             match self.ask(now, line, key) {
                 Answer::Run => return self.run(now, line, key),
                 Answer::Barred(bar, Verdict::Never) => {
@@ -558,7 +553,7 @@ impl<T> Scheduler<T> {
     }
 
     fn refresh_head(&mut self, line: LineId) {
-        let head = self.queue.head(line).map(|(turn, _)| turn);
+        let head = self.queue.head(line);
         self.parking
             .set_head(line, head, self.joined, &mut self.fair);
     }
@@ -592,8 +587,7 @@ impl<T> Scheduler<T> {
             return;
         }
         let (queue, limits, buckets) = (&self.queue, &self.limits, &self.buckets);
-        self.parking.wake(self.joined, &mut self.fair, |bar, line| {
-            let (_, key) = queue.head(line).expect("a parked line has a call waiting");
+        self.parking.wake(self.joined, &mut self.fair, |bar, key| {
             let call = &queue.expect(key).call;
             match bar {
                 Bar::Limit(limit) => {
@@ -734,6 +728,7 @@ impl<T> Scheduler<T> {
         is_over(deadline).then_some(key)
     }
 
+    #[inline]
     fn expire_supplies(&mut self, now: Timestamp) {
         while let Some(&(expires_at, limit)) = self.expiries.first()
             && expires_at <= now

@@ -238,6 +238,7 @@ impl ClassState {
         }
     }
 
+    #[inline]
     fn group(&mut self, bucket: Option<u32>) -> &mut Group {
         match bucket {
             None => &mut self.plain,
@@ -256,6 +257,7 @@ impl Fair {
     }
 
     /// The class itself, or the last one for a class that an older policy had.
+    #[inline]
     pub(crate) fn clamp(&self, class: Class) -> Class {
         Class(class.0.min(self.classes.len() as u32 - 1))
     }
@@ -271,6 +273,7 @@ impl Fair {
 
     /// How far a call moves its class's tag. At weight 1 a unit is 2^20, so weights divide
     /// finely; the dearest call has 2^40 units, so nothing is lost.
+    #[inline]
     pub(crate) fn service(&self, class: Class, charge: Charge) -> u64 {
         (charge.units << 20) / u64::from(self.classes[class.0 as usize].weight)
     }
@@ -381,6 +384,7 @@ impl Fair {
     }
 
     /// The turn towards the class of a line that goes on offering, with another head.
+    #[inline]
     pub(crate) fn offered(&mut self, group: GroupId, head: Turn) -> Turn {
         if group.bucket.is_none() {
             return head;
@@ -494,11 +498,13 @@ struct FlowState {
 }
 
 impl Callers {
+    #[inline]
     fn place(&self, flow: Flow) -> Result<usize, usize> {
         self.known.binary_search_by(|(other, _)| other.cmp(&flow))
     }
 
     /// A flow in which something waits.
+    #[inline]
     fn expect(&mut self, flow: Flow) -> (usize, &mut FlowState) {
         let place = self
             .place(flow)
@@ -507,6 +513,7 @@ impl Callers {
     }
 
     /// The flow that the next call of this caller joins; it is counted there.
+    #[inline]
     fn flow(&mut self, caller: Caller, order: Order, seed: u64) -> Flow {
         if order != self.order {
             (self.order, self.behind) = (order, self.latest);
@@ -533,6 +540,7 @@ impl Callers {
         Flow::Shared(flow)
     }
 
+    #[inline]
     fn enter(&mut self, flow: Flow) -> &mut FlowState {
         self.waiting += 1;
         let place = match self.place(flow) {

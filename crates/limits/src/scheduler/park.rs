@@ -59,6 +59,8 @@ pub(super) struct Parking {
     buckets: Vec<Spot>,
     /// Ready lines by class.
     ready: Vec<Sorted<(Turn, LineId)>>,
+    /// Lines in `ready`.
+    ready_count: u32,
     /// Spots whose first parked line must be asked again.
     changed: Vec<SpotId>,
     /// When spots open for the line that was asked last.
@@ -74,7 +76,8 @@ struct Line {
     class: u32,
     set: SetId,
     bucket: Option<Key>,
-    head: Option<Turn>,
+    /// The call whose turn it is in this line.
+    head: Option<(Turn, Key)>,
     /// The head's turn towards the class, as long as the line offers it.
     turn: Turn,
     /// There is a head, and its own bucket does not hold it.
@@ -129,6 +132,8 @@ struct Spot {
     count: u32,
     /// Classes that have any there.
     classes: u32,
+    /// The first of them, as long as they are of one class.
+    only: Option<Parked>,
     asked: Option<Parked>,
     /// The moment in `openings`.
     opens: Option<Timestamp>,
@@ -146,6 +151,7 @@ impl Spot {
             parked,
             count: 0,
             classes: 0,
+            only: None,
             asked: None,
             opens: None,
             changed: false,
@@ -170,22 +176,50 @@ impl Spot {
         }
         of_class.insert((turn, line));
         self.count += 1;
+        if self.classes == 1 {
+            let entry = (class, turn, line);
+            self.only = Some(self.only.map_or(entry, |only| only.min(entry)));
+        }
     }
 
     fn remove(&mut self, (class, turn, line): Parked) {
         let of_class = &mut self.parked[class as usize];
         of_class.remove(&(turn, line));
         self.count -= 1;
-        if of_class.is_empty() {
+        let next = of_class.first();
+        if next.is_none() {
             self.classes -= 1;
         }
+        self.only = match self.classes {
+            0 => None,
+            1 => match next {
+                Some((turn, line)) => Some((class, turn, line)),
+                None => self.first_of_any(),
+            },
+            // Not asked for as long as there is more than one.
+            _ => self.only,
+        };
+    }
+
+    /// The first line of the first class that has any here.
+    fn first_of_any(&self) -> Option<Parked> {
+        let mut classes = self.parked.iter().zip(0..);
+        classes.find_map(|(parked, class)| {
+            let (turn, line) = parked.first()?;
+            Some((class, turn, line))
+        })
     }
 
     /// The first line parked here, over all classes.
+    #[inline]
     fn first(&self, fair: &Fair) -> Option<Parked> {
-        if self.count == 0 {
-            return None;
+        if self.classes <= 1 {
+            return self.only;
         }
+        self.first_of_all(fair)
+    }
+
+    fn first_of_all(&self, fair: &Fair) -> Option<Parked> {
         let mut first: Option<Parked> = None;
         for (parked, class) in self.parked.iter().zip(0..) {
             let Some((turn, line)) = parked.first() else {
@@ -245,6 +279,7 @@ impl Parking {
             limits: kept_for.map(at_limit).collect(),
             buckets: Vec::new(),
             ready,
+            ready_count: 0,
             changed: Vec::new(),
             openings: Sorted::default(),
             reordered: false,
@@ -273,6 +308,7 @@ impl Parking {
     }
 
     /// The line of calls of this class that meet this set and this bucket.
+    #[inline]
     pub(super) fn line(&mut self, set: SetId, class: Class, bucket: Option<Key>) -> LineId {
         let Some(key) = bucket else {
             return set * self.classes() as u32 + class.0;
@@ -300,6 +336,7 @@ impl Parking {
     }
 
     /// What held a call which joined at `joined`, if anything did.
+    #[inline]
     pub(super) fn held_by(&self, line: LineId, joined: u64) -> Option<Bar> {
         let held_by = self.lines[line as usize].held_by;
         let held_until = self.lines[line as usize].held_until;
@@ -308,11 +345,13 @@ impl Parking {
     }
 
     /// Where a line is parked now.
+    #[inline]
     pub(super) fn parked_at(&self, line: LineId) -> Option<Bar> {
         let spot = self.lines[line as usize].parked_at?;
         Some(self.bar(line, spot))
     }
 
+    #[inline]
     fn bar(&self, line: LineId, spot: SpotId) -> Bar {
         match spot {
             SpotId::Limit(limit) | SpotId::Kept(limit) => Bar::Limit(limit),
@@ -336,6 +375,7 @@ impl Parking {
         }
     }
 
+    #[inline]
     fn spot(&self, id: SpotId) -> &Spot {
         match id {
             SpotId::Limit(limit) => &self.limits[limit as usize].all,
@@ -347,6 +387,7 @@ impl Parking {
         }
     }
 
+    #[inline]
     fn spot_mut(&mut self, id: SpotId) -> &mut Spot {
         match id {
             SpotId::Limit(limit) => &mut self.limits[limit as usize].all,
@@ -362,15 +403,18 @@ impl Parking {
     pub(super) fn set_head(
         &mut self,
         line: LineId,
-        head: Option<Turn>,
+        head: Option<(Turn, Key)>,
         joined: u64,
         fair: &mut Fair,
     ) {
         if self.lines[line as usize].head == head {
             return;
         }
-        self.unpark(line, joined);
-        self.unready(line);
+        if self.lines[line as usize].parked_at.is_some() {
+            self.unpark(line, joined);
+        } else {
+            self.unready(line);
+        }
         self.lines[line as usize].head = head;
         if head.is_some() {
             self.make_ready(line, fair);
@@ -386,6 +430,7 @@ impl Parking {
         }
     }
 
+    #[inline]
     fn withdraw(&mut self, line: LineId, fair: &mut Fair) {
         let state = &mut self.lines[line as usize];
         if state.offers {
@@ -431,6 +476,7 @@ impl Parking {
         self.mark(SpotId::Bucket(bucket.index()));
     }
 
+    #[inline]
     fn mark(&mut self, id: SpotId) {
         let spot = self.spot_mut(id);
         if !spot.changed && spot.count > 0 {
@@ -450,6 +496,7 @@ impl Parking {
 
     /// A draw at this limit turned into a departure, which has a moment at which it frees. That
     /// is news to whoever waited for something to be told, not to who waits for a moment.
+    #[inline]
     pub(super) fn change_told(&mut self, limit: LimitId) {
         let at = &self.limits[limit as usize];
         let waits_for_a_moment = at.all.count == 0 || at.all.opens.is_some();
@@ -459,6 +506,7 @@ impl Parking {
     }
 
     /// Spots whose moment has come have changed.
+    #[inline]
     pub(super) fn open_due(&mut self, now: Timestamp) {
         while let Some((opens, spot)) = self.openings.first()
             && opens <= now
@@ -470,6 +518,7 @@ impl Parking {
     }
 
     /// The next moment at which a spot opens for the first line parked at it.
+    #[inline]
     pub(super) fn next_opening(&self) -> Option<Timestamp> {
         self.openings.first().map(|(opens, _)| opens)
     }
@@ -486,7 +535,7 @@ impl Parking {
         &mut self,
         joined: u64,
         fair: &mut Fair,
-        peek: impl Fn(Bar, LineId) -> Verdict,
+        peek: impl Fn(Bar, Key) -> Verdict,
     ) {
         loop {
             if self.reordered {
@@ -512,7 +561,8 @@ impl Parking {
             let (_, _, line) = first;
             self.looked += 1;
             self.forget_asked(spot);
-            match peek(self.bar(line, spot), line) {
+            let (_, head) = self.head(line);
+            match peek(self.bar(line, spot), head) {
                 verdict @ (Verdict::NotBefore(_) | Verdict::WhenTold) => {
                     self.remember_asked(spot, first, verdict);
                 }
@@ -533,8 +583,12 @@ impl Parking {
         }
     }
 
-    /// The ready line whose turn it is.
-    pub(super) fn pick(&self, fair: &Fair) -> Option<LineId> {
+    /// The ready line whose turn it is, and its head.
+    #[inline]
+    pub(super) fn pick(&self, fair: &Fair) -> Option<(LineId, Key)> {
+        if self.ready_count == 0 {
+            return None;
+        }
         let mut picked: Option<(u32, LineId)> = None;
         for (ready, class) in self.ready.iter().zip(0..) {
             let Some((_, line)) = ready.first() else {
@@ -544,7 +598,7 @@ impl Parking {
                 picked = Some((class, line));
             }
         }
-        picked.map(|(_, line)| line)
+        picked.map(|(_, line)| (line, self.head(line).1))
     }
 
     /// Whether a line with an earlier turn is parked at this limit. `is_kept_for_it` says
@@ -605,6 +659,7 @@ impl Parking {
     }
 
     /// A line as it is parked at a spot.
+    #[inline]
     fn entry(&self, line: LineId, spot: SpotId) -> Parked {
         match spot {
             SpotId::Limit(_) | SpotId::Kept(_) => self.offered_as(line),
@@ -613,25 +668,27 @@ impl Parking {
     }
 
     /// A line by its turn towards its class.
+    #[inline]
     fn offered_as(&self, line: LineId) -> Parked {
         let state = &self.lines[line as usize];
         (state.class, state.turn, line)
     }
 
     /// A line by its turn in its group.
+    #[inline]
     fn queued_as(&self, line: LineId) -> Parked {
-        let state = &self.lines[line as usize];
-        let head = state
-            .head
-            .expect("only lines with a call in them are asked");
-        (state.class, head, line)
+        (self.lines[line as usize].class, self.head(line).0, line)
+    }
+
+    #[inline]
+    fn head(&self, line: LineId) -> (Turn, Key) {
+        let head = self.lines[line as usize].head;
+        head.expect("only lines with a call in them are ready or parked")
     }
 
     fn make_ready(&mut self, line: LineId, fair: &mut Fair) {
+        let (head, _) = self.head(line);
         let state = &mut self.lines[line as usize];
-        let head = state
-            .head
-            .expect("only lines with a call in them are ready");
         state.turn = if state.offers {
             fair.offered(state.group(), head)
         } else {
@@ -642,6 +699,7 @@ impl Parking {
         let ready = &mut self.ready[class as usize];
         let first = ready.is_empty();
         ready.insert((turn, line));
+        self.ready_count += 1;
         if first && fair.activate(Class(class)) {
             self.classes_moved();
         }
@@ -651,6 +709,7 @@ impl Parking {
         let state = &self.lines[line as usize];
         if let (Some(_), None) = (state.head, state.parked_at) {
             self.ready[state.class as usize].remove(&(state.turn, line));
+            self.ready_count -= 1;
         }
     }
 
@@ -671,6 +730,7 @@ impl Parking {
         }
     }
 
+    #[inline]
     fn remember_asked(&mut self, id: SpotId, entry: Parked, verdict: Verdict) {
         let spot = self.spot_mut(id);
         spot.asked = Some(entry);
@@ -680,6 +740,7 @@ impl Parking {
         }
     }
 
+    #[inline]
     fn forget_asked(&mut self, id: SpotId) {
         let spot = self.spot_mut(id);
         spot.asked = None;
@@ -690,6 +751,7 @@ impl Parking {
 
     /// The answer of a line woken from a spot is in: unless it parked there again as the first,
     /// the next one there must be asked.
+    #[inline]
     fn was_asked(&mut self, line: LineId) {
         if let Some(id) = self.lines[line as usize].woken_from.take()
             && self.spot(id).asked.is_none()
@@ -699,6 +761,7 @@ impl Parking {
     }
 
     /// A ready line was asked and its head runs: the next head, if any, is set after this.
+    #[inline]
     pub(super) fn ran(&mut self, line: LineId) {
         self.was_asked(line);
     }
