@@ -249,7 +249,7 @@ impl Policy {
         kept.any(|reserve| reserve.class == class)
     }
 
-    /// The classes, at least one; [`Class`](crate::Class) is the index in here.
+    /// The classes, at least one; [`Class`] is the index in here.
     #[must_use]
     pub fn classes(&self) -> &[ClassShare] {
         &self.classes
