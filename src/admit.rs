@@ -21,7 +21,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, RngExt};
 use tidegate_limits::{
     Backend, Call, Caller, Class, Cost, Hold, LimitNow, LimitRule, QueueNow, Scheduler, Scope,
-    Step, Ticket, Timestamp, Waited,
+    Step, Ticket, Timestamp, Tokens, Waited, Weight,
 };
 use tokio::sync::{Notify, oneshot};
 
@@ -241,7 +241,10 @@ impl Gate {
                 backend: Backend(ask.destination as u8),
                 class,
                 caller: Caller::ANONYMOUS,
+                weight: Weight::ONE,
                 cost: Cost::ONE,
+                tokens: Tokens::ONE,
+                bucket: None,
                 arrived: ask.arrived,
                 deadline: Some(deadline),
             };
@@ -463,6 +466,11 @@ impl Core {
             Core::NeverPossible => (
                 Reason::NeverPossible,
                 format!("limit {named} is smaller than what the call needs"),
+            ),
+            // Only buckets say this, and the app sets none; whoever does gives it its own reason.
+            Core::RateLimited => (
+                Reason::QueueFull,
+                format!("rate limit {named} has no tokens to spare"),
             ),
             Core::Draining => return draining(),
         };

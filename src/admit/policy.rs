@@ -103,6 +103,7 @@ fn rule(name: &str, scope: Scope, limit: Limit) -> LimitRule {
         name: name.into(),
         scope,
         limit,
+        reserve: None,
     }
 }
 

@@ -108,6 +108,7 @@ fn limit_state(rule: &LimitRule, state: &LimitNow, now: Timestamp) -> LimitState
             Scope::Every => "all".to_owned(),
             Scope::Function(function) => function.to_string(),
             Scope::Backend(_) => "backend".to_owned(),
+            Scope::Class(_) => "class".to_owned(),
         },
         kind,
         window_seconds,

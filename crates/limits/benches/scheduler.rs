@@ -8,7 +8,7 @@
 //! take the difference of two N, so that the filling of the queue cancels out:
 //!
 //! ```text
-//! valgrind --tool=callgrind <the bench's binary> --count 10000 [--waiting 0]
+//! valgrind --tool=callgrind <the bench's binary> --count 10000 [--waiting 0] [--buckets 10000]
 //! ```
 
 use std::hint::black_box;
@@ -16,8 +16,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tidegate_limits::{
-    Backend, Call, Caller, Class, ClassShare, Cost, Hold, Limit, LimitRule, Outcome, Policy,
-    Postpone, Scheduler, Scope, Step, Timestamp, WhenFull, WindowShape, WindowStamp,
+    Backend, BucketId, BucketMode, BucketOrder, BucketRule, Burst, Call, Caller, Class, ClassShare,
+    Cost, Fill, Hold, Limit, LimitRule, OnExcess, Outcome, Policy, Postpone, Scheduler, Scope,
+    Settlement, Step, Timestamp, TokenBucket, Tokens, Weight, WhenFull, WindowShape, WindowStamp,
 };
 
 const STRETCHES: usize = 400;
@@ -40,6 +41,7 @@ fn rule(name: &str, scope: Scope, limit: Limit) -> LimitRule {
         name: name.into(),
         scope,
         limit,
+        reserve: None,
     }
 }
 
@@ -75,6 +77,135 @@ fn policy(list_max: u32) -> Policy {
         classes,
     )
     .expect("a policy")
+}
+
+/// A rate limit that lets through one call of one token a second.
+fn bucket() -> BucketRule {
+    BucketRule {
+        name: "bucket".into(),
+        burst: Burst::new(1.0).expect("a burst"),
+        fill: Fill::new(1.0).expect("a rate"),
+        mode: BucketMode::Enforce,
+        on_excess: OnExcess::Delay,
+        order: BucketOrder::Fair,
+        settlement: Settlement::Estimate,
+    }
+}
+
+/// As many callers as buckets, each with calls waiting in its own; no other limit.
+struct Limited {
+    scheduler: Scheduler<u64>,
+    function: Arc<str>,
+    now: Timestamp,
+}
+
+impl Limited {
+    fn new(buckets: u64, waiting_each: u64) -> Self {
+        let classes = vec![ClassShare {
+            name: "only".into(),
+            weight: 1,
+        }];
+        let policy = Policy::new(
+            Vec::new(),
+            1_000_000,
+            WhenFull::Refuse,
+            Postpone::InTurn,
+            classes,
+        );
+        let mut limited = Self {
+            scheduler: Scheduler::new(policy.expect("a policy")),
+            function: "guest_list".into(),
+            now: Timestamp::ZERO,
+        };
+        for caller in 0..buckets {
+            // So that they do not all open at one moment.
+            limited.now = limited.now + Duration::from_micros(100);
+            let id = BucketId(caller);
+            let set = limited.scheduler.set_bucket(limited.now, id, bucket());
+            set.expect("not too many");
+            for _ in 0..waiting_each {
+                limited.submit(caller);
+            }
+            // One runs and is replaced.
+            limited.run_due();
+        }
+        limited
+    }
+
+    fn submit(&mut self, caller: u64) {
+        let call = Call {
+            function: self.function.clone(),
+            backend: Backend(0),
+            class: Class(0),
+            caller: Caller(caller),
+            weight: Weight::ONE,
+            cost: Cost::ONE,
+            tokens: Tokens::ONE,
+            bucket: Some(BucketId(caller)),
+            arrived: self.now,
+            deadline: None,
+        };
+        let submitted = self.scheduler.submit(self.now, call, caller);
+        black_box(submitted).expect("there is room");
+    }
+
+    /// Runs and replaces whatever may run now; returns until when to sleep, and how many ran.
+    fn run_due(&mut self) -> (Timestamp, u64) {
+        let mut ran = 0;
+        loop {
+            match self.scheduler.next(self.now, &mut || 0) {
+                Step::Run { payload, hold, .. } => {
+                    self.scheduler.sent(self.now, &hold);
+                    self.scheduler.finish(self.now, hold, Outcome::Served, None);
+                    self.submit(payload);
+                    ran += 1;
+                }
+                Step::SleepUntil(moment) => return (moment, ran),
+                Step::Expired { .. } | Step::Idle => unreachable!("somebody always waits"),
+            }
+        }
+    }
+
+    fn rounds(&mut self, rounds: u64) {
+        let mut ran = 0;
+        while ran < rounds {
+            let (moment, more) = self.run_due();
+            (self.now, ran) = (moment, ran + more);
+        }
+    }
+}
+
+fn measure_limited() {
+    for (buckets, waiting) in [(1, 10_000), (10_000, 1), (10_000, 10)] {
+        let mut limited = Limited::new(buckets, waiting);
+        let what = format!("a call through one of {buckets} buckets, {waiting} waiting for each");
+        measure(&what, STRETCHES, ROUNDS, || {
+            timed(|| limited.rounds(ROUNDS))
+        });
+    }
+    for (waiting, name) in [(1_000, "1000"), (100_000, "100000")] {
+        let mut limited = Limited::new(1, waiting);
+        let mut burst = 1.0;
+        measure(&format!("set_bucket, {name} waiting"), 21, 1, || {
+            burst += 1.0;
+            let rule = BucketRule {
+                burst: Burst::new(burst).expect("a burst"),
+                ..bucket()
+            };
+            timed(|| {
+                let set = limited.scheduler.set_bucket(limited.now, BucketId(0), rule);
+                set.expect("it is there");
+            })
+        });
+        measure(&format!("remove_bucket, {name} waiting"), 21, 1, || {
+            let mut limited = Limited::new(1, waiting);
+            timed(|| {
+                limited
+                    .scheduler
+                    .remove_bucket(limited.now, BucketId(0), |_| None);
+            })
+        });
+    }
 }
 
 /// A scheduler with calls waiting in it and one running.
@@ -114,7 +245,10 @@ impl Crowd {
             backend: Backend(0),
             class: Class((n % self.classes) as u32),
             caller: Caller(n % self.callers),
+            weight: Weight::ONE,
             cost: Cost::ONE,
+            tokens: Tokens::ONE,
+            bucket: None,
             arrived: self.now,
             deadline: Some(self.now + Duration::from_secs(1_000_000)),
         };
@@ -157,13 +291,47 @@ fn measure(what: &str, stretches: usize, rounds: u64, mut stretch: impl FnMut() 
     times.sort_unstable();
     let per_round = |time: Duration| time.as_nanos() as f64 / rounds as f64;
     let (median, least) = (per_round(times[stretches / 2]), per_round(times[0]));
-    println!("{what:<72} {median:>10.0} ns, at least {least:>10.0} ns");
+    println!("{what:<72} {median:>10.1} ns, at least {least:>10.1} ns");
 }
 
 fn timed(work: impl FnOnce()) -> Duration {
     let start = Instant::now();
     work();
     start.elapsed()
+}
+
+/// Takes from a bucket that just allows it, and one that never does.
+fn measure_buckets() {
+    const TAKES: u64 = 100_000;
+    let (burst, fill) = (Burst::new(10.0), Fill::new(1e9));
+    let mut passing = TokenBucket::new(
+        Timestamp::ZERO,
+        burst.expect("a burst"),
+        fill.expect("a rate"),
+    );
+    let mut barring = passing.clone();
+    barring.set_parameters(
+        Timestamp::ZERO,
+        passing.burst(),
+        Fill::new(1e-6).expect("a rate"),
+    );
+    barring.take(Timestamp::ZERO, Tokens::MAX);
+    let mut now = 0;
+    let mut take = |bucket: &mut TokenBucket| {
+        timed(|| {
+            for _ in 0..TAKES {
+                now += 1;
+                let now = Timestamp::from_nanos(black_box(now));
+                black_box(bucket.take(now, black_box(Tokens::ONE)));
+            }
+        })
+    };
+    measure("bucket: take that passes", STRETCHES, TAKES, || {
+        take(&mut passing)
+    });
+    measure("bucket: take that does not", STRETCHES, TAKES, || {
+        take(&mut barring)
+    });
 }
 
 fn main() {
@@ -173,6 +341,12 @@ fn main() {
         let number = arguments.get(position + 1)?.parse().ok();
         Some(number.unwrap_or_else(|| panic!("{name} takes a number")))
     };
+    if let (Some(count), Some(buckets)) = (number("--count"), number("--buckets")) {
+        let mut limited = Limited::new(buckets, number("--waiting").unwrap_or(1));
+        limited.rounds(count);
+        println!("{} waiting, {count} rounds", limited.scheduler.waiting());
+        return;
+    }
     if let Some(count) = number("--count") {
         let mut crowd = Crowd::new(number("--waiting").unwrap_or(10_000), 1, 1);
         (0..count).for_each(|_| crowd.round());
@@ -183,6 +357,8 @@ fn main() {
         );
         return;
     }
+    measure_buckets();
+    measure_limited();
     for (waiting, callers, classes) in
         [(0, 1, 1), (10_000, 1, 1), (10_000, 100, 2), (100_000, 1, 1)]
     {

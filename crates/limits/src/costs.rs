@@ -160,9 +160,9 @@ impl CostModel {
     /// charged or refunded after the reply lies from minus the estimate to four times it, and
     /// a call that is free stays so.
     #[must_use]
-    pub fn settle(&self, estimated: TokenCount, service: Duration) -> Settlement {
+    pub fn settle(&self, estimated: TokenCount, service: Duration) -> Settled {
         let most = TokenCount::from_micros(estimated.micros().saturating_mul(5));
-        Settlement {
+        Settled {
             estimated,
             charged: self.tokens_of(service).min(most),
         }
@@ -183,14 +183,14 @@ impl CostModel {
 
 /// What a call was charged when it went, and what it is charged in the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settlement {
+pub struct Settled {
     /// What it was charged when it went.
     pub estimated: TokenCount,
     /// What it is charged in the end.
     pub charged: TokenCount,
 }
 
-impl Settlement {
+impl Settled {
     /// What is still to be charged, or below zero refunded, in tokens.
     #[must_use]
     pub fn difference(self) -> f64 {

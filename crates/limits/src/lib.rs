@@ -15,10 +15,14 @@
 //!   nothing.
 //! - **Nobody waits past the deadline**, and whom its own limits could only serve after it is
 //!   told at once.
+//! - **No bucket gives more than its burst and what flows in**, but for one call dearer than all
+//!   of it, whose debt is repaid first. A change of its rule refunds nothing.
 //! - **Work-conserving and fair** ([`Postpone::InTurn`]): while a limit has room for the call
-//!   whose turn it is among those that meet it, that call runs.
-//! - **No operation costs more than O(log n)** in the number of waiting calls, and asking when
-//!   everything is closed touches none of them.
+//!   whose turn it is among those that meet it, that call runs. While two callers wait, what they
+//!   are served by weight differs by at most one call of each.
+//! - **No operation costs more than O(log n)** in the number of waiting calls and of buckets, but
+//!   for a reload, the removal of a bucket and snapshots; and asking when everything is closed
+//!   touches none of them.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -43,13 +47,17 @@ mod tokens;
 mod usage;
 mod verdict;
 
-pub use costs::{CostError, CostModel, ServiceTime, ServiceTimes, Settlement};
-pub use limiter::{Limit, Supply, WindowShape, WindowStamp};
-pub use policy::{ClassShare, LimitRule, Policy, PolicyError, Postpone, Scope, WhenFull};
-pub use queue::{Backend, Call, Caller, Class, Ticket};
+pub use costs::{CostError, CostModel, ServiceTime, ServiceTimes, Settled};
+pub use limiter::{
+    Burst, DEBT_MAX_BURSTS, Fill, Limit, OutOfRange, Supply, TokenBucket, Tokens, WindowShape,
+    WindowStamp,
+};
+pub use policy::{ClassShare, LimitRule, Policy, PolicyError, Postpone, Reserve, Scope, WhenFull};
+pub use queue::{Backend, BucketId, Call, Caller, Class, Ticket, Weight};
 pub use scheduler::{
-    Demand, FunctionNow, Hold, LimitNow, Outcome, QueueNow, Reason, Refusal, Scheduler, Step,
-    Waited,
+    BUCKETS_MAX, BucketMode, BucketNow, BucketOrder, BucketRule, Demand, FunctionNow, Hold,
+    LimitNow, OnExcess, Outcome, QueueNow, Reason, Refusal, Scheduler, Settlement, Step,
+    TooManyBuckets, Waited,
 };
 pub use time::Timestamp;
 pub use tokens::TokenCount;

@@ -5,13 +5,18 @@
 //! what departed counts on for one window.
 
 mod outstanding;
+mod token_bucket;
 mod window;
 
+use alloc::boxed::Box;
 use core::time::Duration;
 
+use crate::policy::Reserve;
+use crate::queue::Class;
 use crate::time::Timestamp;
 use crate::verdict::{Cost, Verdict};
 use outstanding::Outstanding;
+pub use token_bucket::{Burst, DEBT_MAX_BURSTS, Fill, OutOfRange, TokenBucket, Tokens};
 use window::Window;
 
 /// What to tell a refused call when nothing has been measured that would say better.
@@ -149,6 +154,14 @@ pub(crate) struct Limiter {
     configured: u32,
     supply: Supply,
     state: State,
+    kept: Option<Box<Kept>>,
+}
+
+/// What is kept for one class, and what that class uses of the limit.
+#[derive(Debug)]
+struct Kept {
+    reserve: Reserve,
+    used: State,
 }
 
 #[derive(Debug)]
@@ -157,26 +170,95 @@ enum State {
     Window(Window),
 }
 
-impl Limiter {
-    pub(crate) fn new(limit: &Limit) -> Self {
-        let state = match *limit {
-            Limit::Outstanding { .. } => State::Outstanding(Outstanding::default()),
+impl State {
+    fn new(limit: &Limit) -> Self {
+        match *limit {
+            Limit::Outstanding { .. } => Self::Outstanding(Outstanding::default()),
             Limit::Window {
                 length,
                 guard,
                 shape,
                 stamp,
                 ..
-            } => State::Window(Window::new(length, guard, shape, stamp)),
-        };
+            } => Self::Window(Window::new(length, guard, shape, stamp)),
+        }
+    }
+
+    fn used(&self, now: Timestamp) -> u64 {
+        match self {
+            Self::Outstanding(outstanding) => u64::from(outstanding.in_use),
+            Self::Window(window) => window.used(now),
+        }
+    }
+
+    #[inline]
+    fn take(&mut self, cost: Cost) {
+        match self {
+            Self::Outstanding(outstanding) => outstanding.in_use += 1,
+            Self::Window(window) => window.reserved += u64::from(cost.get()),
+        }
+    }
+
+    fn depart(&mut self, now: Timestamp, cost: Cost, stamp: WindowStamp) -> bool {
+        match self {
+            Self::Window(window) if window.stamp == stamp => {
+                window.reserved -= u64::from(cost.get());
+                window.stamp(now, cost);
+                true
+            }
+            Self::Window(_) | Self::Outstanding(_) => false,
+        }
+    }
+
+    fn release(&mut self, now: Timestamp, cost: Cost, progress: Progress, held: Option<Duration>) {
+        match self {
+            Self::Outstanding(outstanding) => outstanding.release(held),
+            Self::Window(window) => {
+                if progress.departed(window.stamp).is_none() {
+                    window.reserved -= u64::from(cost.get());
+                    window.stamp(now, cost);
+                }
+            }
+        }
+    }
+
+    fn undraw(&mut self, cost: Cost, progress: Progress) {
+        match self {
+            Self::Outstanding(outstanding) => outstanding.in_use -= 1,
+            Self::Window(window) => {
+                if progress.departed(window.stamp).is_none() {
+                    window.reserved -= u64::from(cost.get());
+                }
+            }
+        }
+    }
+
+    fn adopt(&mut self, cost: Cost, progress: Progress) {
+        match self {
+            Self::Outstanding(outstanding) => outstanding.in_use += 1,
+            Self::Window(window) => match progress.departed(window.stamp) {
+                Some(departed) => window.stamp_late(departed, cost),
+                None => window.reserved += u64::from(cost.get()),
+            },
+        }
+    }
+}
+
+impl Limiter {
+    pub(crate) fn new(limit: &Limit, reserve: Option<Reserve>) -> Self {
         Self {
             configured: limit.max(),
             supply: Supply::Configured,
-            state,
+            state: State::new(limit),
+            kept: reserve.map(|reserve| {
+                let used = State::new(limit);
+                Box::new(Kept { reserve, used })
+            }),
         }
     }
 
     /// What may be given out at `now`.
+    #[inline]
     pub(crate) fn max(&self, now: Timestamp) -> u32 {
         match self.supply {
             Supply::Configured => self.configured,
@@ -200,6 +282,7 @@ impl Limiter {
     }
 
     /// How much of the limit a call of this cost draws.
+    #[inline]
     pub(crate) fn draw_of(&self, cost: Cost) -> u32 {
         match self.state {
             State::Outstanding(_) => 1,
@@ -209,26 +292,57 @@ impl Limiter {
 
     /// Drawn and not back at `now`: calls in flight, or cost reserved and departed.
     pub(crate) fn used(&self, now: Timestamp) -> u64 {
-        match &self.state {
-            State::Outstanding(outstanding) => u64::from(outstanding.in_use),
-            State::Window(window) => window.used(now),
-        }
+        self.state.used(now)
     }
 
     /// Nothing is drawn that only the end of a call brings back.
     pub(crate) fn is_at_rest(&self) -> bool {
-        match &self.state {
+        let is_at_rest = |state: &State| match state {
             State::Outstanding(outstanding) => outstanding.in_use == 0,
             State::Window(window) => window.reserved == 0,
+        };
+        is_at_rest(&self.state) && self.kept.as_ref().is_none_or(|kept| is_at_rest(&kept.used))
+    }
+
+    /// What of the limit a call of this class can never have, whatever frees.
+    #[inline]
+    fn out_of_reach(&self, class: Class) -> u32 {
+        match &self.kept {
+            Some(kept) if kept.reserve.class != class => kept.reserve.amount,
+            Some(_) | None => 0,
         }
     }
 
-    /// Whether a call of this cost is more than the limit will ever allow, as things stand.
-    pub(crate) fn is_beyond(&self, now: Timestamp, cost: Cost) -> bool {
-        self.draw_of(cost) > self.configured.max(self.max(now))
+    /// Whether a call of this class and cost is more than the limit will ever allow, as things
+    /// stand.
+    #[inline]
+    pub(crate) fn is_beyond(&self, now: Timestamp, class: Class, cost: Cost) -> bool {
+        self.is_beyond_max(self.max(now), class, cost)
+    }
+
+    #[inline]
+    fn is_beyond_max(&self, max: u32, class: Class, cost: Cost) -> bool {
+        let reach = self.configured.max(max) - self.out_of_reach(class);
+        self.draw_of(cost) > reach
+    }
+
+    /// Whether a call of this class and cost takes nothing that another class could have: what
+    /// is kept for its class is enough for it.
+    pub(crate) fn is_kept_for(&self, now: Timestamp, class: Class, cost: Cost) -> bool {
+        self.kept.as_ref().is_some_and(|kept| {
+            kept.reserve.class == class
+                && kept.used.used(now) + u64::from(self.draw_of(cost))
+                    <= u64::from(kept.reserve.amount)
+        })
+    }
+
+    /// The class for which something is kept.
+    pub(crate) fn kept_for(&self) -> Option<Class> {
+        self.kept.as_ref().map(|kept| kept.reserve.class)
     }
 
     /// No call has to wait for departures longer than until this moment.
+    #[inline]
     pub(crate) fn opens_by(&self, now: Timestamp) -> Timestamp {
         match &self.state {
             State::Outstanding(_) => now,
@@ -236,47 +350,89 @@ impl Limiter {
         }
     }
 
-    /// What the limit would say to a call of this cost; draws nothing.
-    pub(crate) fn peek(&self, now: Timestamp, cost: Cost) -> Verdict {
+    /// What the limit would say to a call of this class and cost; draws nothing.
+    #[inline]
+    pub(crate) fn peek(&self, now: Timestamp, class: Class, cost: Cost) -> Verdict {
         let max = self.max(now);
-        if self.draw_of(cost) > max.max(self.configured) {
+        if self.is_beyond_max(max, class, cost) {
             return Verdict::Never;
         }
+        match &self.kept {
+            Some(kept) if kept.reserve.class != class => self.peek_beside(now, cost, max, kept),
+            Some(_) | None => match &self.state {
+                State::Outstanding(outstanding) => outstanding.peek(max),
+                State::Window(window) => window.peek(now, cost, max),
+            },
+        }
+    }
+
+    /// What it would say to a call of another class than the one for which something is kept.
+    fn peek_beside(&self, now: Timestamp, cost: Cost, max: u32, kept: &Kept) -> Verdict {
+        let amount = kept.reserve.amount;
         match &self.state {
-            State::Outstanding(outstanding) => outstanding.peek(max),
-            State::Window(window) => window.peek(now, cost, max),
+            State::Outstanding(outstanding) => {
+                let unused = u64::from(amount).saturating_sub(kept.used.used(now));
+                outstanding.peek(max.saturating_sub(unused as u32))
+            }
+            State::Window(window) => window.peek_beside(now, cost, max, amount, kept.window()),
         }
     }
 
     /// The earliest moment at which a call of this cost could be let through, for all that is
     /// known, where `verdict` is what [`peek`](Self::peek) said: `now` where that is up to what
     /// others do.
-    pub(crate) fn earliest(&self, now: Timestamp, cost: Cost, verdict: Verdict) -> Timestamp {
+    pub(crate) fn earliest(
+        &self,
+        now: Timestamp,
+        class: Class,
+        cost: Cost,
+        verdict: Verdict,
+    ) -> Timestamp {
         match (verdict, &self.state) {
             (Verdict::NotBefore(moment), _) => moment,
-            (Verdict::WhenTold, State::Window(window)) => window.earliest(now, cost, self.max(now)),
+            (Verdict::WhenTold, State::Window(window)) => {
+                let max = self.max(now).saturating_sub(self.out_of_reach(class));
+                window.earliest(now, cost, max, self.kept_beside(class))
+            }
             (Verdict::Ready | Verdict::WhenTold | Verdict::Never, _) => now,
         }
     }
 
+    /// What another class uses of what is kept for it.
+    fn kept_beside(&self, class: Class) -> Option<&Window> {
+        let kept = self.kept.as_ref();
+        kept.filter(|kept| kept.reserve.class != class)
+            .map(|kept| kept.window())
+    }
+
+    /// What this class uses of what is kept for it.
+    #[inline]
+    fn kept_by(&mut self, class: Class) -> Option<&mut State> {
+        let kept = self.kept.as_mut()?;
+        (kept.reserve.class == class).then_some(&mut kept.used)
+    }
+
     /// Draws for a call that leaves the queue. Whoever draws has peeked.
-    pub(crate) fn take(&mut self, cost: Cost) {
-        match &mut self.state {
-            State::Outstanding(outstanding) => outstanding.in_use += 1,
-            State::Window(window) => window.reserved += u64::from(cost.get()),
+    #[inline]
+    pub(crate) fn take(&mut self, class: Class, cost: Cost) {
+        self.state.take(cost);
+        if let Some(kept) = self.kept_by(class) {
+            kept.take(cost);
         }
     }
 
     /// Turns the draw into a departure, if `stamp` is what this limit counts.
-    pub(crate) fn depart(&mut self, now: Timestamp, cost: Cost, stamp: WindowStamp) -> bool {
-        match &mut self.state {
-            State::Window(window) if window.stamp == stamp => {
-                window.reserved -= u64::from(cost.get());
-                window.stamp(now, cost);
-                true
-            }
-            State::Window(_) | State::Outstanding(_) => false,
+    pub(crate) fn depart(
+        &mut self,
+        now: Timestamp,
+        class: Class,
+        cost: Cost,
+        stamp: WindowStamp,
+    ) -> bool {
+        if let Some(kept) = self.kept_by(class) {
+            kept.depart(now, cost, stamp);
         }
+        self.state.depart(now, cost, stamp)
     }
 
     /// Takes the draw back at the end of a call. `held` is how long it was drawn, if that
@@ -285,37 +441,35 @@ impl Limiter {
     pub(crate) fn release(
         &mut self,
         now: Timestamp,
+        class: Class,
         cost: Cost,
         progress: Progress,
         held: Option<Duration>,
     ) {
-        match &mut self.state {
-            State::Outstanding(outstanding) => outstanding.release(held),
-            State::Window(window) => {
-                if progress.departed(window.stamp).is_none() {
-                    window.reserved -= u64::from(cost.get());
-                    window.stamp(now, cost);
-                }
-            }
+        self.state.release(now, cost, progress, held);
+        if let Some(kept) = self.kept_by(class) {
+            kept.release(now, cost, progress, held);
         }
     }
 
     /// Takes the draw back as if it had never been. A departure that was told stays counted.
-    pub(crate) fn undraw(&mut self, cost: Cost, progress: Progress) {
-        match &mut self.state {
-            State::Outstanding(outstanding) => outstanding.in_use -= 1,
-            State::Window(window) => {
-                if progress.departed(window.stamp).is_none() {
-                    window.reserved -= u64::from(cost.get());
-                }
-            }
+    pub(crate) fn undraw(&mut self, class: Class, cost: Cost, progress: Progress) {
+        self.state.undraw(cost, progress);
+        if let Some(kept) = self.kept_by(class) {
+            kept.undraw(cost, progress);
         }
     }
 
     /// How long a call that came to the end of the line now would wait, as the state has it:
     /// `ahead` is what those waiting would draw before it.
-    pub(crate) fn wait_behind(&self, now: Timestamp, ahead: u64, cost: Cost) -> Duration {
-        let max = self.max(now);
+    pub(crate) fn wait_behind(
+        &self,
+        now: Timestamp,
+        class: Class,
+        ahead: u64,
+        cost: Cost,
+    ) -> Duration {
+        let max = self.max(now).saturating_sub(self.out_of_reach(class));
         match &self.state {
             State::Outstanding(outstanding) => outstanding.wait_behind(max, ahead),
             State::Window(window) => window.wait_behind(now, max, ahead, cost),
@@ -323,8 +477,13 @@ impl Limiter {
     }
 
     /// Takes the state over from a limiter of the same name under an older policy. False if
-    /// that one was of another kind, so that there is nothing to take over.
-    pub(crate) fn inherit(&mut self, old: &mut Self) -> bool {
+    /// that one was of another kind, so that there is nothing to take over. `same_class` says
+    /// whether a class of that policy is one of this.
+    pub(crate) fn inherit(
+        &mut self,
+        old: &mut Self,
+        same_class: impl Fn(Class, Class) -> bool,
+    ) -> bool {
         let inherited = match (&mut self.state, &mut old.state) {
             (State::Outstanding(new), State::Outstanding(old)) => {
                 *new = core::mem::take(old);
@@ -339,18 +498,40 @@ impl Limiter {
         };
         if inherited {
             self.supply = old.supply;
+            if let (Some(new), Some(old)) = (&mut self.kept, &mut old.kept)
+                && same_class(old.reserve.class, new.reserve.class)
+                && let (State::Window(new), State::Window(old)) = (&mut new.used, &mut old.used)
+            {
+                // What is in flight is counted anew.
+                new.inherit(old);
+                new.reserved = 0;
+            }
         }
         inherited
     }
 
     /// Counts a call that was already in flight when this limit came to apply to it.
     pub(crate) fn adopt(&mut self, cost: Cost, progress: Progress) {
-        match &mut self.state {
+        self.state.adopt(cost, progress);
+    }
+
+    /// Counts a call in flight, and whatever has not departed of it, for what is kept for its
+    /// class. What of it has departed was counted then, or is not counted as the class's:
+    /// others have less room for it, never more.
+    pub(crate) fn keep(&mut self, class: Class, cost: Cost, progress: Progress) {
+        let Some(kept) = self.kept.as_mut() else {
+            return;
+        };
+        if kept.reserve.class != class {
+            return;
+        }
+        match &mut kept.used {
             State::Outstanding(outstanding) => outstanding.in_use += 1,
-            State::Window(window) => match progress.departed(window.stamp) {
-                Some(departed) => window.stamp_late(departed, cost),
-                None => window.reserved += u64::from(cost.get()),
-            },
+            State::Window(window) => {
+                if progress.departed(window.stamp).is_none() {
+                    window.reserved += u64::from(cost.get());
+                }
+            }
         }
     }
 
@@ -373,6 +554,15 @@ impl Limiter {
             }
             (Some(_), None) => window.reserved += u64::from(cost.get()),
             (None, None) | (Some(_), Some(_)) => {}
+        }
+    }
+}
+
+impl Kept {
+    fn window(&self) -> &Window {
+        match &self.used {
+            State::Window(window) => window,
+            State::Outstanding(_) => unreachable!("a window keeps a part of a window"),
         }
     }
 }

@@ -12,7 +12,7 @@ use core::fmt;
 use core::time::Duration;
 
 use crate::limiter::Limit;
-use crate::queue::Backend;
+use crate::queue::{Backend, Class};
 
 /// Which calls meet a limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +23,24 @@ pub enum Scope {
     Function(Arc<str>),
     /// Calls to this backend.
     Backend(Backend),
+    /// Calls of this class: a pool inside whatever limits the total.
+    Class(Class),
+}
+
+/// What a limit keeps for the calls of one class.
+///
+/// Whatever of `amount` the class does not use itself, nobody else may: a call of another class
+/// is let through only while what all others use, and the greater of `amount` and what this
+/// class uses, leave room for it. The class itself may use all of the limit.
+///
+/// In [`Postpone::Jitter`], calls of a class for which a limit keeps anything, be it 0, are not
+/// set aside: they keep their place and run the moment their limits open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reserve {
+    /// Whose it is.
+    pub class: Class,
+    /// How much: calls for an outstanding limit, cost for a window; at most the limit's maximum.
+    pub amount: u32,
 }
 
 /// A limit with its name and the calls that meet it.
@@ -34,6 +52,8 @@ pub struct LimitRule {
     pub scope: Scope,
     /// The limit itself.
     pub limit: Limit,
+    /// What of it is kept for one class, if anything.
+    pub reserve: Option<Reserve>,
 }
 
 /// What happens to a call that finds the queue full.
@@ -104,6 +124,10 @@ pub enum PolicyError {
     },
     /// A call set aside for no time at all would be asked without end.
     JitterZero,
+    /// This limit is for a class, or keeps something for one, that there is not.
+    UnknownClass(Arc<str>),
+    /// This limit keeps more than it has.
+    ReserveAboveMax(Arc<str>),
 }
 
 impl fmt::Display for PolicyError {
@@ -125,6 +149,12 @@ impl fmt::Display for PolicyError {
                 )
             }
             Self::JitterZero => f.write_str("the longest jitter must be above zero"),
+            Self::UnknownClass(limit) => {
+                write!(f, "limit {limit:?} names a class that there is not")
+            }
+            Self::ReserveAboveMax(limit) => {
+                write!(f, "limit {limit:?} must not keep more than its maximum")
+            }
         }
     }
 }
@@ -167,6 +197,19 @@ impl Policy {
                 return Err(PolicyError::JitterZero);
             }
         }
+        let is_unknown = |class: Class| class.0 as usize >= classes.len();
+        for rule in &limits {
+            let of_class = matches!(rule.scope, Scope::Class(class) if is_unknown(class));
+            if of_class || rule.reserve.is_some_and(|kept| is_unknown(kept.class)) {
+                return Err(PolicyError::UnknownClass(rule.name.clone()));
+            }
+            if rule
+                .reserve
+                .is_some_and(|kept| kept.amount > rule.limit.max())
+            {
+                return Err(PolicyError::ReserveAboveMax(rule.name.clone()));
+            }
+        }
         Ok(Self {
             limits,
             capacity,
@@ -200,7 +243,13 @@ impl Policy {
         self.postpone
     }
 
-    /// The classes, at least one; [`Class`](crate::Class) is the index in here.
+    /// Whether calls of this class are never set aside: a limit keeps something for them.
+    pub(crate) fn keeps_its_place(&self, class: Class) -> bool {
+        let mut kept = self.limits.iter().filter_map(|rule| rule.reserve);
+        kept.any(|reserve| reserve.class == class)
+    }
+
+    /// The classes, at least one; [`Class`] is the index in here.
     #[must_use]
     pub fn classes(&self) -> &[ClassShare] {
         &self.classes
@@ -219,7 +268,8 @@ pub(crate) type LimitId = u32;
 pub(crate) type SetId = u32;
 
 /// The sets of limits that calls can meet: one for each function with a limit of its own (and
-/// one for all the rest), times one for each backend with a limit of its own (and the rest).
+/// one for all the rest), times one for each backend with a limit of its own (and the rest),
+/// times one for each class with a limit of its own (and the rest).
 #[derive(Debug)]
 pub(crate) struct LimitSets {
     /// Those with a limit of their own, in order of [`by_length`]; a function's place in here is
@@ -227,6 +277,8 @@ pub(crate) struct LimitSets {
     functions: Vec<Arc<str>>,
     /// Those with a limit of their own, in order; likewise.
     backends: Vec<Backend>,
+    /// Those with a limit of their own, in order; likewise.
+    classes: Vec<Class>,
     sets: Vec<Arc<[LimitId]>>,
 }
 
@@ -234,31 +286,47 @@ impl LimitSets {
     pub(crate) fn new(rules: &[LimitRule]) -> Self {
         let mut functions = Vec::new();
         let mut backends = Vec::new();
+        let mut classes = Vec::new();
         for rule in rules {
             match &rule.scope {
                 Scope::Every => {}
                 Scope::Function(function) => functions.push(function.clone()),
                 Scope::Backend(backend) => backends.push(*backend),
+                Scope::Class(class) => classes.push(*class),
             }
         }
         functions.sort_unstable_by(|one, other| by_length(one, other));
         functions.dedup();
         backends.sort_unstable();
         backends.dedup();
+        classes.sort_unstable();
+        classes.dedup();
         let mut sets = Vec::new();
+        // A number of 0 is that of all the rest.
+        let own = |number: usize| number.checked_sub(1);
         for function in 0..=functions.len() {
             for backend in 0..=backends.len() {
-                let met = rules.iter().zip(0..).filter(|(rule, _)| match &rule.scope {
-                    Scope::Every => true,
-                    Scope::Function(name) => function > 0 && functions[function - 1] == *name,
-                    Scope::Backend(name) => backend > 0 && backends[backend - 1] == *name,
-                });
-                sets.push(met.map(|(_, id)| id).collect());
+                for class in 0..=classes.len() {
+                    let met = rules.iter().zip(0..).filter(|(rule, _)| match &rule.scope {
+                        Scope::Every => true,
+                        Scope::Function(name) => {
+                            own(function).is_some_and(|number| functions[number] == *name)
+                        }
+                        Scope::Backend(name) => {
+                            own(backend).is_some_and(|number| backends[number] == *name)
+                        }
+                        Scope::Class(name) => {
+                            own(class).is_some_and(|number| classes[number] == *name)
+                        }
+                    });
+                    sets.push(met.map(|(_, id)| id).collect());
+                }
             }
         }
         Self {
             functions,
             backends,
+            classes,
             sets,
         }
     }
@@ -267,17 +335,19 @@ impl LimitSets {
         self.sets.len()
     }
 
-    /// The set that a call of this function to this backend meets.
-    pub(crate) fn find(&self, function: &str, backend: Backend) -> SetId {
-        let function = self
-            .functions
-            .binary_search_by(|other| by_length(other, function))
-            .map_or(0, |index| index + 1);
-        let backend = self
-            .backends
-            .binary_search(&backend)
-            .map_or(0, |index| index + 1);
-        (function * (self.backends.len() + 1) + backend) as SetId
+    /// The set that a call of this function to this backend and of this class meets.
+    pub(crate) fn find(&self, function: &str, backend: Backend, class: Class) -> SetId {
+        let number = |found: Result<usize, usize>| found.map_or(0, |index| index + 1);
+        let function = if self.functions.is_empty() {
+            0
+        } else {
+            let by_name = |other: &Arc<str>| by_length(other, function);
+            number(self.functions.binary_search_by(by_name))
+        };
+        let backend = number(self.backends.binary_search(&backend));
+        let class = number(self.classes.binary_search(&class));
+        let set = function * (self.backends.len() + 1) + backend;
+        (set * (self.classes.len() + 1) + class) as SetId
     }
 
     /// The limits of a set, in the policy's order.
@@ -302,6 +372,7 @@ mod tests {
             name: name.into(),
             scope,
             limit: Limit::Outstanding { max: 1 },
+            reserve: None,
         }
     }
 
@@ -379,6 +450,45 @@ mod tests {
     }
 
     #[test]
+    fn a_class_that_there_is_not_has_no_pool_and_no_reserve() {
+        let check = |scope, reserve: Option<(u32, u32)>, expected| {
+            let limit = LimitRule {
+                reserve: reserve.map(|(class, amount)| Reserve {
+                    class: Class(class),
+                    amount,
+                }),
+                ..rule("limit", scope)
+            };
+            let classes = vec![class("one", 1)];
+            let policy = Policy::new(vec![limit], 1, WhenFull::Refuse, Postpone::InTurn, classes);
+            assert_eq!(policy.err(), expected);
+        };
+        let unknown = || Some(PolicyError::UnknownClass("limit".into()));
+        check(Scope::Class(Class(0)), Some((0, 1)), None);
+        check(Scope::Class(Class(1)), None, unknown());
+        check(Scope::Every, Some((1, 0)), unknown());
+        let above = PolicyError::ReserveAboveMax("limit".into());
+        check(Scope::Every, Some((0, 2)), Some(above));
+    }
+
+    #[test]
+    fn a_pool_is_met_by_the_calls_of_its_class_and_by_no_others() {
+        let sets = LimitSets::new(&[
+            rule("total", Scope::Every),
+            rule("pool", Scope::Class(Class(2))),
+            rule("list", Scope::Function("list".into())),
+        ]);
+        let check = |function: &str, class, expected: &[LimitId]| {
+            let set = sets.find(function, Backend(0), Class(class));
+            assert_eq!(**sets.limits(set), *expected);
+        };
+        check("list", 2, &[0, 1, 2]);
+        check("list", 1, &[0, 2]);
+        check("other", 2, &[0, 1]);
+        check("other", 0, &[0]);
+    }
+
+    #[test]
     fn a_call_meets_the_limits_of_everyone_its_function_and_its_backend() {
         let sets = LimitSets::new(&[
             rule("total", Scope::Every),
@@ -389,7 +499,7 @@ mod tests {
         ]);
         let check = |function: &str, backend, expected: &[LimitId]| {
             assert_eq!(
-                **sets.limits(sets.find(function, Backend(backend))),
+                **sets.limits(sets.find(function, Backend(backend), Class(0))),
                 *expected
             );
         };

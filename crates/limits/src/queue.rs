@@ -3,19 +3,22 @@
 //! A waiting call is in one of three places: in a line, set aside (jitter), or at the door
 //! (the queue was full). A line holds the calls of one class that meet the same limits, in the
 //! order of their turn; only its head is ever asked, so what stands behind costs nothing.
-//! There are as many lines as a policy has sets of limits and classes, however many wait.
+//! There is a line for each set of limits and class of a policy, and for each of those and
+//! each bucket that calls wait for as long as some do; however many wait.
 
 pub(crate) mod fair;
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::num::NonZeroU32;
 
+use crate::limiter::Tokens;
 use crate::policy::{LimitId, SetId};
 use crate::slab::{Key, Slab};
 use crate::sorted::Sorted;
 use crate::time::Timestamp;
 use crate::verdict::Cost;
-use fair::Turn;
+use fair::{Charge, Flow, GroupId, Turn};
 
 /// A backend, by a number of the caller's choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -26,7 +29,8 @@ pub struct Backend(pub u8);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Class(pub u32);
 
-/// Who is asking, by a number of the caller's choice. Callers of one class share equally.
+/// Who is asking, by a number of the caller's choice. Callers of one class share by
+/// [`Call::weight`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Caller(pub u64);
 
@@ -34,6 +38,41 @@ impl Caller {
     /// Whom nobody knows; all of them together are one caller.
     pub const ANONYMOUS: Self = Self(0);
 }
+
+/// How many turns a caller takes for one of a caller of weight 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Weight(NonZeroU32);
+
+impl Weight {
+    /// The weight of an ordinary caller.
+    pub const ONE: Self = Self(NonZeroU32::MIN);
+
+    /// A weight; `None` for zero, with which a caller would never be served.
+    #[must_use]
+    pub const fn new(weight: u32) -> Option<Self> {
+        match NonZeroU32::new(weight) {
+            Some(weight) => Some(Self(weight)),
+            None => None,
+        }
+    }
+
+    /// The weight, at least 1.
+    #[must_use]
+    pub const fn get(self) -> u32 {
+        self.0.get()
+    }
+}
+
+impl Default for Weight {
+    fn default() -> Self {
+        Self::ONE
+    }
+}
+
+/// A bucket of a rate limit, by a number of the caller's choice; see
+/// [`Scheduler::set_bucket`](crate::Scheduler::set_bucket).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BucketId(pub u64);
 
 /// What the scheduler needs to know about a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,8 +85,17 @@ pub struct Call {
     pub class: Class,
     /// Who is asking.
     pub caller: Caller,
+    /// How many of its caller's turns it is worth, against calls of other callers. All calls of
+    /// one caller should say the same.
+    pub weight: Weight,
     /// How much of its windows it draws.
     pub cost: Cost,
+    /// What it costs in tokens: what its bucket is charged, and how much of its caller's and its
+    /// class's turns it takes.
+    pub tokens: Tokens,
+    /// The bucket that is charged for it; any number of callers may share one. A bucket that
+    /// there is not holds nobody back: it may have been removed since the call was classified.
+    pub bucket: Option<BucketId>,
     /// When it came: when its connection was accepted, or its first byte read.
     pub arrived: Timestamp,
     /// The last moment at which it may leave the queue; `None` waits forever. A call whose
@@ -69,14 +117,38 @@ pub(crate) struct Waiting<T> {
     pub(crate) call: Call,
     pub(crate) payload: T,
     pub(crate) set: SetId,
+    /// The bucket it is charged to, if there is one of that number.
+    pub(crate) bucket: Option<Key>,
+    /// Its place among those of its group.
     pub(crate) turn: Turn,
+    pub(crate) flow: Flow,
+    /// How far it moves the tags of its caller and its class.
+    pub(crate) charge: Charge,
     pub(crate) place: Place,
     /// Counts joinings of the queue, to tell who waited while a line was held.
     pub(crate) joined: u64,
-    /// The limit that had it set aside last.
-    pub(crate) held_by: Option<LimitId>,
+    /// What had it set aside last.
+    pub(crate) held_by: Option<Bar>,
     /// Times it was set aside.
     pub(crate) postponed: u32,
+}
+
+impl<T> Waiting<T> {
+    pub(crate) fn group(&self) -> GroupId {
+        GroupId {
+            class: self.call.class,
+            bucket: self.bucket.map(Key::index),
+        }
+    }
+}
+
+/// What stands in a call's way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Bar {
+    /// A limit of the policy.
+    Limit(LimitId),
+    /// A bucket.
+    Bucket(Key),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,10 +253,11 @@ impl<T> Queue<T> {
         self.asides.first().map(Timed::parts)
     }
 
+    /// Takes a call in. It is nowhere until [`place`](Self::place) says where.
+    #[inline]
     pub(crate) fn insert(&mut self, waiting: Waiting<T>) -> Key {
-        let (place, turn, deadline) = (waiting.place, waiting.turn, waiting.call.deadline);
+        let deadline = waiting.call.deadline;
         let key = self.waiting.insert(waiting);
-        self.link(key, place, turn);
         if let Some(deadline) = deadline {
             self.deadlines.insert(Timed::new(deadline, key));
         }
@@ -211,6 +284,13 @@ impl<T> Queue<T> {
         }
     }
 
+    /// Puts a call that was just taken in where it waits.
+    pub(crate) fn place(&mut self, key: Key, place: Place, turn: Turn) {
+        let waiting = self.expect_mut(key);
+        (waiting.place, waiting.turn) = (place, turn);
+        self.link(key, place, turn);
+    }
+
     /// Puts a call elsewhere, with another turn.
     pub(crate) fn relocate(&mut self, key: Key, place: Place, turn: Turn) {
         let waiting = self.expect_mut(key);
@@ -220,7 +300,7 @@ impl<T> Queue<T> {
         self.link(key, place, turn);
     }
 
-    /// Starts anew with this many lines: `sort` says of each call where it goes now. Linear but
+    /// Starts anew with at least this many lines: `sort` says of each call where it goes now. Linear but
     /// for sorting each line.
     pub(crate) fn rebuild(&mut self, lines: usize, mut sort: impl FnMut(&mut Waiting<T>)) {
         let mut sorted: Vec<Vec<(Turn, Key)>> = Vec::new();
@@ -229,13 +309,25 @@ impl<T> Queue<T> {
         for (key, waiting) in self.waiting.iter_mut() {
             sort(waiting);
             match waiting.place {
-                Place::Line(line) => sorted[line as usize].push((waiting.turn, key)),
+                Place::Line(line) => {
+                    if sorted.len() <= line as usize {
+                        sorted.resize_with(line as usize + 1, Vec::new);
+                    }
+                    sorted[line as usize].push((waiting.turn, key));
+                }
                 Place::Aside(until) => asides.push(Timed::new(until, key)),
                 Place::Door => {}
             }
         }
         self.lines = sorted.into_iter().map(Sorted::from_unsorted).collect();
         self.asides = Sorted::from_unsorted(asides);
+    }
+
+    /// There are at least this many lines.
+    pub(crate) fn make_lines(&mut self, lines: usize) {
+        if self.lines.len() < lines {
+            self.lines.resize_with(lines, Sorted::default);
+        }
     }
 
     fn link(&mut self, key: Key, place: Place, turn: Turn) {

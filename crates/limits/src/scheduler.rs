@@ -9,11 +9,13 @@
 //! called until it says [`Step::SleepUntil`] or [`Step::Idle`], and again at that moment.
 //!
 //! What it costs, in the number n of waiting calls: O(log n) for every method but
-//! [`apply`](Scheduler::apply) and the snapshots, which are linear. With [`Postpone::Jitter`] that is
+//! [`apply`](Scheduler::apply), [`remove_bucket`](Scheduler::remove_bucket) and the snapshots,
+//! which are linear. With [`Postpone::Jitter`] that is
 //! per call asked, and every call is asked each time it has been aside; with
 //! [`Postpone::InTurn`] a call is asked only when it is first in its line and something has
 //! changed for that line.
 
+mod bucket;
 mod deadline;
 mod hold;
 mod park;
@@ -21,6 +23,10 @@ mod refusal;
 mod reload;
 mod snapshot;
 
+pub use bucket::{
+    BUCKETS_MAX, BucketMode, BucketNow, BucketOrder, BucketRule, OnExcess, Settlement,
+    TooManyBuckets,
+};
 pub use hold::{Hold, Outcome};
 pub use refusal::{Reason, Refusal};
 pub use snapshot::{Demand, FunctionNow, LimitNow, QueueNow};
@@ -32,12 +38,13 @@ use core::time::Duration;
 
 use crate::limiter::{Limiter, Supply};
 use crate::policy::{LimitId, LimitRule, LimitSets, Policy, Postpone, SetId, WhenFull};
-use crate::queue::fair::{Fair, Turn};
-use crate::queue::{Call, Class, LineId, Place, Queue, Ticket, Waiting};
+use crate::queue::fair::{Charge, Fair, Flow, Turn};
+use crate::queue::{Bar, Call, Class, LineId, Place, Queue, Ticket, Waiting};
 use crate::slab::{Key, Slab};
 use crate::time::{Timestamp, nanos};
-use crate::verdict::{Cost, Verdict};
-use hold::Held;
+use crate::verdict::Verdict;
+use bucket::Buckets;
+use hold::{Charged, Held};
 use park::Parking;
 
 /// What to do next.
@@ -68,7 +75,7 @@ pub enum Step<T> {
 /// What a call waited for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Waited {
-    /// The limit that held it last; `None` if none did.
+    /// The limit or bucket that held it last; `None` if none did.
     pub held_by: Option<Arc<str>>,
     /// Times it was set aside; 0 with [`Postpone::InTurn`].
     pub postponed: u32,
@@ -89,7 +96,7 @@ struct Metered {
 
 impl Metered {
     fn new(rule: &LimitRule) -> Self {
-        let limiter = Limiter::new(&rule.limit);
+        let limiter = Limiter::new(&rule.limit, rule.reserve);
         Self {
             rule: rule.clone(),
             limiter,
@@ -106,6 +113,7 @@ pub struct Scheduler<T> {
     policy: Policy,
     sets: LimitSets,
     limits: Vec<Metered>,
+    buckets: Buckets,
     queue: Queue<T>,
     fair: Fair,
     parking: Parking,
@@ -124,14 +132,23 @@ impl<T> Scheduler<T> {
     /// A scheduler at rest.
     #[must_use]
     pub fn new(policy: Policy) -> Self {
+        Self::with_seed(policy, 0)
+    }
+
+    /// The same, with a seed for the hash by which callers that are too many for turns of their
+    /// own share turns: whoever does not know it cannot choose with whom.
+    #[must_use]
+    pub fn with_seed(policy: Policy, seed: u64) -> Self {
         let sets = LimitSets::new(policy.limits());
         let classes = policy.classes().len();
-        let lines = sets.len() * classes;
+        let limits: Vec<_> = policy.limits().iter().map(Metered::new).collect();
+        let kept_for = limits.iter().map(|met| met.limiter.kept_for());
         Self {
-            limits: policy.limits().iter().map(Metered::new).collect(),
-            queue: Queue::new(lines),
-            fair: Fair::new(policy.classes()),
-            parking: Parking::new(lines, classes, policy.limits().len()),
+            queue: Queue::new(sets.len() * classes),
+            fair: Fair::new(policy.classes(), seed),
+            parking: Parking::new(sets.len(), classes, kept_for),
+            limits,
+            buckets: Buckets::new(),
             holds: Slab::new(),
             expiries: BTreeSet::new(),
             now: Timestamp::ZERO,
@@ -159,36 +176,43 @@ impl<T> Scheduler<T> {
     pub fn submit(
         &mut self,
         now: Timestamp,
-        call: Call,
+        mut call: Call,
         payload: T,
     ) -> Result<Ticket, (Refusal, T)> {
         let now = self.advance(now);
-        let set = self.sets.find(&call.function, call.backend);
-        match self.refuse_at_once(now, &call, set) {
-            Some((reason, limit)) => {
-                Err((self.refusal(now, reason, limit, set, call.cost), payload))
+        call.class = self.fair.clamp(call.class);
+        let set = self.sets.find(&call.function, call.backend, call.class);
+        let bucket = self.buckets.find(call.bucket);
+        if let Some((reason, bar)) = self.refuse_at_once(now, &call, set, bucket) {
+            if let (Reason::RateLimited, Some(bucket)) = (reason, bucket) {
+                self.buckets.expect_mut(bucket).rejected += 1;
             }
-            None if self.has_room() => {
-                let arrival = self.count_joining();
-                Ok(Ticket(self.join(call, payload, set, arrival)))
-            }
-            None => {
-                let arrival = self.count_joining();
-                let turn = Turn::new(0, arrival);
-                let place = Place::Door;
-                let waiting = Waiting {
-                    call,
-                    payload,
-                    set,
-                    turn,
-                    place,
-                    joined: arrival,
-                    held_by: None,
-                    postponed: 0,
-                };
-                Ok(Ticket(self.queue.insert(waiting)))
-            }
+            return Err((self.refusal(now, reason, bar, set, bucket, &call), payload));
         }
+        let has_room = self.has_room();
+        let arrival = self.count_joining();
+        let waiting = Waiting {
+            set,
+            bucket,
+            turn: Turn::new(0, arrival),
+            flow: Flow::All,
+            charge: Charge::new(call.tokens, call.weight),
+            call,
+            payload,
+            place: Place::Door,
+            joined: arrival,
+            held_by: None,
+            postponed: 0,
+        };
+        let turn = waiting.turn;
+        let key = self.queue.insert(waiting);
+        if has_room {
+            let turn = self.join_group(key);
+            self.enter_line(key, turn);
+        } else {
+            self.queue.place(key, Place::Door, turn);
+        }
+        Ok(Ticket(key))
     }
 
     /// What to do next: call it until it says to sleep. `entropy` gives 64 random bits a call,
@@ -197,6 +221,7 @@ impl<T> Scheduler<T> {
         let now = self.advance(now);
         if self.queue.is_empty() {
             self.expire_supplies(now);
+            self.parking.nobody_waits();
             let expires_at = self.expiries.first().map(|&(moment, _)| moment);
             return expires_at.map_or(Step::Idle, Step::SleepUntil);
         }
@@ -208,37 +233,27 @@ impl<T> Scheduler<T> {
         self.parking.open_due(now);
         loop {
             self.wake(now);
-            let Some(line) = self.parking.pick(&self.fair) else {
+            let Some((line, key)) = self.parking.pick(&self.fair) else {
                 break;
             };
-            let (_, key) = self
-                .queue
-                .head(line)
-                .expect("a ready line has a call waiting");
             match self.ask(now, line, key) {
                 Answer::Run => return self.run(now, line, key),
-                Answer::Barred(limit, Verdict::Never) => {
-                    return self.expire(now, key, Reason::NeverPossible, Some(limit));
+                Answer::Barred(bar, Verdict::Never) => {
+                    return self.expire(now, key, Reason::NeverPossible, Some(bar));
                 }
-                Answer::Barred(limit, verdict) => match self.policy.postpone() {
-                    Postpone::InTurn => {
+                Answer::Barred(bar, verdict) => {
+                    let Some((min, max)) = self.jitter(bar, key) else {
                         self.parking
-                            .park(line, limit, verdict, self.joined, &self.fair)
+                            .park(line, bar, verdict, self.joined, &mut self.fair);
+                        continue;
+                    };
+                    let deadline = self.queue.expect(key).call.deadline;
+                    if deadline.is_some_and(|deadline| deadline <= now) {
+                        return self.expire(now, key, Reason::DeadlinePassed, Some(bar));
                     }
-                    Postpone::Jitter { min, max } => {
-                        if self
-                            .queue
-                            .expect(key)
-                            .call
-                            .deadline
-                            .is_some_and(|deadline| deadline <= now)
-                        {
-                            return self.expire(now, key, Reason::DeadlinePassed, Some(limit));
-                        }
-                        let until = aside_until(now, min, max, entropy());
-                        self.set_aside(now, key, limit, until);
-                    }
-                },
+                    let until = aside_until(now, min, max, entropy());
+                    self.set_aside(now, key, bar, until);
+                }
             }
         }
         // Those whose deadline is this very moment have had their turn, if they had one.
@@ -286,30 +301,23 @@ impl<T> Scheduler<T> {
         let Some(waiting) = self.queue.get(ticket.0) else {
             return false;
         };
-        let (old, caller, cost, set) = (
-            waiting.call.class,
-            waiting.call.caller,
-            waiting.call.cost,
-            waiting.set,
-        );
-        let (place, turn) = (waiting.place, waiting.turn);
-        if old == class {
+        if waiting.call.class == class {
             return true;
         }
-        self.queue.expect_mut(ticket.0).call.class = class;
-        if place == Place::Door {
-            return true;
+        let (group, place) = (waiting.group(), waiting.place);
+        let (flow, caller) = (waiting.flow, waiting.call.caller);
+        if place != Place::Door {
+            self.discount_limits(ticket.0);
+            self.fair.leave(group, flow, caller);
         }
-        self.fair.leave(old, caller);
-        let turn = Turn::new(self.fair.join(class, caller, cost), turn.arrival());
-        match place {
-            Place::Line(from) => {
-                let to = self.line(set, class);
-                self.queue.relocate(ticket.0, Place::Line(to), turn);
-                self.refresh_head(from);
-                self.refresh_head(to);
-            }
-            Place::Aside(_) | Place::Door => self.queue.relocate(ticket.0, place, turn),
+        let waiting = self.queue.expect_mut(ticket.0);
+        waiting.call.class = class;
+        let call = &waiting.call;
+        waiting.set = self.sets.find(&call.function, call.backend, class);
+        if place != Place::Door {
+            self.count_limits(ticket.0);
+            let turn = self.join_group(ticket.0);
+            self.replace(ticket.0, place, turn);
         }
         true
     }
@@ -374,6 +382,7 @@ impl<T> Scheduler<T> {
                 .limits
                 .iter()
                 .all(|met| met.limiter.is_at_rest() && met.waiting == 0)
+            && self.buckets.iter().all(|(_, bucket)| bucket.waiting == 0)
     }
 
     /// Time only goes forward here.
@@ -392,8 +401,24 @@ impl<T> Scheduler<T> {
         Some(index as LimitId)
     }
 
-    fn line(&self, set: SetId, class: Class) -> LineId {
-        set * self.fair.len() as u32 + class.0
+    /// The line for a waiting call, in the group that it is in.
+    fn line(&mut self, set: SetId, class: Class, bucket: Option<Key>) -> LineId {
+        let line = self.parking.line(set, class, bucket);
+        if bucket.is_some() {
+            self.queue.make_lines(self.parking.lines());
+        }
+        line
+    }
+
+    /// For how long a call that this bars is set aside; `None` if it keeps its place.
+    fn jitter(&self, bar: Bar, key: Key) -> Option<(Duration, Duration)> {
+        match (self.policy.postpone(), bar) {
+            (Postpone::Jitter { min, max }, Bar::Limit(_)) => {
+                let class = self.queue.expect(key).call.class;
+                (!self.policy.keeps_its_place(class)).then_some((min, max))
+            }
+            (Postpone::Jitter { .. }, Bar::Bucket(_)) | (Postpone::InTurn, _) => None,
+        }
     }
 
     fn refuse_at_once(
@@ -401,7 +426,8 @@ impl<T> Scheduler<T> {
         now: Timestamp,
         call: &Call,
         set: SetId,
-    ) -> Option<(Reason, Option<LimitId>)> {
+        bucket: Option<Key>,
+    ) -> Option<(Reason, Option<Bar>)> {
         if self.draining {
             return Some((Reason::Draining, None));
         }
@@ -411,19 +437,33 @@ impl<T> Scheduler<T> {
         let mut last = (now, None);
         for &limit in self.sets.limits(set).iter() {
             let limiter = &self.limits[limit as usize].limiter;
-            if limiter.is_beyond(now, call.cost) {
-                return Some((Reason::NeverPossible, Some(limit)));
+            if limiter.is_beyond(now, call.class, call.cost) {
+                return Some((Reason::NeverPossible, Some(Bar::Limit(limit))));
             }
             // Most deadlines are beyond whatever a limit could be waiting for.
             if call
                 .deadline
                 .is_some_and(|deadline| deadline < limiter.opens_by(now))
             {
-                let verdict = limiter.peek(now, call.cost);
-                let earliest = limiter.earliest(now, call.cost, verdict);
+                let verdict = limiter.peek(now, call.class, call.cost);
+                let earliest = limiter.earliest(now, call.class, call.cost, verdict);
                 if earliest > last.0 {
-                    last = (earliest, Some(limit));
+                    last = (earliest, Some(Bar::Limit(limit)));
                 }
+            }
+        }
+        if let Some(key) = bucket {
+            let bucket = self.buckets.expect(key);
+            if bucket.rule.on_excess == OnExcess::Reject
+                && !bucket.wait_behind(now, call.tokens).is_zero()
+            {
+                return Some((Reason::RateLimited, Some(Bar::Bucket(key))));
+            }
+            if let (Some(_), Verdict::NotBefore(moment)) =
+                (call.deadline, bucket.peek(now, call.tokens))
+                && moment > last.0
+            {
+                last = (moment, Some(Bar::Bucket(key)));
             }
         }
         if call.deadline.is_some_and(|deadline| deadline < last.0) {
@@ -436,63 +476,93 @@ impl<T> Scheduler<T> {
         (!self.has_room() && self.queue.at_door() >= door).then_some((Reason::QueueFull, None))
     }
 
-    /// The strictest verdict of a set's limits, and the limit it comes from.
-    fn peek(&self, now: Timestamp, set: SetId, cost: Cost) -> (Verdict, Option<LimitId>) {
+    /// What everything that a waiting call meets says to it, and what it is that bars it. A
+    /// bucket that does comes first: whose turn it is there keeps its tokens from the others.
+    fn peek(&self, now: Timestamp, waiting: &Waiting<T>) -> Answer {
+        let call = &waiting.call;
         let mut strictest = (Verdict::Ready, None);
-        for &limit in self.sets.limits(set).iter() {
-            let verdict = self.limits[limit as usize].limiter.peek(now, cost);
+        for &limit in self.sets.limits(waiting.set).iter() {
+            let limiter = &self.limits[limit as usize].limiter;
+            let verdict = limiter.peek(now, call.class, call.cost);
             if verdict > strictest.0 {
                 strictest = (verdict, Some(limit));
             }
         }
-        strictest
-    }
-
-    /// Puts a call into its line.
-    fn join(&mut self, mut call: Call, payload: T, set: SetId, arrival: u64) -> Key {
-        call.class = self.fair.clamp(call.class);
-        let turn = Turn::new(self.fair.join(call.class, call.caller, call.cost), arrival);
-        let joined = self.joined;
-        self.enter_line(Waiting {
-            call,
-            payload,
-            set,
-            turn,
-            place: Place::Door,
-            joined,
-            held_by: None,
-            postponed: 0,
-        })
-    }
-
-    /// Puts a call whose turn is known into its line.
-    fn enter_line(&mut self, mut waiting: Waiting<T>) -> Key {
-        let line = self.line(waiting.set, waiting.call.class);
-        waiting.place = Place::Line(line);
-        self.count_waiting(waiting.set, waiting.call.cost);
-        let key = self.queue.insert(waiting);
-        self.refresh_head(line);
-        key
-    }
-
-    fn count_waiting(&mut self, set: SetId, cost: Cost) {
-        for &limit in self.sets.limits(set).iter() {
-            let met = &mut self.limits[limit as usize];
-            met.waiting += 1;
-            met.waiting_draw += u64::from(met.limiter.draw_of(cost));
+        if strictest.0 != Verdict::Never
+            && let Some(key) = waiting.bucket
+        {
+            let verdict = self.buckets.expect(key).peek(now, call.tokens);
+            if verdict != Verdict::Ready {
+                return Answer::Barred(Bar::Bucket(key), verdict);
+            }
+        }
+        match strictest {
+            (Verdict::Ready, _) => Answer::Run,
+            (verdict, Some(limit)) => Answer::Barred(Bar::Limit(limit), verdict),
+            (_, None) => unreachable!("a verdict other than ready comes from a limit"),
         }
     }
 
-    fn discount_waiting(&mut self, set: SetId, cost: Cost) {
-        for &limit in self.sets.limits(set).iter() {
-            let met = &mut self.limits[limit as usize];
-            met.waiting -= 1;
-            met.waiting_draw -= u64::from(met.limiter.draw_of(cost));
+    /// A waiting call that is in no group joins the one it belongs to now. Returns its turn.
+    fn join_group(&mut self, key: Key) -> Turn {
+        let waiting = self.queue.expect_mut(key);
+        let order = self.buckets.order(waiting.bucket);
+        let (group, caller) = (waiting.group(), waiting.call.caller);
+        let (flow, start) = self.fair.join(group, caller, order, waiting.charge);
+        waiting.flow = flow;
+        Turn::new(start, waiting.turn.arrival())
+    }
+
+    /// Puts a waiting call where it belongs by now, with this turn: into a line if `place` is
+    /// one, or else there.
+    fn replace(&mut self, key: Key, place: Place, turn: Turn) {
+        match place {
+            Place::Line(from) => {
+                let waiting = self.queue.expect(key);
+                let (set, class, bucket) = (waiting.set, waiting.call.class, waiting.bucket);
+                let to = self.line(set, class, bucket);
+                self.queue.relocate(key, Place::Line(to), turn);
+                self.refresh_head(from);
+                self.refresh_head(to);
+            }
+            Place::Aside(_) | Place::Door => self.queue.relocate(key, place, turn),
+        }
+    }
+
+    /// Puts a call that was just taken in, and whose turn is known, into its line.
+    fn enter_line(&mut self, key: Key, turn: Turn) {
+        let waiting = self.queue.expect(key);
+        let (set, class, bucket) = (waiting.set, waiting.call.class, waiting.bucket);
+        count_waiting(&self.sets, &mut self.limits, waiting);
+        if let Some(bucket) = bucket {
+            let tokens = waiting.call.tokens;
+            self.buckets.expect_mut(bucket).count_waiting(tokens);
+        }
+        let line = self.line(set, class, bucket);
+        self.queue.place(key, Place::Line(line), turn);
+        self.refresh_head(line);
+    }
+
+    fn count_limits(&mut self, key: Key) {
+        count_waiting(&self.sets, &mut self.limits, self.queue.expect(key));
+    }
+
+    fn discount_limits(&mut self, key: Key) {
+        discount_waiting(&self.sets, &mut self.limits, self.queue.expect(key));
+    }
+
+    /// A call that waited in a line or aside waits no more.
+    fn discount(&mut self, waiting: &Waiting<T>) {
+        discount_waiting(&self.sets, &mut self.limits, waiting);
+        if let Some(bucket) = waiting.bucket {
+            self.buckets
+                .expect_mut(bucket)
+                .discount_waiting(waiting.call.tokens);
         }
     }
 
     fn refresh_head(&mut self, line: LineId) {
-        let head = self.queue.head(line).map(|(turn, _)| turn);
+        let head = self.queue.head(line);
         self.parking
             .set_head(line, head, self.joined, &mut self.fair);
     }
@@ -500,54 +570,79 @@ impl<T> Scheduler<T> {
     /// Asks the head of a line whether it may run.
     fn ask(&mut self, now: Timestamp, line: LineId, key: Key) -> Answer {
         let waiting = self.queue.expect(key);
-        let limits = self.sets.limits(waiting.set);
-        let behind = limits
-            .iter()
-            .find(|&&limit| self.parking.is_behind(line, limit, &self.fair));
+        if let Some(bucket) = waiting.bucket
+            && self.parking.is_behind_at_bucket(line, bucket, &self.fair)
+        {
+            return Answer::Barred(Bar::Bucket(bucket), Verdict::WhenTold);
+        }
+        let (class, cost) = (waiting.call.class, waiting.call.cost);
+        let mut limits = self.sets.limits(waiting.set).iter();
+        let behind = limits.find(|&&limit| {
+            self.parking.is_behind(line, limit, &self.fair, || {
+                let limiter = &self.limits[limit as usize].limiter;
+                limiter.is_kept_for(now, class, cost)
+            })
+        });
         if let Some(&limit) = behind {
-            return Answer::Barred(limit, Verdict::WhenTold);
+            return Answer::Barred(Bar::Limit(limit), Verdict::WhenTold);
         }
         self.asked += 1;
-        match self.peek(now, waiting.set, waiting.call.cost) {
-            (Verdict::Ready, _) => Answer::Run,
-            (verdict, Some(limit)) => Answer::Barred(limit, verdict),
-            (_, None) => unreachable!("a verdict other than ready comes from a limit"),
-        }
+        self.peek(now, self.queue.expect(key))
     }
 
     /// Looks again at the lines for which something has changed.
     fn wake(&mut self, now: Timestamp) {
-        let (queue, limits) = (&self.queue, &self.limits);
-        self.parking
-            .wake(self.joined, &mut self.fair, |limit, line| {
-                let (_, key) = queue.head(line).expect("a parked line has a call waiting");
-                limits[limit as usize]
-                    .limiter
-                    .peek(now, queue.expect(key).call.cost)
-            });
+        if self.parking.is_settled() {
+            return;
+        }
+        let (queue, limits, buckets) = (&self.queue, &self.limits, &self.buckets);
+        self.parking.wake(self.joined, &mut self.fair, |bar, key| {
+            let call = &queue.expect(key).call;
+            match bar {
+                Bar::Limit(limit) => {
+                    let limiter = &limits[limit as usize].limiter;
+                    limiter.peek(now, call.class, call.cost)
+                }
+                Bar::Bucket(bucket) => buckets.expect(bucket).peek(now, call.tokens),
+            }
+        });
     }
 
     fn run(&mut self, now: Timestamp, line: LineId, key: Key) -> Step<T> {
-        let waited = self.waited(key, None);
+        let waited = self.waited(key);
         let waiting = self.queue.remove(key).expect("the head of a line waits");
+        self.discount(&waiting);
+        let group = waiting.group();
         let Waiting {
             call,
             payload,
             set,
+            bucket,
             turn,
+            flow,
+            charge,
             ..
         } = waiting;
-        self.discount_waiting(set, call.cost);
         self.fair
-            .serve(call.class, call.caller, call.cost, turn.start());
+            .serve(group, flow, call.caller, charge, turn.start());
         self.parking.classes_moved();
         self.parking.ran(line);
+        let charged = bucket.map(|bucket| {
+            let service = self.fair.service(call.class, charge);
+            self.parking.served(bucket, call.class, service);
+            let tokens = self.buckets.expect_mut(bucket).draw(now, call.tokens);
+            Charged { bucket, tokens }
+        });
         self.refresh_head(line);
         let drawn = self.sets.limits(set).clone();
         for &limit in drawn.iter() {
-            self.limits[limit as usize].limiter.take(call.cost);
+            let limiter = &mut self.limits[limit as usize].limiter;
+            limiter.take(call.class, call.cost);
         }
-        let hold = Hold(self.holds.insert(Held::new(now, call, turn, drawn)));
+        let hold = Hold(
+            self.holds
+                .insert(Held::new(now, call, turn, charge, drawn, charged)),
+        );
         self.let_in();
         Step::Run {
             payload,
@@ -556,24 +651,22 @@ impl<T> Scheduler<T> {
         }
     }
 
-    fn expire(
-        &mut self,
-        now: Timestamp,
-        key: Key,
-        reason: Reason,
-        limit: Option<LimitId>,
-    ) -> Step<T> {
-        let held_by = limit.or_else(|| self.held_by(key));
+    fn expire(&mut self, now: Timestamp, key: Key, reason: Reason, bar: Option<Bar>) -> Step<T> {
+        let held_by = bar.or_else(|| self.held_by(key));
         let waiting = self.take_out(key);
-        let refusal = self.refusal(now, reason, held_by, waiting.set, waiting.call.cost);
-        Step::Expired {
-            payload: waiting.payload,
-            refusal,
-        }
+        let Waiting {
+            call,
+            payload,
+            set,
+            bucket,
+            ..
+        } = waiting;
+        let refusal = self.refusal(now, reason, held_by, set, bucket, &call);
+        Step::Expired { payload, refusal }
     }
 
-    /// The limit that holds a waiting call, or held it last.
-    fn held_by(&self, key: Key) -> Option<LimitId> {
+    /// What holds a waiting call, or held it last.
+    fn held_by(&self, key: Key) -> Option<Bar> {
         let waiting = self.queue.expect(key);
         match waiting.place {
             Place::Line(line) => waiting
@@ -584,11 +677,18 @@ impl<T> Scheduler<T> {
         }
     }
 
-    fn waited(&self, key: Key, limit: Option<LimitId>) -> Waited {
-        let held_by = limit.or_else(|| self.held_by(key));
+    fn waited(&self, key: Key) -> Waited {
         Waited {
-            held_by: held_by.map(|limit| self.limits[limit as usize].rule.name.clone()),
+            held_by: self.held_by(key).and_then(|bar| self.name(bar)),
             postponed: self.queue.expect(key).postponed,
+        }
+    }
+
+    /// The name of a limit or bucket; `None` for a bucket that is gone.
+    fn name(&self, bar: Bar) -> Option<Arc<str>> {
+        match bar {
+            Bar::Limit(limit) => Some(self.limits[limit as usize].rule.name.clone()),
+            Bar::Bucket(bucket) => Some(self.buckets.get(bucket)?.rule.name.clone()),
         }
     }
 
@@ -596,8 +696,9 @@ impl<T> Scheduler<T> {
     fn take_out(&mut self, key: Key) -> Waiting<T> {
         let waiting = self.queue.remove(key).expect("the call waits");
         if waiting.place != Place::Door {
-            self.discount_waiting(waiting.set, waiting.call.cost);
-            self.fair.leave(waiting.call.class, waiting.call.caller);
+            self.discount(&waiting);
+            self.fair
+                .leave(waiting.group(), waiting.flow, waiting.call.caller);
             if let Place::Line(line) = waiting.place {
                 self.refresh_head(line);
             }
@@ -617,12 +718,14 @@ impl<T> Scheduler<T> {
             let joined = self.count_joining();
             let waiting = self.queue.expect_mut(key);
             waiting.joined = joined;
-            waiting.call.class = self.fair.clamp(waiting.call.class);
-            let (call, set, turn) = (&waiting.call, waiting.set, waiting.turn);
-            let (class, cost) = (call.class, call.cost);
-            let turn = Turn::new(self.fair.join(class, call.caller, cost), turn.arrival());
-            let line = self.line(set, class);
-            self.count_waiting(set, cost);
+            let (set, bucket) = (waiting.set, waiting.bucket);
+            let (class, tokens) = (waiting.call.class, waiting.call.tokens);
+            self.count_limits(key);
+            if let Some(bucket) = bucket {
+                self.buckets.expect_mut(bucket).count_waiting(tokens);
+            }
+            let turn = self.join_group(key);
+            let line = self.line(set, class, bucket);
             // Its ticket stays good, so it is moved and not taken out and put in.
             self.queue.relocate(key, Place::Line(line), turn);
             self.refresh_head(line);
@@ -634,6 +737,7 @@ impl<T> Scheduler<T> {
         is_over(deadline).then_some(key)
     }
 
+    #[inline]
     fn expire_supplies(&mut self, now: Timestamp) {
         while let Some(&(expires_at, limit)) = self.expiries.first()
             && expires_at <= now
@@ -644,11 +748,11 @@ impl<T> Scheduler<T> {
     }
 
     /// Sets the head of a line aside; at its deadline it is asked a last time.
-    fn set_aside(&mut self, now: Timestamp, key: Key, limit: LimitId, until: Timestamp) {
+    fn set_aside(&mut self, now: Timestamp, key: Key, bar: Bar, until: Timestamp) {
         let waiting = self.queue.expect_mut(key);
         let (turn, place) = (waiting.turn, waiting.place);
         waiting.postponed = waiting.postponed.saturating_add(1);
-        waiting.held_by = Some(limit);
+        waiting.held_by = Some(bar);
         let until = until.max(now + Duration::from_nanos(1));
         let until = waiting
             .call
@@ -674,9 +778,10 @@ impl<T> Scheduler<T> {
         let arrival = self.count_joining();
         let waiting = self.queue.expect_mut(key);
         waiting.joined = arrival;
-        let (call, set) = (&waiting.call, waiting.set);
-        let start = self.fair.rejoin(call.class, call.caller, call.cost);
-        let line = self.line(set, self.queue.expect(key).call.class);
+        let (group, flow, charge) = (waiting.group(), waiting.flow, waiting.charge);
+        let (set, bucket) = (waiting.set, waiting.bucket);
+        let start = self.fair.rejoin(group, flow, charge);
+        let line = self.line(set, group.class, bucket);
         self.queue
             .relocate(key, Place::Line(line), Turn::new(start, arrival));
         self.refresh_head(line);
@@ -692,10 +797,7 @@ impl<T> Scheduler<T> {
     /// Panics if anything that must hold once [`next`](Self::next) says to sleep does not.
     #[doc(hidden)]
     pub fn audit(&self) {
-        // With nobody waiting nobody is asked, so changes may lie unlooked at.
-        if !self.queue.is_empty() {
-            self.parking.audit(&self.fair);
-        }
+        self.parking.audit(&self.fair);
         for met in &self.limits {
             let meets = |waiting: &Waiting<T>| {
                 let set = self.sets.limits(waiting.set);
@@ -714,6 +816,16 @@ impl<T> Scheduler<T> {
                 "every limit knows how many wait for it"
             );
         }
+        for (key, bucket) in self.buckets.iter() {
+            let meets =
+                |waiting: &Waiting<T>| waiting.place != Place::Door && waiting.bucket == Some(key);
+            let waiting = self.queue.iter().filter(|(_, waiting)| meets(waiting));
+            assert_eq!(
+                bucket.waiting,
+                waiting.count() as u64,
+                "every bucket knows how many wait for it"
+            );
+        }
         let full = self.queue.queued() >= self.policy.capacity() as usize;
         assert!(
             full || self.queue.at_door() == 0,
@@ -725,8 +837,24 @@ impl<T> Scheduler<T> {
 /// What a call that was asked may do.
 enum Answer {
     Run,
-    /// It may not, because of this limit.
-    Barred(LimitId, Verdict),
+    /// It may not, because of this.
+    Barred(Bar, Verdict),
+}
+
+fn count_waiting<T>(sets: &LimitSets, limits: &mut [Metered], waiting: &Waiting<T>) {
+    for &limit in sets.limits(waiting.set).iter() {
+        let met = &mut limits[limit as usize];
+        met.waiting += 1;
+        met.waiting_draw += u64::from(met.limiter.draw_of(waiting.call.cost));
+    }
+}
+
+fn discount_waiting<T>(sets: &LimitSets, limits: &mut [Metered], waiting: &Waiting<T>) {
+    for &limit in sets.limits(waiting.set).iter() {
+        let met = &mut limits[limit as usize];
+        met.waiting -= 1;
+        met.waiting_draw -= u64::from(met.limiter.draw_of(waiting.call.cost));
+    }
 }
 
 /// Moments within the span of the jitter at which calls come back.

@@ -10,6 +10,11 @@ pub(crate) struct Key {
 }
 
 impl Key {
+    /// The place, which another tenant may have had or may get.
+    pub(crate) const fn index(self) -> u32 {
+        self.index
+    }
+
     pub(crate) const fn to_bits(self) -> u64 {
         (self.index as u64) << 32 | self.generation as u64
     }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tidegate_limits::{
     Backend, Call, Caller, Class, ClassShare, Cost, Hold, Limit, LimitRule, Outcome, Policy,
-    Postpone, Reason, Refusal, Scheduler, Scope, Step, Supply, Ticket, Timestamp, WhenFull,
-    WindowShape, WindowStamp,
+    Postpone, Reason, Refusal, Scheduler, Scope, Step, Supply, Ticket, Timestamp, Tokens, Weight,
+    WhenFull, WindowShape, WindowStamp,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -20,6 +20,7 @@ fn outstanding(name: &str, scope: Scope, max: u32) -> LimitRule {
         name: name.into(),
         scope,
         limit: Limit::Outstanding { max },
+        reserve: None,
     }
 }
 
@@ -35,6 +36,7 @@ fn window(name: &str, scope: Scope, max: u32) -> LimitRule {
         name: name.into(),
         scope,
         limit,
+        reserve: None,
     }
 }
 
@@ -70,10 +72,17 @@ fn call(now: Timestamp, function: &str) -> Call {
         backend: Backend(0),
         class: Class(0),
         caller: Caller::ANONYMOUS,
+        weight: Weight::ONE,
         cost: Cost::ONE,
+        tokens: Tokens::ONE,
+        bucket: None,
         arrived: now,
         deadline: None,
     }
+}
+
+fn tokens(number: f64) -> Tokens {
+    Tokens::new(number).expect("the tests' figures are in range")
 }
 
 fn cost(units: u32) -> Cost {
@@ -391,14 +400,14 @@ fn callers_share_by_cost_not_by_calls() {
     let mut gate = Gate::new(policy(vec![outstanding("outstanding", Scope::Every, 1)]));
     for id in 0..1000 {
         let (caller, units) = if id % 2 == 0 {
-            (Caller(1), 4)
+            (Caller(1), 4.0)
         } else {
-            (Caller(2), 1)
+            (Caller(2), 1.0)
         };
         gate.submit(
             Call {
                 caller,
-                cost: cost(units),
+                tokens: tokens(units),
                 ..call(gate.now, "f")
             },
             id,

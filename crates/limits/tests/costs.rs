@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use tidegate_limits::{
-    CostError, CostModel, FunctionId, ServiceTime, ServiceTimes, Settlement, Timestamp, TokenCount,
+    CostError, CostModel, FunctionId, ServiceTime, ServiceTimes, Settled, Timestamp, TokenCount,
 };
 
 /// Function, configured cost in tokens, measured mean in seconds.
@@ -225,7 +225,7 @@ fn a_call_is_settled_between_nothing_and_five_times_its_estimate() {
     let model = CostModel::default();
     let check = |estimated: f64, millis, charged: f64, difference: f64| {
         let settled = model.settle(tokens(estimated), Duration::from_millis(millis));
-        let expected = Settlement {
+        let expected = Settled {
             estimated: tokens(estimated),
             charged: tokens(charged),
         };

@@ -14,11 +14,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::time::Duration;
 
-use oracle::{End, Oracle, Violation, draw, meets};
+use oracle::{CLOSE, End, Oracle, Violation, draw, meets};
 use tidegate_limits::{
-    Backend, Call, Caller, Class, ClassShare, Cost, Hold, Limit, LimitRule, Outcome, Policy,
-    Postpone, Reason, Refusal, Scheduler, Scope, Step, Supply, Ticket, Timestamp, WhenFull,
-    WindowShape, WindowStamp,
+    Backend, BucketId, BucketMode, BucketOrder, BucketRule, Burst, Call, Caller, Class, ClassShare,
+    Cost, Fill, Hold, Limit, LimitRule, OnExcess, Outcome, Policy, Postpone, Reason, Refusal,
+    Reserve, Scheduler, Scope, Settlement, Step, Supply, Ticket, Timestamp, TokenBucket, Tokens,
+    Weight, WhenFull, WindowShape, WindowStamp,
 };
 
 const SEEDS: u64 = 12_000;
@@ -138,7 +139,7 @@ fn random_limit(random: &mut Random, window: bool) -> Limit {
 }
 
 /// The limits that a policy may have. A name always has the same scope and kind.
-const LIMITS: [(&str, Scope, bool); 7] = [
+const LIMITS: [(&str, Scope, bool); 9] = [
     ("total", Scope::Every, true),
     ("outstanding", Scope::Every, false),
     ("first backend", Scope::Backend(Backend(0)), false),
@@ -146,6 +147,8 @@ const LIMITS: [(&str, Scope, bool); 7] = [
     ("zero", Scope::Every, true),
     ("list", Scope::Every, true),
     ("create", Scope::Every, false),
+    ("pool", Scope::Class(Class(0)), false),
+    ("class", Scope::Class(Class(0)), true),
 ];
 
 fn scope(name: &str, scope: &Scope) -> Scope {
@@ -160,6 +163,8 @@ struct Shape {
     classes: u64,
     callers: u64,
     calls: u64,
+    buckets: u64,
+    reserves: bool,
     reloads: bool,
     jitter: bool,
     /// Negative control: fixed windows are passed off as sliding ones.
@@ -179,6 +184,45 @@ impl Shape {
     }
 }
 
+fn random_reserve(random: &mut Random, shape: Shape, limit: &Limit) -> Option<Reserve> {
+    (shape.reserves && random.one_in(2)).then(|| Reserve {
+        class: Class(random.below(shape.classes) as u32),
+        amount: random.below(u64::from(limit.max().min(4)) + 1) as u32,
+    })
+}
+
+/// Numbers of tokens that add up without rounding; a nanosecond is as long as a second elsewhere.
+fn random_bucket(random: &mut Random, shape: Shape) -> BucketRule {
+    let quarters = |random: &mut Random, most| random.between(1, most) as f64 / 4.0;
+    let burst = Burst::new(quarters(random, 40)).expect("a burst");
+    let fill = Fill::new(quarters(random, 12) * 1e8).expect("a rate");
+    BucketRule {
+        name: "bucket".into(),
+        burst,
+        fill,
+        mode: if random.one_in(5) {
+            BucketMode::Observe
+        } else {
+            BucketMode::Enforce
+        },
+        on_excess: if random.one_in(4) {
+            OnExcess::Reject
+        } else {
+            OnExcess::Delay
+        },
+        order: if random.one_in(3) {
+            BucketOrder::Fifo
+        } else {
+            BucketOrder::Fair
+        },
+        settlement: if shape.reloads && random.one_in(2) {
+            Settlement::Measured
+        } else {
+            Settlement::Estimate
+        },
+    }
+}
+
 fn random_policy(random: &mut Random, shape: Shape, before: Option<&Policy>) -> Policy {
     let mut rules = Vec::new();
     for (name, everyone, window) in &LIMITS {
@@ -194,12 +238,17 @@ fn random_policy(random: &mut Random, shape: Shape, before: Option<&Policy>) -> 
                         *max = random.between(1, 6) as u32
                     }
                 }
+                rule.reserve = random_reserve(random, shape, &rule.limit);
                 Some(rule)
             }
-            _ => random.one_in(2).then(|| LimitRule {
-                name: (*name).into(),
-                scope: scope(name, everyone),
-                limit: random_limit(random, *window),
+            _ => random.one_in(2).then(|| {
+                let limit = random_limit(random, *window);
+                LimitRule {
+                    name: (*name).into(),
+                    scope: scope(name, everyone),
+                    reserve: random_reserve(random, shape, &limit),
+                    limit,
+                }
             }),
         };
         rules.extend(rule);
@@ -246,6 +295,8 @@ enum Event {
     End(usize),
     Supply,
     Apply,
+    SetBucket,
+    RemoveBucket,
 }
 
 #[derive(Debug)]
@@ -257,7 +308,11 @@ enum Status {
 
 #[derive(Debug)]
 struct Submitted {
+    /// With the bucket that it waits for or was charged to.
     call: Call,
+    /// The bucket that the scheduler knows it by.
+    named: Option<BucketId>,
+    rerouted: bool,
     status: Status,
     requeued: bool,
     reclassed: bool,
@@ -309,6 +364,9 @@ impl World {
             longest_aside: Duration::ZERO,
         };
         world.note_policy();
+        for id in 0..world.shape.buckets {
+            world.set_bucket(BucketId(id));
+        }
         world.plan();
         world
     }
@@ -333,6 +391,16 @@ impl World {
         for _ in 0..self.random.below(4) {
             let moment = self.random.below(span);
             self.schedule(moment, Event::Supply);
+        }
+        if self.shape.buckets > 0 && self.shape.reloads {
+            for _ in 0..self.random.between(1, 4) {
+                let moment = self.random.below(span);
+                self.schedule(moment, Event::SetBucket);
+            }
+            for _ in 0..self.random.below(3) {
+                let moment = self.random.below(span);
+                self.schedule(moment, Event::RemoveBucket);
+            }
         }
         if self.shape.reloads {
             for _ in 0..self.random.between(1, 3) {
@@ -412,6 +480,7 @@ impl World {
         }
         self.oracle.check_spans()?;
         self.oracle.check_peaks()?;
+        self.oracle.check_rates()?;
         for limit in self.scheduler.limits_now(at(self.now + 1_000_000)) {
             let rule = self
                 .oracle
@@ -516,8 +585,71 @@ impl World {
                     .applied(&self.shape.claims(self.policy.limits()), self.now);
                 self.note_policy();
             }
+            Event::SetBucket => {
+                let id = BucketId(self.random.below(self.shape.buckets));
+                self.set_bucket(id);
+            }
+            Event::RemoveBucket => {
+                let id = BucketId(self.random.below(self.shape.buckets));
+                self.remove_bucket(id)?;
+            }
         }
         Ok(())
+    }
+
+    fn set_bucket(&mut self, id: BucketId) {
+        self.handed = self.now;
+        let rule = random_bucket(&mut self.random, self.shape);
+        let set = self.scheduler.set_bucket(at(self.now), id, rule.clone());
+        set.expect("these are few");
+        self.oracle.bucket_set(id, &rule, self.now);
+    }
+
+    fn remove_bucket(&mut self, id: BucketId) -> Result<(), Violation> {
+        self.handed = self.now;
+        let waits = |one: &Submitted| {
+            matches!(one.status, Status::Waiting(_)) && one.call.bucket == Some(id)
+        };
+        let to = match self.random.below(3) {
+            0 => None,
+            1 => Some(BucketId(1000)),
+            _ => Some(BucketId(self.random.below(self.shape.buckets))),
+        };
+        let was_there = self.oracle.buckets().any(|(one, _)| one == id);
+        let expected = self.calls.iter().filter(|one| waits(one)).count();
+        let mut asked = 0;
+        let removed = self.scheduler.remove_bucket(at(self.now), id, |_| {
+            asked += 1;
+            to
+        });
+        if (removed, asked) != (was_there, expected) {
+            return Err(format!(
+                "{id:?} was there: {was_there}, removed: {removed}; {asked} of {expected} rerouted"
+            ));
+        }
+        self.oracle.bucket_removed(id);
+        let there = self.existing(to);
+        for one in self.calls.iter_mut().filter(|one| waits(one)) {
+            (one.named, one.call.bucket, one.rerouted) = (to, there, true);
+        }
+        Ok(())
+    }
+
+    fn existing(&self, id: Option<BucketId>) -> Option<BucketId> {
+        let mut buckets = self.oracle.buckets();
+        id.filter(|&id| buckets.any(|(one, _)| one == id))
+    }
+
+    /// What those that wait in the queue would take from a bucket.
+    fn waiting_for(&self, id: BucketId) -> (u64, f64) {
+        let door = self.at_door();
+        let waiting = self.by_arrival.values().filter(|id| !door.contains(id));
+        let calls = waiting.map(|&call| &self.calls[call].call);
+        let tokens: Vec<f64> = calls
+            .filter(|call| call.bucket == Some(id))
+            .map(|call| call.tokens.get())
+            .collect();
+        (tokens.len() as u64, tokens.iter().sum())
     }
 
     fn submit(&mut self) -> Result<(), Violation> {
@@ -533,19 +665,39 @@ impl World {
             backend: Backend(self.random.below(2) as u8),
             class: Class(self.random.below(self.shape.classes) as u32),
             caller: Caller(self.random.below(self.shape.callers)),
+            weight: Weight::ONE,
             cost: Cost::new(if self.random.one_in(3) {
                 self.random.between(1, 5) as u32
             } else {
                 1
             })
             .expect("between 1 and 5"),
+            tokens: if self.random.one_in(2) {
+                Tokens::ONE
+            } else {
+                Tokens::new(self.random.between(1, 48) as f64 / 4.0).expect("a cost")
+            },
+            bucket: (self.shape.buckets > 0 && !self.random.one_in(4))
+                .then(|| BucketId(self.random.below(self.shape.buckets + 1))),
             arrived: at(self.now),
             deadline,
         };
+        let named = call.bucket;
+        let there = self.existing(named);
+        let rejects = there.map(|id| {
+            let (_, ahead) = self.waiting_for(id);
+            let bucket = self.oracle.buckets().find(|&(one, _)| one == id);
+            let (_, bucket) = bucket.expect("it is there");
+            let cost = call.tokens.get();
+            [CLOSE, -CLOSE].map(|spare| bucket.rejects(self.now, ahead, cost, spare))
+        });
         let id = self.calls.len();
         let full = !self.scheduler.has_room();
         let status = match self.scheduler.submit(at(self.now), call.clone(), id) {
             Ok(ticket) => {
+                if rejects.is_some_and(|[_, surely]| surely) {
+                    return Err(format!("at {}: {call:?} was not rejected", self.now));
+                }
                 self.by_arrival.insert(id as u64, id);
                 if self.random.one_in(6) {
                     let moment = self.now + self.random.below(40);
@@ -563,9 +715,18 @@ impl World {
                         "call {id} was refused with the payload of {payload}"
                     ));
                 }
+                if refusal.reason == Reason::RateLimited
+                    && !rejects.is_some_and(|[perhaps, _]| perhaps)
+                {
+                    return Err(format!("at {}: {call:?} was rejected", self.now));
+                }
                 self.check_refused_at_once(&call, &refusal, full)?;
                 Status::Over
             }
+        };
+        let call = Call {
+            bucket: there,
+            ..call
         };
         if let (Status::Waiting(_), Some(deadline)) = (&status, call.deadline) {
             // Departures alone are in the way until after the deadline: it should have been told.
@@ -578,6 +739,7 @@ impl World {
                 let (departed, draw) = (used.saturating_sub(reserved), draw(&rule.limit, &call));
                 if matches!(rule.limit, Limit::Window { .. })
                     && self.oracle.is_exact()
+                    && rule.reserve.is_none()
                     && max >= draw
                     && departed + draw > max
                 {
@@ -590,6 +752,8 @@ impl World {
         }
         self.calls.push(Submitted {
             call,
+            named,
+            rerouted: false,
             status,
             requeued: false,
             reclassed: false,
@@ -638,8 +802,8 @@ impl World {
             Reason::QueueFull if !full => wrong("there was room"),
             Reason::QueueFull => Ok(()),
             Reason::NeverPossible => {
-                let never =
-                    own.any(|rule| draw(&rule.limit, call) > self.oracle.max(rule, self.now));
+                let never = own
+                    .any(|rule| draw(&rule.limit, call) > self.oracle.reach(rule, call, self.now));
                 if never {
                     Ok(())
                 } else {
@@ -652,9 +816,10 @@ impl World {
                     .expect("what has no deadline can reach it")
                     .as_nanos();
                 let closed = own.any(|rule| {
-                    self.oracle.used(rule, deadline) + draw(&rule.limit, call)
+                    self.oracle.taken(rule, call, deadline) + draw(&rule.limit, call)
                         > self.oracle.max(rule, self.now)
                 });
+                let closed = closed || !self.oracle.has_tokens(call, deadline, CLOSE);
                 // Where a reload made the count inexact, it may well be higher than it looks.
                 if closed || !self.oracle.is_exact() {
                     Ok(())
@@ -662,6 +827,7 @@ impl World {
                     wrong("its limits open in time")
                 }
             }
+            Reason::RateLimited => Ok(()),
             Reason::DeadlinePassed | Reason::Draining => wrong("there is no such reason"),
         }
     }
@@ -687,22 +853,26 @@ impl World {
         match self.random.below(8) {
             0 => {
                 self.scheduler.give_back(now, hold);
-                self.oracle.ended(run, End::Undrawn(self.now))?;
+                self.oracle.ended(run, End::Undrawn(self.now), None)?;
                 self.calls[call].status = Status::Over;
             }
             1 => {
-                self.oracle.ended(run, End::Undrawn(self.now))?;
+                self.oracle.ended(run, End::Undrawn(self.now), None)?;
                 let ticket = self.scheduler.requeue(now, hold, call);
                 self.calls[call].status = Status::Waiting(ticket);
                 self.calls[call].requeued = true;
+                let there = self.existing(self.calls[call].named);
+                let one = &mut self.calls[call];
+                one.rerouted |= there != one.call.bucket;
+                one.call.bucket = there;
                 self.by_arrival.insert(call as u64, call);
             }
             n => {
                 let outcome =
                     [Outcome::Served, Outcome::Overloaded, Outcome::Failed][n as usize % 3];
-                self.scheduler
-                    .finish(now, hold, outcome, Cost::new(n as u32));
-                self.oracle.ended(run, End::Finished(self.now))?;
+                let measured = (n > 2).then(|| Tokens::new(n as f64).expect("a cost"));
+                self.scheduler.finish(now, hold, outcome, measured);
+                self.oracle.ended(run, End::Finished(self.now), measured)?;
                 self.calls[call].status = Status::Over;
             }
         }
@@ -726,7 +896,10 @@ impl World {
                     hold,
                     waited,
                 } => {
-                    if !self.shape.jitter && waited.postponed > 0 {
+                    let keeps = self.keeps_its_place(&self.calls[payload].call)
+                        && !self.shape.reloads
+                        && !self.calls[payload].reclassed;
+                    if (!self.shape.jitter || keeps) && waited.postponed > 0 {
                         return Err(format!("call {payload} was set aside"));
                     }
                     self.run(payload, hold, &door)?;
@@ -744,11 +917,70 @@ impl World {
         }
     }
 
+    /// Whether a limit keeps anything for the call's class.
+    fn keeps_its_place(&self, call: &Call) -> bool {
+        let mut rules = self.oracle.rules().iter();
+        rules.any(|rule| rule.reserve.is_some_and(|kept| kept.class == call.class))
+    }
+
+    /// Whether all waiting calls are of one flow, so that the order of turns is that of arrival.
+    fn is_one_flow(&self) -> bool {
+        self.shape.classes == 1 && self.shape.callers == 1 && self.shape.buckets == 0
+    }
+
+    /// With one caller in one class: the first of those that meet a bucket is not overtaken
+    /// there as long as nothing else bars it.
+    fn check_not_overtaking_at_bucket(
+        &self,
+        id: usize,
+        door: &BTreeSet<usize>,
+    ) -> Result<(), Violation> {
+        let one = &self.calls[id];
+        let (Some(bucket), 1, 1) = (one.call.bucket, self.shape.classes, self.shape.callers) else {
+            return Ok(());
+        };
+        if self.shape.jitter {
+            return Ok(());
+        }
+        let mut queue = self.by_arrival.values().filter(|id| !door.contains(id));
+        let first = queue.find(|&&other| self.calls[other].call.bucket == Some(bucket));
+        let Some(&first) = first.filter(|&&first| first < id) else {
+            return Ok(());
+        };
+        let (other, now) = (&self.calls[first], self.now);
+        let moved = |one: &Submitted| one.rerouted || one.requeued || one.reclassed;
+        // It may be behind somebody else, at another limit.
+        let is_behind = self.by_arrival.values().any(|&ahead| {
+            let ahead = &self.calls[ahead].call;
+            let rules = self.oracle.rules().iter();
+            let mut shared = rules.filter(|rule| meets(rule, ahead) && meets(rule, &other.call));
+            shared.any(|rule| !self.oracle.has_room(rule, ahead, now))
+        });
+        let rules = self.oracle.rules().iter();
+        let mut own = rules.filter(|rule| meets(rule, &other.call));
+        if !moved(one)
+            && !moved(other)
+            && !is_behind
+            && self.oracle.is_exact()
+            && own.all(|rule| self.oracle.has_room(rule, &other.call, now))
+            && !self.oracle.has_tokens(&other.call, now, -CLOSE)
+        {
+            return Err(format!(
+                "at {now} call {id}, {:?}, overtook call {first}, {other:?}, at its bucket: {:?}, {:?}",
+                one.call,
+                self.oracle.rules(),
+                self.oracle
+                    .bucket(&other.call)
+                    .map(|bucket| bucket.level(now))
+            ));
+        }
+        Ok(())
+    }
+
     /// With one flow, where the order of turns is that of arrival: the first of those that meet
     /// a limit is not overtaken at the one limit that bars it.
     fn check_not_overtaking(&self, id: usize, door: &BTreeSet<usize>) -> Result<(), Violation> {
-        let one_flow = self.shape.classes == 1 && self.shape.callers == 1 && !self.shape.jitter;
-        if !one_flow || !self.oracle.is_exact() {
+        if !self.is_one_flow() || self.shape.jitter || !self.oracle.is_exact() {
             return Ok(());
         }
         let rules = self.oracle.rules();
@@ -780,6 +1012,7 @@ impl World {
 
     fn run(&mut self, id: usize, hold: Hold, door: &BTreeSet<usize>) -> Result<(), Violation> {
         self.check_not_overtaking(id, door)?;
+        self.check_not_overtaking_at_bucket(id, door)?;
         let call = self.calls[id].call.clone();
         if !matches!(self.calls[id].status, Status::Waiting(_)) {
             return Err(format!("call {id} runs and is {:?}", self.calls[id].status));
@@ -797,8 +1030,12 @@ impl World {
                 let alike = other.call.caller == call.caller
                     && other.call.class == call.class
                     && other.call.function == call.function
-                    && other.call.backend == call.backend;
-                if alike && !other.reclassed && !self.calls[id].reclassed {
+                    && other.call.backend == call.backend
+                    && other.call.bucket == call.bucket;
+                let moved = |one: &Submitted| {
+                    one.reclassed || one.rerouted || (one.requeued && one.call.bucket.is_some())
+                };
+                if alike && !moved(other) && !moved(&self.calls[id]) {
                     return Err(format!("call {id} overtook call {earlier}"));
                 }
             }
@@ -859,11 +1096,16 @@ impl World {
             }
             Reason::NeverPossible => {
                 let mut own = self.oracle.rules().iter().filter(|rule| meets(rule, call));
-                if own.all(|rule| draw(&rule.limit, call) <= self.oracle.max(rule, self.now)) {
+                if own
+                    .all(|rule| draw(&rule.limit, call) <= self.oracle.reach(rule, call, self.now))
+                {
                     return wrong("every limit is large enough");
                 }
             }
-            Reason::QueueFull | Reason::DeadlineUnreachable | Reason::Draining => {
+            Reason::QueueFull
+            | Reason::DeadlineUnreachable
+            | Reason::RateLimited
+            | Reason::Draining => {
                 return wrong("is no reason to stop waiting");
             }
         }
@@ -889,7 +1131,7 @@ impl World {
         if !self.oracle.is_exact() || !self.oracle.could_run(call, now) {
             return Ok(());
         }
-        let one_flow = self.shape.classes == 1 && self.shape.callers == 1;
+        let one_flow = self.is_one_flow();
         let barred = self
             .by_arrival
             .values()
@@ -899,15 +1141,21 @@ impl World {
                 let rules = self.oracle.rules().iter();
                 let mut shared =
                     rules.filter(|rule| meets(rule, call) && meets(rule, &self.calls[other].call));
+                let bucket = call.bucket.is_some()
+                    && call.bucket == self.calls[other].call.bucket
+                    && !self.oracle.has_tokens(&self.calls[other].call, now, CLOSE);
                 earlier
-                    && shared.any(|rule| !self.oracle.has_room(rule, &self.calls[other].call, now))
+                    && (bucket
+                        || shared
+                            .any(|rule| !self.oracle.has_room(rule, &self.calls[other].call, now)))
             });
         if barred {
             Ok(())
         } else {
             Err(format!(
-                "at {now} call {id}, {call:?}, could run and does not: {:?}",
-                self.oracle.rules()
+                "at {now} call {id}, {call:?}, could run and does not: {:?}, {:?}",
+                self.oracle.rules(),
+                self.oracle.bucket(call).map(|bucket| bucket.level(now))
             ))
         }
     }
@@ -945,6 +1193,20 @@ impl World {
                 ));
             }
         }
+        for (id, bucket) in self.oracle.buckets() {
+            let is = self.scheduler.bucket_now(at(self.now), id);
+            let is = is.ok_or_else(|| format!("{id:?} is not there"))?;
+            let (level, _) = bucket.level(self.now);
+            let (waiting, tokens) = self.waiting_for(id);
+            if (is.tokens - level).abs() > CLOSE
+                || (is.waiting, is.waiting_tokens) != (waiting, tokens)
+            {
+                return Err(format!(
+                    "at {}: {level} are there, {waiting} wait for {tokens}, not {is:?}",
+                    self.now
+                ));
+            }
+        }
         let wake = wake.unwrap_or(u64::MAX);
         let door = self.at_door();
         for &id in self.by_arrival.values() {
@@ -961,6 +1223,8 @@ impl World {
                 continue;
             }
             match self.policy.postpone() {
+                // These keep their place.
+                Postpone::Jitter { .. } if call.bucket.is_some() || self.keeps_its_place(call) => {}
                 Postpone::Jitter { .. } => {
                     if at(wake) > at(self.now) + self.longest_aside {
                         return Err(format!(
@@ -997,6 +1261,8 @@ fn one_flow_in_turn_keeps_every_law_and_its_order() {
         classes: 1,
         callers: 1,
         calls: 40,
+        buckets: 0,
+        reserves: false,
         reloads: random.one_in(3),
         jitter: false,
         fixed_as_sliding: false,
@@ -1009,6 +1275,8 @@ fn many_flows_in_turn_keep_every_law() {
         classes: random.between(1, 3),
         callers: random.between(1, 4),
         calls: 40,
+        buckets: 0,
+        reserves: false,
         reloads: random.one_in(3),
         jitter: false,
         fixed_as_sliding: false,
@@ -1021,8 +1289,52 @@ fn calls_set_aside_keep_every_law_but_order() {
         classes: random.between(1, 2),
         callers: random.between(1, 3),
         calls: 30,
+        buckets: 0,
+        reserves: false,
         reloads: random.one_in(3),
         jitter: true,
+        fixed_as_sliding: false,
+    });
+}
+
+#[test]
+fn buckets_in_turn_keep_every_law() {
+    check_laws(|random| Shape {
+        classes: random.between(1, 2),
+        callers: random.between(1, 3),
+        calls: 40,
+        buckets: random.between(1, 3),
+        reserves: false,
+        reloads: random.one_in(3),
+        jitter: false,
+        fixed_as_sliding: false,
+    });
+}
+
+#[test]
+fn buckets_with_calls_set_aside_keep_every_law_but_order() {
+    check_laws(|random| Shape {
+        classes: random.between(1, 2),
+        callers: random.between(1, 3),
+        calls: 30,
+        buckets: random.between(1, 3),
+        reserves: random.one_in(2),
+        reloads: random.one_in(3),
+        jitter: true,
+        fixed_as_sliding: false,
+    });
+}
+
+#[test]
+fn what_is_kept_for_a_class_is_there_for_it_and_for_nobody_else() {
+    check_laws(|random| Shape {
+        classes: random.between(1, 3),
+        callers: random.between(1, 3),
+        calls: 40,
+        buckets: random.below(2),
+        reserves: true,
+        reloads: random.one_in(4),
+        jitter: false,
         fixed_as_sliding: false,
     });
 }
@@ -1033,6 +1345,8 @@ fn the_oracle_catches_a_scheduler_whose_windows_are_fixed() {
         classes: 1,
         callers: 1,
         calls: 40,
+        buckets: 0,
+        reserves: false,
         reloads: false,
         jitter: false,
         fixed_as_sliding: true,
@@ -1073,11 +1387,13 @@ fn model(seed: u64, model: Model) -> Result<(), Violation> {
             name: "window".into(),
             scope: Scope::Every,
             limit,
+            reserve: None,
         },
         LimitRule {
             name: "outstanding".into(),
             scope: Scope::Every,
             limit: Limit::Outstanding { max: MAX },
+            reserve: None,
         },
     ]);
     let mut random = Random(seed);
@@ -1102,13 +1418,16 @@ fn model(seed: u64, model: Model) -> Result<(), Violation> {
             backend: Backend(0),
             class: Class(0),
             caller: Caller::ANONYMOUS,
+            weight: Weight::ONE,
             cost: Cost::ONE,
+            tokens: Tokens::ONE,
+            bucket: None,
             arrived: at(now),
             deadline: None,
         };
         let run = oracle.ran_unasked(&call, departs);
         oracle.sent(run, departs);
-        oracle.ended(run, End::Finished(departs + TAKES))?;
+        oracle.ended(run, End::Finished(departs + TAKES), None)?;
     }
     oracle.check_spans()?;
     oracle.check_peaks()
@@ -1120,4 +1439,74 @@ fn the_oracle_catches_a_fixed_window_and_a_check_then_act_but_not_an_exact_limit
     assert_eq!(caught(Model::Exact), 0);
     assert!(caught(Model::Fixed) >= 250);
     assert!(caught(Model::CheckThenAct) >= 250);
+}
+
+/// What a small limiter does to its bucket when the rule changes.
+#[derive(Clone, Copy, PartialEq)]
+enum Reload {
+    InPlace,
+    /// It makes a new one, which is full.
+    Refund,
+}
+
+/// Lets random arrivals through a bucket of its own whose rule changes now and then, and has
+/// the oracle look at what was let through.
+fn bucket_model(seed: u64, reload: Reload) -> Result<(), Violation> {
+    let mut random = Random(seed);
+    let shape = Shape {
+        classes: 1,
+        callers: 1,
+        calls: 0,
+        buckets: 1,
+        reserves: false,
+        reloads: false,
+        jitter: false,
+        fixed_as_sliding: false,
+    };
+    let rule = |random: &mut Random| BucketRule {
+        mode: BucketMode::Enforce,
+        ..random_bucket(random, shape)
+    };
+    let first = rule(&mut random);
+    let mut bucket = TokenBucket::new(at(0), first.burst, first.fill);
+    let mut oracle = Oracle::new(&[]);
+    let id = BucketId(0);
+    oracle.bucket_set(id, &first, 0);
+    let mut now = 0;
+    for _ in 0..60 {
+        now += random.below(4);
+        if random.one_in(10) {
+            let rule = rule(&mut random);
+            oracle.bucket_set(id, &rule, now);
+            match reload {
+                Reload::InPlace => bucket.set_parameters(at(now), rule.burst, rule.fill),
+                Reload::Refund => bucket = TokenBucket::new(at(now), rule.burst, rule.fill),
+            }
+        }
+        let tokens = Tokens::new(random.between(1, 20) as f64 / 4.0).expect("a cost");
+        if bucket.take(at(now), tokens) {
+            let call = Call {
+                function: "f".into(),
+                backend: Backend(0),
+                class: Class(0),
+                caller: Caller::ANONYMOUS,
+                weight: Weight::ONE,
+                cost: Cost::ONE,
+                tokens,
+                bucket: Some(id),
+                arrived: at(now),
+                deadline: None,
+            };
+            oracle.ran(&call, now)?;
+        }
+    }
+    oracle.check_rates()
+}
+
+#[test]
+fn the_oracle_catches_a_bucket_that_refunds_when_it_changes_but_not_one_that_keeps_its_tokens() {
+    let caught = |reload| count_violations(0..500, |seed| bucket_model(seed, reload));
+    assert_eq!(caught(Reload::InPlace), 0);
+    let refunds = caught(Reload::Refund);
+    assert!(refunds >= 250, "{refunds} of 500 refunds were caught");
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tidegate_limits::{
     Backend, Call, Cost, Hold, Outcome, Policy, Refusal, Scheduler, Step, Supply, Ticket,
-    Timestamp, Verdict,
+    Timestamp, Tokens, Verdict, Weight,
 };
 
 use super::backend::Belief;
@@ -219,7 +219,10 @@ impl World<'_> {
             backend: Backend(BACKEND as u8),
             class: group.class,
             caller: group.caller,
+            weight: Weight::ONE,
             cost: Cost::ONE,
+            tokens: Tokens::ONE,
+            bucket: None,
             arrived: self.now,
             deadline: Some(self.now + threshold),
         };

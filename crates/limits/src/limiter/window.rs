@@ -119,14 +119,60 @@ impl Window {
         }
     }
 
-    /// When there would be room if everything reserved were given back.
-    pub(super) fn earliest(&self, now: Timestamp, cost: Cost, max: u32) -> Timestamp {
-        let freed = self.freed(now);
-        let wanted = self.total() - freed + u64::from(cost.get());
-        match wanted.saturating_sub(u64::from(max)) {
-            0 => now,
-            lacking => self.freeing(freed + lacking).unwrap_or(now),
+    /// The same, where `amount` of the maximum is kept for a class of which `kept` counts what
+    /// it uses, for a call of another class.
+    pub(super) fn peek_beside(
+        &self,
+        now: Timestamp,
+        cost: Cost,
+        max: u32,
+        amount: u32,
+        kept: &Self,
+    ) -> Verdict {
+        let fits = |moment| {
+            let by_class = kept.used(moment);
+            let by_others = self.used(moment).saturating_sub(by_class);
+            let taken = by_others + by_class.max(u64::from(amount));
+            taken + u64::from(cost.get()) <= u64::from(max)
+        };
+        if fits(now) {
+            return Verdict::Ready;
         }
+        match self.first_freeing(fits) {
+            Some(moment) => Verdict::NotBefore(moment),
+            None => Verdict::WhenTold,
+        }
+    }
+
+    /// When there would be room within `max` if everything reserved were given back; with
+    /// `beside`, if the class that this counts used nothing either.
+    pub(super) fn earliest(
+        &self,
+        now: Timestamp,
+        cost: Cost,
+        max: u32,
+        beside: Option<&Self>,
+    ) -> Timestamp {
+        let departed = |window: &Self, moment| window.total() - window.freed(moment);
+        let fits = |moment| {
+            let by_class = beside.map_or(0, |kept| departed(kept, moment));
+            let taken = departed(self, moment).saturating_sub(by_class);
+            taken + u64::from(cost.get()) <= u64::from(max)
+        };
+        if fits(now) {
+            return now;
+        }
+        self.first_freeing(fits).unwrap_or(now)
+    }
+
+    /// The first moment at which something frees so that this holds, which stays true once it
+    /// is.
+    fn first_freeing(&self, fits: impl Fn(Timestamp) -> bool) -> Option<Timestamp> {
+        let index = self
+            .departures
+            .partition_point(|departure| !fits(self.frees_at(departure.at)));
+        let departure = self.departures.get(index)?;
+        Some(self.frees_at(departure.at))
     }
 
     /// No departure counts beyond this moment.

@@ -20,9 +20,9 @@ impl<T> Scheduler<T> {
     #[must_use]
     pub fn refusal_now(&self, now: Timestamp, ticket: Ticket) -> Option<Refusal> {
         let waiting = self.queue.get(ticket.0)?;
-        let (set, cost) = (waiting.set, waiting.call.cost);
+        let (set, bucket, call) = (waiting.set, waiting.bucket, &waiting.call);
         let held_by = self.held_by(ticket.0);
         let now = self.now.max(now);
-        Some(self.refusal(now, Reason::DeadlinePassed, held_by, set, cost))
+        Some(self.refusal(now, Reason::DeadlinePassed, held_by, set, bucket, call))
     }
 }

@@ -3,13 +3,12 @@
 use alloc::sync::Arc;
 
 use super::Scheduler;
-use crate::limiter::{Progress, WindowStamp};
+use crate::limiter::{Progress, Tokens, WindowStamp};
 use crate::policy::LimitId;
-use crate::queue::fair::Turn;
+use crate::queue::fair::{Charge, Flow, Turn};
 use crate::queue::{Call, Place, Ticket, Waiting};
 use crate::slab::Key;
 use crate::time::Timestamp;
-use crate::verdict::Cost;
 
 /// Everything one running call has drawn. It ends in exactly one of
 /// [`finish`](Scheduler::finish), [`give_back`](Scheduler::give_back) and
@@ -36,17 +35,35 @@ pub(super) struct Held {
     pub(super) since: Timestamp,
     pub(super) call: Call,
     pub(super) turn: Turn,
+    pub(super) charge: Charge,
     pub(super) drawn: Arc<[LimitId]>,
+    pub(super) charged: Option<Charged>,
     pub(super) progress: Progress,
 }
 
+/// What a bucket was charged for a call. The bucket may have been removed since.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Charged {
+    pub(super) bucket: Key,
+    pub(super) tokens: f64,
+}
+
 impl Held {
-    pub(super) fn new(since: Timestamp, call: Call, turn: Turn, drawn: Arc<[LimitId]>) -> Self {
+    pub(super) fn new(
+        since: Timestamp,
+        call: Call,
+        turn: Turn,
+        charge: Charge,
+        drawn: Arc<[LimitId]>,
+        charged: Option<Charged>,
+    ) -> Self {
         Self {
             since,
             call,
             turn,
+            charge,
             drawn,
+            charged,
             progress: Progress::default(),
         }
     }
@@ -84,10 +101,12 @@ impl<T> Scheduler<T> {
     fn depart(&mut self, now: Timestamp, hold: &Hold, stamp: WindowStamp) {
         let held = self.holds.get(hold.0).expect("the hold was just looked up");
         for &limit in held.drawn.iter() {
-            if self.limits[limit as usize]
-                .limiter
-                .depart(now, held.call.cost, stamp)
-            {
+            if self.limits[limit as usize].limiter.depart(
+                now,
+                held.call.class,
+                held.call.cost,
+                stamp,
+            ) {
                 self.parking.change_told(limit);
             }
         }
@@ -96,10 +115,15 @@ impl<T> Scheduler<T> {
     /// The call has ended. Its slots come back; in windows that were never told of its
     /// departure it departs now, which is the safe side.
     ///
-    /// `measured` is what the call turned out to cost. Outstanding limits count calls and
-    /// windows count what departed, so neither settles by it.
-    pub fn finish(&mut self, now: Timestamp, hold: Hold, outcome: Outcome, measured: Option<Cost>) {
-        let _ = measured;
+    /// `measured` is what the call turned out to cost. A bucket whose rule says so settles by
+    /// it. Outstanding limits count calls and windows count what departed, so neither does.
+    pub fn finish(
+        &mut self,
+        now: Timestamp,
+        hold: Hold,
+        outcome: Outcome,
+        measured: Option<Tokens>,
+    ) {
         let now = self.advance(now);
         let held = self.end(hold);
         let took = match outcome {
@@ -107,48 +131,75 @@ impl<T> Scheduler<T> {
             Outcome::Failed => None,
         };
         for &limit in held.drawn.iter() {
+            let (class, cost) = (held.call.class, held.call.cost);
             self.limits[limit as usize]
                 .limiter
-                .release(now, held.call.cost, held.progress, took);
+                .release(now, class, cost, held.progress, took);
             self.parking.change(limit);
+        }
+        if let (Some(charged), Some(measured)) = (held.charged, measured)
+            && let Some(bucket) = self.buckets.get_mut(charged.bucket)
+        {
+            bucket.settle(now, held.call.tokens, charged.tokens, measured);
+            self.parking.change_bucket(charged.bucket);
         }
     }
 
     /// The call never left: everything it drew comes back as if it had not been drawn, but for
     /// windows that were told of its departure.
     pub fn give_back(&mut self, now: Timestamp, hold: Hold) {
-        self.advance(now);
+        let now = self.advance(now);
         let held = self.end(hold);
-        self.fair.unserve(held.call.class, held.call.cost);
+        self.fair.unserve(held.call.class, held.charge);
         self.parking.classes_moved();
-        self.undraw(&held);
+        self.undraw(now, &held);
     }
 
     /// The call never left and goes back to wait, with its turn and its deadline. It had a
     /// place, so it gets one even if the queue is full by now.
     pub fn requeue(&mut self, now: Timestamp, hold: Hold, payload: T) -> Ticket {
-        self.advance(now);
+        let now = self.advance(now);
         let held = self.end(hold);
-        self.undraw(&held);
-        let Held { mut call, turn, .. } = held;
+        self.undraw(now, &held);
+        let Held {
+            mut call,
+            turn,
+            charge,
+            charged,
+            ..
+        } = held;
         call.class = self.fair.clamp(call.class);
-        self.fair
-            .come_back(call.class, call.caller, call.cost, turn.start());
+        self.fair.unserve(call.class, charge);
         self.parking.classes_moved();
-        let set = self.sets.find(&call.function, call.backend);
-        let joined = self.count_joining();
-        let place = Place::Door;
+        let bucket = self.buckets.find(call.bucket);
         let waiting = Waiting {
+            set: self.sets.find(&call.function, call.backend, call.class),
+            bucket,
+            turn,
+            flow: Flow::All,
+            charge,
             call,
             payload,
-            set,
-            turn,
-            place,
-            joined,
+            place: Place::Door,
+            joined: self.count_joining(),
             held_by: None,
             postponed: 0,
         };
-        Ticket(self.enter_line(waiting))
+        let (group, caller) = (waiting.group(), waiting.call.caller);
+        let key = self.queue.insert(waiting);
+        let turn = if bucket == charged.map(|charged| charged.bucket) {
+            let order = self.buckets.order(bucket);
+            let flow = self
+                .fair
+                .come_back(group, caller, order, charge, turn.start());
+            self.queue.expect_mut(key).flow = flow;
+            turn
+        } else {
+            // Its turn was one among others than those it waits with now.
+            self.join_group(key)
+        };
+        self.enter_line(key, turn);
+        Ticket(key)
     }
 
     fn end(&mut self, hold: Hold) -> Held {
@@ -157,12 +208,20 @@ impl<T> Scheduler<T> {
             .expect("a hold is used with the scheduler that gave it, once")
     }
 
-    fn undraw(&mut self, held: &Held) {
+    fn undraw(&mut self, now: Timestamp, held: &Held) {
         for &limit in held.drawn.iter() {
-            self.limits[limit as usize]
-                .limiter
-                .undraw(held.call.cost, held.progress);
+            self.limits[limit as usize].limiter.undraw(
+                held.call.class,
+                held.call.cost,
+                held.progress,
+            );
             self.parking.change(limit);
+        }
+        if let Some(charged) = held.charged
+            && let Some(bucket) = self.buckets.get_mut(charged.bucket)
+        {
+            bucket.undraw(now, charged.tokens);
+            self.parking.change_bucket(charged.bucket);
         }
     }
 }

@@ -5,9 +5,10 @@ use core::time::Duration;
 
 use super::Scheduler;
 use crate::limiter::RETRY_UNMEASURED;
-use crate::policy::{LimitId, SetId};
+use crate::policy::SetId;
+use crate::queue::{Bar, Call};
+use crate::slab::Key;
 use crate::time::Timestamp;
-use crate::verdict::Cost;
 
 /// The least time after which coming back makes sense; "now" would be a lie.
 const RETRY_MIN: Duration = Duration::from_millis(1);
@@ -15,7 +16,7 @@ const RETRY_MIN: Duration = Duration::from_millis(1);
 /// A call that does not run: a value, not an error. It has drawn nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// The limit that stood in the way, if one did.
+    /// The limit or bucket that stood in the way, if one did.
     pub limit: Option<Arc<str>>,
     /// Why.
     pub reason: Reason,
@@ -35,6 +36,8 @@ pub enum Reason {
     DeadlineUnreachable,
     /// It costs more than a limit will ever allow.
     NeverPossible,
+    /// Its bucket has no tokens to spare for it, and lets nobody wait.
+    RateLimited,
     /// Nothing new is taken in.
     Draining,
 }
@@ -48,34 +51,44 @@ impl Reason {
             Self::DeadlinePassed => "deadline_passed",
             Self::DeadlineUnreachable => "deadline_unreachable",
             Self::NeverPossible => "never_possible",
+            Self::RateLimited => "rate_limited",
             Self::Draining => "draining",
         }
     }
 }
 
 impl<T> Scheduler<T> {
-    /// A refusal whose time to come back is that of the slowest limit the call meets, behind
-    /// all who wait there now.
+    /// A refusal whose time to come back is that of the slowest that the call meets, behind all
+    /// who wait there now.
     pub(super) fn refusal(
         &self,
         now: Timestamp,
         reason: Reason,
-        limit: Option<LimitId>,
+        bar: Option<Bar>,
         set: SetId,
-        cost: Cost,
+        bucket: Option<Key>,
+        call: &Call,
     ) -> Refusal {
-        let limit = limit.map(|id| self.limits[id as usize].rule.name.clone());
+        let limit = bar.and_then(|bar| self.name(bar));
         let retry_after = match reason {
             Reason::NeverPossible | Reason::Draining => RETRY_UNMEASURED,
-            Reason::QueueFull | Reason::DeadlinePassed | Reason::DeadlineUnreachable => self
-                .sets
-                .limits(set)
-                .iter()
-                .map(|&id| &self.limits[id as usize])
-                .map(|met| met.limiter.wait_behind(now, met.waiting_draw, cost))
-                .max()
-                .unwrap_or(RETRY_UNMEASURED)
-                .max(RETRY_MIN),
+            Reason::QueueFull
+            | Reason::DeadlinePassed
+            | Reason::DeadlineUnreachable
+            | Reason::RateLimited => {
+                let limits = self.sets.limits(set).iter().map(|&id| {
+                    let met = &self.limits[id as usize];
+                    met.limiter
+                        .wait_behind(now, call.class, met.waiting_draw, call.cost)
+                });
+                let bucket = bucket.and_then(|bucket| self.buckets.get(bucket));
+                let bucket = bucket.map(|bucket| bucket.wait_behind(now, call.tokens));
+                limits
+                    .chain(bucket)
+                    .max()
+                    .unwrap_or(RETRY_UNMEASURED)
+                    .max(RETRY_MIN)
+            }
         };
         Refusal {
             limit,

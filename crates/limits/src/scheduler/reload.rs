@@ -13,8 +13,8 @@ use super::park::Parking;
 use super::{Metered, Scheduler};
 use crate::limiter::Limit;
 use crate::policy::{LimitId, LimitSets, Policy, Postpone};
-use crate::queue::fair::Turn;
-use crate::queue::{Class, Place};
+use crate::queue::fair::{GroupId, Turn};
+use crate::queue::{Bar, Class, Place};
 use crate::time::Timestamp;
 
 /// A limit of the policy before, for whoever drew from it.
@@ -33,9 +33,9 @@ impl<T> Scheduler<T> {
     /// is gone go to the end of the last class.
     pub fn apply(&mut self, now: Timestamp, policy: Policy) {
         let now = self.advance(now);
-        let before = self.replace_limits(&policy);
-        self.sets = LimitSets::new(policy.limits());
         let classes = self.fair.reload(policy.classes());
+        let before = self.replace_limits(&policy, &classes);
+        self.sets = LimitSets::new(policy.limits());
         self.policy = policy;
         self.redraw_holds(now, &before, &classes);
         self.sort_waiting(&before, &classes);
@@ -55,7 +55,7 @@ impl<T> Scheduler<T> {
 
     /// Puts the new limits in place, each with the state of the one of its name. Returns what
     /// became of each old limit.
-    fn replace_limits(&mut self, policy: &Policy) -> Vec<Before> {
+    fn replace_limits(&mut self, policy: &Policy, classes: &[Option<Class>]) -> Vec<Before> {
         let new = policy.limits().iter().map(Metered::new).collect();
         let old = mem::replace(&mut self.limits, new);
         let mut before = Vec::new();
@@ -63,7 +63,9 @@ impl<T> Scheduler<T> {
             let heir = self.find_limit(&old.rule.name).filter(|&id| {
                 let new = &mut self.limits[id as usize];
                 new.reported = old.reported;
-                new.limiter.inherit(&mut old.limiter)
+                new.limiter.inherit(&mut old.limiter, |old, new| {
+                    classes[old.0 as usize] == Some(new)
+                })
             });
             before.push(Before {
                 rule: old.rule.limit,
@@ -94,11 +96,18 @@ impl<T> Scheduler<T> {
                     .readopt(now, held.call.cost, held.progress, rule);
                 drawn.insert(*id);
             }
-            let set = self.sets.find(&held.call.function, held.call.backend);
+            let call = &held.call;
+            let set = self.sets.find(&call.function, call.backend, call.class);
             for &id in self.sets.limits(set).iter() {
                 if drawn.insert(id) {
                     departed.push((id, held.call.cost, held.progress));
                 }
+            }
+            for &id in &drawn {
+                let (class, cost) = (held.call.class, held.call.cost);
+                self.limits[id as usize]
+                    .limiter
+                    .keep(class, cost, held.progress);
             }
             held.drawn = Arc::from_iter(drawn);
         }
@@ -110,9 +119,12 @@ impl<T> Scheduler<T> {
     fn sort_waiting(&mut self, before: &[Before], classes: &[Option<Class>]) {
         let count = self.fair.len();
         let last = Class(count as u32 - 1);
-        let lines = self.sets.len() * count;
         let in_turn = self.policy.postpone() == Postpone::InTurn;
-        self.parking = Parking::new(lines, count, self.limits.len());
+        let kept_for = self.limits.iter().map(|met| met.limiter.kept_for());
+        self.parking = Parking::new(self.sets.len(), count, kept_for);
+        for (key, _) in self.buckets.iter() {
+            self.parking.make_bucket(key);
+        }
         let mut classless = Vec::new();
         for (key, waiting) in self.queue.iter() {
             if waiting.place != Place::Door && classes[waiting.call.class.0 as usize].is_none() {
@@ -120,30 +132,41 @@ impl<T> Scheduler<T> {
             }
         }
         classless.sort_unstable();
-        for (turn, key) in classless {
-            let call = &self.queue.expect(key).call;
-            let start = self.fair.join(last, call.caller, call.cost);
-            self.queue.expect_mut(key).turn = Turn::new(start, turn.arrival());
+        for (_, key) in classless {
+            let waiting = self.queue.expect_mut(key);
+            let group = GroupId {
+                class: last,
+                ..waiting.group()
+            };
+            let order = self.buckets.order(waiting.bucket);
+            let caller = waiting.call.caller;
+            let (flow, start) = self.fair.join(group, caller, order, waiting.charge);
+            (waiting.flow, waiting.turn) = (flow, Turn::new(start, waiting.turn.arrival()));
         }
-        let (sets, limits) = (&self.sets, &mut self.limits);
-        self.queue.rebuild(lines, |waiting| {
+        let (sets, limits, parking) = (&self.sets, &mut self.limits, &mut self.parking);
+        self.queue.rebuild(parking.lines(), |waiting| {
             let call = &mut waiting.call;
-            waiting.set = sets.find(&call.function, call.backend);
-            waiting.held_by = waiting.held_by.and_then(|old| before[old as usize].now);
+            call.class = classes[call.class.0 as usize].unwrap_or(last);
+            waiting.set = sets.find(&call.function, call.backend, call.class);
+            waiting.held_by = waiting.held_by.and_then(|bar| match bar {
+                Bar::Limit(old) => before[old as usize].now.map(Bar::Limit),
+                Bar::Bucket(_) => Some(bar),
+            });
             if waiting.place == Place::Door {
                 return;
             }
-            call.class = classes[call.class.0 as usize].unwrap_or(last);
             for &id in sets.limits(waiting.set).iter() {
                 let met = &mut limits[id as usize];
                 met.waiting += 1;
-                met.waiting_draw += u64::from(met.limiter.draw_of(call.cost));
+                met.waiting_draw += u64::from(met.limiter.draw_of(waiting.call.cost));
             }
             if in_turn || matches!(waiting.place, Place::Line(_)) {
-                waiting.place = Place::Line(waiting.set * count as u32 + call.class.0);
+                let line = parking.line(waiting.set, waiting.call.class, waiting.bucket);
+                waiting.place = Place::Line(line);
             }
         });
-        for line in 0..lines as u32 {
+        self.queue.make_lines(self.parking.lines());
+        for line in 0..self.parking.lines() as u32 {
             self.refresh_head(line);
         }
     }

@@ -7,7 +7,7 @@ use core::time::Duration;
 
 use super::Scheduler;
 use crate::policy::{LimitRule, Scope};
-use crate::queue::Place;
+use crate::queue::{Class, Place};
 use crate::time::Timestamp;
 use crate::verdict::{Cost, Verdict};
 
@@ -24,7 +24,7 @@ pub struct LimitNow {
     pub max: u32,
     /// Drawn and not back: calls in flight, or cost reserved and departed within the window.
     pub used: u64,
-    /// What it would say now to a call of cost 1 with nobody ahead.
+    /// What it would say now to a call of the first class and cost 1 with nobody ahead.
     pub opens: Verdict,
     /// Calls in the queue that meet it.
     pub waiting: u64,
@@ -52,7 +52,8 @@ pub struct QueueNow {
 pub struct FunctionNow {
     /// The function.
     pub function: Arc<str>,
-    /// The limit that holds them; `None` for those at the door and those not yet asked.
+    /// The limit or bucket that holds them; `None` for those at the door and those not yet
+    /// asked.
     pub held_by: Option<Arc<str>>,
     /// How many they are.
     pub waiting: usize,
@@ -82,7 +83,7 @@ impl<T> Scheduler<T> {
                 configured: met.rule.limit.max(),
                 max: met.limiter.max(now),
                 used: met.limiter.used(now),
-                opens: met.limiter.peek(now, Cost::ONE),
+                opens: met.limiter.peek(now, Class(0), Cost::ONE),
                 waiting: met.waiting,
             })
             .collect()
@@ -115,7 +116,7 @@ impl<T> Scheduler<T> {
                 .into_iter()
                 .map(|((function, held_by), waiting)| FunctionNow {
                     function,
-                    held_by: held_by.map(|limit| self.limits[limit as usize].rule.name.clone()),
+                    held_by: held_by.and_then(|bar| self.name(bar)),
                     waiting,
                 })
                 .collect(),

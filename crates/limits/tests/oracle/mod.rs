@@ -7,7 +7,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_limits::{Call, Limit, LimitRule, Scope, Supply, Timestamp, WindowShape, WindowStamp};
+use tidegate_limits::{
+    BucketId, BucketMode, BucketRule, Call, Limit, LimitRule, OnExcess, Scope, Settlement, Supply,
+    Timestamp, Tokens, WindowShape, WindowStamp,
+};
+
+/// Numbers of tokens this close are the same: they are sums of fractions of two, but for
+/// rounding.
+pub(crate) const CLOSE: f64 = 1e-6;
 
 /// What is wrong, as a sentence.
 pub(crate) type Violation = String;
@@ -20,6 +27,8 @@ pub(crate) struct Run {
     pub(crate) sent: Option<u64>,
     pub(crate) replied: Option<u64>,
     pub(crate) end: Option<End>,
+    /// Its draw in the history of its bucket, and the bucket's life.
+    drawn: Option<(u64, usize)>,
     /// Limits that need not remember it: a reload made them forget.
     forgotten_by: BTreeSet<Arc<str>>,
 }
@@ -35,6 +44,8 @@ pub(crate) enum End {
 pub(crate) struct Oracle {
     rules: Vec<LimitRule>,
     supplies: BTreeMap<Arc<str>, Supply>,
+    buckets: BTreeMap<BucketId, BucketHistory>,
+    lives: u64,
     runs: Vec<Run>,
     /// Limits of which the exact count is not known after a reload; the count here is a lower
     /// bound for them.
@@ -58,6 +69,8 @@ impl Oracle {
         Self {
             rules: rules.to_vec(),
             supplies: BTreeMap::new(),
+            buckets: BTreeMap::new(),
+            lives: 0,
             runs: Vec::new(),
             inexact: BTreeSet::new(),
             constant,
@@ -102,10 +115,91 @@ impl Oracle {
             .iter()
             .filter(|rule| meets(rule, call))
             .all(|rule| self.has_room(rule, call, now))
+            && self.has_tokens(call, now, CLOSE)
     }
 
     pub(crate) fn has_room(&self, rule: &LimitRule, call: &Call, now: u64) -> bool {
-        self.used(rule, now) + draw(&rule.limit, call) <= self.max(rule, now)
+        self.taken(rule, call, now) + draw(&rule.limit, call) <= self.max(rule, now)
+    }
+
+    /// What of a limit is not there for this call: what is used, and what is kept for another
+    /// class and not used by it.
+    pub(crate) fn taken(&self, rule: &LimitRule, call: &Call, now: u64) -> u64 {
+        let used = self.used(rule, now);
+        match rule.reserve {
+            Some(reserve) if reserve.class != call.class => {
+                let of_class: u64 = self
+                    .runs
+                    .iter()
+                    .filter(|run| run.call.class == reserve.class)
+                    .filter(|run| meets(rule, &run.call) && !run.forgotten_by.contains(&rule.name))
+                    .map(|run| draw_now(&rule.limit, run, now))
+                    .sum();
+                used - of_class + of_class.max(u64::from(reserve.amount))
+            }
+            Some(_) | None => used,
+        }
+    }
+
+    /// What of a limit a call of this class could have if nobody used anything.
+    pub(crate) fn reach(&self, rule: &LimitRule, call: &Call, now: u64) -> u64 {
+        let kept = rule.reserve.filter(|reserve| reserve.class != call.class);
+        let kept = kept.map_or(0, |reserve| u64::from(reserve.amount));
+        self.max(rule, now).saturating_sub(kept)
+    }
+
+    /// Whether the call's bucket lets it through with so much to spare, or is full.
+    pub(crate) fn has_tokens(&self, call: &Call, now: u64, spare: f64) -> bool {
+        let Some(bucket) = self.bucket(call) else {
+            return true;
+        };
+        let (level, rule) = bucket.level(now);
+        rule.mode == BucketMode::Observe || level >= call.tokens.get().min(rule.burst.get()) + spare
+    }
+
+    pub(crate) fn bucket(&self, call: &Call) -> Option<&BucketHistory> {
+        self.buckets.get(&call.bucket?)
+    }
+
+    pub(crate) fn buckets(&self) -> impl Iterator<Item = (BucketId, &BucketHistory)> {
+        self.buckets.iter().map(|(&id, bucket)| (id, bucket))
+    }
+
+    /// A bucket was made, or is another one from now on.
+    pub(crate) fn bucket_set(&mut self, id: BucketId, rule: &BucketRule, now: u64) {
+        self.lives += 1;
+        let life = self.lives;
+        let bucket = self.buckets.entry(id).or_insert_with(|| BucketHistory {
+            life,
+            events: Vec::new(),
+        });
+        bucket.events.push((now, Happened::Set(rule.clone())));
+    }
+
+    pub(crate) fn bucket_removed(&mut self, id: BucketId) {
+        self.buckets.remove(&id);
+    }
+
+    /// What the run was charged comes back, or changes by what it turned out to cost.
+    fn settle(&mut self, run: usize, now: u64, measured: Option<Tokens>) {
+        let run = &self.runs[run];
+        let (Some((life, draw)), Some(id)) = (run.drawn, run.call.bucket) else {
+            return;
+        };
+        let Some(bucket) = self.buckets.get_mut(&id).filter(|one| one.life == life) else {
+            return;
+        };
+        let happened = match measured {
+            None => Happened::PutBack(draw),
+            Some(measured) => {
+                let (_, rule) = bucket.level(now);
+                if rule.settlement == Settlement::Estimate {
+                    return;
+                }
+                Happened::Settled(draw, measured.get())
+            }
+        };
+        bucket.events.push((now, happened));
     }
 
     /// A call was let through.
@@ -119,13 +213,25 @@ impl Oracle {
                 ));
             }
         }
+        if !self.has_tokens(call, now, -CLOSE) {
+            let level = self.bucket(call).map(|bucket| bucket.level(now));
+            return Err(format!("at {now}: {call:?} was let through with {level:?}"));
+        }
         Ok(self.ran_unasked(call, now))
     }
 
     /// A call was let through, and nobody asked us: only spans and peaks are checked, later.
     pub(crate) fn ran_unasked(&mut self, call: &Call, now: u64) -> usize {
         let forgotten_by = BTreeSet::new();
+        let bucket = call.bucket.and_then(|id| self.buckets.get_mut(&id));
+        let drawn = bucket.map(|bucket| {
+            bucket
+                .events
+                .push((now, Happened::Drawn(call.tokens.get())));
+            (bucket.life, bucket.events.len() - 1)
+        });
         self.runs.push(Run {
+            drawn,
             call: call.clone(),
             began: now,
             sent: None,
@@ -144,7 +250,17 @@ impl Oracle {
         self.runs[run].replied.get_or_insert(now);
     }
 
-    pub(crate) fn ended(&mut self, run: usize, end: End) -> Result<(), Violation> {
+    pub(crate) fn ended(
+        &mut self,
+        run: usize,
+        end: End,
+        measured: Option<Tokens>,
+    ) -> Result<(), Violation> {
+        match (end, measured) {
+            (End::Undrawn(now), _) => self.settle(run, now, None),
+            (End::Finished(now), Some(measured)) => self.settle(run, now, Some(measured)),
+            (End::Finished(_), None) => {}
+        }
         match self.runs[run].end.replace(end) {
             None => Ok(()),
             Some(before) => Err(format!("run {run} ended twice: {before:?}, then {end:?}")),
@@ -173,6 +289,10 @@ impl Oracle {
         let old = std::mem::replace(&mut self.rules, rules.to_vec());
         for rule in rules {
             let before = old.iter().find(|before| before.name == rule.name);
+            // Whose the departures before were is not known to a reserve that is new.
+            if rule.reserve.is_some() || before.is_some_and(|before| before.reserve.is_some()) {
+                self.inexact.insert(rule.name.clone());
+            }
             match before.map(|before| (&before.limit, &rule.limit)) {
                 Some((Limit::Outstanding { .. }, Limit::Outstanding { .. })) => {}
                 Some((&Limit::Window { stamp: from, .. }, &Limit::Window { stamp: to, .. })) => {
@@ -227,7 +347,47 @@ impl Oracle {
             let freeing = departures.filter_map(|run| frees_at(&rule.limit, departed(stamp, run)?));
             openings.extend(freeing.filter(|&moment| moment > now));
         }
+        if let Some(bucket) = self.bucket(call) {
+            let (level, rule) = bucket.level(now);
+            let lacking = call.tokens.get().min(rule.burst.get()) + CLOSE - level;
+            let wait = (lacking / rule.fill.get() * 1e9).ceil();
+            openings.extend((wait > 0.0 && wait < 1e12).then(|| now + wait as u64 + 1));
+        }
         openings
+    }
+
+    /// Every two draws from every bucket whose rule stayed what it was: what was drawn from one
+    /// up to the other is no more than a burst and what flowed in between.
+    pub(crate) fn check_rates(&self) -> Result<(), Violation> {
+        for (id, bucket) in &self.buckets {
+            let [(_, Happened::Set(rule)), draws @ ..] = &bucket.events[..] else {
+                return Err(format!("{id:?} was never made"));
+            };
+            if rule.mode == BucketMode::Observe {
+                continue;
+            }
+            for (nth, (from, first)) in draws.iter().enumerate() {
+                let Happened::Drawn(first) = *first else {
+                    break;
+                };
+                let mut drawn = first;
+                for (to, event) in &draws[nth + 1..] {
+                    let Happened::Drawn(cost) = *event else {
+                        break;
+                    };
+                    let flowed = (to - from) as f64 * 1e-9 * rule.fill.get();
+                    let (burst, needed) = (rule.burst.get(), cost.min(rule.burst.get()));
+                    // A debt at its greatest swallows the rest.
+                    if drawn + needed > burst + flowed + CLOSE && drawn <= 11.0 * burst {
+                        return Err(format!(
+                            "{drawn} and {cost} were drawn from {from} to {to}: {rule:?}"
+                        ));
+                    }
+                    drawn += cost;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Every moment at which a call began, for every limit that stayed what it was: at most the
@@ -303,12 +463,80 @@ impl Oracle {
     }
 }
 
+/// Everything that happened to a bucket since it was made.
+#[derive(Debug)]
+pub(crate) struct BucketHistory {
+    life: u64,
+    events: Vec<(u64, Happened)>,
+}
+
+#[derive(Clone, Debug)]
+enum Happened {
+    Set(BucketRule),
+    Drawn(f64),
+    /// The draw of this event never was.
+    PutBack(usize),
+    /// The draw of this event turned out to be this.
+    Settled(usize, f64),
+}
+
+impl BucketHistory {
+    /// Plays everything from the beginning.
+    pub(crate) fn level(&self, now: u64) -> (f64, &BucketRule) {
+        let mut rule: Option<&BucketRule> = None;
+        let (mut level, mut at) = (0.0_f64, 0);
+        let mut taken: BTreeMap<usize, f64> = BTreeMap::new();
+        let flow = |level: f64, rule: &BucketRule, from: u64, to: u64| {
+            let flowed = (to - from) as f64 * 1e-9 * rule.fill.get();
+            (level + flowed).min(rule.burst.get())
+        };
+        for (nth, (moment, event)) in self.events.iter().enumerate() {
+            if let Some(rule) = rule {
+                level = flow(level, rule, at, *moment);
+            }
+            at = *moment;
+            let before = level;
+            match event {
+                Happened::Set(new) => {
+                    if rule.is_none() {
+                        level = new.burst.get();
+                    }
+                    rule = Some(new);
+                }
+                Happened::Drawn(cost) => level -= cost,
+                Happened::PutBack(draw) => level += taken[draw],
+                Happened::Settled(draw, measured) => {
+                    let Happened::Drawn(estimate) = self.events[*draw].1 else {
+                        unreachable!("only draws are settled");
+                    };
+                    let more = (measured - estimate).min(4.0 * estimate);
+                    level -= more.max(-taken[draw]);
+                }
+            }
+            let burst = rule.expect("it is made before anything happens").burst;
+            level = level.min(burst.get()).max(-10.0 * burst.get());
+            taken.insert(nth, before - level);
+        }
+        let rule = rule.expect("it was made");
+        (flow(level, rule, at, now), rule)
+    }
+
+    /// Whether a call that comes now, behind so many tokens, is refused.
+    pub(crate) fn rejects(&self, now: u64, ahead: f64, cost: f64, spare: f64) -> bool {
+        let (level, rule) = self.level(now);
+        rule.mode == BucketMode::Enforce
+            && rule.on_excess == OnExcess::Reject
+            && level - ahead < cost.min(rule.burst.get()) + spare
+    }
+}
+
 /// Whether the rule is for this call.
 pub(crate) fn meets(rule: &LimitRule, call: &Call) -> bool {
     match &rule.scope {
         Scope::Every => true,
         Scope::Function(function) => *function == call.function,
         Scope::Backend(backend) => *backend == call.backend,
+        Scope::Class(class) => *class == call.class,
     }
 }
 

@@ -1,0 +1,411 @@
+//! A bucket of tokens: a burst at once, and then a steady rate.
+//!
+//! It starts full and fills at a constant rate up to its burst. A call takes its cost in tokens,
+//! which may be any part of one. A call dearer than the whole bucket is let through when the
+//! bucket is full, and what it took beyond is a debt, repaid before anybody else takes anything;
+//! so it is served and does not wait for ever. A debt is at most [`DEBT_MAX_BURSTS`] times the
+//! burst, so that one absurd call locks nobody out for hours.
+//!
+//! The level is a number and a moment; what it is later is computed when asked. It is computed
+//! from the same two numbers until somebody takes something, so asking costs no accuracy, and the
+//! moment at which there will be enough is the first nanosecond at which asking says so.
+//!
+//! The arithmetic is that of the token bucket in xen-api's `rate-limit` library, but for what is
+//! wrong with it: there, a clock that steps back adds tokens, NaN and infinities are let in and
+//! spoil the level for ever, and a parameter that changes refunds the whole burst.
+
+use core::fmt;
+use core::time::Duration;
+
+use crate::time::Timestamp;
+use crate::verdict::Verdict;
+
+/// A debt is at most this many times the burst.
+pub const DEBT_MAX_BURSTS: f64 = 10.0;
+
+const NANOS_PER_SECOND: f64 = 1e9;
+
+/// Why a number is none of tokens, a burst or a fill rate.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct OutOfRange {
+    /// What it was meant for: `tokens`, `burst` or `fill`.
+    pub what: &'static str,
+    /// The number.
+    pub given: f64,
+    /// The least that would do.
+    pub min: f64,
+    /// The most that would do.
+    pub max: f64,
+}
+
+impl fmt::Display for OutOfRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            what,
+            given,
+            min,
+            max,
+        } = self;
+        write!(
+            f,
+            "{what} must be a number from {min:?} to {max:?}, not {given:?}"
+        )
+    }
+}
+
+impl core::error::Error for OutOfRange {}
+
+/// `given` if it is a number within the range; NaN is in none.
+fn in_range(what: &'static str, given: f64, min: f64, max: f64) -> Result<f64, OutOfRange> {
+    if given >= min && given <= max {
+        // Minus zero is zero.
+        Ok(given + 0.0)
+    } else {
+        Err(OutOfRange {
+            what,
+            given,
+            min,
+            max,
+        })
+    }
+}
+
+/// What a call costs, in tokens: a finite number from 0 to 1,000,000. By the common scale one
+/// token is a tenth of a second of the backend's time.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub struct Tokens(f64);
+
+impl Tokens {
+    /// A call that costs nothing. It passes any bucket that is not in debt.
+    pub const ZERO: Self = Self(0.0);
+    /// An ordinary call.
+    pub const ONE: Self = Self(1.0);
+    /// The dearest call.
+    pub const MAX: Self = Self(1e6);
+
+    /// A cost of `tokens`.
+    ///
+    /// # Errors
+    ///
+    /// If it is not a number from 0 to 1,000,000.
+    pub fn new(tokens: f64) -> Result<Self, OutOfRange> {
+        in_range("tokens", tokens, Self::ZERO.0, Self::MAX.0).map(Self)
+    }
+
+    /// The number of tokens.
+    #[must_use]
+    pub const fn get(self) -> f64 {
+        self.0
+    }
+}
+
+impl Default for Tokens {
+    fn default() -> Self {
+        Self::ONE
+    }
+}
+
+// NaN is never let in, so equality is total.
+impl Eq for Tokens {}
+
+/// The most tokens that a bucket holds: a finite number from 1e-6 to 1e9.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub struct Burst(f64);
+
+impl Burst {
+    /// A burst of `tokens`.
+    ///
+    /// # Errors
+    ///
+    /// If it is not a number from 1e-6 to 1e9.
+    pub fn new(tokens: f64) -> Result<Self, OutOfRange> {
+        in_range("burst", tokens, 1e-6, 1e9).map(Self)
+    }
+
+    /// The number of tokens.
+    #[must_use]
+    pub const fn get(self) -> f64 {
+        self.0
+    }
+}
+
+// NaN is never let in, so equality is total.
+impl Eq for Burst {}
+
+/// Tokens per second that flow into a bucket: a finite number from 1e-6 to 1e9.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub struct Fill(f64);
+
+impl Fill {
+    /// A rate of `tokens_per_second`.
+    ///
+    /// # Errors
+    ///
+    /// If it is not a number from 1e-6 to 1e9.
+    pub fn new(tokens_per_second: f64) -> Result<Self, OutOfRange> {
+        in_range("fill", tokens_per_second, 1e-6, 1e9).map(Self)
+    }
+
+    /// Tokens per second.
+    #[must_use]
+    pub const fn get(self) -> f64 {
+        self.0
+    }
+}
+
+// NaN is never let in, so equality is total.
+impl Eq for Fill {}
+
+/// Lets calls through at a rate, with a burst at once.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use tidegate_limits::{Burst, Fill, Timestamp, TokenBucket, Tokens};
+/// let mut bucket = TokenBucket::new(Timestamp::ZERO, Burst::new(10.0)?, Fill::new(40.0)?);
+/// assert!(bucket.take(Timestamp::ZERO, Tokens::new(10.0)?));
+/// assert!(!bucket.take(Timestamp::ZERO, Tokens::ONE));
+/// let wait = bucket.delay_until_available(Timestamp::ZERO, Tokens::ONE);
+/// assert_eq!(wait, Duration::from_millis(25));
+/// assert!(bucket.take(Timestamp::ZERO + wait, Tokens::ONE));
+/// # Ok::<(), tidegate_limits::OutOfRange>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct TokenBucket {
+    burst: Burst,
+    fill: Fill,
+    /// Tokens at `since`; below zero in debt.
+    tokens: f64,
+    since: Timestamp,
+}
+
+impl TokenBucket {
+    /// A full bucket.
+    #[must_use]
+    pub const fn new(now: Timestamp, burst: Burst, fill: Fill) -> Self {
+        Self {
+            burst,
+            fill,
+            tokens: burst.get(),
+            since: now,
+        }
+    }
+
+    /// The most tokens that it holds.
+    #[must_use]
+    pub const fn burst(&self) -> Burst {
+        self.burst
+    }
+
+    /// Tokens per second that flow in.
+    #[must_use]
+    pub const fn fill(&self) -> Fill {
+        self.fill
+    }
+
+    /// Tokens in it at `now`, at most the burst; below zero in debt. A clock that steps back
+    /// adds nothing.
+    #[inline]
+    #[must_use]
+    pub fn peek(&self, now: Timestamp) -> f64 {
+        let elapsed = now.as_nanos().saturating_sub(self.since.as_nanos());
+        let filled = elapsed as f64 / NANOS_PER_SECOND * self.fill.0;
+        (self.tokens + filled).min(self.burst.0)
+    }
+
+    /// What has to be in the bucket for a call of this cost: all of it if it costs more.
+    const fn required(&self, cost: Tokens) -> f64 {
+        cost.0.min(self.burst.0)
+    }
+
+    /// Whether a call of this cost may go now. Takes nothing.
+    #[inline]
+    #[must_use]
+    pub fn has(&self, now: Timestamp, cost: Tokens) -> bool {
+        self.peek(now) >= self.required(cost)
+    }
+
+    /// Takes the whole cost if the call may go now. False if it may not; then nothing is taken.
+    #[inline]
+    pub fn take(&mut self, now: Timestamp, cost: Tokens) -> bool {
+        let tokens = self.peek(now);
+        if tokens < self.required(cost) {
+            return false;
+        }
+        self.set(now, tokens - cost.0);
+        true
+    }
+
+    /// How long until a call of this cost may go, if nobody takes anything before it: up to the
+    /// first nanosecond at which [`has`](Self::has) says so.
+    #[must_use]
+    pub fn delay_until_available(&self, now: Timestamp, cost: Tokens) -> Duration {
+        self.available_at(now, cost).since(now)
+    }
+
+    /// Changes the parameters in place. Tokens and debt are kept, but for what is more than the
+    /// new burst and more than the new greatest debt: a change refunds nothing.
+    pub fn set_parameters(&mut self, now: Timestamp, burst: Burst, fill: Fill) {
+        let tokens = self.peek(now);
+        (self.burst, self.fill) = (burst, fill);
+        self.set(now, tokens);
+    }
+
+    /// The first moment, not before `now`, at which a call of this cost may go.
+    #[must_use]
+    pub fn available_at(&self, now: Timestamp, cost: Tokens) -> Timestamp {
+        // Never above the burst, so it does not matter that what flows over is counted here.
+        let level = self.required(cost);
+        let at = |nanos: u64| {
+            let filled = nanos as f64 / NANOS_PER_SECOND * self.fill.0;
+            self.tokens + filled
+        };
+        let start = now.as_nanos().saturating_sub(self.since.as_nanos());
+        if at(start) >= level {
+            return now;
+        }
+        // The quotient is right but for rounding, so the first moment is near it: found between
+        // a moment that is too early and one that is not.
+        let guess = ((level - self.tokens) / self.fill.0 * NANOS_PER_SECOND) as u64;
+        let (mut early, mut step) = (guess, 1);
+        while early > start && at(early) >= level {
+            early = early.saturating_sub(step).max(start);
+            step *= 2;
+        }
+        let (mut late, mut step) = (early.saturating_add(1), 1);
+        while at(late) < level {
+            if late == u64::MAX {
+                return Timestamp::MAX;
+            }
+            early = late;
+            late = late.saturating_add(step);
+            step *= 2;
+        }
+        while late - early > 1 {
+            let middle = early + (late - early) / 2;
+            if at(middle) >= level {
+                late = middle;
+            } else {
+                early = middle;
+            }
+        }
+        self.since + Duration::from_nanos(late)
+    }
+
+    /// What the bucket would say to a call of this cost; takes nothing.
+    #[must_use]
+    pub fn verdict(&self, now: Timestamp, cost: Tokens) -> Verdict {
+        if self.has(now, cost) {
+            Verdict::Ready
+        } else {
+            Verdict::NotBefore(self.available_at(now, cost))
+        }
+    }
+
+    /// When a call of this cost may go, behind calls that take `ahead` tokens.
+    #[must_use]
+    pub fn wait_behind(&self, now: Timestamp, ahead: f64, cost: Tokens) -> Duration {
+        // They take what is there before it flows over.
+        let lacking = ahead + self.required(cost) - self.peek(now);
+        if lacking <= 0.0 {
+            return Duration::ZERO;
+        }
+        Duration::from_nanos(((lacking / self.fill.0 * NANOS_PER_SECOND) as u64).saturating_add(1))
+    }
+
+    /// Takes the cost, whatever is there. Returns what was taken, which is less than the cost
+    /// where the debt is at its greatest.
+    pub fn draw(&mut self, now: Timestamp, cost: Tokens) -> f64 {
+        let tokens = self.peek(now);
+        self.set(now, tokens - cost.0);
+        tokens - self.tokens
+    }
+
+    /// Puts back what was drawn, as if it had never been, or takes more where `tokens` is below
+    /// zero.
+    pub fn put_back(&mut self, now: Timestamp, tokens: f64) {
+        let level = self.peek(now);
+        self.set(now, level + tokens);
+    }
+
+    fn set(&mut self, now: Timestamp, tokens: f64) {
+        let debt_max = DEBT_MAX_BURSTS * self.burst.0;
+        self.tokens = tokens.clamp(-debt_max, self.burst.0);
+        self.since = self.since.max(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bucket(burst: f64, fill: f64) -> TokenBucket {
+        let burst = Burst::new(burst).expect("a burst");
+        TokenBucket::new(Timestamp::ZERO, burst, Fill::new(fill).expect("a rate"))
+    }
+
+    fn tokens(number: f64) -> Tokens {
+        Tokens::new(number).expect("tokens")
+    }
+
+    fn at(seconds: f64) -> Timestamp {
+        Timestamp::ZERO + Duration::from_secs_f64(seconds)
+    }
+
+    #[test]
+    fn what_was_drawn_comes_back_as_if_it_had_never_been() {
+        let (mut drawn, mut untouched) = (bucket(10.0, 2.0), bucket(10.0, 2.0));
+        for bucket in [&mut drawn, &mut untouched] {
+            assert!(bucket.take(at(0.0), tokens(6.0)));
+        }
+        let taken = drawn.draw(at(1.0), tokens(5.0));
+        drawn.put_back(at(3.5), taken);
+        assert_eq!(drawn.peek(at(3.5)), 10.0);
+        assert_eq!(untouched.peek(at(3.5)), 10.0);
+    }
+
+    #[test]
+    fn what_the_greatest_debt_swallowed_is_not_put_back() {
+        let mut bucket = bucket(1.0, 1.0);
+        let taken = bucket.draw(at(0.0), tokens(1000.0));
+        assert_eq!((taken, bucket.peek(at(0.0))), (11.0, -10.0));
+        bucket.put_back(at(0.0), taken);
+        assert_eq!(bucket.peek(at(0.0)), 1.0);
+    }
+
+    #[test]
+    fn the_moment_named_is_the_first_at_which_there_is_enough() {
+        let rates = [1e-6, 0.3, 7.0, 1234.567, 1e9];
+        for (burst, fill) in rates
+            .into_iter()
+            .flat_map(|fill| [(3.0, fill), (1e6, fill)])
+        {
+            for cost in [0.1, 1.0, 2.999, 700.0, 1e6] {
+                let mut bucket = bucket(burst, fill);
+                bucket.draw(at(12.345), tokens(burst.min(1e6)));
+                let now = at(12.5);
+                let moment = bucket.available_at(now, tokens(cost));
+                if moment == Timestamp::MAX {
+                    assert!(burst.min(cost) / fill > 5e11, "{bucket:?} {cost}");
+                    continue;
+                }
+                assert!(bucket.has(moment, tokens(cost)), "{bucket:?} {cost}");
+                if moment > now {
+                    let before = Timestamp::from_nanos(moment.as_nanos() - 1);
+                    assert!(!bucket.has(before, tokens(cost)), "{bucket:?} {cost}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn whoever_comes_behind_others_waits_for_their_tokens_too() {
+        let mut bucket = bucket(10.0, 2.0);
+        assert_eq!(
+            bucket.wait_behind(at(0.0), 4.0, tokens(6.0)),
+            Duration::ZERO
+        );
+        bucket.draw(at(0.0), tokens(10.0));
+        let wait = bucket.wait_behind(at(0.0), 30.0, tokens(2.0));
+        assert_eq!(wait, Duration::from_nanos(16_000_000_001));
+    }
+}

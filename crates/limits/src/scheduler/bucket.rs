@@ -1,0 +1,386 @@
+//! Rate limits: the buckets that calls are charged to, beside the limits of the policy.
+//!
+//! A limit of the policy is met by what a call is; a bucket by what whoever classifies it says,
+//! and any number of callers may share one. So there are many of them, and they come, change and
+//! go one by one while calls wait: a bucket is found by its number, nothing ever looks at all of
+//! them, and what a change costs does not depend on how many wait.
+//!
+//! What an enforced bucket bars waits in turn, whatever the policy's [`Postpone`] says: the
+//! moment at which it opens is known.
+//!
+//! [`Postpone`]: crate::Postpone
+
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt;
+use core::time::Duration;
+
+use super::Scheduler;
+use crate::limiter::{Burst, Fill, TokenBucket, Tokens};
+use crate::queue::fair::{Order, UNITS_PER_TOKEN, units};
+use crate::queue::{BucketId, Call, Place};
+use crate::slab::{Key, Slab};
+use crate::time::Timestamp;
+use crate::verdict::Verdict;
+
+/// Buckets that a scheduler may have.
+pub const BUCKETS_MAX: usize = 16_384;
+
+/// A rate limit as configured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BucketRule {
+    /// The name that refusals carry.
+    pub name: Arc<str>,
+    /// The most tokens at once.
+    pub burst: Burst,
+    /// Tokens per second.
+    pub fill: Fill,
+    /// Whether it holds anybody back.
+    pub mode: BucketMode,
+    /// What happens to a call for which there are no tokens.
+    pub on_excess: OnExcess,
+    /// In what order the calls that wait for it go.
+    pub order: BucketOrder,
+    /// What a call is charged in the end.
+    pub settlement: Settlement,
+}
+
+/// Whether a bucket holds anybody back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BucketMode {
+    /// It does.
+    #[default]
+    Enforce,
+    /// It only counts whom it would have. Calls are charged, down to the greatest debt, so it
+    /// counts as delayed whoever would have waited for those before.
+    Observe,
+}
+
+/// What happens to a call for which there are no tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnExcess {
+    /// It waits for them.
+    #[default]
+    Delay,
+    /// It is refused when it is submitted. Tokens for which others wait already are not there
+    /// for it. Once it is taken in, it waits like any other.
+    Reject,
+}
+
+/// In what order the calls that wait for a bucket go. Classes share by weight either way. A
+/// change applies to calls that come after it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BucketOrder {
+    /// Callers take turns, by their weight and what their calls cost.
+    #[default]
+    Fair,
+    /// By arrival, whoever called.
+    Fifo,
+}
+
+/// What a call is charged in the end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Settlement {
+    /// What it said it costs.
+    #[default]
+    Estimate,
+    /// What it turned out to cost, once it has ended: the difference is charged or put back, but
+    /// no more than four times the estimate on top.
+    Measured,
+}
+
+/// How much more than its estimate a call can be charged in the end, in estimates.
+const SURCHARGE_MAX: f64 = 4.0;
+
+/// One more bucket than there may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooManyBuckets;
+
+impl fmt::Display for TooManyBuckets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "there are {BUCKETS_MAX} buckets, and there may be no more"
+        )
+    }
+}
+
+impl core::error::Error for TooManyBuckets {}
+
+/// One bucket, as it is now.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BucketNow {
+    /// Its rule.
+    pub rule: BucketRule,
+    /// Tokens in it; below zero in debt.
+    pub tokens: f64,
+    /// Calls in the queue that will be charged to it, whatever holds them.
+    pub waiting: u64,
+    /// What they will be charged, in tokens.
+    pub waiting_tokens: f64,
+    /// Calls that it let through, or let pass, so far.
+    pub charged: u64,
+    /// Of those, calls that were let pass only because it observes.
+    pub would_have_delayed: u64,
+    /// How long those would have waited, together.
+    pub would_have_delayed_for: Duration,
+    /// Calls that it refused so far.
+    pub rejected: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Bucket {
+    pub(super) rule: BucketRule,
+    pub(super) level: TokenBucket,
+    pub(super) waiting: u64,
+    /// In the units of fair turns, which add up without error.
+    waiting_units: u64,
+    charged: u64,
+    would_have_delayed: u64,
+    would_have_delayed_for: Duration,
+    pub(super) rejected: u64,
+}
+
+impl Bucket {
+    /// What it says to a call that would draw from it.
+    pub(super) fn peek(&self, now: Timestamp, tokens: Tokens) -> Verdict {
+        match self.rule.mode {
+            BucketMode::Enforce => self.level.verdict(now, tokens),
+            BucketMode::Observe => Verdict::Ready,
+        }
+    }
+
+    /// How long a call that came now would wait for those that wait and for its own tokens.
+    pub(super) fn wait_behind(&self, now: Timestamp, tokens: Tokens) -> Duration {
+        match self.rule.mode {
+            BucketMode::Enforce => {
+                let ahead = self.waiting_units as f64 / UNITS_PER_TOKEN;
+                self.level.wait_behind(now, ahead, tokens)
+            }
+            BucketMode::Observe => Duration::ZERO,
+        }
+    }
+
+    pub(super) fn count_waiting(&mut self, tokens: Tokens) {
+        self.waiting += 1;
+        self.waiting_units += units(tokens);
+    }
+
+    pub(super) fn discount_waiting(&mut self, tokens: Tokens) {
+        self.waiting -= 1;
+        self.waiting_units -= units(tokens);
+    }
+
+    /// Charges a call that leaves the queue. Returns what it was charged.
+    pub(super) fn draw(&mut self, now: Timestamp, tokens: Tokens) -> f64 {
+        self.charged += 1;
+        if self.rule.mode == BucketMode::Observe && !self.level.has(now, tokens) {
+            let delay = self.level.delay_until_available(now, tokens);
+            self.would_have_delayed += 1;
+            self.would_have_delayed_for = self.would_have_delayed_for.saturating_add(delay);
+        }
+        self.level.draw(now, tokens)
+    }
+
+    /// The call never left.
+    pub(super) fn undraw(&mut self, now: Timestamp, charged: f64) {
+        self.charged -= 1;
+        self.level.put_back(now, charged);
+    }
+
+    /// The call has ended, and turned out to cost this.
+    pub(super) fn settle(
+        &mut self,
+        now: Timestamp,
+        estimate: Tokens,
+        charged: f64,
+        measured: Tokens,
+    ) {
+        if self.rule.settlement == Settlement::Measured {
+            let estimate = estimate.get();
+            // No more is put back than was taken.
+            let surcharge = (measured.get() - estimate).clamp(-charged, SURCHARGE_MAX * estimate);
+            self.level.put_back(now, -surcharge);
+        }
+    }
+}
+
+/// All buckets.
+#[derive(Debug)]
+pub(super) struct Buckets {
+    all: Slab<Bucket>,
+    by_id: BTreeMap<BucketId, Key>,
+}
+
+impl Buckets {
+    pub(super) const fn new() -> Self {
+        Self {
+            all: Slab::new(),
+            by_id: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn find(&self, id: Option<BucketId>) -> Option<Key> {
+        self.by_id.get(&id?).copied()
+    }
+
+    /// A bucket that calls wait for is never removed.
+    pub(super) fn expect(&self, key: Key) -> &Bucket {
+        self.all
+            .get(key)
+            .expect("the bucket of a waiting call is there")
+    }
+
+    pub(super) fn expect_mut(&mut self, key: Key) -> &mut Bucket {
+        self.all
+            .get_mut(key)
+            .expect("the bucket of a waiting call is there")
+    }
+
+    /// A bucket that may have been removed.
+    pub(super) fn get(&self, key: Key) -> Option<&Bucket> {
+        self.all.get(key)
+    }
+
+    pub(super) fn get_mut(&mut self, key: Key) -> Option<&mut Bucket> {
+        self.all.get_mut(key)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Key, &Bucket)> {
+        self.all.iter()
+    }
+
+    /// In what order the calls of a group go.
+    pub(super) fn order(&self, bucket: Option<Key>) -> Order {
+        match bucket.map(|key| self.expect(key).rule.order) {
+            None | Some(BucketOrder::Fair) => Order::Fair,
+            Some(BucketOrder::Fifo) => Order::Arrival,
+        }
+    }
+}
+
+impl<T> Scheduler<T> {
+    /// Makes a bucket, or changes one in place: its tokens, those that wait for it and its
+    /// counters are kept, and nothing is refunded. A new one is full.
+    ///
+    /// Takes O(log n) in the number of buckets, whoever waits.
+    ///
+    /// # Errors
+    ///
+    /// If there are [`BUCKETS_MAX`] buckets, and this is none of them.
+    pub fn set_bucket(
+        &mut self,
+        now: Timestamp,
+        id: BucketId,
+        rule: BucketRule,
+    ) -> Result<(), TooManyBuckets> {
+        let now = self.advance(now);
+        if let Some(key) = self.buckets.find(Some(id)) {
+            let bucket = self.buckets.expect_mut(key);
+            bucket.level.set_parameters(now, rule.burst, rule.fill);
+            bucket.rule = rule;
+            self.parking.change_bucket(key);
+            return Ok(());
+        }
+        if self.buckets.by_id.len() >= BUCKETS_MAX {
+            return Err(TooManyBuckets);
+        }
+        let key = self.buckets.all.insert(Bucket {
+            level: TokenBucket::new(now, rule.burst, rule.fill),
+            rule,
+            waiting: 0,
+            waiting_units: 0,
+            charged: 0,
+            would_have_delayed: 0,
+            would_have_delayed_for: Duration::ZERO,
+            rejected: 0,
+        });
+        self.buckets.by_id.insert(id, key);
+        self.parking.make_bucket(key);
+        Ok(())
+    }
+
+    /// Removes a bucket. Nobody who waits for it is lost: `reroute` says of each call that was
+    /// to be charged to it, in order, to which bucket it is charged instead; none, or one that
+    /// there is not, lets it wait for its other limits only. False if there is no such bucket.
+    ///
+    /// Linear in the calls that wait, but for finding their new turns.
+    pub fn remove_bucket(
+        &mut self,
+        now: Timestamp,
+        id: BucketId,
+        mut reroute: impl FnMut(&Call) -> Option<BucketId>,
+    ) -> bool {
+        self.advance(now);
+        let Some(gone) = self.buckets.by_id.remove(&id) else {
+            return false;
+        };
+        let waiting = self.queue.iter();
+        let meets = waiting.filter(|(_, waiting)| waiting.bucket == Some(gone));
+        let mut rerouted: Vec<_> = meets.map(|(key, waiting)| (waiting.turn, key)).collect();
+        rerouted.sort_unstable();
+        for (_, key) in rerouted {
+            let to = reroute(&self.queue.expect(key).call);
+            self.reroute(key, to);
+        }
+        self.parking.remove_bucket(gone);
+        self.fair.forget_bucket(gone.index());
+        self.buckets.all.remove(gone);
+        true
+    }
+
+    /// A bucket as it is at `now`.
+    #[must_use]
+    pub fn bucket_now(&self, now: Timestamp, id: BucketId) -> Option<BucketNow> {
+        let now = self.now.max(now);
+        let bucket = self.buckets.expect(self.buckets.find(Some(id))?);
+        Some(BucketNow {
+            rule: bucket.rule.clone(),
+            tokens: bucket.level.peek(now),
+            waiting: bucket.waiting,
+            waiting_tokens: bucket.waiting_units as f64 / UNITS_PER_TOKEN,
+            charged: bucket.charged,
+            would_have_delayed: bucket.would_have_delayed,
+            would_have_delayed_for: bucket.would_have_delayed_for,
+            rejected: bucket.rejected,
+        })
+    }
+
+    /// How long a call of this cost that came to the bucket now would wait for its tokens and
+    /// for those of whoever waits already; `None` if there is no such bucket.
+    #[must_use]
+    pub fn bucket_wait(&self, now: Timestamp, id: BucketId, tokens: Tokens) -> Option<Duration> {
+        let now = self.now.max(now);
+        let bucket = self.buckets.expect(self.buckets.find(Some(id))?);
+        Some(bucket.wait_behind(now, tokens))
+    }
+
+    /// The numbers of all buckets, in order.
+    pub fn bucket_ids(&self) -> impl Iterator<Item = BucketId> {
+        self.buckets.by_id.keys().copied()
+    }
+
+    /// Puts a waiting call into another bucket, or none.
+    fn reroute(&mut self, key: Key, to: Option<BucketId>) {
+        let bucket = self.buckets.find(to);
+        let waiting = self.queue.expect_mut(key);
+        let (place, tokens) = (waiting.place, waiting.call.tokens);
+        let (old, group) = (waiting.bucket, waiting.group());
+        let (flow, caller) = (waiting.flow, waiting.call.caller);
+        waiting.call.bucket = to;
+        waiting.bucket = bucket;
+        if place == Place::Door {
+            return;
+        }
+        self.fair.leave(group, flow, caller);
+        if let Some(old) = old {
+            self.buckets.expect_mut(old).discount_waiting(tokens);
+        }
+        if let Some(new) = bucket {
+            self.buckets.expect_mut(new).count_waiting(tokens);
+        }
+        let turn = self.join_group(key);
+        self.replace(key, place, turn);
+    }
+}

@@ -1,0 +1,233 @@
+//! The token bucket on a virtual clock: every case of the system it comes from, and what that
+//! system gets wrong.
+
+mod vectors;
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use tidegate_limits::{Burst, Fill, OutOfRange, Timestamp, TokenBucket, Tokens};
+use vectors::{CONCURRENT, DELAY_THEN_CONSUME, Do, INVALID, TOKEN_BUCKET};
+
+fn at(seconds: f64) -> Timestamp {
+    Timestamp::ZERO + Duration::from_secs_f64(seconds)
+}
+
+fn make(burst: f64, fill: f64) -> Result<TokenBucket, OutOfRange> {
+    Ok(TokenBucket::new(
+        Timestamp::ZERO,
+        Burst::new(burst)?,
+        Fill::new(fill)?,
+    ))
+}
+
+fn bucket(burst: f64, fill: f64) -> TokenBucket {
+    make(burst, fill).expect("the figures are in range")
+}
+
+fn tokens(number: f64) -> Tokens {
+    Tokens::new(number).expect("the figures are in range")
+}
+
+#[track_caller]
+fn close(name: &str, is: f64, expected: f64, within: f64) {
+    assert!(
+        (is - expected).abs() <= within,
+        "{name}: {is} is not within {within} of {expected}"
+    );
+}
+
+#[test]
+fn every_case_of_the_source_comes_out_as_it_does_there() {
+    for case in TOKEN_BUCKET {
+        let mut bucket = bucket(case.burst, case.fill);
+        for &(seconds, step) in case.steps {
+            let now = at(seconds);
+            match step {
+                Do::Peek { is, within } => close(case.name, bucket.peek(now), is, within),
+                Do::Take {
+                    cost,
+                    passes,
+                    leaves,
+                } => {
+                    assert_eq!(bucket.take(now, tokens(cost)), passes, "{}", case.name);
+                    if let Some(left) = leaves {
+                        close(case.name, bucket.peek(now), left, 1e-9);
+                    }
+                }
+                Do::Delay { cost, is, within } => {
+                    let delay = bucket.delay_until_available(now, tokens(cost));
+                    close(case.name, delay.as_secs_f64(), is, within);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_drained_bucket_names_the_wait_after_which_the_call_passes() {
+    for &(name, burst, fill, cost, expected) in DELAY_THEN_CONSUME {
+        let mut bucket = bucket(burst, fill);
+        assert!(bucket.take(at(0.0), tokens(burst)), "{name}");
+        assert!(!bucket.take(at(0.0), tokens(cost)), "{name}");
+        let delay = bucket.delay_until_available(at(0.0), tokens(cost));
+        close(name, delay.as_secs_f64(), expected, 2e-9);
+        assert!(bucket.take(at(0.0) + delay, tokens(cost)), "{name}");
+    }
+}
+
+#[test]
+fn what_is_no_rate_and_no_burst_is_refused_by_name() {
+    for &(burst, fill) in INVALID {
+        assert!(make(burst, fill).is_err(), "burst {burst}, fill {fill}");
+    }
+    let nonsense = [
+        f64::NAN,
+        f64::INFINITY,
+        f64::NEG_INFINITY,
+        -3.0,
+        0.0,
+        -0.0,
+        9e-7,
+        1.1e9,
+    ];
+    for given in nonsense {
+        let burst = Burst::new(given).expect_err("no burst");
+        let fill = Fill::new(given).expect_err("no rate");
+        assert_eq!((burst.what, fill.what), ("burst", "fill"), "{given}");
+    }
+    for given in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -3.0, 1e6 + 1.0] {
+        let refused = Tokens::new(given).expect_err("no cost");
+        assert_eq!(refused.what, "tokens");
+        assert!(refused.to_string().contains("from 0.0 to 1000000.0"));
+    }
+    assert_eq!(Tokens::new(-0.0).map(Tokens::get), Ok(0.0));
+    for ends in [1e-6, 1e9] {
+        assert!(make(ends, ends).is_ok(), "{ends}");
+    }
+}
+
+#[test]
+fn threads_that_share_one_take_no_more_than_it_has() {
+    for &(burst, fill, threads, takes, passing, left) in CONCURRENT {
+        let bucket = Mutex::new(bucket(burst, fill));
+        let passed: u64 = std::thread::scope(|scope| {
+            let thread = || {
+                let mut passed = 0;
+                for _ in 0..takes {
+                    let mut bucket = bucket.lock().expect("no thread panics");
+                    passed += u64::from(bucket.take(at(0.0), Tokens::ONE));
+                }
+                passed
+            };
+            let running: Vec<_> = (0..threads).map(|_| scope.spawn(thread)).collect();
+            let ended = running.into_iter().map(|one| one.join().expect("it ends"));
+            ended.sum()
+        });
+        let bucket = bucket.lock().expect("no thread panics");
+        assert_eq!((passed, bucket.peek(at(0.0))), (passing, left));
+    }
+}
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    /// At least 0, below 1.
+    fn fraction(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) as f64 / 2f64.powi(64)
+    }
+
+    fn between(&mut self, low: f64, high: f64) -> f64 {
+        low + self.fraction() * (high - low)
+    }
+}
+
+#[test]
+fn over_random_histories_the_level_is_what_the_model_says() {
+    for seed in 0..2000 {
+        let mut random = Random(seed);
+        let burst = 10f64.powf(random.between(-3.0, 6.0));
+        let fill = 10f64.powf(random.between(-6.0, 9.0));
+        let mut bucket = bucket(burst, fill);
+        let (mut now, mut level) = (0_u64, burst);
+        for _ in 0..=(random.between(0.0, 50.0) as u64) {
+            let pause = random.between(0.0, 1e9) as u64;
+            let cost = random.between(0.0, 1000.0);
+            now += pause;
+            level = (level + pause as f64 * 1e-9 * fill).min(burst);
+            let passes = level >= cost.min(burst);
+            let moment = Timestamp::from_nanos(now);
+            assert_eq!(
+                bucket.take(moment, tokens(cost)),
+                passes,
+                "seed {seed}, {bucket:?}, {level} of {cost}"
+            );
+            if passes {
+                level = (level - cost).max(-10.0 * burst);
+            }
+            let is = bucket.peek(moment);
+            assert!(
+                (is - level).abs() < 0.001,
+                "seed {seed}, {bucket:?}: {is}, not {level}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_clock_that_steps_back_adds_nothing() {
+    let mut bucket = bucket(10.0, 1.0);
+    assert!(bucket.take(at(10.0), tokens(10.0)));
+    assert_eq!(bucket.peek(at(5.0)), 0.0);
+    assert!(!bucket.take(at(5.0), Tokens::ONE));
+    assert_eq!(bucket.peek(at(11.0)), 1.0);
+}
+
+#[test]
+fn a_call_that_costs_nothing_passes_unless_there_is_a_debt() {
+    let mut bucket = bucket(5.0, 1.0);
+    assert!(bucket.take(at(0.0), tokens(5.0)));
+    assert!(bucket.take(at(0.0), Tokens::ZERO));
+    assert!(bucket.take(at(1.0), tokens(1.0)));
+    assert!(bucket.take(at(7.0), tokens(8.0)));
+    assert!(!bucket.take(at(7.0), Tokens::ZERO));
+    let delay = bucket.delay_until_available(at(7.0), Tokens::ZERO);
+    assert_eq!(delay, Duration::from_secs(3));
+}
+
+#[test]
+fn a_debt_is_at_most_ten_bursts() {
+    let mut bucket = bucket(5.0, 1.0);
+    assert!(bucket.take(at(0.0), Tokens::MAX));
+    assert_eq!(bucket.peek(at(0.0)), -50.0);
+    let delay = bucket.delay_until_available(at(0.0), Tokens::ONE);
+    assert_eq!(delay, Duration::from_secs(51));
+}
+
+#[test]
+fn parameters_that_change_keep_the_tokens_and_refund_nothing() {
+    let parameters = |burst, fill| {
+        (
+            Burst::new(burst).expect("a burst"),
+            Fill::new(fill).expect("a rate"),
+        )
+    };
+    let mut bucket = bucket(10.0, 2.0);
+    assert!(bucket.take(at(0.0), tokens(8.0)));
+    let (burst, fill) = parameters(100.0, 1.0);
+    bucket.set_parameters(at(1.0), burst, fill);
+    assert_eq!(bucket.peek(at(1.0)), 4.0);
+    assert_eq!(bucket.peek(at(3.0)), 6.0);
+    let (burst, fill) = parameters(5.0, 1.0);
+    bucket.set_parameters(at(3.0), burst, fill);
+    assert_eq!(bucket.peek(at(3.0)), 5.0);
+    assert!(bucket.take(at(3.0), tokens(45.0)));
+    let (burst, fill) = parameters(1.0, 1.0);
+    bucket.set_parameters(at(3.0), burst, fill);
+    assert_eq!(bucket.peek(at(3.0)), -10.0);
+}
