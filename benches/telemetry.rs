@@ -51,6 +51,7 @@ fn main() {
         status: None,
         overall_rc: Some(0),
         sent: Some(Duration::from_micros(1_234_567)),
+        shared: false,
     };
     let start = |look| AccessLog::start(io::sink(), look).expect("a thread");
     let off = start(Look::Json);

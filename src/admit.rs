@@ -112,6 +112,14 @@ pub struct Ask {
     pub arrived: Timestamp,
 }
 
+impl Ask {
+    /// How urgent it is. There is one class so far.
+    #[must_use]
+    pub fn class(&self) -> Class {
+        Class(0)
+    }
+}
+
 /// Lets calls through when their turn and their limits have come.
 #[derive(Clone)]
 pub struct Gate {
@@ -220,6 +228,7 @@ impl Gate {
             backend: ask.destination,
             record,
         };
+        let class = ask.class();
         let submitted = self.core.change(|state, now| {
             // Threshold 0 means refused at the first closed limit: asked once, now.
             let deadline = if state.threshold.is_zero() {
@@ -230,7 +239,7 @@ impl Gate {
             let call = Call {
                 function: ask.function,
                 backend: Backend(ask.destination as u8),
-                class: Class(0),
+                class,
                 caller: Caller::ANONYMOUS,
                 weight: Weight::ONE,
                 cost: Cost::ONE,
@@ -268,6 +277,12 @@ impl Gate {
             state.let_through_or_wait(lane, ticket, now)
         });
         claim.asked(told)
+    }
+
+    /// Until when such a call may wait; `None` for as long as it takes.
+    #[must_use]
+    pub fn deadline(&self, ask: &Ask) -> Option<Timestamp> {
+        Some(ask.arrived + self.core.lock().threshold)
     }
 
     /// Sleeps until the scheduler's next moment, again and again: the one timer. Ends when
@@ -626,6 +641,31 @@ pub struct Waiting<'a> {
     claim: Claim<'a>,
     ticket: Option<Ticket>,
     turn: oneshot::Receiver<Turn>,
+}
+
+impl Waiting<'_> {
+    /// Lets it wait until then, `None` for as long as it takes, in this class. Whose turn has
+    /// come, or who was refused, is not touched any more.
+    pub fn wait_as(&self, deadline: Option<Timestamp>, class: Class) {
+        let Some(ticket) = self.ticket else { return };
+        self.claim.core.change(|state, _| {
+            let lane = &mut state.lanes[self.claim.lane as usize];
+            lane.set_deadline(ticket, deadline);
+            lane.reclass(ticket, class);
+        });
+    }
+
+    /// What it would be told if its deadline were now; `None` if it no longer waits.
+    #[must_use]
+    pub fn refusal_now(&self) -> Option<Refusal> {
+        let core = self.claim.core;
+        let refusal = {
+            let state = core.lock();
+            let now = core.clock.now();
+            state.lanes[self.claim.lane as usize].refusal_now(now, self.ticket?)
+        };
+        refusal.map(|refusal| core.refusal(&refusal, self.claim.backend))
+    }
 }
 
 impl Future for Waiting<'_> {

@@ -18,6 +18,7 @@ use crate::admit::Gate;
 use crate::call::{Bind, Listener, Observe, Protocol};
 use crate::classify::Classifier;
 use crate::clock::Clock;
+use crate::coalesce::Coalescer;
 use crate::config::Config;
 use crate::forward::Forwarder;
 use crate::listen::{self, Bound, Connections};
@@ -81,6 +82,7 @@ struct Shared {
     config: Live<Config>,
     protocol: Live<protocol::Settings>,
     classifier: Arc<Live<Classifier>>,
+    coalescer: Coalescer,
     gate: Gate,
     forwarder: Forwarder,
     connections: Arc<Connections>,
@@ -126,6 +128,7 @@ impl App {
             clock,
             protocol: Live::new(config.protocol.clone()),
             classifier: Arc::new(Live::new(Classifier::new(&config.classify))),
+            coalescer: Coalescer::new(config.coalesce.clone(), clock),
             gate: Gate::new(&config.admit, clock),
             forwarder: Forwarder::new(config.forward.clone()),
             connections: Connections::new(config.listen.max_connections),
@@ -216,6 +219,8 @@ impl App {
         shared.classifier.set(Classifier::new(&config.classify));
         shared.gate.apply(&config.admit);
         shared.forwarder.apply(config.forward.clone());
+        // After what it may change: what is kept comes from before.
+        shared.coalescer.apply(config.coalesce.clone());
         shared.connections.apply(config.listen.max_connections);
         shared
             .metrics
@@ -411,6 +416,7 @@ impl Shared {
     fn pipeline(&self) -> Pipeline {
         Pipeline {
             classifier: Arc::clone(&self.classifier),
+            coalescer: self.coalescer.clone(),
             gate: self.gate.clone(),
             forwarder: self.forwarder.clone(),
             observer: Arc::clone(&self.observer),

@@ -102,20 +102,7 @@ impl HttpCall {
     /// Copies what still lies in the buffer that the request was read into, so that a call
     /// that waits does not keep all of that.
     pub fn compact(&mut self) {
-        let headers = std::mem::take(&mut self.head.headers);
-        let mut compact = http::HeaderMap::with_capacity(headers.len());
-        for (name, value) in &headers {
-            let name = http::HeaderName::from_bytes(name.as_str().as_bytes());
-            let mut copy = http::HeaderValue::from_bytes(value.as_bytes());
-            if let Ok(copy) = &mut copy {
-                copy.set_sensitive(value.is_sensitive());
-            }
-            // Both were valid a moment ago.
-            if let (Ok(name), Ok(copy)) = (name, copy) {
-                compact.append(name, copy);
-            }
-        }
-        self.head.headers = compact;
+        self.head.headers = compact_headers(&self.head.headers);
         if let Ok(uri) = http::Uri::try_from(self.head.uri.to_string()) {
             self.head.uri = uri;
         }
@@ -124,6 +111,24 @@ impl HttpCall {
             *bytes = Bytes::copy_from_slice(bytes);
         }
     }
+}
+
+/// A copy of headers that holds nothing of the buffer in which they came.
+#[must_use]
+pub fn compact_headers(headers: &http::HeaderMap) -> http::HeaderMap {
+    let mut compact = http::HeaderMap::with_capacity(headers.len());
+    for (name, value) in headers {
+        let name = http::HeaderName::from_bytes(name.as_str().as_bytes());
+        let mut copy = http::HeaderValue::from_bytes(value.as_bytes());
+        if let Ok(copy) = &mut copy {
+            copy.set_sensitive(value.is_sensitive());
+        }
+        // Both were valid a moment ago.
+        if let (Ok(name), Ok(copy)) = (name, copy) {
+            compact.append(name, copy);
+        }
+    }
+    compact
 }
 
 /// A request body: held whole while the call waits, or streamed once it may go.
@@ -506,6 +511,8 @@ pub struct Facts {
     pub verdict: Verdict,
     /// Whether its client left while it ran.
     pub left: bool,
+    /// Whether it was answered with another call's answer, and has drawn nothing itself.
+    pub shared: bool,
     /// Why, if it was refused or failed.
     pub reason: Option<Reason>,
     /// The limit that held it longest or refused it.
@@ -559,6 +566,7 @@ impl Record {
             target,
             verdict: Verdict::Aborted,
             left: false,
+            shared: false,
             reason: None,
             limit: None,
             admitted: None,

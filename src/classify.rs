@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use http::request;
 
-use self::operation::{BodyRule, Names, Path, Routed, route};
+use self::operation::{BodyRule, Kind, Names, Path, Routed, function, route};
 use crate::call::{Destination, HttpCall, Message, Request, RequestBody};
 
 /// One `[[route]]`: maps a method and a path to a function name.
@@ -52,6 +52,31 @@ pub struct Operation {
     pub limited: bool,
     /// Whether the function's name stands in a body that was too large to read.
     pub is_unread: bool,
+}
+
+impl Operation {
+    /// Whether it may change anything. A function that nobody knows may, unless its HTTP
+    /// method says that it does not; what reaches no SDK does not.
+    #[must_use]
+    pub fn may_change(&self, message: &Message) -> bool {
+        if !self.limited {
+            return false;
+        }
+        match (function(&self.function), message) {
+            (Some(function), _) => function.kind == Kind::Write,
+            (None, Message::Http(call)) => !call.head.method.is_safe(),
+            (None, Message::Socket(_)) => true,
+            (None, Message::Tcp) => false,
+        }
+    }
+
+    /// The one guest that it can change or tell of; `None` if it may be any. Of a function that
+    /// nobody knows it may be any, whatever its first argument looks like.
+    #[must_use]
+    pub fn only_guest(&self) -> Option<&str> {
+        function(&self.function)?;
+        self.target.as_deref()
+    }
 }
 
 /// Says of every request what it asks.

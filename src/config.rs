@@ -53,6 +53,8 @@ pub struct Config {
     pub protocol: crate::protocol::Settings,
     /// Settings of the classifier.
     pub classify: crate::classify::Settings,
+    /// Settings of the coalescer.
+    pub coalesce: crate::coalesce::Settings,
     /// Settings of the gate.
     pub admit: crate::admit::Settings,
     /// Settings of the forwarder.

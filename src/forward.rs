@@ -70,6 +70,15 @@ pub enum Outgoing {
     Tcp,
 }
 
+impl Outgoing {
+    /// Lets go of the buffer that it was read into, for a call that waits.
+    pub fn compact(&mut self) {
+        if let Self::Http(call) = self {
+            call.compact();
+        }
+    }
+}
+
 /// A call of which no byte was written: it may wait for another turn.
 #[derive(Debug)]
 pub struct Unsent<S> {

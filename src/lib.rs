@@ -8,6 +8,7 @@
 //! | [`protocol`] | its bytes become one whole request, the reply becomes bytes |
 //! | [`pipeline`] | the story: classify, admit, forward |
 //! | [`classify`] | what is asked, of which backend |
+//! | [`coalesce`] | if it is a read, it may share the call of an identical one |
 //! | [`admit`] | it waits for its turn and its limits |
 //! | [`forward`] | it is sent, once, and its reply read to the end |
 //! | [`tasks`] | it runs without its client, who fetches the reply later |
@@ -24,6 +25,7 @@ pub mod call;
 pub mod classify;
 pub mod cli;
 pub mod clock;
+pub mod coalesce;
 pub mod config;
 pub mod forward;
 pub mod listen;

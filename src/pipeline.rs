@@ -1,13 +1,18 @@
 //! THE STORY: a request is classified, waits for its turn, is sent, and its reply goes back.
+//!
+//! Identical reads may share one such story, which then runs in a task of its own.
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Waker};
 
-use crate::admit::{Ask, Asked, Gate, Permit};
+use crate::admit::{Ask, Asked, Gate, Permit, Waiting};
 use crate::call::{
     Identity, Message, Observe, Origin, Progress, Reason, Record, Refusal, Rejection, Reply,
     Request, Serve, Verdict,
 };
 use crate::classify::{Classifier, Operation};
+use crate::coalesce::{Claim, Coalescer, Joined, Key, SharedCall, Told, Waiter};
 use crate::forward::{Forwarder, Outgoing, Unsent};
 use crate::live::Live;
 
@@ -16,12 +21,36 @@ use crate::live::Live;
 pub struct Pipeline {
     /// Says what a request asks.
     pub classifier: Arc<Live<Classifier>>,
+    /// Lets identical reads share a call.
+    pub coalescer: Coalescer,
     /// Says when it may go.
     pub gate: Gate,
     /// Sends it.
     pub forwarder: Forwarder,
     /// Hears how it ended.
     pub observer: Arc<dyn Observe>,
+}
+
+/// How a request is answered.
+enum Way<'a> {
+    /// By a call of its own.
+    Alone(Ask, Outgoing),
+    /// By one that it may share. Boxed, so that others do not pay for it.
+    Shared(Pin<Box<dyn Future<Output = Reply> + Send + 'a>>),
+    /// Not at all.
+    Refused(Refusal),
+}
+
+/// A client's part in a call that may be shared.
+enum Part {
+    /// It needs none: an answer is kept.
+    Answered(Box<Reply>),
+    /// Its request is the one that is sent.
+    First(Waiter),
+    /// Its own is kept, should the answer not be for all.
+    Other(Waiter, Ask, Outgoing),
+    /// None: there is no room.
+    Alone(Ask, Outgoing),
 }
 
 impl Serve for Pipeline {
@@ -38,13 +67,26 @@ impl Serve for Pipeline {
             limited: operation.limited,
             arrived: origin.arrived,
         };
-        let record = self.open_record(origin, &message, &operation);
-        let outgoing = outgoing(message, &operation);
+        let (key, observer) = if self.coalescer.is_on() {
+            self.read_or_write(&message, &operation)
+        } else {
+            (None, Arc::clone(&self.observer))
+        };
+        let record = open_record(origin, &message, &operation, observer);
+        let way = match (outgoing(message, &operation), key) {
+            (Ok(outgoing), None) => Way::Alone(ask, outgoing),
+            (Ok(outgoing), Some(key)) => {
+                let record = Arc::clone(&record);
+                Way::Shared(Box::pin(self.share(key, ask, outgoing, progress, record)))
+            }
+            (Err(refusal), _) => Way::Refused(refusal),
+        };
         // Only what a waiting call needs goes into the future.
         async move {
-            let reply = match outgoing {
-                Ok(outgoing) => self.run(ask, outgoing, progress, &record).await,
-                Err(refusal) => Reply::Refused(refusal),
+            let reply = match way {
+                Way::Alone(ask, outgoing) => self.run(ask, outgoing, progress, &record).await,
+                Way::Shared(answer) => answer.await,
+                Way::Refused(refusal) => Reply::Refused(refusal),
             };
             if let Reply::Refused(refusal) = &reply {
                 write_down(&record, refusal);
@@ -67,12 +109,166 @@ impl Serve for Pipeline {
     }
 }
 
-impl Pipeline {
-    fn run<'a>(
+/// For whom a call waits and runs: one client, or all that share it.
+trait Party: Sync {
+    /// The call is past the gate.
+    fn admit(&self);
+    /// The call is back in the queue.
+    fn wait(&self);
+    /// Waits for the call's turn.
+    fn turn<'a>(
         &'a self,
+        waiting: Waiting<'a>,
+    ) -> impl Future<Output = Result<Permit, Refusal>> + Send + 'a;
+}
+
+/// The client itself watches whether it is still there.
+impl Party for Progress {
+    fn admit(&self) {
+        Self::admit(self);
+    }
+
+    fn wait(&self) {
+        Self::wait(self);
+    }
+
+    fn turn<'a>(
+        &'a self,
+        waiting: Waiting<'a>,
+    ) -> impl Future<Output = Result<Permit, Refusal>> + Send + 'a {
+        waiting
+    }
+}
+
+impl Party for SharedCall {
+    fn admit(&self) {
+        Self::admit(self);
+    }
+
+    fn wait(&self) {
+        Self::wait(self);
+    }
+
+    /// It waits until the last deadline, in the most urgent class, of those who are there; each
+    /// of them is told at its own.
+    async fn turn<'a>(&'a self, mut waiting: Waiting<'a>) -> Result<Permit, Refusal> {
+        loop {
+            let changed = self.changed();
+            // With nobody there, the task that runs this drops it, unless somebody comes first.
+            let wanted = self.wanted();
+            if let Some(wanted) = wanted {
+                waiting.wait_as(wanted.last_deadline, wanted.class);
+            }
+            // The last deadline is the scheduler's business, which asks once more at it.
+            let due = wanted
+                .filter(|wanted| wanted.first_deadline != wanted.last_deadline)
+                .and_then(|wanted| wanted.first_deadline);
+            tokio::select! {
+                biased;
+                told = &mut waiting => return told,
+                () = changed => {}
+                () = self.sleep_until(due) => {
+                    if let Some(refusal) = waiting.refusal_now() {
+                        self.refuse_overdue(&refusal);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Pipeline {
+    /// The key of a read that may be shared, and who hears how the call ends: a write makes
+    /// answers old. Asked only where any function is shared.
+    fn read_or_write(
+        &self,
+        message: &Message,
+        operation: &Operation,
+    ) -> (Option<Key>, Arc<dyn Observe>) {
+        let observer = Arc::clone(&self.observer);
+        let guest = operation.only_guest();
+        if operation.may_change(message) {
+            return (None, self.coalescer.write(guest, observer));
+        }
+        let (function, destination) = (&operation.function, operation.destination);
+        let key = self.coalescer.key(function, destination, guest, message);
+        (key, observer)
+    }
+
+    /// Answers a read together with all that are identical.
+    fn share<'a>(
+        &'a self,
+        key: Key,
         ask: Ask,
         mut outgoing: Outgoing,
         progress: &'a Progress,
+        record: Arc<Record>,
+    ) -> impl Future<Output = Reply> + Send + 'a {
+        let claim = Claim {
+            deadline: self.gate.deadline(&ask),
+            class: ask.class(),
+            record: Arc::clone(&record),
+        };
+        let part = match self.coalescer.join(key, claim) {
+            Joined::Kept(reply) => Part::Answered(Box::new(reply)),
+            Joined::First(call, waiter) => {
+                self.start(call, ask, outgoing);
+                Part::First(waiter)
+            }
+            Joined::Other(waiter) => {
+                outgoing.compact();
+                Part::Other(waiter, ask, outgoing)
+            }
+            Joined::Alone => Part::Alone(ask, outgoing),
+        };
+        // Only what one that waits needs goes into the future.
+        async move {
+            let (ask, outgoing) = match part {
+                Part::Answered(reply) => return *reply,
+                Part::First(waiter) => match waiter.told(progress).await {
+                    Told::Answer(reply) => return reply,
+                    Told::Alone => return Reply::Refused(nobody_answered()),
+                },
+                Part::Other(waiter, ask, outgoing) => match waiter.told(progress).await {
+                    Told::Answer(reply) => return reply,
+                    Told::Alone => (ask, outgoing),
+                },
+                Part::Alone(ask, outgoing) => (ask, outgoing),
+            };
+            Box::pin(self.run(ask, outgoing, progress, &record)).await
+        }
+    }
+
+    /// Runs a shared call in a task of its own.
+    fn start(&self, call: SharedCall, ask: Ask, outgoing: Outgoing) {
+        let mut task = Box::pin(self.clone().run_shared(call, ask, outgoing));
+        // Once at once, as a call of one client would: one that need not wait is past the gate
+        // before anybody looks whether its client has half-closed.
+        let mut nobody = Context::from_waker(Waker::noop());
+        if task.as_mut().poll(&mut nobody).is_pending() {
+            tokio::spawn(task);
+        }
+    }
+
+    async fn run_shared(self, call: SharedCall, ask: Ask, outgoing: Outgoing) {
+        let record = call.record();
+        let reply = tokio::select! {
+            biased;
+            // Dropping what has not been sent cancels it.
+            () = call.abandoned() => return,
+            reply = self.run(ask, outgoing, &call, record) => reply,
+        };
+        if let Reply::Refused(refusal) = &reply {
+            write_down(record, refusal);
+        }
+        call.end(reply);
+    }
+
+    fn run<'a, P: Party>(
+        &'a self,
+        ask: Ask,
+        mut outgoing: Outgoing,
+        party: &'a P,
         record: &'a Arc<Record>,
     ) -> impl Future<Output = Reply> + Send + 'a {
         // Asked before the future is made, which so holds a call that waits or one that
@@ -82,29 +278,27 @@ impl Pipeline {
             let admitted = match asked {
                 Asked::Answered(admitted) => admitted,
                 Asked::Waits(turn) => {
-                    if let Outgoing::Http(call) = &mut outgoing {
-                        call.compact();
-                    }
-                    turn.await
+                    outgoing.compact();
+                    party.turn(turn).await
                 }
             };
             match admitted {
                 // Boxed, so that a call that waits does not pay for what a running one needs.
-                Ok(permit) => Box::pin(self.send(outgoing, permit, progress, record)).await,
+                Ok(permit) => Box::pin(self.send(outgoing, permit, party, record)).await,
                 Err(refusal) => Reply::Refused(refusal),
             }
         }
     }
 
-    async fn send(
+    async fn send<P: Party>(
         &self,
         mut outgoing: Outgoing,
         mut permit: Permit,
-        progress: &Progress,
+        party: &P,
         record: &Arc<Record>,
     ) -> Reply {
         loop {
-            progress.admit();
+            party.admit();
             let unsent = match self
                 .forwarder
                 .send(outgoing, permit, Arc::clone(record))
@@ -125,28 +319,43 @@ impl Pipeline {
                 "not sent, waits again"
             );
             outgoing = kept;
-            progress.wait();
-            permit = match self.gate.ask_again(slot, record).outcome().await {
+            party.wait();
+            let admitted = match self.gate.ask_again(slot, record) {
+                Asked::Answered(admitted) => admitted,
+                Asked::Waits(turn) => party.turn(turn).await,
+            };
+            permit = match admitted {
                 Ok(permit) => permit,
                 Err(refusal) => return Reply::Refused(refusal),
             };
         }
     }
+}
 
-    fn open_record(&self, origin: Origin, message: &Message, operation: &Operation) -> Arc<Record> {
-        let dialect = match message {
-            Message::Socket(_) => "socket",
-            Message::Http(_) => "http",
-            Message::Tcp => "tcp",
-        };
-        Record::open(
-            origin,
-            dialect,
-            Arc::clone(&operation.label),
-            operation.target.clone(),
-            Arc::clone(&self.observer),
-        )
-    }
+fn open_record(
+    origin: Origin,
+    message: &Message,
+    operation: &Operation,
+    observer: Arc<dyn Observe>,
+) -> Arc<Record> {
+    let dialect = match message {
+        Message::Socket(_) => "socket",
+        Message::Http(_) => "http",
+        Message::Tcp => "tcp",
+    };
+    let function = Arc::clone(&operation.label);
+    Record::open(
+        origin,
+        dialect,
+        function,
+        operation.target.clone(),
+        observer,
+    )
+}
+
+/// The first of those who share a call gets its answer, whatever that is.
+fn nobody_answered() -> Refusal {
+    Refusal::new(Reason::Internal, "a shared call came to no answer")
 }
 
 /// What is to be sent, in the form its backend takes.

@@ -71,6 +71,7 @@ impl Shared {
     fn levels(&self) -> Levels {
         let queue = self.gate.queue_now();
         let (outstanding, outstanding_peak) = self.gate.outstanding();
+        let shared = self.coalescer.snapshot();
         let (limits, _) = self.gate.limits_now();
         let windows = limits
             .iter()
@@ -88,6 +89,9 @@ impl Shared {
             outstanding: outstanding as u64,
             outstanding_limit: u64::from(self.config.get().admit.outstanding_max.unwrap_or(0)),
             outstanding_peak: outstanding_peak as u64,
+            coalesce_calls: shared.calls as u64,
+            coalesce_kept_answers: shared.kept as u64,
+            coalesce_held_bytes: shared.bytes as u64,
             windows,
         }
     }

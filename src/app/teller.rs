@@ -51,6 +51,9 @@ impl Observe for Teller {
         let identity = &*facts.origin.identity;
         self.metrics
             .call_ended(&identity.listener, &facts.function, CLASS, verdict, &took);
+        if facts.shared {
+            self.metrics.coalesced(&facts.function);
+        }
         for field in identity.unusable.iter() {
             self.metrics.identity_unusable(field.label());
         }
@@ -91,6 +94,7 @@ impl Observe for Teller {
             sent: facts
                 .sent
                 .map(|sent| sent.since(tidegate_limits::Timestamp::ZERO)),
+            shared: facts.shared,
         });
         if written == Written::Lost {
             self.metrics.access_line_lost();

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::call::listener::{ClientAuth, ProxyProtocol};
 use crate::call::{Bind, Protocol, UserFrom};
+use crate::classify::operation::{Kind, function};
 
 use super::nearest::nearest;
 use super::raw::{Limits, Listen, PostponeBy, Raw, Route, UNIX_MODE};
@@ -44,6 +45,7 @@ pub(super) fn check(raw: &Raw, known_functions: &[&str], notes: &Notes) {
     queue(raw, notes);
     windows(&raw.limits, notes);
     functions_are_known(&raw.limits, &raw.routes, known_functions, notes);
+    coalesced_are_reads(raw, known_functions, notes);
     outstanding(raw, notes);
     admin(raw, notes);
 }
@@ -437,6 +439,59 @@ fn functions_are_known(limits: &Limits, routes: &[Route], known: &[&str], notes:
             None => "leave it out, or give it a [[route]]".to_owned(),
         };
         notes.warn(&calls.at, Mistake::new(told, cure));
+    }
+}
+
+/// Only what changes nothing may share an answer. A route of one's own says by its method
+/// whether it does.
+fn coalesced_are_reads(raw: &Raw, known: &[&str], notes: &Notes) {
+    let Some(functions) = raw.coalesce.functions.meant() else {
+        return;
+    };
+    let routes = |name: &str| {
+        let of_name = |route: &&Route| route.function.value.as_deref() == Some(name);
+        raw.routes.iter().filter(of_name).collect::<Vec<_>>()
+    };
+    let only_reads = |route: &&Route| matches!(route.method.value.as_deref(), Some("GET" | "HEAD"));
+    for (name, place) in functions {
+        let at = At {
+            key: raw.coalesce.functions.at.key.clone(),
+            place: place.clone(),
+        };
+        let own = routes(name);
+        let (told, cure) = match function(name) {
+            Some(function) if function.kind == Kind::Read => continue,
+            Some(_) => (
+                format!(
+                    "{} changes something, so each call of it is made",
+                    quoted(name)
+                ),
+                "leave it out: only reads can share an answer".to_owned(),
+            ),
+            None if known.is_empty() => continue,
+            None if own.is_empty() => (
+                format!("no function is known that is called {}", quoted(name)),
+                match nearest(name, known.iter().copied()) {
+                    Some(function) => format!("did you mean {}?", quoted(function)),
+                    None => "leave it out, or give it a [[route]]".to_owned(),
+                },
+            ),
+            None if own.iter().all(only_reads) => continue,
+            None => (
+                format!(
+                    "{} has a route with another method than GET or HEAD",
+                    quoted(name)
+                ),
+                "leave it out: only reads can share an answer".to_owned(),
+            ),
+        };
+        notes.error(&at, Mistake::new(told, cure));
+    }
+    let fresh_for = &raw.coalesce.fresh_for;
+    if functions.is_empty() && fresh_for.meant().is_some_and(|time| !time.is_zero()) {
+        let told = "it has no effect while no function is coalesced";
+        let cure = "add functions = [\"host_get_info\"] to [coalesce], or leave it out";
+        notes.warn(&fresh_for.at, Mistake::new(told, cure));
     }
 }
 

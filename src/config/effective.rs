@@ -34,6 +34,7 @@ pub fn effective(config: &Config) -> String {
     out.backend(config);
     out.queue(config);
     out.limits(config);
+    out.coalesce(config);
     out.header("[admin]");
     let bind = config.admin.bind.map(|bind| bind.to_string());
     out.text("bind", &bind.unwrap_or_default());
@@ -191,6 +192,16 @@ impl Toml {
             self.text("window_stamp", stamp);
             self.duration("window_guard", window.guard);
         }
+    }
+
+    fn coalesce(&mut self, config: &Config) {
+        let coalesce = &config.coalesce;
+        self.header("[coalesce]");
+        let functions: Vec<_> = coalesce.functions.iter().map(|name| quoted(name)).collect();
+        self.bare("functions", format_args!("[{}]", functions.join(", ")));
+        self.duration("fresh_for", coalesce.fresh_for);
+        self.bare("max_entries", coalesce.entries_max);
+        self.size("max_bytes", coalesce.bytes_max as u64);
     }
 
     fn header(&mut self, header: &str) {

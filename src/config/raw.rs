@@ -18,15 +18,18 @@ use crate::telemetry::Format;
 
 use super::certificates::{self, Clients, In};
 use super::per_window::{self, CALLS_MAX, PerWindow};
+use super::problem::Place;
 use super::reader::{At, Section, Setting};
 use super::text::{
-    address, bind, bind_or_off, file, file_mode, http_address, jitter, level, method, name, path,
-    proxies, route_function, token,
+    address, bind, bind_or_off, file, file_mode, function_names, http_address, jitter, level,
+    method, name, path, proxies, route_function, token,
 };
 use super::value::{choice, duration, flag, integer, size};
 
 /// Most listeners; each is a label in the metrics.
 const LISTENERS_MAX: usize = 64;
+/// Most functions that can be coalesced; each read is compared with them.
+const COALESCED_MAX: usize = 64;
 /// Most routes of one's own; every HTTP request is compared with them.
 const ROUTES_MAX: usize = 1024;
 
@@ -73,6 +76,7 @@ pub(super) struct Raw {
     pub(super) backend: Backend,
     pub(super) queue: Queue,
     pub(super) limits: Limits,
+    pub(super) coalesce: Coalesce,
     pub(super) admin: Admin,
     pub(super) log: Log,
     pub(super) routes: Vec<Route>,
@@ -160,6 +164,15 @@ pub(super) struct Limits {
     pub(super) window_guard: Setting<Duration>,
 }
 
+/// `[coalesce]`
+pub(super) struct Coalesce {
+    /// Each with where it stands.
+    pub(super) functions: Setting<Vec<(String, Place)>>,
+    pub(super) fresh_for: Setting<Duration>,
+    pub(super) max_entries: Setting<u32>,
+    pub(super) max_bytes: Setting<u64>,
+}
+
 /// `[admin]`
 pub(super) struct Admin {
     pub(super) bind: Setting<Option<SocketAddr>>,
@@ -196,6 +209,7 @@ pub(super) fn read(mut root: Section<'_>) -> Raw {
         backend: backend(root.section("backend")),
         queue: queue(root.section("queue")),
         limits: limits(root.section("limits")),
+        coalesce: coalesce(root.section("coalesce")),
         admin: admin(root.section("admin")),
         log: log(root.section("log")),
         routes: root
@@ -391,6 +405,17 @@ fn limits(mut section: Section<'_>) -> Limits {
     };
     section.finish();
     limits
+}
+
+fn coalesce(mut section: Section<'_>) -> Coalesce {
+    let coalesce = Coalesce {
+        functions: section.read("functions", Vec::new(), function_names(COALESCED_MAX)),
+        fresh_for: section.read("fresh_for", Duration::ZERO, duration(Duration::ZERO..=HOUR)),
+        max_entries: section.read("max_entries", 1024, integer(1..=1_000_000)),
+        max_bytes: section.read("max_bytes", 16 * MIB, size(KIB..=GIB)),
+    };
+    section.finish();
+    coalesce
 }
 
 fn admin(mut section: Section<'_>) -> Admin {

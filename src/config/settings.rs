@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::call::{self, Protocol};
-use crate::{admin, admit, classify, forward, listen, protocol, telemetry};
+use crate::{admin, admit, classify, coalesce, forward, listen, protocol, telemetry};
 
 use super::Config;
 use super::check;
@@ -41,6 +41,18 @@ pub(super) fn of(raw: &Raw) -> Config {
             trusted_proxies: raw.callers.trusted_proxies.value.clone(),
         },
         classify: classify(raw),
+        coalesce: coalesce::Settings {
+            functions: raw
+                .coalesce
+                .functions
+                .value
+                .iter()
+                .map(|(name, _)| name.as_str().into())
+                .collect(),
+            fresh_for: raw.coalesce.fresh_for.value,
+            entries_max: raw.coalesce.max_entries.value as usize,
+            bytes_max: bytes(raw.coalesce.max_bytes.value),
+        },
         admit: admit(&raw.queue, &raw.limits, connections),
         forward: forward::Settings {
             socket: raw.backend.socket.value.clone(),

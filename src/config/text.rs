@@ -14,6 +14,7 @@ use crate::protocol::trusted::{Network, NotANetwork, TrustedProxies};
 
 use super::nearest::nearest;
 use super::per_window::function_name;
+use super::problem::Place;
 use super::tree::{Value, quoted};
 use super::value::{Kind, Mistake, duration, text};
 
@@ -369,6 +370,38 @@ pub(super) fn route_function() -> Kind<Option<String>> {
         }
         Ok(Some(given.to_owned()))
     })
+}
+
+/// Names of functions, each with where it stands.
+pub(super) fn function_names(max: usize) -> Kind<Vec<(String, Place)>> {
+    const EXAMPLE: &str = "give names in brackets, such as [\"host_get_info\", \"guest_list\"]";
+    Kind {
+        allowed: format!("up to {max} function names in brackets"),
+        read: Box::new(move |node| {
+            let Value::List(list) = &node.value else {
+                let told = format!("{} is not an array", node.told());
+                return Err(Mistake::new(told, EXAMPLE));
+            };
+            if list.len() > max {
+                let told = format!("there are {} functions", list.len());
+                return Err(Mistake::new(told, format!("give at most {max}")));
+            }
+            let mut names: Vec<(String, Place)> = Vec::new();
+            for item in list {
+                let Some(name) = item.text() else {
+                    let told = format!("{} is not a string", item.told());
+                    return Err(Mistake::new(told, EXAMPLE));
+                };
+                function_name(name)?;
+                if names.iter().any(|(other, _)| other == name) {
+                    let told = format!("{} is given twice", quoted(name));
+                    return Err(Mistake::new(told, "leave one of the two out"));
+                }
+                names.push((name.to_owned(), item.place.clone()));
+            }
+            Ok(names)
+        }),
+    }
 }
 
 /// A log level, or a filter by module.

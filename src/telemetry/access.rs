@@ -82,6 +82,8 @@ pub struct AccessLine<'a> {
     pub overall_rc: Option<i64>,
     /// When the call's bytes left, since the start of the process.
     pub sent: Option<Duration>,
+    /// Whether it was answered with another call's answer.
+    pub shared: bool,
 }
 
 /// What became of a line.
@@ -298,7 +300,12 @@ fn json(out: &mut Vec<u8>, id: u64, line: &AccessLine<'_>) -> io::Result<()> {
     number(out, line.overall_rc.map(i64::unsigned_abs));
     out.extend_from_slice(br#","sent_us":"#);
     number(out, line.sent.map(micros));
-    out.extend_from_slice(b"}\n");
+    out.extend_from_slice(if line.shared {
+        br#","shared":true}"#
+    } else {
+        br#","shared":false}"#
+    });
+    out.push(b'\n');
     Ok(())
 }
 
@@ -374,6 +381,9 @@ fn text(out: &mut Vec<u8>, line: &AccessLine<'_>, colour: bool) -> io::Result<()
     }
     if let Some(limit) = line.limit {
         write!(out, " limit={limit}")?;
+    }
+    if line.shared {
+        out.extend_from_slice(b" shared");
     }
     write!(
         out,

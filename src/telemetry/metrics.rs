@@ -41,6 +41,8 @@ pub struct Metrics {
     backend_duration_seconds: HistogramVec, // function, class
     /// Calls held up or refused by a limit.
     limit_hits_total: IntCounterVec, // limit
+    /// Reads answered with another call's answer, or a kept one.
+    coalesced_total: IntCounterVec, // function
     /// Calls answered with an error of our own.
     refusals_total: IntCounterVec, // limit, reason
 
@@ -62,6 +64,13 @@ pub struct Metrics {
     window_limit: IntGaugeVec, // limit
     /// Whether the backend took the last connect.
     backend_up: IntGaugeVec, // backend
+
+    /// Calls under way that clients wait for together.
+    coalesce_calls: IntGauge,
+    /// Answers kept.
+    coalesce_kept_answers: IntGauge,
+    /// Bytes of both, with their keys.
+    coalesce_held_bytes: IntGauge,
 
     /// Client connections open now.
     connections: IntGaugeVec, // listener
@@ -126,6 +135,12 @@ pub struct Levels {
     pub outstanding_limit: u64,
     /// The most that were there at once since the start.
     pub outstanding_peak: u64,
+    /// Calls under way that identical reads share, or could.
+    pub coalesce_calls: u64,
+    /// Answers kept.
+    pub coalesce_kept_answers: u64,
+    /// Bytes held for both.
+    pub coalesce_held_bytes: u64,
     /// Every window limit.
     pub windows: Vec<WindowLevel>,
 }
@@ -174,6 +189,13 @@ impl Metrics {
                 ),
                 &["limit"],
             )),
+            coalesced_total: r.add(IntCounterVec::new(
+                opts(
+                    "coalesced_total",
+                    "Reads answered with the answer of an identical one, which drew nothing.",
+                ),
+                &["function"],
+            )),
             refusals_total: r.add(IntCounterVec::new(
                 opts(
                     "refusals_total",
@@ -210,6 +232,18 @@ impl Metrics {
                     "1 if the last connect to the backend went through, else 0.",
                 ),
                 &["backend"],
+            )),
+            coalesce_calls: r.add(gauge(
+                "coalesce_calls",
+                "Calls under way that identical reads share, or could.",
+            )),
+            coalesce_kept_answers: r.add(gauge(
+                "coalesce_kept_answers",
+                "Answers kept for identical reads to come.",
+            )),
+            coalesce_held_bytes: r.add(gauge(
+                "coalesce_held_bytes",
+                "Bytes held to share calls and to keep answers.",
             )),
             connections: r.add(IntGaugeVec::new(
                 opts("connections", "Client connections that are open."),
@@ -317,6 +351,11 @@ impl Metrics {
         self.limit_hits_total.with_label_values(&[limit]).inc();
     }
 
+    /// A read was answered with another call's answer.
+    pub fn coalesced(&self, function: &str) {
+        self.coalesced_total.with_label_values(&[function]).inc();
+    }
+
     /// A call was answered with an error of our own; without a limit, it is counted under
     /// [`NO_LIMIT`].
     pub fn refused(&self, limit: Option<&str>, reason: &str) {
@@ -393,6 +432,11 @@ impl Metrics {
         self.outstanding.set(signed(levels.outstanding));
         self.outstanding_limit.set(signed(levels.outstanding_limit));
         self.outstanding_peak.set(signed(levels.outstanding_peak));
+        self.coalesce_calls.set(signed(levels.coalesce_calls));
+        self.coalesce_kept_answers
+            .set(signed(levels.coalesce_kept_answers));
+        self.coalesce_held_bytes
+            .set(signed(levels.coalesce_held_bytes));
         let mut known = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|limit| {
             let stays = levels.windows.iter().any(|window| window.limit == *limit);

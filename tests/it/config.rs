@@ -1466,3 +1466,68 @@ fn check_prints_the_limits_of_a_good_file_and_every_mistake_of_a_bad_one() {
         "{report:?}"
     );
 }
+
+#[test]
+fn only_reads_that_are_known_are_coalesced() {
+    let lists = |names: &str| format!("functions = [{names}]");
+    let config = good(&with(
+        "[coalesce]\nfunctions = [\"host_get_info\", \"guest_list\"]\nfresh_for = \"2s\"\n\
+         max_entries = 7\nmax_bytes = \"1MiB\"",
+    ));
+    let names: Vec<&str> = config
+        .coalesce
+        .functions
+        .iter()
+        .map(|name| &**name)
+        .collect();
+    assert_eq!(names, ["host_get_info", "guest_list"]);
+    assert_eq!(config.coalesce.fresh_for, Duration::from_secs(2));
+    assert_eq!(config.coalesce.entries_max, 7);
+    assert_eq!(config.coalesce.bytes_max, 1 << 20);
+    assert_eq!(good(LEAST).coalesce.functions.len(), 0);
+
+    let check = |names: &str, words: &[&str]| wrong("coalesce", &lists(names), words);
+    check(
+        "\"guest_start\"",
+        &["\"guest_start\" changes something", "only reads"],
+    );
+    check(
+        "\"guest_list\", \"host_get_inof\"",
+        &["\"host_get_inof\"", "did you mean \"host_get_info\"?"],
+    );
+    check("\"reports\"", &["no function is known", "[[route]]"]);
+    check("\"guest_list\", \"guest_list\"", &["given twice"]);
+    check("1", &["1 is not a string"]);
+    wrong(
+        "coalesce",
+        "functions = \"guest_list\"",
+        &["is not an array"],
+    );
+    let many: Vec<String> = (0..65).map(|n| format!("\"f{n}\"")).collect();
+    check(&many.join(", "), &["there are 65 functions", "at most 64"]);
+    wrong("coalesce", "max_entries = 0", &["1 to 1000000"]);
+    wrong("coalesce", "fresh_for = \"2h\"", &["0s to 1h"]);
+
+    doubted(
+        &with("[coalesce]\nfresh_for = \"2s\""),
+        &["coalesce.fresh_for", "no effect"],
+    );
+}
+
+#[test]
+fn a_function_of_ones_own_route_is_coalesced_if_its_method_says_that_it_is_a_read() {
+    let with_route = |method: &str| {
+        with(&format!(
+            "[coalesce]\nfunctions = [\"report_get\"]\n[[route]]\nmethod = \"{method}\"\n\
+             path = \"/reports\"\nfunction = \"report_get\""
+        ))
+    };
+    assert_eq!(good(&with_route("GET")).coalesce.functions.len(), 1);
+    for method in ["*", "POST"] {
+        let problems = read(&with_route(method)).expect_err("it may change something");
+        assert!(
+            problems.to_string().contains("another method"),
+            "{problems}"
+        );
+    }
+}

@@ -16,6 +16,7 @@ fn exercised() -> Metrics {
         backend: Some(Duration::from_millis(50)),
     };
     metrics.call_ended("nova", "guest_get_info", "default", "delayed", &took);
+    metrics.coalesced("guest_get_info");
     metrics.limit_hit("total");
     metrics.refused(Some("total"), "deadline_passed");
     metrics.refused(None, "queue_full");
@@ -36,6 +37,9 @@ fn exercised() -> Metrics {
         outstanding: 7,
         outstanding_limit: 10,
         outstanding_peak: 9,
+        coalesce_calls: 2,
+        coalesce_kept_answers: 5,
+        coalesce_held_bytes: 4321,
         windows: vec![WindowLevel {
             limit: "total".into(),
             used: 12,
@@ -67,6 +71,10 @@ fn a_scrape_says_what_was_told() {
         "tidegate_outstanding 7",
         "tidegate_outstanding_limit 10",
         "tidegate_outstanding_peak 9",
+        r#"tidegate_coalesced_total{function="guest_get_info"} 1"#,
+        "tidegate_coalesce_calls 2",
+        "tidegate_coalesce_kept_answers 5",
+        "tidegate_coalesce_held_bytes 4321",
         r#"tidegate_window_used{limit="total"} 12"#,
         r#"tidegate_window_limit{limit="total"} 30"#,
         r#"tidegate_queue_wait_seconds_bucket{class="default",function="guest_get_info",le="0.025"} 1"#,

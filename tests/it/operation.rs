@@ -600,3 +600,52 @@ fn a_body_too_large_to_read_is_missed_only_where_it_names_the_function() {
     };
     assert!(!is_unread(&own, "POST", "/"));
 }
+
+#[test]
+fn what_may_change_something_is_told_by_the_table_and_else_by_the_method() {
+    let own = Settings {
+        routes: vec![Route {
+            method: "*".into(),
+            path: "/own/{userid}".into(),
+            function: Some("of_a_site".into()),
+        }],
+        ..settings()
+    };
+    let check = |message: Message, may_change: bool, guest: Option<&str>| {
+        let request = request(message);
+        let operation = Classifier::new(&own).classify(&request);
+        let told = (
+            operation.may_change(&request.message),
+            operation.only_guest(),
+        );
+        assert_eq!(told, (may_change, guest), "{operation:?}");
+    };
+    check(
+        array_message("guest_get_info", Some("U1")),
+        false,
+        Some("U1"),
+    );
+    check(array_message("guest_start", Some("U1")), true, Some("U1"));
+    check(array_message("image_delete", None), true, None);
+    check(http_message("GET", "/guests", ""), false, None);
+    check(http_message("DELETE", "/guests/U1", ""), true, Some("U1"));
+    check(
+        http_message("GET", "/volumes/conn/U1", ""),
+        true,
+        Some("U1"),
+    );
+    check(
+        http_message("POST", "/", r#"["guest_list", [], {}]"#),
+        false,
+        None,
+    );
+    // Whom nobody knows may change any guest, whatever it looks like.
+    check(array_message("guest_new", Some("U1")), true, None);
+    check(http_message("POST", "/nowhere", ""), true, None);
+    check(http_message("GET", "/nowhere", ""), false, None);
+    check(http_message("GET", "/own/U1", ""), false, None);
+    check(http_message("POST", "/own/U1", ""), true, None);
+    // What reaches no SDK changes no guest.
+    check(http_message("POST", "/token", ""), false, None);
+    check(Message::Tcp, false, None);
+}

@@ -12,6 +12,7 @@ use tidegate::call::identity::Fields;
 use tidegate::call::{Facts, Identity, Observe, Peer, Rejection};
 use tidegate::classify::Classifier;
 use tidegate::clock::Clock;
+use tidegate::coalesce::Coalescer;
 use tidegate::config::{self, Config};
 use tidegate::forward::Forwarder;
 use tidegate::listen::{self, Connections};
@@ -95,6 +96,7 @@ impl Observe for Seen {
 pub(crate) struct Stack {
     pub(crate) addr: SocketAddr,
     pub(crate) gate: Gate,
+    pub(crate) coalescer: Coalescer,
     pub(crate) seen: Seen,
     pub(crate) clock: Clock,
     pub(crate) connections: Arc<Connections>,
@@ -107,10 +109,12 @@ impl Stack {
         let config = config(text);
         let clock = Clock::start();
         let gate = Gate::new(&config.admit, clock);
+        let coalescer = Coalescer::new(config.coalesce.clone(), clock);
         let seen = Seen::new();
         let forwarder = Forwarder::new(config.forward.clone());
         let pipeline = Pipeline {
             classifier: Arc::new(Live::new(Classifier::new(&config.classify))),
+            coalescer: coalescer.clone(),
             gate: gate.clone(),
             forwarder,
             observer: Arc::new(seen.clone()),
@@ -156,6 +160,7 @@ impl Stack {
             // Where it is a path, nobody asks for this.
             addr: bind.tcp().unwrap_or(([0; 4], 0).into()),
             gate,
+            coalescer,
             seen,
             clock,
             connections,

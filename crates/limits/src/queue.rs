@@ -273,6 +273,17 @@ impl<T> Queue<T> {
         Some(waiting)
     }
 
+    /// Moves a call's deadline.
+    pub(crate) fn set_deadline(&mut self, key: Key, deadline: Option<Timestamp>) {
+        let old = core::mem::replace(&mut self.expect_mut(key).call.deadline, deadline);
+        if let Some(old) = old {
+            self.deadlines.remove(&Timed::new(old, key));
+        }
+        if let Some(new) = deadline {
+            self.deadlines.insert(Timed::new(new, key));
+        }
+    }
+
     /// Puts a call that was just taken in where it waits.
     pub(crate) fn place(&mut self, key: Key, place: Place, turn: Turn) {
         let waiting = self.expect_mut(key);

@@ -16,6 +16,7 @@
 //! changed for that line.
 
 mod bucket;
+mod deadline;
 mod hold;
 mod park;
 mod refusal;

@@ -621,6 +621,44 @@ fn a_call_set_aside_comes_back_within_the_jitter_and_keeps_its_place_in_the_capa
 }
 
 #[test]
+fn a_deadline_that_is_moved_holds_and_the_call_keeps_its_turn() {
+    let mut gate = Gate::new(policy(vec![outstanding("outstanding", Scope::Every, 1)]));
+    gate.submit(call(gate.now, "f"), 0);
+    let (_, hold) = gate.run_and_send();
+    let until = |deadline| Call {
+        deadline: Some(at(deadline)),
+        ..call(at(0), "f")
+    };
+    let first = gate.submit(until(1000), 1);
+    let second = gate.submit(until(2000), 2);
+    gate.sleeps_until(1000);
+    assert!(gate.scheduler.set_deadline(first, Some(at(3000))));
+    gate.sleeps_until(2000);
+    gate.now = at(1500);
+    let told = gate.scheduler.refusal_now(gate.now, first);
+    let told = told.expect("it waits");
+    assert_eq!(told.reason, Reason::DeadlinePassed);
+    assert_eq!(told.limit.as_deref(), Some("outstanding"));
+    assert_eq!(
+        gate.scheduler.waiting(),
+        2,
+        "to ask what it would be told changes nothing"
+    );
+    gate.now = at(2001);
+    let (id, refusal) = gate.expire();
+    assert_eq!((id, refusal.limit), (2, told.limit));
+    assert!(!gate.scheduler.set_deadline(second, None));
+    assert_eq!(gate.scheduler.refusal_now(gate.now, second), None);
+    gate.sleeps_until(3000);
+    assert!(gate.scheduler.set_deadline(first, None));
+    gate.idles();
+    gate.scheduler.audit();
+    gate.submit(call(gate.now, "f"), 3);
+    gate.finish(hold);
+    assert_eq!(gate.run_and_send().0, 1);
+}
+
+#[test]
 fn a_call_set_aside_is_asked_a_last_time_at_its_deadline() {
     let limits = vec![outstanding("outstanding", Scope::Every, 1)];
     let postpone = Postpone::Jitter {

@@ -1,0 +1,28 @@
+//! The deadline of a call that waits: moved, and what the call would be told there.
+
+use super::{Reason, Refusal, Scheduler};
+use crate::queue::Ticket;
+use crate::time::Timestamp;
+
+impl<T> Scheduler<T> {
+    /// Moves the deadline of a waiting call, which keeps its turn; `None` waits forever. False
+    /// if it no longer waits.
+    pub fn set_deadline(&mut self, ticket: Ticket, deadline: Option<Timestamp>) -> bool {
+        let waits = self.queue.get(ticket.0).is_some();
+        if waits {
+            self.queue.set_deadline(ticket.0, deadline);
+        }
+        waits
+    }
+
+    /// What a waiting call would be told if its deadline were now; `None` if it no longer
+    /// waits. It goes on waiting.
+    #[must_use]
+    pub fn refusal_now(&self, now: Timestamp, ticket: Ticket) -> Option<Refusal> {
+        let waiting = self.queue.get(ticket.0)?;
+        let (set, bucket, call) = (waiting.set, waiting.bucket, &waiting.call);
+        let held_by = self.held_by(ticket.0);
+        let now = self.now.max(now);
+        Some(self.refusal(now, Reason::DeadlinePassed, held_by, set, bucket, call))
+    }
+}

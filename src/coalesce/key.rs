@@ -1,0 +1,286 @@
+//! What makes two reads identical, and which reads can be told to be.
+
+use std::fmt;
+
+use http::header::{self, HeaderName};
+use http::{HeaderMap, Method};
+
+use crate::call::{Destination, HttpCall, Message, RequestBody};
+
+/// What an answer may depend on, besides method, target and body: who asks, what is asked
+/// for, and how the body is to be read.
+static TOLD_APART: [HeaderName; 9] = [
+    header::HOST,
+    header::AUTHORIZATION,
+    HeaderName::from_static("x-auth-token"),
+    header::COOKIE,
+    header::ACCEPT,
+    header::ACCEPT_ENCODING,
+    header::ACCEPT_LANGUAGE,
+    header::CONTENT_TYPE,
+    header::CONTENT_ENCODING,
+];
+
+/// Whoever sends one of these asks for part of an answer, depends on what he has already, or
+/// has an opinion on caches (RFC 9110, 13 and 14; RFC 9111, 5).
+static NEVER_SHARED: [HeaderName; 8] = [
+    header::CACHE_CONTROL,
+    header::PRAGMA,
+    header::RANGE,
+    header::IF_MATCH,
+    header::IF_NONE_MATCH,
+    header::IF_MODIFIED_SINCE,
+    header::IF_UNMODIFIED_SINCE,
+    header::IF_RANGE,
+];
+
+/// Whether reads that differ in this header are never identical.
+pub(super) fn tells_apart(name: &HeaderName) -> bool {
+    TOLD_APART.contains(name)
+}
+
+/// A z/VM userid, as the backend compares them: without regard to case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Guest([u8; 8]);
+
+impl Guest {
+    /// None for what is no userid.
+    pub(super) fn new(userid: &str) -> Option<Self> {
+        let mut letters = [0; 8];
+        letters
+            .get_mut(..userid.len())?
+            .copy_from_slice(userid.as_bytes());
+        letters.make_ascii_uppercase();
+        Some(Self(letters))
+    }
+}
+
+/// A read, to the byte: two reads are identical if their keys are equal.
+///
+/// The bytes themselves are kept, not a hash of them: two that collide would hand one client
+/// what is another's.
+#[derive(PartialEq, Eq, Hash)]
+pub struct Key {
+    /// The one guest it is about, if it is about one.
+    pub(super) guest: Option<Guest>,
+    bytes: Box<[u8]>,
+}
+
+impl Key {
+    /// The key of a read of one guest, or of none in particular; `None` for a message that is
+    /// never shared.
+    pub(super) fn of(
+        function: &str,
+        destination: Destination,
+        guest: Option<&str>,
+        message: &Message,
+    ) -> Option<Self> {
+        let mut parts = Parts::default();
+        parts.add(destination.label().as_bytes());
+        parts.add(function.as_bytes());
+        match message {
+            Message::Socket(call) => {
+                parts.add(b"socket");
+                parts.add(&call.bytes);
+            }
+            Message::Http(call) => {
+                parts.add(b"http");
+                parts.add_request(call)?;
+            }
+            Message::Tcp => return None,
+        }
+        Some(Self {
+            guest: guest.and_then(Guest::new),
+            bytes: parts.0.into_boxed_slice(),
+        })
+    }
+
+    /// How many bytes it takes.
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+}
+
+/// Its bytes carry tokens and passwords.
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Key({} bytes)", self.bytes.len())
+    }
+}
+
+/// Parts one after another, each behind its length, so that no two lists of parts are the same
+/// bytes.
+#[derive(Default)]
+struct Parts(Vec<u8>);
+
+impl Parts {
+    fn add(&mut self, part: &[u8]) {
+        self.0.extend_from_slice(&part.len().to_le_bytes());
+        self.0.extend_from_slice(part);
+    }
+
+    fn add_request(&mut self, call: &HttpCall) -> Option<()> {
+        let head = &call.head;
+        let may_be_a_read = [Method::GET, Method::HEAD, Method::POST].contains(&head.method);
+        let RequestBody::Whole(body) = &call.body else {
+            return None;
+        };
+        if !may_be_a_read
+            || NEVER_SHARED
+                .iter()
+                .any(|name| head.headers.contains_key(name))
+        {
+            return None;
+        }
+        self.add(head.method.as_str().as_bytes());
+        let authority = head.uri.authority().map_or("", |it| it.as_str());
+        self.add(authority.as_bytes());
+        let target = head.uri.path_and_query().map_or("", |it| it.as_str());
+        self.add(target.as_bytes());
+        self.add_headers(&head.headers);
+        self.add(body);
+        Some(())
+    }
+
+    fn add_headers(&mut self, headers: &HeaderMap) {
+        for name in &TOLD_APART {
+            let values = headers.get_all(name);
+            self.0
+                .extend_from_slice(&values.iter().count().to_le_bytes());
+            for value in values {
+                self.add(value.as_bytes());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::call::ArrayCall;
+    use bytes::Bytes;
+
+    fn http(request: http::request::Builder, body: &'static str) -> Message {
+        let (head, body) = request
+            .body(Bytes::from_static(body.as_bytes()))
+            .expect("a request")
+            .into_parts();
+        Message::Http(Box::new(HttpCall {
+            head,
+            body: RequestBody::Whole(body),
+            array: None,
+        }))
+    }
+
+    fn get(path: &str) -> http::request::Builder {
+        http::Request::get(path).header("host", "t")
+    }
+
+    fn key(message: &Message) -> Option<Key> {
+        Key::of("guest_list", Destination::Http, None, message)
+    }
+
+    #[test]
+    fn reads_are_identical_only_if_everything_that_an_answer_may_depend_on_is() {
+        let plain = || key(&http(get("/guests"), "")).expect("it can be shared");
+        assert_eq!(plain(), plain());
+        for (what, other) in [
+            ("path", http(get("/guests/"), "")),
+            ("query", http(get("/guests?a=1"), "")),
+            ("body", http(get("/guests"), "{}")),
+            ("HEAD", http(get("/guests").method("HEAD"), "")),
+            ("POST", http(get("/guests").method("POST"), "")),
+            (
+                "user",
+                http(get("/guests").header("authorization", "Basic eDp5"), ""),
+            ),
+            (
+                "token",
+                http(get("/guests").header("x-auth-token", "t"), ""),
+            ),
+            (
+                "no token",
+                http(get("/guests").header("x-auth-token", ""), ""),
+            ),
+            ("cookie", http(get("/guests").header("cookie", "a=1"), "")),
+            ("accept", http(get("/guests").header("accept", "*/*"), "")),
+            (
+                "coding",
+                http(get("/guests").header("accept-encoding", "gzip"), ""),
+            ),
+            ("host", http(get("/guests").header("host", "u"), "")),
+            ("authority", http(get("http://u/guests"), "")),
+        ] {
+            assert_ne!(key(&other).expect("it can be shared"), plain(), "{what}");
+        }
+        let agent = http(get("/guests").header("user-agent", "curl"), "");
+        assert_eq!(key(&agent).expect("it can be shared"), plain());
+        let elsewhere = Key::of("guest_list", Destination::Socket, None, &agent);
+        assert_ne!(elsewhere.expect("it can be shared"), plain());
+    }
+
+    #[test]
+    fn values_cannot_be_moved_from_one_header_to_the_next() {
+        let one = get("/guests").header("cookie", "a").header("cookie", "b");
+        let other = get("/guests").header("cookie", "ab");
+        assert_ne!(key(&http(one, "")), key(&http(other, "")));
+        let one = get("/guests").header("authorization", "x");
+        let other = get("/guests").header("x-auth-token", "x");
+        assert_ne!(key(&http(one, "")), key(&http(other, "")));
+    }
+
+    #[test]
+    fn who_has_an_opinion_on_caches_or_wants_a_part_is_never_shared() {
+        for name in [
+            "cache-control",
+            "pragma",
+            "range",
+            "if-none-match",
+            "if-match",
+            "if-modified-since",
+            "if-unmodified-since",
+            "if-range",
+        ] {
+            let message = http(get("/guests").header(name, "no-store"), "");
+            assert!(key(&message).is_none(), "{name}");
+        }
+        assert!(key(&http(get("/guests").method("PUT"), "")).is_none());
+        assert!(key(&Message::Tcp).is_none());
+    }
+
+    #[test]
+    fn arrays_are_told_apart_to_the_byte_and_from_their_http_dress() {
+        let array = |text: &'static str| {
+            key(&Message::Socket(ArrayCall {
+                bytes: Bytes::from_static(text.as_bytes()),
+                function: "guest_list".into(),
+                target: None,
+            }))
+        };
+        assert_eq!(
+            array(r#"["guest_list",[],{}]"#),
+            array(r#"["guest_list",[],{}]"#)
+        );
+        assert_ne!(
+            array(r#"["guest_list",[],{}]"#),
+            array(r#"["guest_list", [],{}]"#)
+        );
+        let dressed = http(get("/").method("POST"), r#"["guest_list",[],{}]"#);
+        assert_ne!(array(r#"["guest_list",[],{}]"#), key(&dressed));
+    }
+
+    #[test]
+    fn a_guest_is_the_same_in_any_case() {
+        assert_eq!(Guest::new("linux1"), Guest::new("LINUX1"));
+        assert_ne!(Guest::new("LINUX1"), Guest::new("LINUX10"));
+        assert_eq!(Guest::new("NINECHARS"), None);
+    }
+
+    #[test]
+    fn a_key_does_not_print_what_is_in_it() {
+        let message = http(get("/guests").header("x-auth-token", "secret"), "");
+        let key = key(&message).expect("it can be shared");
+        assert!(!format!("{key:?}").contains("secret"));
+        assert!(key.len() > 0);
+    }
+}

@@ -1,0 +1,594 @@
+//! Who waits for which call, and which answers are kept: pure, with `now` as an argument.
+//!
+//! A call under way stands in the index for as long as it may be joined; a write takes it out,
+//! and it goes on for those who wait for it already. Whatever is removed here is handed back,
+//! to be dropped without the lock.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use tidegate_limits::{Class, Timestamp};
+use tokio::sync::{Notify, oneshot, watch};
+
+use super::Settings;
+use super::answer::Answer;
+use super::key::{Guest, Key};
+use super::waiter::Told;
+use crate::call::Record;
+
+/// What an entry takes besides its key and its answer, roughly.   bytes
+const ENTRY_BYTES: usize = 256;
+
+/// A call under way; numbers are not used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct CallId(u64);
+
+/// One of those who wait for a call, in the order in which they came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct SeatId(u64);
+
+impl SeatId {
+    /// Whoever asked first, whose request is sent.
+    pub(super) const FIRST: Self = Self(0);
+}
+
+/// A place among those who wait for a call.
+pub(super) struct Seat {
+    /// Until when it may wait for the call's turn; `None` for as long as it takes.
+    pub(super) deadline: Option<Timestamp>,
+    pub(super) class: Class,
+    pub(super) record: Arc<Record>,
+    pub(super) tell: oneshot::Sender<Told>,
+}
+
+/// A call under way.
+struct Call {
+    key: Arc<Key>,
+    seats: BTreeMap<SeatId, Seat>,
+    next_seat: u64,
+    /// The record of the last to leave: what the call still does is told in it.
+    left: Option<Arc<Record>>,
+    changed: Arc<Notify>,
+    admitted: watch::Receiver<bool>,
+}
+
+enum Entry {
+    Running(CallId),
+    Kept(Kept),
+}
+
+struct Kept {
+    answer: Arc<Answer>,
+    at: Timestamp,
+    id: CallId,
+}
+
+/// What there is for a read.
+pub(super) enum Found {
+    /// An answer that is kept, since then.
+    Kept(Arc<Answer>, Timestamp),
+    /// An identical one under way.
+    Running(CallId),
+    /// Nothing; the key is what a new call stands under.
+    Free(Arc<Key>),
+    /// Nothing, and no room.
+    Full,
+}
+
+/// What those who wait for a call want of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// When the first of them must be told.
+    pub first_deadline: Option<Timestamp>,
+    /// Until when the call is worth waiting for.
+    pub last_deadline: Option<Timestamp>,
+    /// The most urgent class: classes are numbered from there.
+    pub class: Class,
+}
+
+/// Those who are left to be told when a call has ended.
+#[derive(Default)]
+pub(super) struct Ended {
+    pub(super) seats: BTreeMap<SeatId, Seat>,
+    pub(super) left: Option<Arc<Record>>,
+}
+
+/// How much is held.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CoalesceNow {
+    /// Calls under way that clients wait for together, or could.
+    pub calls: usize,
+    /// Clients that wait for them.
+    pub waiting: usize,
+    /// Answers kept.
+    pub kept: usize,
+    /// Bytes of both, with their keys.
+    pub bytes: usize,
+}
+
+pub(super) struct Store {
+    settings: Arc<Settings>,
+    /// By guest, so that a write finds what it ends.
+    index: HashMap<Option<Guest>, HashMap<Arc<Key>, Entry>>,
+    calls: HashMap<CallId, Call>,
+    /// Kept answers, the oldest first.
+    kept: BTreeMap<(Timestamp, CallId), Arc<Key>>,
+    /// Entries in the index.
+    entries: usize,
+    /// Bytes of the entries in the index.
+    bytes: usize,
+    next_call: u64,
+}
+
+impl Store {
+    pub(super) fn new(settings: Settings) -> Self {
+        Self {
+            settings: Arc::new(settings),
+            index: HashMap::new(),
+            calls: HashMap::new(),
+            kept: BTreeMap::new(),
+            entries: 0,
+            bytes: 0,
+            next_call: 0,
+        }
+    }
+
+    /// Takes other settings, and starts anew: they may come with another backend.
+    pub(super) fn apply(&mut self, settings: Settings) {
+        self.settings = Arc::new(settings);
+        self.end_all();
+    }
+
+    pub(super) fn settings(&self) -> &Arc<Settings> {
+        &self.settings
+    }
+
+    /// Looks for an identical read.
+    pub(super) fn find(&mut self, key: Key, now: Timestamp) -> Found {
+        self.sweep(now);
+        let group = self.index.get(&key.guest);
+        match group.and_then(|group| group.get(&key)) {
+            Some(Entry::Kept(kept)) => Found::Kept(Arc::clone(&kept.answer), kept.at),
+            Some(&Entry::Running(id)) => Found::Running(id),
+            None if self.has_room(weight(&key, None)) => Found::Free(Arc::new(key)),
+            None => Found::Full,
+        }
+    }
+
+    /// Joins a call that was found in this moment. Says in which place, and how to learn
+    /// whether the call is past the gate.
+    pub(super) fn join(&mut self, id: CallId, seat: Seat) -> (SeatId, watch::Receiver<bool>) {
+        let call = self.calls.get_mut(&id).expect(RUNS);
+        (call.sit(seat), call.admitted.clone())
+    }
+
+    /// Begins a call under a key that was found free in this moment.
+    pub(super) fn begin(
+        &mut self,
+        key: &Arc<Key>,
+        seat: Seat,
+        changed: Arc<Notify>,
+        admitted: watch::Receiver<bool>,
+    ) -> CallId {
+        let id = CallId(self.next_call);
+        self.next_call += 1;
+        let mut call = Call {
+            key: Arc::clone(key),
+            seats: BTreeMap::new(),
+            next_seat: SeatId::FIRST.0,
+            left: None,
+            changed,
+            admitted,
+        };
+        call.sit(seat);
+        self.calls.insert(id, call);
+        self.insert(key, Entry::Running(id));
+        id
+    }
+
+    /// Takes somebody out whose client has left, if he still waited. The last one leaves his
+    /// record with the call.
+    pub(super) fn leave(&mut self, id: CallId, seat: SeatId) -> Option<Seat> {
+        let call = self.calls.get_mut(&id)?;
+        let seat = call.seats.remove(&seat)?;
+        // Before anybody tells of the call in this record.
+        seat.record.note(|own| own.left = true);
+        if call.seats.is_empty() && call.left.is_none() {
+            call.left = Some(Arc::clone(&seat.record));
+        }
+        call.changed.notify_waiters();
+        Some(seat)
+    }
+
+    /// What those who wait want; `None` if nobody waits.
+    pub(super) fn wanted(&self, id: CallId) -> Option<Wanted> {
+        let seats = &self.calls.get(&id)?.seats;
+        let deadlines = || seats.values().map(|seat| seat.deadline);
+        Some(Wanted {
+            first_deadline: deadlines().flatten().min(),
+            // None waits longest.
+            last_deadline: deadlines()
+                .max_by_key(|deadline| (deadline.is_none(), *deadline))
+                .flatten(),
+            class: seats.values().map(|seat| seat.class).min()?,
+        })
+    }
+
+    /// Takes out those whose deadline has passed.
+    pub(super) fn overdue(&mut self, id: CallId, now: Timestamp) -> Vec<Seat> {
+        let Some(call) = self.calls.get_mut(&id) else {
+            return Vec::new();
+        };
+        let is_over = |seat: &Seat| seat.deadline.is_some_and(|deadline| deadline <= now);
+        let (overdue, rest): (BTreeMap<_, _>, _) = std::mem::take(&mut call.seats)
+            .into_iter()
+            .partition(|(_, seat)| is_over(seat));
+        call.seats = rest;
+        call.changed.notify_waiters();
+        overdue.into_values().collect()
+    }
+
+    /// Takes out a call that has ended, keeps its answer if there is one that may be kept and
+    /// no write has come in between, and says who is to be told.
+    pub(super) fn end(&mut self, id: CallId, now: Timestamp, answer: Option<&Answer>) -> Ended {
+        let Some(call) = self.calls.remove(&id) else {
+            return Ended::default();
+        };
+        if self.is_indexed(&call.key, id) {
+            self.remove(&call.key);
+            self.sweep(now);
+            let fits = |answer: &&Answer| {
+                !self.settings.fresh_for.is_zero()
+                    && self.has_room(weight(&call.key, Some(*answer)))
+            };
+            if let Some(answer) = answer.filter(fits) {
+                let answer = Arc::new(answer.compact());
+                self.kept.insert((now, id), Arc::clone(&call.key));
+                self.insert(
+                    &call.key,
+                    Entry::Kept(Kept {
+                        answer,
+                        at: now,
+                        id,
+                    }),
+                );
+            }
+        }
+        Ended {
+            seats: call.seats,
+            left: call.left,
+        }
+    }
+
+    /// Takes out a call that nobody waits for. Says whether it did, and whose record the last
+    /// one left.
+    pub(super) fn end_if_nobody_waits(&mut self, id: CallId) -> Option<Option<Arc<Record>>> {
+        if !self.calls.get(&id)?.seats.is_empty() {
+            return None;
+        }
+        let call = self.calls.remove(&id)?;
+        if self.is_indexed(&call.key, id) {
+            self.remove(&call.key);
+        }
+        Some(call.left)
+    }
+
+    /// A guest has changed, or any may have: ends what is kept, and what is under way is
+    /// neither joined nor kept any more. Who asks about no guest in particular asks about
+    /// this one too.
+    pub(super) fn end_about(&mut self, guest: Option<Guest>) {
+        let Some(guest) = guest else {
+            return self.end_all();
+        };
+        for about in [Some(guest), None] {
+            for (key, entry) in self.index.remove(&about).into_iter().flatten() {
+                self.discount(&key, &entry);
+            }
+        }
+    }
+
+    /// How much there is, without what is too old. Looks at every call under way.
+    pub(super) fn now(&mut self, now: Timestamp) -> CoalesceNow {
+        self.sweep(now);
+        CoalesceNow {
+            calls: self.calls.len(),
+            waiting: self.calls.values().map(|call| call.seats.len()).sum(),
+            kept: self.kept.len(),
+            bytes: self.bytes,
+        }
+    }
+
+    fn end_all(&mut self) {
+        self.index.clear();
+        self.kept.clear();
+        (self.entries, self.bytes) = (0, 0);
+    }
+
+    /// Lets go of answers that are too old.
+    fn sweep(&mut self, now: Timestamp) {
+        while let Some((&(at, id), key)) = self.kept.first_key_value()
+            && now.since(at) >= self.settings.fresh_for
+        {
+            let key = Arc::clone(key);
+            self.kept.remove(&(at, id));
+            self.remove(&key);
+        }
+    }
+
+    fn has_room(&self, bytes: usize) -> bool {
+        self.entries < self.settings.entries_max && self.bytes + bytes <= self.settings.bytes_max
+    }
+
+    fn is_indexed(&self, key: &Arc<Key>, id: CallId) -> bool {
+        let entry = self.index.get(&key.guest).and_then(|group| group.get(key));
+        matches!(entry, Some(Entry::Running(running)) if *running == id)
+    }
+
+    fn insert(&mut self, key: &Arc<Key>, entry: Entry) {
+        self.entries += 1;
+        self.bytes += entry.weight(key);
+        let group = self.index.entry(key.guest).or_default();
+        let before = group.insert(Arc::clone(key), entry);
+        debug_assert!(before.is_none(), "a key stands in the index once");
+    }
+
+    fn remove(&mut self, key: &Arc<Key>) {
+        let Some(group) = self.index.get_mut(&key.guest) else {
+            return;
+        };
+        let entry = group.remove(key);
+        if group.is_empty() {
+            self.index.remove(&key.guest);
+        }
+        if let Some(entry) = entry {
+            self.discount(key, &entry);
+        }
+    }
+
+    fn discount(&mut self, key: &Key, entry: &Entry) {
+        self.entries -= 1;
+        self.bytes -= entry.weight(key);
+        if let Entry::Kept(kept) = entry {
+            self.kept.remove(&(kept.at, kept.id));
+        }
+    }
+}
+
+const RUNS: &str = "a call in the index is under way";
+
+impl Call {
+    fn sit(&mut self, seat: Seat) -> SeatId {
+        let number = SeatId(self.next_seat);
+        self.next_seat += 1;
+        self.seats.insert(number, seat);
+        self.changed.notify_waiters();
+        number
+    }
+}
+
+impl Entry {
+    fn weight(&self, key: &Key) -> usize {
+        match self {
+            Self::Running(_) => weight(key, None),
+            Self::Kept(kept) => weight(key, Some(&kept.answer)),
+        }
+    }
+}
+
+fn weight(key: &Key, answer: Option<&Answer>) -> usize {
+    ENTRY_BYTES + key.len() + answer.map_or(0, Answer::len)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+    use std::time::Duration;
+
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::call::identity::Fields;
+    use crate::call::{
+        ArrayCall, Destination, Facts, Identity, Message, Observe, Origin, Peer, Rejection,
+    };
+
+    struct Nobody;
+
+    impl Observe for Nobody {
+        fn ended(&self, _: &Facts) {}
+
+        fn rejected(&self, _: &Identity, _: Rejection) {}
+    }
+
+    fn at(seconds: u64) -> Timestamp {
+        Timestamp::ZERO + Duration::from_secs(seconds)
+    }
+
+    fn origin() -> Origin {
+        let peer = Peer::Tcp(SocketAddr::from(([127, 0, 0, 1], 1)));
+        let identity = Identity {
+            listener: "t".into(),
+            peer,
+            address: peer.address(),
+            user: None,
+            user_agent: None,
+            originator: None,
+            unusable: Fields::default(),
+        };
+        Origin {
+            identity: Arc::new(identity),
+            arrived: Timestamp::ZERO,
+        }
+    }
+
+    fn seat(deadline: Option<u64>, class: u32) -> Seat {
+        Seat {
+            deadline: deadline.map(at),
+            class: Class(class),
+            record: Record::open(origin(), "socket", "f".into(), None, Arc::new(Nobody)),
+            tell: oneshot::channel().0,
+        }
+    }
+
+    /// A read about a guest; those with other names are different.
+    fn key(name: &str, guest: Option<&str>) -> Key {
+        let message = Message::Socket(ArrayCall {
+            bytes: Bytes::copy_from_slice(name.as_bytes()),
+            function: "f".into(),
+            target: None,
+        });
+        Key::of("f", Destination::Socket, guest, &message).expect("it can be shared")
+    }
+
+    fn answer(bytes: usize) -> Answer {
+        Answer::Whole(vec![b'x'; bytes].into())
+    }
+
+    fn store(fresh_for: u64, entries_max: usize, bytes_max: usize) -> Store {
+        Store::new(Settings {
+            functions: vec!["f".into()],
+            fresh_for: Duration::from_secs(fresh_for),
+            entries_max,
+            bytes_max,
+        })
+    }
+
+    fn begin(store: &mut Store, name: &str, guest: Option<&str>, seat: Seat) -> CallId {
+        let Found::Free(key) = store.find(key(name, guest), at(0)) else {
+            panic!("{name} is new, and there is room");
+        };
+        store.begin(&key, seat, Arc::default(), watch::channel(false).1)
+    }
+
+    /// Begins a read and ends it at once with an answer that may be kept.
+    fn keep(store: &mut Store, name: &str, guest: Option<&str>, now: u64) {
+        let id = begin(store, name, guest, seat(None, 0));
+        store.end(id, at(now), Some(&answer(10)));
+    }
+
+    fn is_kept(store: &mut Store, name: &str, guest: Option<&str>, now: u64) -> bool {
+        matches!(store.find(key(name, guest), at(now)), Found::Kept(..))
+    }
+
+    fn is_running(store: &mut Store, name: &str, guest: Option<&str>) -> bool {
+        matches!(store.find(key(name, guest), at(0)), Found::Running(_))
+    }
+
+    #[test]
+    fn a_call_waits_for_the_last_of_its_waiters_and_is_as_urgent_as_the_most_urgent() {
+        let mut store = store(0, 9, 1 << 20);
+        let id = begin(&mut store, "a", None, seat(Some(60), 2));
+        let check = |store: &Store, first: Option<u64>, last: Option<u64>, class| {
+            let wanted = Wanted {
+                first_deadline: first.map(at),
+                last_deadline: last.map(at),
+                class: Class(class),
+            };
+            assert_eq!(store.wanted(id), Some(wanted));
+        };
+        check(&store, Some(60), Some(60), 2);
+        let (second, _) = store.join(id, seat(Some(90), 1));
+        check(&store, Some(60), Some(90), 1);
+        let (third, _) = store.join(id, seat(None, 3));
+        check(&store, Some(60), None, 1);
+        store.leave(id, second);
+        check(&store, Some(60), None, 2);
+        assert_eq!(store.overdue(id, at(60)).len(), 1);
+        check(&store, None, None, 3);
+        store.leave(id, third);
+        assert_eq!(store.wanted(id), None);
+    }
+
+    #[test]
+    fn a_call_that_nobody_waits_for_is_joined_by_the_next_unless_it_was_taken_out() {
+        let mut store = store(0, 9, 1 << 20);
+        let id = begin(&mut store, "a", None, seat(None, 0));
+        assert!(store.end_if_nobody_waits(id).is_none());
+        store.leave(id, SeatId::FIRST);
+        assert!(is_running(&mut store, "a", None));
+        let (next, _) = store.join(id, seat(None, 0));
+        assert!(
+            store.end_if_nobody_waits(id).is_none(),
+            "somebody does again"
+        );
+        store.leave(id, next);
+        assert!(store.end_if_nobody_waits(id).is_some());
+        assert!(!is_running(&mut store, "a", None));
+        assert_eq!(store.now(at(0)), CoalesceNow::default());
+    }
+
+    #[test]
+    fn an_answer_is_kept_for_its_time_and_not_a_moment_longer() {
+        let mut store = store(5, 9, 1 << 20);
+        keep(&mut store, "a", None, 10);
+        assert!(is_kept(&mut store, "a", None, 14));
+        assert!(!is_kept(&mut store, "a", None, 15));
+        assert_eq!(store.now(at(15)), CoalesceNow::default());
+    }
+
+    #[test]
+    fn a_write_about_a_guest_ends_what_is_about_it_or_about_none_in_particular() {
+        let mut store = store(60, 9, 1 << 20);
+        for (name, guest) in [("a", Some("A")), ("b", Some("B")), ("all", None)] {
+            keep(&mut store, name, guest, 0);
+            begin(&mut store, &format!("{name} runs"), guest, seat(None, 0));
+        }
+        store.end_about(Guest::new("a"));
+        for (name, guest, stays) in [
+            ("a", Some("A"), false),
+            ("b", Some("B"), true),
+            ("all", None, false),
+        ] {
+            assert_eq!(is_kept(&mut store, name, guest, 1), stays, "{name}");
+            assert_eq!(
+                is_running(&mut store, &format!("{name} runs"), guest),
+                stays,
+                "{name}"
+            );
+        }
+        store.end_about(None);
+        assert!(!is_kept(&mut store, "b", Some("B"), 1));
+        assert!(!is_running(&mut store, "b runs", Some("B")));
+        let now = store.now(at(1));
+        assert_eq!((now.calls, now.kept, now.bytes), (3, 0, 0), "calls go on");
+    }
+
+    #[test]
+    fn a_call_that_was_there_before_a_write_is_not_kept_nor_is_the_next_one_disturbed() {
+        let mut store = store(60, 9, 1 << 20);
+        let old = begin(&mut store, "a", Some("A"), seat(None, 0));
+        store.end_about(Guest::new("A"));
+        let new = begin(&mut store, "a", Some("A"), seat(None, 0));
+        assert_eq!(store.end(old, at(1), Some(&answer(10))).seats.len(), 1);
+        assert!(is_running(&mut store, "a", Some("A")));
+        store.end(new, at(2), Some(&answer(10)));
+        assert!(is_kept(&mut store, "a", Some("A"), 3));
+    }
+
+    #[test]
+    fn beyond_the_bounds_nothing_is_shared_or_kept_until_there_is_room() {
+        let is_full =
+            |store: &mut Store, now| matches!(store.find(key("more", None), at(now)), Found::Full);
+        let mut two = store(5, 2, 1 << 20);
+        keep(&mut two, "a", None, 0);
+        let running = begin(&mut two, "b", None, seat(None, 0));
+        assert!(is_full(&mut two, 4));
+        assert!(!is_full(&mut two, 5), "what is kept makes room by its age");
+        assert!(is_running(&mut two, "b", None));
+        two.end(running, at(5), None);
+
+        let one_entry = weight(&key("a", None), None);
+        let mut bytes = store(5, 9, one_entry + 100);
+        let id = begin(&mut bytes, "a", None, seat(None, 0));
+        assert!(is_full(&mut bytes, 0));
+        bytes.end(id, at(0), Some(&answer(101)));
+        assert!(
+            !is_kept(&mut bytes, "a", None, 0),
+            "larger than there is room for"
+        );
+        let id = begin(&mut bytes, "a", None, seat(None, 0));
+        bytes.end(id, at(0), Some(&answer(100)));
+        assert!(is_kept(&mut bytes, "a", None, 0));
+        assert_eq!(bytes.now(at(0)).bytes, one_entry + 100);
+    }
+}

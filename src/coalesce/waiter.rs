@@ -1,0 +1,76 @@
+//! A client's part in a shared call, while it waits for the answer.
+
+use std::sync::Arc;
+
+use tokio::sync::{oneshot, watch};
+
+use super::Shared;
+use super::store::{CallId, SeatId};
+use crate::call::{Progress, Reason, Refusal, Reply};
+
+/// What one of those who wait is told.
+#[derive(Debug)]
+pub enum Told {
+    /// The answer.
+    Answer(Reply),
+    /// There is none for it, because it can only be given once: it goes on its own.
+    Alone,
+}
+
+/// Waits for the answer of a call that others wait for as well; dropped, it leaves it.
+#[must_use]
+pub struct Waiter {
+    shared: Arc<Shared>,
+    call: CallId,
+    seat: SeatId,
+    told: oneshot::Receiver<Told>,
+    admitted: watch::Receiver<bool>,
+}
+
+impl Waiter {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        call: CallId,
+        seat: SeatId,
+        told: oneshot::Receiver<Told>,
+        admitted: watch::Receiver<bool>,
+    ) -> Self {
+        Self {
+            shared,
+            call,
+            seat,
+            told,
+            admitted,
+        }
+    }
+
+    /// Waits until it is told, and says meanwhile how far the call has come.
+    pub async fn told(mut self, progress: &Progress) -> Told {
+        loop {
+            if *self.admitted.borrow_and_update() {
+                progress.admit();
+            } else {
+                progress.wait();
+            }
+            tokio::select! {
+                biased;
+                told = &mut self.told => {
+                    // Only a panic ends a call without a word to those who wait.
+                    return told.unwrap_or_else(|_| {
+                        let detail = "the call that was shared broke down";
+                        Told::Answer(Reply::Refused(Refusal::new(Reason::Internal, detail)))
+                    });
+                }
+                Ok(()) = self.admitted.changed() => {}
+            }
+        }
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        let left = self.shared.lock().leave(self.call, self.seat);
+        // Not under the lock: its record may be told.
+        drop(left);
+    }
+}
