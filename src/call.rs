@@ -4,6 +4,7 @@
 //! A [`Record`] is told exactly once, when the last owner lets go of it: a call that is
 //! dropped anywhere on its way still leaves its line in the log, as aborted.
 
+pub mod claim;
 pub mod identity;
 pub mod listener;
 
@@ -11,15 +12,17 @@ use std::borrow::Cow;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
-use tidegate_limits::{Outcome, Timestamp};
+use tidegate_limits::caller::CallerId;
+use tidegate_limits::{Outcome, Settled, Timestamp, TokenCount};
 use tokio::net::TcpStream;
 
+pub use self::claim::Claim;
 pub use self::identity::{Identity, Peer};
 pub use self::listener::{Bind, Listener, Rejection, UserFrom};
 
@@ -258,23 +261,51 @@ pub trait Serve: Clone + Send + Sync + 'static {
 
 /// How far a call has come, for the protocol that watches its client meanwhile.
 #[derive(Debug, Default)]
-pub struct Progress(AtomicBool);
+pub struct Progress {
+    admitted: AtomicBool,
+    quota: OnceLock<Box<Quota>>,
+}
 
 impl Progress {
     /// The call is past the gate.
     pub fn admit(&self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.admitted.store(true, Ordering::Relaxed);
     }
 
     /// The call is back in the queue: it could not be sent.
     pub fn wait(&self) {
-        self.0.store(false, Ordering::Relaxed);
+        self.admitted.store(false, Ordering::Relaxed);
     }
 
     /// Whether the call is past the gate. Before, a client that half-closes has left.
     pub fn is_admitted(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.admitted.load(Ordering::Relaxed)
     }
+
+    /// Says what its rate limit has left, once it has been charged.
+    pub fn charge(&self, quota: Quota) {
+        // Said once, at the end.
+        let _ = self.quota.set(Box::new(quota));
+    }
+
+    /// What its rate limit has left; none if it met no rate limit.
+    #[must_use]
+    pub fn quota(&self) -> Option<&Quota> {
+        self.quota.get().map(|quota| &**quota)
+    }
+}
+
+/// What a client may know of the rate limit that its call met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quota {
+    /// For whom it was counted first.
+    pub caller: CallerId,
+    /// Whole tokens that can come in one go.
+    pub limit: u64,
+    /// Whole tokens left of them now.
+    pub remaining: u64,
+    /// Until it is full again.
+    pub reset: Duration,
 }
 
 /// What a call holds while it is past the gate: a worker and its share of every limit.
@@ -324,11 +355,13 @@ pub enum Reason {
     NoBackend,
     /// Our own mistake.
     Internal,
+    /// Its caller's rate limit has no tokens to spare, and lets nobody wait.
+    RateLimited,
 }
 
 impl Reason {
     /// Every reason, in the order of their numbers.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::QueueFull,
         Self::DeadlinePassed,
         Self::DeadlineUnreachable,
@@ -344,6 +377,7 @@ impl Reason {
         Self::RequestSlow,
         Self::NoBackend,
         Self::Internal,
+        Self::RateLimited,
     ];
 
     /// The `rs` of the answer, from 1.
@@ -375,6 +409,7 @@ impl Reason {
             Self::RequestSlow => "request_slow",
             Self::NoBackend => "no_backend",
             Self::Internal => "internal",
+            Self::RateLimited => "rate_limited",
         }
     }
 
@@ -387,7 +422,8 @@ impl Reason {
             | Self::DeadlinePassed
             | Self::DeadlineUnreachable
             | Self::Draining
-            | Self::BackendUnreachable => 503,
+            | Self::BackendUnreachable
+            | Self::RateLimited => 503,
             Self::NeverPossible | Self::BadRequest | Self::TooLarge | Self::RequestSlow => 400,
             Self::NoBackend => 501,
             Self::BackendClosed
@@ -408,6 +444,7 @@ impl Reason {
             | Self::DeadlineUnreachable
             | Self::Draining
             | Self::BackendUnreachable => S::SERVICE_UNAVAILABLE,
+            Self::RateLimited => S::TOO_MANY_REQUESTS,
             Self::NeverPossible | Self::BadRequest => S::BAD_REQUEST,
             Self::TooLarge => S::PAYLOAD_TOO_LARGE,
             Self::RequestSlow => S::REQUEST_TIMEOUT,
@@ -531,6 +568,34 @@ pub struct Facts {
     pub status: Option<u16>,
     /// The answer's `overallRC`, where it has one.
     pub overall_rc: Option<i64>,
+    /// Who asked, and what it was charged to; none if it was no request.
+    pub claim: Option<Claim>,
+    /// What it was charged in the end, if that was settled by the time it took.
+    pub settled: Option<Settled>,
+}
+
+impl Facts {
+    /// How long limits held it up, if it was let through after all.
+    #[must_use]
+    pub fn delayed_for(&self) -> Option<Duration> {
+        let claim = self.claim.as_ref()?;
+        self.limit.as_ref()?;
+        Some(self.admitted?.since(claim.at))
+    }
+
+    /// What it cost: what it was charged in the end, if that was settled, or else what it was
+    /// estimated to.
+    #[must_use]
+    pub fn cost(&self) -> Option<TokenCount> {
+        let estimated = self.claim.as_ref()?.cost;
+        Some(self.settled.map_or(estimated, |settled| settled.charged))
+    }
+
+    /// How long the backend took, if it was sent and the backend is done with it.
+    #[must_use]
+    pub fn service(&self) -> Option<Duration> {
+        Some(self.answered?.since(self.sent?))
+    }
 }
 
 /// Hears of every call once, when it has ended, and of connections that came to none.
@@ -576,6 +641,8 @@ impl Record {
             bytes_out: 0,
             status: None,
             overall_rc: None,
+            claim: None,
+            settled: None,
         };
         Arc::new(Self {
             facts: Mutex::new(facts),

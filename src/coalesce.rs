@@ -62,7 +62,7 @@ struct Shared {
 
 /// One client's part in a shared call.
 #[derive(Debug)]
-pub struct Claim {
+pub struct Joining {
     /// Until when it may wait for the call's turn; `None` for as long as it takes.
     pub deadline: Option<Timestamp>,
     /// How urgent it is.
@@ -133,12 +133,12 @@ impl Coalescer {
 
     /// Looks for an identical read and joins it; if there is none, makes a new call for it.
     #[must_use]
-    pub fn join(&self, key: Key, claim: Claim) -> Joined {
-        let Claim {
+    pub fn join(&self, key: Key, joining: Joining) -> Joined {
+        let Joining {
             deadline,
             class,
             record,
-        } = claim;
+        } = joining;
         let (tell, told) = oneshot::channel();
         let seat = Seat {
             deadline,

@@ -1,4 +1,5 @@
-//! THE STORY: a request is classified, waits for its turn, is sent, and its reply goes back.
+//! THE STORY: a request is classified, charged to whoever asks, waits for its turn, is sent,
+//! and its reply goes back.
 //!
 //! Identical reads may share one such story, which then runs in a task of its own.
 
@@ -8,11 +9,13 @@ use std::task::{Context, Waker};
 
 use crate::admit::{Ask, Asked, Gate, Permit, Waiting};
 use crate::call::{
-    Identity, Message, Observe, Origin, Progress, Reason, Record, Refusal, Rejection, Reply,
+    Claim, Identity, Message, Observe, Origin, Progress, Reason, Record, Refusal, Rejection, Reply,
     Request, Serve, Verdict,
 };
+use crate::callers::{Callers, Meets};
 use crate::classify::{Classifier, Operation};
-use crate::coalesce::{Claim, Coalescer, Joined, Key, SharedCall, Told, Waiter};
+use crate::clock::Clock;
+use crate::coalesce::{Coalescer, Joined, Joining, Key, SharedCall, Told, Waiter};
 use crate::forward::{Forwarder, Outgoing, Unsent};
 use crate::live::Live;
 
@@ -21,6 +24,8 @@ use crate::live::Live;
 pub struct Pipeline {
     /// Says what a request asks.
     pub classifier: Arc<Live<Classifier>>,
+    /// Says who asks, and what is charged.
+    pub callers: Callers,
     /// Lets identical reads share a call.
     pub coalescer: Coalescer,
     /// Says when it may go.
@@ -29,6 +34,8 @@ pub struct Pipeline {
     pub forwarder: Forwarder,
     /// Hears how it ended.
     pub observer: Arc<dyn Observe>,
+    /// Says what time it is.
+    pub clock: Clock,
 }
 
 /// How a request is answered.
@@ -61,11 +68,11 @@ impl Serve for Pipeline {
     ) -> impl Future<Output = Reply> + Send + 'a {
         let operation = self.classifier.get().classify(&request);
         let Request { origin, message } = request;
+        let claim = self.claim(&origin, &operation);
+        let ask = Ask::new(&operation.function, operation.destination, origin.arrived);
         let ask = Ask {
-            function: Arc::clone(&operation.function),
-            destination: operation.destination,
             limited: operation.limited,
-            arrived: origin.arrived,
+            ..ask.claimed(&claim)
         };
         let (key, observer) = if self.coalescer.is_on() {
             self.read_or_write(&message, &operation)
@@ -73,6 +80,7 @@ impl Serve for Pipeline {
             (None, Arc::clone(&self.observer))
         };
         let record = open_record(origin, &message, &operation, observer);
+        record.note(|facts| facts.claim = Some(claim));
         let way = match (outgoing(message, &operation), key) {
             (Ok(outgoing), None) => Way::Alone(ask, outgoing),
             (Ok(outgoing), Some(key)) => {
@@ -91,6 +99,7 @@ impl Serve for Pipeline {
             if let Reply::Refused(refusal) = &reply {
                 write_down(&record, refusal);
             }
+            self.tell_quota(progress, &record);
             reply
         }
     }
@@ -178,6 +187,31 @@ impl Party for SharedCall {
 }
 
 impl Pipeline {
+    /// Counts a call for whoever makes it.
+    fn claim(&self, origin: &Origin, operation: &Operation) -> Claim {
+        let meets = if operation.limited {
+            Meets::Limits
+        } else {
+            Meets::NoLimits
+        };
+        let now = self.clock.now();
+        self.callers
+            .claim(now, &origin.identity, &operation.function, meets)
+    }
+
+    /// Where there are headers to say it in, says what the rate limit has left that a call met.
+    fn tell_quota(&self, progress: &Progress, record: &Record) {
+        let met = record.note(|facts| {
+            let claim = facts.claim.as_ref().filter(|_| facts.dialect == "http")?;
+            Some((claim.caller, claim.bucket()?))
+        });
+        if let Some((caller, bucket)) = met
+            && let Some(quota) = self.gate.quota(bucket, caller)
+        {
+            progress.charge(quota);
+        }
+    }
+
     /// The key of a read that may be shared, and who hears how the call ends: a write makes
     /// answers old. Asked only where any function is shared.
     fn read_or_write(
@@ -204,12 +238,12 @@ impl Pipeline {
         progress: &'a Progress,
         record: Arc<Record>,
     ) -> impl Future<Output = Reply> + Send + 'a {
-        let claim = Claim {
+        let joining = Joining {
             deadline: self.gate.deadline(&ask),
             class: ask.class(),
             record: Arc::clone(&record),
         };
-        let part = match self.coalescer.join(key, claim) {
+        let part = match self.coalescer.join(key, joining) {
             Joined::Kept(reply) => Part::Answered(Box::new(reply)),
             Joined::First(call, waiter) => {
                 self.start(call, ask, outgoing);

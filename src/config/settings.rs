@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::call::{self, Protocol};
+use crate::classify::operation::FUNCTIONS;
 use crate::{admin, admit, classify, coalesce, forward, listen, protocol, telemetry};
 
 use super::Config;
+use super::callers;
 use super::check;
 use super::raw::{Limits, Listen, PostponeBy, Queue, Raw, Tls, WindowShape, WindowStamp};
 
@@ -53,6 +55,13 @@ pub(super) fn of(raw: &Raw) -> Config {
             entries_max: raw.coalesce.max_entries.value as usize,
             bytes_max: bytes(raw.coalesce.max_bytes.value),
         },
+        callers: callers::settings(
+            raw,
+            FUNCTIONS
+                .iter()
+                .map(|function| function.name)
+                .chain(check::functions(raw)),
+        ),
         admit: admit(&raw.queue, &raw.limits, connections),
         forward: forward::Settings {
             socket: raw.backend.socket.value.clone(),

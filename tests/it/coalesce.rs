@@ -10,6 +10,7 @@ use tidegate::call::{
     ArrayCall, Destination, Facts, Identity, Message, Observe, Origin, Progress, Reason, Record,
     Rejection, Reply, Request, Serve, Verdict,
 };
+use tidegate::callers::Callers;
 use tidegate::classify::Classifier;
 use tidegate::clock::Clock;
 use tidegate::coalesce::Coalescer;
@@ -732,8 +733,11 @@ impl Alone {
         let gate = Gate::new(&config.admit, clock);
         let timer = gate.clone();
         tokio::spawn(async move { timer.keep_time().await });
+        let started = Callers::start(&config.callers, None).expect("there is room for them");
         let pipeline = Pipeline {
             classifier: Arc::new(Live::new(Classifier::new(&config.classify))),
+            callers: started.value,
+            clock,
             coalescer: Coalescer::new(config.coalesce.clone(), clock),
             gate,
             forwarder: Forwarder::new(config.forward.clone()),
@@ -752,12 +756,7 @@ impl Alone {
     /// Takes the only slot for as long as what is returned lives.
     fn takes_the_slot(&self) -> tidegate::admit::Permit {
         let record = Record::open(self.origin(), "socket", "x".into(), None, Arc::new(Nobody));
-        let ask = Ask {
-            function: "x".into(),
-            destination: Destination::Socket,
-            limited: true,
-            arrived: self.clock.now(),
-        };
+        let ask = Ask::new(&"x".into(), Destination::Socket, self.clock.now());
         match self.pipeline.gate.ask(ask, &record) {
             Asked::Answered(Ok(permit)) => permit,
             _ => panic!("the slot is free"),

@@ -15,7 +15,8 @@ pub(crate) const LEVELS: [(u8, &[&str]); 7] = [
     (
         2,
         &[
-            "listen", "protocol", "classify", "coalesce", "admit", "forward", "tasks", "admin",
+            "listen", "protocol", "classify", "callers", "coalesce", "admit", "forward", "tasks",
+            "admin",
         ],
     ),
     (1, &["clock", "call", "telemetry", "live"]),
