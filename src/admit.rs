@@ -8,9 +8,12 @@
 //! (`/token`), which have slots of their own so that a full queue never blocks them.
 
 mod backends;
+mod class;
 mod permit;
 pub mod policy;
+mod promote;
 
+use std::mem;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,8 +29,11 @@ use tidegate_limits::{
 use tokio::sync::{Notify, oneshot};
 
 use self::backends::Backends;
+use self::class::USER;
+pub use self::class::{ClassRule, Deadline, Pool};
 pub use self::permit::Permit;
-use crate::call::{Destination, Reason, Record, Refusal, Verdict};
+use self::promote::{Acting, Follower, Promoted, Promotions, Tie};
+use crate::call::{Destination, Reason, Record, Refusal, Role, Verdict};
 use crate::clock::Clock;
 
 /// While calls are under way the timer wakes at least this often. Each call sets timers of
@@ -57,6 +63,12 @@ pub struct Settings {
     pub threshold: Duration,
     /// How many calls the door of a full queue holds: one for each connection.
     pub door_max: u32,
+    /// The classes, at least one. The first is that of users, which reads are promoted to; in
+    /// the last is whatever names a class that there is not.
+    pub classes: Vec<ClassRule>,
+    /// How long after a user call on a guest its reads ride in the class of users; none
+    /// switches promotion off.
+    pub promote_for: Option<Duration>,
 }
 
 /// What a full queue does with one more call.
@@ -110,6 +122,12 @@ pub struct Ask {
     pub limited: bool,
     /// When its clock started.
     pub arrived: Timestamp,
+    /// The name of its class.
+    pub class: Arc<str>,
+    /// What it has to do with what users do to its target.
+    pub role: Role,
+    /// The guest that it is about.
+    pub target: Option<Box<str>>,
 }
 
 /// Lets calls through when their turn and their limits have come.
@@ -134,6 +152,9 @@ struct State {
     backends: Backends,
     entropy: StdRng,
     threshold: Duration,
+    /// Names and deadlines of the classes; [`Class`] is the index in here.
+    classes: Vec<(Arc<str>, Deadline)>,
+    promotions: Promotions,
     when_full: WhenFull,
     /// The most calls that have been past the gate at once, of those that meet limits.
     peak: usize,
@@ -176,16 +197,14 @@ impl Gate {
     pub fn new(settings: &Settings, clock: Clock) -> Self {
         let state = State {
             lanes: [
-                Scheduler::new(policy::limited(
-                    settings,
-                    clock.phase(),
-                    policy::one_class(),
-                )),
+                Scheduler::new(policy::limited(settings, clock.phase())),
                 Scheduler::new(policy::unlimited(settings)),
             ],
             backends: Backends::default(),
             entropy: rand::make_rng(),
             threshold: settings.threshold,
+            classes: deadlines(settings),
+            promotions: Promotions::new(settings.promote_for),
             when_full: settings.when_full,
             peak: 0,
             wake: None,
@@ -214,36 +233,48 @@ impl Gate {
         } else {
             Lane::Unlimited
         };
-        let claim = Claim {
+        let mut claim = Claim {
             core: &self.core,
             lane,
             backend: ask.destination,
+            tie: Tie::Apart,
             record,
         };
+        let mut promoted = Promoted::default();
         let submitted = self.core.change(|state, now| {
-            // Threshold 0 means refused at the first closed limit: asked once, now.
-            let deadline = if state.threshold.is_zero() {
-                now
-            } else {
-                ask.arrived + state.threshold
-            };
+            let own = state.class(&ask.class);
+            let (_, deadline) = &state.classes[own.0 as usize];
+            let deadline = deadline.of(state.threshold, ask.arrived, now);
+            let guest = state.guest(lane, ask.role, ask.target);
+            if guest.is_some() {
+                let (name, _) = &state.classes[USER.0 as usize];
+                promoted.class = Some(Arc::clone(name));
+            }
+            let class = state.class_in_which_it_rides(own, ask.role, guest.as_deref(), now);
+            if class != own {
+                promoted.records.push(Arc::downgrade(record));
+            }
             let call = Call {
                 function: ask.function,
                 backend: Backend(ask.destination as u8),
-                class: Class(0),
+                class,
                 caller: Caller::ANONYMOUS,
                 weight: Weight::ONE,
                 cost: Cost::ONE,
                 tokens: Tokens::ONE,
                 bucket: None,
                 arrived: ask.arrived,
-                deadline: Some(deadline),
+                deadline,
             };
             let ticket = state.lanes[lane as usize]
                 .submit(now, call, Waiter::Asking)
                 .map_err(|(refusal, _)| refusal)?;
-            Ok(state.let_through_or_wait(lane, ticket, now))
+            if let Some(guest) = guest.filter(|_| class == own) {
+                claim.tie = state.tie(&self.core, ask.role, guest, now, &mut promoted);
+            }
+            Ok(state.let_through_or_wait(lane, ticket, now, &claim))
         });
+        promoted.tell();
         match submitted {
             Ok(told) => claim.asked(told),
             Err(refusal) => Asked::Answered(Err(self.core.refusal(&refusal, ask.destination))),
@@ -253,11 +284,12 @@ impl Gate {
     /// Puts a call that could not be sent back in its turn, with all limits undrawn and its
     /// backend held to one probing call at a time, and asks for it again.
     pub fn ask_again<'a>(&'a self, permit: Permit, record: &'a Arc<Record>) -> Asked<'a> {
-        let (lane, backend, hold) = permit.into_parts();
+        let (lane, backend, hold, tie) = permit.into_parts();
         let claim = Claim {
             core: &self.core,
             lane,
             backend,
+            tie,
             record,
         };
         let told = self.core.change(|state, now| {
@@ -265,7 +297,7 @@ impl Gate {
             let spread = state.entropy.random_range(0.5..1.0);
             state.backends.failed(backend, now, spread);
             state.shut(backend, now);
-            state.let_through_or_wait(lane, ticket, now)
+            state.let_through_or_wait(lane, ticket, now, &claim)
         });
         claim.asked(told)
     }
@@ -296,10 +328,12 @@ impl Gate {
     /// Takes new settings: what is admitted next meets the new limits, waiting calls keep
     /// their places, used slots stay used.
     pub fn apply(&self, settings: &Settings) {
-        let limited = policy::limited(settings, self.core.clock.phase(), policy::one_class());
+        let limited = policy::limited(settings, self.core.clock.phase());
         let unlimited = policy::unlimited(settings);
         self.core.change(|state, now| {
             state.threshold = settings.threshold;
+            state.classes = deadlines(settings);
+            state.promotions.apply(settings.promote_for);
             state.when_full = settings.when_full;
             let [calls, free] = &mut state.lanes;
             calls.apply(now, limited);
@@ -382,6 +416,14 @@ impl Gate {
             calls.waiting() + free.waiting(),
         )
     }
+}
+
+/// The names of the classes, each with how long its calls may wait.
+fn deadlines(settings: &Settings) -> Vec<(Arc<str>, Deadline)> {
+    let classes = settings.classes.iter();
+    classes
+        .map(|class| (Arc::clone(&class.name), class.deadline))
+        .collect()
 }
 
 fn draining() -> Refusal {
@@ -477,15 +519,79 @@ impl State {
                 .all(|lane| lane.waiting() == 0 && lane.at_door() == 0)
     }
 
+    /// The class of this name; the last one if a reload has taken it away.
+    fn class(&self, name: &str) -> Class {
+        let index = self.classes.iter().position(|(known, _)| **known == *name);
+        let index = index.unwrap_or(self.classes.len() - 1);
+        Class(u32::try_from(index).expect("the config bounds the classes"))
+    }
+
+    /// The guest that a call is about, in the letters that z/VM knows it by: it takes small
+    /// ones for the same. None where that decides nothing.
+    fn guest(&self, lane: Lane, role: Role, target: Option<Box<str>>) -> Option<Box<str>> {
+        let decides = lane == Lane::Limited && role != Role::Apart && self.promotions.is_on();
+        let mut guest = target.filter(|_| decides)?;
+        guest.make_ascii_uppercase();
+        Some(guest)
+    }
+
+    fn class_in_which_it_rides(
+        &self,
+        own: Class,
+        role: Role,
+        guest: Option<&str>,
+        now: Timestamp,
+    ) -> Class {
+        let follows = role == Role::Follows
+            && guest.is_some_and(|guest| self.promotions.is_acted_on(guest, now));
+        if follows { USER } else { own }
+    }
+
+    /// Ties a call to its guest. What a user does takes the reads with it that wait for the
+    /// same guest; it was taken in before, so they do not come before it.
+    fn tie(
+        &mut self,
+        core: &Arc<Core>,
+        role: Role,
+        guest: Box<str>,
+        now: Timestamp,
+        promoted: &mut Promoted,
+    ) -> Tie {
+        if role != Role::Acts {
+            return Tie::Follows(guest);
+        }
+        let guest: Arc<str> = guest.into();
+        for follower in self.promotions.begins(&guest, now) {
+            if self.lanes[Lane::Limited as usize].reclass(follower.ticket, USER) {
+                promoted.records.push(follower.record);
+            }
+        }
+        let _until = Acting::new(Arc::clone(core), guest);
+        Tie::Acts { _until }
+    }
+
     /// Lets everybody through who may go. The call that asks is told at once, or else where
     /// it will be told.
-    fn let_through_or_wait(&mut self, lane: Lane, ticket: Ticket, now: Timestamp) -> Told {
+    fn let_through_or_wait(
+        &mut self,
+        lane: Lane,
+        ticket: Ticket,
+        now: Timestamp,
+        claim: &Claim<'_>,
+    ) -> Told {
         if let Some(turn) = self.let_through(now) {
             return Told::Now(turn);
         }
         let (tell, turn) = oneshot::channel();
         let waiter = self.lanes[lane as usize].payload_mut(ticket);
         *waiter.expect("who was not told waits") = Waiter::Waiting(tell);
+        if let Tie::Follows(guest) = &claim.tie {
+            let record = Arc::downgrade(claim.record);
+            let calls = &mut self.lanes[lane as usize];
+            let waits = |ticket| calls.payload_mut(ticket).is_some();
+            let follower = Follower { ticket, record };
+            self.promotions.waits(guest, follower, waits);
+        }
         Told::Later(ticket, turn)
     }
 
@@ -581,11 +687,12 @@ struct Claim<'a> {
     core: &'a Arc<Core>,
     lane: Lane,
     backend: Destination,
+    tie: Tie,
     record: &'a Arc<Record>,
 }
 
 impl<'a> Claim<'a> {
-    fn asked(self, told: Told) -> Asked<'a> {
+    fn asked(mut self, told: Told) -> Asked<'a> {
         match told {
             Told::Now(turn) => Asked::Answered(self.outcome(turn)),
             Told::Later(ticket, turn) => Asked::Waits(Waiting {
@@ -596,7 +703,7 @@ impl<'a> Claim<'a> {
         }
     }
 
-    fn outcome(&self, turn: Turn) -> Result<Permit, Refusal> {
+    fn outcome(&mut self, turn: Turn) -> Result<Permit, Refusal> {
         match turn {
             Turn::Go { hold, waited, at } => {
                 let delayed = waited.held_by.is_some() || waited.postponed > 0;
@@ -606,12 +713,14 @@ impl<'a> Claim<'a> {
                 });
                 let core = Arc::clone(self.core);
                 let record = Arc::clone(self.record);
+                let tie = mem::replace(&mut self.tie, Tie::Apart);
                 Ok(Permit::new(
                     core,
                     self.lane,
                     self.backend,
                     hold,
                     delayed,
+                    tie,
                     record,
                 ))
             }

@@ -37,6 +37,9 @@ impl Serve for Pipeline {
             destination: operation.destination,
             limited: operation.limited,
             arrived: origin.arrived,
+            class: Arc::clone(&operation.class),
+            role: operation.role,
+            target: operation.target.clone(),
         };
         let record = self.open_record(origin, &message, &operation);
         let outgoing = outgoing(message, &operation);
@@ -54,10 +57,11 @@ impl Serve for Pipeline {
     }
 
     fn refused(&self, origin: Origin, dialect: &'static str, refusal: &Refusal) {
-        let nobody = Arc::from("none");
+        let none: Arc<str> = Arc::from("none");
+        let class = Arc::clone(&none);
         let observer = Arc::clone(&self.observer);
         write_down(
-            &Record::open(origin, dialect, nobody, None, observer),
+            &Record::open(origin, dialect, none, class, None, observer),
             refusal,
         );
     }
@@ -143,6 +147,7 @@ impl Pipeline {
             origin,
             dialect,
             Arc::clone(&operation.label),
+            Arc::clone(&operation.class),
             operation.target.clone(),
             Arc::clone(&self.observer),
         )

@@ -1,9 +1,11 @@
 //! What a call holds while it is past the gate.
 
+use std::mem;
 use std::sync::Arc;
 
 use tidegate_limits::{Hold, Outcome};
 
+use super::promote::Tie;
 use super::{Core, Lane, answered};
 use crate::call::{Destination, Record, Slot, Verdict};
 
@@ -17,6 +19,8 @@ pub struct Permit {
     hold: Option<Hold>,
     sent: bool,
     delayed: bool,
+    /// Held, and let go with everything else.
+    tie: Tie,
     record: Arc<Record>,
 }
 
@@ -27,6 +31,7 @@ impl Permit {
         backend: Destination,
         hold: Hold,
         delayed: bool,
+        tie: Tie,
         record: Arc<Record>,
     ) -> Self {
         Self {
@@ -36,14 +41,16 @@ impl Permit {
             hold: Some(hold),
             sent: false,
             delayed,
+            tie,
             record,
         }
     }
 
     /// The hold itself, for a call that goes back to the queue.
-    pub(super) fn into_parts(mut self) -> (Lane, Destination, Hold) {
+    pub(super) fn into_parts(mut self) -> (Lane, Destination, Hold, Tie) {
         let hold = self.hold.take().expect(HELD);
-        (self.lane, self.backend, hold)
+        let tie = mem::replace(&mut self.tie, Tie::Apart);
+        (self.lane, self.backend, hold, tie)
     }
 
     fn end(&mut self, outcome: Outcome) {

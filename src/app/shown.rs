@@ -6,7 +6,7 @@ use std::time::Duration;
 use tidegate_limits::{Limit, LimitNow, LimitRule, Scope, Timestamp, Verdict};
 
 use super::Shared;
-use crate::admin::{FunctionQueue, LimitKind, LimitState, Opens, QueueState, Source};
+use crate::admin::{ClassQueue, FunctionQueue, LimitKind, LimitState, Opens, QueueState, Source};
 use crate::call::Destination;
 use crate::config;
 use crate::telemetry::metrics::{Levels, WindowLevel};
@@ -34,6 +34,14 @@ impl Source for Shared {
                     function: function.function.to_string(),
                     waiting: function.waiting as u64,
                     waits_for: function.held_by.as_deref().map(ToOwned::to_owned),
+                })
+                .collect(),
+            classes: queue
+                .classes
+                .iter()
+                .map(|class| ClassQueue {
+                    class: class.name.to_string(),
+                    waiting: class.waiting as u64,
                 })
                 .collect(),
         }
@@ -86,7 +94,7 @@ impl Shared {
             queue_capacity: u64::from(queue.capacity),
             queue_oldest: queue.oldest_waits,
             outstanding: outstanding as u64,
-            outstanding_limit: u64::from(self.config.get().admit.outstanding_max.unwrap_or(0)),
+            outstanding_limit: u64::from(self.config.get().admit.outstanding_sum().unwrap_or(0)),
             outstanding_peak: outstanding_peak as u64,
             windows,
         }
@@ -105,6 +113,7 @@ fn limit_state(rule: &LimitRule, state: &LimitNow, now: Timestamp) -> LimitState
             Scope::Function(function) => function.to_string(),
             Scope::Backend(_) => "backend".to_owned(),
             Scope::Class(_) => "class".to_owned(),
+            Scope::EveryBut(_) => "all but pools beside it".to_owned(),
         },
         kind,
         window_seconds,

@@ -8,7 +8,8 @@ use crate::{admin, admit, classify, forward, listen, protocol, telemetry};
 
 use super::Config;
 use super::check;
-use super::raw::{Limits, Listen, PostponeBy, Queue, Raw, Tls, WindowShape, WindowStamp};
+use super::classes;
+use super::raw::{Limits, Listen, PostponeBy, Raw, Tls, WindowShape, WindowStamp};
 
 /// The settings.
 ///
@@ -41,7 +42,7 @@ pub(super) fn of(raw: &Raw) -> Config {
             trusted_proxies: raw.callers.trusted_proxies.value.clone(),
         },
         classify: classify(raw),
-        admit: admit(&raw.queue, &raw.limits, connections),
+        admit: admit(raw),
         forward: forward::Settings {
             socket: raw.backend.socket.value.clone(),
             http: raw.backend.http.value.clone(),
@@ -110,10 +111,13 @@ fn classify(raw: &Raw) -> classify::Settings {
         functions: check::functions(raw).into_iter().map(Arc::from).collect(),
         has_socket: raw.backend.socket.value.is_some(),
         has_http: raw.backend.http.value.is_some(),
+        exempt: classes::exempt_of(raw),
+        classes: classes::classifier(raw),
     }
 }
 
-fn admit(queue: &Queue, limits: &Limits, door_max: u32) -> admit::Settings {
+fn admit(raw: &Raw) -> admit::Settings {
+    let (queue, limits) = (&raw.queue, &raw.limits);
     let (min, max) = queue.postpone_jitter.value;
     admit::Settings {
         capacity: queue.capacity.value,
@@ -127,7 +131,9 @@ fn admit(queue: &Queue, limits: &Limits, door_max: u32) -> admit::Settings {
         window: window(limits),
         outstanding_max: unless_off(limits.outstanding.value),
         threshold: Duration::from_secs(limits.threshold_seconds.value.into()),
-        door_max,
+        door_max: raw.server.max_connections.value,
+        classes: classes::rules(raw),
+        promote_for: classes::promote_for(raw),
     }
 }
 

@@ -7,6 +7,7 @@ mod bad_input;
 mod bench;
 mod bounds;
 mod certificates;
+mod classes;
 mod config;
 mod config_listen;
 mod demo;

@@ -43,7 +43,7 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             facts: Arc::default(),
             count: watch::Sender::new(0),
