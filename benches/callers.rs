@@ -112,6 +112,7 @@ fn measure(name: &str, callers: &Callers, agents: usize, prefix: &str) {
         },
         "socket",
         "guest_get_info".into(),
+        "polling".into(),
         None,
         Arc::new(Nobody),
     );

@@ -41,6 +41,7 @@ fn main() {
         user: None,
         dialect: "socket",
         function: "guest_get_info",
+        class: "polling",
         userid: Some("ICIC0001"),
         verdict: "delayed",
         reason: None,

@@ -119,6 +119,17 @@ pub struct QueueState {
     pub oldest_seconds: f64,
     /// What waits, by function.
     pub functions: Vec<FunctionQueue>,
+    /// What waits, at the door as well, by class; every class, the most urgent first.
+    pub classes: Vec<ClassQueue>,
+}
+
+/// The calls of one class that wait.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ClassQueue {
+    /// The class.
+    pub class: String,
+    /// How many.
+    pub waiting: u64,
 }
 
 /// The calls of one function that wait.

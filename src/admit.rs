@@ -8,10 +8,13 @@
 //! (`/token`), which have slots of their own so that a full queue never blocks them.
 
 mod backends;
+mod class;
 mod permit;
 pub mod policy;
+mod promote;
 
 use std::collections::HashMap;
+use std::mem;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,9 +32,14 @@ use tidegate_limits::{
 use tokio::sync::{Notify, oneshot};
 
 use self::backends::Backends;
+use self::class::USER;
+pub use self::class::{ClassRule, Deadline, Pool};
 pub use self::permit::Permit;
-use crate::call::claim::{self, Deadline, Settling};
-use crate::call::{Claim as CallerClaim, Destination, Quota, Reason, Record, Refusal, Verdict};
+use self::promote::{Acting, Follower, Promoted, Promotions, Tie};
+use crate::call::claim::{self, Settling};
+use crate::call::{
+    Claim as CallerClaim, Destination, Quota, Reason, Record, Refusal, Role, Verdict,
+};
 use crate::clock::Clock;
 
 /// While calls are under way the timer wakes at least this often. Each call sets timers of
@@ -61,6 +69,12 @@ pub struct Settings {
     pub threshold: Duration,
     /// How many calls the door of a full queue holds: one for each connection.
     pub door_max: u32,
+    /// The classes, at least one. The first is that of users, which reads are promoted to; in
+    /// the last is whatever names a class that there is not.
+    pub classes: Vec<ClassRule>,
+    /// How long after a user call on a guest its reads ride in the class of users; none
+    /// switches promotion off.
+    pub promote_for: Option<Duration>,
 }
 
 /// What a full queue does with one more call.
@@ -124,12 +138,19 @@ pub struct Ask {
     pub bucket: Option<BucketId>,
     /// How it is settled, if it is, once the backend is done with it.
     pub settling: Option<Settling>,
-    /// How long it may wait.
-    pub deadline: Deadline,
+    /// How long its rate limit lets it wait; where that says nothing, its class does.
+    pub deadline: claim::Deadline,
+    /// The name of its class.
+    pub class: Arc<str>,
+    /// What it has to do with what users do to its target.
+    pub role: Role,
+    /// The guest that it is about.
+    pub target: Option<Box<str>>,
 }
 
 impl Ask {
-    /// A call that meets limits, by nobody in particular and charged to nobody.
+    /// A call that meets limits, by nobody in particular, charged to nobody and in no class
+    /// of its own.
     #[must_use]
     pub fn new(function: &Arc<str>, destination: Destination, arrived: Timestamp) -> Self {
         Self {
@@ -142,7 +163,10 @@ impl Ask {
             tokens: Tokens::ONE,
             bucket: None,
             settling: None,
-            deadline: Deadline::Ordinary,
+            deadline: claim::Deadline::Ordinary,
+            class: Arc::from("none"),
+            role: Role::Apart,
+            target: None,
         }
     }
 
@@ -158,14 +182,6 @@ impl Ask {
             deadline: claim.deadline(),
             ..self
         }
-    }
-}
-
-impl Ask {
-    /// How urgent it is. There is one class so far.
-    #[must_use]
-    pub fn class(&self) -> Class {
-        Class(0)
     }
 }
 
@@ -191,6 +207,9 @@ struct State {
     backends: Backends,
     entropy: StdRng,
     threshold: Duration,
+    /// Names and deadlines of the classes; [`Class`] is the index in here.
+    classes: Vec<(Arc<str>, Deadline)>,
+    promotions: Promotions,
     when_full: WhenFull,
     /// The most calls that have been past the gate at once, of those that meet limits.
     peak: usize,
@@ -233,16 +252,14 @@ impl Gate {
     pub fn new(settings: &Settings, clock: Clock) -> Self {
         let state = State {
             lanes: [
-                Scheduler::new(policy::limited(
-                    settings,
-                    clock.phase(),
-                    policy::one_class(),
-                )),
+                Scheduler::new(policy::limited(settings, clock.phase())),
                 Scheduler::new(policy::unlimited(settings)),
             ],
             backends: Backends::default(),
             entropy: rand::make_rng(),
             threshold: settings.threshold,
+            classes: deadlines(settings),
+            promotions: Promotions::new(settings.promote_for),
             when_full: settings.when_full,
             peak: 0,
             wake: None,
@@ -271,21 +288,27 @@ impl Gate {
         } else {
             Lane::Unlimited
         };
-        let class = ask.class();
-        let claim = Claim {
+        let mut claim = Claim {
             core: &self.core,
             lane,
             backend: ask.destination,
             settling: ask.settling,
+            tie: Tie::Apart,
             record,
         };
+        let mut promoted = Promoted::default();
         let submitted = self.core.change(|state, now| {
-            let deadline = match ask.deadline {
-                Deadline::None => None,
-                // Threshold 0 means refused at the first closed limit: asked once, now.
-                Deadline::Ordinary if state.threshold.is_zero() => Some(now),
-                Deadline::Ordinary => Some(ask.arrived + state.threshold),
-            };
+            let own = state.class(&ask.class);
+            let deadline = state.deadline(own, ask.deadline, ask.arrived, now);
+            let guest = state.guest(lane, ask.role, ask.target);
+            if guest.is_some() {
+                let (name, _) = &state.classes[USER.0 as usize];
+                promoted.class = Some(Arc::clone(name));
+            }
+            let class = state.class_in_which_it_rides(own, ask.role, guest.as_deref(), now);
+            if class != own {
+                promoted.records.push(Arc::downgrade(record));
+            }
             let call = Call {
                 function: ask.function,
                 backend: Backend(ask.destination as u8),
@@ -301,8 +324,12 @@ impl Gate {
             let ticket = state.lanes[lane as usize]
                 .submit(now, call, Waiter::Asking)
                 .map_err(|(refusal, _)| refusal)?;
-            Ok(state.let_through_or_wait(lane, ticket, now))
+            if let Some(guest) = guest.filter(|_| class == own) {
+                claim.tie = state.tie(&self.core, ask.role, guest, now, &mut promoted);
+            }
+            Ok(state.let_through_or_wait(lane, ticket, now, &claim))
         });
+        promoted.tell();
         match submitted {
             Ok(told) => claim.asked(told),
             Err(refusal) => Asked::Answered(Err(self.core.refusal(&refusal, ask.destination))),
@@ -312,12 +339,13 @@ impl Gate {
     /// Puts a call that could not be sent back in its turn, with all limits undrawn and its
     /// backend held to one probing call at a time, and asks for it again.
     pub fn ask_again<'a>(&'a self, permit: Permit, record: &'a Arc<Record>) -> Asked<'a> {
-        let (lane, backend, hold, settling) = permit.into_parts();
+        let (lane, backend, hold, settling, tie) = permit.into_parts();
         let claim = Claim {
             core: &self.core,
             lane,
             backend,
             settling,
+            tie,
             record,
         };
         let told = self.core.change(|state, now| {
@@ -325,18 +353,23 @@ impl Gate {
             let spread = state.entropy.random_range(0.5..1.0);
             state.backends.failed(backend, now, spread);
             state.shut(backend, now);
-            state.let_through_or_wait(lane, ticket, now)
+            state.let_through_or_wait(lane, ticket, now, &claim)
         });
         claim.asked(told)
+    }
+
+    /// How urgent such a call is.
+    #[must_use]
+    pub fn class(&self, ask: &Ask) -> Class {
+        self.core.lock().class(&ask.class)
     }
 
     /// Until when such a call may wait; `None` for as long as it takes.
     #[must_use]
     pub fn deadline(&self, ask: &Ask) -> Option<Timestamp> {
-        match ask.deadline {
-            Deadline::None => None,
-            Deadline::Ordinary => Some(ask.arrived + self.core.lock().threshold),
-        }
+        let state = self.core.lock();
+        let class = state.class(&ask.class);
+        state.deadline(class, ask.deadline, ask.arrived, ask.arrived)
     }
 
     /// Sleeps until the scheduler's next moment, again and again: the one timer. Ends when
@@ -365,10 +398,12 @@ impl Gate {
     /// Takes new settings: what is admitted next meets the new limits, waiting calls keep
     /// their places, used slots stay used.
     pub fn apply(&self, settings: &Settings) {
-        let limited = policy::limited(settings, self.core.clock.phase(), policy::one_class());
+        let limited = policy::limited(settings, self.core.clock.phase());
         let unlimited = policy::unlimited(settings);
         self.core.change(|state, now| {
             state.threshold = settings.threshold;
+            state.classes = deadlines(settings);
+            state.promotions.apply(settings.promote_for);
             state.when_full = settings.when_full;
             let [calls, free] = &mut state.lanes;
             calls.apply(now, limited);
@@ -511,6 +546,14 @@ impl Gate {
     }
 }
 
+/// The names of the classes, each with how long its calls may wait.
+fn deadlines(settings: &Settings) -> Vec<(Arc<str>, Deadline)> {
+    let classes = settings.classes.iter();
+    classes
+        .map(|class| (Arc::clone(&class.name), class.deadline))
+        .collect()
+}
+
 fn draining() -> Refusal {
     Refusal {
         retry_after: Some(Duration::from_secs(1)),
@@ -603,15 +646,94 @@ impl State {
                 .all(|lane| lane.waiting() == 0 && lane.at_door() == 0)
     }
 
+    /// The class of this name; the last one if a reload has taken it away.
+    /// Until when a call of this class may wait, where its rate limit does not say for ever.
+    fn deadline(
+        &self,
+        class: Class,
+        claimed: claim::Deadline,
+        arrived: Timestamp,
+        now: Timestamp,
+    ) -> Option<Timestamp> {
+        let (_, own) = &self.classes[class.0 as usize];
+        match claimed {
+            claim::Deadline::None => None,
+            claim::Deadline::Ordinary => own.of(self.threshold, arrived, now),
+        }
+    }
+
+    fn class(&self, name: &str) -> Class {
+        let index = self.classes.iter().position(|(known, _)| **known == *name);
+        let index = index.unwrap_or(self.classes.len() - 1);
+        Class(u32::try_from(index).expect("the config bounds the classes"))
+    }
+
+    /// The guest that a call is about, in the letters that z/VM knows it by: it takes small
+    /// ones for the same. None where that decides nothing.
+    fn guest(&self, lane: Lane, role: Role, target: Option<Box<str>>) -> Option<Box<str>> {
+        let decides = lane == Lane::Limited && role != Role::Apart && self.promotions.is_on();
+        let mut guest = target.filter(|_| decides)?;
+        guest.make_ascii_uppercase();
+        Some(guest)
+    }
+
+    fn class_in_which_it_rides(
+        &self,
+        own: Class,
+        role: Role,
+        guest: Option<&str>,
+        now: Timestamp,
+    ) -> Class {
+        let follows = role == Role::Follows
+            && guest.is_some_and(|guest| self.promotions.is_acted_on(guest, now));
+        if follows { USER } else { own }
+    }
+
+    /// Ties a call to its guest. What a user does takes the reads with it that wait for the
+    /// same guest; it was taken in before, so they do not come before it.
+    fn tie(
+        &mut self,
+        core: &Arc<Core>,
+        role: Role,
+        guest: Box<str>,
+        now: Timestamp,
+        promoted: &mut Promoted,
+    ) -> Tie {
+        if role != Role::Acts {
+            return Tie::Follows(guest);
+        }
+        let guest: Arc<str> = guest.into();
+        for follower in self.promotions.begins(&guest, now) {
+            if self.lanes[Lane::Limited as usize].reclass(follower.ticket, USER) {
+                promoted.records.push(follower.record);
+            }
+        }
+        let _until = Acting::new(Arc::clone(core), guest);
+        Tie::Acts { _until }
+    }
+
     /// Lets everybody through who may go. The call that asks is told at once, or else where
     /// it will be told.
-    fn let_through_or_wait(&mut self, lane: Lane, ticket: Ticket, now: Timestamp) -> Told {
+    fn let_through_or_wait(
+        &mut self,
+        lane: Lane,
+        ticket: Ticket,
+        now: Timestamp,
+        claim: &Claim<'_>,
+    ) -> Told {
         if let Some(turn) = self.let_through(now) {
             return Told::Now(turn);
         }
         let (tell, turn) = oneshot::channel();
         let waiter = self.lanes[lane as usize].payload_mut(ticket);
         *waiter.expect("who was not told waits") = Waiter::Waiting(tell);
+        if let Tie::Follows(guest) = &claim.tie {
+            let record = Arc::downgrade(claim.record);
+            let calls = &mut self.lanes[lane as usize];
+            let waits = |ticket| calls.payload_mut(ticket).is_some();
+            let follower = Follower { ticket, record };
+            self.promotions.waits(guest, follower, waits);
+        }
         Told::Later(ticket, turn)
     }
 
@@ -708,6 +830,7 @@ struct Claim<'a> {
     lane: Lane,
     backend: Destination,
     settling: Option<Settling>,
+    tie: Tie,
     record: &'a Arc<Record>,
 }
 
@@ -733,15 +856,18 @@ impl<'a> Claim<'a> {
                 });
                 let core = Arc::clone(self.core);
                 let record = Arc::clone(self.record);
-                Ok(Permit::new(
+                let tie = mem::replace(&mut self.tie, Tie::Apart);
+                Ok(Permit {
                     core,
-                    self.lane,
-                    self.backend,
-                    hold,
+                    lane: self.lane,
+                    backend: self.backend,
+                    hold: Some(hold),
+                    sent: None,
                     delayed,
-                    self.settling.take(),
+                    settling: self.settling.take(),
+                    tie,
                     record,
-                ))
+                })
             }
             Turn::No(refusal) => Err(self.core.refusal(&refusal, self.backend)),
             Turn::Drained => Err(draining()),

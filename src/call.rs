@@ -49,6 +49,17 @@ pub struct Origin {
     pub arrived: Timestamp,
 }
 
+/// What a call has to do with what users do to the guest that it is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// It is what a user does to it.
+    Acts,
+    /// It reads about it, and rides in the class of users while they act on it.
+    Follows,
+    /// Neither.
+    Apart,
+}
+
 /// One whole request, as a protocol hands it over.
 #[derive(Debug)]
 pub struct Request {
@@ -542,6 +553,8 @@ pub struct Facts {
     pub dialect: &'static str,
     /// Its function; a name from the table or the config, else `other`.
     pub function: Arc<str>,
+    /// The class that it waited in; `none` if it was refused before it was a call.
+    pub class: Arc<str>,
     /// The z/VM userid it is about.
     pub target: Option<Box<str>>,
     /// How it ended.
@@ -621,6 +634,7 @@ impl Record {
         origin: Origin,
         dialect: &'static str,
         function: Arc<str>,
+        class: Arc<str>,
         target: Option<Box<str>>,
         observer: Arc<dyn Observe>,
     ) -> Arc<Self> {
@@ -628,6 +642,7 @@ impl Record {
             origin,
             dialect,
             function,
+            class,
             target,
             verdict: Verdict::Aborted,
             left: false,

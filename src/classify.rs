@@ -4,14 +4,17 @@
 //! wins. Classifying never fails: what nobody knows is `other`, and meets the limits that
 //! every call meets.
 
+pub mod class;
 pub mod operation;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use http::request;
 
+use self::class::{Classes, Clues};
 use self::operation::{BodyRule, Kind, Names, Path, Routed, function, route};
-use crate::call::{Destination, HttpCall, Message, Request, RequestBody};
+use crate::call::{Destination, HttpCall, Message, Request, RequestBody, Role};
 
 /// One `[[route]]`: maps a method and a path to a function name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +38,10 @@ pub struct Settings {
     pub has_socket: bool,
     /// Whether an HTTP backend is configured.
     pub has_http: bool,
+    /// Functions that meet no limit.
+    pub exempt: Vec<Arc<str>>,
+    /// Which class a call is put in.
+    pub classes: class::Settings,
 }
 
 /// What a request asks.
@@ -52,6 +59,10 @@ pub struct Operation {
     pub limited: bool,
     /// Whether the function's name stands in a body that was too large to read.
     pub is_unread: bool,
+    /// The name of the class that it waits in.
+    pub class: Arc<str>,
+    /// What it has to do with what users do to its target.
+    pub role: Role,
 }
 
 impl Operation {
@@ -86,6 +97,8 @@ pub struct Classifier {
     names: Names,
     has_socket: bool,
     has_http: bool,
+    exempt: HashSet<Arc<str>>,
+    classes: Classes,
 }
 
 /// A [`Route`] ready to be held against paths.
@@ -139,20 +152,34 @@ impl Classifier {
             names: Names::new(settings.functions.iter().chain(routed)),
             has_socket: settings.has_socket,
             has_http: settings.has_http,
+            exempt: settings.exempt.iter().cloned().collect(),
+            classes: Classes::new(&settings.classes),
         }
     }
 
     /// Says what a request asks.
     #[must_use]
     pub fn classify(&self, request: &Request) -> Operation {
-        match &request.message {
+        let mut operation = match &request.message {
             Message::Socket(call) => Operation {
                 target: call.target.clone(),
                 ..self.operation(Some(&call.function), self.socket())
             },
             Message::Http(call) => self.classify_http(call),
             Message::Tcp => self.operation(None, Destination::Tcp),
-        }
+        };
+        let http = match &request.message {
+            Message::Http(call) => Some(call),
+            Message::Socket(_) | Message::Tcp => None,
+        };
+        (operation.class, operation.role) = self.classes.find(&Clues {
+            function: &operation.function,
+            listener: &request.origin.identity.listener,
+            headers: http.map(|call| &call.head.headers),
+            // An array is posted whatever it asks for.
+            is_write: http.is_some_and(|call| call.array.is_none() && !call.head.method.is_safe()),
+        });
+        operation
     }
 
     fn classify_http(&self, call: &HttpCall) -> Operation {
@@ -234,12 +261,15 @@ impl Classifier {
             None => (Arc::clone(other), Arc::clone(other)),
         };
         Operation {
+            limited: !self.exempt.contains(&function),
             function,
             label,
             target: None,
             destination,
-            limited: true,
             is_unread: false,
+            // Until all clues are there.
+            class: self.classes.polling(),
+            role: Role::Apart,
         }
     }
 

@@ -9,6 +9,7 @@
 mod callers;
 mod certificates;
 mod check;
+mod classes;
 mod effective;
 mod nearest;
 mod per_window;
@@ -207,7 +208,7 @@ pub fn read_knowing(
 #[must_use]
 pub fn options() -> BTreeMap<String, String> {
     // One entry of each array, so that its options are asked for.
-    let parsed = syntax::parse("[[listen]]\n[[route]]\n[[caller]]\n[[rate_limit]]\n");
+    let parsed = syntax::parse("[[listen]]\n[[route]]\n[[class]]\n[[caller]]\n[[rate_limit]]\n");
     let notes = Notes::default();
     raw::read(Section::root(&parsed.tree, &notes));
     notes.finish().1

@@ -72,6 +72,9 @@ impl Serve for Pipeline {
         let ask = Ask::new(&operation.function, operation.destination, origin.arrived);
         let ask = Ask {
             limited: operation.limited,
+            class: Arc::clone(&operation.class),
+            role: operation.role,
+            target: operation.target.clone(),
             ..ask.claimed(&claim)
         };
         let (key, observer) = if self.coalescer.is_on() {
@@ -105,10 +108,11 @@ impl Serve for Pipeline {
     }
 
     fn refused(&self, origin: Origin, dialect: &'static str, refusal: &Refusal) {
-        let nobody = Arc::from("none");
+        let none: Arc<str> = Arc::from("none");
+        let class = Arc::clone(&none);
         let observer = Arc::clone(&self.observer);
         write_down(
-            &Record::open(origin, dialect, nobody, None, observer),
+            &Record::open(origin, dialect, none, class, None, observer),
             refusal,
         );
     }
@@ -240,7 +244,7 @@ impl Pipeline {
     ) -> impl Future<Output = Reply> + Send + 'a {
         let joining = Joining {
             deadline: self.gate.deadline(&ask),
-            class: ask.class(),
+            class: self.gate.class(&ask),
             record: Arc::clone(&record),
         };
         let part = match self.coalescer.join(key, joining) {
@@ -382,6 +386,7 @@ fn open_record(
         origin,
         dialect,
         function,
+        Arc::clone(&operation.class),
         operation.target.clone(),
         observer,
     )

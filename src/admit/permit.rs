@@ -1,9 +1,11 @@
 //! What a call holds while it is past the gate.
 
+use std::mem;
 use std::sync::Arc;
 
 use tidegate_limits::{Hold, Outcome, Timestamp};
 
+use super::promote::Tie;
 use super::{Core, Lane, answered};
 use crate::call::claim::{self, Settling};
 use crate::call::{Destination, Record, Slot, Verdict};
@@ -12,42 +14,24 @@ use crate::call::{Destination, Record, Slot, Verdict};
 /// sent, finished as failed if dropped later.
 #[must_use]
 pub struct Permit {
-    core: Arc<Core>,
-    lane: Lane,
-    backend: Destination,
-    hold: Option<Hold>,
-    sent: Option<Timestamp>,
-    delayed: bool,
-    settling: Option<Settling>,
-    record: Arc<Record>,
+    pub(super) core: Arc<Core>,
+    pub(super) lane: Lane,
+    pub(super) backend: Destination,
+    pub(super) hold: Option<Hold>,
+    pub(super) sent: Option<Timestamp>,
+    pub(super) delayed: bool,
+    pub(super) settling: Option<Settling>,
+    /// Held, and let go with everything else.
+    pub(super) tie: Tie,
+    pub(super) record: Arc<Record>,
 }
 
 impl Permit {
-    pub(super) fn new(
-        core: Arc<Core>,
-        lane: Lane,
-        backend: Destination,
-        hold: Hold,
-        delayed: bool,
-        settling: Option<Settling>,
-        record: Arc<Record>,
-    ) -> Self {
-        Self {
-            core,
-            lane,
-            backend,
-            hold: Some(hold),
-            sent: None,
-            delayed,
-            settling,
-            record,
-        }
-    }
-
     /// The hold itself, for a call that goes back to the queue.
-    pub(super) fn into_parts(mut self) -> (Lane, Destination, Hold, Option<Settling>) {
+    pub(super) fn into_parts(mut self) -> (Lane, Destination, Hold, Option<Settling>, Tie) {
         let hold = self.hold.take().expect(HELD);
-        (self.lane, self.backend, hold, self.settling.take())
+        let tie = mem::replace(&mut self.tie, Tie::Apart);
+        (self.lane, self.backend, hold, self.settling.take(), tie)
     }
 
     fn end(&mut self, outcome: Outcome) {

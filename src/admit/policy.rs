@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_limits::{
-    Backend, ClassShare, Limit, LimitRule, Policy, Scope, WindowShape, WindowStamp,
+    Backend, ClassShare, Limit, LimitRule, Policy, Reserve, Scope, WindowShape, WindowStamp,
 };
 
-use super::{Postpone, Settings, WhenFull, Window};
+use super::class::USER;
+use super::{ClassRule, Postpone, Settings, WhenFull, Window};
 use crate::call::Destination;
 
 /// What calls that meet limits meet. `phase` is how far past the epoch the clock began to
@@ -16,15 +17,30 @@ use crate::call::Destination;
 /// # Panics
 /// If the settings contradict themselves, which the config's check does not let through.
 #[must_use]
-pub fn limited(settings: &Settings, phase: Duration, classes: Vec<ClassShare>) -> Policy {
-    let mut limits = vec![outstanding("workers", settings.workers)];
+pub fn limited(settings: &Settings, phase: Duration) -> Policy {
+    let mut workers = outstanding("workers", settings.workers);
+    if let Postpone::Jitter { .. } = settings.postpone {
+        // Nothing of it is kept, but a class that a limit keeps anything for is not set aside.
+        workers.reserve = Some(Reserve {
+            class: USER,
+            amount: 0,
+        });
+    }
+    let mut limits = vec![workers];
     if let Some(max) = settings.outstanding_max {
-        limits.push(outstanding("outstanding", max));
+        limits.push(LimitRule {
+            scope: settings.outstanding_scope(),
+            reserve: settings.reserve(max, |class| class.reserve_outstanding),
+            ..outstanding("outstanding", max)
+        });
     }
     if let Some(window) = &settings.window {
         let limit = |max| window_limit(window, max, phase);
         if let Some(total) = window.total {
-            limits.push(rule("total", Scope::Every, limit(total)));
+            limits.push(LimitRule {
+                reserve: settings.reserve(total, |class| class.reserve_per_window),
+                ..rule("total", Scope::Every, limit(total))
+            });
         }
         for (function, max) in &window.functions {
             // Prefixed, so that a function called "total" is not the total.
@@ -36,6 +52,10 @@ pub fn limited(settings: &Settings, phase: Duration, classes: Vec<ClassShare>) -
             ));
         }
     }
+    limits.extend(settings.class_limits(|max| {
+        let window = settings.window.as_ref()?;
+        Some(window_limit(window, max, phase))
+    }));
     limits.extend(backends());
     let postpone = match settings.postpone {
         Postpone::InTurn => tidegate_limits::Postpone::InTurn,
@@ -45,6 +65,7 @@ pub fn limited(settings: &Settings, phase: Duration, classes: Vec<ClassShare>) -
         WhenFull::Refuse => tidegate_limits::WhenFull::Refuse,
         WhenFull::Wait => at_the_door(settings),
     };
+    let classes = settings.classes.iter().map(ClassRule::share).collect();
     Policy::new(limits, settings.capacity, when_full, postpone, classes).expect(CHECKED)
 }
 
@@ -57,7 +78,10 @@ pub(super) fn unlimited(settings: &Settings) -> Policy {
         settings.capacity,
         at_the_door(settings),
         tidegate_limits::Postpone::InTurn,
-        one_class(),
+        vec![ClassShare {
+            name: "unlimited".into(),
+            weight: 1,
+        }],
     )
     .expect(CHECKED)
 }
@@ -68,14 +92,6 @@ fn at_the_door(settings: &Settings) -> tidegate_limits::WhenFull {
     tidegate_limits::WhenFull::Wait {
         door: settings.door_max,
     }
-}
-
-/// The one class that there is so far.
-pub(super) fn one_class() -> Vec<ClassShare> {
-    vec![ClassShare {
-        name: "default".into(),
-        weight: 1,
-    }]
 }
 
 /// The limit that a backend's health closes and opens.

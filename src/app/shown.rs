@@ -6,7 +6,7 @@ use std::time::Duration;
 use tidegate_limits::{Limit, LimitNow, LimitRule, Scope, Timestamp, Verdict};
 
 use super::Shared;
-use crate::admin::{FunctionQueue, LimitKind, LimitState, Opens, QueueState, Source};
+use crate::admin::{ClassQueue, FunctionQueue, LimitKind, LimitState, Opens, QueueState, Source};
 use crate::call::Destination;
 use crate::callers::rate_limit::RateLimit;
 use crate::config;
@@ -35,6 +35,14 @@ impl Source for Shared {
                     function: function.function.to_string(),
                     waiting: function.waiting as u64,
                     waits_for: function.held_by.as_deref().map(ToOwned::to_owned),
+                })
+                .collect(),
+            classes: queue
+                .classes
+                .iter()
+                .map(|class| ClassQueue {
+                    class: class.name.to_string(),
+                    waiting: class.waiting as u64,
                 })
                 .collect(),
         }
@@ -89,7 +97,7 @@ impl Shared {
             queue_capacity: u64::from(queue.capacity),
             queue_oldest: queue.oldest_waits,
             outstanding: outstanding as u64,
-            outstanding_limit: u64::from(self.config.get().admit.outstanding_max.unwrap_or(0)),
+            outstanding_limit: u64::from(self.config.get().admit.outstanding_sum().unwrap_or(0)),
             outstanding_peak: outstanding_peak as u64,
             coalesce_calls: shared.calls as u64,
             coalesce_kept_answers: shared.kept as u64,
@@ -143,6 +151,7 @@ fn limit_state(rule: &LimitRule, state: &LimitNow, now: Timestamp) -> LimitState
             Scope::Function(function) => function.to_string(),
             Scope::Backend(_) => "backend".to_owned(),
             Scope::Class(_) => "class".to_owned(),
+            Scope::EveryBut(_) => "all but pools beside it".to_owned(),
         },
         kind,
         window_seconds,

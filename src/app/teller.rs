@@ -9,9 +9,6 @@ use crate::clock::Clock;
 use crate::telemetry::access::{AccessLine, AccessLog, Written};
 use crate::telemetry::metrics::{Charged, Durations, Metrics};
 
-/// The one class there is so far.
-const CLASS: &str = "default";
-
 /// Hears of every call and tells metrics and the log.
 #[derive(Debug)]
 pub struct Teller {
@@ -84,8 +81,13 @@ impl Observe for Teller {
         };
         let verdict = facts.verdict.label();
         let identity = &*facts.origin.identity;
-        self.metrics
-            .call_ended(&identity.listener, &facts.function, CLASS, verdict, &took);
+        self.metrics.call_ended(
+            &identity.listener,
+            &facts.function,
+            &facts.class,
+            verdict,
+            &took,
+        );
         if facts.shared {
             self.metrics.coalesced(&facts.function);
         }
@@ -119,6 +121,7 @@ impl Observe for Teller {
             user: identity.user.as_deref(),
             dialect: facts.dialect,
             function: &facts.function,
+            class: &facts.class,
             userid: facts.target.as_deref(),
             verdict,
             reason: facts.reason.map(Reason::label),

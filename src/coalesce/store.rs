@@ -425,7 +425,14 @@ mod tests {
         Seat {
             deadline: deadline.map(at),
             class: Class(class),
-            record: Record::open(origin(), "socket", "f".into(), None, Arc::new(Nobody)),
+            record: Record::open(
+                origin(),
+                "socket",
+                "f".into(),
+                "c".into(),
+                None,
+                Arc::new(Nobody),
+            ),
             tell: oneshot::channel().0,
         }
     }

@@ -41,7 +41,8 @@ impl SharedCall {
         let record = first.note(|facts| {
             let origin = facts.origin.clone();
             let function = Arc::clone(&facts.function);
-            Record::open(origin, facts.dialect, function, None, observer)
+            let class = Arc::clone(&facts.class);
+            Record::open(origin, facts.dialect, function, class, None, observer)
         });
         Self {
             shared,

@@ -11,6 +11,7 @@ use crate::call::{Bind, Protocol, UserFrom};
 use crate::classify::operation::{Kind, function};
 
 use super::callers;
+use super::classes;
 use super::nearest::nearest;
 use super::raw::{Limits, Listen, PostponeBy, Raw, Route, UNIX_MODE};
 use super::reader::{At, Notes};
@@ -49,6 +50,7 @@ pub(super) fn check(raw: &Raw, known_functions: &[&str], notes: &Notes) {
     coalesced_are_reads(raw, known_functions, notes);
     outstanding(raw, notes);
     callers::check(raw, known_functions, notes);
+    classes::check(raw, known_functions, notes);
     admin(raw, notes);
 }
 
@@ -503,12 +505,19 @@ fn outstanding(raw: &Raw, notes: &Notes) {
     else {
         return;
     };
-    if workers < outstanding {
+    let beside = classes::beside(raw);
+    let allowed = outstanding.saturating_add(beside);
+    if workers < allowed {
+        let pools = if beside > 0 {
+            " and the pools beside it allow"
+        } else {
+            " allows"
+        };
         let told = format!(
-            "{workers} workers never have the {outstanding} calls in flight that \
-             smapi_max_outstanding_requests allows"
+            "{workers} workers never have the {allowed} calls in flight that \
+             smapi_max_outstanding_requests{pools}"
         );
-        let cure = format!("give workers = {outstanding} or more, or lower the limit");
+        let cure = format!("give workers = {allowed} or more, or lower the limit");
         notes.warn(&raw.queue.workers.at, Mistake::new(told, cure));
     }
     if !matches!(raw.backend.socket.meant(), Some(Some(_))) {
@@ -517,8 +526,22 @@ fn outstanding(raw: &Raw, notes: &Notes) {
     let (at, at_once): (&At, u32) = if outstanding == 0 {
         (&raw.queue.workers.at, workers)
     } else {
-        (&raw.limits.outstanding.at, outstanding)
+        (&raw.limits.outstanding.at, allowed)
     };
+    // What meets no limit reaches it as well.
+    if let Some(&more) = raw.queue.max_unlimited.meant()
+        && classes::is_anything_exempt(raw)
+        && at_once <= SDKSERVER_WORKERS
+        && at_once.saturating_add(more) > SDKSERVER_WORKERS
+    {
+        let told = format!(
+            "the real sdkserver works on {SDKSERVER_WORKERS} calls at once; {at_once} that meet \
+             the limits and {more} that are exempt are more"
+        );
+        let room = SDKSERVER_WORKERS - at_once;
+        let cure = format!("give max_unlimited = {} in [queue]", room.max(1));
+        notes.warn(&raw.queue.max_unlimited.at, Mistake::new(told, cure));
+    }
     if at_once > SDKSERVER_WORKERS {
         let told = format!(
             "the real sdkserver works on {SDKSERVER_WORKERS} calls at once; of {at_once}, the rest waits there unseen"
@@ -553,6 +576,7 @@ pub(super) fn functions(raw: &Raw) -> Vec<&str> {
     );
     let costs = raw.costs.functions.value.iter();
     let named = named.chain(costs.map(|(name, _)| name.as_str()));
+    let named = named.chain(classes::functions_named(raw));
     let mut order = BTreeMap::new();
     for (index, name) in named.enumerate() {
         order.entry(name).or_insert(index);

@@ -1,9 +1,10 @@
 //! The settings in force, written as the config that says all of them.
 
 use std::fmt::Display;
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::admit::{Postpone, WhenFull, Window};
+use crate::admit::{Deadline, Pool, Postpone, WhenFull, Window};
 use crate::call::listener::{ClientAuth, ProxyProtocol, Tls};
 use crate::call::{Listener, Protocol, UserFrom};
 use crate::forward::Address;
@@ -11,6 +12,7 @@ use crate::telemetry::Format;
 
 use super::Config;
 use super::callers;
+use super::classes;
 use super::value::{show_duration, show_size};
 
 /// The settings in force as TOML, defaults filled in. The token is hidden; apart from it,
@@ -23,7 +25,7 @@ pub fn effective(config: &Config) -> String {
     out.bare("max_connections", config.listen.max_connections);
     out.duration("drain_timeout", config.drain_timeout);
     for listener in &config.listen.listeners {
-        out.listener(listener);
+        out.listener(listener, config);
     }
     out.client(config);
     out.header("[callers]");
@@ -37,6 +39,7 @@ pub fn effective(config: &Config) -> String {
     out.backend(config);
     out.queue(config);
     out.limits(config);
+    out.classes(config);
     out.coalesce(config);
     out.header("[admin]");
     let bind = config.admin.bind.map(|bind| bind.to_string());
@@ -76,7 +79,7 @@ fn protocol(protocol: Protocol) -> &'static str {
 pub(super) struct Toml(String);
 
 impl Toml {
-    fn listener(&mut self, listener: &Listener) {
+    fn listener(&mut self, listener: &Listener, config: &Config) {
         self.header("[[listen]]");
         self.text("name", &listener.name);
         self.text("bind", &listener.bind.to_string());
@@ -96,6 +99,13 @@ impl Toml {
             UserFrom::Certificate => "certificate",
         };
         self.text("user_from", user_from);
+        let said = config.classify.classes.listeners.iter();
+        if let Some(said) = said.into_iter().find(|it| it.listener == listener.name) {
+            if let Some(class) = &said.class {
+                self.text("class", class);
+            }
+            self.bare("class_header", said.header);
+        }
         if let Some(tls) = &listener.tls {
             self.tls(tls);
         }
@@ -195,6 +205,51 @@ impl Toml {
             self.text("window_stamp", stamp);
             self.duration("window_guard", window.guard);
         }
+        if !config.classify.exempt.is_empty() {
+            self.list("exempt", &config.classify.exempt);
+        }
+    }
+
+    fn classes(&mut self, config: &Config) {
+        let settings = &config.classify.classes;
+        self.header("[classes]");
+        self.text("header", settings.header.as_str());
+        self.duration("promote_for", config.admit.promote_for.unwrap_or_default());
+        for class in &config.admit.classes {
+            self.header("[[class]]");
+            self.text("name", &class.name);
+            self.bare("weight", class.weight);
+            match class.deadline {
+                Deadline::Threshold => {}
+                Deadline::After(length) => self.duration("deadline", length),
+                Deadline::Never => self.text("deadline", "none"),
+            }
+            let placed = settings.functions.iter();
+            let functions: Vec<_> = placed
+                .filter(|(_, name)| *name == class.name)
+                .map(|(function, _)| function)
+                .collect();
+            if !functions.is_empty() {
+                self.list("functions", functions);
+            }
+            for (effort, _) in settings.efforts.iter().filter(|it| it.1 == class.name) {
+                self.text("effort", classes::word_of(*effort));
+            }
+            if let Some(pool) = class.pool {
+                self.bare("outstanding_max", pool.max());
+                self.bare("beside_total", matches!(pool, Pool::Beside(_)));
+            }
+            if let Some(calls) = class.per_window {
+                self.bare("per_window", calls);
+            }
+            self.bare("reserve_outstanding", class.reserve_outstanding);
+            self.bare("reserve_per_window", class.reserve_per_window);
+        }
+    }
+
+    fn list<'a>(&mut self, key: &str, words: impl IntoIterator<Item = &'a Arc<str>>) {
+        let list: Vec<_> = words.into_iter().map(|word| quoted(word)).collect();
+        self.bare(key, format_args!("[{}]", list.join(", ")));
     }
 
     fn coalesce(&mut self, config: &Config) {

@@ -19,6 +19,7 @@ use crate::telemetry::Format;
 
 use super::callers::{self, RawCaller, RawCosts, RawProfiles, RawRateLimit};
 use super::certificates::{self, Clients, In};
+use super::classes::{self, Class, Classes, OfListener};
 use super::per_window::{self, CALLS_MAX, PerWindow};
 use super::problem::Place;
 use super::reader::{At, Section, Setting};
@@ -86,6 +87,8 @@ pub(super) struct Raw {
     pub(super) admin: Admin,
     pub(super) log: Log,
     pub(super) routes: Vec<Route>,
+    pub(super) class_defaults: Classes,
+    pub(super) classes: Vec<Class>,
 }
 
 /// `[server]`
@@ -105,6 +108,7 @@ pub(super) struct Listen {
     pub(super) proxy_protocol: Setting<ProxyProtocol>,
     pub(super) user_from: Setting<UserFrom>,
     pub(super) tls: Option<Tls>,
+    pub(super) classes: OfListener,
 }
 
 /// `[listen.tls]`
@@ -172,6 +176,7 @@ pub(super) struct Limits {
     pub(super) window: Setting<WindowShape>,
     pub(super) window_stamp: Setting<WindowStamp>,
     pub(super) window_guard: Setting<Duration>,
+    pub(super) exempt: Setting<Vec<String>>,
 }
 
 /// `[coalesce]`
@@ -232,6 +237,13 @@ pub(super) fn read(mut root: Section<'_>) -> Raw {
             .into_iter()
             .map(route)
             .collect(),
+        class_defaults: classes::read(root.section("classes")),
+        classes: root
+            .sections("class", classes::CLASSES_MAX)
+            .unwrap_or_default()
+            .into_iter()
+            .map(classes::read_class)
+            .collect(),
     };
     root.finish();
     raw
@@ -276,6 +288,7 @@ fn listen(mut section: Section<'_>) -> Listen {
         proxy_protocol: section.read("proxy_protocol", ProxyProtocol::Off, choice(PROXY_PROTOCOL)),
         user_from: section.read("user_from", UserFrom::Peer, choice(USER_FROM)),
         tls: tls(section.section("tls"), protocol.value),
+        classes: classes::read_of_listener(&mut section),
         protocol,
     };
     section.finish();
@@ -429,6 +442,7 @@ fn limits(mut section: Section<'_>) -> Limits {
             5 * MS,
             duration(Duration::ZERO..=10 * SECOND),
         ),
+        exempt: section.read("exempt", Vec::new(), classes::exempt()),
     };
     section.finish();
     limits

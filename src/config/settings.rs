@@ -10,7 +10,8 @@ use crate::{admin, admit, classify, coalesce, forward, listen, protocol, telemet
 use super::Config;
 use super::callers;
 use super::check;
-use super::raw::{Limits, Listen, PostponeBy, Queue, Raw, Tls, WindowShape, WindowStamp};
+use super::classes;
+use super::raw::{Limits, Listen, PostponeBy, Raw, Tls, WindowShape, WindowStamp};
 
 /// The settings.
 ///
@@ -62,7 +63,7 @@ pub(super) fn of(raw: &Raw) -> Config {
                 .map(|function| function.name)
                 .chain(check::functions(raw)),
         ),
-        admit: admit(&raw.queue, &raw.limits, connections),
+        admit: admit(raw),
         forward: forward::Settings {
             socket: raw.backend.socket.value.clone(),
             http: raw.backend.http.value.clone(),
@@ -131,10 +132,13 @@ fn classify(raw: &Raw) -> classify::Settings {
         functions: check::functions(raw).into_iter().map(Arc::from).collect(),
         has_socket: raw.backend.socket.value.is_some(),
         has_http: raw.backend.http.value.is_some(),
+        exempt: classes::exempt_of(raw),
+        classes: classes::classifier(raw),
     }
 }
 
-fn admit(queue: &Queue, limits: &Limits, door_max: u32) -> admit::Settings {
+fn admit(raw: &Raw) -> admit::Settings {
+    let (queue, limits) = (&raw.queue, &raw.limits);
     let (min, max) = queue.postpone_jitter.value;
     admit::Settings {
         capacity: queue.capacity.value,
@@ -148,7 +152,9 @@ fn admit(queue: &Queue, limits: &Limits, door_max: u32) -> admit::Settings {
         window: window(limits),
         outstanding_max: unless_off(limits.outstanding.value),
         threshold: Duration::from_secs(limits.threshold_seconds.value.into()),
-        door_max,
+        door_max: raw.server.max_connections.value,
+        classes: classes::rules(raw),
+        promote_for: classes::promote_for(raw),
     }
 }
 

@@ -61,6 +61,8 @@ pub struct AccessLine<'a> {
     pub dialect: &'a str,
     /// Its function.
     pub function: &'a str,
+    /// The class that it waited in.
+    pub class: &'a str,
     /// The z/VM userid it is about.
     pub userid: Option<&'a str>,
     /// How it ended.
@@ -282,6 +284,8 @@ fn json(out: &mut Vec<u8>, id: u64, line: &AccessLine<'_>) -> io::Result<()> {
     word(out, Some(line.dialect))?;
     out.extend_from_slice(br#","function":"#);
     word(out, Some(line.function))?;
+    out.extend_from_slice(br#","class":"#);
+    word(out, Some(line.class))?;
     out.extend_from_slice(br#","userid":"#);
     word(out, userid(line))?;
     out.extend_from_slice(br#","verdict":"#);
@@ -419,8 +423,8 @@ fn text(out: &mut Vec<u8>, line: &AccessLine<'_>, colour: bool) -> io::Result<()
     }
     write!(
         out,
-        " {}>{} B {}/{} ",
-        line.bytes_in, line.bytes_out, line.listener, line.dialect
+        " {}>{} B {}/{} {} ",
+        line.bytes_in, line.bytes_out, line.listener, line.dialect, line.class
     )?;
     if let Some(user) = line.user {
         write!(out, "{user}@")?;

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::admit::{Postpone, WhenFull};
+use crate::admit::{ClassRule, Deadline, Pool, Postpone, WhenFull};
 use crate::config::{self, Checked, Config};
 
 /// What the command has to say.
@@ -93,6 +93,24 @@ fn table(config: &Config) -> String {
         "outstanding",
         outstanding.map_or("off".to_owned(), |n| format!("{n} calls at once")),
     );
+    if let (Some(max), Some(sum)) = (outstanding, gate.outstanding_sum())
+        && sum > max
+    {
+        row(
+            "outstanding in all",
+            format!(
+                "{sum} calls at once: {max}, and {} in pools beside them",
+                sum - max
+            ),
+        );
+    }
+    for class in &gate.classes {
+        row(&format!("class {}", class.name), class_in_words(class));
+    }
+    if !config.classify.exempt.is_empty() {
+        let list: Vec<&str> = config.classify.exempt.iter().map(|it| &**it).collect();
+        row("no limits", list.join(", "));
+    }
     let threshold = if gate.threshold.is_zero() {
         "not at all: refused at the first closed limit".to_owned()
     } else {
@@ -119,6 +137,32 @@ fn table(config: &Config) -> String {
         text.push_str(&format!("{name:width$}  {value}\n"));
     }
     text
+}
+
+fn class_in_words(class: &ClassRule) -> String {
+    let mut words = vec![format!("weight {}", class.weight)];
+    match class.pool {
+        None => {}
+        Some(Pool::Inside(max)) => words.push(format!("{max} calls at once, of all")),
+        Some(Pool::Beside(max)) => words.push(format!("{max} calls at once, beside the others")),
+    }
+    if let Some(calls) = class.per_window {
+        words.push(format!("{calls} calls per window"));
+    }
+    for (kept, of) in [
+        (class.reserve_outstanding, "at once"),
+        (class.reserve_per_window, "per window"),
+    ] {
+        if kept > 0 {
+            words.push(format!("{kept} {of} kept for it"));
+        }
+    }
+    match class.deadline {
+        Deadline::Threshold => {}
+        Deadline::After(length) => words.push(format!("waits {} at most", seconds(length))),
+        Deadline::Never => words.push("waits until it is served".to_owned()),
+    }
+    words.join(", ")
 }
 
 fn seconds(length: Duration) -> String {

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tidegate::admin::{
-    self, FunctionQueue, LimitKind, LimitState, Opens, QueueState, ServeError, Source, Token,
+    self, ClassQueue, FunctionQueue, LimitKind, LimitState, Opens, QueueState, ServeError, Source,
+    Token,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -54,6 +55,10 @@ impl Source for Fake {
                 function: "<b>guest_list</b>".into(),
                 waiting: 290,
                 waits_for: Some("total".into()),
+            }],
+            classes: vec![ClassQueue {
+                class: "polling".into(),
+                waiting: 292,
             }],
         }
     }
@@ -204,7 +209,7 @@ async fn the_queue_says_what_waits_and_for_which_limit() {
         answer.is(200).json(),
         json!({"depth": 290, "capacity": 4096, "door": 2, "oldest_seconds": 1.5, "functions": [
             {"function": "<b>guest_list</b>", "waiting": 290, "waits_for": "total"},
-        ]})
+        ], "classes": [{"class": "polling", "waiting": 292}]})
     );
 }
 

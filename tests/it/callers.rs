@@ -95,6 +95,7 @@ impl Door {
             },
             "socket",
             function.into(),
+            "polling".into(),
             None,
             Arc::new(Counting(self.callers.clone(), self.clock)),
         );

@@ -755,7 +755,14 @@ impl Alone {
 
     /// Takes the only slot for as long as what is returned lives.
     fn takes_the_slot(&self) -> tidegate::admit::Permit {
-        let record = Record::open(self.origin(), "socket", "x".into(), None, Arc::new(Nobody));
+        let record = Record::open(
+            self.origin(),
+            "socket",
+            "x".into(),
+            "polling".into(),
+            None,
+            Arc::new(Nobody),
+        );
         let ask = Ask::new(&"x".into(), Destination::Socket, self.clock.now());
         match self.pipeline.gate.ask(ask, &record) {
             Asked::Answered(Ok(permit)) => permit,

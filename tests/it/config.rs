@@ -8,9 +8,10 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tidegate::admin::Token;
-use tidegate::admit::{Postpone, WhenFull};
+use tidegate::admit::{ClassRule, Deadline, Pool, Postpone, WhenFull};
 use tidegate::call::listener::{ClientAuth, ProxyProtocol};
 use tidegate::call::{Bind, Protocol, UserFrom};
+use tidegate::classify::class;
 use tidegate::config::{self, Checked, Config, LoadError, Place, Problems, Severity};
 use tidegate::forward::Address;
 use tidegate::tools;
@@ -136,6 +137,14 @@ fn the_least_config_gets_the_documented_defaults() {
     assert_eq!(config.admit.outstanding_max, Some(10));
     assert_eq!(config.admit.threshold, Duration::from_secs(60));
     assert_eq!(config.admit.door_max, 16384);
+    let classes = [
+        ClassRule::weighing("user", 4),
+        ClassRule::weighing("polling", 1),
+    ];
+    assert_eq!(config.admit.classes, classes);
+    assert_eq!(config.admit.promote_for, Some(Duration::from_secs(10)));
+    assert_eq!(config.classify.classes, class::Settings::default());
+    assert_eq!(config.classify.exempt, []);
     let window = config.admit.window.expect("windows are on by default");
     assert_eq!(window.length, Duration::from_secs(1));
     assert_eq!(window.total, Some(30));
@@ -245,6 +254,18 @@ fn the_examples_commented_options_can_be_taken_as_they_stand() {
                 "settle = ",
                 "deadline = ",
                 "functions = ",
+                "[[class]]",
+                "name = ",
+                "weight = ",
+                "deadline = ",
+                "functions = ",
+                "effort = ",
+                "outstanding_max = ",
+                "beside_total = ",
+                "per_window = ",
+                "reserve_outstanding = ",
+                "reserve_per_window = ",
+                "class = ",
             ];
             let line = if taken.iter().any(|start| bare.starts_with(start)) {
                 bare
@@ -267,6 +288,15 @@ fn the_examples_commented_options_can_be_taken_as_they_stand() {
     assert_eq!(&*config.callers.rate_limits[0].name, "poller");
     assert_eq!(config.callers.costs.functions.len(), 7);
     assert!(config.callers.state_file.is_some());
+    let class = &config.admit.classes[1];
+    assert_eq!((&*class.name, class.weight), ("long", 2));
+    assert_eq!(class.deadline, Deadline::Never);
+    assert_eq!(class.pool, Some(Pool::Inside(4)));
+    assert_eq!(class.per_window, Some(10));
+    assert_eq!(
+        (class.reserve_outstanding, class.reserve_per_window),
+        (1, 2)
+    );
 }
 
 #[test]
@@ -1465,10 +1495,12 @@ fn check_prints_the_limits_of_a_good_file_and_every_mistake_of_a_bad_one() {
         "{report:?}"
     );
     for line in [
-        "total         30 calls in any 1 s (sliding)",
-        "guest_list    10 calls in any 1 s (sliding)",
-        "outstanding   10 calls at once",
-        "a call waits  60 s from arrival at most",
+        "total          30 calls in any 1 s (sliding)",
+        "guest_list     10 calls in any 1 s (sliding)",
+        "outstanding    10 calls at once",
+        "class user     weight 4",
+        "class polling  weight 1",
+        "a call waits   60 s from arrival at most",
         "smapi_rate_limit_per_window = \"total:30, guest_list:10\"",
         "config.toml is good",
     ] {

@@ -364,7 +364,7 @@ async fn a_lowered_limit_holds_for_what_is_admitted_next_and_used_slots_stay_use
     assert_eq!(call(addr, &held).await, 503);
     assert_eq!(sidecar.metric(used).await, 6.0);
     // No counter began anew.
-    let passed = "tidegate_calls_total{class=\"default\",function=\"guest_get_info\",listener=\"test\",verdict=\"passed\"}";
+    let passed = "tidegate_calls_total{class=\"polling\",function=\"guest_get_info\",listener=\"test\",verdict=\"passed\"}";
     assert_eq!(sidecar.metric(passed).await, 6.0);
     assert_eq!(
         sidecar.metric(&passed.replace("passed", "refused")).await,

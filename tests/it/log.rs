@@ -56,6 +56,7 @@ fn line() -> AccessLine<'static> {
         user: None,
         dialect: "socket",
         function: "guest_get_info",
+        class: "polling",
         userid: Some("ICIC0001"),
         verdict: "delayed",
         reason: None,
@@ -106,7 +107,7 @@ fn a_line_in_json_has_these_fields_in_this_order() {
         concat!(
             r#"{"timestamp":"2023-11-14T22:13:20.123456Z","level":"INFO","target":"access","#,
             r#""id":"ID","listener":"nova","peer":"127.0.0.1:53422","client":"127.0.0.1","user":null,"dialect":"socket","#,
-            r#""function":"guest_get_info","userid":"ICIC0001","verdict":"delayed","#,
+            r#""function":"guest_get_info","class":"polling","userid":"ICIC0001","verdict":"delayed","#,
             r#""reason":null,"limit":"total","caller":"c7","rate_limit":"poller","tokens":2.5,"queue_ms":12.345,"backend_ms":50.100,"#,
             r#""total_ms":62.500,"bytes_in":34,"bytes_out":128,"status":null,"overallRC":0,"#,
             r#""sent_us":1234567,"shared":false}"#,
@@ -145,7 +146,7 @@ fn a_line_in_text_is_one_row_of_columns() {
         golden(TEXT, &line()),
         "22:13:20.123Z delayed guest_get_info           ICIC0001 \
          queue     12.3 backend     50.1 total     62.5 ms  rc=0 limit=total caller=c7 \
-         34>128 B nova/socket 127.0.0.1:53422\n"
+         34>128 B nova/socket polling 127.0.0.1:53422\n"
     );
     let refused = AccessLine {
         userid: None,
@@ -162,7 +163,7 @@ fn a_line_in_text_is_one_row_of_columns() {
         golden(TEXT, &refused),
         "22:13:20.123Z refused guest_get_info           -        \
          queue     12.3 backend        - total     62.5 ms  503 rc=503 queue_full caller=c7 \
-         34>128 B nova/http 127.0.0.1:53422\n"
+         34>128 B nova/http polling 127.0.0.1:53422\n"
     );
 }
 
@@ -291,6 +292,7 @@ impl Told {
             origin,
             "socket",
             "guest_create".into(),
+            "user".into(),
             Some("ICIC0001".into()),
             observer,
         )
@@ -347,10 +349,10 @@ async fn a_call_is_told_with_the_times_that_its_record_has() {
         assert_eq!(line[field], value, "{field}");
     }
     for metric in [
-        r#"tidegate_calls_total{class="default",function="guest_create",listener="nova",verdict="delayed"} 1"#,
-        r#"tidegate_queue_wait_seconds_sum{class="default",function="guest_create"} 0.1"#,
-        r#"tidegate_backend_duration_seconds_sum{class="default",function="guest_create"} 0.08"#,
-        r#"tidegate_call_duration_seconds_sum{class="default",function="guest_create"} 0.25"#,
+        r#"tidegate_calls_total{class="user",function="guest_create",listener="nova",verdict="delayed"} 1"#,
+        r#"tidegate_queue_wait_seconds_sum{class="user",function="guest_create"} 0.1"#,
+        r#"tidegate_backend_duration_seconds_sum{class="user",function="guest_create"} 0.08"#,
+        r#"tidegate_call_duration_seconds_sum{class="user",function="guest_create"} 0.25"#,
         r#"tidegate_limit_hits_total{limit="total"} 1"#,
     ] {
         assert!(
@@ -383,7 +385,7 @@ async fn a_call_that_never_got_a_worker_waited_all_its_time() {
     );
     assert!(
         metrics.contains(
-            r#"tidegate_queue_wait_seconds_count{class="default",function="guest_create"} 0"#
+            r#"tidegate_queue_wait_seconds_count{class="user",function="guest_create"} 0"#
         ),
         "only calls that got a worker count there\n{metrics}"
     );

@@ -8,6 +8,7 @@ mod bench;
 mod bounds;
 mod callers;
 mod certificates;
+mod classes;
 mod coalesce;
 mod config;
 mod config_callers;

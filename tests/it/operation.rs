@@ -10,7 +10,7 @@ use tidegate::call::{
 use tidegate::classify::operation::{
     BodyRule, Effort, FUNCTIONS, Kind, Path, ROUTES, Routed, function, route,
 };
-use tidegate::classify::{Classifier, Operation, Route, Settings};
+use tidegate::classify::{Classifier, Operation, Route, Settings, class};
 use tidegate::protocol::array_call;
 use tidegate_limits::Timestamp;
 
@@ -386,6 +386,8 @@ fn settings() -> Settings {
         functions: vec!["of_a_site".into()],
         has_socket: true,
         has_http: true,
+        exempt: Vec::new(),
+        classes: class::Settings::default(),
     }
 }
 

@@ -267,9 +267,9 @@ fn mistakes_are_told_with_line_and_cure() {
         help: let fewer arrive",
     );
     check(
-        &format!("{good}count = 3\nclass = \"user\""),
-        "bad.toml:6:9: arrivals.class: there is no class \"user\"\n  \
-        help: add a section [[config.class]] with name = \"user\"",
+        &format!("{good}count = 3\nclass = \"users\""),
+        "bad.toml:6:9: arrivals.class: there is no class \"users\"\n  \
+        help: add a section [[config.class]] with name = \"users\"",
     );
     check(
         &format!("{good}count = 3\n[expect.b]\nanswered = 3"),

@@ -48,7 +48,7 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    fn new(callers: Callers, clock: Clock) -> Self {
+    pub(crate) fn new(callers: Callers, clock: Clock) -> Self {
         Self {
             callers,
             clock,

@@ -55,8 +55,8 @@ pub use limiter::{
 pub use policy::{ClassShare, LimitRule, Policy, PolicyError, Postpone, Reserve, Scope, WhenFull};
 pub use queue::{Backend, BucketId, Call, Caller, Class, Ticket, Weight};
 pub use scheduler::{
-    BUCKETS_MAX, BucketMode, BucketNow, BucketOrder, BucketRule, Demand, FunctionNow, Hold,
-    LimitNow, OnExcess, Outcome, QueueNow, Reason, Refusal, Scheduler, Settlement, Step,
+    BUCKETS_MAX, BucketMode, BucketNow, BucketOrder, BucketRule, ClassNow, Demand, FunctionNow,
+    Hold, LimitNow, OnExcess, Outcome, QueueNow, Reason, Refusal, Scheduler, Settlement, Step,
     TooManyBuckets, Waited,
 };
 pub use time::Timestamp;

@@ -25,6 +25,8 @@ pub enum Scope {
     Backend(Backend),
     /// Calls of this class: a pool inside whatever limits the total.
     Class(Class),
+    /// Every call but those of these classes, which have pools beside the total.
+    EveryBut(Arc<[Class]>),
 }
 
 /// What a limit keeps for the calls of one class.
@@ -199,7 +201,11 @@ impl Policy {
         }
         let is_unknown = |class: Class| class.0 as usize >= classes.len();
         for rule in &limits {
-            let of_class = matches!(rule.scope, Scope::Class(class) if is_unknown(class));
+            let of_class = match &rule.scope {
+                Scope::Class(class) => is_unknown(*class),
+                Scope::EveryBut(classes) => classes.iter().any(|class| is_unknown(*class)),
+                Scope::Every | Scope::Function(_) | Scope::Backend(_) => false,
+            };
             if of_class || rule.reserve.is_some_and(|kept| is_unknown(kept.class)) {
                 return Err(PolicyError::UnknownClass(rule.name.clone()));
             }
@@ -269,7 +275,7 @@ pub(crate) type SetId = u32;
 
 /// The sets of limits that calls can meet: one for each function with a limit of its own (and
 /// one for all the rest), times one for each backend with a limit of its own (and the rest),
-/// times one for each class with a limit of its own (and the rest).
+/// times one for each class that a limit names (and the rest).
 #[derive(Debug)]
 pub(crate) struct LimitSets {
     /// Those with a limit of their own, in order of [`by_length`]; a function's place in here is
@@ -293,6 +299,7 @@ impl LimitSets {
                 Scope::Function(function) => functions.push(function.clone()),
                 Scope::Backend(backend) => backends.push(*backend),
                 Scope::Class(class) => classes.push(*class),
+                Scope::EveryBut(others) => classes.extend_from_slice(others),
             }
         }
         functions.sort_unstable_by(|one, other| by_length(one, other));
@@ -317,6 +324,9 @@ impl LimitSets {
                         }
                         Scope::Class(name) => {
                             own(class).is_some_and(|number| classes[number] == *name)
+                        }
+                        Scope::EveryBut(names) => {
+                            own(class).is_none_or(|number| !names.contains(&classes[number]))
                         }
                     });
                     sets.push(met.map(|(_, id)| id).collect());
@@ -466,6 +476,12 @@ mod tests {
         let unknown = || Some(PolicyError::UnknownClass("limit".into()));
         check(Scope::Class(Class(0)), Some((0, 1)), None);
         check(Scope::Class(Class(1)), None, unknown());
+        check(Scope::EveryBut([Class(0)].into()), None, None);
+        check(
+            Scope::EveryBut([Class(0), Class(1)].into()),
+            None,
+            unknown(),
+        );
         check(Scope::Every, Some((1, 0)), unknown());
         let above = PolicyError::ReserveAboveMax("limit".into());
         check(Scope::Every, Some((0, 2)), Some(above));
@@ -486,6 +502,21 @@ mod tests {
         check("list", 1, &[0, 2]);
         check("other", 2, &[0, 1]);
         check("other", 0, &[0]);
+    }
+
+    #[test]
+    fn who_has_a_pool_beside_the_total_does_not_meet_it() {
+        let sets = LimitSets::new(&[
+            rule("total", Scope::EveryBut([Class(1)].into())),
+            rule("pool", Scope::Class(Class(1))),
+        ]);
+        let check = |class, expected: &[LimitId]| {
+            let set = sets.find("list", Backend(0), Class(class));
+            assert_eq!(**sets.limits(set), *expected);
+        };
+        check(0, &[0]);
+        check(1, &[1]);
+        check(2, &[0]);
     }
 
     #[test]

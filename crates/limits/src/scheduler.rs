@@ -29,7 +29,7 @@ pub use bucket::{
 };
 pub use hold::{Hold, Outcome};
 pub use refusal::{Reason, Refusal};
-pub use snapshot::{Demand, FunctionNow, LimitNow, QueueNow};
+pub use snapshot::{ClassNow, Demand, FunctionNow, LimitNow, QueueNow};
 
 use alloc::collections::BTreeSet;
 use alloc::sync::Arc;

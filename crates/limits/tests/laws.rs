@@ -139,7 +139,7 @@ fn random_limit(random: &mut Random, window: bool) -> Limit {
 }
 
 /// The limits that a policy may have. A name always has the same scope and kind.
-const LIMITS: [(&str, Scope, bool); 9] = [
+const LIMITS: [(&str, Scope, bool); 10] = [
     ("total", Scope::Every, true),
     ("outstanding", Scope::Every, false),
     ("first backend", Scope::Backend(Backend(0)), false),
@@ -149,11 +149,13 @@ const LIMITS: [(&str, Scope, bool); 9] = [
     ("create", Scope::Every, false),
     ("pool", Scope::Class(Class(0)), false),
     ("class", Scope::Class(Class(0)), true),
+    ("others", Scope::Every, false),
 ];
 
 fn scope(name: &str, scope: &Scope) -> Scope {
     match name {
         "list" | "create" => Scope::Function(name.into()),
+        "others" => Scope::EveryBut([Class(0)].into()),
         _ => scope.clone(),
     }
 }

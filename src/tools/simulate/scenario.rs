@@ -249,8 +249,10 @@ fn group(section: &mut Section<'_>, setup: Option<&Setup>, callers: &mut Vec<Str
     });
     Group {
         name: group_name,
+        class: class
+            .or_else(|| Some(setup?.class_of(&function)))
+            .unwrap_or(Class(0)),
         function: function.into(),
-        class: class.unwrap_or(Class(0)),
         caller,
         at: section.read("at", duration).unwrap_or_default(),
         pace: pace(section),

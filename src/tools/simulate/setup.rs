@@ -1,20 +1,21 @@
 //! The `[config]` part of a scenario: the keys of config.toml that decide about waiting, with
 //! their spelling and their defaults.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_limits::{Class, ClassShare};
+use tidegate_limits::Class;
 use toml::de::DeValue;
 
 use super::reader::{Mistake, Section, choice, duration, integer, name, time_span};
-use crate::admit::{Postpone, Settings, WhenFull, Window};
+use crate::admit::{ClassRule, Deadline, Pool, Postpone, Settings, WhenFull, Window};
+use crate::classify::class::{POLLING, USER};
+use crate::classify::operation::{self, Kind};
 
 const PER_WINDOW: &str = "smapi_rate_limit_per_window";
 /// Largest number of calls that a limit may allow.
 const CALLS_MAX: u32 = 1_000_000;
 /// Most classes that a scenario may have.
-const CLASSES_MAX: usize = 64;
+const CLASSES_MAX: usize = 16;
 
 /// The keys as given. A reload gives some of them anew and keeps the rest.
 #[derive(Clone, Debug, Default)]
@@ -41,20 +42,27 @@ struct PerWindow {
     functions: Vec<(String, u32)>,
 }
 
-/// What the gate is told, and the classes that share it.
+/// What the gate is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Setup {
     pub(super) settings: Settings,
-    pub(super) classes: Vec<ClassShare>,
 }
 
 impl Setup {
     /// The class of this name.
     pub(super) fn class(&self, name: &str) -> Option<Class> {
-        let index = self.classes.iter().position(|class| &*class.name == name)?;
+        let mut classes = self.settings.classes.iter();
+        let index = classes.position(|class| &*class.name == name)?;
         Some(Class(
-            u32::try_from(index).expect("classes are counted to 64"),
+            u32::try_from(index).expect("classes are counted to 18"),
         ))
+    }
+
+    /// The class of a function's calls, by the table: writes are user work.
+    pub(super) fn class_of(&self, function: &str) -> Class {
+        let is_write = operation::function(function).is_some_and(|it| it.kind == Kind::Write);
+        let class = self.class(if is_write { USER } else { POLLING });
+        class.expect("the built-in classes are always there")
     }
 }
 
@@ -69,12 +77,18 @@ pub(super) fn read(config: Option<Section<'_>>, root: &Section<'_>) -> Option<(K
         }
         return None;
     };
-    let classes = classes(config.sections("class"));
+    let classes = config.sections("class");
     let keys = keys(&mut config);
     total_is_given(&keys, &config);
+    let mut settings = settings(&keys, Vec::new());
+    let window = settings.window.as_ref();
+    let limits = Limits {
+        outstanding: settings.outstanding_max,
+        per_window: window.and_then(|window| window.total),
+    };
+    settings.classes = self::classes(classes, limits);
     config.finish();
-    let settings = settings(&keys);
-    Some((keys, Setup { settings, classes }))
+    Some((keys, Setup { settings }))
 }
 
 /// Reads what a reload changes and lays it over what was in force.
@@ -83,7 +97,8 @@ pub(super) fn read_reload(mut reload: Section<'_>, keys: &mut Keys, setup: &mut 
     *keys = new.over(keys.clone());
     total_is_given(keys, &reload);
     reload.finish();
-    setup.settings = settings(keys);
+    let classes = std::mem::take(&mut setup.settings.classes);
+    setup.settings = settings(keys, classes);
 }
 
 fn keys(config: &mut Section<'_>) -> Keys {
@@ -146,7 +161,7 @@ impl Keys {
 
 /// The keys as the gate's settings, with the defaults of config.toml. The one place where the
 /// two meet.
-fn settings(keys: &Keys) -> Settings {
+fn settings(keys: &Keys, classes: Vec<ClassRule>) -> Settings {
     let window_seconds = keys.window_size_seconds.unwrap_or(1);
     let per_window = keys.per_window.clone().unwrap_or_default();
     let (min, max) = keys
@@ -177,6 +192,9 @@ fn settings(keys: &Keys) -> Settings {
         outstanding_max: unless_off(keys.outstanding.unwrap_or(10)),
         threshold: Duration::from_secs(keys.threshold_seconds.unwrap_or(60).into()),
         door_max: keys.max_connections.unwrap_or(16384),
+        classes,
+        // Nobody's guest is known here.
+        promote_for: None,
     }
 }
 
@@ -261,12 +279,57 @@ fn jitter(value: &DeValue<'_>) -> Result<(Duration, Duration), Mistake> {
     Ok((min, max))
 }
 
-/// `[[config.class]]`; without one, everybody is in the same class.
-fn classes(sections: Vec<Section<'_>>) -> Vec<ClassShare> {
-    let mut classes: Vec<ClassShare> = Vec::new();
+/// `user` and `polling`, and what `[[config.class]]` says of them and of others, in the
+/// order of the gate.
+fn classes(sections: Vec<Section<'_>>, limits: Limits) -> Vec<ClassRule> {
+    let mut user = ClassRule::weighing(USER, 4);
+    let mut polling = ClassRule::weighing(POLLING, 1);
+    let mut own: Vec<ClassRule> = Vec::new();
+    let mut seen: Vec<String> = Vec::new();
+    let mut kept = [false; 2];
     for mut section in sections {
         let name = section.read("name", name);
-        let weight = section.read("weight", integer(1..=1_000_000)).unwrap_or(1);
+        let weight = section.read("weight", integer(1..=1000));
+        let mut rule = ClassRule::weighing("", weight.unwrap_or(1));
+        rule.deadline = section
+            .read("deadline", deadline)
+            .unwrap_or(Deadline::Threshold);
+        let beside = section.read("beside_total", flag).unwrap_or(false);
+        let pool = section.read("outstanding_max", integer(1..=CALLS_MAX));
+        rule.pool = pool.map(|max| {
+            if beside {
+                Pool::Beside(max)
+            } else {
+                Pool::Inside(max)
+            }
+        });
+        rule.per_window = section.read("per_window", integer(1..=CALLS_MAX));
+        let reserves = ["reserve_outstanding", "reserve_per_window"];
+        let maxima = [limits.outstanding, limits.per_window];
+        let amounts = [&mut rule.reserve_outstanding, &mut rule.reserve_per_window];
+        for (((key, max), amount), kept) in
+            reserves.into_iter().zip(maxima).zip(amounts).zip(&mut kept)
+        {
+            *amount = section.read(key, integer(0..=CALLS_MAX)).unwrap_or(0);
+            if *amount == 0 {
+                continue;
+            }
+            if *kept {
+                let cure = "keep it for one class";
+                section.complain(
+                    key,
+                    Mistake::new("another class keeps something already", cure),
+                );
+            }
+            *kept = true;
+            if max.is_none_or(|max| *amount >= max) {
+                let cure = "keep fewer than the limit has";
+                section.complain(
+                    key,
+                    Mistake::new("it leaves nothing for the other classes", cure),
+                );
+            }
+        }
         match name {
             None if !section.has("name") => section.complain(
                 "name",
@@ -276,29 +339,59 @@ fn classes(sections: Vec<Section<'_>>) -> Vec<ClassShare> {
                 ),
             ),
             None => {}
-            Some(name) if classes.iter().any(|class| *class.name == *name) => section.complain(
+            Some(name) if seen.contains(&name) => section.complain(
                 "name",
                 Mistake::new(
                     format!("two classes are named {name:?}"),
                     "rename one of them",
                 ),
             ),
-            Some(_) if classes.len() == CLASSES_MAX => section.complain(
+            Some(_) if own.len() == CLASSES_MAX => section.complain(
                 "name",
-                Mistake::new("there are too many classes", "give at most 64"),
+                Mistake::new("there are too many classes", "give at most 16"),
             ),
-            Some(name) => classes.push(ClassShare {
-                name: Arc::from(name),
-                weight,
-            }),
+            Some(name) => {
+                rule.name = name.as_str().into();
+                match &*name {
+                    USER => {
+                        rule.weight = weight.unwrap_or(user.weight);
+                        user = rule;
+                    }
+                    POLLING => polling = rule,
+                    _ => own.push(rule),
+                }
+                seen.push(name);
+            }
         }
         section.finish();
     }
-    if classes.is_empty() {
-        classes.push(ClassShare {
-            name: "default".into(),
-            weight: 1,
-        });
-    }
+    let mut classes = vec![user];
+    classes.append(&mut own);
+    classes.push(polling);
     classes
+}
+
+/// What a reserve is a part of, where it is limited at all.
+#[derive(Clone, Copy)]
+struct Limits {
+    outstanding: Option<u32>,
+    per_window: Option<u32>,
+}
+
+/// `"none"`, or a duration.
+fn deadline(value: &DeValue<'_>) -> Result<Deadline, Mistake> {
+    match value {
+        DeValue::String(word) if word == "none" => Ok(Deadline::Never),
+        _ => duration(value).map(Deadline::After),
+    }
+}
+
+fn flag(value: &DeValue<'_>) -> Result<bool, Mistake> {
+    match value {
+        DeValue::Boolean(flag) => Ok(*flag),
+        _ => Err(Mistake::new(
+            "it is neither true nor false",
+            "give true or false, without quotes",
+        )),
+    }
 }

@@ -35,7 +35,7 @@ const BACKEND: Destination = Destination::Socket;
 
 /// The gate's own policy; fixed windows are counted from the scenario's start.
 fn policy(setup: &Setup) -> Policy {
-    limited(&setup.settings, Duration::ZERO, setup.classes.clone())
+    limited(&setup.settings, Duration::ZERO)
 }
 
 /// What came of a run.
@@ -213,7 +213,8 @@ impl World<'_> {
 
     fn arrives(&mut self, nth: usize) {
         let group = &self.scenario.groups[self.calls[nth].0.group];
-        let threshold = self.setup.settings.threshold;
+        let settings = &self.setup.settings;
+        let deadline = settings.classes[group.class.0 as usize].deadline;
         let call = Call {
             function: Arc::clone(&group.function),
             backend: Backend(BACKEND as u8),
@@ -224,7 +225,7 @@ impl World<'_> {
             tokens: Tokens::ONE,
             bucket: None,
             arrived: self.now,
-            deadline: Some(self.now + threshold),
+            deadline: deadline.of(settings.threshold, self.now, self.now),
         };
         let now = self.now;
         self.tallies(nth, |tally| tally.arrives(now));

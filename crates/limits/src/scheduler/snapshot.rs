@@ -45,6 +45,17 @@ pub struct QueueNow {
     pub oldest_waits: Duration,
     /// Who waits for what, by function and limit.
     pub functions: Vec<FunctionNow>,
+    /// How many wait in each class, at the door or in the queue, in the policy's order.
+    pub classes: Vec<ClassNow>,
+}
+
+/// The waiting calls of one class.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClassNow {
+    /// The class.
+    pub name: Arc<str>,
+    /// How many they are.
+    pub waiting: usize,
 }
 
 /// The waiting calls of one function that one limit holds.
@@ -94,8 +105,16 @@ impl<T> Scheduler<T> {
     pub fn queue_now(&self, now: Timestamp) -> QueueNow {
         let mut functions = BTreeMap::new();
         let mut oldest = None;
+        let shares = self.policy.classes().iter();
+        let mut classes: Vec<_> = shares
+            .map(|share| ClassNow {
+                name: share.name.clone(),
+                waiting: 0,
+            })
+            .collect();
         for (key, waiting) in self.queue.iter() {
             let arrived = waiting.call.arrived;
+            classes[waiting.call.class.0 as usize].waiting += 1;
             oldest = Some(oldest.map_or(arrived, |oldest: Timestamp| oldest.min(arrived)));
             let held_by = match waiting.place {
                 Place::Line(line) => self.parking.parked_at(line).or_else(|| self.held_by(key)),
@@ -120,6 +139,7 @@ impl<T> Scheduler<T> {
                     waiting,
                 })
                 .collect(),
+            classes,
         }
     }
 

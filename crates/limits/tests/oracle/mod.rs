@@ -537,6 +537,7 @@ pub(crate) fn meets(rule: &LimitRule, call: &Call) -> bool {
         Scope::Function(function) => *function == call.function,
         Scope::Backend(backend) => *backend == call.backend,
         Scope::Class(class) => *class == call.class,
+        Scope::EveryBut(classes) => !classes.contains(&call.class),
     }
 }
 

@@ -1,0 +1,187 @@
+//! What a class of calls may have, as the gate is told.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_limits::{Class, ClassShare, Limit, LimitRule, Reserve, Scope, Timestamp};
+
+use super::Settings;
+
+/// Where the calls of the most urgent class stand, which reads are promoted to.
+pub(super) const USER: Class = Class(0);
+
+/// One class.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClassRule {
+    /// Its name in metrics and logs.
+    pub name: Arc<str>,
+    /// Its share of turns against the other classes while both wait; above zero.
+    pub weight: u32,
+    /// How long its calls may wait.
+    pub deadline: Deadline,
+    /// How many of its calls may be at the backend at once, if fewer than of all.
+    pub pool: Option<Pool>,
+    /// Calls of it per window, if fewer than of all.
+    pub per_window: Option<u32>,
+    /// Of `smapi_max_outstanding_requests`, how many are for its calls alone.
+    pub reserve_outstanding: u32,
+    /// Of the total per window, how many are for its calls alone.
+    pub reserve_per_window: u32,
+}
+
+impl ClassRule {
+    /// A class that has nothing but a weight.
+    #[must_use]
+    pub fn weighing(name: &str, weight: u32) -> Self {
+        Self {
+            name: name.into(),
+            weight,
+            deadline: Deadline::Threshold,
+            pool: None,
+            per_window: None,
+            reserve_outstanding: 0,
+            reserve_per_window: 0,
+        }
+    }
+
+    pub(super) fn share(&self) -> ClassShare {
+        ClassShare {
+            name: Arc::clone(&self.name),
+            weight: self.weight,
+        }
+    }
+}
+
+/// How many calls of a class may be at the backend at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pool {
+    /// At most so many of `smapi_max_outstanding_requests`.
+    Inside(u32),
+    /// So many more than `smapi_max_outstanding_requests`, which they do not count in.
+    Beside(u32),
+}
+
+impl Pool {
+    /// Calls at once.
+    #[must_use]
+    pub fn max(self) -> u32 {
+        match self {
+            Self::Inside(max) | Self::Beside(max) => max,
+        }
+    }
+}
+
+/// How long the calls of a class may wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deadline {
+    /// `smapi_request_postpone_threshold_seconds`, from arrival.
+    Threshold,
+    /// So long, from arrival. Zero refuses at the first closed limit.
+    After(Duration),
+    /// Until they are served, or their clients leave.
+    Never,
+}
+
+impl Deadline {
+    /// The last moment at which a call may leave the queue; none if it waits until it is
+    /// served.
+    #[must_use]
+    pub fn of(self, threshold: Duration, arrived: Timestamp, now: Timestamp) -> Option<Timestamp> {
+        let patience = match self {
+            Self::Threshold => threshold,
+            Self::After(patience) => patience,
+            Self::Never => return None,
+        };
+        // Refused at the first closed limit means asked once, now.
+        Some(if patience.is_zero() {
+            now
+        } else {
+            arrived + patience
+        })
+    }
+}
+
+impl Settings {
+    /// The most calls that may be at the backend at once: those of all classes together, and
+    /// of the pools beside them. None where there is no such bound.
+    #[must_use]
+    pub fn outstanding_sum(&self) -> Option<u32> {
+        let beside = self.classes.iter().filter_map(|class| match class.pool {
+            Some(Pool::Beside(max)) => Some(max),
+            Some(Pool::Inside(_)) | None => None,
+        });
+        Some(beside.fold(self.outstanding_max?, u32::saturating_add))
+    }
+
+    /// The classes whose calls are not counted with all the others at the backend.
+    fn beside(&self) -> Arc<[Class]> {
+        let is_beside = |rule: &ClassRule| matches!(rule.pool, Some(Pool::Beside(_)));
+        let classes = (0..).map(Class).zip(&self.classes);
+        classes
+            .filter_map(|(class, rule)| is_beside(rule).then_some(class))
+            .collect()
+    }
+
+    /// Which calls count in `smapi_max_outstanding_requests`.
+    pub(super) fn outstanding_scope(&self) -> Scope {
+        let beside = self.beside();
+        if beside.is_empty() {
+            Scope::Every
+        } else {
+            Scope::EveryBut(beside)
+        }
+    }
+
+    /// What of a limit with this maximum is kept, and for whom: the first class that has
+    /// something of it. The check of the config lets only one have it.
+    pub(super) fn reserve(&self, max: u32, amount: impl Fn(&ClassRule) -> u32) -> Option<Reserve> {
+        let mut classes = (0..).map(Class).zip(&self.classes);
+        let (class, rule) = classes.find(|(_, rule)| amount(rule) > 0)?;
+        let amount = amount(rule).min(max);
+        Some(Reserve { class, amount })
+    }
+
+    /// The limits that classes have for themselves.
+    pub(super) fn class_limits(
+        &self,
+        window: impl Fn(u32) -> Option<Limit>,
+    ) -> impl Iterator<Item = LimitRule> {
+        (0..)
+            .map(Class)
+            .zip(&self.classes)
+            .flat_map(move |(class, rule)| {
+                let named = |what: &str, limit| LimitRule {
+                    name: format!("class:{}:{what}", rule.name).into(),
+                    scope: Scope::Class(class),
+                    limit,
+                    reserve: None,
+                };
+                let pool = rule.pool.map(|pool| {
+                    let max = pool.max();
+                    named("outstanding", Limit::Outstanding { max })
+                });
+                let per_window = rule.per_window.and_then(&window);
+                [pool, per_window.map(|limit| named("window", limit))]
+            })
+            .flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deadline_counts_from_the_arrival_and_none_is_never() {
+        let at = |seconds| Timestamp::ZERO + Duration::from_secs(seconds);
+        let check = |deadline: Deadline, threshold, expected| {
+            let threshold = Duration::from_secs(threshold);
+            assert_eq!(deadline.of(threshold, at(5), at(7)), expected);
+        };
+        check(Deadline::Threshold, 60, Some(at(65)));
+        check(Deadline::Threshold, 0, Some(at(7)));
+        check(Deadline::After(Duration::from_secs(10)), 60, Some(at(15)));
+        check(Deadline::After(Duration::ZERO), 60, Some(at(7)));
+        check(Deadline::Never, 0, None);
+    }
+}

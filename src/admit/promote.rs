@@ -1,0 +1,336 @@
+//! Causal promotion: a read about a guest rides in the user class while users act on it.
+//!
+//! Nothing on the wire says why a guest is read. But what a user does comes with reads of the
+//! same guest: nova asks for the power state before and after each action, Terraform reads
+//! back what it has made. So while a user call on a guest is under way, and for a while after,
+//! reads of that guest are taken to belong to it. Those that wait already when the user call
+//! comes are promoted where they wait.
+//!
+//! Everything here is behind the gate's lock. It is bounded: guests that are remembered by
+//! [`GUESTS_MAX`], reads that wait by those that wait at the gate.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tidegate_limits::{Ticket, Timestamp};
+
+use super::Core;
+use crate::call::Record;
+
+/// Guests that are remembered; past it the one longest untouched is forgotten.
+const GUESTS_MAX: usize = 4096;
+
+/// Reads noted as waiting before the first look for those that wait no more.
+const SWEEP_MIN: usize = 64;
+
+/// A read that waits, and where it is told which class it came to.
+#[derive(Debug)]
+pub(super) struct Follower {
+    pub(super) ticket: Ticket,
+    /// Weak, because a call is told when its last owner lets go, and this is none.
+    pub(super) record: Weak<Record>,
+}
+
+/// On which guests users act, and who waits for them.
+#[derive(Debug, Default)]
+pub(super) struct Promotions {
+    /// How long after a user call its guest's reads are still promoted; none switches it off.
+    lasts: Option<Duration>,
+    guests: HashMap<Arc<str>, Acted>,
+    /// The guests by when they were last touched, longest ago first.
+    touched: BTreeMap<u64, Arc<str>>,
+    touches: u64,
+    followers: HashMap<Box<str>, Vec<Follower>>,
+    noted: usize,
+    /// Noted ones at which those that wait no more are dropped.
+    sweep_at: usize,
+}
+
+/// What users do to a guest.
+#[derive(Debug)]
+struct Acted {
+    /// User calls under way.
+    running: usize,
+    /// Until when its reads are promoted though none is.
+    until: Timestamp,
+    touch: u64,
+}
+
+impl Acted {
+    fn is_going_on(&self, now: Timestamp) -> bool {
+        self.running > 0 || now < self.until
+    }
+}
+
+impl Promotions {
+    pub(super) fn new(lasts: Option<Duration>) -> Self {
+        Self {
+            lasts,
+            ..Self::default()
+        }
+    }
+
+    /// Whether anybody is promoted at all.
+    pub(super) fn is_on(&self) -> bool {
+        self.lasts.is_some()
+    }
+
+    /// Takes a new setting. Switched off, everything is forgotten.
+    pub(super) fn apply(&mut self, lasts: Option<Duration>) {
+        if lasts.is_none() {
+            *self = Self::default();
+        }
+        self.lasts = lasts;
+    }
+
+    /// A user call on a guest has come. Returns the reads that wait for the same guest, or did
+    /// when they were last heard of.
+    pub(super) fn begins(&mut self, guest: &Arc<str>, now: Timestamp) -> Vec<Follower> {
+        self.touch(guest, now).running += 1;
+        let followers = self.followers.remove(&**guest).unwrap_or_default();
+        self.noted -= followers.len();
+        followers
+    }
+
+    /// It is over.
+    fn ends(&mut self, guest: &Arc<str>, now: Timestamp) {
+        // Forgotten, or switched off meanwhile.
+        let (Some(lasts), true) = (self.lasts, self.guests.contains_key(guest)) else {
+            return;
+        };
+        let acted = self.touch(guest, now);
+        acted.running = acted.running.saturating_sub(1);
+        acted.until = acted.until.max(now + lasts);
+    }
+
+    /// Whether reads of this guest are promoted now.
+    pub(super) fn is_acted_on(&self, guest: &str, now: Timestamp) -> bool {
+        let acted = self.guests.get(guest);
+        acted.is_some_and(|acted| acted.is_going_on(now))
+    }
+
+    /// A read of a guest has to wait. `waits` says of others whether they still do.
+    pub(super) fn waits(
+        &mut self,
+        guest: &str,
+        follower: Follower,
+        mut waits: impl FnMut(Ticket) -> bool,
+    ) {
+        if self.noted >= self.sweep_at {
+            self.followers.retain(|_, followers| {
+                followers.retain(|follower| waits(follower.ticket));
+                !followers.is_empty()
+            });
+            self.noted = self.followers.values().map(Vec::len).sum();
+            // Twice as many, so that looking at all of them costs each a constant.
+            self.sweep_at = (2 * self.noted).max(SWEEP_MIN);
+        }
+        match self.followers.get_mut(guest) {
+            Some(followers) => followers.push(follower),
+            None => drop(self.followers.insert(guest.into(), vec![follower])),
+        }
+        self.noted += 1;
+    }
+
+    /// The guest, which is now the last that was touched.
+    fn touch(&mut self, guest: &Arc<str>, now: Timestamp) -> &mut Acted {
+        self.touches += 1;
+        let touch = self.touches;
+        match self.guests.get(guest) {
+            Some(acted) => drop(self.touched.remove(&acted.touch)),
+            None => self.make_room(now),
+        }
+        self.touched.insert(touch, Arc::clone(guest));
+        let acted = self.guests.entry(Arc::clone(guest)).or_insert(Acted {
+            running: 0,
+            until: now,
+            touch,
+        });
+        acted.touch = touch;
+        acted
+    }
+
+    /// Forgets the guests with which nobody is busy any more, from the one longest untouched
+    /// to the first with which somebody is; and that one too, if there is no room.
+    fn make_room(&mut self, now: Timestamp) {
+        while let Some(oldest) = self.touched.first_entry()
+            && (self.guests.len() >= GUESTS_MAX || !self.guests[oldest.get()].is_going_on(now))
+        {
+            self.guests.remove(&oldest.remove());
+        }
+    }
+}
+
+/// The records of calls that come to another class than their own. They are told when the lock
+/// is given back: the last owner of a record tells observers of the call.
+#[derive(Default)]
+pub(super) struct Promoted {
+    /// The name of the other class, if somebody may have come to it.
+    pub(super) class: Option<Arc<str>>,
+    pub(super) records: Vec<Weak<Record>>,
+}
+
+impl Promoted {
+    pub(super) fn tell(self) {
+        let Some(class) = self.class else {
+            return;
+        };
+        for record in self.records.iter().filter_map(Weak::upgrade) {
+            record.note(|facts| facts.class = Arc::clone(&class));
+        }
+    }
+}
+
+/// A user call on a guest, until it is dropped.
+pub(super) struct Acting {
+    core: Arc<Core>,
+    guest: Arc<str>,
+}
+
+impl Acting {
+    /// Of a call that [`Promotions::begins`] has been told of.
+    pub(super) fn new(core: Arc<Core>, guest: Arc<str>) -> Self {
+        Self { core, guest }
+    }
+}
+
+impl Drop for Acting {
+    fn drop(&mut self) {
+        // Nobody's turn comes of it, so nobody is asked.
+        let mut state = self.core.lock();
+        let now = self.core.clock.now();
+        state.promotions.ends(&self.guest, now);
+    }
+}
+
+/// What a call has to do with a guest, for as long as it is under way.
+pub(super) enum Tie {
+    /// Nothing.
+    Apart,
+    /// It reads about it, and comes after whatever users do to it.
+    Follows(Box<str>),
+    /// It is what a user does to it.
+    Acts {
+        /// Held for the moment in which it is dropped.
+        _until: Acting,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_limits::{
+        Backend, Call, Caller, Class, ClassShare, Cost, Policy, Postpone, Tokens, Weight, WhenFull,
+    };
+
+    use super::*;
+
+    const LASTS: Duration = Duration::from_secs(10);
+
+    fn at(seconds: u64) -> Timestamp {
+        Timestamp::ZERO + Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn a_guest_is_acted_on_until_a_while_after_the_last_call_on_it() {
+        let mut promotions = Promotions::new(Some(LASTS));
+        let guest: Arc<str> = "LINUX1".into();
+        assert!(!promotions.is_acted_on("LINUX1", at(0)));
+        promotions.begins(&guest, at(0));
+        promotions.begins(&guest, at(5));
+        promotions.ends(&guest, at(6));
+        assert!(promotions.is_acted_on("LINUX1", at(1000)), "one runs still");
+        promotions.ends(&guest, at(1000));
+        assert!(promotions.is_acted_on("LINUX1", at(1009)));
+        assert!(!promotions.is_acted_on("LINUX1", at(1010)));
+        assert!(!promotions.is_acted_on("LINUX2", at(1009)));
+    }
+
+    #[test]
+    fn no_more_guests_are_remembered_than_there_is_room_for_and_the_idle_go_first() {
+        let mut promotions = Promotions::new(Some(LASTS));
+        for number in 0..GUESTS_MAX + 100 {
+            let guest: Arc<str> = format!("G{number}").into();
+            promotions.begins(&guest, at(0));
+            promotions.ends(&guest, at(0));
+        }
+        assert_eq!(promotions.guests.len(), GUESTS_MAX);
+        assert_eq!(promotions.touched.len(), GUESTS_MAX);
+        assert!(!promotions.is_acted_on("G99", at(1)), "forgotten");
+        assert!(promotions.is_acted_on("G100", at(1)));
+        // One call later, when all of them are over, only its guest is left.
+        promotions.begins(&"LATE".into(), at(60));
+        assert_eq!(promotions.guests.len(), 1);
+        // The end of one that was forgotten does no harm.
+        promotions.ends(&"G0".into(), at(60));
+        assert_eq!(promotions.guests.len(), 1);
+    }
+
+    #[test]
+    fn no_more_reads_are_noted_than_twice_those_that_wait() {
+        let mut slots = tidegate_limits::Scheduler::new(policy());
+        let mut promotions = Promotions::new(Some(LASTS));
+        for number in 0..10_000 {
+            let guest = format!("G{}", number % 100);
+            let submitted = slots.submit(at(0), call(), ());
+            let ticket = submitted.expect("there is room");
+            let record = Weak::new();
+            let follower = Follower { ticket, record };
+            promotions.waits(&guest, follower, |ticket| {
+                slots.payload_mut(ticket).is_some()
+            });
+            // Every tenth stays.
+            if number % 10 != 0 {
+                slots.cancel(at(0), ticket);
+            }
+            assert!(promotions.noted <= (2 * slots.waiting()).max(SWEEP_MIN) + 1);
+        }
+        let noted: usize = promotions.followers.values().map(Vec::len).sum();
+        assert_eq!(noted, promotions.noted);
+        let stay = slots.waiting();
+        assert_eq!(stay, 1000);
+        let mut found = 0;
+        for number in 0..100 {
+            for follower in promotions.begins(&format!("G{number}").into(), at(0)) {
+                found += usize::from(slots.cancel(at(0), follower.ticket).is_some());
+            }
+        }
+        assert_eq!((found, promotions.noted), (stay, 0));
+        assert!(promotions.followers.is_empty());
+    }
+
+    fn policy() -> Policy {
+        let class = ClassShare {
+            name: "polling".into(),
+            weight: 1,
+        };
+        let full = WhenFull::Refuse;
+        Policy::new(Vec::new(), 10_000, full, Postpone::InTurn, vec![class]).expect("it is sound")
+    }
+
+    fn call() -> Call {
+        Call {
+            function: "guest_get_info".into(),
+            backend: Backend(0),
+            class: Class(0),
+            caller: Caller::ANONYMOUS,
+            weight: Weight::ONE,
+            cost: Cost::ONE,
+            tokens: Tokens::ONE,
+            bucket: None,
+            arrived: at(0),
+            deadline: None,
+        }
+    }
+
+    #[test]
+    fn switched_off_it_forgets_everything() {
+        let mut promotions = Promotions::new(Some(LASTS));
+        let guest: Arc<str> = "LINUX1".into();
+        promotions.begins(&guest, at(0));
+        promotions.apply(None);
+        promotions.ends(&guest, at(1));
+        promotions.apply(Some(LASTS));
+        assert!(!promotions.is_acted_on("LINUX1", at(1)));
+    }
+}

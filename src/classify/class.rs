@@ -1,0 +1,318 @@
+//! How urgent a call is: the class in which it waits.
+//!
+//! Asked in this order, and the first that has something to say decides:
+//!
+//! 1. the **header**, where the listener lets its clients say it: nobody knows better than
+//!    who asks, if the operator believes him;
+//! 2. a **`[[class]]`** that names the function, and then one that names its effort: what the
+//!    operator says of a function is said on purpose;
+//! 3. the **table of functions**: a write is user work. It comes before the listener, because
+//!    writes that come from a poller are there on behalf of a boot that waits for them;
+//! 4. the **listener's** class, which so is one for reads;
+//! 5. `polling`: what nobody knows to be user work is not put before anything.
+//!
+//! What comes of 4 and 5 may still ride in the user class, while users act on the same guest.
+//! The gate decides that (`src/admit/promote.rs`); here it is only said whether it may.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use http::{HeaderMap, HeaderName};
+
+use super::operation::{Effort, FUNCTIONS, Kind};
+use crate::call::Role;
+
+/// The built-in class of what a user waits for.
+pub const USER: &str = "user";
+
+/// The built-in class of everything else.
+pub const POLLING: &str = "polling";
+
+/// The header that names a class, unless the config names another.
+pub const HEADER: &str = "x-tidegate-class";
+
+/// Which class a call is put in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Every class; `user` and `polling` are always among them.
+    pub classes: Vec<Known>,
+    /// Functions that a `[[class]]` names.
+    pub functions: Vec<(Arc<str>, Arc<str>)>,
+    /// Efforts that a `[[class]]` names.
+    pub efforts: Vec<(Effort, Arc<str>)>,
+    /// The listeners that have something to say.
+    pub listeners: Vec<FromListener>,
+    /// The header that names a class.
+    pub header: HeaderName,
+}
+
+/// A class that there is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Whether promotion may take calls out of it: it is less urgent than `user`, and has no
+    /// limit of its own that they would get around.
+    pub may_rise: bool,
+}
+
+/// What a listener says of the calls that come in there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FromListener {
+    /// The listener's name.
+    pub listener: Arc<str>,
+    /// The class of what is not user work by itself.
+    pub class: Option<Arc<str>>,
+    /// Whether clients are believed when they name a class.
+    pub header: bool,
+}
+
+/// What is known of a call when its class is looked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clues<'a> {
+    /// The exact name of its function.
+    pub(super) function: &'a str,
+    /// Where it came in.
+    pub(super) listener: &'a str,
+    /// Its headers, on HTTP.
+    pub(super) headers: Option<&'a HeaderMap>,
+    /// Whether it changes something by its HTTP method, for functions that nobody knows.
+    pub(super) is_write: bool,
+}
+
+/// Finds the class of every call.
+#[derive(Clone, Debug)]
+pub(super) struct Classes {
+    known: Vec<Known>,
+    functions: HashMap<Arc<str>, Placed>,
+    listeners: HashMap<Arc<str>, FromListener>,
+    header: HeaderName,
+}
+
+/// What is known of a function beforehand.
+#[derive(Clone, Debug, Default)]
+struct Placed {
+    /// The class that the operator gives it.
+    class: Option<Arc<str>>,
+    is_write: bool,
+}
+
+impl Classes {
+    pub(super) fn new(settings: &Settings) -> Self {
+        let mut functions: HashMap<Arc<str>, Placed> = HashMap::new();
+        for function in FUNCTIONS {
+            let mut efforts = settings.efforts.iter();
+            let placed = Placed {
+                class: efforts
+                    .find(|(effort, _)| *effort == function.effort)
+                    .map(|(_, class)| Arc::clone(class)),
+                is_write: function.kind == Kind::Write,
+            };
+            functions.insert(function.name.into(), placed);
+        }
+        for (function, class) in &settings.functions {
+            let placed = functions.entry(Arc::clone(function)).or_default();
+            placed.class = Some(Arc::clone(class));
+        }
+        let listeners = settings.listeners.iter();
+        Self {
+            known: settings.classes.clone(),
+            functions,
+            listeners: listeners
+                .map(|it| (Arc::clone(&it.listener), it.clone()))
+                .collect(),
+            header: settings.header.clone(),
+        }
+    }
+
+    /// The name of the class of all that is not put in another.
+    pub(super) fn polling(&self) -> Arc<str> {
+        Arc::clone(&self.get(POLLING).expect(CHECKED).name)
+    }
+
+    /// The class of a call, and what it has to do with what users do to its guest.
+    pub(super) fn find(&self, clues: &Clues<'_>) -> (Arc<str>, Role) {
+        let listener = self.listeners.get(clues.listener);
+        let placed = self.functions.get(clues.function);
+        let is_write = placed.map_or(clues.is_write, |placed| placed.is_write);
+        let said = listener
+            .filter(|listener| listener.header)
+            .and_then(|_| self.said(clues.headers?));
+        let given = said.or_else(|| placed?.class.as_deref().and_then(|name| self.get(name)));
+        if let Some(class) = given {
+            // A write that was moved is user work still, but one that was called polling.
+            let acts = *class.name == *USER || is_write && *class.name != *POLLING;
+            let role = if acts { Role::Acts } else { Role::Apart };
+            return (Arc::clone(&class.name), role);
+        }
+        let by_listener = || listener?.class.as_deref();
+        let name = if is_write {
+            USER
+        } else {
+            by_listener().unwrap_or(POLLING)
+        };
+        let class = self.get(name).expect(CHECKED);
+        let role = match class {
+            Known { name, .. } if **name == *USER => Role::Acts,
+            Known { may_rise: true, .. } => Role::Follows,
+            Known { .. } => Role::Apart,
+        };
+        (Arc::clone(&class.name), role)
+    }
+
+    /// The class that a header names. One that there is not, or two at once, count for
+    /// nothing: a call is not worth refusing for how urgent it calls itself.
+    fn said(&self, headers: &HeaderMap) -> Option<&Known> {
+        let mut values = headers.get_all(&self.header).iter();
+        let name = values.next()?.to_str().ok()?;
+        values.next().is_none().then(|| self.get(name.trim()))?
+    }
+
+    fn get(&self, name: &str) -> Option<&Known> {
+        self.known.iter().find(|class| *class.name == *name)
+    }
+}
+
+const CHECKED: &str = "the config names classes that exist, and the built-in two do";
+
+impl Default for Settings {
+    /// The two built-in classes, and nobody says anything about them.
+    fn default() -> Self {
+        let known = |name: &str, may_rise| Known {
+            name: name.into(),
+            may_rise,
+        };
+        Self {
+            classes: vec![known(USER, false), known(POLLING, true)],
+            functions: Vec::new(),
+            efforts: Vec::new(),
+            listeners: Vec::new(),
+            header: HeaderName::from_static(HEADER),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings() -> Settings {
+        let known = |name: &str, may_rise| Known {
+            name: name.into(),
+            may_rise,
+        };
+        let listener = |listener: &str, class: Option<&str>, header| FromListener {
+            listener: listener.into(),
+            class: class.map(Arc::from),
+            header,
+        };
+        Settings {
+            classes: vec![
+                known(USER, false),
+                known("long", false),
+                known("sync", true),
+                known("capped", false),
+                known(POLLING, true),
+            ],
+            functions: vec![
+                ("guest_get_info".into(), "sync".into()),
+                ("vswitch_grant_user".into(), POLLING.into()),
+                ("report_get".into(), USER.into()),
+            ],
+            efforts: vec![(Effort::Minutes, "long".into())],
+            listeners: vec![
+                listener("ceilometer", Some("sync"), false),
+                listener("terraform", Some(USER), false),
+                listener("capped", Some("capped"), false),
+                listener("patched", None, true),
+            ],
+            header: HeaderName::from_static(HEADER),
+        }
+    }
+
+    fn headers(values: &[&str]) -> HeaderMap {
+        let name = || HeaderName::from_static(HEADER);
+        let values = values.iter().map(|value| {
+            let value = value.parse().expect("a header's value");
+            (name(), value)
+        });
+        values.collect()
+    }
+
+    /// `listener function`, with a header after it where there is one, or several.
+    #[track_caller]
+    fn check(call: &str, class: &str, role: Role) {
+        let mut words = call.split(' ');
+        let listener = words.next().expect("a listener");
+        let function = words.next().expect("a function");
+        let headers = headers(&words.collect::<Vec<_>>());
+        let clues = Clues {
+            function,
+            listener,
+            headers: Some(&headers),
+            is_write: false,
+        };
+        let found = Classes::new(&settings()).find(&clues);
+        assert_eq!(found, (class.into(), role), "{call}");
+    }
+
+    #[test]
+    fn writes_are_user_work_and_all_else_is_polling() {
+        check("nova guest_start", USER, Role::Acts);
+        check("nova get_volume_connector", USER, Role::Acts);
+        check("nova guest_get_power_state", POLLING, Role::Follows);
+        check("nova guest_list", POLLING, Role::Follows);
+        check("nova nobody_knows_it", POLLING, Role::Follows);
+    }
+
+    #[test]
+    fn a_listener_has_a_class_for_reads_and_a_write_stays_user_work() {
+        check("ceilometer guest_inspect_stats", "sync", Role::Follows);
+        check("ceilometer guest_start", USER, Role::Acts);
+        check("terraform guest_get_power_state", USER, Role::Acts);
+        check("terraform nobody_knows_it", USER, Role::Acts);
+    }
+
+    #[test]
+    fn what_the_operator_says_of_a_function_comes_before_the_table_and_the_listener() {
+        check("nova guest_get_info", "sync", Role::Apart);
+        check("terraform guest_get_info", "sync", Role::Apart);
+        check("nova report_get", USER, Role::Acts);
+        check("nova guest_deploy", "long", Role::Acts);
+        check("ceilometer guest_deploy", "long", Role::Acts);
+        // He has called this write polling, so it is not what users do.
+        check("nova vswitch_grant_user", POLLING, Role::Apart);
+    }
+
+    #[test]
+    fn a_class_with_a_limit_of_its_own_is_not_left() {
+        check("capped guest_get_power_state", "capped", Role::Apart);
+    }
+
+    #[test]
+    fn a_header_comes_first_where_it_is_believed_and_names_one_class_that_there_is() {
+        check("patched guest_get_info user", USER, Role::Acts);
+        check("patched guest_start polling", POLLING, Role::Apart);
+        check("patched guest_start long", "long", Role::Acts);
+        check("patched guest_get_power_state sync", "sync", Role::Apart);
+        check("patched guest_start root", USER, Role::Acts);
+        check("patched guest_list user polling", POLLING, Role::Follows);
+        check("nova guest_list user", POLLING, Role::Follows);
+    }
+
+    #[test]
+    fn the_method_says_it_only_where_nobody_knows_the_function() {
+        let classes = Classes::new(&settings());
+        let check = |function, expected: &str| {
+            let clues = Clues {
+                function,
+                listener: "nova",
+                headers: None,
+                is_write: true,
+            };
+            assert_eq!(&*classes.find(&clues).0, expected, "{function:?}");
+        };
+        check("nobody_knows_it", USER);
+        check("guest_list", POLLING);
+    }
+}
