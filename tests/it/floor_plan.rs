@@ -15,7 +15,7 @@ pub(crate) const LEVELS: [(u8, &[&str]); 7] = [
     (
         2,
         &[
-            "listen", "protocol", "classify", "admit", "forward", "tasks", "admin",
+            "listen", "protocol", "classify", "admit", "forward", "tasks", "admin", "state",
         ],
     ),
     (1, &["clock", "call", "telemetry", "live"]),
