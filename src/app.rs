@@ -155,7 +155,7 @@ impl App {
             let listener = tokio::net::TcpListener::from_std(listener).map_err(StartError::Log)?;
             let token = shared.config.get().admin.token.clone();
             let source = Arc::clone(&shared);
-            tokio::spawn(admin::serve(listener, token, source, beside.clone()));
+            tokio::spawn(admin::serve(listener, token, source, None, beside.clone()));
         }
         for (listener, socket) in bound {
             shared.accept_on(listener, socket);

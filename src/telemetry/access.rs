@@ -439,6 +439,16 @@ fn hexadecimal(value: u64) -> Ascii<16> {
     }))
 }
 
+/// A moment in UTC, RFC 3339, to the microsecond, as the access lines have it.
+#[derive(Clone, Copy, Debug)]
+pub struct Utc(pub SystemTime);
+
+impl std::fmt::Display for Utc {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(utc(self.0).as_str())
+    }
+}
+
 /// A moment in UTC, RFC 3339, to the microsecond.
 fn utc(at: SystemTime) -> Ascii<27> {
     let since_epoch = at.duration_since(UNIX_EPOCH).unwrap_or_default();
