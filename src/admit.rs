@@ -11,6 +11,7 @@ mod backends;
 mod permit;
 pub mod policy;
 
+use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,14 +21,15 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt};
 use tidegate_limits::{
-    Backend, Call, Caller, Class, Cost, Hold, LimitNow, LimitRule, QueueNow, Scheduler, Scope,
-    Step, Ticket, Timestamp, Tokens, Waited, Weight,
+    Backend, BucketId, BucketNow, BucketRule, Call, Caller, Class, Cost, Hold, LimitNow, LimitRule,
+    QueueNow, Scheduler, Scope, Step, Ticket, Timestamp, Tokens, TooManyBuckets, Waited, Weight,
 };
 use tokio::sync::{Notify, oneshot};
 
 use self::backends::Backends;
 pub use self::permit::Permit;
-use crate::call::{Destination, Reason, Record, Refusal, Verdict};
+use crate::call::claim::{self, Deadline, Settling};
+use crate::call::{Claim as CallerClaim, Destination, Reason, Record, Refusal, Verdict};
 use crate::clock::Clock;
 
 /// While calls are under way the timer wakes at least this often. Each call sets timers of
@@ -110,6 +112,51 @@ pub struct Ask {
     pub limited: bool,
     /// When its clock started.
     pub arrived: Timestamp,
+    /// Who asks.
+    pub caller: Caller,
+    /// How many turns its caller has for one of an ordinary caller.
+    pub weight: Weight,
+    /// What it is estimated to cost.
+    pub tokens: Tokens,
+    /// The bucket that is charged.
+    pub bucket: Option<BucketId>,
+    /// How it is settled, if it is, once the backend is done with it.
+    pub settling: Option<Settling>,
+    /// How long it may wait.
+    pub deadline: Deadline,
+}
+
+impl Ask {
+    /// A call that meets limits, by nobody in particular and charged to nobody.
+    #[must_use]
+    pub fn new(function: &Arc<str>, destination: Destination, arrived: Timestamp) -> Self {
+        Self {
+            function: Arc::clone(function),
+            destination,
+            limited: true,
+            arrived,
+            caller: Caller::ANONYMOUS,
+            weight: Weight::ONE,
+            tokens: Tokens::ONE,
+            bucket: None,
+            settling: None,
+            deadline: Deadline::Ordinary,
+        }
+    }
+
+    /// The same, by whoever the claim says, and charged as it says.
+    #[must_use]
+    pub fn claimed(self, claim: &CallerClaim) -> Self {
+        Self {
+            caller: Caller(claim.caller.0),
+            weight: claim.weight,
+            tokens: claim::drawn(claim.cost),
+            bucket: claim.bucket(),
+            settling: claim.settling.clone(),
+            deadline: claim.deadline(),
+            ..self
+        }
+    }
 }
 
 /// Lets calls through when their turn and their limits have come.
@@ -218,26 +265,27 @@ impl Gate {
             core: &self.core,
             lane,
             backend: ask.destination,
+            settling: ask.settling,
             record,
         };
         let submitted = self.core.change(|state, now| {
-            // Threshold 0 means refused at the first closed limit: asked once, now.
-            let deadline = if state.threshold.is_zero() {
-                now
-            } else {
-                ask.arrived + state.threshold
+            let deadline = match ask.deadline {
+                Deadline::None => None,
+                // Threshold 0 means refused at the first closed limit: asked once, now.
+                Deadline::Ordinary if state.threshold.is_zero() => Some(now),
+                Deadline::Ordinary => Some(ask.arrived + state.threshold),
             };
             let call = Call {
                 function: ask.function,
                 backend: Backend(ask.destination as u8),
                 class: Class(0),
-                caller: Caller::ANONYMOUS,
-                weight: Weight::ONE,
+                caller: ask.caller,
+                weight: ask.weight,
                 cost: Cost::ONE,
-                tokens: Tokens::ONE,
-                bucket: None,
+                tokens: ask.tokens,
+                bucket: ask.bucket,
                 arrived: ask.arrived,
-                deadline: Some(deadline),
+                deadline,
             };
             let ticket = state.lanes[lane as usize]
                 .submit(now, call, Waiter::Asking)
@@ -253,11 +301,12 @@ impl Gate {
     /// Puts a call that could not be sent back in its turn, with all limits undrawn and its
     /// backend held to one probing call at a time, and asks for it again.
     pub fn ask_again<'a>(&'a self, permit: Permit, record: &'a Arc<Record>) -> Asked<'a> {
-        let (lane, backend, hold) = permit.into_parts();
+        let (lane, backend, hold, settling) = permit.into_parts();
         let claim = Claim {
             core: &self.core,
             lane,
             backend,
+            settling,
             record,
         };
         let told = self.core.change(|state, now| {
@@ -305,6 +354,46 @@ impl Gate {
             calls.apply(now, limited);
             free.apply(now, unlimited);
         });
+    }
+
+    /// Makes the bucket of a rate limit, or changes it in place: its tokens, and those that
+    /// wait for it, are kept.
+    ///
+    /// # Errors
+    /// If there are too many.
+    pub fn set_bucket(&self, id: BucketId, rule: BucketRule) -> Result<(), TooManyBuckets> {
+        self.core
+            .change(|state, now| state.lanes[Lane::Limited as usize].set_bucket(now, id, rule))
+    }
+
+    /// Removes a bucket. `reroute` says of whom each call is that waits for it, to which bucket
+    /// it is charged instead; without one it waits for its other limits only.
+    pub fn remove_bucket(&self, id: BucketId, mut reroute: impl FnMut(Caller) -> Option<BucketId>) {
+        // Calls of one caller go one way, and there are mostly many of them.
+        let mut known: HashMap<Caller, Option<BucketId>> = HashMap::new();
+        self.core.change(|state, now| {
+            state.lanes[Lane::Limited as usize].remove_bucket(now, id, |call| {
+                let caller = call.caller;
+                *known.entry(caller).or_insert_with(|| reroute(caller))
+            })
+        });
+    }
+
+    /// A bucket as it is now.
+    #[must_use]
+    pub fn bucket_now(&self, id: BucketId) -> Option<BucketNow> {
+        let state = self.core.lock();
+        let now = self.core.clock.now();
+        state.lanes[Lane::Limited as usize].bucket_now(now, id)
+    }
+
+    /// How long a call of this cost that came now would wait for the bucket; none if there is
+    /// no such bucket.
+    #[must_use]
+    pub fn bucket_wait(&self, id: BucketId, tokens: Tokens) -> Option<Duration> {
+        let state = self.core.lock();
+        let now = self.core.clock.now();
+        state.lanes[Lane::Limited as usize].bucket_wait(now, id, tokens)
     }
 
     /// From now on everything new is refused; what waits goes on.
@@ -452,10 +541,9 @@ impl Core {
                 Reason::NeverPossible,
                 format!("limit {named} is smaller than what the call needs"),
             ),
-            // Only buckets say this, and the app sets none; whoever does gives it its own reason.
             Core::RateLimited => (
-                Reason::QueueFull,
-                format!("rate limit {named} has no tokens to spare"),
+                Reason::RateLimited,
+                format!("limit {named} has no tokens to spare"),
             ),
             Core::Draining => return draining(),
         };
@@ -581,11 +669,12 @@ struct Claim<'a> {
     core: &'a Arc<Core>,
     lane: Lane,
     backend: Destination,
+    settling: Option<Settling>,
     record: &'a Arc<Record>,
 }
 
 impl<'a> Claim<'a> {
-    fn asked(self, told: Told) -> Asked<'a> {
+    fn asked(mut self, told: Told) -> Asked<'a> {
         match told {
             Told::Now(turn) => Asked::Answered(self.outcome(turn)),
             Told::Later(ticket, turn) => Asked::Waits(Waiting {
@@ -596,7 +685,7 @@ impl<'a> Claim<'a> {
         }
     }
 
-    fn outcome(&self, turn: Turn) -> Result<Permit, Refusal> {
+    fn outcome(&mut self, turn: Turn) -> Result<Permit, Refusal> {
         match turn {
             Turn::Go { hold, waited, at } => {
                 let delayed = waited.held_by.is_some() || waited.postponed > 0;
@@ -612,6 +701,7 @@ impl<'a> Claim<'a> {
                     self.backend,
                     hold,
                     delayed,
+                    self.settling.take(),
                     record,
                 ))
             }

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use tidegate_limits::caller::{CallerId, TableError};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
@@ -16,6 +17,7 @@ use tracing::{error, info, warn};
 use self::teller::Teller;
 use crate::admit::Gate;
 use crate::call::{Bind, Listener, Observe, Protocol};
+use crate::callers::{BucketChange, Callers, Changed};
 use crate::classify::Classifier;
 use crate::clock::Clock;
 use crate::config::Config;
@@ -48,9 +50,17 @@ pub enum StartError {
     /// The log of calls cannot be opened.
     #[error("cannot start the log of calls: {0}")]
     Log(#[source] io::Error),
+    /// The callers of the config find no room beside those made through the API.
+    #[error("cannot take the callers of the config: {}", list(.0))]
+    Callers(Vec<TableError>),
     /// The log level is none.
     #[error(transparent)]
     Level(#[from] telemetry::log::LogError),
+}
+
+fn list(mistakes: &[TableError]) -> String {
+    let mistakes: Vec<_> = mistakes.iter().map(ToString::to_string).collect();
+    mistakes.join("; ")
 }
 
 /// What an operator calls it.
@@ -81,6 +91,9 @@ struct Shared {
     config: Live<Config>,
     protocol: Live<protocol::Settings>,
     classifier: Arc<Live<Classifier>>,
+    callers: Callers,
+    /// Held while callers are changed, so that the buckets follow in the same order.
+    changing: Mutex<()>,
     gate: Gate,
     forwarder: Forwarder,
     connections: Arc<Connections>,
@@ -119,6 +132,12 @@ impl App {
         let access = Arc::new(access.map_err(StartError::Log)?);
         access.switch(config.telemetry.access && logs.is_some());
         let clock = Clock::start();
+        let Changed {
+            value: callers,
+            buckets,
+        } = Callers::start(&config.callers, None).map_err(StartError::Callers)?;
+        let gate = Gate::new(&config.admit, clock);
+        follow(&gate, &callers, buckets);
         let metrics = Arc::new(Metrics::new(env!("CARGO_PKG_VERSION"), REVISION));
         metrics.config_taken(SystemTime::now());
         metrics.connections_may_be(config.listen.max_connections);
@@ -126,14 +145,17 @@ impl App {
             clock,
             protocol: Live::new(config.protocol.clone()),
             classifier: Arc::new(Live::new(Classifier::new(&config.classify))),
-            gate: Gate::new(&config.admit, clock),
+            gate,
+            changing: Mutex::default(),
             forwarder: Forwarder::new(config.forward.clone()),
             connections: Connections::new(config.listen.max_connections),
             observer: Arc::new(Teller::new(
                 Arc::clone(&metrics),
                 Arc::clone(&access),
+                callers.clone(),
                 clock,
             )),
+            callers,
             metrics,
             access,
             logs,
@@ -208,6 +230,9 @@ impl App {
         if let Some(logs) = &shared.logs {
             logs.set_level(&config.telemetry.level)?;
         }
+        shared
+            .change_callers(|callers| callers.apply(&config.callers))
+            .map_err(StartError::Callers)?;
         // Nothing can fail from here on.
         shared
             .access
@@ -289,6 +314,20 @@ impl App {
 
 /// The commit this was built from.
 pub const REVISION: &str = env!("TIDEGATE_REVISION");
+
+/// Does to the gate's buckets what a change of the callers asks for.
+pub fn follow(gate: &Gate, callers: &Callers, changes: Vec<BucketChange>) {
+    for change in changes {
+        match change {
+            BucketChange::Set(id, rule) => gate
+                .set_bucket(id, rule)
+                .expect("there are fewer rate limits than buckets may be"),
+            BucketChange::Remove(id) => {
+                gate.remove_bucket(id, |caller| callers.reroute(CallerId(caller.0)));
+            }
+        }
+    }
+}
 
 fn bind_all(listeners: &[Listener]) -> Result<Vec<(Listener, Bound)>, StartError> {
     listeners
@@ -411,10 +450,23 @@ impl Shared {
     fn pipeline(&self) -> Pipeline {
         Pipeline {
             classifier: Arc::clone(&self.classifier),
+            callers: self.callers.clone(),
             gate: self.gate.clone(),
             forwarder: self.forwarder.clone(),
             observer: Arc::clone(&self.observer),
+            clock: self.clock,
         }
+    }
+
+    /// Changes callers, rate limits or costs, and lets the buckets follow.
+    fn change_callers<T, E>(
+        &self,
+        change: impl FnOnce(&Callers) -> Result<Changed<T>, E>,
+    ) -> Result<T, E> {
+        let _one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let Changed { value, buckets } = change(&self.callers)?;
+        follow(&self.gate, &self.callers, buckets);
+        Ok(value)
     }
 }
 

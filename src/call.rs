@@ -4,6 +4,7 @@
 //! A [`Record`] is told exactly once, when the last owner lets go of it: a call that is
 //! dropped anywhere on its way still leaves its line in the log, as aborted.
 
+pub mod claim;
 pub mod identity;
 pub mod listener;
 
@@ -17,9 +18,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
-use tidegate_limits::{Outcome, Timestamp};
+use tidegate_limits::{Outcome, Settled, Timestamp};
 use tokio::net::TcpStream;
 
+pub use self::claim::Claim;
 pub use self::identity::{Identity, Peer};
 pub use self::listener::{Bind, Listener, Rejection, UserFrom};
 
@@ -319,11 +321,13 @@ pub enum Reason {
     NoBackend,
     /// Our own mistake.
     Internal,
+    /// Its caller's rate limit has no tokens to spare, and lets nobody wait.
+    RateLimited,
 }
 
 impl Reason {
     /// Every reason, in the order of their numbers.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::QueueFull,
         Self::DeadlinePassed,
         Self::DeadlineUnreachable,
@@ -339,6 +343,7 @@ impl Reason {
         Self::RequestSlow,
         Self::NoBackend,
         Self::Internal,
+        Self::RateLimited,
     ];
 
     /// The `rs` of the answer, from 1.
@@ -370,6 +375,7 @@ impl Reason {
             Self::RequestSlow => "request_slow",
             Self::NoBackend => "no_backend",
             Self::Internal => "internal",
+            Self::RateLimited => "rate_limited",
         }
     }
 
@@ -382,7 +388,8 @@ impl Reason {
             | Self::DeadlinePassed
             | Self::DeadlineUnreachable
             | Self::Draining
-            | Self::BackendUnreachable => 503,
+            | Self::BackendUnreachable
+            | Self::RateLimited => 503,
             Self::NeverPossible | Self::BadRequest | Self::TooLarge | Self::RequestSlow => 400,
             Self::NoBackend => 501,
             Self::BackendClosed
@@ -403,6 +410,7 @@ impl Reason {
             | Self::DeadlineUnreachable
             | Self::Draining
             | Self::BackendUnreachable => S::SERVICE_UNAVAILABLE,
+            Self::RateLimited => S::TOO_MANY_REQUESTS,
             Self::NeverPossible | Self::BadRequest => S::BAD_REQUEST,
             Self::TooLarge => S::PAYLOAD_TOO_LARGE,
             Self::RequestSlow => S::REQUEST_TIMEOUT,
@@ -524,6 +532,26 @@ pub struct Facts {
     pub status: Option<u16>,
     /// The answer's `overallRC`, where it has one.
     pub overall_rc: Option<i64>,
+    /// Who asked, and what it was charged to; none if it was no request.
+    pub claim: Option<Claim>,
+    /// What it was charged in the end, if that was settled by the time it took.
+    pub settled: Option<Settled>,
+}
+
+impl Facts {
+    /// How long limits held it up, if it was let through after all.
+    #[must_use]
+    pub fn delayed_for(&self) -> Option<Duration> {
+        let claim = self.claim.as_ref()?;
+        self.limit.as_ref()?;
+        Some(self.admitted?.since(claim.at))
+    }
+
+    /// How long the backend took, if it was sent and the backend is done with it.
+    #[must_use]
+    pub fn service(&self) -> Option<Duration> {
+        Some(self.answered?.since(self.sent?))
+    }
 }
 
 /// Hears of every call once, when it has ended, and of connections that came to none.
@@ -568,6 +596,8 @@ impl Record {
             bytes_out: 0,
             status: None,
             overall_rc: None,
+            claim: None,
+            settled: None,
         };
         Arc::new(Self {
             facts: Mutex::new(facts),

@@ -6,6 +6,7 @@
 //! another. Nothing stops at the first mistake: all of them are told at once (`problem`),
 //! and only a config without one becomes a [`Config`].
 
+mod callers;
 mod certificates;
 mod check;
 mod effective;
@@ -53,6 +54,8 @@ pub struct Config {
     pub protocol: crate::protocol::Settings,
     /// Settings of the classifier.
     pub classify: crate::classify::Settings,
+    /// Settings of callers, rate limits and costs.
+    pub callers: crate::callers::Settings,
     /// Settings of the gate.
     pub admit: crate::admit::Settings,
     /// Settings of the forwarder.
@@ -202,7 +205,7 @@ pub fn read_knowing(
 #[must_use]
 pub fn options() -> BTreeMap<String, String> {
     // One entry of each array, so that its options are asked for.
-    let parsed = syntax::parse("[[listen]]\n[[route]]\n");
+    let parsed = syntax::parse("[[listen]]\n[[route]]\n[[caller]]\n[[rate_limit]]\n");
     let notes = Notes::default();
     raw::read(Section::root(&parsed.tree, &notes));
     notes.finish().1

@@ -6,8 +6,9 @@
 //! |---|---|
 //! | [`listen`] | its connection is accepted |
 //! | [`protocol`] | its bytes become one whole request, the reply becomes bytes |
-//! | [`pipeline`] | the story: classify, admit, forward |
+//! | [`pipeline`] | the story: classify, charge, admit, forward |
 //! | [`classify`] | what is asked, of which backend |
+//! | [`callers`] | who asks, what it costs, what is charged |
 //! | [`admit`] | it waits for its turn and its limits |
 //! | [`forward`] | it is sent, once, and its reply read to the end |
 //! | [`tasks`] | it runs without its client, who fetches the reply later |
@@ -21,6 +22,7 @@ pub mod admin;
 pub mod admit;
 pub mod app;
 pub mod call;
+pub mod callers;
 pub mod classify;
 pub mod cli;
 pub mod clock;

@@ -1,13 +1,16 @@
-//! THE STORY: a request is classified, waits for its turn, is sent, and its reply goes back.
+//! THE STORY: a request is classified, charged to whoever asks, waits for its turn, is sent,
+//! and its reply goes back.
 
 use std::sync::Arc;
 
 use crate::admit::{Ask, Asked, Gate, Permit};
 use crate::call::{
-    Identity, Message, Observe, Origin, Progress, Reason, Record, Refusal, Rejection, Reply,
+    Claim, Identity, Message, Observe, Origin, Progress, Reason, Record, Refusal, Rejection, Reply,
     Request, Serve, Verdict,
 };
+use crate::callers::{Callers, Meets};
 use crate::classify::{Classifier, Operation};
+use crate::clock::Clock;
 use crate::forward::{Forwarder, Outgoing, Unsent};
 use crate::live::Live;
 
@@ -16,12 +19,16 @@ use crate::live::Live;
 pub struct Pipeline {
     /// Says what a request asks.
     pub classifier: Arc<Live<Classifier>>,
+    /// Says who asks, and what is charged.
+    pub callers: Callers,
     /// Says when it may go.
     pub gate: Gate,
     /// Sends it.
     pub forwarder: Forwarder,
     /// Hears how it ended.
     pub observer: Arc<dyn Observe>,
+    /// Says what time it is.
+    pub clock: Clock,
 }
 
 impl Serve for Pipeline {
@@ -32,13 +39,14 @@ impl Serve for Pipeline {
     ) -> impl Future<Output = Reply> + Send + 'a {
         let operation = self.classifier.get().classify(&request);
         let Request { origin, message } = request;
+        let claim = self.claim(&origin, &operation);
+        let ask = Ask::new(&operation.function, operation.destination, origin.arrived);
         let ask = Ask {
-            function: Arc::clone(&operation.function),
-            destination: operation.destination,
             limited: operation.limited,
-            arrived: origin.arrived,
+            ..ask.claimed(&claim)
         };
         let record = self.open_record(origin, &message, &operation);
+        record.note(|facts| facts.claim = Some(claim));
         let outgoing = outgoing(message, &operation);
         // Only what a waiting call needs goes into the future.
         async move {
@@ -68,6 +76,18 @@ impl Serve for Pipeline {
 }
 
 impl Pipeline {
+    /// Counts a call for whoever makes it.
+    fn claim(&self, origin: &Origin, operation: &Operation) -> Claim {
+        let meets = if operation.limited {
+            Meets::Limits
+        } else {
+            Meets::NoLimits
+        };
+        let now = self.clock.now();
+        self.callers
+            .claim(now, &origin.identity, &operation.function, meets)
+    }
+
     fn run<'a>(
         &'a self,
         ask: Ask,

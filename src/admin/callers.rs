@@ -34,12 +34,12 @@ use self::body::JsonBody;
 pub use self::refused::{Refused, What};
 pub use self::state::{
     Basis, CallId, CallerState, CallerUsage, CallerUsed, Classified, CommonCall, CostsState,
-    Deadline, Delayed, Explained, Held, MatchState, Moment, Origin, Profile, QueueRow, RateLimitId,
-    RateLimitState, RequestRow, RequestState, Spans, Suggested, SuggestedCost, Top, UsageTable,
-    Used, milliseconds,
+    Delayed, Explained, Held, MatchState, Moment, Origin, Profile, QueueRow, RateLimitState,
+    RequestRow, RequestState, Spans, Suggested, SuggestedCost, Top, UsageTable, Used, milliseconds,
 };
 use super::api;
 use super::routes::Routes;
+use crate::call::claim::RateLimitId;
 
 /// Callers and rate limits, to be looked at and to be changed.
 ///

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use tidegate_limits::{Hold, Outcome};
+use tidegate_limits::{Hold, Outcome, Timestamp};
 
 use super::{Core, Lane, answered};
+use crate::call::claim::{self, Settling};
 use crate::call::{Destination, Record, Slot, Verdict};
 
 /// A worker and a share of every limit. Given back undrawn if dropped before the call was
@@ -15,8 +16,9 @@ pub struct Permit {
     lane: Lane,
     backend: Destination,
     hold: Option<Hold>,
-    sent: bool,
+    sent: Option<Timestamp>,
     delayed: bool,
+    settling: Option<Settling>,
     record: Arc<Record>,
 }
 
@@ -27,6 +29,7 @@ impl Permit {
         backend: Destination,
         hold: Hold,
         delayed: bool,
+        settling: Option<Settling>,
         record: Arc<Record>,
     ) -> Self {
         Self {
@@ -34,27 +37,38 @@ impl Permit {
             lane,
             backend,
             hold: Some(hold),
-            sent: false,
+            sent: None,
             delayed,
+            settling,
             record,
         }
     }
 
     /// The hold itself, for a call that goes back to the queue.
-    pub(super) fn into_parts(mut self) -> (Lane, Destination, Hold) {
+    pub(super) fn into_parts(mut self) -> (Lane, Destination, Hold, Option<Settling>) {
         let hold = self.hold.take().expect(HELD);
-        (self.lane, self.backend, hold)
+        (self.lane, self.backend, hold, self.settling.take())
     }
 
     fn end(&mut self, outcome: Outcome) {
         let Some(hold) = self.hold.take() else {
             return;
         };
-        let now = self.core.change(|state, now| {
-            state.lanes[self.lane as usize].finish(now, hold, outcome, None);
-            now
+        // How long a call took that failed says nothing of what it cost the backend.
+        let settling = match outcome {
+            Outcome::Served | Outcome::Overloaded => self.settling.take(),
+            Outcome::Failed => None,
+        };
+        let (now, settled) = self.core.change(|state, now| {
+            let settled = settling
+                .zip(self.sent)
+                .map(|(settling, sent)| settling.settled(now.since(sent)));
+            let measured = settled.map(|settled| claim::drawn(settled.charged));
+            state.lanes[self.lane as usize].finish(now, hold, outcome, measured);
+            (now, settled)
         });
         self.record.note(|facts| {
+            facts.settled = settled;
             facts.answered = Some(now);
             facts.verdict = match outcome {
                 _ if facts.left => Verdict::Aborted,
@@ -78,7 +92,7 @@ impl Slot for Permit {
             }
             now
         });
-        self.sent = true;
+        self.sent = Some(now);
         self.record.note(|facts| facts.sent = Some(now));
     }
 
@@ -95,7 +109,7 @@ impl Slot for Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        if self.sent {
+        if self.sent.is_some() {
             self.end(Outcome::Failed);
         } else if let Some(hold) = self.hold.take() {
             self.core

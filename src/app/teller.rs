@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::call::{Facts, Identity, Observe, Peer, Reason, Rejection, Verdict};
+use crate::callers::Callers;
 use crate::clock::Clock;
 use crate::telemetry::access::{AccessLine, AccessLog, Written};
 use crate::telemetry::metrics::{Durations, Metrics};
@@ -15,16 +16,23 @@ const CLASS: &str = "default";
 pub struct Teller {
     metrics: Arc<Metrics>,
     access: Arc<AccessLog>,
+    callers: Callers,
     clock: Clock,
 }
 
 impl Teller {
     /// Tells these.
     #[must_use]
-    pub fn new(metrics: Arc<Metrics>, access: Arc<AccessLog>, clock: Clock) -> Self {
+    pub fn new(
+        metrics: Arc<Metrics>,
+        access: Arc<AccessLog>,
+        callers: Callers,
+        clock: Clock,
+    ) -> Self {
         Self {
             metrics,
             access,
+            callers,
             clock,
         }
     }
@@ -33,6 +41,7 @@ impl Teller {
 impl Observe for Teller {
     fn ended(&self, facts: &Facts) {
         let now = self.clock.now();
+        self.callers.ended(now, facts);
         let arrived = facts.origin.arrived;
         let total = now.since(arrived);
         let waited = facts.admitted.map(|admitted| admitted.since(arrived));

@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::call::listener::{ClientAuth, ProxyProtocol};
 use crate::call::{Bind, Protocol, UserFrom};
 
+use super::callers;
 use super::nearest::nearest;
 use super::raw::{Limits, Listen, PostponeBy, Raw, Route, UNIX_MODE};
 use super::reader::{At, Notes};
@@ -45,6 +46,7 @@ pub(super) fn check(raw: &Raw, known_functions: &[&str], notes: &Notes) {
     windows(&raw.limits, notes);
     functions_are_known(&raw.limits, &raw.routes, known_functions, notes);
     outstanding(raw, notes);
+    callers::check(raw, known_functions, notes);
     admin(raw, notes);
 }
 
@@ -484,7 +486,7 @@ fn admin(raw: &Raw, notes: &Notes) {
     }
 }
 
-/// The functions that have a limit of their own or a route, each once.
+/// The functions that have a limit of their own, a route or a cost, each once.
 pub(super) fn functions(raw: &Raw) -> Vec<&str> {
     let windows_on = raw.limits.window_size_seconds.value > 0;
     let limited = raw.limits.per_window.functions.iter();
@@ -494,6 +496,8 @@ pub(super) fn functions(raw: &Raw) -> Vec<&str> {
             .iter()
             .filter_map(|route| route.function.value.as_deref()),
     );
+    let costs = raw.costs.functions.value.iter();
+    let named = named.chain(costs.map(|(name, _)| name.as_str()));
     let mut order = BTreeMap::new();
     for (index, name) in named.enumerate() {
         order.entry(name).or_insert(index);

@@ -10,6 +10,7 @@ use crate::forward::Address;
 use crate::telemetry::Format;
 
 use super::Config;
+use super::callers;
 use super::value::{show_duration, show_size};
 
 /// The settings in force as TOML, defaults filled in. The token is hidden; apart from it,
@@ -31,6 +32,8 @@ pub fn effective(config: &Config) -> String {
     let unix = proxies.unix.then(|| "unix".to_owned());
     let list: Vec<_> = networks.chain(unix).map(|it| quoted(&it)).collect();
     out.bare("trusted_proxies", format_args!("[{}]", list.join(", ")));
+    callers::write_section(&mut out, &config.callers);
+    callers::write(&mut out, &config.callers);
     out.backend(config);
     out.queue(config);
     out.limits(config);
@@ -69,7 +72,7 @@ fn protocol(protocol: Protocol) -> &'static str {
 
 /// TOML under way.
 #[derive(Default)]
-struct Toml(String);
+pub(super) struct Toml(String);
 
 impl Toml {
     fn listener(&mut self, listener: &Listener) {
@@ -193,7 +196,7 @@ impl Toml {
         }
     }
 
-    fn header(&mut self, header: &str) {
+    pub(super) fn header(&mut self, header: &str) {
         if !self.0.is_empty() {
             self.0.push('\n');
         }
@@ -201,11 +204,11 @@ impl Toml {
         self.0.push('\n');
     }
 
-    fn bare(&mut self, key: &str, value: impl Display) {
+    pub(super) fn bare(&mut self, key: &str, value: impl Display) {
         self.0.push_str(&format!("{key} = {value}\n"));
     }
 
-    fn text(&mut self, key: &str, value: &str) {
+    pub(super) fn text(&mut self, key: &str, value: &str) {
         self.bare(key, quoted(value));
     }
 
@@ -236,6 +239,6 @@ fn per_window(window: &Window) -> String {
 }
 
 /// A text as a TOML string.
-fn quoted(text: &str) -> String {
+pub(super) fn quoted(text: &str) -> String {
     toml::Value::String(text.to_owned()).to_string()
 }

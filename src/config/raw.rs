@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate_limits::caller::{self, AutoRegister, FieldSet};
 use tokio_rustls::rustls::ServerConfig;
 
 use crate::admin::Token;
@@ -16,6 +17,7 @@ use crate::forward::Address;
 use crate::protocol::trusted::{Network, TrustedProxies};
 use crate::telemetry::Format;
 
+use super::callers::{self, RawCaller, RawCosts, RawProfiles, RawRateLimit};
 use super::certificates::{self, Clients, In};
 use super::per_window::{self, CALLS_MAX, PerWindow};
 use super::reader::{At, Section, Setting};
@@ -70,6 +72,10 @@ pub(super) struct Raw {
     pub(super) listen_at: At,
     pub(super) client: Client,
     pub(super) callers: Callers,
+    pub(super) caller: Vec<RawCaller>,
+    pub(super) rate_limits: Vec<RawRateLimit>,
+    pub(super) costs: RawCosts,
+    pub(super) profiles: RawProfiles,
     pub(super) backend: Backend,
     pub(super) queue: Queue,
     pub(super) limits: Limits,
@@ -112,6 +118,10 @@ pub(super) struct Tls {
 /// `[callers]`
 pub(super) struct Callers {
     pub(super) trusted_proxies: Setting<TrustedProxies>,
+    pub(super) identify: Setting<FieldSet>,
+    pub(super) auto_register: Setting<AutoRegister>,
+    pub(super) auto_register_per_s: Setting<u16>,
+    pub(super) state_file: Setting<Option<PathBuf>>,
 }
 
 /// `[client]`
@@ -193,6 +203,10 @@ pub(super) fn read(mut root: Section<'_>) -> Raw {
         listen_at,
         client: client(root.section("client")),
         callers: callers(root.section("callers")),
+        caller: callers::callers(&mut root),
+        rate_limits: callers::rate_limits(&mut root),
+        costs: callers::costs(root.section("costs")),
+        profiles: callers::profiles(root.section("profiles")),
         backend: backend(root.section("backend")),
         queue: queue(root.section("queue")),
         limits: limits(root.section("limits")),
@@ -302,8 +316,21 @@ fn callers(mut section: Section<'_>) -> Callers {
         networks: loopback.map(Network::only).into(),
         unix: false,
     };
+    let usual = caller::Settings::default();
     let callers = Callers {
         trusted_proxies: section.read("trusted_proxies", this_machine, proxies()),
+        identify: section.read("identify", usual.identify, callers::identify()),
+        auto_register: section.read(
+            "auto_register",
+            usual.auto_register,
+            callers::auto_register(),
+        ),
+        auto_register_per_s: section.read(
+            "auto_register_per_s",
+            usual.auto_register_per_second,
+            callers::auto_register_per_s(),
+        ),
+        state_file: callers::read_state_file(&mut section),
     };
     section.finish();
     callers

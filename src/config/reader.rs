@@ -163,6 +163,8 @@ pub(super) struct Section<'a> {
     at: At,
     table: Option<&'a Table>,
     taken: BTreeSet<&'static str>,
+    /// Whether any name is one.
+    open: bool,
 }
 
 impl<'a> Section<'a> {
@@ -182,6 +184,7 @@ impl<'a> Section<'a> {
             at,
             table,
             taken: BTreeSet::new(),
+            open: false,
         }
     }
 
@@ -292,8 +295,31 @@ impl<'a> Section<'a> {
         Some(sections)
     }
 
+    /// Everything that was not asked for by name: for a section where any name may be one.
+    pub(super) fn others(&mut self) -> Vec<(&'a str, &'a Node, At)> {
+        self.open = true;
+        let all = self.table.into_iter().flatten();
+        let others = all.filter(|(name, node)| {
+            let name: &str = name;
+            !self.taken.contains(name)
+                && !self.notes.is_broken(&node.name)
+                && !self.notes.is_broken(&node.place)
+        });
+        let with_place = others.map(|(name, node)| {
+            let at = At {
+                key: join(&self.at.key, &shortened(name)),
+                place: node.place.clone(),
+            };
+            (name.as_str(), node, at)
+        });
+        with_place.collect()
+    }
+
     /// Ends the reading: whatever is left is unknown.
     pub(super) fn finish(self) {
+        if self.open {
+            return;
+        }
         // What stands below a broken header is found at the top, where it is not wrong.
         if self.notes.lost && self.name.is_empty() {
             return;

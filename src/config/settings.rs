@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::call::{self, Protocol};
+use crate::classify::operation::FUNCTIONS;
 use crate::{admin, admit, classify, forward, listen, protocol, telemetry};
 
 use super::Config;
+use super::callers;
 use super::check;
 use super::raw::{Limits, Listen, PostponeBy, Queue, Raw, Tls, WindowShape, WindowStamp};
 
@@ -41,6 +43,13 @@ pub(super) fn of(raw: &Raw) -> Config {
             trusted_proxies: raw.callers.trusted_proxies.value.clone(),
         },
         classify: classify(raw),
+        callers: callers::settings(
+            raw,
+            FUNCTIONS
+                .iter()
+                .map(|function| function.name)
+                .chain(check::functions(raw)),
+        ),
         admit: admit(&raw.queue, &raw.limits, connections),
         forward: forward::Settings {
             socket: raw.backend.socket.value.clone(),

@@ -93,6 +93,20 @@ pub(super) fn file() -> Kind<PathBuf> {
     })
 }
 
+/// The path of a file that is written.
+pub(super) fn state_file() -> Kind<PathBuf> {
+    const EXAMPLE: &str = "/var/lib/tidegate/callers.json";
+    text("the whole path of a file", EXAMPLE, |given| {
+        if !given.starts_with('/') || given.ends_with('/') || given.contains('\0') {
+            return Err(Mistake::new(
+                format!("{} is not the whole path of a file", quoted(given)),
+                format!("write it from /, such as {}", quoted(EXAMPLE)),
+            ));
+        }
+        Ok(PathBuf::from(given))
+    })
+}
+
 /// Proxies that are believed.
 pub(super) fn proxies() -> Kind<TrustedProxies> {
     const EXAMPLE: &str = "give addresses and networks in quotes, such as \

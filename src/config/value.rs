@@ -73,6 +73,38 @@ where
     }
 }
 
+/// A number that may have a fraction; `take` says whether it is one of those `allowed`.
+pub(super) fn number<T: 'static>(
+    allowed: &str,
+    take: impl Fn(f64) -> Result<T, ()> + 'static,
+) -> Kind<T> {
+    let words = allowed.to_owned();
+    let read = move |node: &Node| {
+        let given = match &node.value {
+            // Whole numbers beyond 2^53 are out of every range.
+            Value::Integer(number) => Some(*number as f64),
+            Value::Other(text) => text.replace('_', "").parse::<f64>().ok(),
+            _ => None,
+        };
+        let Some(given) = given else {
+            return Err(Mistake::new(
+                format!("{} is not a number", node.told()),
+                format!("give a number, {words}, without quotes"),
+            ));
+        };
+        take(given).map_err(|()| {
+            Mistake::new(
+                format!("{} is out of range", node.told()),
+                format!("give {words}"),
+            )
+        })
+    };
+    Kind {
+        allowed: allowed.to_owned(),
+        read: Box::new(read),
+    }
+}
+
 /// `true` or `false`.
 pub(super) fn flag() -> Kind<bool> {
     let read = |node: &Node| match node.value {

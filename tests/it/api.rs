@@ -284,7 +284,7 @@ async fn a_rate_limit_is_made_changed_in_place_attached_and_removed() {
         ("mode", json!("enforce")),
         ("on_excess", json!("delay")),
         ("order", json!("fair")),
-        ("settle", json!(false)),
+        ("settle", Value::Null),
         ("deadline", json!("ordinary")),
         ("exempt", json!(false)),
     ] {
@@ -354,9 +354,11 @@ async fn an_exempt_limit_has_no_figures_until_it_is_given_some() {
 async fn costs_are_replaced_as_a_whole() {
     let served = Served::start().await;
     let before = Served::told(served.get("/v1/costs").await, 200);
-    let expected = json!({"default": 1.0, "unit_seconds": 0.1, "functions": {"guest_start": 20.0}});
+    let expected = json!({"default": 1.0, "unit_seconds": 0.1, "settle": false,
+                          "functions": {"guest_start": 20.0}});
     assert_eq!(before, expected);
-    let new = json!({"default": 2.0, "unit_seconds": 0.5, "functions": {"guest_list": 0.0}});
+    let new = json!({"default": 2.0, "unit_seconds": 0.5, "settle": true,
+                     "functions": {"guest_list": 0.0}});
     let after = Served::told(served.ask("PUT", "/v1/costs", &new).await, 200);
     assert_eq!(after, new);
     assert_eq!(Served::told(served.get("/v1/costs").await, 200), new);

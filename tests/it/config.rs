@@ -227,6 +227,24 @@ fn the_examples_commented_options_can_be_taken_as_they_stand() {
                 "client_ca = ",
                 "client_auth = ",
                 "required = ",
+                "state_file = ",
+                "[[caller]]",
+                "label = ",
+                "match = ",
+                "groups = ",
+                "rate_limit = ",
+                "weight = ",
+                "[[rate_limit]]",
+                "name = ",
+                "kind = ",
+                "burst = ",
+                "fill = ",
+                "mode = ",
+                "on_excess = ",
+                "order = ",
+                "settle = ",
+                "deadline = ",
+                "functions = ",
             ];
             let line = if taken.iter().any(|start| bare.starts_with(start)) {
                 bare
@@ -245,6 +263,10 @@ fn the_examples_commented_options_can_be_taken_as_they_stand() {
     assert_eq!(config.classify.routes.len(), 1);
     assert_eq!(&*config.classify.functions[0], "report_get");
     assert!(config.forward.tcp.is_some());
+    assert_eq!(config.callers.callers.len(), 1);
+    assert_eq!(&*config.callers.rate_limits[0].name, "poller");
+    assert_eq!(config.callers.costs.functions.len(), 7);
+    assert!(config.callers.state_file.is_some());
 }
 
 #[test]

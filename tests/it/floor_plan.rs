@@ -15,7 +15,8 @@ pub(crate) const LEVELS: [(u8, &[&str]); 7] = [
     (
         2,
         &[
-            "listen", "protocol", "classify", "admit", "forward", "tasks", "admin", "state",
+            "listen", "protocol", "classify", "callers", "admit", "forward", "tasks", "admin",
+            "state",
         ],
     ),
     (1, &["clock", "call", "telemetry", "live"]),

@@ -8,6 +8,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use serde_json::{Value, json};
 use tidegate::app::teller::Teller;
 use tidegate::call::{Observe, Origin, Reason, Record, Verdict};
+use tidegate::callers::{self, Callers};
 use tidegate::clock::Clock;
 use tidegate::telemetry::Metrics;
 use tidegate::telemetry::access::{AccessLine, AccessLog, Look, Written};
@@ -257,7 +258,10 @@ impl Told {
         let out = Out::default();
         let log = Arc::new(AccessLog::start(out.clone(), Look::Json).expect("a thread"));
         let clock = Clock::start();
-        let teller = Arc::new(Teller::new(Arc::clone(&metrics), log, clock));
+        let callers = Callers::start(&callers::Settings::default(), None)
+            .expect("there is room for nobody")
+            .value;
+        let teller = Arc::new(Teller::new(Arc::clone(&metrics), log, callers, clock));
         Self {
             teller,
             metrics,

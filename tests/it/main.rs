@@ -7,6 +7,7 @@ mod backend;
 mod bad_input;
 mod bench;
 mod bounds;
+mod callers;
 mod certificates;
 mod config;
 mod config_listen;

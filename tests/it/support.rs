@@ -8,8 +8,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tidegate::admit::Gate;
+use tidegate::app;
 use tidegate::call::identity::Fields;
 use tidegate::call::{Facts, Identity, Observe, Peer, Rejection};
+use tidegate::callers::{Callers, Changed};
 use tidegate::classify::Classifier;
 use tidegate::clock::Clock;
 use tidegate::config::{self, Config};
@@ -40,11 +42,15 @@ pub(crate) struct Seen {
     facts: Arc<Mutex<Vec<Facts>>>,
     count: watch::Sender<usize>,
     rejected: watch::Sender<Vec<Rejection>>,
+    callers: Callers,
+    clock: Clock,
 }
 
 impl Seen {
-    fn new() -> Self {
+    fn new(callers: Callers, clock: Clock) -> Self {
         Self {
+            callers,
+            clock,
             facts: Arc::default(),
             count: watch::Sender::new(0),
             rejected: watch::Sender::default(),
@@ -79,6 +85,7 @@ impl Seen {
 
 impl Observe for Seen {
     fn ended(&self, facts: &Facts) {
+        self.callers.ended(self.clock.now(), facts);
         let mut all = self.facts.lock().expect("no test panics with it");
         all.push(facts.clone());
         let ended = all.len();
@@ -91,9 +98,13 @@ impl Observe for Seen {
     }
 }
 
-/// The stages, listening on a free port.
+/// The stages, listening on free ports.
 pub(crate) struct Stack {
+    /// The first listener's.
     pub(crate) addr: SocketAddr,
+    /// Every listener's.
+    pub(crate) addrs: Vec<SocketAddr>,
+    pub(crate) callers: Callers,
     pub(crate) gate: Gate,
     pub(crate) seen: Seen,
     pub(crate) clock: Clock,
@@ -102,22 +113,26 @@ pub(crate) struct Stack {
 }
 
 impl Stack {
-    /// Puts the stages together as the app does, for the config's first listener.
+    /// Puts the stages together as the app does.
     pub(crate) fn start(text: &str) -> Self {
         let config = config(text);
         let clock = Clock::start();
         let gate = Gate::new(&config.admit, clock);
-        let seen = Seen::new();
+        let Changed {
+            value: callers,
+            buckets,
+        } = Callers::start(&config.callers, None).expect("there is room for them");
+        app::follow(&gate, &callers, buckets);
+        let seen = Seen::new(callers.clone(), clock);
         let forwarder = Forwarder::new(config.forward.clone());
         let pipeline = Pipeline {
             classifier: Arc::new(Live::new(Classifier::new(&config.classify))),
+            callers: callers.clone(),
             gate: gate.clone(),
             forwarder,
             observer: Arc::new(seen.clone()),
+            clock,
         };
-        let listener = Arc::new(config.listen.listeners[0].clone());
-        let socket = listen::bind(&listener).expect("nothing is in the way");
-        let bind = socket.address().clone();
         let connections = Connections::new(config.listen.max_connections);
         let stop = CancellationToken::new();
         let timer = gate.clone();
@@ -131,30 +146,41 @@ impl Stack {
             clock,
             stop: CancellationToken::new(),
         };
-        let handle = move |stream, peer, connection| {
-            let accepted = Accepted {
-                stream,
-                peer,
-                listener: Arc::clone(&listener),
-                at: clock.now(),
-            };
-            let conversation = conversation.clone();
-            async move {
-                protocol::converse(accepted, conversation).await;
-                drop(connection);
-            }
-        };
-        tokio::spawn(listen::accept(
-            socket,
-            Arc::clone(&connections),
-            stop.clone(),
-            || std::future::ready(()),
-            |error| panic!("accept failed: {error}"),
-            handle,
-        ));
+        let listeners = config.listen.listeners.into_iter().map(Arc::new);
+        let binds: Vec<_> = listeners
+            .map(|listener| {
+                let socket = listen::bind(&listener).expect("nothing is in the way");
+                let bind = socket.address().clone();
+                let conversation = conversation.clone();
+                let handle = move |stream, peer, connection| {
+                    let accepted = Accepted {
+                        stream,
+                        peer,
+                        listener: Arc::clone(&listener),
+                        at: clock.now(),
+                    };
+                    let conversation = conversation.clone();
+                    async move {
+                        protocol::converse(accepted, conversation).await;
+                        drop(connection);
+                    }
+                };
+                tokio::spawn(listen::accept(
+                    socket,
+                    Arc::clone(&connections),
+                    stop.clone(),
+                    || std::future::ready(()),
+                    |error| panic!("accept failed: {error}"),
+                    handle,
+                ));
+                // Where it is a path, nobody asks for this.
+                bind.tcp().unwrap_or(([0; 4], 0).into())
+            })
+            .collect();
         Self {
-            // Where it is a path, nobody asks for this.
-            addr: bind.tcp().unwrap_or(([0; 4], 0).into()),
+            addr: binds[0],
+            addrs: binds,
+            callers,
             gate,
             seen,
             clock,

@@ -15,8 +15,9 @@ use tidegate_limits::{
 };
 
 use super::json::{self, Fields, Value, cut};
-use super::state::{DEADLINES, Deadline, EXCESSES, MODES, ORDERS, SPANS};
-use super::{CallId, RateLimitId, Refused, What};
+use super::state::{DEADLINES, EXCESSES, MODES, ORDERS, SPANS};
+use super::{CallId, Refused, What};
+use crate::call::claim::{Deadline, RateLimitId};
 
 /// Patterns of one caller.
 const PATTERNS_MAX: usize = 256;
@@ -39,8 +40,9 @@ const ROWS: usize = 1_000;
 pub struct CallerPatch {
     /// What to change of its row.
     pub row: Patch,
-    /// How many turns it takes for one of an ordinary caller.
-    pub weight: Option<Weight>,
+    /// How many turns it takes for one of an ordinary caller; the inner `None` leaves that to
+    /// less specific callers.
+    pub weight: Option<Option<Weight>>,
 }
 
 /// Callers to be folded into one.
@@ -57,8 +59,8 @@ pub struct Merge {
 /// A rate limit to be made.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewRateLimit {
-    /// Its name in metrics and in refusals.
-    pub label: Label,
+    /// Its name in metrics and in refusals; its id, if it is given none.
+    pub label: Option<Label>,
     /// Where its figures come from.
     pub rate: Rate,
     /// Whose calls are to be charged to it.
@@ -105,8 +107,8 @@ pub struct Rules {
     pub on_excess: OnExcess,
     /// In what order calls go that wait for it.
     pub order: BucketOrder,
-    /// What a call is charged in the end.
-    pub settlement: Settlement,
+    /// What a call is charged in the end; none leaves it to the costs.
+    pub settlement: Option<Settlement>,
     /// How long a call may wait.
     pub deadline: Deadline,
 }
@@ -125,7 +127,7 @@ pub struct RateLimitPatch {
     /// See [`Rules::order`].
     pub order: Option<BucketOrder>,
     /// See [`Rules::settlement`].
-    pub settlement: Option<Settlement>,
+    pub settlement: Option<Option<Settlement>>,
     /// See [`Rules::deadline`].
     pub deadline: Option<Deadline>,
 }
@@ -153,6 +155,9 @@ pub struct Costs {
     pub default: Tokens,
     /// The backend's time that a token stands for; above none, at most an hour.
     pub unit: Duration,
+    /// Whether calls are charged what they turned out to cost, unless their rate limit says
+    /// otherwise.
+    pub settle: bool,
     /// By function.
     pub functions: BTreeMap<String, Tokens>,
 }
@@ -221,7 +226,8 @@ pub(super) fn new_caller(body: Value) -> Result<(NewCaller, Option<Weight>), Ref
         notes: optional(&mut fields, "notes", notes)?.unwrap_or_default(),
         charge: Charge::None,
     };
-    Ok((new, optional(&mut fields, "weight", weight)?))
+    let weight = optional(&mut fields, "weight", |it| it.or_null(weight))?;
+    Ok((new, weight.flatten()))
 }
 
 /// `PATCH /v1/callers/{id}`
@@ -234,7 +240,7 @@ pub(super) fn caller_patch(body: Value) -> Result<CallerPatch, Refused> {
             notes: optional(&mut fields, "notes", notes)?,
             charge: None,
         },
-        weight: optional(&mut fields, "weight", weight)?,
+        weight: optional(&mut fields, "weight", |it| it.or_null(weight))?,
     })
 }
 
@@ -271,7 +277,7 @@ pub(super) fn new_rate_limit(body: Value) -> Result<NewRateLimit, Refused> {
         "deadline",
     ])?;
     Ok(NewRateLimit {
-        label: label(fields.need("label")?)?,
+        label: optional(&mut fields, "label", label)?,
         rate: rate(&mut fields)?,
         callers: optional(&mut fields, "callers", callers)?.unwrap_or_default(),
         rules: Rules {
@@ -279,7 +285,7 @@ pub(super) fn new_rate_limit(body: Value) -> Result<NewRateLimit, Refused> {
             on_excess: optional(&mut fields, "on_excess", |it| it.choice(&EXCESSES))?
                 .unwrap_or_default(),
             order: optional(&mut fields, "order", |it| it.choice(&ORDERS))?.unwrap_or_default(),
-            settlement: optional(&mut fields, "settle", settlement)?.unwrap_or_default(),
+            settlement: optional(&mut fields, "settle", |it| it.or_null(settlement))?.flatten(),
             deadline: optional(&mut fields, "deadline", |it| it.choice(&DEADLINES))?
                 .unwrap_or_default(),
         },
@@ -306,17 +312,18 @@ pub(super) fn rate_limit_patch(body: Value) -> Result<RateLimitPatch, Refused> {
         mode: optional(&mut fields, "mode", |it| it.choice(&MODES))?,
         on_excess: optional(&mut fields, "on_excess", |it| it.choice(&EXCESSES))?,
         order: optional(&mut fields, "order", |it| it.choice(&ORDERS))?,
-        settlement: optional(&mut fields, "settle", settlement)?,
+        settlement: optional(&mut fields, "settle", |it| it.or_null(settlement))?,
         deadline: optional(&mut fields, "deadline", |it| it.choice(&DEADLINES))?,
     })
 }
 
 /// `PUT /v1/costs`
 pub(super) fn costs(body: Value) -> Result<Costs, Refused> {
-    let mut fields = body.fields(&["default", "unit_seconds", "functions"])?;
+    let mut fields = body.fields(&["default", "unit_seconds", "settle", "functions"])?;
     Ok(Costs {
         default: tokens(fields.need("default")?)?,
         unit: unit(fields.need("unit_seconds")?)?,
+        settle: fields.need("settle")?.flag()?,
         functions: function_costs(fields.need("functions")?)?,
     })
 }
@@ -339,7 +346,7 @@ pub(super) fn question(body: Value) -> Result<Question, Refused> {
     }
     Ok(Question {
         identity: identity.into(),
-        function: optional(&mut fields, "call", name)?,
+        function: optional(&mut fields, "call", function)?,
     })
 }
 
@@ -686,13 +693,29 @@ fn function_costs(value: Value) -> Result<BTreeMap<String, Tokens>, Refused> {
         return Err(Refused::invalid(path, told));
     }
     let cost = |(function, value): (String, Value)| {
-        check_name(value.path(), &function)?;
+        check_function(value.path(), &function)?;
         Ok((function, tokens(value)?))
     };
     functions.into_iter().map(cost).collect()
 }
 
-/// The name of a function or a profile.
+fn function(value: Value) -> Result<String, Refused> {
+    let path = value.path().to_owned();
+    let text = value.text()?;
+    check_function(&path, &text)?;
+    Ok(text)
+}
+
+fn check_function(path: &str, text: &str) -> Result<(), Refused> {
+    let is_visible = text.bytes().all(|byte| byte.is_ascii_graphic());
+    if text.is_empty() || text.len() > NAME_MAX || !is_visible {
+        let told = format!("must be the name of a function: 1 to {NAME_MAX} visible characters");
+        return Err(Refused::invalid(path, told));
+    }
+    Ok(())
+}
+
+/// The name of a profile.
 fn name(value: Value) -> Result<String, Refused> {
     let path = value.path().to_owned();
     let text = value.text()?;

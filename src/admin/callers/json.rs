@@ -225,6 +225,17 @@ impl Value {
         }
     }
 
+    /// What `read` reads, or null.
+    pub(super) fn or_null<T>(
+        self,
+        read: impl FnOnce(Self) -> Result<T, Refused>,
+    ) -> Result<Option<T>, Refused> {
+        match self.tree {
+            Tree::Null => Ok(None),
+            _ => read(self).map(Some),
+        }
+    }
+
     /// The values of a list, at most so many.
     pub(super) fn list(self, max: usize) -> Result<Vec<Self>, Refused> {
         let Tree::List(list) = self.tree else {

@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use tidegate_limits::caller::{CallerId, NameError, PatternError, TableError};
 
-use super::RateLimitId;
+use crate::call::claim::RateLimitId;
 
 /// Why a request changed nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -13,18 +13,8 @@ use tidegate_limits::{
     BucketMode, BucketOrder, FunctionId, OnExcess, Span, SpanUse, Suggestion, Tally, UsageNow,
 };
 
+use crate::call::claim::{Deadline, RateLimitId};
 use crate::telemetry::access::Utc;
-
-/// A rate limit, by a number that is never given to another one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RateLimitId(pub u32);
-
-/// As the API writes it: `r3`.
-impl fmt::Display for RateLimitId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "r{}", self.0)
-    }
-}
 
 /// A call that has ended, by the `id` of its access line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -56,7 +46,18 @@ macro_rules! serialize_as_text {
         }
     )*};
 }
-serialize_as_text!(RateLimitId, CallId, Moment);
+serialize_as_text!(CallId, Moment);
+
+fn limit_id<S: Serializer>(id: &RateLimitId, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(id)
+}
+
+fn some_limit_id<S: Serializer>(id: &Option<RateLimitId>, s: S) -> Result<S::Ok, S::Error> {
+    match id {
+        Some(id) => s.collect_str(id),
+        None => s.serialize_none(),
+    }
+}
 
 fn caller_id<S: Serializer>(id: &CallerId, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(id)
@@ -111,11 +112,15 @@ pub struct CallerState {
     pub groups: Vec<String>,
     /// What people want to remember of it.
     pub notes: String,
+    /// How many turns it takes for one of an ordinary caller; none leaves that to less specific
+    /// callers.
+    pub weight: Option<u32>,
     /// Where it comes from.
     pub origin: Origin,
     /// Whether it registered itself, and may be forgotten.
     pub auto: bool,
     /// The rate limit that it was given itself.
+    #[serde(serialize_with = "some_limit_id")]
     pub rate_limit: Option<RateLimitId>,
     /// When it was last called.
     pub last_access: Option<Moment>,
@@ -308,6 +313,7 @@ impl From<&Tally> for Used {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RateLimitState {
     /// Its id.
+    #[serde(serialize_with = "limit_id")]
     pub id: RateLimitId,
     /// Its name in the config, in metrics and in refusals.
     pub label: String,
@@ -332,9 +338,11 @@ pub struct RateLimitState {
     /// In what order calls go that wait for it: `fair` or `fifo`.
     #[serde(serialize_with = "order")]
     pub order: BucketOrder,
-    /// Whether calls are charged what they turned out to cost.
-    pub settle: bool,
-    /// How long a call may wait.
+    /// Whether calls are charged what they turned out to cost; none leaves it to the costs.
+    pub settle: Option<bool>,
+    /// How long a call may wait: `ordinary`, as long as any other, or `none`, as long as it
+    /// takes.
+    #[serde(serialize_with = "deadline")]
     pub deadline: Deadline,
     /// Whose calls are charged to it.
     #[serde(serialize_with = "caller_ids")]
@@ -351,15 +359,8 @@ pub struct RateLimitState {
     pub rejected: u64,
 }
 
-/// How long a call may wait.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Deadline {
-    /// As long as any other: `smapi_request_postpone_threshold_seconds`.
-    #[default]
-    Ordinary,
-    /// As long as it takes.
-    None,
+fn deadline<S: Serializer>(deadline: &Deadline, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(word(&DEADLINES, *deadline))
 }
 
 fn mode<S: Serializer>(mode: &BucketMode, serializer: S) -> Result<S::Ok, S::Error> {
@@ -469,6 +470,9 @@ pub struct CostsState {
     pub default: f64,
     /// The backend's time that a token stands for, in seconds.
     pub unit_seconds: f64,
+    /// Whether calls are charged what they turned out to cost, unless their rate limit says
+    /// otherwise.
+    pub settle: bool,
     /// In tokens, by function.
     pub functions: BTreeMap<String, f64>,
 }
@@ -494,6 +498,7 @@ pub struct Classified {
     /// The callers that it belongs to, the most specific first.
     pub matches: Vec<MatchState>,
     /// The rate limit that it would be charged to.
+    #[serde(serialize_with = "some_limit_id")]
     pub charged: Option<RateLimitId>,
     /// Whether the most specific caller with a limit is exempt.
     pub exempt: bool,
@@ -549,6 +554,7 @@ pub struct RequestRow {
     #[serde(serialize_with = "some_caller_id")]
     pub caller: Option<CallerId>,
     /// The rate limit that it is charged to.
+    #[serde(serialize_with = "some_limit_id")]
     pub rate_limit: Option<RateLimitId>,
     /// When it came in.
     pub arrived: Moment,

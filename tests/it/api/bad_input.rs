@@ -92,7 +92,7 @@ async fn every_field_of_a_caller_is_checked_by_name() {
             json!(1.5),
             json!(1e7),
             json!("2"),
-            json!(null),
+            json!([]),
         ] {
             let body = with(&new, "weight", wrong);
             refused(&served, method, path, &body, "weight").await;
@@ -211,7 +211,7 @@ async fn every_field_of_a_rate_limit_is_checked_by_name() {
             ("on_excess", json!(["wait", 1, null])),
             ("order", json!(["lifo", 1, null])),
             ("deadline", json!(["never", 60, null])),
-            ("settle", json!(["true", 1, null])),
+            ("settle", json!(["true", 1, []])),
             ("exempt", json!(["true", 1, null])),
             ("label", json!(["", 1, null, "a\tb"])),
         ] {
@@ -233,7 +233,6 @@ async fn every_field_of_a_rate_limit_is_checked_by_name() {
         .await;
     }
     for (body, field) in [
-        (json!({"burst": 1, "fill": 1}), "label"),
         (json!({"label": "n"}), "burst"),
         (json!({"label": "n", "fill": 1}), "burst"),
         (json!({"label": "n", "burst": 1}), "fill"),
@@ -283,7 +282,7 @@ async fn every_field_of_a_rate_limit_is_checked_by_name() {
 #[tokio::test]
 async fn every_field_of_costs_merges_and_dry_runs_is_checked_by_name() {
     let served = served().await;
-    let costs = json!({"default": 1, "unit_seconds": 0.1, "functions": {}});
+    let costs = json!({"default": 1, "unit_seconds": 0.1, "settle": false, "functions": {}});
     for wrong in [json!(-1), json!(1e6 + 1.0), json!("1"), json!(null)] {
         let body = with(&costs, "default", wrong.clone());
         refused(&served, "PUT", "/v1/costs", &body, "default").await;
@@ -294,7 +293,8 @@ async fn every_field_of_costs_merges_and_dry_runs_is_checked_by_name() {
         let body = with(&costs, "unit_seconds", wrong);
         refused(&served, "PUT", "/v1/costs", &body, "unit_seconds").await;
     }
-    let nan = r#"{"default": 1, "unit_seconds": 0.1, "functions": {"guest_start": NaN}}"#;
+    let nan = r#"{"default": 1, "unit_seconds": 0.1, "settle": false,
+                    "functions": {"guest_start": NaN}}"#;
     refused(&served, "PUT", "/v1/costs", nan, "functions.guest_start").await;
     for wrong in [json!([]), json!(1), json!(null)] {
         let body = with(&costs, "functions", wrong);
@@ -536,7 +536,7 @@ async fn what_cannot_be_saved_is_not_done() {
         (
             "PUT",
             "/v1/costs",
-            json!({"default": 2, "unit_seconds": 1, "functions": {}}),
+            json!({"default": 2, "unit_seconds": 1, "settle": false, "functions": {}}),
         ),
     ] {
         let told = Served::told(served.ask(method, path, &body).await, 507);

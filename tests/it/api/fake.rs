@@ -7,10 +7,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tidegate::admin::{
     CallId, CallerPatch, CallerState, CallerUsage, CallerUsed, CallersSource, Classified, Costs,
     CostsState, Derive, Explained, Held, LimitKind, LimitState, MatchState, Merge, Moment,
-    NewRateLimit, Opens, Origin, Profile, Question, QueueRow, QueueState, Rate, RateLimitId,
-    RateLimitPatch, RateLimitState, RatePatch, Refused, RequestRow, RequestState, Source, Spans,
-    Suggested, SuggestedCost, UsageTable, Used, What,
+    NewRateLimit, Opens, Origin, Profile, Question, QueueRow, QueueState, Rate, RateLimitPatch,
+    RateLimitState, RatePatch, Refused, RequestRow, RequestState, Source, Spans, Suggested,
+    SuggestedCost, UsageTable, Used, What,
 };
+use tidegate::call::claim::RateLimitId;
 use tidegate_limits::caller::{
     CallerId, Charge, Field, Group, Identity, Kind, Label, LastCall, LimitRef, Matches, NewCaller,
     Notes, Patch, Pattern, PatternText, Row, Settings, Table,
@@ -61,6 +62,7 @@ impl Fake {
                 costs: CostsState {
                     default: 1.0,
                     unit_seconds: 0.1,
+                    settle: false,
                     functions: [("guest_start".to_owned(), 20.0)].into(),
                 },
                 disk_is_full: false,
@@ -124,6 +126,7 @@ fn shown(row: &Row) -> CallerState {
         patterns: row.patterns().to_vec(),
         groups: row.groups().iter().map(ToString::to_string).collect(),
         notes: row.notes().to_string(),
+        weight: None,
         origin: match row.kind() {
             Kind::Static => Origin::Config,
             Kind::Made => Origin::Api,
@@ -310,7 +313,9 @@ impl CallersSource for Fake {
         };
         let mut state = self.lock();
         state.may_save()?;
-        state.label_is_free(&new.label, None)?;
+        if let Some(label) = &new.label {
+            state.label_is_free(label, None)?;
+        }
         for caller in &new.callers {
             state.row(*caller)?;
         }
@@ -327,7 +332,9 @@ impl CallersSource for Fake {
         state.next_limit += 1;
         let limit = RateLimitState {
             id,
-            label: new.label.to_string(),
+            label: new
+                .label
+                .map_or_else(|| id.to_string(), |it| it.to_string()),
             origin: Origin::Api,
             profile,
             exempt: figures.is_none(),
@@ -337,7 +344,7 @@ impl CallersSource for Fake {
             mode: new.rules.mode,
             on_excess: new.rules.on_excess,
             order: new.rules.order,
-            settle: new.rules.settlement == Settlement::Measured,
+            settle: new.rules.settlement.map(|it| it == Settlement::Measured),
             deadline: new.rules.deadline,
             callers: Vec::new(),
             queued: 0,
@@ -387,7 +394,7 @@ impl CallersSource for Fake {
         limit.order = patch.order.unwrap_or(limit.order);
         limit.deadline = patch.deadline.unwrap_or(limit.deadline);
         if let Some(settlement) = patch.settlement {
-            limit.settle = settlement == Settlement::Measured;
+            limit.settle = settlement.map(|it| it == Settlement::Measured);
         }
         state.limits.insert(id, limit);
         state.limit(id)
@@ -441,6 +448,7 @@ impl CallersSource for Fake {
         state.costs = CostsState {
             default: costs.default.get(),
             unit_seconds: costs.unit.as_secs_f64(),
+            settle: costs.settle,
             functions: functions.map(|(name, cost)| (name, cost.get())).collect(),
         };
         Ok(state.costs.clone())

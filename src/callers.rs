@@ -1,0 +1,571 @@
+//! Who asks, what it costs, and which rate limit is charged.
+//!
+//! Every call gets a [`Claim`] where it comes in: it is counted for every caller it belongs
+//! to, and charged to the rate limit of the most specific of them that has one. What became of
+//! it is counted when it has ended.
+//!
+//! Everything is behind one lock, held for the look-up and a few counters; it is never held
+//! while the gate's is asked for. The buckets themselves are the gate's: whatever changes rate
+//! limits returns what has to be done to them, and `app` does it.
+
+mod changes;
+mod error;
+mod functions;
+pub mod rate_limit;
+mod saved;
+pub mod settings;
+pub mod shown;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tidegate_limits::caller::{
+    self, CallerId, Fold, Group, LimitRef, Matches, NewCaller as NewRow, Notes, Registration,
+    Table, TableError,
+};
+use tidegate_limits::{
+    BucketId, BucketRule, CostModel, FunctionId, ServiceTimes, Settled, Settlement, Timestamp,
+    TokenCount, Usage, Weight,
+};
+
+pub use self::changes::{CallerPatch, NewCaller, NewCosts};
+pub use self::error::Error;
+use self::functions::Functions;
+pub use self::rate_limit::{BucketChange, NewRateLimit, RateLimitPatch};
+use self::rate_limit::{MadeBy, Profile, RateLimit};
+pub use self::saved::{Saved, SavedRow};
+use self::settings::Costs;
+pub use self::settings::Settings;
+use crate::call::claim::{Charged, Claim, Counted, RateLimitId, Settling};
+use crate::call::{Facts, Identity, Verdict};
+
+/// Whether a call meets limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Meets {
+    /// It does, and is charged.
+    Limits,
+    /// It does not, and is only counted.
+    NoLimits,
+}
+
+/// A change that was made, and what has to be done to the buckets for it.
+#[derive(Clone, Debug, PartialEq)]
+#[must_use = "the buckets have to follow"]
+pub struct Changed<T> {
+    /// What came of it.
+    pub value: T,
+    /// To be done to the gate, in this order.
+    pub buckets: Vec<BucketChange>,
+}
+
+/// All callers, rate limits and costs.
+#[derive(Clone, Debug)]
+pub struct Callers {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug)]
+struct State {
+    table: Table,
+    /// Kept from call to call, so that a look-up allocates nothing.
+    matches: Matches,
+    /// What is kept of each row besides what the table keeps. Only rows have one.
+    accounts: HashMap<CallerId, Account>,
+    groups: BTreeMap<Group, GroupUse>,
+    rate_limits: BTreeMap<RateLimitId, RateLimit>,
+    rate_limits_made: u32,
+    profiles: Vec<Profile>,
+    functions: Functions,
+    costs: Costs,
+    cost_model: Arc<CostModel>,
+    /// What the config said last, to see what a reload changes.
+    configured: Settings,
+    service_times: ServiceTimes,
+    /// Rows forgotten so far.
+    evicted: u64,
+}
+
+/// What is kept of one caller.
+#[derive(Debug, Default)]
+struct Account {
+    usage: Usage,
+    weight: Option<Weight>,
+    /// Who made its latest call: what a call that waits is classified by when its rate limit
+    /// is removed.
+    seen: Option<Arc<Identity>>,
+}
+
+/// What is kept of one group.
+#[derive(Debug, Default)]
+struct GroupUse {
+    usage: Usage,
+    /// Calls that have ended.
+    calls: u64,
+    /// What those that were let through cost in the end.
+    tokens: TokenCount,
+}
+
+impl Callers {
+    /// Begins with what an earlier run kept, as far as the config does not say otherwise.
+    ///
+    /// # Errors
+    /// If what was kept leaves no room for the callers of the config.
+    pub fn start(
+        settings: &Settings,
+        saved: Option<Saved>,
+    ) -> Result<Changed<Self>, Vec<TableError>> {
+        let mut state = State::new(settings);
+        if let Some(saved) = saved {
+            state.restore(saved);
+        }
+        state.apply(settings, When::AtStart)?;
+        let buckets = difference(&BTreeMap::new(), state.buckets());
+        let value = Self {
+            state: Arc::new(Mutex::new(state)),
+        };
+        Ok(Changed { value, buckets })
+    }
+
+    /// Takes new settings. Callers and rate limits of the config are found again by their
+    /// names, and keep their ids, statistics and tokens; what was made through the API stays.
+    /// Costs given through the API stay until the config says others than before.
+    ///
+    /// # Errors
+    /// If what was made through the API leaves no room for the callers of the config; then
+    /// nothing has changed.
+    pub fn apply(&self, settings: &Settings) -> Result<Changed<()>, Vec<TableError>> {
+        self.change(|state| state.apply(settings, When::Later))
+    }
+
+    /// Says who makes a call and what is charged for it, and counts it.
+    pub fn claim(
+        &self,
+        now: Timestamp,
+        identity: &Arc<Identity>,
+        function: &str,
+        meets: Meets,
+    ) -> Claim {
+        let mut state = self.lock();
+        let State {
+            table,
+            matches,
+            accounts,
+            groups,
+            rate_limits,
+            functions,
+            cost_model,
+            costs,
+            evicted,
+            ..
+        } = &mut *state;
+        let registration = table.classify_and_touch(now, &seen(identity), matches);
+        if let Registration::Registered {
+            forgotten: Some(id),
+            ..
+        } = registration
+        {
+            accounts.remove(&id);
+            *evicted += 1;
+        }
+        let function = functions.find(function);
+        let cost = match meets {
+            Meets::Limits => cost_model.cost(function),
+            Meets::NoLimits => TokenCount::ZERO,
+        };
+        let mut weight = None;
+        for found in matches.as_slice() {
+            let account = accounts.entry(found.caller()).or_default();
+            account.usage.count(now, function, cost);
+            weight = weight.or(account.weight);
+        }
+        let caller = matches.caller();
+        if let Some(account) = accounts.get_mut(&caller)
+            && !account
+                .seen
+                .as_ref()
+                .is_some_and(|seen| Arc::ptr_eq(seen, identity))
+        {
+            account.seen = Some(Arc::clone(identity));
+        }
+        let counted: Counted = matches
+            .as_slice()
+            .iter()
+            .map(caller::Match::caller)
+            .collect();
+        each_group(table, &counted, |group| {
+            // Asked for first: most groups are known, and a name is not to be copied for that.
+            if !groups.contains_key(group) {
+                groups.insert(group.clone(), GroupUse::default());
+            }
+            if let Some(group) = groups.get_mut(group) {
+                group.usage.count(now, function, cost);
+            }
+        });
+        let (charged, settlement) = match (meets, charged_to(rate_limits, matches)) {
+            (Meets::Limits, Some(limit)) => (charge(limit), limit.settlement(costs.settle)),
+            (Meets::Limits, None) if costs.settle => (Charged::Nothing, Settlement::Measured),
+            _ => (Charged::Nothing, Settlement::Estimate),
+        };
+        let settling =
+            (meets == Meets::Limits && settlement == Settlement::Measured).then(|| Settling {
+                costs: Arc::clone(cost_model),
+                estimated: cost,
+            });
+        Claim {
+            at: now,
+            caller,
+            weight: weight.unwrap_or_default(),
+            function,
+            cost,
+            charged,
+            settling,
+            counted,
+        }
+    }
+
+    /// Counts what became of a call. Whom nobody remembers any more is passed over.
+    pub fn ended(&self, now: Timestamp, facts: &Facts) {
+        let Some(claim) = &facts.claim else {
+            return;
+        };
+        let wait = facts.delayed_for();
+        let is_refused = matches!(facts.verdict, Verdict::Refused | Verdict::Expired);
+        let mut state = self.lock();
+        let State {
+            table,
+            accounts,
+            groups,
+            service_times,
+            ..
+        } = &mut *state;
+        let count = |usage: &mut Usage| {
+            if let Some(wait) = wait {
+                usage.delayed(now, wait);
+            }
+            if is_refused {
+                usage.refused(now);
+            }
+            if let Some(Settled { estimated, charged }) = facts.settled {
+                usage.settle(now, claim.at, claim.function, estimated, charged);
+            }
+        };
+        for id in claim.counted.iter() {
+            if let Some(account) = accounts.get_mut(&id) {
+                count(&mut account.usage);
+            }
+        }
+        each_group(table, &claim.counted, |group| {
+            let Some(group) = groups.get_mut(group) else {
+                return;
+            };
+            count(&mut group.usage);
+            group.calls += 1;
+            if facts.admitted.is_some() {
+                let cost = facts.settled.map_or(claim.cost, |settled| settled.charged);
+                group.tokens = group.tokens.saturating_add(cost);
+            }
+        });
+        // A TCP connection lasts as long as its client likes, and an answer that failed says
+        // nothing of the next one.
+        if let (Verdict::Passed | Verdict::Delayed, Some(service)) =
+            (facts.verdict, facts.service())
+            && facts.dialect != "tcp"
+        {
+            service_times.count(now, claim.function, service);
+        }
+    }
+
+    /// Where a call that waits for a rate limit is charged instead, now that it is gone: to
+    /// that of the next match of whoever made its caller's latest call.
+    #[must_use]
+    pub fn reroute(&self, caller: CallerId) -> Option<BucketId> {
+        let mut state = self.lock();
+        let State {
+            table,
+            matches,
+            accounts,
+            rate_limits,
+            ..
+        } = &mut *state;
+        let identity = accounts.get(&caller)?.seen.as_ref()?;
+        table.classify(&seen(identity), matches);
+        match charge(charged_to(rate_limits, matches)?) {
+            Charged::RateLimit { id, .. } => Some(id.bucket()),
+            Charged::Nothing | Charged::Exempt(_) => None,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes something, and says what the buckets have to follow.
+    fn change<T, E>(
+        &self,
+        change: impl FnOnce(&mut State) -> Result<T, E>,
+    ) -> Result<Changed<T>, E> {
+        let mut state = self.lock();
+        let before = state.buckets();
+        let value = change(&mut state)?;
+        let buckets = difference(&before, state.buckets());
+        Ok(Changed { value, buckets })
+    }
+}
+
+/// Which time settings are applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum When {
+    AtStart,
+    Later,
+}
+
+impl State {
+    fn new(settings: &Settings) -> Self {
+        Self {
+            table: Table::new(settings.table),
+            matches: Matches::new(),
+            accounts: HashMap::new(),
+            groups: BTreeMap::new(),
+            rate_limits: BTreeMap::new(),
+            rate_limits_made: 0,
+            profiles: Vec::new(),
+            functions: Functions::new(),
+            costs: Costs::default(),
+            cost_model: Arc::default(),
+            configured: Settings::default(),
+            service_times: ServiceTimes::new(),
+            evicted: 0,
+        }
+    }
+
+    fn apply(&mut self, settings: &Settings, when: When) -> Result<(), Vec<TableError>> {
+        // Ids first, since the callers name them; nothing is changed until these are taken.
+        let mut made = self.rate_limits_made;
+        let limits: Vec<RateLimit> = settings
+            .rate_limits
+            .iter()
+            .map(|limit| RateLimit {
+                id: self.of_config(&limit.name).unwrap_or_else(|| {
+                    made += 1;
+                    RateLimitId(made)
+                }),
+                label: Arc::clone(&limit.name),
+                made_by: MadeBy::Config,
+                rule: limit.rule.clone(),
+            })
+            .collect();
+        let charge = |name: &Arc<str>| {
+            let limit = limits.iter().find(|limit| limit.label == *name);
+            let limit = limit.expect("the config's check lets only names of rate limits through");
+            caller::Charge::Limit(limit.reference())
+        };
+        let rows = settings.callers.iter().map(|row| NewRow {
+            label: row.label.clone(),
+            groups: row.groups.clone(),
+            notes: Notes::default(),
+            patterns: row.patterns.clone(),
+            charge: row.rate_limit.as_ref().map(charge).unwrap_or_default(),
+        });
+        let reloaded = self.table.replace_static(rows.collect())?;
+
+        for Fold { from, into } in reloaded.folded {
+            self.fold(from, into);
+        }
+        for id in reloaded.removed {
+            self.accounts.remove(&id);
+        }
+        for (id, row) in reloaded.ids.into_iter().zip(&settings.callers) {
+            self.accounts.entry(id).or_default().weight = row.weight;
+        }
+        self.rate_limits_made = made;
+        self.replace_rate_limits(limits);
+        self.profiles.clone_from(&settings.profiles);
+        self.follow_profiles();
+        for id in self.table.configure(settings.table) {
+            self.accounts.remove(&id);
+            self.evicted += 1;
+        }
+        for function in &settings.functions {
+            self.functions.add(function);
+        }
+        let is_new = match when {
+            // What was kept was given through the API, after the config.
+            When::AtStart => self.costs == Costs::default(),
+            When::Later => self.configured.costs != settings.costs,
+        };
+        if is_new {
+            self.set_costs(settings.costs.clone());
+        }
+        self.configured = settings.clone();
+        self.forget_empty_groups();
+        Ok(())
+    }
+
+    /// Puts the rate limits of the config in the place of those that it had before.
+    fn replace_rate_limits(&mut self, limits: Vec<RateLimit>) {
+        let stays = |limit: &RateLimit| {
+            limit.made_by == MadeBy::Api || limits.iter().any(|new| new.id == limit.id)
+        };
+        let gone: Vec<RateLimitId> = self
+            .rate_limits
+            .values()
+            .filter(|limit| !stays(limit))
+            .map(|limit| limit.id)
+            .collect();
+        for id in gone {
+            self.rate_limits.remove(&id);
+            self.table.detach(LimitRef(id.0));
+        }
+        for limit in limits {
+            let namesake =
+                |other: &&mut RateLimit| other.made_by == MadeBy::Api && other.label == limit.label;
+            if let Some(other) = self.rate_limits.values_mut().find(namesake) {
+                // The config has its way, and labels tell rate limits apart in the metrics.
+                tracing::warn!(label = %other.label, id = %other.id,
+                    "the config takes the label of a rate limit, which is known by its id now");
+                other.label = other.id.to_string().into();
+            }
+            self.rate_limits.insert(limit.id, limit);
+        }
+    }
+
+    /// Gives rate limits that are as large as a profile the size that it has now.
+    fn follow_profiles(&mut self) {
+        for limit in self.rate_limits.values_mut() {
+            let Some(name) = &limit.rule.profile else {
+                continue;
+            };
+            match self.profiles.iter().find(|profile| profile.name == *name) {
+                Some(profile) => limit.rule.allowance = profile.allowance,
+                None => limit.rule.profile = None,
+            }
+        }
+    }
+
+    fn set_costs(&mut self, costs: Costs) {
+        let mut functions = BTreeMap::new();
+        for (name, cost) in &costs.functions {
+            // Only where thousands of names have been given over the time does one not have a
+            // number of its own.
+            functions
+                .entry(self.functions.add(name))
+                .or_insert(cost.tokens());
+        }
+        let model = CostModel::new(costs.default.tokens(), functions, costs.unit);
+        self.cost_model = Arc::new(model.expect("costs are checked before they get here"));
+        self.costs = costs;
+    }
+
+    fn of_config(&self, name: &str) -> Option<RateLimitId> {
+        let mut limits = self.rate_limits.values();
+        let found = limits.find(|it| it.made_by == MadeBy::Config && *it.label == *name);
+        found.map(|limit| limit.id)
+    }
+
+    /// Every bucket there is to be.
+    fn buckets(&self) -> BTreeMap<BucketId, BucketRule> {
+        let settles = self.costs.settle;
+        self.rate_limits
+            .values()
+            .filter_map(|limit| Some((limit.id.bucket(), limit.bucket(settles)?)))
+            .collect()
+    }
+
+    /// Adds the statistics of a row that is gone to another.
+    fn fold(&mut self, from: CallerId, into: CallerId) {
+        if let Some(gone) = self.accounts.remove(&from) {
+            let account = self.accounts.entry(into).or_default();
+            account.usage.merge(&gone.usage);
+        }
+    }
+
+    fn forget_empty_groups(&mut self) {
+        let table = &self.table;
+        self.groups
+            .retain(|group, _| table.groups().any(|(known, _)| known == group));
+    }
+}
+
+/// What the scheduler's buckets need to follow.
+fn difference(
+    before: &BTreeMap<BucketId, BucketRule>,
+    after: BTreeMap<BucketId, BucketRule>,
+) -> Vec<BucketChange> {
+    let gone: Vec<BucketId> = before
+        .keys()
+        .filter(|id| !after.contains_key(id))
+        .copied()
+        .collect();
+    let set = after
+        .into_iter()
+        .filter(|(id, rule)| before.get(id) != Some(rule))
+        .map(|(id, rule)| BucketChange::Set(id, rule));
+    // Removed last: whoever waited there may go to a new one.
+    set.chain(gone.into_iter().map(BucketChange::Remove))
+        .collect()
+}
+
+/// The only rate limit that is charged.
+fn charged_to<'a>(
+    rate_limits: &'a BTreeMap<RateLimitId, RateLimit>,
+    matches: &Matches,
+) -> Option<&'a RateLimit> {
+    match matches.charged()?.charge() {
+        caller::Charge::Limit(LimitRef(id)) => {
+            let limit = rate_limits.get(&RateLimitId(id));
+            Some(limit.expect("a rate limit that goes is detached from every caller"))
+        }
+        caller::Charge::None | caller::Charge::Exempt => None,
+    }
+}
+
+fn charge(limit: &RateLimit) -> Charged {
+    match limit.rule.allowance {
+        rate_limit::Allowance::Exempt => Charged::Exempt(limit.id),
+        rate_limit::Allowance::Bucket { .. } => Charged::RateLimit {
+            id: limit.id,
+            label: Arc::clone(&limit.label),
+            deadline: limit.rule.deadline,
+        },
+    }
+}
+
+/// Every group that one of the callers is in, each once.
+fn each_group(table: &Table, callers: &Counted, mut tell: impl FnMut(&Group)) {
+    let groups_of = |id| table.get(id).map(caller::Row::groups).unwrap_or_default();
+    for (at, id) in callers.iter().enumerate() {
+        for group in groups_of(id) {
+            let mut earlier = callers.iter().take(at);
+            if !earlier.any(|id| groups_of(id).contains(group)) {
+                tell(group);
+            }
+        }
+    }
+}
+
+/// An identity as the table of callers takes it.
+fn seen(identity: &Identity) -> caller::Identity<'_> {
+    let mut seen = caller::Identity::default().with_listener(&identity.listener);
+    if let Some(address) = identity.address {
+        seen = seen.with_ip(address);
+    }
+    if let Some(user) = &identity.user {
+        seen = seen.with_user(user);
+    }
+    if let Some(user_agent) = &identity.user_agent {
+        seen = seen.with_user_agent(user_agent);
+    }
+    if let Some(originator) = &identity.originator {
+        seen = seen.with_originator(originator);
+    }
+    seen
+}
+
+/// The name of a function in statistics.
+impl Callers {
+    /// The name that a function's number stands for.
+    #[must_use]
+    pub fn function_name(&self, id: FunctionId) -> Arc<str> {
+        Arc::clone(self.lock().functions.name(id))
+    }
+}

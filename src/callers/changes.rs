@@ -1,0 +1,485 @@
+//! What operators change while the proxy runs. Whatever is refused has changed nothing.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_limits::caller::{
+    CallerId, Charge, Group, Label, LimitRef, NewCaller as NewRow, Notes, Patch, Pattern,
+    TableError,
+};
+use tidegate_limits::{Burst, CostModel, Fill, TokenCount, Weight};
+
+use super::functions::FUNCTIONS_MAX;
+use super::rate_limit::{
+    Allowance, MadeBy, NewRateLimit, RATE_LIMITS_MAX, RateLimit, RateLimitPatch, Rule, Size,
+    SizePatch,
+};
+use super::settings::Costs;
+use super::{Callers, Changed, Error, State};
+use crate::call::claim::RateLimitId;
+use tidegate_limits::Timestamp;
+
+/// The longest name of a function.   bytes
+const FUNCTION_NAME_MAX: usize = 128;
+const UNIT_MAX: Duration = Duration::from_secs(3600);
+
+/// A caller to be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewCaller {
+    /// What people call it.
+    pub label: Label,
+    /// What belongs to it.
+    pub patterns: Vec<Pattern>,
+    /// The groups that it is in.
+    pub groups: Vec<Group>,
+    /// What people want to remember of it.
+    pub notes: Notes,
+    /// Its rate limit.
+    pub rate_limit: Option<RateLimitId>,
+    /// How many turns it has for one of an ordinary caller; none leaves that to less specific
+    /// callers.
+    pub weight: Option<Weight>,
+}
+
+/// What to change of a caller; `None` leaves it as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CallerPatch {
+    /// What people call it.
+    pub label: Option<Label>,
+    /// All the groups that it is in.
+    pub groups: Option<Vec<Group>>,
+    /// What people want to remember of it.
+    pub notes: Option<Notes>,
+    /// Its rate limit; the inner `None` takes it away.
+    pub rate_limit: Option<Option<RateLimitId>>,
+    /// How many turns it has; the inner `None` leaves that to less specific callers.
+    pub weight: Option<Option<Weight>>,
+}
+
+/// What calls are to cost, as it was given.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NewCosts {
+    /// A call of a function that has no cost of its own, in tokens.
+    pub default: f64,
+    /// Functions with a cost of their own, in tokens.
+    pub functions: Vec<(Arc<str>, f64)>,
+    /// Seconds of the backend's time that one token stands for.
+    pub unit_seconds: f64,
+    /// Whether calls are settled by the time that they took.
+    pub settle: bool,
+}
+
+impl Callers {
+    /// Makes a caller. Rows that had registered themselves by one of its patterns become part
+    /// of it.
+    ///
+    /// # Errors
+    /// What is wrong with it, which caller has one of its patterns, or that there is no such
+    /// rate limit.
+    pub fn create(&self, new: NewCaller) -> Result<Changed<CallerId>, Error> {
+        self.change(|state| {
+            let charge = state.charge(new.rate_limit)?;
+            let inserted = state.table.insert(NewRow {
+                label: new.label,
+                groups: new.groups,
+                notes: new.notes,
+                patterns: new.patterns,
+                charge,
+            })?;
+            for fold in inserted.folded {
+                state.fold(fold.from, fold.into);
+            }
+            state.accounts.entry(inserted.id).or_default().weight = new.weight;
+            Ok(inserted.id)
+        })
+    }
+
+    /// Changes a caller. One that had registered itself is kept from now on.
+    ///
+    /// # Errors
+    /// If there is none of that id, if it stands in the config, or if there is no such rate
+    /// limit.
+    pub fn patch(&self, id: CallerId, patch: CallerPatch) -> Result<Changed<()>, Error> {
+        self.change(|state| {
+            let charge = match patch.rate_limit {
+                Some(rate_limit) => Some(state.charge(rate_limit)?),
+                None => None,
+            };
+            let mut groups = patch.groups;
+            if patch.weight.is_some() && groups.is_none() {
+                // So that the table sees a change, and keeps the row from now on.
+                groups = state.table.get(id).map(|row| row.groups().to_vec());
+            }
+            state.table.patch(
+                id,
+                Patch {
+                    label: patch.label,
+                    groups,
+                    notes: patch.notes,
+                    charge,
+                },
+            )?;
+            if let Some(weight) = patch.weight {
+                state.accounts.entry(id).or_default().weight = weight;
+            }
+            state.forget_empty_groups();
+            Ok(())
+        })
+    }
+
+    /// Removes a caller. Its next call may register itself again. Calls of it that wait stay
+    /// charged as they are.
+    ///
+    /// # Errors
+    /// If there is none of that id, if it stands in the config, or is the unknown row.
+    pub fn delete(&self, id: CallerId) -> Result<Changed<()>, Error> {
+        self.change(|state| {
+            state.table.remove(id)?;
+            state.accounts.remove(&id);
+            state.forget_empty_groups();
+            Ok(())
+        })
+    }
+
+    /// Makes the patterns of `from` alternatives of `into`, adds up their statistics, and gives
+    /// the one that stays a label if there is one.
+    ///
+    /// # Errors
+    /// If one of them does not exist, stands in the config or is the unknown row, or if they
+    /// have different rate limits.
+    pub fn merge(
+        &self,
+        into: CallerId,
+        from: &[CallerId],
+        label: Option<Label>,
+    ) -> Result<Changed<()>, Error> {
+        self.change(|state| {
+            state.table.merge(into, from)?;
+            for &gone in from {
+                state.fold(gone, into);
+            }
+            if label.is_some() {
+                let patch = Patch {
+                    label,
+                    ..Patch::default()
+                };
+                state
+                    .table
+                    .patch(into, patch)
+                    .expect("what could be merged into can be named");
+            }
+            Ok(())
+        })
+    }
+
+    /// Makes a rate limit.
+    ///
+    /// # Errors
+    /// If its label is taken, if there are too many, if its profile or one of its callers does
+    /// not exist, or if nothing can be derived.
+    pub fn create_rate_limit(
+        &self,
+        now: Timestamp,
+        new: NewRateLimit,
+    ) -> Result<Changed<RateLimitId>, Error> {
+        self.change(|state| {
+            if state.rate_limits.len() >= RATE_LIMITS_MAX {
+                return Err(Error::TooManyRateLimits);
+            }
+            let id = RateLimitId(state.rate_limits_made + 1);
+            let label = match &new.label {
+                Some(label) => state.free_label(label, None)?,
+                None => id.to_string().into(),
+            };
+            let (allowance, profile) = state.size(now, &new.size)?;
+            let callers = &new.callers;
+            state.can_be_attached(callers)?;
+            let limit = RateLimit {
+                id,
+                label,
+                made_by: MadeBy::Api,
+                rule: Rule {
+                    allowance,
+                    profile,
+                    mode: new.mode,
+                    on_excess: new.on_excess,
+                    order: new.order,
+                    settlement: new.settlement,
+                    deadline: new.deadline,
+                },
+            };
+            state.attach_all(callers, limit.reference())?;
+            state.rate_limits_made += 1;
+            state.rate_limits.insert(id, limit);
+            Ok(id)
+        })
+    }
+
+    /// Changes a rate limit in place: its tokens and those that wait for it are kept.
+    ///
+    /// # Errors
+    /// If there is none of that id, if it stands in the config, if its label is taken, or if
+    /// there is no such profile.
+    pub fn patch_rate_limit(
+        &self,
+        id: RateLimitId,
+        patch: RateLimitPatch,
+    ) -> Result<Changed<()>, Error> {
+        self.change(|state| {
+            let mut limit = state.changeable(id)?.clone();
+            if let Some(label) = &patch.label {
+                limit.label = state.free_label(label, Some(id))?;
+            }
+            let rule = &mut limit.rule;
+            if let Some(size) = patch.size {
+                (rule.allowance, rule.profile) = state.patched(rule, size)?;
+            }
+            rule.mode = patch.mode.unwrap_or(rule.mode);
+            rule.on_excess = patch.on_excess.unwrap_or(rule.on_excess);
+            rule.order = patch.order.unwrap_or(rule.order);
+            rule.settlement = patch.settlement.unwrap_or(rule.settlement);
+            rule.deadline = patch.deadline.unwrap_or(rule.deadline);
+            state.rate_limits.insert(id, limit);
+            Ok(())
+        })
+    }
+
+    /// Removes a rate limit. Whoever had it has none of his own; calls that wait for it are
+    /// charged to the next match, or go on without.
+    ///
+    /// # Errors
+    /// If there is none of that id, or if it stands in the config.
+    pub fn delete_rate_limit(&self, id: RateLimitId) -> Result<Changed<()>, Error> {
+        self.change(|state| {
+            let reference = state.changeable(id)?.reference();
+            state.rate_limits.remove(&id);
+            state.table.detach(reference);
+            Ok(())
+        })
+    }
+
+    /// Gives a caller a rate limit, instead of the one that he has.
+    ///
+    /// # Errors
+    /// If there is no such caller or rate limit, or if the caller stands in the config.
+    pub fn attach(&self, id: RateLimitId, caller: CallerId) -> Result<Changed<()>, Error> {
+        self.change(|state| {
+            let charge = state.charge(Some(id))?;
+            state.set_charge(caller, charge)
+        })
+    }
+
+    /// Takes a rate limit away from a caller.
+    ///
+    /// # Errors
+    /// If there is no such caller or rate limit, if the caller has another, or stands in the
+    /// config.
+    pub fn detach(&self, id: RateLimitId, caller: CallerId) -> Result<Changed<()>, Error> {
+        self.change(|state| {
+            let charge = state.charge(Some(id))?;
+            let row = state.table.get(caller).ok_or(TableError::Unknown(caller))?;
+            if row.charge() != charge {
+                let rate_limit = id;
+                return Err(Error::NotAttached { rate_limit, caller });
+            }
+            state.set_charge(caller, Charge::None)
+        })
+    }
+
+    /// Changes what calls cost, from the next one on.
+    ///
+    /// # Errors
+    /// Every mistake in them.
+    pub fn put_costs(&self, new: &NewCosts) -> Result<Changed<()>, Vec<Error>> {
+        self.change(|state| {
+            let costs = state.checked_costs(new)?;
+            state.set_costs(costs);
+            Ok(())
+        })
+    }
+}
+
+impl State {
+    /// How a row is charged that has this rate limit.
+    fn charge(&self, rate_limit: Option<RateLimitId>) -> Result<Charge, Error> {
+        let Some(id) = rate_limit else {
+            return Ok(Charge::None);
+        };
+        let limit = self.rate_limits.get(&id);
+        let limit = limit.ok_or(Error::UnknownRateLimit(id))?;
+        Ok(Charge::Limit(limit.reference()))
+    }
+
+    fn set_charge(&mut self, caller: CallerId, charge: Charge) -> Result<(), Error> {
+        let patch = Patch {
+            charge: Some(charge),
+            ..Patch::default()
+        };
+        Ok(self.table.patch(caller, patch)?)
+    }
+
+    /// Whether each of these can be given a rate limit, so that either all are or none.
+    fn can_be_attached(&self, callers: &[CallerId]) -> Result<(), Error> {
+        for &id in callers {
+            let row = self.table.get(id).ok_or(TableError::Unknown(id))?;
+            if row.kind() == tidegate_limits::caller::Kind::Static {
+                return Err(TableError::IsStatic(id).into());
+            }
+        }
+        Ok(())
+    }
+
+    fn attach_all(&mut self, callers: &[CallerId], limit: LimitRef) -> Result<(), Error> {
+        let before: Vec<_> = callers
+            .iter()
+            .filter_map(|&id| Some((id, self.table.get(id)?.charge())))
+            .collect();
+        for (at, &id) in callers.iter().enumerate() {
+            if let Err(mistake) = self.set_charge(id, Charge::Limit(limit)) {
+                // There was no room to keep the row.
+                for &(id, charge) in &before[..at] {
+                    self.set_charge(id, charge)
+                        .expect("a row that was kept can be changed");
+                }
+                return Err(mistake);
+            }
+        }
+        Ok(())
+    }
+
+    fn changeable(&self, id: RateLimitId) -> Result<&RateLimit, Error> {
+        let limit = self.rate_limits.get(&id);
+        let limit = limit.ok_or(Error::UnknownRateLimit(id))?;
+        match limit.made_by {
+            MadeBy::Api => Ok(limit),
+            MadeBy::Config => Err(Error::RateLimitIsStatic(id)),
+        }
+    }
+
+    /// A label that no other rate limit has.
+    fn free_label(&self, label: &Label, own: Option<RateLimitId>) -> Result<Arc<str>, Error> {
+        let text = label.as_str();
+        if is_id(text) && own.is_none_or(|own| own.to_string() != text) {
+            return Err(Error::LabelIsAnId(text.into()));
+        }
+        let mut others = self.rate_limits.values();
+        let holder = others.find(|other| *other.label == *text && Some(other.id) != own);
+        match holder {
+            Some(holder) => Err(Error::LabelTaken {
+                label: text.into(),
+                holder: holder.id,
+            }),
+            None => Ok(text.into()),
+        }
+    }
+
+    fn profile(&self, name: &Arc<str>) -> Result<(Allowance, Option<Arc<str>>), Error> {
+        let profile = self.profiles.iter().find(|profile| profile.name == *name);
+        let profile = profile.ok_or_else(|| Error::UnknownProfile(Arc::clone(name)))?;
+        Ok((profile.allowance, Some(Arc::clone(name))))
+    }
+
+    fn size(&self, now: Timestamp, size: &Size) -> Result<(Allowance, Option<Arc<str>>), Error> {
+        match size {
+            Size::Profile(name) => self.profile(name),
+            Size::Exempt => Ok((Allowance::Exempt, None)),
+            &Size::Bucket { burst, fill } => Ok((Allowance::Bucket { burst, fill }, None)),
+            &Size::Derived {
+                caller,
+                span,
+                headroom,
+            } => {
+                let row = self.table.get(caller);
+                row.ok_or(TableError::Unknown(caller))?;
+                let usage = self.accounts.get(&caller).map(|account| &account.usage);
+                let suggestion = usage.and_then(|usage| usage.suggest(now, span, headroom));
+                let suggestion = suggestion.ok_or(Error::NothingUsed(caller))?.rounded_up();
+                // Rounded up, the most that there may be could be exceeded.
+                let burst = Burst::new(suggestion.burst.min(1e9));
+                let fill = Fill::new(suggestion.fill.min(1e9));
+                let allowance = Allowance::Bucket {
+                    burst: burst.expect("a suggestion is a burst"),
+                    fill: fill.expect("a suggestion is a fill rate"),
+                };
+                Ok((allowance, None))
+            }
+        }
+    }
+
+    fn patched(
+        &self,
+        rule: &Rule,
+        patch: SizePatch,
+    ) -> Result<(Allowance, Option<Arc<str>>), Error> {
+        match patch {
+            SizePatch::Profile(name) => self.profile(&name),
+            SizePatch::Exempt => Ok((Allowance::Exempt, None)),
+            SizePatch::Bucket { burst, fill } => {
+                let (was_burst, was_fill) = match rule.allowance {
+                    Allowance::Exempt => (None, None),
+                    Allowance::Bucket { burst, fill } => (Some(burst), Some(fill)),
+                };
+                let allowance = Allowance::Bucket {
+                    burst: burst.or(was_burst).ok_or(Error::SizeMissing("burst"))?,
+                    fill: fill.or(was_fill).ok_or(Error::SizeMissing("fill"))?,
+                };
+                Ok((allowance, None))
+            }
+        }
+    }
+
+    fn checked_costs(&self, new: &NewCosts) -> Result<Costs, Vec<Error>> {
+        let mut mistakes = Vec::new();
+        let mut cost = |field: &str, given: f64| {
+            let cost = TokenCount::new(given).filter(|_| given <= CostModel::COST_MAX);
+            if cost.is_none() {
+                let field = field.into();
+                mistakes.push(Error::Cost { field, given });
+            }
+            cost.unwrap_or_default()
+        };
+        let default = cost("default", new.default);
+        let functions: Vec<_> = new
+            .functions
+            .iter()
+            .map(|(name, given)| (Arc::clone(name), cost(&format!("functions.{name}"), *given)))
+            .collect();
+        let mut names = BTreeSet::new();
+        for (name, _) in &functions {
+            let is_visible = name.bytes().all(|byte| byte.is_ascii_graphic());
+            if name.is_empty() || name.len() > FUNCTION_NAME_MAX || !is_visible {
+                mistakes.push(Error::FunctionName((**name).into()));
+            }
+            if !names.insert(name) {
+                mistakes.push(Error::FunctionRepeated(Arc::clone(name)));
+            }
+        }
+        let is_new =
+            |name: &&&Arc<str>| self.functions.find(name) == tidegate_limits::FunctionId::OTHER;
+        if names.iter().filter(is_new).count() > self.functions.room() {
+            mistakes.push(Error::TooManyFunctions(FUNCTIONS_MAX));
+        }
+        let unit = Duration::try_from_secs_f64(new.unit_seconds).ok();
+        let unit = unit.filter(|unit| !unit.is_zero() && *unit <= UNIT_MAX);
+        if unit.is_none() {
+            mistakes.push(Error::Unit);
+        }
+        match unit {
+            Some(unit) if mistakes.is_empty() => Ok(Costs {
+                default,
+                functions,
+                unit,
+                settle: new.settle,
+            }),
+            _ => Err(mistakes),
+        }
+    }
+}
+
+/// Whether a text could be the id of a rate limit.
+fn is_id(text: &str) -> bool {
+    text.strip_prefix('r').is_some_and(|number| {
+        !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
+    })
+}

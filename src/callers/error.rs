@@ -1,0 +1,94 @@
+//! Why a change of callers, rate limits or costs was refused.
+
+use std::sync::Arc;
+
+use tidegate_limits::caller::{CallerId, TableError};
+
+use super::rate_limit::RATE_LIMITS_MAX;
+use crate::call::claim::RateLimitId;
+
+/// Why a change was refused. Nothing has changed.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum Error {
+    /// The table of callers said no.
+    #[error(transparent)]
+    Table(#[from] TableError),
+    /// There is no rate limit of that id.
+    #[error("id: there is no rate limit {0}")]
+    UnknownRateLimit(RateLimitId),
+    /// The rate limit stands in the config file.
+    #[error("id: rate limit {0} stands in the config file; change it there")]
+    RateLimitIsStatic(RateLimitId),
+    /// Another rate limit is called that.
+    #[error("label: rate limit {holder} is called {label:?} already; give another")]
+    LabelTaken {
+        /// The label.
+        label: Box<str>,
+        /// Who has it.
+        holder: RateLimitId,
+    },
+    /// A label that could be taken for the id of a rate limit.
+    #[error("label: {0:?} reads as the id of a rate limit; give another")]
+    LabelIsAnId(Box<str>),
+    /// There is no such profile.
+    #[error("profile: there is no profile {0:?}; GET /v1/profiles lists them")]
+    UnknownProfile(Arc<str>),
+    /// A bucket needs both numbers.
+    #[error("{0} must be given: the rate limit had no bucket before")]
+    SizeMissing(&'static str),
+    /// There may be no more.
+    #[error("label: there are {RATE_LIMITS_MAX} rate limits, and there may be no more")]
+    TooManyRateLimits,
+    /// The caller has another rate limit, or none.
+    #[error("callers: rate limit {rate_limit} is not that of caller {caller}")]
+    NotAttached {
+        /// The rate limit.
+        rate_limit: RateLimitId,
+        /// The caller.
+        caller: CallerId,
+    },
+    /// Nothing can be derived from nothing.
+    #[error("caller: {0} used no token in that time; wait, or give burst and fill")]
+    NothingUsed(CallerId),
+    /// The same function twice.
+    #[error("functions.{0} is given twice; leave one out")]
+    FunctionRepeated(Arc<str>),
+    /// Not the name of a function.
+    #[error("functions: {0:?} is not the name of a function; up to 128 visible characters are")]
+    FunctionName(Box<str>),
+    /// More functions than can be told apart.
+    #[error("functions: there would be more than {0} functions with names")]
+    TooManyFunctions(usize),
+    /// A cost is no number of tokens that a call may cost.
+    #[error("{field} must be from 0 to 1000000 tokens, not {given}")]
+    Cost {
+        /// `default`, or the function.
+        field: Arc<str>,
+        /// What was given.
+        given: f64,
+    },
+    /// A token stands for no time at all, or for more than an hour.
+    #[error("unit_seconds must be more than 0 and at most 3600")]
+    Unit,
+}
+
+impl Error {
+    /// The name of the field that is wrong.
+    #[must_use]
+    pub fn field(&self) -> &str {
+        match self {
+            Self::Table(mistake) => mistake.field(),
+            Self::UnknownRateLimit(_) | Self::RateLimitIsStatic(_) => "id",
+            Self::LabelTaken { .. } | Self::LabelIsAnId(_) | Self::TooManyRateLimits => "label",
+            Self::UnknownProfile(_) => "profile",
+            Self::SizeMissing(field) => field,
+            Self::NotAttached { .. } => "callers",
+            Self::NothingUsed(_) => "caller",
+            Self::FunctionRepeated(_) | Self::FunctionName(_) | Self::TooManyFunctions(_) => {
+                "functions"
+            }
+            Self::Cost { field, .. } => field,
+            Self::Unit => "unit_seconds",
+        }
+    }
+}

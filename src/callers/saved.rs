@@ -1,0 +1,129 @@
+//! What survives a restart: callers, rate limits and costs; of what was counted, the totals.
+
+use tidegate_limits::caller::{CallerId, LastCall, Row, SavedCaller};
+use tidegate_limits::{Tally, Timestamp, Usage, Weight};
+
+use super::rate_limit::RateLimit;
+use super::settings::Costs;
+use super::{Account, Callers, State};
+
+/// What is kept from one run to the next.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Saved {
+    /// Every row of the table.
+    pub callers: Vec<SavedRow>,
+    /// Every rate limit; those of the config too, so that they keep their ids.
+    pub rate_limits: Vec<RateLimit>,
+    /// How many rate limits there have been: no id is given twice.
+    pub rate_limits_made: u32,
+    /// What calls cost, if that was said through the API.
+    pub costs: Option<Costs>,
+}
+
+/// A row as it is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SavedRow {
+    /// The row.
+    pub caller: SavedCaller,
+    /// How many turns it has.
+    pub weight: Option<Weight>,
+    /// What it has used in all.
+    pub total: Tally,
+}
+
+impl Callers {
+    /// What is to be kept. `moment` says a time of this run as a number that grows from run to
+    /// run, such as seconds since 1970.
+    #[must_use]
+    pub fn saved(&self, moment: impl Fn(Timestamp) -> u64) -> Saved {
+        let state = self.lock();
+        let now = Timestamp::ZERO;
+        let row = |row: &Row| {
+            let account = state.accounts.get(&row.id());
+            SavedRow {
+                caller: SavedCaller {
+                    id: row.id(),
+                    kind: row.kind(),
+                    label: row.label().cloned(),
+                    groups: row.groups().to_vec(),
+                    notes: row.notes().clone(),
+                    patterns: row.patterns().to_vec(),
+                    charge: row.charge(),
+                    last_call: match row.last_call() {
+                        LastCall::Never => 0,
+                        LastCall::Earlier(moment) => moment,
+                        LastCall::At(at) => moment(at),
+                    },
+                },
+                weight: account.and_then(|account| account.weight),
+                total: account
+                    .map(|account| account.usage.snapshot(now).total)
+                    .unwrap_or_default(),
+            }
+        };
+        Saved {
+            callers: state.table.rows().map(row).collect(),
+            rate_limits: state.rate_limits.values().cloned().collect(),
+            rate_limits_made: state.rate_limits_made,
+            costs: (state.costs != state.configured.costs).then(|| state.costs.clone()),
+        }
+    }
+}
+
+impl State {
+    /// Takes what an earlier run kept, before the config has its say. What can't be taken is
+    /// left out, and told.
+    pub(super) fn restore(&mut self, saved: Saved) {
+        let highest = saved.rate_limits.iter().map(|limit| limit.id.0).max();
+        self.rate_limits_made = saved.rate_limits_made.max(highest.unwrap_or(0));
+        for limit in saved.rate_limits {
+            self.rate_limits.insert(limit.id, limit);
+        }
+        let mut accounts = Vec::new();
+        let rows = saved.callers.into_iter().map(|row| {
+            accounts.push((row.caller.id, row.weight, row.total));
+            row.caller
+        });
+        let restored = self.table.restore(rows.collect());
+        for (id, mistake) in &restored.refused {
+            // The unknown row is always there, and an empty change of it changes nothing.
+            if *id != CallerId::UNKNOWN {
+                tracing::warn!(%id, error = %mistake, "a caller of the state file is left out");
+            }
+        }
+        for (id, weight, total) in accounts {
+            if self.table.get(id).is_some() {
+                let usage = Usage::with_total(total);
+                let seen = None;
+                self.accounts.insert(
+                    id,
+                    Account {
+                        usage,
+                        weight,
+                        seen,
+                    },
+                );
+            }
+        }
+        // A row of the config whose rate limit is not kept any more gets its own from there;
+        // any other loses it.
+        let dangling: Vec<_> = self
+            .table
+            .rows()
+            .filter_map(|row| match row.charge() {
+                tidegate_limits::caller::Charge::Limit(limit) => Some(limit),
+                _ => None,
+            })
+            .filter(|limit| {
+                let id = crate::call::claim::RateLimitId(limit.0);
+                !self.rate_limits.contains_key(&id)
+            })
+            .collect();
+        for limit in dangling {
+            self.table.detach(limit);
+        }
+        if let Some(costs) = saved.costs {
+            self.set_costs(costs);
+        }
+    }
+}

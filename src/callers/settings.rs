@@ -1,0 +1,79 @@
+//! What this stage is told by the config.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_limits::caller::{self, Group, Label, Pattern};
+use tidegate_limits::{CostModel, TokenCount, Weight};
+
+use super::rate_limit::{Profile, Rule};
+
+/// What this stage is told.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// How callers register themselves.
+    pub table: caller::Settings,
+    /// The callers of the config.
+    pub callers: Vec<StaticCaller>,
+    /// The rate limits of the config.
+    pub rate_limits: Vec<StaticRateLimit>,
+    /// Named sizes of rate limits.
+    pub profiles: Vec<Profile>,
+    /// What calls cost.
+    pub costs: Costs,
+    /// Functions that are told apart in statistics.
+    pub functions: Vec<Arc<str>>,
+    /// Where what was made through the API is kept.
+    pub state_file: Option<PathBuf>,
+}
+
+/// One `[[caller]]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StaticCaller {
+    /// Its name, by which a reload finds it again.
+    pub label: Label,
+    /// What belongs to it.
+    pub patterns: Vec<Pattern>,
+    /// The groups that it is in.
+    pub groups: Vec<Group>,
+    /// The name of its rate limit.
+    pub rate_limit: Option<Arc<str>>,
+    /// How many turns it has for one of an ordinary caller.
+    pub weight: Option<Weight>,
+}
+
+/// One `[[rate_limit]]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StaticRateLimit {
+    /// Its name, by which a reload finds it again.
+    pub name: Arc<str>,
+    /// What it says.
+    pub rule: Rule,
+}
+
+/// What calls cost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Costs {
+    /// A call of a function that has no cost of its own.
+    pub default: TokenCount,
+    /// Functions with a cost of their own, each once.
+    pub functions: Vec<(Arc<str>, TokenCount)>,
+    /// The backend's time that one token stands for.
+    pub unit: Duration,
+    /// Whether calls are charged in the end by the time that they took, unless their rate
+    /// limit says otherwise.
+    pub settle: bool,
+}
+
+/// One token a call, which stands for a tenth of a second, and nothing is settled.
+impl Default for Costs {
+    fn default() -> Self {
+        Self {
+            default: TokenCount::ONE,
+            functions: Vec::new(),
+            unit: CostModel::UNIT,
+            settle: false,
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! What operators may see of callers, rate limits and costs. Each look takes the lock for one
+//! row only, so that no list holds up a call.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_limits::caller::{
+    CallerId, Charge, Group, Identity, Kind, Label, LastCall, LimitRef, Matches, Notes, Pattern,
+    Row, Specificity, TableError,
+};
+use tidegate_limits::{
+    Headroom, ServiceTime, Span, Suggestion, Timestamp, TokenCount, Usage, UsageNow, Weight,
+};
+
+use super::rate_limit::{Allowance, Profile, RateLimit};
+use super::settings::Costs;
+use super::{Callers, Error, State, charge, charged_to};
+use crate::call::claim::{Charged, RateLimitId};
+
+/// A caller.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CallerNow {
+    /// Its id.
+    pub id: CallerId,
+    /// Where it comes from.
+    pub kind: Kind,
+    /// What people call it.
+    pub label: Option<Label>,
+    /// Its label; without one, its pattern.
+    pub name: String,
+    /// The groups that it is in.
+    pub groups: Vec<Group>,
+    /// What people remember of it.
+    pub notes: Notes,
+    /// What belongs to it.
+    pub patterns: Vec<Pattern>,
+    /// Its rate limit.
+    pub rate_limit: Option<RateLimitId>,
+    /// How many turns it has, if that is said of it.
+    pub weight: Option<Weight>,
+    /// When it was last called.
+    pub last_call: LastCall,
+    /// What it has used.
+    pub usage: UsageNow,
+}
+
+/// A rate limit, and whose it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RateLimitNow {
+    /// The rate limit.
+    pub rate_limit: RateLimit,
+    /// Who has it, in the order of their ids.
+    pub callers: Vec<CallerId>,
+}
+
+/// What a group has used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupNow {
+    /// Its name.
+    pub group: Group,
+    /// Callers in it.
+    pub callers: u32,
+    /// Its calls that have ended.
+    pub calls: u64,
+    /// What those of them that were let through cost in the end.
+    pub tokens: TokenCount,
+}
+
+/// Rows by where they come from, for the metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Registered {
+    /// In the config.
+    pub from_config: u64,
+    /// Made through the API, or kept because somebody changed them.
+    pub made: u64,
+    /// By their own calls.
+    pub auto: u64,
+    /// Rows that have been forgotten since the start.
+    pub evicted: u64,
+}
+
+/// What a dry run finds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Classified {
+    /// Every caller that a call would be counted for, the most specific first.
+    pub matches: Vec<Matched>,
+    /// What it would be charged to.
+    pub charged: Charged,
+    /// What it would be estimated to cost.
+    pub cost: TokenCount,
+}
+
+/// One caller of a dry run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Matched {
+    /// The caller.
+    pub caller: CallerId,
+    /// By how specific a pattern.
+    pub specificity: Specificity,
+    /// Its rate limit.
+    pub rate_limit: Option<RateLimitId>,
+}
+
+/// A size derived from what a caller used.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Suggested {
+    /// The size, rounded up to figures that are easily read.
+    pub suggestion: Suggestion,
+    /// The profile that comes nearest.
+    pub nearest_profile: Option<Arc<str>>,
+}
+
+/// What a function should cost, by the time that the backend took for it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SuggestedCost {
+    /// The function.
+    pub function: Arc<str>,
+    /// Replies over the latest day.
+    pub samples: u64,
+    /// How long the backend took, on average.
+    pub mean: Duration,
+    /// What a call of it costs now.
+    pub cost: TokenCount,
+    /// What it should cost, in tokens.
+    pub suggested: f64,
+}
+
+impl Callers {
+    /// The ids of all callers, in order; the unknown row first.
+    #[must_use]
+    pub fn ids(&self) -> Vec<CallerId> {
+        self.lock().table.rows().map(Row::id).collect()
+    }
+
+    /// All callers, in the order of their ids. Who goes meanwhile is left out.
+    #[must_use]
+    pub fn all(&self, now: Timestamp) -> Vec<CallerNow> {
+        let ids = self.ids().into_iter();
+        ids.filter_map(|id| self.get(now, id).ok()).collect()
+    }
+
+    /// One caller.
+    ///
+    /// # Errors
+    /// If there is none of that id.
+    pub fn get(&self, now: Timestamp, id: CallerId) -> Result<CallerNow, Error> {
+        let state = self.lock();
+        let row = state.table.get(id).ok_or(TableError::Unknown(id))?;
+        let account = state.accounts.get(&id);
+        let usage = account.map(|account| account.usage.snapshot(now));
+        Ok(CallerNow {
+            id,
+            kind: row.kind(),
+            label: row.label().cloned(),
+            name: row.name().into_owned(),
+            groups: row.groups().to_vec(),
+            notes: row.notes().clone(),
+            patterns: row.patterns().to_vec(),
+            rate_limit: rate_limit_of(row.charge()),
+            weight: account.and_then(|account| account.weight),
+            last_call: row.last_call(),
+            usage: usage.unwrap_or_else(|| Usage::new().snapshot(now)),
+        })
+    }
+
+    /// What a group has used.
+    #[must_use]
+    pub fn group_usage(&self, now: Timestamp, group: &str) -> Option<UsageNow> {
+        let state = self.lock();
+        let known = state.table.groups().any(|(it, _)| it.as_str() == group);
+        let usage = state.groups.get(group).map(|it| it.usage.snapshot(now));
+        known.then(|| usage.unwrap_or_else(|| Usage::new().snapshot(now)))
+    }
+
+    /// Every group, by name.
+    #[must_use]
+    pub fn groups(&self) -> Vec<GroupNow> {
+        let state = self.lock();
+        let groups = state.table.groups().map(|(group, callers)| {
+            let used = state.groups.get(group);
+            GroupNow {
+                group: group.clone(),
+                callers,
+                calls: used.map_or(0, |used| used.calls),
+                tokens: used.map_or(TokenCount::ZERO, |used| used.tokens),
+            }
+        });
+        groups.collect()
+    }
+
+    /// How many rows there are, and have been forgotten. Asks every row.
+    #[must_use]
+    pub fn registered(&self) -> Registered {
+        let state = self.lock();
+        let mut registered = Registered {
+            evicted: state.evicted,
+            ..Registered::default()
+        };
+        for row in state.table.rows() {
+            match row.kind() {
+                Kind::Static => registered.from_config += 1,
+                Kind::Made => registered.made += 1,
+                Kind::Auto => registered.auto += 1,
+                Kind::Unknown => {}
+            }
+        }
+        registered
+    }
+
+    /// Every rate limit, in the order of their ids, without whose they are.
+    #[must_use]
+    pub fn limits(&self) -> Vec<RateLimit> {
+        self.lock().rate_limits.values().cloned().collect()
+    }
+
+    /// Every rate limit, in the order of their ids. Asks every row.
+    #[must_use]
+    pub fn rate_limits(&self) -> Vec<RateLimitNow> {
+        let state = self.lock();
+        let mut callers: BTreeMap<RateLimitId, Vec<CallerId>> = BTreeMap::new();
+        for row in state.table.rows() {
+            if let Some(id) = rate_limit_of(row.charge()) {
+                callers.entry(id).or_default().push(row.id());
+            }
+        }
+        let limits = state.rate_limits.values().map(|limit| RateLimitNow {
+            rate_limit: limit.clone(),
+            callers: callers.remove(&limit.id).unwrap_or_default(),
+        });
+        limits.collect()
+    }
+
+    /// One rate limit. Asks every row.
+    ///
+    /// # Errors
+    /// If there is none of that id.
+    pub fn rate_limit(&self, id: RateLimitId) -> Result<RateLimitNow, Error> {
+        let state = self.lock();
+        let limit = state.rate_limits.get(&id);
+        let rate_limit = limit.ok_or(Error::UnknownRateLimit(id))?.clone();
+        let has_it = |row: &&Row| rate_limit_of(row.charge()) == Some(id);
+        let callers = state.table.rows().filter(has_it).map(Row::id).collect();
+        Ok(RateLimitNow {
+            rate_limit,
+            callers,
+        })
+    }
+
+    /// Named sizes of rate limits.
+    #[must_use]
+    pub fn profiles(&self) -> Vec<Profile> {
+        self.lock().profiles.clone()
+    }
+
+    /// What calls cost.
+    #[must_use]
+    pub fn costs(&self) -> Costs {
+        self.lock().costs.clone()
+    }
+
+    /// What functions that were called within the latest day should cost.
+    #[must_use]
+    pub fn suggested_costs(&self, now: Timestamp) -> Vec<SuggestedCost> {
+        let state = self.lock();
+        let suggest = |it: ServiceTime| SuggestedCost {
+            function: Arc::clone(state.functions.name(it.function)),
+            samples: it.samples,
+            mean: it.mean,
+            cost: state.cost_model.cost(it.function),
+            suggested: state.cost_model.suggest(it.mean),
+        };
+        state.service_times.at(now).map(suggest).collect()
+    }
+
+    /// The rate limit that would have let through what a caller used.
+    ///
+    /// # Errors
+    /// If there is no such caller, or it used nothing.
+    pub fn suggest(
+        &self,
+        now: Timestamp,
+        id: CallerId,
+        span: Span,
+        headroom: Headroom,
+    ) -> Result<Suggested, Error> {
+        // Over a day that takes a while: from a copy, without the lock.
+        let (usage, profiles) = {
+            let state = self.lock();
+            state.table.get(id).ok_or(TableError::Unknown(id))?;
+            let usage = state.accounts.get(&id).map(|it| it.usage.clone());
+            (usage, state.profiles.clone())
+        };
+        let suggestion = usage.and_then(|usage| usage.suggest(now, span, headroom));
+        let suggestion = suggestion.ok_or(Error::NothingUsed(id))?.rounded_up();
+        let buckets = profiles.iter().filter_map(|it| match it.allowance {
+            Allowance::Exempt => None,
+            Allowance::Bucket { burst, fill } => Some((&it.name, fill.get(), burst.get())),
+        });
+        Ok(Suggested {
+            nearest_profile: suggestion.nearest(buckets).cloned(),
+            suggestion,
+        })
+    }
+
+    /// Says who would be counted and charged, without counting or charging anybody.
+    #[must_use]
+    pub fn classify(&self, identity: &Identity<'_>, function: &str) -> Classified {
+        let state = self.lock();
+        let State {
+            table,
+            rate_limits,
+            functions,
+            cost_model,
+            ..
+        } = &*state;
+        let mut matches = Matches::new();
+        table.classify(identity, &mut matches);
+        Classified {
+            matches: matches
+                .as_slice()
+                .iter()
+                .map(|found| Matched {
+                    caller: found.caller(),
+                    specificity: found.specificity(),
+                    rate_limit: rate_limit_of(found.charge()),
+                })
+                .collect(),
+            charged: charged_to(rate_limits, &matches).map_or(Charged::Nothing, charge),
+            cost: cost_model.cost(functions.find(function)),
+        }
+    }
+}
+
+fn rate_limit_of(charge: Charge) -> Option<RateLimitId> {
+    match charge {
+        Charge::Limit(LimitRef(id)) => Some(RateLimitId(id)),
+        Charge::None | Charge::Exempt => None,
+    }
+}

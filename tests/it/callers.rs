@@ -1,0 +1,990 @@
+//! Who asks and what is charged, through the stages.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate::admit::{Ask, Asked, Gate};
+use tidegate::app;
+use tidegate::call::claim::{Charged, RateLimitId};
+use tidegate::call::{
+    Destination, Facts, Identity, Observe, Origin, Reason, Record, Refusal, Rejection, Slot,
+    Verdict,
+};
+use tidegate::callers::rate_limit::{Size, SizePatch};
+use tidegate::callers::{
+    BucketChange, CallerPatch, Callers, Changed, Error, Meets, NewCaller, NewRateLimit,
+    RateLimitPatch,
+};
+use tidegate::clock::Clock;
+use tidegate::config::Config;
+use tidegate_limits::caller::{CallerId, Label, Notes, Pattern, PatternText};
+use tidegate_limits::{BucketMode, Burst, Fill, OnExcess, Outcome, Span, TokenCount};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::support::{self, Held, OK, Scripted, Stack, array, ask, json, read_all};
+
+/// A config with one listener, whose windows are off, and more sections.
+fn text(backend: SocketAddr, more: &str) -> String {
+    format!(
+        r#"
+        [[listen]]
+        name = "nova"
+        bind = "127.0.0.1:0"
+        [backend]
+        socket = "{backend}"
+        http = "http://{backend}"
+        [queue]
+        workers = 10000
+        capacity = 100000
+        [limits]
+        smapi_rate_limit_window_size_seconds = 0
+        smapi_max_outstanding_requests = 0
+        {more}
+        "#
+    )
+}
+
+/// Callers and gate without a socket, so that time can stand still.
+struct Door {
+    callers: Callers,
+    gate: Gate,
+    clock: Clock,
+}
+
+/// What became of a call at the door.
+enum Came {
+    Through(Box<tidegate::admit::Permit>),
+    Refused(Refusal),
+}
+
+impl Door {
+    fn open(more: &str) -> Self {
+        let config = config(more);
+        let clock = Clock::start();
+        let gate = Gate::new(&config.admit, clock);
+        let Changed { value, buckets } =
+            Callers::start(&config.callers, None).expect("there is room for them");
+        app::follow(&gate, &value, buckets);
+        let timer = gate.clone();
+        tokio::spawn(async move { timer.keep_time().await });
+        Self {
+            callers: value,
+            gate,
+            clock,
+        }
+    }
+
+    /// Makes a change, and lets the buckets follow.
+    fn change<T, E: std::fmt::Debug>(&self, changed: Result<Changed<T>, E>) -> T {
+        let Changed { value, buckets } = changed.expect("it is right");
+        app::follow(&self.gate, &self.callers, buckets);
+        value
+    }
+
+    /// Asks for one call, and waits for its turn.
+    async fn call(&self, identity: &Arc<Identity>, function: &str) -> (Came, Arc<Record>) {
+        let now = self.clock.now();
+        let claim = self.callers.claim(now, identity, function, Meets::Limits);
+        let record = Record::open(
+            Origin {
+                identity: Arc::clone(identity),
+                arrived: now,
+            },
+            "socket",
+            function.into(),
+            None,
+            Arc::new(Counting(self.callers.clone(), self.clock)),
+        );
+        let ask = Ask::new(&function.into(), Destination::Socket, now).claimed(&claim);
+        record.note(|facts| facts.claim = Some(claim));
+        let outcome = match self.gate.ask(ask, &record) {
+            Asked::Answered(outcome) => outcome,
+            Asked::Waits(waiting) => waiting.await,
+        };
+        let came = match outcome {
+            Ok(permit) => Came::Through(Box::new(permit)),
+            Err(refusal) => {
+                record.note(|facts| facts.verdict = Verdict::Refused);
+                Came::Refused(refusal)
+            }
+        };
+        (came, record)
+    }
+
+    /// Makes one call that takes no time.
+    async fn pass(&self, identity: &Arc<Identity>, function: &str) {
+        let (came, _record) = self.call(identity, function).await;
+        let Came::Through(mut permit) = came else {
+            panic!("it was refused");
+        };
+        permit.sent();
+        permit.finish(Outcome::Served);
+    }
+
+    fn tokens(&self, id: u32) -> f64 {
+        let bucket = self.gate.bucket_now(RateLimitId(id).bucket());
+        bucket.expect("there is one").tokens
+    }
+}
+
+/// Counts for the callers what became of each call.
+struct Counting(Callers, Clock);
+
+impl Observe for Counting {
+    fn ended(&self, facts: &Facts) {
+        self.0.ended(self.1.now(), facts);
+    }
+
+    fn rejected(&self, _: &Identity, _: Rejection) {}
+}
+
+fn config(more: &str) -> Config {
+    support::config(&text(SocketAddr::from(([127, 0, 0, 1], 1)), more))
+}
+
+fn who(user_agent: &str) -> Arc<Identity> {
+    let identity = support::identity("nova", ([10, 0, 0, 1], 1000));
+    let mut identity = Arc::unwrap_or_clone(identity);
+    identity.user_agent = Some(user_agent.into());
+    Arc::new(identity)
+}
+
+fn agent(pattern: &str) -> Pattern {
+    let text = PatternText {
+        user_agent: pattern,
+        ..PatternText::default()
+    };
+    Pattern::parse(&text).expect("a pattern")
+}
+
+fn size(burst: f64, fill: f64) -> Size {
+    Size::Bucket {
+        burst: Burst::new(burst).expect("a burst"),
+        fill: Fill::new(fill).expect("a fill rate"),
+    }
+}
+
+fn named(label: &str, pattern: &str, rate_limit: Option<RateLimitId>) -> NewCaller {
+    NewCaller {
+        label: Label::new(label).expect("a label"),
+        patterns: vec![agent(pattern)],
+        groups: Vec::new(),
+        notes: Notes::default(),
+        rate_limit,
+        weight: None,
+    }
+}
+
+const POLLER: &str = r#"
+    [[rate_limit]]
+    name = "poller"
+    burst = 10
+    fill = 40
+    [[caller]]
+    label = "poller"
+    match = { user_agent = "poll*" }
+    rate_limit = "poller"
+"#;
+
+#[tokio::test(start_paused = true)]
+async fn a_hundred_calls_through_burst_10_and_fill_40_take_two_and_a_quarter_seconds() {
+    let door = Arc::new(Door::open(POLLER));
+    let started = Instant::now();
+    let mut calls = JoinSet::new();
+    for number in 0..100 {
+        let door = Arc::clone(&door);
+        // Half of them by one client, half by another that matches too.
+        let identity = who(if number % 2 == 0 { "poll/1" } else { "poll/2" });
+        calls.spawn(async move { door.pass(&identity, "guest_list").await });
+    }
+    calls.join_all().await;
+    let took = started.elapsed().as_secs_f64();
+    assert!((took - 2.25).abs() < 0.0225, "{took} s");
+    let usage = door.callers.get(door.clock.now(), CallerId(1));
+    let usage = usage.expect("the config's caller").usage;
+    assert_eq!(usage.total.calls, 100);
+    assert_eq!(usage.total.delayed, 90);
+    assert_eq!(usage.over(Span::Hour).tally.calls, 100);
+}
+
+#[tokio::test]
+async fn one_caller_has_one_bucket_over_fifty_connections_two_listeners_and_both_protocols() {
+    let backend = Held::start(OK).await;
+    let more = r#"
+        [[listen]]
+        name = "other"
+        bind = "127.0.0.1:0"
+        [[rate_limit]]
+        name = "all"
+        burst = 50
+        fill = 0.000001
+        on_excess = "reject"
+        [[caller]]
+        label = "this machine"
+        match = { ip = "127.0.0.1" }
+        rate_limit = "all"
+    "#;
+    let stack = Stack::start(&text(backend.backend.addr, more));
+    let http = |number: usize| {
+        format!("GET /guests/U{number}/info HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    };
+    let mut calls = JoinSet::new();
+    for number in 0..60 {
+        let addr = stack.addrs[number % 2];
+        let request = match number % 4 {
+            0 | 1 => array("guest_get_info", &format!("U{number}")),
+            _ => http(number),
+        };
+        calls.spawn(async move { ask(addr, request).await });
+    }
+    // HTTP to this backend fails, since it speaks the other protocol, and costs its token all
+    // the same.
+    let answers = backend.answer_until(calls.join_all()).await;
+    let refused = answers.iter().filter(|it| it.contains("rate_limited"));
+    assert_eq!(refused.count(), 10, "{answers:?}");
+    let facts = stack.seen.ended(60).await;
+    let admitted = facts.iter().filter(|facts| facts.admitted.is_some());
+    assert_eq!(admitted.count(), 50);
+    for (listener, dialect) in [
+        ("nova", "socket"),
+        ("other", "socket"),
+        ("nova", "http"),
+        ("other", "http"),
+    ] {
+        let is_it = |facts: &&Facts| {
+            *facts.origin.identity.listener == *listener && facts.dialect == dialect
+        };
+        assert_eq!(
+            facts.iter().filter(is_it).count(),
+            15,
+            "{listener} {dialect}"
+        );
+    }
+    let refused = facts
+        .iter()
+        .find(|facts| facts.reason == Some(Reason::RateLimited));
+    assert_eq!(
+        refused.and_then(|facts| facts.limit.as_deref()),
+        Some("rate_limit:all")
+    );
+    stack.at_rest().await;
+}
+
+#[tokio::test]
+async fn a_refusal_names_the_rate_limit_in_both_dialects() {
+    let backend = Scripted::start(|_, _| async {}).await;
+    let more = r#"
+        [[rate_limit]]
+        name = "tiny"
+        burst = 0.5
+        fill = 0.1
+        on_excess = "reject"
+        [[caller]]
+        label = "everybody"
+        match = { listener = "nova" }
+        rate_limit = "tiny"
+    "#;
+    let stack = Stack::start(&text(backend.addr, more));
+    // Dearer than the bucket: let through when it is full, in debt afterwards.
+    stack.ask(array("guest_list", "A")).await;
+    let refused = json(&stack.ask(array("guest_list", "A")).await);
+    assert_eq!(refused["overallRC"], 503);
+    assert_eq!(refused["rs"], 16);
+    let errmsg = refused["errmsg"].as_str().expect("a text");
+    assert!(
+        errmsg.contains("(limit rate_limit:tiny: rate_limited)"),
+        "{errmsg}"
+    );
+    // Half a token of debt and half a token to be full, at a tenth of one a second.
+    assert_eq!(refused["retryAfter"], 10);
+    let http = stack
+        .ask("GET /guests HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        .await;
+    assert!(
+        http.starts_with("HTTP/1.1 429 Too Many Requests\r\n"),
+        "{http}"
+    );
+    assert!(http.contains("retry-after: 10\r\n"), "{http}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_callers_share_one_limiter_and_the_quiet_one_waits_for_one_call_at_most() {
+    for (order, most) in [("fair", 0.2), ("fifo", 10.2)] {
+        let more = format!(
+            r#"
+            [[rate_limit]]
+            name = "shared"
+            burst = 1
+            fill = 10
+            order = "{order}"
+            [[caller]]
+            label = "loud"
+            match = {{ user_agent = "loud" }}
+            rate_limit = "shared"
+            [[caller]]
+            label = "quiet"
+            match = {{ user_agent = "quiet" }}
+            rate_limit = "shared"
+            "#
+        );
+        let door = Arc::new(Door::open(&more));
+        let mut loud = JoinSet::new();
+        for _ in 0..101 {
+            let door = Arc::clone(&door);
+            loud.spawn(async move { door.pass(&who("loud"), "guest_list").await });
+        }
+        support::until(|| door.gate.busy().1 == 100, || "100 wait".to_owned()).await;
+        let started = Instant::now();
+        door.pass(&who("quiet"), "guest_list").await;
+        let waited = started.elapsed().as_secs_f64();
+        assert!(waited <= most + 1e-6, "{order}: {waited} s");
+        if order == "fifo" {
+            assert!(waited > 9.0, "it is the contrast: {waited} s");
+        }
+        loud.abort_all();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_exempt_is_never_held_back_whatever_else_matches() {
+    let more = r#"
+        [[rate_limit]]
+        name = "none"
+        profile = "unlimited"
+        [[rate_limit]]
+        name = "all"
+        burst = 1
+        fill = 0.001
+        [[caller]]
+        label = "admin"
+        match = { user_agent = "admin" }
+        rate_limit = "none"
+        [[caller]]
+        label = "everybody"
+        match = { listener = "nova" }
+        rate_limit = "all"
+    "#;
+    let door = Door::open(more);
+    for _ in 0..100 {
+        door.pass(&who("admin"), "guest_list").await;
+    }
+    assert_eq!(door.tokens(2), 1.0);
+    let usage = |id| door.callers.get(door.clock.now(), CallerId(id));
+    for id in [1, 2] {
+        // All that match are counted.
+        assert_eq!(usage(id).expect("it is there").usage.total.calls, 100);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limit_that_observes_holds_nobody_back_and_says_whom_it_would_have() {
+    let more = POLLER.replace("fill = 40", "fill = 40\nmode = \"observe\"");
+    let door = Door::open(&more);
+    let started = Instant::now();
+    for _ in 0..100 {
+        door.pass(&who("poll"), "guest_list").await;
+    }
+    assert_eq!(started.elapsed(), Duration::ZERO);
+    let bucket = door.gate.bucket_now(RateLimitId(1).bucket());
+    assert_eq!(bucket.expect("there is one").would_have_delayed, 90);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limit_that_rejects_refuses_at_once_and_counts_it() {
+    let more = POLLER.replace("fill = 40", "fill = 40\non_excess = \"reject\"");
+    let door = Door::open(&more);
+    let mut refused = 0;
+    for _ in 0..100 {
+        if let (Came::Refused(refusal), _record) = door.call(&who("poll"), "guest_list").await {
+            assert_eq!(refusal.reason, Reason::RateLimited);
+            assert_eq!(refusal.limit.as_deref(), Some("rate_limit:poller"));
+            // Those let through were given back unsent, with their token.
+            refused += 1;
+        }
+    }
+    assert_eq!(refused, 0, "nothing was sent, so nothing is drawn");
+    for _ in 0..10 {
+        door.pass(&who("poll"), "guest_list").await;
+    }
+    let (came, record) = door.call(&who("poll"), "guest_list").await;
+    assert!(matches!(came, Came::Refused(_)));
+    drop(record);
+    let caller = door.callers.get(door.clock.now(), CallerId(1));
+    assert_eq!(caller.expect("it is there").usage.total.refused, 1);
+}
+
+/// A door where so many calls wait for the rate limit r1, in turn.
+async fn waiting(calls: usize) -> (Arc<Door>, JoinSet<()>) {
+    let door = Arc::new(Door::open(""));
+    let mut new = NewRateLimit::of(size(1.0, 0.01));
+    new.deadline = tidegate::call::claim::Deadline::None;
+    let now = door.clock.now();
+    let id = door.change(door.callers.create_rate_limit(now, new));
+    assert_eq!(id, RateLimitId(1));
+    door.change(door.callers.create(named("poller", "poll*", Some(id))));
+    let mut set = JoinSet::new();
+    for number in 0..=calls {
+        let door = Arc::clone(&door);
+        let identity = who(&format!("poll/{}", number % 50));
+        set.spawn(async move { door.pass(&identity, "guest_list").await });
+    }
+    let what = || format!("{:?}", door.gate.busy());
+    support::until(|| door.gate.busy() == (0, calls), what).await;
+    (door, set)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_patch_with_a_thousand_waiting_keeps_tokens_and_queue_and_loses_nobody() {
+    let (door, calls) = waiting(1000).await;
+    let tokens = door.tokens(1);
+    let patch = |fill| RateLimitPatch {
+        size: Some(SizePatch::Bucket {
+            burst: None,
+            fill: Some(Fill::new(fill).expect("a fill rate")),
+        }),
+        ..RateLimitPatch::default()
+    };
+    let began = std::time::Instant::now();
+    door.change(door.callers.patch_rate_limit(RateLimitId(1), patch(1000.0)));
+    println!("a patch with 1,000 waiting took {:?}", began.elapsed());
+    assert!(
+        (door.tokens(1) - tokens).abs() < 1e-6,
+        "nothing is refunded"
+    );
+    assert_eq!(door.gate.busy(), (0, 1000));
+    let started = Instant::now();
+    calls.join_all().await;
+    let took = started.elapsed().as_secs_f64();
+    assert!(
+        (took - 1.0).abs() < 0.01,
+        "1,000 at 1,000 a second: {took} s"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deletion_with_a_thousand_waiting_loses_nobody() {
+    let (door, calls) = waiting(1000).await;
+    let began = std::time::Instant::now();
+    door.change(door.callers.delete_rate_limit(RateLimitId(1)));
+    println!("a deletion with 1,000 waiting took {:?}", began.elapsed());
+    let started = Instant::now();
+    calls.join_all().await;
+    assert_eq!(started.elapsed(), Duration::ZERO, "nothing else holds them");
+    assert_eq!(door.gate.bucket_now(RateLimitId(1).bucket()), None);
+    let caller = door.callers.all(door.clock.now());
+    let poller = caller.iter().find(|it| it.name == "poller");
+    assert_eq!(poller.expect("it stays").rate_limit, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_that_wait_for_a_limit_that_is_deleted_are_charged_to_the_next_match() {
+    let (door, calls) = waiting(100).await;
+    let now = door.clock.now();
+    let wider = NewRateLimit::of(size(1.0, 100.0));
+    let wider = door.change(door.callers.create_rate_limit(now, wider));
+    let everybody = PatternText {
+        listener: "nova",
+        ..PatternText::default()
+    };
+    let everybody = NewCaller {
+        patterns: vec![Pattern::parse(&everybody).expect("a pattern")],
+        ..named("everybody", "-", Some(wider))
+    };
+    door.change(door.callers.create(everybody));
+    door.change(door.callers.delete_rate_limit(RateLimitId(1)));
+    let started = Instant::now();
+    calls.join_all().await;
+    let took = started.elapsed().as_secs_f64();
+    assert!((took - 0.99).abs() < 0.01, "100 at 100 a second: {took} s");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_leaves_the_queue_spends_no_token() {
+    let (door, calls) = waiting(100).await;
+    let before = door.tokens(1);
+    drop(calls);
+    let what = || format!("{:?}", door.gate.busy());
+    support::until(|| door.gate.busy() == (0, 0), what).await;
+    let bucket = door.gate.bucket_now(RateLimitId(1).bucket());
+    let bucket = bucket.expect("it is there");
+    assert_eq!((bucket.waiting, bucket.charged), (0, 1));
+    assert!(bucket.tokens >= before);
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_the_queue_is_never_sent_and_spends_nothing() {
+    let mut backend = Held::start(OK).await;
+    let more = r#"
+        [[rate_limit]]
+        name = "slow"
+        burst = 1
+        fill = 0.001
+        deadline = "none"
+        [[caller]]
+        label = "everybody"
+        match = { listener = "nova" }
+        rate_limit = "slow"
+    "#;
+    let stack = Stack::start(&text(backend.backend.addr, more));
+    let mut first = TcpStream::connect(stack.addr).await.expect("it listens");
+    send(&mut first, &array("guest_list", "A")).await;
+    backend.next().await;
+    let mut second = TcpStream::connect(stack.addr).await.expect("it listens");
+    send(&mut second, &array("guest_list", "B")).await;
+    stack.busy(1, 1).await;
+    drop(second);
+    stack.busy(1, 0).await;
+    backend.go.notify_one();
+    read_all(&mut first).await;
+    let facts = stack.seen.ended(2).await;
+    let aborted = facts.iter().find(|it| it.verdict == Verdict::Aborted);
+    assert_eq!(aborted.expect("the second").sent, None);
+    let bucket = stack.gate.bucket_now(RateLimitId(1).bucket());
+    assert_eq!(bucket.expect("it is there").charged, 1);
+}
+
+async fn send(stream: &mut TcpStream, text: &str) {
+    use tokio::io::AsyncWriteExt;
+    stream.write_all(text.as_bytes()).await.expect("it reads");
+}
+
+#[tokio::test(start_paused = true)]
+async fn ten_thousand_agents_that_rotate_push_nobody_out_and_leave_no_more_rows() {
+    let door = Door::open(&format!("{POLLER}\n[callers]\nauto_register = 20"));
+    for number in 0..10_000 {
+        // A thousand a second.
+        tokio::time::advance(Duration::from_millis(1)).await;
+        door.pass(&who(&format!("rotates/{number}")), "guest_list")
+            .await;
+        if number % 100 == 0 {
+            door.pass(&who("poll/1"), "guest_list").await;
+        }
+    }
+    let registered = door.callers.registered();
+    assert_eq!(registered.auto, 20);
+    assert_eq!(registered.from_config, 1);
+    // Ten a second, over ten seconds, but for those that there is room for.
+    assert!(registered.evicted <= 110 - 20, "{registered:?}");
+    let callers = door.callers.all(door.clock.now());
+    assert_eq!(callers.len(), 22, "those, poller, and the unknown row");
+    let find = |name: &str| callers.iter().find(|it| it.name == name);
+    let poller = find("poller").expect("it is never forgotten");
+    assert_eq!(poller.usage.total.calls, 100);
+    let unknown = find("(unknown)").expect("it is always there");
+    assert!(unknown.usage.total.calls > 9_800);
+}
+
+#[tokio::test]
+async fn a_forged_header_changes_neither_caller_nor_charge() {
+    let backend = Scripted::start(|_, _| async {}).await;
+    let more = r#"
+        [callers]
+        trusted_proxies = []
+        [[rate_limit]]
+        name = "none"
+        profile = "unlimited"
+        [[rate_limit]]
+        name = "local"
+        burst = 1
+        fill = 0.001
+        [[caller]]
+        label = "the boss"
+        match = { ip = "10.9.9.9" }
+        rate_limit = "none"
+        [[caller]]
+        label = "this machine"
+        match = { ip = "127.0.0.0/8" }
+        rate_limit = "local"
+    "#;
+    let stack = Stack::start(&text(backend.addr, more));
+    for header in ["X-Forwarded-For: 10.9.9.9", "Forwarded: for=10.9.9.9"] {
+        let request =
+            format!("GET /guests HTTP/1.1\r\nHost: x\r\n{header}\r\nConnection: close\r\n\r\n");
+        // The second can't have a token in time, and is told so.
+        stack.ask(request).await;
+    }
+    let facts = stack.seen.ended(2).await;
+    for facts in facts {
+        let claim = facts.claim.expect("it was a request");
+        assert_eq!(claim.rate_limit().map(|it| &**it), Some("local"));
+    }
+    let boss = stack.callers.get(stack.clock.now(), CallerId(1));
+    assert_eq!(boss.expect("it is there").usage.total.calls, 0);
+}
+
+#[tokio::test]
+async fn what_names_no_function_is_charged_the_default_and_a_token_only_counted() {
+    let backend = Scripted::start(|_, _| async {}).await;
+    let more = r#"
+        [[listen]]
+        name = "raw"
+        bind = "127.0.0.1:0"
+        protocol = "tcp"
+        [costs]
+        default = 3
+        [[rate_limit]]
+        name = "all"
+        burst = 100
+        fill = 0.000001
+        [[caller]]
+        label = "everybody"
+        match = { ip = "127.0.0.1" }
+        rate_limit = "all"
+    "#;
+    let config = text(backend.addr, more)
+        .replace("[queue]", &format!("tcp = \"{}\"\n[queue]", backend.addr));
+    let stack = Stack::start(&config);
+    let get = |path: &str| {
+        format!("POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+    };
+    ask(stack.addr, get("/nobody/knows/this")).await;
+    ask(stack.addr, get("/token")).await;
+    drop(
+        TcpStream::connect(stack.addrs[1])
+            .await
+            .expect("it listens"),
+    );
+    let facts = stack.seen.ended(3).await;
+    let mut costs: Vec<_> = facts
+        .iter()
+        .map(|facts| {
+            let claim = facts.claim.as_ref().expect("it was a request");
+            (
+                facts.dialect,
+                claim.cost.tokens(),
+                claim.charged == Charged::Nothing,
+            )
+        })
+        .collect();
+    costs.sort_by(|a, b| a.partial_cmp(b).expect("no NaN"));
+    assert_eq!(
+        costs,
+        [
+            ("http", 0.0, true),
+            ("http", 3.0, false),
+            ("tcp", 3.0, false)
+        ]
+    );
+    let caller = stack.callers.get(stack.clock.now(), CallerId(1));
+    let total = caller.expect("it is there").usage.total;
+    assert_eq!((total.calls, total.tokens.tokens()), (3, 6.0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_is_settled_by_the_time_it_took_within_bounds() {
+    let more = r#"
+        [costs]
+        settle = true
+        functions = { guest_start = 20 }
+        [[rate_limit]]
+        name = "all"
+        burst = 100
+        fill = 0.000001
+        [[caller]]
+        label = "everybody"
+        match = { listener = "nova" }
+        rate_limit = "all"
+    "#;
+    // One token for each 0.1 s: less than estimated, more, and more than five times as much.
+    for (seconds, charged) in [(0.5, 5.0), (3.0, 30.0), (30.0, 100.0)] {
+        let door = Door::open(more);
+        let (came, record) = door.call(&who("a"), "guest_start").await;
+        let Came::Through(mut permit) = came else {
+            panic!("nothing is in the way");
+        };
+        assert!((door.tokens(1) - 80.0).abs() < 0.001, "estimated");
+        permit.sent();
+        tokio::time::advance(Duration::from_secs_f64(seconds)).await;
+        permit.finish(Outcome::Served);
+        assert!(
+            (door.tokens(1) - (100.0 - charged)).abs() < 0.001,
+            "{seconds} s"
+        );
+        drop(record);
+        let caller = door.callers.get(door.clock.now(), CallerId(1));
+        let total = caller.expect("it is there").usage.total;
+        assert_eq!(total.tokens.tokens(), charged);
+        let costs = door.callers.suggested_costs(door.clock.now());
+        assert_eq!(&*costs[0].function, "guest_start");
+        assert_eq!(costs[0].mean, Duration::from_secs_f64(seconds));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limit_without_a_deadline_serves_everybody_in_the_end() {
+    let (door, calls) = waiting(3).await;
+    let started = Instant::now();
+    calls.join_all().await;
+    let took = started.elapsed().as_secs_f64();
+    assert!(
+        (took - 300.0).abs() < 1.0,
+        "far beyond the threshold of 60 s: {took} s"
+    );
+    assert!(door.tokens(1) < 1.0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reload_keeps_ids_tokens_statistics_and_what_the_api_made() {
+    let door = Door::open(POLLER);
+    for _ in 0..8 {
+        door.pass(&who("poll"), "guest_list").await;
+    }
+    let made = door.change(
+        door.callers
+            .create_rate_limit(door.clock.now(), NewRateLimit::of(size(5.0, 1.0))),
+    );
+    let caller = door.change(door.callers.create(named("mine", "mine", Some(made))));
+    let again = POLLER
+        .replace("fill = 40", "fill = 50")
+        .replace("poll*", "poll/*");
+    door.change(door.callers.apply(&config(&again).callers));
+    assert_eq!(door.tokens(1), 2.0);
+    let poller = door.callers.get(door.clock.now(), CallerId(1));
+    let poller = poller.expect("it is there");
+    assert_eq!(poller.patterns, [agent("poll/*")]);
+    assert_eq!(poller.usage.total.calls, 8);
+    let mine = door.callers.get(door.clock.now(), caller);
+    assert_eq!(mine.expect("it is there").rate_limit, Some(made));
+
+    door.change(door.callers.apply(&config("").callers));
+    assert_eq!(door.gate.bucket_now(RateLimitId(1).bucket()), None);
+    assert!(door.gate.bucket_now(made.bucket()).is_some());
+    assert!(door.callers.get(door.clock.now(), CallerId(1)).is_err());
+}
+
+#[test]
+fn what_was_kept_begins_again_and_the_config_has_its_way() {
+    let now = tidegate_limits::Timestamp::ZERO;
+    let start = |more: &str, saved| {
+        Callers::start(&config(more).callers, saved)
+            .expect("there is room for them")
+            .value
+    };
+    let callers = start(POLLER, None);
+    let mut new = NewRateLimit::of(Size::Profile("batch".into()));
+    new.label = Some(Label::new("mine").expect("a label"));
+    let limit = callers.create_rate_limit(now, new).expect("it is right");
+    let caller = callers.create(named("mine", "mine", Some(limit.value)));
+    let caller = caller.expect("it is right").value;
+    callers.claim(now, &who("mine"), "guest_list", Meets::Limits);
+    let saved = callers.saved(|_| 1);
+    assert_eq!(saved.costs, None);
+
+    let twice = POLLER.replace(
+        "name = \"poller\"",
+        "name = \"first\"\nburst = 1\nfill = 1\n[[rate_limit]]\nname = \"poller\"",
+    );
+    let again = start(&twice, Some(saved.clone()));
+    let limits = again.limits();
+    let names: Vec<_> = limits.iter().map(|it| (it.id.0, &*it.label)).collect();
+    // The first one is new, and gets a number that nobody had.
+    assert_eq!(names, [(1, "poller"), (2, "mine"), (3, "first")]);
+    let kept = again.get(now, caller).expect("it is there");
+    assert_eq!(kept.rate_limit, Some(limit.value));
+    assert_eq!(kept.usage.total.calls, 1);
+    let same = start(POLLER, Some(saved.clone()));
+    assert_eq!(same.saved(|_| 1).callers.len(), saved.callers.len());
+    assert_eq!(same.saved(|_| 1).rate_limits, saved.rate_limits);
+}
+
+#[test]
+fn a_change_that_is_refused_names_its_field_and_changes_nothing() {
+    let now = tidegate_limits::Timestamp::ZERO;
+    let callers = Callers::start(&config(POLLER).callers, None)
+        .expect("there is room for them")
+        .value;
+    let id = |changed: Result<Changed<RateLimitId>, Error>| changed.expect("it is right").value;
+    let limit = id(callers.create_rate_limit(now, NewRateLimit::of(size(1.0, 1.0))));
+    let mine = callers
+        .create(named("mine", "mine", None))
+        .expect("right")
+        .value;
+    let before = callers.saved(|_| 0);
+    let no_limit = RateLimitId(99);
+    let label = |text: &str| Some(Label::new(text).expect("a label"));
+    let labelled = |text| NewRateLimit {
+        label: label(text),
+        ..NewRateLimit::of(size(1.0, 1.0))
+    };
+    let with_callers = |callers: Vec<CallerId>| NewRateLimit {
+        callers,
+        ..NewRateLimit::of(size(1.0, 1.0))
+    };
+    let derived = NewRateLimit::of(Size::Derived {
+        caller: mine,
+        span: Span::Hour,
+        headroom: tidegate_limits::Headroom::DEFAULT,
+    });
+    let nothing = |error: Error| error.field().to_owned();
+    let field = |result: Result<Changed<RateLimitId>, Error>| result.map(drop).map_err(nothing);
+    let unit = |result: Result<Changed<()>, Error>| result.map(drop).map_err(nothing);
+    let new = |result: Result<Changed<CallerId>, Error>| result.map(drop).map_err(nothing);
+    let attached = CallerPatch {
+        rate_limit: Some(Some(no_limit)),
+        ..CallerPatch::default()
+    };
+    for (result, wrong) in [
+        (new(callers.create(named("x", "x", Some(no_limit)))), "id"),
+        (new(callers.create(named("x", "mine", None))), "match"),
+        (unit(callers.patch(mine, attached)), "id"),
+        (
+            unit(callers.patch(CallerId(99), CallerPatch::default())),
+            "id",
+        ),
+        (unit(callers.delete(CallerId(1))), "id"),
+        (unit(callers.merge(mine, &[mine], None)), "from"),
+        (
+            field(callers.create_rate_limit(now, labelled("poller"))),
+            "label",
+        ),
+        (
+            field(callers.create_rate_limit(now, labelled("r7"))),
+            "label",
+        ),
+        (
+            field(callers.create_rate_limit(now, with_callers(vec![mine, CallerId(99)]))),
+            "id",
+        ),
+        (
+            field(callers.create_rate_limit(now, with_callers(vec![mine, CallerId(1)]))),
+            "id",
+        ),
+        (field(callers.create_rate_limit(now, derived)), "caller"),
+        (
+            field(callers.create_rate_limit(now, NewRateLimit::of(Size::Profile("p".into())))),
+            "profile",
+        ),
+        (
+            unit(callers.patch_rate_limit(no_limit, RateLimitPatch::default())),
+            "id",
+        ),
+        (
+            unit(callers.patch_rate_limit(RateLimitId(1), RateLimitPatch::default())),
+            "id",
+        ),
+        (unit(callers.delete_rate_limit(RateLimitId(1))), "id"),
+        (unit(callers.delete_rate_limit(no_limit)), "id"),
+        (unit(callers.attach(limit, CallerId(1))), "id"),
+        (unit(callers.attach(no_limit, mine)), "id"),
+        (unit(callers.detach(limit, mine)), "callers"),
+    ] {
+        assert_eq!(result, Err(wrong.to_owned()));
+        assert_eq!(callers.saved(|_| 0), before, "{wrong}");
+    }
+}
+
+#[test]
+fn every_mistake_in_costs_is_told_and_nothing_is_changed() {
+    let callers = Callers::start(&config("").callers, None)
+        .expect("there is room for nobody")
+        .value;
+    let costs = tidegate::callers::NewCosts {
+        default: f64::NAN,
+        functions: vec![
+            ("a".into(), -1.0),
+            ("a".into(), f64::INFINITY),
+            ("b c".into(), 1.0),
+            ("d".into(), 1e6 + 1.0),
+        ],
+        unit_seconds: -0.1,
+        settle: true,
+    };
+    let mistakes = callers.put_costs(&costs).expect_err("it is wrong");
+    let fields: Vec<_> = mistakes.iter().map(Error::field).collect();
+    assert_eq!(
+        fields,
+        [
+            "default",
+            "functions.a",
+            "functions.a",
+            "functions.d",
+            "functions",
+            "functions",
+            "unit_seconds"
+        ]
+    );
+    assert_eq!(
+        callers.costs(),
+        tidegate::callers::settings::Costs::default()
+    );
+}
+
+#[test]
+fn costs_of_the_api_stay_until_the_config_says_others() {
+    let with = |cost: u32| config(&format!("[costs]\ndefault = {cost}")).callers;
+    let callers = Callers::start(&with(2), None).expect("there is room").value;
+    let cost = || {
+        let now = tidegate_limits::Timestamp::ZERO;
+        let claim = callers.claim(now, &who("a"), "new_one", Meets::Limits);
+        claim.cost
+    };
+    let token = |tokens| TokenCount::new(tokens).expect("a count");
+    assert_eq!(cost(), token(2.0));
+    let given = tidegate::callers::NewCosts {
+        default: 5.0,
+        functions: vec![("new_one".into(), 7.5)],
+        unit_seconds: 0.1,
+        settle: false,
+    };
+    let _ = callers.put_costs(&given).expect("it is right");
+    assert_eq!(cost(), token(7.5));
+    let _ = callers.apply(&with(2)).expect("there is room");
+    assert_eq!(cost(), token(7.5));
+    let _ = callers.apply(&with(3)).expect("there is room");
+    assert_eq!(cost(), token(3.0));
+}
+
+#[test]
+fn what_changes_in_a_rate_limit_is_what_its_bucket_has_to_follow() {
+    let now = tidegate_limits::Timestamp::ZERO;
+    let callers = Callers::start(&config("").callers, None)
+        .expect("there is room for nobody")
+        .value;
+    let made = callers
+        .create_rate_limit(now, NewRateLimit::of(Size::Profile("poller".into())))
+        .expect("it is right");
+    let [BucketChange::Set(bucket, rule)] = &made.buckets[..] else {
+        panic!("{:?}", made.buckets);
+    };
+    assert_eq!(*bucket, made.value.bucket());
+    assert_eq!(&*rule.name, "rate_limit:r1");
+    assert_eq!((rule.burst.get(), rule.fill.get()), (30.0, 3.0));
+    let patch = |patch| {
+        callers
+            .patch_rate_limit(made.value, patch)
+            .expect("right")
+            .buckets
+    };
+    assert_eq!(patch(RateLimitPatch::default()), []);
+    let changed = patch(RateLimitPatch {
+        mode: Some(BucketMode::Observe),
+        on_excess: Some(OnExcess::Reject),
+        label: Some(Label::new("new").expect("a label")),
+        ..RateLimitPatch::default()
+    });
+    let [BucketChange::Set(_, rule)] = &changed[..] else {
+        panic!("{changed:?}");
+    };
+    assert_eq!(&*rule.name, "rate_limit:new");
+    assert_eq!(
+        (rule.mode, rule.on_excess),
+        (BucketMode::Observe, OnExcess::Reject)
+    );
+    let exempt = patch(RateLimitPatch {
+        size: Some(SizePatch::Exempt),
+        ..RateLimitPatch::default()
+    });
+    assert_eq!(exempt, [BucketChange::Remove(made.value.bucket())]);
+    let fill_alone = RateLimitPatch {
+        size: Some(SizePatch::Bucket {
+            burst: None,
+            fill: Fill::new(1.0).ok(),
+        }),
+        ..RateLimitPatch::default()
+    };
+    let refused = callers.patch_rate_limit(made.value, fill_alone);
+    assert_eq!(refused.expect_err("it has no burst").field(), "burst");
+}
