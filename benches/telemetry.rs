@@ -7,6 +7,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tidegate::telemetry::access::{AccessLine, AccessLog, Look, Written};
 use tidegate::telemetry::metrics::{Durations, Metrics};
+use tidegate_limits::TokenCount;
+use tidegate_limits::caller::CallerId;
 
 /// As many lines as fit the buffer, so that none is lost and the cost is that of a kept one.
 const LINES: u32 = 5_000;
@@ -43,6 +45,9 @@ fn main() {
         verdict: "delayed",
         reason: None,
         limit: Some("total"),
+        caller: Some(CallerId(7)),
+        rate_limit: Some("poller"),
+        tokens: Some(TokenCount::from_micros(2_500_000)),
         queued: Duration::from_micros(12_345),
         backend: Some(Duration::from_micros(50_107)),
         total: Duration::from_micros(62_512),

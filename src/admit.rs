@@ -20,16 +20,18 @@ use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt};
+use tidegate_limits::caller::CallerId;
 use tidegate_limits::{
-    Backend, BucketId, BucketNow, BucketRule, Call, Caller, Class, Cost, Hold, LimitNow, LimitRule,
-    QueueNow, Scheduler, Scope, Step, Ticket, Timestamp, Tokens, TooManyBuckets, Waited, Weight,
+    Backend, BucketId, BucketMode, BucketNow, BucketRule, Call, Caller, Class, Cost, Hold,
+    LimitNow, LimitRule, QueueNow, Scheduler, Scope, Step, Ticket, Timestamp, Tokens,
+    TooManyBuckets, Waited, Weight,
 };
 use tokio::sync::{Notify, oneshot};
 
 use self::backends::Backends;
 pub use self::permit::Permit;
 use crate::call::claim::{self, Deadline, Settling};
-use crate::call::{Claim as CallerClaim, Destination, Reason, Record, Refusal, Verdict};
+use crate::call::{Claim as CallerClaim, Destination, Quota, Reason, Record, Refusal, Verdict};
 use crate::clock::Clock;
 
 /// While calls are under way the timer wakes at least this often. Each call sets timers of
@@ -385,6 +387,24 @@ impl Gate {
         let state = self.core.lock();
         let now = self.core.clock.now();
         state.lanes[Lane::Limited as usize].bucket_now(now, id)
+    }
+
+    /// What a bucket has left, for whoever was charged; none if it holds nobody back.
+    #[must_use]
+    pub fn quota(&self, id: BucketId, caller: CallerId) -> Option<Quota> {
+        let BucketNow { rule, tokens, .. } = self.bucket_now(id)?;
+        if rule.mode == BucketMode::Observe {
+            return None;
+        }
+        let (burst, fill) = (rule.burst.get(), rule.fill.get());
+        let reset = Duration::try_from_secs_f64(((burst - tokens) / fill).max(0.0));
+        Some(Quota {
+            caller,
+            // A conversion to an integer saturates: below zero, in debt, it is nothing.
+            limit: burst as u64,
+            remaining: tokens as u64,
+            reset: reset.unwrap_or(Duration::MAX),
+        })
     }
 
     /// How long a call of this cost that came now would wait for the bucket; none if there is

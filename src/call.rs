@@ -12,13 +12,14 @@ use std::borrow::Cow;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
-use tidegate_limits::{Outcome, Settled, Timestamp};
+use tidegate_limits::caller::CallerId;
+use tidegate_limits::{Outcome, Settled, Timestamp, TokenCount};
 use tokio::net::TcpStream;
 
 pub use self::claim::Claim;
@@ -255,23 +256,51 @@ pub trait Serve: Clone + Send + Sync + 'static {
 
 /// How far a call has come, for the protocol that watches its client meanwhile.
 #[derive(Debug, Default)]
-pub struct Progress(AtomicBool);
+pub struct Progress {
+    admitted: AtomicBool,
+    quota: OnceLock<Box<Quota>>,
+}
 
 impl Progress {
     /// The call is past the gate.
     pub fn admit(&self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.admitted.store(true, Ordering::Relaxed);
     }
 
     /// The call is back in the queue: it could not be sent.
     pub fn wait(&self) {
-        self.0.store(false, Ordering::Relaxed);
+        self.admitted.store(false, Ordering::Relaxed);
     }
 
     /// Whether the call is past the gate. Before, a client that half-closes has left.
     pub fn is_admitted(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.admitted.load(Ordering::Relaxed)
     }
+
+    /// Says what its rate limit has left, once it has been charged.
+    pub fn charge(&self, quota: Quota) {
+        // Said once, at the end.
+        let _ = self.quota.set(Box::new(quota));
+    }
+
+    /// What its rate limit has left; none if it met no rate limit.
+    #[must_use]
+    pub fn quota(&self) -> Option<&Quota> {
+        self.quota.get().map(|quota| &**quota)
+    }
+}
+
+/// What a client may know of the rate limit that its call met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quota {
+    /// For whom it was counted first.
+    pub caller: CallerId,
+    /// Whole tokens that can come in one go.
+    pub limit: u64,
+    /// Whole tokens left of them now.
+    pub remaining: u64,
+    /// Until it is full again.
+    pub reset: Duration,
 }
 
 /// What a call holds while it is past the gate: a worker and its share of every limit.
@@ -545,6 +574,14 @@ impl Facts {
         let claim = self.claim.as_ref()?;
         self.limit.as_ref()?;
         Some(self.admitted?.since(claim.at))
+    }
+
+    /// What it cost: what it was charged in the end, if that was settled, or else what it was
+    /// estimated to.
+    #[must_use]
+    pub fn cost(&self) -> Option<TokenCount> {
+        let estimated = self.claim.as_ref()?.cost;
+        Some(self.settled.map_or(estimated, |settled| settled.charged))
     }
 
     /// How long the backend took, if it was sent and the backend is done with it.

@@ -57,6 +57,7 @@ impl Serve for Pipeline {
             if let Reply::Refused(refusal) = &reply {
                 write_down(&record, refusal);
             }
+            self.tell_quota(progress, &record);
             reply
         }
     }
@@ -86,6 +87,19 @@ impl Pipeline {
         let now = self.clock.now();
         self.callers
             .claim(now, &origin.identity, &operation.function, meets)
+    }
+
+    /// Where there are headers to say it in, says what the rate limit has left that a call met.
+    fn tell_quota(&self, progress: &Progress, record: &Record) {
+        let met = record.note(|facts| {
+            let claim = facts.claim.as_ref().filter(|_| facts.dialect == "http")?;
+            Some((claim.caller, claim.bucket()?))
+        });
+        if let Some((caller, bucket)) = met
+            && let Some(quota) = self.gate.quota(bucket, caller)
+        {
+            progress.charge(quota);
+        }
     }
 
     fn run<'a>(

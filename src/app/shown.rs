@@ -8,8 +8,9 @@ use tidegate_limits::{Limit, LimitNow, LimitRule, Scope, Timestamp, Verdict};
 use super::Shared;
 use crate::admin::{FunctionQueue, LimitKind, LimitState, Opens, QueueState, Source};
 use crate::call::Destination;
+use crate::callers::rate_limit::RateLimit;
 use crate::config;
-use crate::telemetry::metrics::{Levels, WindowLevel};
+use crate::telemetry::metrics::{CallersLevel, GroupLevel, Levels, LimiterLevel, WindowLevel};
 
 impl Source for Shared {
     fn limits(&self) -> Vec<LimitState> {
@@ -72,6 +73,7 @@ impl Shared {
         let queue = self.gate.queue_now();
         let (outstanding, outstanding_peak) = self.gate.outstanding();
         let (limits, _) = self.gate.limits_now();
+        let registered = self.callers.registered();
         let windows = limits
             .iter()
             .filter(|(rule, _)| matches!(rule.limit, Limit::Window { .. }))
@@ -89,7 +91,39 @@ impl Shared {
             outstanding_limit: u64::from(self.config.get().admit.outstanding_max.unwrap_or(0)),
             outstanding_peak: outstanding_peak as u64,
             windows,
+            limiters: self.limiters(),
+            groups: self
+                .callers
+                .groups()
+                .into_iter()
+                .map(|group| GroupLevel {
+                    group: group.group.as_str().into(),
+                    calls: group.calls,
+                    tokens: group.tokens.tokens(),
+                })
+                .collect(),
+            callers: CallersLevel {
+                from_config: registered.from_config,
+                made: registered.made,
+                auto: registered.auto,
+                evicted: registered.evicted,
+            },
         }
+    }
+
+    /// Every rate limit that holds somebody back, or would.
+    fn limiters(&self) -> Vec<LimiterLevel> {
+        let limits = self.callers.limits().into_iter();
+        let level = |limit: RateLimit| {
+            let bucket = self.gate.bucket_now(limit.id.bucket())?;
+            Some(LimiterLevel {
+                limiter: (&*limit.label).into(),
+                tokens: bucket.tokens,
+                queued: bucket.waiting,
+                would_have_delayed: bucket.would_have_delayed,
+            })
+        };
+        limits.filter_map(level).collect()
     }
 }
 

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use crate::call::{Facts, Identity, Observe, Peer, Reason, Rejection, Verdict};
+use crate::call::{Claim, Facts, Identity, Observe, Peer, Reason, Rejection, Verdict};
 use crate::callers::Callers;
+use crate::callers::rate_limit::NAME_PREFIX;
 use crate::clock::Clock;
 use crate::telemetry::access::{AccessLine, AccessLog, Written};
-use crate::telemetry::metrics::{Durations, Metrics};
+use crate::telemetry::metrics::{Charged, Durations, Metrics};
 
 /// The one class there is so far.
 const CLASS: &str = "default";
@@ -38,6 +39,31 @@ impl Teller {
     }
 }
 
+impl Teller {
+    /// Counts what a call's rate limit did to it.
+    fn charged(&self, facts: &Facts, claim: &Claim) {
+        if facts.settled.is_some() {
+            self.metrics.cost_settled(&facts.function);
+        }
+        let Some(label) = claim.rate_limit() else {
+            return;
+        };
+        let held_by = facts.limit.as_deref();
+        let held_by = held_by.and_then(|limit| limit.strip_prefix(NAME_PREFIX));
+        let rejected = match facts.verdict {
+            Verdict::Refused | Verdict::Expired => facts.reason.map(Reason::label),
+            Verdict::Aborted if facts.admitted.is_none() => Some(facts.verdict.label()),
+            _ => None,
+        };
+        self.metrics.charged(&Charged {
+            limiter: label,
+            waited: facts.admitted.map(|admitted| admitted.since(claim.at)),
+            delayed: facts.admitted.is_some() && held_by == Some(&**label),
+            rejected,
+        });
+    }
+}
+
 impl Observe for Teller {
     fn ended(&self, facts: &Facts) {
         let now = self.clock.now();
@@ -66,6 +92,10 @@ impl Observe for Teller {
         if let Some(limit) = &facts.limit {
             self.metrics.limit_hit(limit);
         }
+        let claim = facts.claim.as_ref();
+        if let Some(claim) = claim {
+            self.charged(facts, claim);
+        }
         // A client that has left was answered nothing, whatever we were about to say.
         let answer = facts.reason.filter(|_| facts.verdict != Verdict::Aborted);
         if let Some(reason) = answer {
@@ -90,6 +120,9 @@ impl Observe for Teller {
             verdict,
             reason: facts.reason.map(Reason::label),
             limit: facts.limit.as_deref(),
+            caller: claim.map(|claim| claim.caller),
+            rate_limit: claim.and_then(Claim::rate_limit).map(|label| &**label),
+            tokens: facts.cost(),
             queued: waited.unwrap_or(total),
             backend,
             total,

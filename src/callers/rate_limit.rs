@@ -16,7 +16,7 @@ pub const RATE_LIMITS_MAX: usize = 1024;
 
 /// What a limit's name in refusals, logs and metrics begins with, so that a rate limit which
 /// somebody calls `total` is not the total.
-pub const NAME_PREFIX: &str = "rate_limit:";
+pub const NAME_PREFIX: &str = crate::telemetry::metrics::RATE_LIMIT_PREFIX;
 
 /// How much a rate limit lets through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,7 +15,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{self, HeaderValue};
+use http::header::{self, HeaderName, HeaderValue};
 use http::{Method, Request, Response, StatusCode, Version};
 use http_body::Body;
 use http_body_util::BodyExt;
@@ -29,14 +29,22 @@ use self::client::{ClientIo, Phases};
 use self::identity::Identities;
 use super::{Conversation, Settings, Whence, array_call, dialect};
 use crate::call::{
-    self, ByteStream, HttpCall, Message, Origin, Progress, Reason, Refusal, Reply, ReplyBody,
-    RequestBody, Serve,
+    self, ByteStream, HttpCall, Message, Origin, Progress, Quota, Reason, Refusal, Reply,
+    ReplyBody, RequestBody, Serve,
 };
 
 /// Largest head of a request.   bytes
 const HEAD_BYTES: usize = 64 * 1024;
 /// Most header fields of a request.
 const HEADERS: usize = 128;
+
+// As in draft-ietf-httpapi-ratelimit-headers-05 and before, which is what clients read: later
+// drafts put all of it into one structured field.
+const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit-limit");
+const RATE_LIMIT_REMAINING: HeaderName = HeaderName::from_static("ratelimit-remaining");
+const RATE_LIMIT_RESET: HeaderName = HeaderName::from_static("ratelimit-reset");
+/// For whom a call was counted, by id: what else is known of a caller is nobody's business.
+const LIMITER_CALLER: HeaderName = HeaderName::from_static("x-limiter-caller");
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
@@ -144,7 +152,11 @@ impl<S: Serve> Client<S> {
                     message: Message::Http(call),
                 };
                 let progress = Progress::default();
-                dress(self.conversation.serve.serve(request, &progress).await)
+                let mut response = dress(self.conversation.serve.serve(request, &progress).await);
+                if let Some(quota) = progress.quota() {
+                    tell_quota(quota, &mut response);
+                }
+                response
             }
             Err(refusal) => {
                 self.conversation.serve.refused(origin, "http", &refusal);
@@ -326,6 +338,20 @@ fn refused(refusal: &Refusal) -> Response<ReplyBody> {
         );
     }
     response
+}
+
+/// Says what the rate limit has left that a call met, in the headers that clients know.
+fn tell_quota(quota: &Quota, response: &mut Response<ReplyBody>) {
+    let headers = response.headers_mut();
+    headers.insert(RATE_LIMIT, HeaderValue::from(quota.limit));
+    headers.insert(RATE_LIMIT_REMAINING, HeaderValue::from(quota.remaining));
+    let reset = quota.reset.as_secs() + u64::from(quota.reset.subsec_nanos() > 0);
+    headers.insert(RATE_LIMIT_RESET, HeaderValue::from(reset));
+    let caller = HeaderValue::try_from(quota.caller.to_string());
+    headers.insert(
+        LIMITER_CALLER,
+        caller.expect("an id is a letter and a number"),
+    );
 }
 
 fn json(status: StatusCode, body: ReplyBody) -> Response<ReplyBody> {

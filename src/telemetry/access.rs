@@ -17,6 +17,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use tidegate_limits::TokenCount;
+use tidegate_limits::caller::CallerId;
+
 /// Bytes that may wait to be written; about 15,000 lines.
 const BUFFER_MAX: usize = 4 << 20;
 /// A buffer that a burst made larger than this is given back after it.   bytes
@@ -66,6 +69,12 @@ pub struct AccessLine<'a> {
     pub reason: Option<&'a str>,
     /// The limit that held it longest or refused it.
     pub limit: Option<&'a str>,
+    /// The most specific caller it belongs to; none if it was no request.
+    pub caller: Option<CallerId>,
+    /// The rate limit that was charged.
+    pub rate_limit: Option<&'a str>,
+    /// What it cost.
+    pub tokens: Option<TokenCount>,
     /// From arrival to a worker, or to the end if it never got one.
     pub queued: Duration,
     /// From the last byte sent until the backend was done with it.
@@ -279,6 +288,13 @@ fn json(out: &mut Vec<u8>, id: u64, line: &AccessLine<'_>) -> io::Result<()> {
     word(out, line.reason)?;
     out.extend_from_slice(br#","limit":"#);
     word(out, line.limit)?;
+    match line.caller {
+        Some(caller) => write!(out, r#","caller":"{caller}","rate_limit":"#)?,
+        None => out.extend_from_slice(br#","caller":null,"rate_limit":"#),
+    }
+    word(out, line.rate_limit)?;
+    out.extend_from_slice(br#","tokens":"#);
+    tokens(out, line.tokens)?;
     out.extend_from_slice(br#","queue_ms":"#);
     milliseconds(out, Some(line.queued));
     out.extend_from_slice(br#","backend_ms":"#);
@@ -341,6 +357,19 @@ fn milliseconds(out: &mut Vec<u8>, duration: Option<Duration>) {
     }
 }
 
+/// A number of tokens, mostly a whole one, or `null`.
+fn tokens(out: &mut Vec<u8>, count: Option<TokenCount>) -> io::Result<()> {
+    match count {
+        Some(count) if !count.micros().is_multiple_of(1_000_000) => {
+            write!(out, "{}", count.tokens())
+        }
+        count => {
+            number(out, count.map(|count| count.micros() / 1_000_000));
+            Ok(())
+        }
+    }
+}
+
 fn text(out: &mut Vec<u8>, line: &AccessLine<'_>, colour: bool) -> io::Result<()> {
     let (paint, plain) = match (colour, line.verdict) {
         (false, _) => ("", ""),
@@ -374,6 +403,9 @@ fn text(out: &mut Vec<u8>, line: &AccessLine<'_>, colour: bool) -> io::Result<()
     }
     if let Some(limit) = line.limit {
         write!(out, " limit={limit}")?;
+    }
+    if let Some(caller) = line.caller {
+        write!(out, " caller={caller}")?;
     }
     write!(
         out,

@@ -11,10 +11,14 @@ use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use prometheus::core::Collector;
+use prometheus::core::{MetricVec, MetricVecBuilder};
 use prometheus::{
-    Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
-    IntGaugeVec, Opts, Registry, TextEncoder,
+    CounterVec, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec,
+    IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
+
+/// What the limits that are rate limits are called by in the label `limit`.
+pub const RATE_LIMIT_PREFIX: &str = "rate_limit:";
 
 /// The label of what no limit decided.
 pub const NO_LIMIT: &str = "none";
@@ -63,6 +67,29 @@ pub struct Metrics {
     /// Whether the backend took the last connect.
     backend_up: IntGaugeVec, // backend
 
+    /// Tokens in the bucket of a rate limit.
+    limiter_tokens: GaugeVec, // limiter
+    /// Calls that wait and will be charged to it.
+    limiter_queued: IntGaugeVec, // limiter
+    /// How long calls charged to it waited, those that did not among them.
+    limiter_wait_seconds: HistogramVec, // limiter
+    /// Calls that it held up.
+    limiter_delayed_total: IntCounterVec, // limiter
+    /// Calls that it would have held up, if it did not only observe.
+    limiter_would_have_delayed_total: IntCounterVec, // limiter
+    /// Calls charged to it that were refused, or whose clients left while they waited.
+    limiter_rejected_total: IntCounterVec, // limiter, reason
+    /// What calls of a group cost that were let through.
+    group_tokens_total: CounterVec, // group
+    /// Calls of a group that have ended.
+    group_calls_total: IntCounterVec, // group
+    /// Callers that are remembered, by where they come from.
+    callers_registered: IntGaugeVec, // kind
+    /// Callers that were forgotten for want of room.
+    callers_evicted_total: IntCounter,
+    /// Calls that were charged in the end by the time that they took.
+    call_cost_settled_total: IntCounterVec, // function
+
     /// Client connections open now.
     connections: IntGaugeVec, // listener
     /// Client connections that may be open at once.
@@ -87,6 +114,16 @@ pub struct Metrics {
     /// The window limits that the last snapshot had, so that one that a reload took away
     /// disappears.
     windows: Mutex<BTreeSet<Box<str>>>,
+    /// What the last snapshot had counted, since a counter takes only what is new.
+    counted: Mutex<Counted>,
+}
+
+/// Counts of a snapshot that are shown as counters.
+#[derive(Default)]
+struct Counted {
+    would_have_delayed: HashMap<Box<str>, u64>,
+    groups: HashMap<Box<str>, GroupLevel>,
+    evicted: u64,
 }
 
 /// What a finished call counts in.
@@ -128,6 +165,62 @@ pub struct Levels {
     pub outstanding_peak: u64,
     /// Every window limit.
     pub windows: Vec<WindowLevel>,
+    /// Every rate limit that has a bucket.
+    pub limiters: Vec<LimiterLevel>,
+    /// Every group of callers.
+    pub groups: Vec<GroupLevel>,
+    /// Who is remembered.
+    pub callers: CallersLevel,
+}
+
+/// A snapshot of one rate limit.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LimiterLevel {
+    /// Its label.
+    pub limiter: Box<str>,
+    /// Tokens in its bucket; below zero in debt.
+    pub tokens: f64,
+    /// Calls that wait and will be charged to it.
+    pub queued: u64,
+    /// Calls so far that it would have held up, if it did not only observe.
+    pub would_have_delayed: u64,
+}
+
+/// What one group of callers has used so far.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GroupLevel {
+    /// Its name.
+    pub group: Box<str>,
+    /// Calls that have ended.
+    pub calls: u64,
+    /// What those of them cost that were let through.   tokens
+    pub tokens: f64,
+}
+
+/// How many callers are remembered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CallersLevel {
+    /// From the config.
+    pub from_config: u64,
+    /// Made by people.
+    pub made: u64,
+    /// Registered by their own calls.
+    pub auto: u64,
+    /// Forgotten since the start.
+    pub evicted: u64,
+}
+
+/// What a rate limit did to one call that was charged to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Charged<'a> {
+    /// Its label.
+    pub limiter: &'a str,
+    /// How long the call waited, if it was let through.
+    pub waited: Option<Duration>,
+    /// Whether the rate limit held it up.
+    pub delayed: bool,
+    /// Why it was not let through.
+    pub rejected: Option<&'a str>,
 }
 
 /// A snapshot of one window limit.
@@ -211,6 +304,78 @@ impl Metrics {
                 ),
                 &["backend"],
             )),
+            limiter_tokens: r.add(GaugeVec::new(
+                opts(
+                    "limiter_tokens",
+                    "Tokens in the bucket, by rate limit; below 0 in debt.",
+                ),
+                &["limiter"],
+            )),
+            limiter_queued: r.add(IntGaugeVec::new(
+                opts(
+                    "limiter_queued",
+                    "Calls that wait, by the rate limit that will be charged.",
+                ),
+                &["limiter"],
+            )),
+            limiter_wait_seconds: r.add(HistogramVec::new(
+                HistogramOpts::from(opts(
+                    "limiter_wait_seconds",
+                    "Time in the queue of calls that were let through, by the rate limit charged.",
+                ))
+                .buckets(BUCKETS.to_vec()),
+                &["limiter"],
+            )),
+            limiter_delayed_total: r.add(IntCounterVec::new(
+                opts("limiter_delayed_total", "Calls held up by a rate limit."),
+                &["limiter"],
+            )),
+            limiter_would_have_delayed_total: r.add(IntCounterVec::new(
+                opts(
+                    "limiter_would_have_delayed_total",
+                    "Calls that a rate limit which only observes would have held up.",
+                ),
+                &["limiter"],
+            )),
+            limiter_rejected_total: r.add(IntCounterVec::new(
+                opts(
+                    "limiter_rejected_total",
+                    "Calls of a rate limit that were refused or left while they waited, by why.",
+                ),
+                &["limiter", "reason"],
+            )),
+            group_tokens_total: r.add(CounterVec::new(
+                opts(
+                    "group_tokens_total",
+                    "Tokens that calls cost which were let through, by group of callers.",
+                ),
+                &["group"],
+            )),
+            group_calls_total: r.add(IntCounterVec::new(
+                opts(
+                    "group_calls_total",
+                    "Calls that have ended, by group of callers.",
+                ),
+                &["group"],
+            )),
+            callers_registered: r.add(IntGaugeVec::new(
+                opts(
+                    "callers_registered",
+                    "Callers that are remembered, by where from.",
+                ),
+                &["kind"],
+            )),
+            callers_evicted_total: r.add(IntCounter::with_opts(opts(
+                "callers_evicted_total",
+                "Callers that had registered themselves and were forgotten for want of room.",
+            ))),
+            call_cost_settled_total: r.add(IntCounterVec::new(
+                opts(
+                    "call_cost_settled_total",
+                    "Calls that were charged in the end by the time that they took.",
+                ),
+                &["function"],
+            )),
             connections: r.add(IntGaugeVec::new(
                 opts("connections", "Client connections that are open."),
                 &["listener"],
@@ -251,6 +416,7 @@ impl Metrics {
             ))),
             ended: RwLock::default(),
             windows: Mutex::default(),
+            counted: Mutex::default(),
             registry: {
                 let build = r.add(IntGaugeVec::new(
                     opts("build_info", "Always 1; the labels say what is running."),
@@ -322,6 +488,32 @@ impl Metrics {
     pub fn refused(&self, limit: Option<&str>, reason: &str) {
         self.refusals_total
             .with_label_values(&[limit.unwrap_or(NO_LIMIT), reason])
+            .inc();
+    }
+
+    /// A call that was charged to a rate limit has ended.
+    pub fn charged(&self, call: &Charged<'_>) {
+        let limiter = &[call.limiter];
+        if let Some(waited) = call.waited {
+            self.limiter_wait_seconds
+                .with_label_values(limiter)
+                .observe(waited.as_secs_f64());
+        }
+        if call.delayed {
+            self.limiter_delayed_total.with_label_values(limiter).inc();
+        }
+        if let Some(reason) = call.rejected {
+            self.limiter_rejected_total
+                .with_label_values(&[call.limiter, reason])
+                .inc();
+        }
+    }
+
+    /// A call was charged by the time that it took. `function` is a name from a table or the
+    /// config.
+    pub fn cost_settled(&self, function: &str) {
+        self.call_cost_settled_total
+            .with_label_values(&[function])
             .inc();
     }
 
@@ -413,6 +605,80 @@ impl Metrics {
                 .set(signed(window.configured));
             known.insert(window.limit.clone());
         }
+        drop(known);
+        self.mirror_callers(levels);
+    }
+
+    /// Sets what is shown of rate limits, groups and callers.
+    fn mirror_callers(&self, levels: &Levels) {
+        let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        let limiters: BTreeSet<&str> = levels.limiters.iter().map(|it| &*it.limiter).collect();
+        let groups: BTreeSet<&str> = levels.groups.iter().map(|it| &*it.group).collect();
+        let is_limiter = |label: &str| limiters.contains(label);
+        let is_limit = |limit: &str| {
+            let limiter = limit.strip_prefix(RATE_LIMIT_PREFIX);
+            limiter.is_none_or(is_limiter)
+        };
+        let is_group = |label: &str| groups.contains(label);
+        retain(&self.limiter_tokens, "limiter", is_limiter);
+        retain(&self.limiter_queued, "limiter", is_limiter);
+        retain(&self.limiter_wait_seconds, "limiter", is_limiter);
+        retain(&self.limiter_delayed_total, "limiter", is_limiter);
+        retain(
+            &self.limiter_would_have_delayed_total,
+            "limiter",
+            is_limiter,
+        );
+        retain(&self.limiter_rejected_total, "limiter", is_limiter);
+        retain(&self.limit_hits_total, "limit", is_limit);
+        retain(&self.refusals_total, "limit", is_limit);
+        retain(&self.group_tokens_total, "group", is_group);
+        retain(&self.group_calls_total, "group", is_group);
+        counted
+            .would_have_delayed
+            .retain(|label, _| is_limiter(label));
+        counted.groups.retain(|label, _| is_group(label));
+
+        for level in &levels.limiters {
+            let limiter = &[&*level.limiter];
+            self.limiter_tokens
+                .with_label_values(limiter)
+                .set(level.tokens);
+            self.limiter_queued
+                .with_label_values(limiter)
+                .set(signed(level.queued));
+            let before = counted
+                .would_have_delayed
+                .insert(level.limiter.clone(), level.would_have_delayed);
+            self.limiter_would_have_delayed_total
+                .with_label_values(limiter)
+                .inc_by(since(level.would_have_delayed, before.unwrap_or(0)));
+        }
+        for level in &levels.groups {
+            let group = &[&*level.group];
+            let before = counted.groups.insert(level.group.clone(), level.clone());
+            let (calls, tokens) = before.map_or((0, 0.0), |before| (before.calls, before.tokens));
+            self.group_calls_total
+                .with_label_values(group)
+                .inc_by(since(level.calls, calls));
+            self.group_tokens_total
+                .with_label_values(group)
+                .inc_by((level.tokens - tokens).max(0.0));
+        }
+        let CallersLevel {
+            from_config,
+            made,
+            auto,
+            evicted,
+        } = levels.callers;
+        for (kind, callers) in [("config", from_config), ("made", made), ("auto", auto)] {
+            self.callers_registered
+                .with_label_values(&[kind])
+                .set(signed(callers));
+        }
+        self.callers_evicted_total
+            .inc_by(since(evicted, counted.evicted));
+        counted.evicted = evicted;
     }
 
     /// Everything in Prometheus's text format.
@@ -501,6 +767,32 @@ fn histogram(name: &str, help: &str) -> prometheus::Result<HistogramVec> {
         HistogramOpts::from(opts(name, help)).buckets(BUCKETS.to_vec()),
         &["function", "class"],
     )
+}
+
+/// How much was counted since; all of it where a count began anew.
+fn since(now: u64, before: u64) -> u64 {
+    now.checked_sub(before).unwrap_or(now)
+}
+
+/// Forgets the series of whose label's value there is no more such thing: what is made and
+/// removed while the process runs must not leave more and more behind.
+fn retain<T>(metric: &MetricVec<T>, label: &str, stays: impl Fn(&str) -> bool)
+where
+    T: MetricVecBuilder,
+{
+    for family in metric.collect() {
+        for series in family.get_metric() {
+            let labels: HashMap<&str, &str> = series
+                .get_label()
+                .iter()
+                .map(|pair| (pair.name(), pair.value()))
+                .collect();
+            if labels.get(label).is_some_and(|value| !stays(value)) {
+                // Fails only if it is gone already, which is what is wanted.
+                let _ = metric.remove(&labels);
+            }
+        }
+    }
 }
 
 fn signed(value: u64) -> i64 {

@@ -310,6 +310,63 @@ async fn a_refusal_names_the_rate_limit_in_both_dialects() {
     assert!(http.contains("retry-after: 10\r\n"), "{http}");
 }
 
+#[tokio::test]
+async fn a_reply_over_http_says_what_its_rate_limit_has_left_and_no_other_does() {
+    let backend = Scripted::start(|_, mut stream| async move {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let mut request = [0; 4096];
+        let _ = stream.read(&mut request).await;
+        let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nRateLimit-Remaining: 99\r\n\r\n{}";
+        stream.write_all(answer).await.expect("it is read");
+    })
+    .await;
+    let more = r#"
+        [costs]
+        functions = { guest_get_info = 2.5 }
+        [[rate_limit]]
+        name = "all"
+        burst = 10
+        fill = 0.01
+        [[rate_limit]]
+        name = "watched"
+        burst = 1
+        fill = 1
+        mode = "observe"
+        [[caller]]
+        label = "limited"
+        match = { user_agent = "limited" }
+        rate_limit = "all"
+        [[caller]]
+        label = "watched"
+        match = { user_agent = "watched" }
+        rate_limit = "watched"
+    "#;
+    let stack = Stack::start(&text(backend.addr, more));
+    let get = |agent: &str| {
+        format!(
+            "GET /guests/A/info HTTP/1.1\r\nHost: x\r\nUser-Agent: {agent}\r\n\
+             Connection: close\r\n\r\n"
+        )
+    };
+    let limited = stack.ask(get("limited")).await;
+    let facts = stack.seen.ended(1).await;
+    let caller = facts[0].claim.as_ref().expect("a request").caller;
+    for header in [
+        "ratelimit-limit: 10\r\n",
+        "ratelimit-remaining: 7\r\n",
+        "ratelimit-reset: 250\r\n",
+        &format!("x-limiter-caller: {caller}\r\n"),
+    ] {
+        assert!(limited.contains(header), "no {header:?} in {limited}");
+    }
+    assert_eq!(limited.matches("ratelimit-remaining").count(), 1);
+    for agent in ["watched", "anybody"] {
+        let other = stack.ask(get(agent)).await;
+        assert!(other.contains("ratelimit-remaining: 99\r\n"), "{other}");
+        assert!(!other.contains("x-limiter-caller"), "{other}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn two_callers_share_one_limiter_and_the_quiet_one_waits_for_one_call_at_most() {
     for (order, most) in [("fair", 0.2), ("fifo", 10.2)] {

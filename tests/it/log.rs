@@ -12,7 +12,8 @@ use tidegate::callers::{self, Callers};
 use tidegate::clock::Clock;
 use tidegate::telemetry::Metrics;
 use tidegate::telemetry::access::{AccessLine, AccessLog, Look, Written};
-use tidegate_limits::Timestamp;
+use tidegate_limits::caller::CallerId;
+use tidegate_limits::{Timestamp, TokenCount};
 
 use crate::support::identity;
 
@@ -59,6 +60,9 @@ fn line() -> AccessLine<'static> {
         verdict: "delayed",
         reason: None,
         limit: Some("total"),
+        caller: Some(CallerId(7)),
+        rate_limit: Some("poller"),
+        tokens: Some(TokenCount::from_micros(2_500_000)),
         queued: Duration::from_micros(12_345),
         backend: Some(Duration::from_micros(50_100)),
         total: Duration::from_micros(62_500),
@@ -102,7 +106,7 @@ fn a_line_in_json_has_these_fields_in_this_order() {
             r#"{"timestamp":"2023-11-14T22:13:20.123456Z","level":"INFO","target":"access","#,
             r#""id":"ID","listener":"nova","peer":"127.0.0.1:53422","client":"127.0.0.1","user":null,"dialect":"socket","#,
             r#""function":"guest_get_info","userid":"ICIC0001","verdict":"delayed","#,
-            r#""reason":null,"limit":"total","queue_ms":12.345,"backend_ms":50.100,"#,
+            r#""reason":null,"limit":"total","caller":"c7","rate_limit":"poller","tokens":2.5,"queue_ms":12.345,"backend_ms":50.100,"#,
             r#""total_ms":62.500,"bytes_in":34,"bytes_out":128,"status":null,"overallRC":0,"#,
             r#""sent_us":1234567}"#,
             "\n"
@@ -125,6 +129,13 @@ fn a_line_in_json_is_read_back_as_it_was_told() {
     assert_eq!(read["overallRC"], json!(-7));
     assert_eq!(read["status"], json!(200));
     assert_eq!(read["total_ms"], json!(1000.001));
+    assert_eq!(read["tokens"], json!(2.5));
+    for (tokens, written) in [(None, json!(null)), (Some(TokenCount::ONE), json!(1))] {
+        let told = AccessLine { tokens, ..line() };
+        let text = self::written(Look::Json, &[told]);
+        let read: Value = serde_json::from_str(&text).expect("one object");
+        assert_eq!(read["tokens"], written);
+    }
 }
 
 #[test]
@@ -132,7 +143,7 @@ fn a_line_in_text_is_one_row_of_columns() {
     assert_eq!(
         golden(TEXT, &line()),
         "22:13:20.123Z delayed guest_get_info           ICIC0001 \
-         queue     12.3 backend     50.1 total     62.5 ms  rc=0 limit=total \
+         queue     12.3 backend     50.1 total     62.5 ms  rc=0 limit=total caller=c7 \
          34>128 B nova/socket 127.0.0.1:53422\n"
     );
     let refused = AccessLine {
@@ -149,7 +160,7 @@ fn a_line_in_text_is_one_row_of_columns() {
     assert_eq!(
         golden(TEXT, &refused),
         "22:13:20.123Z refused guest_get_info           -        \
-         queue     12.3 backend        - total     62.5 ms  503 rc=503 queue_full \
+         queue     12.3 backend        - total     62.5 ms  503 rc=503 queue_full caller=c7 \
          34>128 B nova/http 127.0.0.1:53422\n"
     );
 }

@@ -10,6 +10,7 @@ mod bounds;
 mod callers;
 mod certificates;
 mod config;
+mod config_callers;
 mod config_listen;
 mod demo;
 mod dialect;

@@ -5,7 +5,9 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::{Duration, UNIX_EPOCH};
 
-use tidegate::telemetry::metrics::{Durations, Levels, Metrics, WindowLevel};
+use tidegate::telemetry::metrics::{
+    CallersLevel, Charged, Durations, GroupLevel, Levels, LimiterLevel, Metrics, WindowLevel,
+};
 
 /// Metrics of which each has at least one value.
 fn exercised() -> Metrics {
@@ -17,6 +19,18 @@ fn exercised() -> Metrics {
     };
     metrics.call_ended("nova", "guest_get_info", "default", "delayed", &took);
     metrics.limit_hit("total");
+    for (waited, rejected) in [
+        (Some(Duration::from_millis(20)), None),
+        (None, Some("rate_limited")),
+    ] {
+        metrics.charged(&Charged {
+            limiter: "poller",
+            waited,
+            delayed: waited.is_some(),
+            rejected,
+        });
+    }
+    metrics.cost_settled("guest_get_info");
     metrics.refused(Some("total"), "deadline_passed");
     metrics.refused(None, "queue_full");
     metrics.backend_is_up("socket", true);
@@ -41,6 +55,23 @@ fn exercised() -> Metrics {
             used: 12,
             configured: 30,
         }],
+        limiters: vec![LimiterLevel {
+            limiter: "poller".into(),
+            tokens: -2.5,
+            queued: 4,
+            would_have_delayed: 6,
+        }],
+        groups: vec![GroupLevel {
+            group: "monitoring".into(),
+            calls: 5,
+            tokens: 12.5,
+        }],
+        callers: CallersLevel {
+            from_config: 2,
+            made: 1,
+            auto: 7,
+            evicted: 3,
+        },
     });
     metrics
 }
@@ -69,12 +100,65 @@ fn a_scrape_says_what_was_told() {
         "tidegate_outstanding_peak 9",
         r#"tidegate_window_used{limit="total"} 12"#,
         r#"tidegate_window_limit{limit="total"} 30"#,
+        r#"tidegate_limiter_tokens{limiter="poller"} -2.5"#,
+        r#"tidegate_limiter_queued{limiter="poller"} 4"#,
+        r#"tidegate_limiter_wait_seconds_count{limiter="poller"} 1"#,
+        r#"tidegate_limiter_delayed_total{limiter="poller"} 1"#,
+        r#"tidegate_limiter_would_have_delayed_total{limiter="poller"} 6"#,
+        r#"tidegate_limiter_rejected_total{limiter="poller",reason="rate_limited"} 1"#,
+        r#"tidegate_group_tokens_total{group="monitoring"} 12.5"#,
+        r#"tidegate_group_calls_total{group="monitoring"} 5"#,
+        r#"tidegate_callers_registered{kind="config"} 2"#,
+        r#"tidegate_callers_registered{kind="made"} 1"#,
+        r#"tidegate_callers_registered{kind="auto"} 7"#,
+        "tidegate_callers_evicted_total 3",
+        r#"tidegate_call_cost_settled_total{function="guest_get_info"} 1"#,
         r#"tidegate_queue_wait_seconds_bucket{class="default",function="guest_get_info",le="0.025"} 1"#,
         r#"tidegate_queue_wait_seconds_bucket{class="default",function="guest_get_info",le="0.01"} 0"#,
     ] {
         let found = text.lines().any(|given| given == line);
         assert!(found, "no {line} in\n{text}");
     }
+}
+
+#[test]
+fn a_snapshot_adds_to_its_counters_only_what_is_new() {
+    let metrics = exercised();
+    let level = |calls, tokens, evicted, group: &str| Levels {
+        groups: vec![GroupLevel {
+            group: group.into(),
+            calls,
+            tokens,
+        }],
+        callers: CallersLevel {
+            evicted,
+            ..CallersLevel::default()
+        },
+        ..Levels::default()
+    };
+    metrics.mirror(&level(8, 20.0, 4, "monitoring"));
+    metrics.mirror(&level(8, 20.0, 4, "monitoring"));
+    let text = metrics.gather();
+    for line in [
+        r#"tidegate_group_tokens_total{group="monitoring"} 20"#,
+        r#"tidegate_group_calls_total{group="monitoring"} 8"#,
+        "tidegate_callers_evicted_total 4",
+    ] {
+        assert!(text.lines().any(|given| given == line), "{line}\n{text}");
+    }
+    metrics.mirror(&level(1, 1.0, 4, "other"));
+    assert!(!metrics.gather().contains("monitoring"));
+}
+
+#[test]
+fn a_rate_limit_that_is_gone_leaves_no_series_behind() {
+    let metrics = exercised();
+    metrics.limit_hit("rate_limit:poller");
+    metrics.refused(Some("rate_limit:poller"), "rate_limited");
+    metrics.mirror(&Levels::default());
+    let text = metrics.gather();
+    assert!(!text.contains("poller"), "{text}");
+    assert!(text.contains(r#"tidegate_limit_hits_total{limit="total"} 1"#));
 }
 
 #[test]

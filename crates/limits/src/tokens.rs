@@ -1,5 +1,9 @@
 //! Tokens as they are counted: whole millionths, so that sums are exact in any order.
 //!
+//! A bucket keeps fractions of its own ([`Tokens`](crate::Tokens)), because what flows into it
+//! between two calls is rarely a whole millionth; here years of sums must not drift. Whoever
+//! has both converts in one place.
+//!
 //! One token stands for a tenth of a second of the backend's time, unless the config says
 //! otherwise.
 
