@@ -153,17 +153,14 @@ pub fn routes() -> Vec<(Method, &'static str)> {
 fn router(
     token: Option<Token>,
     source: Arc<dyn Source>,
-    callers: Option<Arc<dyn CallersSource>>,
+    callers: Arc<dyn CallersSource>,
 ) -> Router {
     // An unknown path is guarded too: without the token nobody learns which ones exist.
     let guarded = api::routes()
         .router()
         .merge(index::routes().router())
         .layer(RequestBodyLimitLayer::new(BODY_MAX))
-        .merge(match callers {
-            Some(callers) => callers::routes().router().with_state(callers),
-            None => Router::new(),
-        })
+        .merge(callers::routes().router().with_state(callers))
         .fallback(api::not_found)
         .method_not_allowed_fallback(api::method_not_allowed)
         .layer(

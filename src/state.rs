@@ -13,13 +13,15 @@ use std::marker::PhantomData;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 /// A larger file is not read, and a larger state is not written.   bytes
 const SIZE_MAX: usize = 64 << 20;
+/// By how much one change may make the file larger.   bytes
+const GROWTH_MAX: usize = 2 << 20;
 /// Who a caller is and what is remembered of it concerns nobody else.
 const MODE: u32 = 0o600;
 const CURE: &str = "put a backup in its place, or move it away to start without what was \
@@ -95,6 +97,8 @@ pub enum StateError {
 pub struct StateFile<T> {
     path: PathBuf,
     schema: u32,
+    /// The size of the state that was read or saved last.   bytes
+    size: usize,
     /// Locked as long as this lives; the system lets go of it when the process ends.
     _lock: File,
     state: PhantomData<fn(T) -> T>,
@@ -118,9 +122,10 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
     /// If another process has it, if it is damaged or of another schema, or if nothing can be
     /// read or written there. The file is left as it is.
     pub fn open(path: &Path, schema: u32) -> Result<(Self, Option<T>), StateError> {
-        let file = Self {
+        let mut file = Self {
             path: path.to_owned(),
             schema,
+            size: 0,
             _lock: lock(path)?,
             state: PhantomData,
         };
@@ -134,7 +139,7 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
         &self.path
     }
 
-    fn read(&self) -> Result<Option<T>, StateError> {
+    fn read(&mut self) -> Result<Option<T>, StateError> {
         let unreadable = |cause| StateError::Unreadable {
             path: self.path.clone(),
             cause,
@@ -160,6 +165,7 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
             });
         }
         let text = stored.state.get();
+        self.size = bytes.len();
         // The text is a part of the bytes.
         let begins = text.as_ptr().addr() - bytes.as_ptr().addr();
         let state = serde_json::from_str(text)
@@ -186,6 +192,28 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
         }
     }
 
+    /// Makes room on the disk for a state that is a little larger than the last one. What is
+    /// changed after that is saved, unless the disk itself fails: so a change is refused while
+    /// it can still be.
+    ///
+    /// # Errors
+    ///
+    /// If there is no room, or nothing can be written there.
+    pub fn reserve(&mut self) -> Result<(), StateError> {
+        let room = (self.size + GROWTH_MAX).min(SIZE_MAX);
+        let unwritable = |cause| StateError::Unwritable {
+            path: self.path.clone(),
+            cause,
+        };
+        let file = self.beside().map_err(unwritable)?;
+        match fallocate(&file, FallocateFlags::empty(), 0, room as u64) {
+            Ok(()) => Ok(()),
+            // Not every file system can say so before it is written to.
+            Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => Ok(()),
+            Err(error) => Err(unwritable(error.into())),
+        }
+    }
+
     /// Replaces the state. Once this has returned, it survives whatever happens.
     ///
     /// # Errors
@@ -209,21 +237,29 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
         if bytes.len() > SIZE_MAX {
             return Err(self.too_large());
         }
-        self.replace(&bytes).map_err(unwritable)
+        self.replace(&bytes).map_err(unwritable)?;
+        self.size = bytes.len();
+        Ok(())
+    }
+
+    /// The file that is to take the state's name.
+    fn beside(&self) -> io::Result<File> {
+        OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(MODE)
+            .open(beside(&self.path, ".new"))
     }
 
     fn replace(&self, bytes: &[u8]) -> io::Result<()> {
-        let beside = beside(&self.path, ".new");
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(MODE)
-            .open(&beside)?;
+        // Into the room that was made for it; what is left of that is given back after.
+        let mut file = self.beside()?;
         file.write_all(bytes)?;
+        file.set_len(bytes.len() as u64)?;
         file.sync_all()?;
         drop(file);
-        fs::rename(&beside, &self.path)?;
+        fs::rename(beside(&self.path, ".new"), &self.path)?;
         File::open(directory(&self.path))?.sync_all()
     }
 }
@@ -427,6 +463,35 @@ mod tests {
         assert!(matches!(error, StateError::Unwritable { .. }), "{error}");
         drop(file);
         assert_eq!(place.saved(), Some(state(1)));
+    }
+
+    #[test]
+    fn a_state_is_saved_into_the_room_that_was_made_for_it() {
+        let place = Place::new();
+        let (mut file, _) = place.open().expect("a new one");
+        for value in 0..3 {
+            file.reserve().expect("there is room");
+            assert_eq!(
+                fs::metadata(beside(&place.path(), ".new"))
+                    .expect("made")
+                    .len(),
+                { (file.size + GROWTH_MAX) as u64 }
+            );
+            file.save(&state(value)).expect("saved");
+            assert_eq!(place.bytes().last(), Some(&b'\n'));
+        }
+        file.reserve().expect("there is room");
+        drop(file);
+        assert_eq!(place.saved(), Some(state(2)));
+    }
+
+    #[test]
+    fn no_room_is_told_before_anything_is_changed() {
+        let place = Place::new();
+        let (mut file, _) = place.open().expect("a new one");
+        fs::create_dir(beside(&place.path(), ".new")).expect("made");
+        let error = file.reserve().expect_err("nothing can be written there");
+        assert!(matches!(error, StateError::Unwritable { .. }), "{error}");
     }
 
     #[test]

@@ -55,7 +55,7 @@ pub async fn serve(
     listener: TcpListener,
     token: Option<Token>,
     source: Arc<dyn Source>,
-    callers: Option<Arc<dyn CallersSource>>,
+    callers: Arc<dyn CallersSource>,
     stop: CancellationToken,
 ) -> Result<(), ServeError> {
     let bind = listener.local_addr().map_err(ServeError::Address)?;

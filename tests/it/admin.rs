@@ -95,7 +95,8 @@ impl Served {
         let stop = CancellationToken::new();
         let token = token.map(|token| Token(token.into()));
         let shown = Arc::clone(&source) as Arc<dyn Source>;
-        let task = tokio::spawn(admin::serve(listener, token, shown, None, stop.clone()));
+        let callers = Arc::new(crate::api::fake::Fake::new());
+        let task = tokio::spawn(admin::serve(listener, token, shown, callers, stop.clone()));
         Self {
             address: (Ipv4Addr::LOCALHOST, address.port()).into(),
             source,

@@ -38,13 +38,7 @@ impl Served {
         let shown = Arc::clone(&fake) as Arc<dyn Source>;
         let callers = Arc::clone(&fake) as Arc<dyn CallersSource>;
         let stop = CancellationToken::new();
-        tokio::spawn(admin::serve(
-            listener,
-            token,
-            shown,
-            Some(callers),
-            stop.clone(),
-        ));
+        tokio::spawn(admin::serve(listener, token, shown, callers, stop.clone()));
         Self {
             address,
             fake,

@@ -263,11 +263,12 @@ pub fn milliseconds(duration: Duration) -> f64 {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct UsageTable {
     /// The span: `5m`, `1h` or `24h`.
-    pub window: &'static str,
+    #[serde(serialize_with = "span")]
+    pub window: Span,
     /// The group that was asked for; none is all callers.
     pub group: Option<String>,
-    /// All of them together.
-    pub total: Used,
+    /// What the group has used: a call counts once, however many of its callers it belongs to.
+    pub total: Option<Used>,
     /// Each of them.
     pub callers: Vec<CallerUsed>,
 }
@@ -361,6 +362,10 @@ pub struct RateLimitState {
 
 fn deadline<S: Serializer>(deadline: &Deadline, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(word(&DEADLINES, *deadline))
+}
+
+fn span<S: Serializer>(span: &Span, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(word(&SPANS, *span))
 }
 
 fn mode<S: Serializer>(mode: &BucketMode, serializer: S) -> Result<S::Ok, S::Error> {

@@ -274,13 +274,9 @@ impl CallersSource for Fake {
                 used: Used::from(&used.over(span).tally),
             });
         Ok(UsageTable {
-            window: match span {
-                Span::FiveMinutes => "5m",
-                Span::Hour => "1h",
-                Span::Day => "24h",
-            },
+            window: span,
             group: group.map(ToString::to_string),
-            total: Used::from(&used.over(span).tally),
+            total: group.map(|_| Used::from(&used.over(span).tally)),
             callers: callers.collect(),
         })
     }
