@@ -731,3 +731,48 @@ async fn a_log_that_nobody_reads_any_more_ends_nothing() {
         .expect("the binary runs");
     assert_eq!(status.code(), Some(1));
 }
+
+#[tokio::test]
+async fn a_rate_limit_is_raised_in_place_and_shown_in_metrics_and_access_lines() {
+    let held = answering().await;
+    let text = |fill: &str| {
+        let limit = format!(
+            "[[rate_limit]]\nname = \"all\"\nburst = 1\nfill = {fill}\ndeadline = \"none\"\n\
+             [[caller]]\nlabel = \"everybody\"\nmatch = {{ listener = \"test\" }}\n\
+             groups = [\"all\"]\nrate_limit = \"all\"\n[admin]"
+        );
+        config(held.backend.addr, &outstanding(10)).replace("[admin]", &limit)
+    };
+    let sidecar = Sidecar::start(&text("0.001")).await;
+    let addr = sidecar.listener("test").await;
+    assert_eq!(call(addr, &held).await, 0);
+    let mut second = calling(addr, "U2").await;
+    busy(&sidecar, 0, 1).await;
+    let queued = r#"tidegate_limiter_queued{limiter="all"}"#;
+    assert!((sidecar.metric(queued).await - 1.0).abs() < f64::EPSILON);
+    // In place: who waits goes on waiting, and gets the token that now flows in.
+    sidecar.reload(&text("1000")).await;
+    let answer = held.answer_until(read_all(&mut second)).await;
+    assert_eq!(json(&answer)["overallRC"], 0, "{answer}");
+    let words = [r#""userid":"U2""#, r#""rate_limit":"all","tokens":1,"#];
+    let (line, _) = sidecar.log().wait_from(0, &words).await;
+    assert!(line.contains(r#""limit":"rate_limit:all""#), "{line}");
+    for (metric, value) in [
+        (r#"tidegate_limiter_delayed_total{limiter="all"}"#, 1.0),
+        (r#"tidegate_limiter_wait_seconds_count{limiter="all"}"#, 2.0),
+        (r#"tidegate_limit_hits_total{limit="rate_limit:all"}"#, 1.0),
+        (r#"tidegate_group_calls_total{group="all"}"#, 2.0),
+        (r#"tidegate_group_tokens_total{group="all"}"#, 2.0),
+        (r#"tidegate_callers_registered{kind="config"}"#, 1.0),
+        (r#"tidegate_callers_registered{kind="auto"}"#, 1.0),
+    ] {
+        let shown = sidecar.metric(metric).await;
+        assert!((shown - value).abs() < f64::EPSILON, "{metric} {shown}");
+    }
+    // Gone with its rate limit.
+    sidecar
+        .reload(&config(held.backend.addr, &outstanding(10)))
+        .await;
+    let (_, metrics) = sidecar.get("/metrics").await;
+    assert!(!metrics.contains("\"all\""), "{metrics}");
+}
