@@ -483,9 +483,9 @@ fn refused(error: Error) -> Refused {
         Error::RateLimitIsStatic(_)
         | Error::TooManyRateLimits
         | Error::TooManyFunctions(_)
+        | Error::SizeMissing(_)
         | Error::NothingUsed(_) => Refused::Conflict { field, reason },
         Error::LabelIsAnId(_)
-        | Error::SizeMissing(_)
         | Error::FunctionRepeated(_)
         | Error::FunctionName(_)
         | Error::Cost { .. }

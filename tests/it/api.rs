@@ -334,7 +334,7 @@ async fn an_exempt_limit_has_no_figures_until_it_is_given_some() {
         [&json!(true), &Value::Null, &Value::Null]
     );
     let path = "/v1/rate-limits/r1";
-    let half = Served::told(served.ask("PATCH", path, &json!({"burst": 5})).await, 400);
+    let half = Served::told(served.ask("PATCH", path, &json!({"burst": 5})).await, 409);
     assert_eq!(half["field"], "fill");
     let whole = json!({"burst": 5, "fill": 0.2});
     let limited = Served::told(served.ask("PATCH", path, &whole).await, 200);

@@ -375,7 +375,10 @@ impl CallersSource for Fake {
             Some(RatePatch::Bucket { burst, fill }) => {
                 limit.burst = burst.map(|it| it.get()).or(limit.burst);
                 limit.fill = fill.map(|it| it.get()).or(limit.fill);
-                let missing = |field| Refused::invalid(field, "must be given; it had none");
+                let missing = |field: &str| Refused::Conflict {
+                    field: field.into(),
+                    reason: "must be given; it had none".into(),
+                };
                 limit.burst.ok_or_else(|| missing("burst"))?;
                 limit.fill.ok_or_else(|| missing("fill"))?;
                 (limit.profile, limit.exempt) = (None, false);
