@@ -5,6 +5,7 @@ mod bad_input;
 mod commands;
 mod document;
 pub(crate) mod fake;
+mod restart;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
