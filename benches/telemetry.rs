@@ -34,6 +34,7 @@ fn main() {
     let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 53_422));
     let at = SystemTime::now();
     let line = AccessLine {
+        id: 7,
         at,
         listener: "nova",
         peer: Some(peer),

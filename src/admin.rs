@@ -1,14 +1,16 @@
-//! What operators see, on the admin address only: metrics, health, and the state of the
-//! queue and its limits.
+//! What operators see and change, on the admin address only: metrics, health, the state of
+//! the queue and its limits; callers, what their calls cost, and their rate limits.
 //!
-//! It only looks: nothing here changes what the sidecar does. It sees through [`Source`], so
-//! it knows no stage; what it shows is read off the event loop, because a scrape renders
-//! thousands of lines and calls should not wait for that.
+//! It sees through [`Source`], which only looks, and [`CallersSource`], which alone changes
+//! things, so it knows no stage. Both are asked off the event loop, because a scrape renders
+//! thousands of lines, a change waits for a disk, and calls should wait for neither.
 
 mod api;
+mod callers;
 mod guard;
 mod health;
 mod index;
+mod routes;
 mod server;
 
 use std::net::SocketAddr;
@@ -17,7 +19,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::error_handling::HandleErrorLayer;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::Response;
 use serde::Serialize;
 use tower::ServiceBuilder;
@@ -27,6 +29,13 @@ use tower_http::set_header::SetResponseHeaderLayer;
 use tower_http::timeout::TimeoutLayer;
 use tower_http::trace::TraceLayer;
 
+pub use callers::{
+    Basis, CallId, CallerPatch, CallerState, CallerUsage, CallerUsed, CallersSource, Classified,
+    CommonCall, Costs, CostsState, Delayed, Derive, Explained, Held, MatchState, Merge, Moment,
+    NewRateLimit, Origin, Profile, Question, QueueRow, Rate, RateLimitPatch, RateLimitState,
+    RatePatch, Refused, RequestRow, RequestState, Rules, Spans, Suggested, SuggestedCost, Top,
+    UsageTable, Used, What, milliseconds,
+};
 pub use guard::Token;
 pub use server::{ServeError, needs_token, serve};
 
@@ -35,7 +44,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Requests that are answered at once; further ones are turned away. Health checks have no
 /// share in this.
 const REQUESTS_MAX: usize = 16;
-/// Nothing here takes a body.   bytes
+/// What only looks takes no body.   bytes
 const BODY_MAX: usize = 1024;
 
 /// What this part is told.
@@ -143,11 +152,26 @@ pub struct FunctionQueue {
     pub waits_for: Option<String>,
 }
 
+/// Every method and path that is answered, by the patterns of paths: `/v1/callers/{id}`.
+#[must_use]
+pub fn routes() -> Vec<(Method, &'static str)> {
+    let shown = [api::routes(), index::routes(), health::routes()];
+    let shown = shown.iter().flat_map(|routes| routes.listed());
+    shown.chain(callers::routes().listed()).collect()
+}
+
 /// Everything that answers on the admin address.
-fn router(token: Option<Token>, source: Arc<dyn Source>) -> Router {
+fn router(
+    token: Option<Token>,
+    source: Arc<dyn Source>,
+    callers: Arc<dyn CallersSource>,
+) -> Router {
     // An unknown path is guarded too: without the token nobody learns which ones exist.
-    let guarded = api::router()
-        .merge(index::router())
+    let guarded = api::routes()
+        .router()
+        .merge(index::routes().router())
+        .layer(RequestBodyLimitLayer::new(BODY_MAX))
+        .merge(callers::routes().router().with_state(callers))
         .fallback(api::not_found)
         .method_not_allowed_fallback(api::method_not_allowed)
         .layer(
@@ -161,10 +185,10 @@ fn router(token: Option<Token>, source: Arc<dyn Source>) -> Router {
                 .layer(TimeoutLayer::with_status_code(
                     StatusCode::GATEWAY_TIMEOUT,
                     ANSWER_TIMEOUT,
-                ))
-                .layer(RequestBodyLimitLayer::new(BODY_MAX)),
+                )),
         );
-    health::router()
+    health::routes()
+        .router()
         .method_not_allowed_fallback(api::method_not_allowed)
         .merge(guarded)
         .with_state(source)

@@ -1,5 +1,7 @@
 //! Builds everything, and takes it down again.
 
+mod callers;
+mod lately;
 mod shown;
 pub mod teller;
 
@@ -14,6 +16,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
 
+use self::callers::Keeper;
+use self::lately::Lately;
 use self::teller::Teller;
 use crate::admit::Gate;
 use crate::call::{Bind, Listener, Observe, Protocol};
@@ -27,11 +31,14 @@ use crate::listen::{self, Bound, Connections};
 use crate::live::Live;
 use crate::pipeline::Pipeline;
 use crate::protocol::{self, Accepted, Conversation};
+use crate::state::StateError;
 use crate::telemetry::access::AccessLog;
 use crate::telemetry::log::Logs;
 use crate::telemetry::metrics::Metrics;
 use crate::{admin, telemetry};
 
+/// How often what was counted is saved.
+const SAVE_EVERY: Duration = Duration::from_secs(10);
 /// Time for the last answers to be written when a drain has taken too long.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
@@ -51,6 +58,9 @@ pub enum StartError {
     /// The log of calls cannot be opened.
     #[error("cannot start the log of calls: {0}")]
     Log(#[source] io::Error),
+    /// What an earlier run kept cannot be had.
+    #[error(transparent)]
+    State(#[from] StateError),
     /// The callers of the config find no room beside those made through the API.
     #[error("cannot take the callers of the config: {}", list(.0))]
     Callers(Vec<TableError>),
@@ -95,7 +105,8 @@ struct Shared {
     coalescer: Coalescer,
     callers: Callers,
     /// Held while callers are changed, so that the buckets follow in the same order.
-    changing: Mutex<()>,
+    keeper: Mutex<Keeper>,
+    lately: Arc<Lately>,
     gate: Gate,
     forwarder: Forwarder,
     connections: Arc<Connections>,
@@ -134,30 +145,33 @@ impl App {
         let access = Arc::new(access.map_err(StartError::Log)?);
         access.switch(config.telemetry.access && logs.is_some());
         let clock = Clock::start();
+        let (keeper, saved) = Keeper::open(config.callers.state_file.as_deref())?;
         let Changed {
             value: callers,
             buckets,
-        } = Callers::start(&config.callers, None).map_err(StartError::Callers)?;
+        } = Callers::start(&config.callers, saved).map_err(StartError::Callers)?;
         let gate = Gate::new(&config.admit, clock);
         follow(&gate, &callers, buckets);
         let metrics = Arc::new(Metrics::new(env!("CARGO_PKG_VERSION"), REVISION));
         metrics.config_taken(SystemTime::now());
         metrics.connections_may_be(config.listen.max_connections);
+        let teller = Teller::new(
+            Arc::clone(&metrics),
+            Arc::clone(&access),
+            callers.clone(),
+            clock,
+        );
         let shared = Arc::new(Shared {
             clock,
             protocol: Live::new(config.protocol.clone()),
             classifier: Arc::new(Live::new(Classifier::new(&config.classify))),
             coalescer: Coalescer::new(config.coalesce.clone(), clock),
             gate,
-            changing: Mutex::default(),
+            keeper: Mutex::new(keeper),
             forwarder: Forwarder::new(config.forward.clone()),
             connections: Connections::new(config.listen.max_connections),
-            observer: Arc::new(Teller::new(
-                Arc::clone(&metrics),
-                Arc::clone(&access),
-                callers.clone(),
-                clock,
-            )),
+            lately: teller.lately(),
+            observer: Arc::new(teller),
             callers,
             metrics,
             access,
@@ -180,8 +194,15 @@ impl App {
             let listener = tokio::net::TcpListener::from_std(listener).map_err(StartError::Log)?;
             let token = shared.config.get().admin.token.clone();
             let source = Arc::clone(&shared);
-            tokio::spawn(admin::serve(listener, token, source, beside.clone()));
+            let callers = Arc::clone(&shared);
+            let stop = beside.clone();
+            tokio::spawn(admin::serve(listener, token, source, callers, stop));
         }
+        tokio::spawn(
+            beside
+                .clone()
+                .run_until_cancelled_owned(Arc::clone(&shared).keep_saving()),
+        );
         for (listener, socket) in bound {
             shared.accept_on(listener, socket);
         }
@@ -269,6 +290,10 @@ impl App {
             (before.threads != config.threads, "server.threads"),
             (before.admin != config.admin, "admin"),
             (
+                before.callers.state_file != config.callers.state_file,
+                "callers.state_file",
+            ),
+            (
                 before.telemetry.format != config.telemetry.format,
                 "log.format",
             ),
@@ -280,6 +305,12 @@ impl App {
         shared.config.set(config);
         shared.metrics.config_taken(SystemTime::now());
         Ok(())
+    }
+
+    /// Saves what has to survive, where there is a file for it. What was made through the admin
+    /// address is saved already; this is for what was counted since.
+    pub fn save(&self) {
+        self.shared.save_callers();
     }
 
     /// Takes note that a new config was refused.
@@ -357,6 +388,19 @@ fn bind_admin(address: SocketAddr) -> Result<TcpListener, StartError> {
 }
 
 impl Shared {
+    async fn keep_saving(self: Arc<Self>) {
+        let mut beats = tokio::time::interval(SAVE_EVERY);
+        beats.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            beats.tick().await;
+            let shared = Arc::clone(&self);
+            let saving = tokio::task::spawn_blocking(move || shared.save_callers());
+            if let Err(failed) = saving.await {
+                error!(error = %failed, "saving callers failed by our own mistake");
+            }
+        }
+    }
+
     fn listeners(&self) -> std::sync::MutexGuard<'_, Vec<Accepting>> {
         self.listeners
             .lock()
@@ -462,17 +506,6 @@ impl Shared {
             observer: Arc::clone(&self.observer),
             clock: self.clock,
         }
-    }
-
-    /// Changes callers, rate limits or costs, and lets the buckets follow.
-    fn change_callers<T, E>(
-        &self,
-        change: impl FnOnce(&Callers) -> Result<Changed<T>, E>,
-    ) -> Result<T, E> {
-        let _one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let Changed { value, buckets } = change(&self.callers)?;
-        follow(&self.gate, &self.callers, buckets);
-        Ok(value)
     }
 }
 

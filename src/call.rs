@@ -12,7 +12,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -547,6 +547,8 @@ impl Verdict {
 /// What is told about a call when it has ended.
 #[derive(Clone, Debug)]
 pub struct Facts {
+    /// The id of its access line.
+    pub id: u64,
     /// Where and when it came in.
     pub origin: Origin,
     /// `socket`, `http` or `tcp`.
@@ -613,6 +615,14 @@ impl Facts {
 
 /// Hears of every call once, when it has ended, and of connections that came to none.
 pub trait Observe: Send + Sync {
+    /// An id for a call that has come in.
+    fn next_id(&self) -> u64 {
+        0
+    }
+
+    /// A call has come in, by this id.
+    fn begun(&self, _: u64, _: Weak<Record>) {}
+
     /// One call has ended.
     fn ended(&self, facts: &Facts);
 
@@ -638,7 +648,9 @@ impl Record {
         target: Option<Box<str>>,
         observer: Arc<dyn Observe>,
     ) -> Arc<Self> {
+        let id = observer.next_id();
         let facts = Facts {
+            id,
             origin,
             dialect,
             function,
@@ -659,10 +671,12 @@ impl Record {
             claim: None,
             settled: None,
         };
-        Arc::new(Self {
+        let record = Arc::new(Self {
             facts: Mutex::new(facts),
             observer,
-        })
+        });
+        record.observer.begun(id, Arc::downgrade(&record));
+        record
     }
 
     /// Writes something down.

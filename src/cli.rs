@@ -34,6 +34,13 @@ enum Command {
     /// Ask the sidecar with this config whether it takes calls. Exit 0 yes, 1 no
     Healthcheck(ConfigFile),
 
+    /// List who calls, how much, and what limits them
+    Callers(tools::client::Admin),
+    /// List every limit and rate limit, and how much of it is used
+    Limits(tools::client::Admin),
+    /// Say which limits held a call that ended lately, and how long each
+    Explain(tools::explain::Arguments),
+
     /// See it work: a fragile backend, a storm of calls, with and without Tidegate
     Demo(tools::demo::Options),
     /// Run a stand-in z/VM SDK server that falls over when too much arrives
@@ -60,6 +67,9 @@ pub fn main() -> ExitCode {
         Command::Serve(file) => tools::serve::run(&file.config, graphical),
         Command::Check(file) => tools::check::run(&file.config, graphical),
         Command::Healthcheck(file) => tools::healthcheck::run(&file.config, graphical),
+        Command::Callers(admin) => tools::callers::run(&admin),
+        Command::Limits(admin) => tools::limits::run(&admin),
+        Command::Explain(arguments) => tools::explain::run(&arguments),
         Command::Demo(arguments) => tools::demo::main(arguments).unwrap_or_else(failed),
         Command::Backend(arguments) => tools::backend::main(arguments).unwrap_or_else(failed),
         Command::Simulate(arguments) => tools::simulate::run(&arguments),

@@ -14,10 +14,10 @@
 //! | [`forward`] | it is sent, once, and its reply read to the end |
 //! | [`tasks`] | it runs without its client, who fetches the reply later |
 //!
-//! Around it: [`config`] reads the settings, [`app`] builds everything, [`admin`] shows it,
-//! [`telemetry`] counts and logs it, [`tools`] are the other commands. [`call`] and
-//! [`clock`] are the words that all of them share. What is decided is decided in the crate
-//! `tidegate_limits`.
+//! Around it: [`config`] reads the settings, [`app`] builds everything, [`admin`] shows it and
+//! lets it be changed, [`state`] keeps what must survive a restart, [`telemetry`] counts and
+//! logs it, [`tools`] are the other commands. [`call`] and [`clock`] are the words that all of
+//! them share. What is decided is decided in the crate `tidegate_limits`.
 
 pub mod admin;
 pub mod admit;
@@ -34,6 +34,7 @@ pub mod listen;
 pub mod live;
 pub mod pipeline;
 pub mod protocol;
+pub mod state;
 pub mod tasks;
 pub mod telemetry;
 pub mod tools;

@@ -6,10 +6,14 @@
 
 pub mod backend;
 pub mod bench;
+pub mod callers;
 pub mod check;
+pub mod client;
 pub mod demo;
+pub mod explain;
 mod framing;
 pub mod healthcheck;
+pub mod limits;
 pub mod serve;
 pub mod simulate;
 

@@ -1,22 +1,26 @@
-//! `/metrics` and `/v1/…`: what tools read.
+//! `/metrics` and those of `/v1/…` that only look: what tools read.
 
 use std::sync::Arc;
 
+use axum::Json;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
-use axum::{Json, Router};
 use serde::Serialize;
 
+use super::routes::Routes;
 use super::{LimitState, Source};
 
-pub(super) fn router() -> Router<Arc<dyn Source>> {
-    Router::new()
-        .route("/metrics", get(metrics))
-        .route("/v1/limits", get(limits))
-        .route("/v1/queue", get(queue))
-        .route("/v1/config", get(config))
+/// What this address answers, for tools that read it.
+const OPENAPI: &str = include_str!("../../docs/openapi.json");
+
+pub(super) fn routes() -> Routes<Arc<dyn Source>> {
+    Routes::new()
+        .get("/metrics", metrics)
+        .get("/v1/limits", limits)
+        .get("/v1/queue", queue)
+        .get("/v1/config", config)
+        .get("/v1/openapi.json", openapi)
 }
 
 /// Reads something off the event loop.
@@ -24,11 +28,34 @@ pub(super) async fn read<T: Send + 'static>(
     source: Arc<dyn Source>,
     what: impl FnOnce(&dyn Source) -> T + Send + 'static,
 ) -> T {
-    match tokio::task::spawn_blocking(move || what(&*source)).await {
-        Ok(read) => read,
-        // A mistake of the source is this request's; the layer above answers it.
+    off_the_loop(move || what(&*source)).await
+}
+
+/// Does something off the event loop.
+pub(super) async fn off_the_loop<T: Send + 'static>(
+    what: impl FnOnce() -> T + Send + 'static,
+) -> T {
+    match tokio::task::spawn_blocking(what).await {
+        Ok(done) => done,
+        // A mistake in there is this request's; the layer above answers it.
         Err(failed) => std::panic::resume_unwind(failed.into_panic()),
     }
+}
+
+/// An error of those that name what is wrong.
+pub(super) fn refuse(status: StatusCode, error: &str, field: &str, reason: &str) -> Response {
+    #[derive(Serialize)]
+    struct Body<'a> {
+        error: &'a str,
+        field: &'a str,
+        reason: &'a str,
+    }
+    let body = Body {
+        error,
+        field,
+        reason,
+    };
+    (status, Json(body)).into_response()
 }
 
 /// An error, as every error here looks.
@@ -50,7 +77,7 @@ pub(super) async fn not_found() -> Response {
 pub(super) async fn method_not_allowed() -> Response {
     error(
         StatusCode::METHOD_NOT_ALLOWED,
-        "only GET and HEAD are allowed here",
+        "not allowed here; the header Allow says what is",
     )
 }
 
@@ -75,4 +102,8 @@ async fn queue(State(source): State<Arc<dyn Source>>) -> Response {
 
 async fn config(State(source): State<Arc<dyn Source>>) -> Response {
     read(source, |source| source.config()).await.into_response()
+}
+
+async fn openapi() -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], OPENAPI).into_response()
 }

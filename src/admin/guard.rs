@@ -1,4 +1,13 @@
-//! Lets in who knows the token.
+//! Lets in who knows the token, and no page in a browser that does not come from here.
+//!
+//! Where there is no token, the address is a loopback one, and whoever can connect is trusted.
+//! A browser on this machine can connect too, for any page that it shows. So a request that
+//! changes something is refused if its `Origin` is not this address, and if its `Host` is a
+//! name other than `localhost`: a page whose own name was made to lead here has its own name
+//! for both. A body has to say that it is JSON besides, which a browser sends to another origin
+//! only after asking, and that question is never answered with yes.
+
+use std::net::IpAddr;
 
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -40,7 +49,18 @@ pub(super) async fn check(
     request: Request,
     next: Next,
 ) -> Response {
-    if token.is_none_or(|token| token.is_in(request.headers())) {
+    let Some(token) = token else {
+        if !request.method().is_safe() && is_from_elsewhere(request.headers()) {
+            return api::refuse(
+                StatusCode::FORBIDDEN,
+                "FORBIDDEN",
+                "origin",
+                "no page of another origin may change anything here",
+            );
+        }
+        return next.run(request).await;
+    };
+    if token.is_in(request.headers()) {
         return next.run(request).await;
     }
     let mut response = api::error(
@@ -52,6 +72,29 @@ pub(super) async fn check(
         HeaderValue::from_static("Bearer realm=\"tidegate\""),
     );
     response
+}
+
+/// Whether a browser sent it for a page that does not come from this address.
+fn is_from_elsewhere(headers: &HeaderMap) -> bool {
+    let text = |name| headers.get(name).map(|it: &HeaderValue| it.to_str());
+    let host = match text(header::HOST) {
+        Some(Ok(host)) => host,
+        Some(Err(_)) => return true,
+        // No browser leaves it out.
+        None => return false,
+    };
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|c| c.is_ascii_digit()) => name,
+        _ => host,
+    };
+    let name = name.trim_start_matches('[').trim_end_matches(']');
+    let is_here = name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok();
+    let origin = match text(header::ORIGIN) {
+        Some(Ok(origin)) => Some(origin),
+        Some(Err(_)) => return true,
+        None => None,
+    };
+    !is_here || origin.is_some_and(|origin| origin.strip_prefix("http://") != Some(host))
 }
 
 #[cfg(test)]
@@ -84,6 +127,30 @@ mod tests {
         check(&["Bearer S3CRET"], false);
         check(&["Bearer s3cret", "Bearer s3cret"], false);
         check(&["Bearer wrong", "Bearer s3cret"], false);
+    }
+
+    #[test]
+    fn a_page_of_another_origin_is_told_by_its_origin_and_by_its_host() {
+        let check = |host: Option<&str>, origin: Option<&str>, elsewhere: bool| {
+            let mut map = HeaderMap::new();
+            for (name, value) in [(header::HOST, host), (header::ORIGIN, origin)] {
+                if let Some(value) = value {
+                    map.insert(name, HeaderValue::from_str(value).expect("a value"));
+                }
+            }
+            assert_eq!(is_from_elsewhere(&map), elsewhere, "{host:?} {origin:?}");
+        };
+        check(Some("127.0.0.1:9180"), None, false);
+        check(Some("localhost:9180"), None, false);
+        check(Some("LocalHost"), None, false);
+        check(Some("[::1]:9180"), None, false);
+        check(None, None, false);
+        check(Some("127.0.0.1:9180"), Some("http://127.0.0.1:9180"), false);
+        check(Some("127.0.0.1:9180"), Some("http://evil.example"), true);
+        check(Some("127.0.0.1:9180"), Some("http://127.0.0.1:80"), true);
+        check(Some("127.0.0.1:9180"), Some("null"), true);
+        check(Some("evil.example:9180"), None, true);
+        check(Some("evil.example"), Some("http://evil.example"), true);
     }
 
     #[test]

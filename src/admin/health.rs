@@ -7,19 +7,18 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
-use axum::Router;
 use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
 
+use super::routes::Routes;
 use super::{Source, api};
 
-pub(super) fn router() -> Router<Arc<dyn Source>> {
-    Router::new()
-        .route("/livez", get(live))
-        .route("/readyz", get(ready))
-        .route("/healthz", get(health))
+pub(super) fn routes() -> Routes<Arc<dyn Source>> {
+    Routes::new()
+        .get("/livez", live)
+        .get("/readyz", ready)
+        .get("/healthz", health)
 }
 
 /// One thing that was looked at.

@@ -3,12 +3,11 @@
 use std::fmt::{self, Display, Write};
 use std::sync::Arc;
 
-use axum::Router;
 use axum::extract::State;
 use axum::http::{HeaderName, header};
 use axum::response::{Html, IntoResponse, Response};
-use axum::routing::get;
 
+use super::routes::Routes;
 use super::{LimitKind, LimitState, Opens, QueueState, Source, api};
 
 const STYLE: &str = "\
@@ -35,8 +34,8 @@ const PLACES: [(&str, &str); 7] = [
     ("/v1/config", "the config in effect, as TOML"),
 ];
 
-pub(super) fn router() -> Router<Arc<dyn Source>> {
-    Router::new().route("/", get(index))
+pub(super) fn routes() -> Routes<Arc<dyn Source>> {
+    Routes::new().get("/", index)
 }
 
 async fn index(State(source): State<Arc<dyn Source>>) -> Response {

@@ -13,7 +13,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::{Source, Token, router};
+use super::{CallersSource, Source, Token, router};
 
 /// Connections open at once; further ones wait in the kernel's backlog.
 const CONNECTIONS_MAX: usize = 64;
@@ -55,13 +55,14 @@ pub async fn serve(
     listener: TcpListener,
     token: Option<Token>,
     source: Arc<dyn Source>,
+    callers: Arc<dyn CallersSource>,
     stop: CancellationToken,
 ) -> Result<(), ServeError> {
     let bind = listener.local_addr().map_err(ServeError::Address)?;
     if token.is_none() && needs_token(bind) {
         return Err(ServeError::NeedsToken(bind));
     }
-    let router = router(token, source);
+    let router = router(token, source, callers);
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let connections = TaskTracker::new();
     tracing::info!(%bind, "admin address is up");

@@ -1,8 +1,9 @@
 //! Tells operators about each call: counts it, and writes its access line.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
-use crate::call::{Claim, Facts, Identity, Observe, Peer, Reason, Rejection, Verdict};
+use super::lately::Lately;
+use crate::call::{Claim, Facts, Identity, Observe, Peer, Reason, Record, Rejection, Verdict};
 use crate::callers::Callers;
 use crate::callers::rate_limit::NAME_PREFIX;
 use crate::clock::Clock;
@@ -15,6 +16,7 @@ pub struct Teller {
     metrics: Arc<Metrics>,
     access: Arc<AccessLog>,
     callers: Callers,
+    lately: Arc<Lately>,
     clock: Clock,
 }
 
@@ -31,12 +33,18 @@ impl Teller {
             metrics,
             access,
             callers,
+            lately: Arc::default(),
             clock,
         }
     }
 }
 
 impl Teller {
+    /// The calls that it remembers.
+    pub(super) fn lately(&self) -> Arc<Lately> {
+        Arc::clone(&self.lately)
+    }
+
     /// Counts what a call's rate limit did to it.
     fn charged(&self, facts: &Facts, claim: &Claim) {
         if facts.settled.is_some() {
@@ -62,9 +70,18 @@ impl Teller {
 }
 
 impl Observe for Teller {
+    fn next_id(&self) -> u64 {
+        self.access.next_id()
+    }
+
+    fn begun(&self, id: u64, record: Weak<Record>) {
+        self.lately.begun(id, record);
+    }
+
     fn ended(&self, facts: &Facts) {
         let now = self.clock.now();
         self.callers.ended(now, facts);
+        self.lately.ended(now, facts);
         let arrived = facts.origin.arrived;
         let total = now.since(arrived);
         let waited = facts.admitted.map(|admitted| admitted.since(arrived));
@@ -111,6 +128,7 @@ impl Observe for Teller {
             return;
         }
         let written = self.access.write(&AccessLine {
+            id: facts.id,
             at: self.clock.wall(now),
             listener: &identity.listener,
             peer: match identity.peer {

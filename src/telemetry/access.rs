@@ -47,6 +47,8 @@ pub enum Look {
 /// What a line says. In JSON every field is always there, `null` where it does not apply.
 #[derive(Clone, Debug)]
 pub struct AccessLine<'a> {
+    /// Its own, by which the call is asked for later; see [`AccessLog::next_id`].
+    pub id: u64,
     /// When the call ended.
     pub at: SystemTime,
     /// Name of the listener.
@@ -150,8 +152,13 @@ impl AccessLog {
         self.on.load(Ordering::Relaxed)
     }
 
-    /// Writes one line. In JSON it carries an id of its own, for tools that join lines;
-    /// people get a shorter one.
+    /// An id for a call, which no other call of this process gets.
+    #[must_use]
+    pub fn next_id(&self) -> u64 {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Writes one line.
     pub fn write(&self, line: &AccessLine<'_>) -> Written {
         thread_local! {
             static LINE: RefCell<Vec<u8>> = RefCell::new(Vec::with_capacity(512));
@@ -159,11 +166,10 @@ impl AccessLog {
         if !self.is_on() {
             return Written::Off;
         }
-        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         LINE.with_borrow_mut(|buffer| {
             buffer.clear();
             match self.look {
-                Look::Json => json(buffer, id, line),
+                Look::Json => json(buffer, line),
                 Look::Text { colour } => text(buffer, line, colour),
             }
             .expect("writing to memory does not fail");
@@ -263,12 +269,12 @@ impl Lines {
 
 /// Puts a line together piece by piece. A derived `Serialize` took two and a half times the
 /// instructions, for keys that it looks through for escapes and for formatted numbers.
-fn json(out: &mut Vec<u8>, id: u64, line: &AccessLine<'_>) -> io::Result<()> {
+fn json(out: &mut Vec<u8>, line: &AccessLine<'_>) -> io::Result<()> {
     // The first three are what every other line of the log begins with.
     out.extend_from_slice(br#"{"timestamp":""#);
     out.extend_from_slice(&utc(line.at).0);
     out.extend_from_slice(br#"","level":"INFO","target":"access","id":""#);
-    out.extend_from_slice(&hexadecimal(id).0);
+    out.extend_from_slice(&hexadecimal(line.id).0);
     out.extend_from_slice(br#"","listener":"#);
     word(out, Some(line.listener))?;
     match line.peer {
@@ -431,10 +437,11 @@ fn text(out: &mut Vec<u8>, line: &AccessLine<'_>, colour: bool) -> io::Result<()
     }
     match (line.peer, line.client) {
         // The port is worth a look only where it is the client's own.
-        (Some(peer), client) if client.is_none_or(|it| it == peer.ip()) => writeln!(out, "{peer}"),
-        (_, Some(client)) => writeln!(out, "{client}"),
-        (_, None) => writeln!(out, "unix"),
+        (Some(peer), client) if client.is_none_or(|it| it == peer.ip()) => write!(out, "{peer}")?,
+        (_, Some(client)) => write!(out, "{client}")?,
+        (_, None) => out.extend_from_slice(b"unix"),
     }
+    writeln!(out, " {}", hexadecimal(line.id).as_str())
 }
 
 /// The userid, if the word can be one: nothing else that a client sent gets into a line.
@@ -483,6 +490,16 @@ fn hexadecimal(value: u64) -> Ascii<16> {
     Ascii(std::array::from_fn(|place| {
         digit(value >> (60 - 4 * place) & 0xf)
     }))
+}
+
+/// A moment in UTC, RFC 3339, to the microsecond, as the access lines have it.
+#[derive(Clone, Copy, Debug)]
+pub struct Utc(pub SystemTime);
+
+impl std::fmt::Display for Utc {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(utc(self.0).as_str())
+    }
 }
 
 /// A moment in UTC, RFC 3339, to the microsecond.

@@ -95,6 +95,7 @@ async fn until_told(app: App, mut signals: Signals, path: &Path) -> bool {
         finished = app.drain() => finished,
         () = signals.stop() => false,
     };
+    app.save();
     info!(finished, "stopped");
     finished
 }

@@ -100,7 +100,8 @@ impl Served {
         let stop = CancellationToken::new();
         let token = token.map(|token| Token(token.into()));
         let shown = Arc::clone(&source) as Arc<dyn Source>;
-        let task = tokio::spawn(admin::serve(listener, token, shown, stop.clone()));
+        let callers = Arc::new(crate::api::fake::Fake::new());
+        let task = tokio::spawn(admin::serve(listener, token, shown, callers, stop.clone()));
         Self {
             address: (Ipv4Addr::LOCALHOST, address.port()).into(),
             source,
@@ -111,8 +112,9 @@ impl Served {
 
     async fn ask(&self, method: &str, path: &str, headers: &str) -> Answer {
         let mut stream = TcpStream::connect(self.address).await.expect("connects");
-        let request =
-            format!("{method} {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{headers}\r\n");
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}\r\n"
+        );
         stream.write_all(request.as_bytes()).await.expect("sent");
         let mut bytes = Vec::new();
         stream.read_to_end(&mut bytes).await.expect("answered");

@@ -16,7 +16,7 @@ pub(crate) const LEVELS: [(u8, &[&str]); 7] = [
         2,
         &[
             "listen", "protocol", "classify", "callers", "coalesce", "admit", "forward", "tasks",
-            "admin",
+            "admin", "state",
         ],
     ),
     (1, &["clock", "call", "telemetry", "live"]),

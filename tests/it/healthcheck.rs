@@ -51,7 +51,8 @@ async fn start() -> (SocketAddr, Arc<Sidecar>, DropGuard) {
     let stop = CancellationToken::new();
     let token = Some(Token("s3cret".into()));
     let source: Arc<dyn Source> = Arc::clone(&sidecar) as _;
-    tokio::spawn(admin::serve(listener, token, source, stop.clone()));
+    let callers = Arc::new(crate::api::fake::Fake::new());
+    tokio::spawn(admin::serve(listener, token, source, callers, stop.clone()));
     (address, sidecar, stop.drop_guard())
 }
 

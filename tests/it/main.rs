@@ -1,6 +1,7 @@
 //! Every test of the app, in one binary.
 
 mod admin;
+mod api;
 mod array_call;
 mod backend;
 mod bad_input;

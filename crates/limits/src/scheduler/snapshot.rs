@@ -63,6 +63,8 @@ pub struct ClassNow {
 pub struct FunctionNow {
     /// The function.
     pub function: Arc<str>,
+    /// Their class.
+    pub class: Arc<str>,
     /// The limit or bucket that holds them; `None` for those at the door and those not yet
     /// asked.
     pub held_by: Option<Arc<str>>,
@@ -121,9 +123,8 @@ impl<T> Scheduler<T> {
                 Place::Aside(_) => waiting.held_by,
                 Place::Door => None,
             };
-            *functions
-                .entry((waiting.call.function.clone(), held_by))
-                .or_insert(0) += 1;
+            let key = (waiting.call.function.clone(), waiting.call.class, held_by);
+            *functions.entry(key).or_insert(0) += 1;
         }
         QueueNow {
             waiting: self.queue.queued(),
@@ -133,8 +134,9 @@ impl<T> Scheduler<T> {
             oldest_waits: oldest.map_or(Duration::ZERO, |arrived| now.since(arrived)),
             functions: functions
                 .into_iter()
-                .map(|((function, held_by), waiting)| FunctionNow {
+                .map(|((function, class, held_by), waiting)| FunctionNow {
                     function,
+                    class: classes[class.0 as usize].name.clone(),
                     held_by: held_by.and_then(|bar| self.name(bar)),
                     waiting,
                 })

@@ -1,0 +1,101 @@
+//! The body of a request: JSON, and not too much of it.
+
+use std::time::Duration;
+
+use axum::extract::{FromRequest, Request};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::Response;
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt;
+
+use crate::admin::api;
+
+/// The largest body that is taken.   bytes
+pub(in crate::admin) const BODY_MAX: usize = 1 << 20;
+/// Of a larger one so much more is read and thrown away, so that a client that sends first
+/// and reads then learns why it was refused.   bytes
+const SKIPPED_MAX: usize = 16 << 20;
+/// How long a body may take.
+const BODY_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// A whole body that says it is JSON.
+///
+/// No browser sends that across origins without asking first, and nobody here says yes.
+pub(super) struct JsonBody(pub(super) Bytes);
+
+impl<S: Sync> FromRequest<S> for JsonBody {
+    type Rejection = Response;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, Response> {
+        if !is_json(request.headers()) {
+            return Err(api::refuse(
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                "UNSUPPORTED_MEDIA_TYPE",
+                "content-type",
+                "must be application/json",
+            ));
+        }
+        match tokio::time::timeout(BODY_TIMEOUT, read(request)).await {
+            Ok(read) => read.map(Self),
+            Err(_) => Err(api::refuse(
+                StatusCode::REQUEST_TIMEOUT,
+                "REQUEST_TIMEOUT",
+                "body",
+                "did not come in whole within 3 s",
+            )),
+        }
+    }
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let mut kinds = headers.get_all(header::CONTENT_TYPE).iter();
+    let (Some(kind), None) = (kinds.next(), kinds.next()) else {
+        return false;
+    };
+    let kind = kind.to_str().unwrap_or_default();
+    let kind = kind.split(';').next().unwrap_or_default();
+    kind.trim().eq_ignore_ascii_case("application/json")
+}
+
+async fn read(request: Request) -> Result<Bytes, Response> {
+    // Who waits for our leave to send learns it from the answer alone.
+    let waits = request.headers().contains_key(header::EXPECT);
+    let declared = http_body::Body::size_hint(request.body()).lower();
+    if waits && declared > BODY_MAX as u64 {
+        return Err(too_large());
+    }
+    let mut body = request.into_body();
+    let mut bytes = BytesMut::new();
+    let mut skipped = 0;
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| {
+            let told = "broke off or is malformed";
+            api::refuse(StatusCode::BAD_REQUEST, "INVALID_VALUE", "body", told)
+        })?;
+        let Ok(part) = frame.into_data() else {
+            continue;
+        };
+        if skipped == 0 && bytes.len() + part.len() <= BODY_MAX {
+            bytes.extend_from_slice(&part);
+            continue;
+        }
+        bytes = BytesMut::new();
+        skipped += part.len();
+        if skipped > SKIPPED_MAX {
+            break;
+        }
+    }
+    if skipped > 0 {
+        return Err(too_large());
+    }
+    Ok(bytes.freeze())
+}
+
+fn too_large() -> Response {
+    api::refuse(
+        StatusCode::PAYLOAD_TOO_LARGE,
+        "TOO_LARGE",
+        "body",
+        "has more than 1048576 bytes",
+    )
+}

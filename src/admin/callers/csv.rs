@@ -1,0 +1,225 @@
+//! The debug dumps as CSV (RFC 4180), for spreadsheets and `awk`.
+//!
+//! Texts come from the wire. A spreadsheet takes one that begins with `=` for a formula, so
+//! such a text gets an apostrophe before it.
+
+use std::fmt::{Display, Write};
+
+use axum::http::{HeaderMap, header};
+use axum::response::{IntoResponse, Response};
+
+use super::state::{EXCESSES, MODES, ORDERS, QueueRow, RateLimitState, RequestRow, word};
+
+/// What a table is made of.
+pub(super) trait Row {
+    const COLUMNS: &[&str];
+
+    fn cells(&self) -> Vec<Cell>;
+}
+
+/// One value of a row.
+pub(super) enum Cell {
+    Text(String),
+    Number(String),
+    Nothing,
+}
+
+fn text(value: impl Display) -> Cell {
+    Cell::Text(value.to_string())
+}
+
+fn number(value: impl Display) -> Cell {
+    Cell::Number(value.to_string())
+}
+
+fn some<T>(value: Option<T>, cell: impl FnOnce(T) -> Cell) -> Cell {
+    value.map_or(Cell::Nothing, cell)
+}
+
+impl Row for RateLimitState {
+    const COLUMNS: &[&str] = &[
+        "id",
+        "label",
+        "exempt",
+        "burst",
+        "fill",
+        "tokens",
+        "mode",
+        "on_excess",
+        "order",
+        "callers",
+        "queued",
+        "queued_tokens",
+        "charged",
+        "would_have_delayed",
+        "rejected",
+    ];
+
+    fn cells(&self) -> Vec<Cell> {
+        vec![
+            text(self.id),
+            text(&self.label),
+            text(self.exempt),
+            some(self.burst, number),
+            some(self.fill, number),
+            some(self.tokens, number),
+            text(word(&MODES, self.mode)),
+            text(word(&EXCESSES, self.on_excess)),
+            text(word(&ORDERS, self.order)),
+            number(self.callers.len()),
+            number(self.queued),
+            number(self.queued_tokens),
+            number(self.charged),
+            number(self.would_have_delayed),
+            number(self.rejected),
+        ]
+    }
+}
+
+impl Row for QueueRow {
+    const COLUMNS: &[&str] = &["class", "call", "waits_for", "waiting"];
+
+    fn cells(&self) -> Vec<Cell> {
+        vec![
+            text(&self.class),
+            text(&self.call),
+            some(self.waits_for.as_ref(), text),
+            number(self.waiting),
+        ]
+    }
+}
+
+impl Row for RequestRow {
+    const COLUMNS: &[&str] = &[
+        "state",
+        "call",
+        "class",
+        "listener",
+        "caller",
+        "rate_limit",
+        "arrived",
+        "age_ms",
+    ];
+
+    fn cells(&self) -> Vec<Cell> {
+        vec![
+            text(self.state.word()),
+            text(&self.call),
+            text(&self.class),
+            text(&self.listener),
+            some(self.caller, text),
+            some(self.rate_limit, text),
+            text(self.arrived),
+            number(self.age_ms),
+        ]
+    }
+}
+
+/// A table with a line of its columns' names.
+pub(super) fn table<R: Row>(rows: &[R]) -> String {
+    let mut out = R::COLUMNS.join(",");
+    out.push_str("\r\n");
+    for row in rows {
+        for (index, cell) in row.cells().iter().enumerate() {
+            if index > 0 {
+                out.push(',');
+            }
+            match cell {
+                Cell::Text(value) => write_text(&mut out, value),
+                Cell::Number(value) => out.push_str(value),
+                Cell::Nothing => {}
+            }
+        }
+        out.push_str("\r\n");
+    }
+    out
+}
+
+fn write_text(out: &mut String, value: &str) {
+    let is_formula = value.starts_with(['=', '+', '-', '@', '\t', '\r']);
+    let apostrophe = if is_formula { "'" } else { "" };
+    if value.contains([',', '"', '\r', '\n']) {
+        let doubled = value.replace('"', "\"\"");
+        write!(out, "\"{apostrophe}{doubled}\"").expect("writing to memory does not fail");
+    } else {
+        out.push_str(apostrophe);
+        out.push_str(value);
+    }
+}
+
+/// A table as an answer.
+pub(super) fn answer<R: Row>(rows: &[R]) -> Response {
+    let kind = "text/csv; charset=utf-8; header=present";
+    ([(header::CONTENT_TYPE, kind)], table(rows)).into_response()
+}
+
+/// Whether the client would rather have CSV than JSON.
+pub(super) fn is_wanted(headers: &HeaderMap) -> bool {
+    let accepted = headers.get_all(header::ACCEPT).iter();
+    let ranges = accepted
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','));
+    let mut csv = 0.0_f32;
+    let mut json = 0.0_f32;
+    for range in ranges {
+        let mut parts = range.split(';').map(str::trim);
+        let kind = parts.next().unwrap_or_default();
+        let quality = parts
+            .find_map(|part| part.strip_prefix("q="))
+            .map_or(1.0, |q| q.parse().unwrap_or(0.0));
+        if kind.eq_ignore_ascii_case("text/csv") {
+            csv = quality;
+        } else if kind.eq_ignore_ascii_case("application/json") {
+            json = quality;
+        }
+    }
+    csv > 0.0 && csv >= json
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::http::HeaderValue;
+
+    #[test]
+    fn texts_are_quoted_where_they_must_be_and_no_formula_gets_through() {
+        let check = |waits_for: Option<&str>, cell: &str| {
+            let rows = [QueueRow {
+                class: "user".into(),
+                call: "guest_list".into(),
+                waits_for: waits_for.map(ToOwned::to_owned),
+                waiting: 3,
+            }];
+            let line = format!("user,guest_list,{cell},3\r\n");
+            assert_eq!(
+                table(&rows),
+                format!("class,call,waits_for,waiting\r\n{line}")
+            );
+        };
+        check(None, "");
+        check(Some("total"), "total");
+        check(Some("a, b"), "\"a, b\"");
+        check(Some("a \"b\"\n"), "\"a \"\"b\"\"\n\"");
+        check(Some("=1+1"), "'=1+1");
+        check(Some("@x,y"), "\"'@x,y\"");
+    }
+
+    #[test]
+    fn csv_is_sent_only_to_who_asks_for_it() {
+        let check = |accept: &str, wanted: bool| {
+            let mut headers = HeaderMap::new();
+            headers.insert(
+                header::ACCEPT,
+                HeaderValue::from_str(accept).expect("a header value"),
+            );
+            assert_eq!(is_wanted(&headers), wanted, "{accept}");
+        };
+        check("text/csv", true);
+        check("Text/CSV; q=0.5", true);
+        check("text/csv;q=0", false);
+        check("*/*", false);
+        check("application/json, text/csv;q=0.9", false);
+        check("application/json;q=0.1, text/csv", true);
+        assert!(!is_wanted(&HeaderMap::new()));
+    }
+}

@@ -1,0 +1,239 @@
+//! Why a request was refused: each leaves everything as it was.
+
+use std::fmt;
+
+use axum::Json;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use tidegate_limits::caller::{CallerId, NameError, PatternError, TableError};
+
+use crate::call::claim::RateLimitId;
+
+/// Why a request changed nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// A value is wrong: 400.
+    Invalid {
+        /// Where it stands: `match[0].ip`; `body` is all of it.
+        field: String,
+        /// What would be right.
+        reason: String,
+    },
+    /// Something that is named does not exist: 404.
+    Unknown {
+        /// What it is.
+        what: What,
+        /// What it was called.
+        id: String,
+    },
+    /// A caller has the pattern already: 409.
+    PatternExists {
+        /// Who has it.
+        holder: CallerId,
+    },
+    /// A rate limit has the label already: 409.
+    LabelExists {
+        /// Which one.
+        holder: RateLimitId,
+    },
+    /// The value is right, and what there is does not allow it: 409.
+    Conflict {
+        /// The field that asks for it.
+        field: String,
+        /// What stands against it.
+        reason: String,
+    },
+    /// It could not be written to the state file, so it was not done: 507.
+    NotSaved {
+        /// What the system said.
+        reason: String,
+    },
+}
+
+/// What can be unknown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum What {
+    /// A caller.
+    Caller,
+    /// A rate limit.
+    RateLimit,
+    /// A profile.
+    Profile,
+    /// A group of callers.
+    Group,
+    /// A call that has ended.
+    Call,
+}
+
+impl Refused {
+    /// A value is wrong.
+    pub fn invalid(field: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self::Invalid {
+            field: field.into(),
+            reason: reason.into(),
+        }
+    }
+
+    /// Something that is named does not exist.
+    pub fn unknown(what: What, id: impl fmt::Display) -> Self {
+        Self::Unknown {
+            what,
+            id: id.to_string(),
+        }
+    }
+
+    /// What is wrong with a pattern that stands at `path`.
+    pub(super) fn pattern(path: &str, mistake: &PatternError) -> Self {
+        match mistake {
+            PatternError::NothingSet => Self::invalid(path, "at least one field must be set"),
+            mistake => {
+                let field = mistake.field();
+                Self::invalid(
+                    format!("{path}.{field}"),
+                    without_name(&mistake.to_string(), field),
+                )
+            }
+        }
+    }
+
+    /// What is wrong with a name that stands at `path`.
+    pub(super) fn name(path: &str, mistake: NameError) -> Self {
+        Self::invalid(path, mistake.to_string())
+    }
+}
+
+/// What the table of callers says, as the API says it.
+impl From<TableError> for Refused {
+    fn from(error: TableError) -> Self {
+        let field = error.field();
+        let reason = without_name(&error.to_string(), field);
+        match error {
+            TableError::Unknown(id) => Self::unknown(What::Caller, id),
+            TableError::PatternExists { holder, .. } => Self::PatternExists { holder },
+            TableError::IsStatic(_)
+            | TableError::IsFixed
+            | TableError::Full
+            | TableError::TooManyDistinctGroups
+            | TableError::ChargesDiffer { .. }
+            | TableError::IdTaken(_)
+            | TableError::IdTooLarge(_) => Self::Conflict {
+                field: field.to_owned(),
+                reason,
+            },
+            TableError::NoPattern
+            | TableError::TooManyPatterns { .. }
+            | TableError::PatternRepeated(_)
+            | TableError::PatternShared { .. }
+            | TableError::LabelRepeated(_)
+            | TableError::TooManyGroups { .. }
+            | TableError::MergeList
+            | TableError::AutoRegister { .. } => Self::invalid(field, reason),
+        }
+    }
+}
+
+/// The field is told beside the reason, so the reason need not begin with it.
+fn without_name(text: &str, field: &str) -> String {
+    let rest = text.strip_prefix(field).unwrap_or(text);
+    rest.trim_start_matches([':', ' ']).to_owned()
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Invalid { field, reason } | Self::Conflict { field, reason } => {
+                write!(f, "{field}: {reason}")
+            }
+            Self::Unknown { what, id } => write!(f, "there is no {what:?} {id}"),
+            Self::PatternExists { holder } => write!(f, "caller {holder} has the pattern"),
+            Self::LabelExists { holder } => write!(f, "rate limit {holder} has the label"),
+            Self::NotSaved { reason } => write!(f, "cannot save: {reason}"),
+        }
+    }
+}
+
+impl std::error::Error for Refused {}
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        #[derive(Serialize)]
+        struct Body<'a> {
+            error: &'a str,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            what: Option<What>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            id: Option<String>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            field: Option<&'a str>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            reason: Option<&'a str>,
+        }
+        let mut body = Body {
+            error: "",
+            what: None,
+            id: None,
+            field: None,
+            reason: None,
+        };
+        let status = match &self {
+            Self::Invalid { field, reason } => {
+                (body.field, body.reason) = (Some(&**field), Some(&**reason));
+                body.error = "INVALID_VALUE";
+                StatusCode::BAD_REQUEST
+            }
+            Self::Conflict { field, reason } => {
+                (body.field, body.reason) = (Some(&**field), Some(&**reason));
+                body.error = "CONFLICT";
+                StatusCode::CONFLICT
+            }
+            Self::Unknown { what, id } => {
+                (body.what, body.id) = (Some(*what), Some(id.clone()));
+                body.error = "UNKNOWN";
+                StatusCode::NOT_FOUND
+            }
+            Self::PatternExists { holder } => {
+                body.id = Some(holder.to_string());
+                body.error = "PATTERN_EXISTS";
+                StatusCode::CONFLICT
+            }
+            Self::LabelExists { holder } => {
+                body.id = Some(holder.to_string());
+                body.error = "LABEL_EXISTS";
+                StatusCode::CONFLICT
+            }
+            Self::NotSaved { reason } => {
+                body.reason = Some(reason);
+                body.error = "NOT_SAVED";
+                StatusCode::INSUFFICIENT_STORAGE
+            }
+        };
+        (status, Json(body)).into_response()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_table_says_is_told_with_the_field_once() {
+        let said = |error| Refused::from(error);
+        assert_eq!(
+            said(TableError::TooManyGroups { given: 17 }),
+            Refused::invalid("groups", "has 17 names, at most 16 are taken")
+        );
+        assert_eq!(
+            said(TableError::Unknown(CallerId(9))),
+            Refused::unknown(What::Caller, "c9")
+        );
+        assert_eq!(
+            said(TableError::IsStatic(CallerId(1))),
+            Refused::Conflict {
+                field: "id".into(),
+                reason: "caller c1 stands in the config file; change it there".into()
+            }
+        );
+    }
+}

@@ -1,0 +1,633 @@
+//! What is shown of callers, rate limits, costs and calls.
+//!
+//! Tokens are those of the limits: one stands for a tenth of a second of the backend's time
+//! unless the config says otherwise. Times of day are RFC 3339 in UTC.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::{Duration, SystemTime};
+
+use serde::{Serialize, Serializer};
+use tidegate_limits::caller::{CallerId, Pattern};
+use tidegate_limits::{
+    BucketMode, BucketOrder, FunctionId, OnExcess, Span, SpanUse, Suggestion, Tally, UsageNow,
+};
+
+use crate::call::claim::{Deadline, RateLimitId};
+use crate::telemetry::access::Utc;
+
+/// A call that has ended, by the `id` of its access line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CallId(pub u64);
+
+/// As the access line writes it: 16 hexadecimal digits.
+impl fmt::Display for CallId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+/// A moment of the wall clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment(pub SystemTime);
+
+impl fmt::Display for Moment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Utc(self.0).fmt(f)
+    }
+}
+
+macro_rules! serialize_as_text {
+    ($($type:ty),*) => {$(
+        impl Serialize for $type {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+    )*};
+}
+serialize_as_text!(CallId, Moment);
+
+fn limit_id<S: Serializer>(id: &RateLimitId, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(id)
+}
+
+fn some_limit_id<S: Serializer>(id: &Option<RateLimitId>, s: S) -> Result<S::Ok, S::Error> {
+    match id {
+        Some(id) => s.collect_str(id),
+        None => s.serialize_none(),
+    }
+}
+
+fn caller_id<S: Serializer>(id: &CallerId, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(id)
+}
+
+fn some_caller_id<S: Serializer>(id: &Option<CallerId>, s: S) -> Result<S::Ok, S::Error> {
+    match id {
+        Some(id) => s.collect_str(id),
+        None => s.serialize_none(),
+    }
+}
+
+fn caller_ids<S: Serializer>(ids: &[CallerId], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(ids.iter().map(CallerId::to_string))
+}
+
+/// Each pattern as an object of the fields that are set.
+fn patterns<S: Serializer>(patterns: &[Pattern], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(patterns.iter().map(|pattern| {
+        let fields = pattern.fields();
+        let written = fields.iter().map(|it| (it.name(), pattern.written(it)));
+        written.collect::<BTreeMap<&str, String>>()
+    }))
+}
+
+/// Where something comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Origin {
+    /// From the config file, where alone it can be changed.
+    Config,
+    /// Through this API.
+    Api,
+    /// From its own calls; it may be forgotten.
+    Auto,
+    /// It is the fixed row for whom no other row knows.
+    Unknown,
+}
+
+/// A caller.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CallerState {
+    /// Its id.
+    #[serde(serialize_with = "caller_id")]
+    pub id: CallerId,
+    /// What people call it; nobody has named a caller that registered itself.
+    pub label: Option<String>,
+    /// What belongs to it: whatever matches one of these.
+    #[serde(rename = "match", serialize_with = "patterns")]
+    pub patterns: Vec<Pattern>,
+    /// The groups that it is in.
+    pub groups: Vec<String>,
+    /// What people want to remember of it.
+    pub notes: String,
+    /// How many turns it takes for one of an ordinary caller; none leaves that to less specific
+    /// callers.
+    pub weight: Option<u32>,
+    /// Where it comes from.
+    pub origin: Origin,
+    /// Whether it registered itself, and may be forgotten.
+    pub auto: bool,
+    /// The rate limit that it was given itself.
+    #[serde(serialize_with = "some_limit_id")]
+    pub rate_limit: Option<RateLimitId>,
+    /// When it was last called.
+    pub last_access: Option<Moment>,
+    /// Calls, by span.
+    pub calls: Spans<u64>,
+    /// What they cost, in tokens, by span.
+    pub tokens: Spans<f64>,
+}
+
+/// A figure over each of the spans of time that are kept, and since the start of counting.
+#[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd, Serialize)]
+pub struct Spans<T> {
+    /// Over the latest five minutes.
+    #[serde(rename = "5m")]
+    pub five_minutes: T,
+    /// Over the latest hour.
+    #[serde(rename = "1h")]
+    pub hour: T,
+    /// Over the latest 24 hours.
+    #[serde(rename = "24h")]
+    pub day: T,
+    /// In all.
+    pub total: T,
+}
+
+impl<T: Copy> Spans<T> {
+    /// One figure of the usage of a caller or a group.
+    pub fn of(usage: &UsageNow, figure: impl Fn(&Tally) -> T) -> Self {
+        Self {
+            five_minutes: figure(&usage.over(Span::FiveMinutes).tally),
+            hour: figure(&usage.over(Span::Hour).tally),
+            day: figure(&usage.over(Span::Day).tally),
+            total: figure(&usage.total),
+        }
+    }
+}
+
+/// What a caller has used.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CallerUsage {
+    /// Whose it is.
+    #[serde(serialize_with = "caller_id")]
+    pub id: CallerId,
+    /// When it was last called.
+    pub last_access: Option<Moment>,
+    /// What its calls cost, in tokens.
+    pub tokens: Spans<f64>,
+    /// Its calls.
+    pub calls: Spans<u64>,
+    /// Those that had to wait.
+    pub delayed: Delayed,
+    /// Those that were refused.
+    pub rejected: Spans<u64>,
+    /// Its most common calls.
+    pub top: Top,
+}
+
+/// Calls that had to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Delayed {
+    /// How many.
+    #[serde(flatten)]
+    pub calls: Spans<u64>,
+    /// Half of those of the latest half hour to hour waited no longer; none if none waited.
+    pub wait_ms_p50: Option<f64>,
+    /// Ninety-nine of a hundred waited no longer.
+    pub wait_ms_p99: Option<f64>,
+}
+
+/// The most common calls over each span, the most common first; over the latest half of the
+/// span up to the whole of it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Top {
+    /// Over five minutes.
+    #[serde(rename = "5m")]
+    pub five_minutes: Vec<CommonCall>,
+    /// Over an hour.
+    #[serde(rename = "1h")]
+    pub hour: Vec<CommonCall>,
+    /// Over 24 hours.
+    #[serde(rename = "24h")]
+    pub day: Vec<CommonCall>,
+}
+
+/// How often a function was called, and what that cost.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CommonCall {
+    /// The function.
+    pub call: String,
+    /// Calls of it.
+    pub calls: u64,
+    /// What they cost, in tokens.
+    pub tokens: f64,
+}
+
+impl CallerUsage {
+    /// The usage of a caller as it is shown. `named` knows the functions' names.
+    pub fn new(
+        id: CallerId,
+        last_access: Option<SystemTime>,
+        usage: &UsageNow,
+        named: impl Fn(FunctionId) -> String,
+    ) -> Self {
+        let common = |span| {
+            let SpanUse { common, .. } = usage.over(span);
+            let functions = common.functions.iter().map(|function| CommonCall {
+                call: named(function.function),
+                calls: function.calls,
+                tokens: function.tokens.tokens(),
+            });
+            functions.collect()
+        };
+        Self {
+            id,
+            last_access: last_access.map(Moment),
+            tokens: Spans::of(usage, |it| it.tokens.tokens()),
+            calls: Spans::of(usage, |it| it.calls),
+            delayed: Delayed {
+                calls: Spans::of(usage, |it| it.delayed),
+                wait_ms_p50: usage.waits.map(|it| milliseconds(it.p50)),
+                wait_ms_p99: usage.waits.map(|it| milliseconds(it.p99)),
+            },
+            rejected: Spans::of(usage, |it| it.refused),
+            top: Top {
+                five_minutes: common(Span::FiveMinutes),
+                hour: common(Span::Hour),
+                day: common(Span::Day),
+            },
+        }
+    }
+}
+
+/// A duration in milliseconds.
+#[must_use]
+pub fn milliseconds(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
+}
+
+/// What callers have used over one span, the dearest first.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct UsageTable {
+    /// The span: `5m`, `1h` or `24h`.
+    #[serde(serialize_with = "span")]
+    pub window: Span,
+    /// The group that was asked for; none is all callers.
+    pub group: Option<String>,
+    /// What the group has used: a call counts once, however many of its callers it belongs to.
+    pub total: Option<Used>,
+    /// Each of them.
+    pub callers: Vec<CallerUsed>,
+}
+
+/// What one caller has used over a span.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CallerUsed {
+    /// Who it is.
+    #[serde(serialize_with = "caller_id")]
+    pub id: CallerId,
+    /// What people call it.
+    pub label: Option<String>,
+    /// What it has used.
+    #[serde(flatten)]
+    pub used: Used,
+}
+
+/// What was used over a span.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Used {
+    /// Calls.
+    pub calls: u64,
+    /// What they cost, in tokens.
+    pub tokens: f64,
+    /// Those that had to wait.
+    pub delayed: u64,
+    /// Those that were refused.
+    pub rejected: u64,
+}
+
+impl From<&Tally> for Used {
+    fn from(tally: &Tally) -> Self {
+        Self {
+            calls: tally.calls,
+            tokens: tally.tokens.tokens(),
+            delayed: tally.delayed,
+            rejected: tally.refused,
+        }
+    }
+}
+
+/// A rate limit.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RateLimitState {
+    /// Its id.
+    #[serde(serialize_with = "limit_id")]
+    pub id: RateLimitId,
+    /// Its name in the config, in metrics and in refusals.
+    pub label: String,
+    /// Where it comes from.
+    pub origin: Origin,
+    /// The profile that it was made from, unless its figures were changed since.
+    pub profile: Option<String>,
+    /// Whether it lets everything through; then it has no figures.
+    pub exempt: bool,
+    /// The most tokens at once.
+    pub burst: Option<f64>,
+    /// Tokens a second.
+    pub fill: Option<f64>,
+    /// Tokens in it now; below zero in debt.
+    pub tokens: Option<f64>,
+    /// Whether it holds anybody back: `enforce` or `observe`.
+    #[serde(serialize_with = "mode")]
+    pub mode: BucketMode,
+    /// What happens to a call for which there are no tokens: `delay` or `reject`.
+    #[serde(serialize_with = "on_excess")]
+    pub on_excess: OnExcess,
+    /// In what order calls go that wait for it: `fair` or `fifo`.
+    #[serde(serialize_with = "order")]
+    pub order: BucketOrder,
+    /// Whether calls are charged what they turned out to cost; none leaves it to the costs.
+    pub settle: Option<bool>,
+    /// How long a call may wait: `ordinary`, as long as any other, or `none`, as long as it
+    /// takes.
+    #[serde(serialize_with = "deadline")]
+    pub deadline: Deadline,
+    /// Whose calls are charged to it.
+    #[serde(serialize_with = "caller_ids")]
+    pub callers: Vec<CallerId>,
+    /// Calls in the queue that will be charged to it.
+    pub queued: u64,
+    /// What they will be charged, in tokens.
+    pub queued_tokens: f64,
+    /// Calls that it let through or let pass.
+    pub charged: u64,
+    /// Of those, calls that were let pass only because it observes.
+    pub would_have_delayed: u64,
+    /// Calls that it refused.
+    pub rejected: u64,
+}
+
+fn deadline<S: Serializer>(deadline: &Deadline, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(word(&DEADLINES, *deadline))
+}
+
+fn span<S: Serializer>(span: &Span, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(word(&SPANS, *span))
+}
+
+fn mode<S: Serializer>(mode: &BucketMode, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(word(&MODES, *mode))
+}
+
+fn on_excess<S: Serializer>(on_excess: &OnExcess, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(word(&EXCESSES, *on_excess))
+}
+
+fn order<S: Serializer>(order: &BucketOrder, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(word(&ORDERS, *order))
+}
+
+/// The words for modes.
+pub(super) const MODES: [(&str, BucketMode); 2] = [
+    ("enforce", BucketMode::Enforce),
+    ("observe", BucketMode::Observe),
+];
+/// The words for what happens to a call for which there are no tokens.
+pub(super) const EXCESSES: [(&str, OnExcess); 2] =
+    [("delay", OnExcess::Delay), ("reject", OnExcess::Reject)];
+/// The words for orders.
+pub(super) const ORDERS: [(&str, BucketOrder); 2] =
+    [("fair", BucketOrder::Fair), ("fifo", BucketOrder::Fifo)];
+/// The words for deadlines.
+pub(super) const DEADLINES: [(&str, Deadline); 2] =
+    [("ordinary", Deadline::Ordinary), ("none", Deadline::None)];
+/// The words for spans of time.
+pub(super) const SPANS: [(&str, Span); 3] = [
+    ("5m", Span::FiveMinutes),
+    ("1h", Span::Hour),
+    ("24h", Span::Day),
+];
+
+/// The word for a value.
+pub(super) fn word<T: PartialEq>(words: &[(&'static str, T)], meant: T) -> &'static str {
+    let found = words.iter().find(|(_, value)| *value == meant);
+    found.expect("every value has a word").0
+}
+
+/// A limit that would suit a caller.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Suggested {
+    /// Tokens a second.
+    pub fill: f64,
+    /// The most tokens at once.
+    pub burst: f64,
+    /// What it is derived from.
+    pub basis: Basis,
+    /// The profile that comes nearest; none if there is none.
+    pub nearest_profile: Option<String>,
+}
+
+/// What a suggested limit is derived from.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Basis {
+    /// Tokens a second, on average.
+    pub mean_tokens_per_s: f64,
+    /// Slots of five seconds that were looked at.
+    pub slots: u64,
+    /// The most tokens in one of them.
+    pub peak_5s_tokens: f64,
+    /// Slots in which it would have been short.
+    pub would_have_delayed_slots: u64,
+    /// Whether the burst is exact; else it is an upper bound, as it is over 24 hours.
+    pub exact: bool,
+}
+
+impl Suggested {
+    /// A suggestion as it is shown, in figures that are easily read.
+    #[must_use]
+    pub fn new(suggestion: Suggestion, nearest_profile: Option<String>) -> Self {
+        let Suggestion { fill, burst, basis } = suggestion.rounded_up();
+        Self {
+            fill,
+            burst,
+            basis: Basis {
+                mean_tokens_per_s: basis.mean,
+                slots: basis.slots,
+                peak_5s_tokens: basis.peak,
+                would_have_delayed_slots: basis.short_slots,
+                exact: basis.every_slot_known,
+            },
+            nearest_profile,
+        }
+    }
+}
+
+/// A named pair of figures, from the config.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Profile {
+    /// Its name.
+    pub name: String,
+    /// Whether it lets everything through; then it has no figures.
+    pub exempt: bool,
+    /// The most tokens at once.
+    pub burst: Option<f64>,
+    /// Tokens a second.
+    pub fill: Option<f64>,
+}
+
+/// What calls cost.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CostsState {
+    /// In tokens, of every function that is not named.
+    pub default: f64,
+    /// The backend's time that a token stands for, in seconds.
+    pub unit_seconds: f64,
+    /// Whether calls are charged what they turned out to cost, unless their rate limit says
+    /// otherwise.
+    pub settle: bool,
+    /// In tokens, by function.
+    pub functions: BTreeMap<String, f64>,
+}
+
+/// What a call of a function might cost, by how long the backend took for it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SuggestedCost {
+    /// The function.
+    pub call: String,
+    /// Replies over the latest 24 hours.
+    pub samples: u64,
+    /// How long the backend took for them, on average, in seconds.
+    pub mean_seconds: f64,
+    /// What it costs now, in tokens.
+    pub cost: f64,
+    /// What it might cost, in tokens.
+    pub suggested: f64,
+}
+
+/// What would become of a call that came now.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Classified {
+    /// The callers that it belongs to, the most specific first.
+    pub matches: Vec<MatchState>,
+    /// The rate limit that it would be charged to.
+    #[serde(serialize_with = "some_limit_id")]
+    pub charged: Option<RateLimitId>,
+    /// Whether the most specific caller with a limit is exempt.
+    pub exempt: bool,
+    /// What it would be charged, in tokens.
+    pub cost: f64,
+    /// Tokens that there are now; none without a limit.
+    pub tokens: Option<f64>,
+    /// How long it would wait for tokens, behind those that wait already.
+    pub wait_ms: f64,
+}
+
+/// A caller that a call belongs to.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct MatchState {
+    /// Who it is.
+    #[serde(serialize_with = "caller_id")]
+    pub caller: CallerId,
+    /// What people call it.
+    pub label: Option<String>,
+    /// How many fields match exactly.
+    pub exact_fields: u8,
+    /// How much of the call is demanded, over all fields.   bits
+    pub literal_bits: u16,
+    /// Whether it was given a rate limit itself, or is exempt.
+    pub limited: bool,
+}
+
+/// Calls that wait, told apart by what they wait for.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct QueueRow {
+    /// Their class.
+    pub class: String,
+    /// Their function.
+    pub call: String,
+    /// The limit that holds them; none if they only wait for their turn.
+    pub waits_for: Option<String>,
+    /// How many.
+    pub waiting: u64,
+}
+
+/// A call under way.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RequestRow {
+    /// Where it stands.
+    pub state: RequestState,
+    /// Its function.
+    pub call: String,
+    /// Its class.
+    pub class: String,
+    /// Name of the listener.
+    pub listener: String,
+    /// For whom it waits its turn.
+    #[serde(serialize_with = "some_caller_id")]
+    pub caller: Option<CallerId>,
+    /// The rate limit that it is charged to.
+    #[serde(serialize_with = "some_limit_id")]
+    pub rate_limit: Option<RateLimitId>,
+    /// When it came in.
+    pub arrived: Moment,
+    /// How long ago that is.
+    pub age_ms: f64,
+}
+
+/// Where a call under way stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RequestState {
+    /// In the queue.
+    Waiting,
+    /// Past the gate.
+    Running,
+}
+
+impl RequestState {
+    /// The word for it.
+    pub(super) const fn word(self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::Running => "running",
+        }
+    }
+}
+
+/// What became of a call, and what held it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Explained {
+    /// The call.
+    pub id: CallId,
+    /// When it came in.
+    pub arrived: Moment,
+    /// Name of the listener.
+    pub listener: String,
+    /// Its function.
+    pub call: String,
+    /// The z/VM userid it is about.
+    pub userid: Option<String>,
+    /// Its class.
+    pub class: String,
+    /// For whom it waited its turn.
+    #[serde(serialize_with = "some_caller_id")]
+    pub caller: Option<CallerId>,
+    /// The rate limit that it was charged to.
+    pub rate_limit: Option<String>,
+    /// What it was charged, in tokens.
+    pub tokens: Option<f64>,
+    /// How it ended: `passed`, `delayed`, `refused`, `expired`, `aborted` or `failed`.
+    pub verdict: String,
+    /// Why, if it was refused or failed.
+    pub reason: Option<String>,
+    /// From arrival to the end.
+    pub total_ms: f64,
+    /// From arrival to a worker, or to the end if it never got one.
+    pub queued_ms: f64,
+    /// From the last byte sent until the backend was done; none if it was never sent.
+    pub backend_ms: Option<f64>,
+    /// What held it in the queue, in the order of time. Together they are `queued_ms`.
+    pub held: Vec<Held>,
+}
+
+/// Something that held a call in the queue.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Held {
+    /// The limit; none while it only waited for its turn.
+    pub limit: Option<String>,
+    /// For how long.
+    pub ms: f64,
+}

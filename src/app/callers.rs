@@ -1,0 +1,497 @@
+//! Callers, rate limits and costs as the admin address shows and changes them.
+//!
+//! A change is made to the callers, then the gate's buckets follow, then the state is saved,
+//! and only then is it answered. One change is made at a time.
+
+mod keeper;
+mod stored;
+
+use std::collections::BTreeMap;
+use std::sync::{MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tidegate_limits::caller::{CallerId, Group, Kind, LastCall, NewCaller};
+use tidegate_limits::{BucketNow, Settlement, Span, Tokens, UsageNow, Weight};
+
+pub(super) use self::keeper::Keeper;
+use super::{Shared, follow};
+use crate::admin::{
+    CallId, CallerPatch, CallerState, CallerUsage, CallerUsed, CallersSource, Classified, Costs,
+    CostsState, Derive, Explained, Held, MatchState, Merge, Moment, NewRateLimit, Origin, Profile,
+    Question, QueueRow, Rate, RateLimitPatch, RateLimitState, RatePatch, Refused, RequestRow,
+    RequestState, Spans, Suggested, SuggestedCost, UsageTable, Used, What, milliseconds,
+};
+use crate::call::claim::{Charged, RateLimitId, drawn};
+use crate::callers::rate_limit::{self, Allowance, MadeBy, Size, SizePatch};
+use crate::callers::shown::{CallerNow, RateLimitNow};
+use crate::callers::{self, Callers, Changed, Error, NewCosts};
+
+impl Shared {
+    /// Changes callers, rate limits or costs, and lets the buckets follow. What becomes of it
+    /// is saved within ten seconds.
+    pub(super) fn change_callers<T, E>(
+        &self,
+        change: impl FnOnce(&Callers) -> Result<Changed<T>, E>,
+    ) -> Result<T, E> {
+        let _one_at_a_time = self.keeper();
+        let Changed { value, buckets } = change(&self.callers)?;
+        follow(&self.gate, &self.callers, buckets);
+        Ok(value)
+    }
+
+    /// The same, and saves it before it returns. What cannot be saved is not done.
+    fn change_and_save<T>(
+        &self,
+        change: impl FnOnce(&Callers) -> Result<Changed<T>, Error>,
+    ) -> Result<T, Refused> {
+        let mut keeper = self.keeper();
+        let not_saved = |error: crate::state::StateError| Refused::NotSaved {
+            reason: error.to_string(),
+        };
+        keeper.reserve().map_err(not_saved)?;
+        let Changed { value, buckets } = change(&self.callers).map_err(refused)?;
+        follow(&self.gate, &self.callers, buckets);
+        keeper.save(&self.saved()).map_err(not_saved)?;
+        Ok(value)
+    }
+
+    /// Saves what was counted since the last time, too.
+    pub(super) fn save_callers(&self) {
+        let mut keeper = self.keeper();
+        if keeper.is_on() {
+            keeper.save_if_changed(&self.saved());
+        }
+    }
+
+    fn saved(&self) -> callers::Saved {
+        let seconds = |at| seconds_since_1970(self.clock.wall(at));
+        self.callers.saved(seconds)
+    }
+
+    fn keeper(&self) -> MutexGuard<'_, Keeper> {
+        self.keeper.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// When a caller was last called.
+    fn last_access(&self, last: LastCall) -> Option<SystemTime> {
+        match last {
+            LastCall::Never => None,
+            LastCall::Earlier(seconds) => Some(UNIX_EPOCH + Duration::from_secs(seconds)),
+            LastCall::At(at) => Some(self.clock.wall(at)),
+        }
+    }
+
+    fn caller_state(&self, caller: CallerNow) -> CallerState {
+        CallerState {
+            id: caller.id,
+            label: caller.label.map(|label| label.to_string()),
+            patterns: caller.patterns,
+            groups: caller.groups.iter().map(Group::to_string).collect(),
+            notes: caller.notes.to_string(),
+            weight: caller.weight.map(Weight::get),
+            origin: match caller.kind {
+                Kind::Static => Origin::Config,
+                Kind::Made => Origin::Api,
+                Kind::Auto => Origin::Auto,
+                Kind::Unknown => Origin::Unknown,
+            },
+            auto: caller.kind == Kind::Auto,
+            rate_limit: caller.rate_limit,
+            last_access: self.last_access(caller.last_call).map(Moment),
+            calls: Spans::of(&caller.usage, |it| it.calls),
+            tokens: Spans::of(&caller.usage, |it| it.tokens.tokens()),
+        }
+    }
+
+    fn rate_limit_state(&self, limit: RateLimitNow) -> RateLimitState {
+        let RateLimitNow {
+            rate_limit,
+            callers,
+        } = limit;
+        let bucket = self.gate.bucket_now(rate_limit.id.bucket());
+        let (burst, fill) = match rate_limit.rule.allowance {
+            Allowance::Exempt => (None, None),
+            Allowance::Bucket { burst, fill } => (Some(burst.get()), Some(fill.get())),
+        };
+        let of = |figure: fn(&BucketNow) -> u64| bucket.as_ref().map_or(0, figure);
+        let rule = &rate_limit.rule;
+        RateLimitState {
+            id: rate_limit.id,
+            label: rate_limit.label.to_string(),
+            origin: match rate_limit.made_by {
+                MadeBy::Config => Origin::Config,
+                MadeBy::Api => Origin::Api,
+            },
+            profile: rule.profile.as_deref().map(ToOwned::to_owned),
+            exempt: rule.allowance == Allowance::Exempt,
+            burst,
+            fill,
+            tokens: bucket.as_ref().map(|bucket| bucket.tokens),
+            mode: rule.mode,
+            on_excess: rule.on_excess,
+            order: rule.order,
+            settle: rule.settlement.map(|it| it == Settlement::Measured),
+            deadline: rule.deadline,
+            callers,
+            queued: of(|bucket| bucket.waiting),
+            queued_tokens: bucket.as_ref().map_or(0.0, |it| it.waiting_tokens),
+            charged: of(|bucket| bucket.charged),
+            would_have_delayed: of(|bucket| bucket.would_have_delayed),
+            rejected: of(|bucket| bucket.rejected),
+        }
+    }
+}
+
+impl CallersSource for Shared {
+    fn callers(&self) -> Vec<CallerState> {
+        let callers = self.callers.all(self.clock.now()).into_iter();
+        callers.map(|caller| self.caller_state(caller)).collect()
+    }
+
+    fn caller(&self, id: CallerId) -> Result<CallerState, Refused> {
+        let caller = self.callers.get(self.clock.now(), id).map_err(refused)?;
+        Ok(self.caller_state(caller))
+    }
+
+    fn create_caller(
+        &self,
+        new: NewCaller,
+        weight: Option<Weight>,
+    ) -> Result<CallerState, Refused> {
+        let new = callers::NewCaller {
+            label: new.label,
+            patterns: new.patterns,
+            groups: new.groups,
+            notes: new.notes,
+            rate_limit: None,
+            weight,
+        };
+        let id = self.change_and_save(|callers| callers.create(new))?;
+        self.caller(id)
+    }
+
+    fn patch_caller(&self, id: CallerId, patch: CallerPatch) -> Result<CallerState, Refused> {
+        let patch = callers::CallerPatch {
+            label: patch.row.label,
+            groups: patch.row.groups,
+            notes: patch.row.notes,
+            rate_limit: None,
+            weight: patch.weight,
+        };
+        self.change_and_save(|callers| callers.patch(id, patch))?;
+        self.caller(id)
+    }
+
+    fn delete_caller(&self, id: CallerId) -> Result<(), Refused> {
+        self.change_and_save(|callers| callers.delete(id))
+    }
+
+    fn merge_callers(&self, merge: Merge) -> Result<CallerState, Refused> {
+        let Merge { into, from, label } = merge;
+        self.change_and_save(|callers| callers.merge(into, &from, label))?;
+        self.caller(into)
+    }
+
+    fn caller_usage(&self, id: CallerId) -> Result<CallerUsage, Refused> {
+        let caller = self.callers.get(self.clock.now(), id).map_err(refused)?;
+        let last = self.last_access(caller.last_call);
+        let named = |function| self.callers.function_name(function).to_string();
+        Ok(CallerUsage::new(id, last, &caller.usage, named))
+    }
+
+    fn usage(&self, span: Span, group: Option<&Group>) -> Result<UsageTable, Refused> {
+        let now = self.clock.now();
+        let used = |usage: &UsageNow| Used::from(&usage.over(span).tally);
+        let all = self.callers.all(now).into_iter();
+        let mut callers: Vec<CallerUsed> = all
+            .filter(|caller| group.is_none_or(|group| caller.groups.contains(group)))
+            .map(|caller| CallerUsed {
+                id: caller.id,
+                used: used(&caller.usage),
+                label: caller.label.map(|label| label.to_string()),
+            })
+            .collect();
+        callers.sort_by(|a, b| b.used.tokens.total_cmp(&a.used.tokens));
+        let total = match group {
+            None => None,
+            Some(group) => {
+                let usage = self.callers.group_usage(now, group.as_str());
+                let usage = usage.ok_or_else(|| Refused::unknown(What::Group, group))?;
+                Some(used(&usage))
+            }
+        };
+        Ok(UsageTable {
+            window: span,
+            group: group.map(Group::to_string),
+            total,
+            callers,
+        })
+    }
+
+    fn suggest(&self, derive: Derive) -> Result<Suggested, Refused> {
+        let Derive {
+            caller,
+            span,
+            headroom,
+        } = derive;
+        let now = self.clock.now();
+        let suggested = self.callers.suggest(now, caller, span, headroom);
+        let suggested = suggested.map_err(refused)?;
+        let nearest = suggested.nearest_profile.map(|name| name.to_string());
+        Ok(Suggested::new(suggested.suggestion, nearest))
+    }
+
+    fn rate_limits(&self) -> Vec<RateLimitState> {
+        let limits = self.callers.rate_limits().into_iter();
+        limits.map(|limit| self.rate_limit_state(limit)).collect()
+    }
+
+    fn rate_limit(&self, id: RateLimitId) -> Result<RateLimitState, Refused> {
+        let limit = self.callers.rate_limit(id).map_err(refused)?;
+        Ok(self.rate_limit_state(limit))
+    }
+
+    fn create_rate_limit(&self, new: NewRateLimit) -> Result<RateLimitState, Refused> {
+        let now = self.clock.now();
+        let new = rate_limit::NewRateLimit {
+            label: new.label,
+            size: match new.rate {
+                Rate::Profile(name) => Size::Profile(name.into()),
+                Rate::Bucket { burst, fill } => Size::Bucket { burst, fill },
+                Rate::Exempt => Size::Exempt,
+                Rate::Derived(derive) => Size::Derived {
+                    caller: derive.caller,
+                    span: derive.span,
+                    headroom: derive.headroom,
+                },
+            },
+            mode: new.rules.mode,
+            on_excess: new.rules.on_excess,
+            order: new.rules.order,
+            settlement: new.rules.settlement,
+            deadline: new.rules.deadline,
+            callers: new.callers,
+        };
+        let id = self.change_and_save(|callers| callers.create_rate_limit(now, new))?;
+        self.rate_limit(id)
+    }
+
+    fn patch_rate_limit(
+        &self,
+        id: RateLimitId,
+        patch: RateLimitPatch,
+    ) -> Result<RateLimitState, Refused> {
+        let patch = rate_limit::RateLimitPatch {
+            label: patch.label,
+            size: patch.rate.map(|rate| match rate {
+                RatePatch::Profile(name) => SizePatch::Profile(name.into()),
+                RatePatch::Bucket { burst, fill } => SizePatch::Bucket { burst, fill },
+                RatePatch::Exempt => SizePatch::Exempt,
+            }),
+            mode: patch.mode,
+            on_excess: patch.on_excess,
+            order: patch.order,
+            settlement: patch.settlement,
+            deadline: patch.deadline,
+        };
+        self.change_and_save(|callers| callers.patch_rate_limit(id, patch))?;
+        self.rate_limit(id)
+    }
+
+    fn delete_rate_limit(&self, id: RateLimitId) -> Result<(), Refused> {
+        self.change_and_save(|callers| callers.delete_rate_limit(id))
+    }
+
+    fn attach(&self, id: RateLimitId, caller: CallerId) -> Result<RateLimitState, Refused> {
+        self.change_and_save(|callers| callers.attach(id, caller))?;
+        self.rate_limit(id)
+    }
+
+    fn detach(&self, id: RateLimitId, caller: CallerId) -> Result<(), Refused> {
+        self.change_and_save(|callers| callers.detach(id, caller))
+    }
+
+    fn profiles(&self) -> Vec<Profile> {
+        let profiles = self.callers.profiles().into_iter();
+        let shown = profiles.map(|profile| {
+            let (burst, fill) = match profile.allowance {
+                Allowance::Exempt => (None, None),
+                Allowance::Bucket { burst, fill } => (Some(burst.get()), Some(fill.get())),
+            };
+            Profile {
+                name: profile.name.to_string(),
+                exempt: profile.allowance == Allowance::Exempt,
+                burst,
+                fill,
+            }
+        });
+        shown.collect()
+    }
+
+    fn costs(&self) -> CostsState {
+        let costs = self.callers.costs();
+        let functions = costs.functions.iter();
+        CostsState {
+            default: costs.default.tokens(),
+            unit_seconds: costs.unit.as_secs_f64(),
+            settle: costs.settle,
+            functions: functions
+                .map(|(name, cost)| (name.to_string(), cost.tokens()))
+                .collect::<BTreeMap<_, _>>(),
+        }
+    }
+
+    fn put_costs(&self, costs: Costs) -> Result<CostsState, Refused> {
+        let functions = costs.functions.into_iter();
+        let new = NewCosts {
+            default: costs.default.get(),
+            functions: functions
+                .map(|(name, cost)| (name.into(), cost.get()))
+                .collect(),
+            unit_seconds: costs.unit.as_secs_f64(),
+            settle: costs.settle,
+        };
+        self.change_and_save(|callers| {
+            let put = callers.put_costs(&new);
+            put.map_err(|mistakes| mistakes.into_iter().next().expect("a mistake at least"))
+        })?;
+        Ok(self.costs())
+    }
+
+    fn suggested_costs(&self) -> Vec<SuggestedCost> {
+        let suggested = self.callers.suggested_costs(self.clock.now()).into_iter();
+        let shown = suggested.map(|it| SuggestedCost {
+            call: it.function.to_string(),
+            samples: it.samples,
+            mean_seconds: it.mean.as_secs_f64(),
+            cost: it.cost.tokens(),
+            suggested: it.suggested,
+        });
+        shown.collect()
+    }
+
+    fn classify(&self, question: &Question) -> Classified {
+        let identity = question.identity.as_identity();
+        let function = question.function.as_deref().unwrap_or_default();
+        let found = self.callers.classify(&identity, function);
+        let bucket = match &found.charged {
+            Charged::RateLimit { id, .. } => Some(id.bucket()),
+            Charged::Nothing | Charged::Exempt(_) => None,
+        };
+        let tokens: Tokens = drawn(found.cost);
+        let wait = bucket.and_then(|bucket| self.gate.bucket_wait(bucket, tokens));
+        let label = |id| {
+            let caller = self.callers.get(self.clock.now(), id).ok()?;
+            Some(caller.label?.to_string())
+        };
+        Classified {
+            matches: found
+                .matches
+                .iter()
+                .map(|matched| MatchState {
+                    caller: matched.caller,
+                    label: label(matched.caller),
+                    exact_fields: matched.specificity.exact_fields(),
+                    literal_bits: matched.specificity.literal_bits(),
+                    limited: matched.rate_limit.is_some(),
+                })
+                .collect(),
+            charged: match found.charged {
+                Charged::RateLimit { id, .. } | Charged::Exempt(id) => Some(id),
+                Charged::Nothing => None,
+            },
+            exempt: matches!(found.charged, Charged::Exempt(_)),
+            cost: found.cost.tokens(),
+            tokens: bucket
+                .and_then(|bucket| self.gate.bucket_now(bucket))
+                .map(|bucket| bucket.tokens),
+            wait_ms: milliseconds(wait.unwrap_or_default()),
+        }
+    }
+
+    fn queues(&self) -> Vec<QueueRow> {
+        let queue = self.gate.queue_now();
+        let rows = queue.functions.iter().map(|row| QueueRow {
+            class: row.class.to_string(),
+            call: row.function.to_string(),
+            waits_for: row.held_by.as_deref().map(ToOwned::to_owned),
+            waiting: row.waiting as u64,
+        });
+        rows.collect()
+    }
+
+    fn requests(&self) -> Vec<RequestRow> {
+        let now = self.clock.now();
+        let under_way = self.lately.under_way().into_iter();
+        let rows = under_way.map(|call| RequestRow {
+            state: if call.is_admitted {
+                RequestState::Running
+            } else {
+                RequestState::Waiting
+            },
+            call: call.function.to_string(),
+            class: call.class.to_string(),
+            listener: call.listener.to_string(),
+            caller: call.caller,
+            rate_limit: call.rate_limit,
+            arrived: Moment(self.clock.wall(call.arrived)),
+            age_ms: milliseconds(now.since(call.arrived)),
+        });
+        rows.collect()
+    }
+
+    fn explain(&self, id: CallId) -> Result<Explained, Refused> {
+        let ended = self.lately.find(id.0);
+        let ended = ended.ok_or_else(|| Refused::unknown(What::Call, id))?;
+        let held = Held {
+            limit: ended.limit.as_deref().map(ToOwned::to_owned),
+            ms: milliseconds(ended.queued),
+        };
+        Ok(Explained {
+            id,
+            arrived: Moment(self.clock.wall(ended.arrived)),
+            listener: ended.listener.to_string(),
+            call: ended.function.to_string(),
+            userid: ended.target.map(Into::into),
+            class: ended.class.to_string(),
+            caller: ended.caller,
+            rate_limit: ended.rate_limit.map(|label| label.to_string()),
+            tokens: ended.tokens.map(|tokens| tokens.tokens()),
+            verdict: ended.verdict.label().to_owned(),
+            reason: ended.reason.map(|reason| reason.label().to_owned()),
+            total_ms: milliseconds(ended.total),
+            queued_ms: milliseconds(ended.queued),
+            backend_ms: ended.backend.map(milliseconds),
+            held: vec![held],
+        })
+    }
+}
+
+/// Why a change was refused, as the API says it.
+fn refused(error: Error) -> Refused {
+    let field = error.field().to_owned();
+    let told = error.to_string();
+    let reason = told.strip_prefix(&field).unwrap_or(&told);
+    let reason = reason.trim_start_matches([':', ' ']).to_owned();
+    match error {
+        Error::Table(error) => error.into(),
+        Error::UnknownRateLimit(id) => Refused::unknown(What::RateLimit, id),
+        Error::UnknownProfile(name) => Refused::unknown(What::Profile, name),
+        Error::LabelTaken { holder, .. } => Refused::LabelExists { holder },
+        Error::NotAttached { caller, .. } => Refused::unknown(What::Caller, caller),
+        Error::RateLimitIsStatic(_)
+        | Error::TooManyRateLimits
+        | Error::TooManyFunctions(_)
+        | Error::SizeMissing(_)
+        | Error::NothingUsed(_) => Refused::Conflict { field, reason },
+        Error::LabelIsAnId(_)
+        | Error::FunctionRepeated(_)
+        | Error::FunctionName(_)
+        | Error::Cost { .. }
+        | Error::Unit => Refused::Invalid { field, reason },
+    }
+}
+
+fn seconds_since_1970(at: SystemTime) -> u64 {
+    at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}

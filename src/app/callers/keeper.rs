@@ -1,0 +1,84 @@
+//! Keeps what was made through the API, where there is a file to keep it in.
+
+use std::path::Path;
+
+use tracing::{info, warn};
+
+use super::stored::{SCHEMA, Stored};
+use crate::callers::Saved;
+use crate::state::{StateError, StateFile};
+
+/// The state file, or none. Whoever changes callers holds it, so that the buckets follow and
+/// the states are saved in the order of the changes.
+#[derive(Debug, Default)]
+pub(in crate::app) struct Keeper {
+    file: Option<StateFile<Stored>>,
+    /// What the file holds.
+    saved: Option<Stored>,
+    is_failing: bool,
+}
+
+impl Keeper {
+    /// Takes the file, and reads what an earlier run kept in it.
+    ///
+    /// # Errors
+    /// If it is another process's, is damaged, or cannot be read or written.
+    pub(in crate::app) fn open(path: Option<&Path>) -> Result<(Self, Option<Saved>), StateError> {
+        let Some(path) = path else {
+            return Ok((Self::default(), None));
+        };
+        let (file, stored) = StateFile::open(path, SCHEMA)?;
+        let keeper = Self {
+            file: Some(file),
+            saved: stored.clone(),
+            is_failing: false,
+        };
+        Ok((keeper, stored.map(Stored::into_saved)))
+    }
+
+    /// Whether anything is kept.
+    pub(super) fn is_on(&self) -> bool {
+        self.file.is_some()
+    }
+
+    /// Makes room for what is about to change.
+    pub(super) fn reserve(&mut self) -> Result<(), StateError> {
+        self.file.as_mut().map_or(Ok(()), StateFile::reserve)
+    }
+
+    /// Saves everything.
+    pub(super) fn save(&mut self, saved: &Saved) -> Result<(), StateError> {
+        let Some(file) = &mut self.file else {
+            return Ok(());
+        };
+        let stored = Stored::of(saved);
+        file.save(&stored)?;
+        self.saved = Some(stored);
+        Ok(())
+    }
+
+    /// Saves everything if it is not what the file holds. A failure is told once, and tried
+    /// again by whoever comes next.
+    pub(super) fn save_if_changed(&mut self, saved: &Saved) {
+        let Some(file) = &mut self.file else {
+            return;
+        };
+        let stored = Stored::of(saved);
+        if self.saved.as_ref() == Some(&stored) {
+            return;
+        }
+        match file.save(&stored) {
+            Ok(()) => {
+                if std::mem::take(&mut self.is_failing) {
+                    info!("the state of callers is saved again");
+                }
+                self.saved = Some(stored);
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut self.is_failing, true) {
+                    warn!(%error, "the state of callers is not saved");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! The calls under way, and the latest that have ended: what operators ask for by id.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use tidegate_limits::caller::CallerId;
+use tidegate_limits::{Timestamp, TokenCount};
+
+use crate::call::claim::{Charged, RateLimitId};
+use crate::call::{Claim, Facts, Reason, Record, Verdict};
+
+/// Calls that have ended and are remembered. Each takes about 200 bytes.
+pub(super) const ENDED_MAX: usize = 10_000;
+
+/// Calls under way and calls that ended lately.
+#[derive(Debug, Default)]
+pub(super) struct Lately {
+    under_way: Mutex<HashMap<u64, Weak<Record>>>,
+    ended: Mutex<VecDeque<Ended>>,
+}
+
+/// A call under way.
+#[derive(Clone, Debug)]
+pub(super) struct UnderWay {
+    pub(super) arrived: Timestamp,
+    pub(super) is_admitted: bool,
+    pub(super) function: Arc<str>,
+    pub(super) class: Arc<str>,
+    pub(super) listener: Arc<str>,
+    pub(super) caller: Option<CallerId>,
+    pub(super) rate_limit: Option<RateLimitId>,
+}
+
+/// What is remembered of a call that has ended.
+#[derive(Clone, Debug)]
+pub(super) struct Ended {
+    pub(super) id: u64,
+    pub(super) arrived: Timestamp,
+    pub(super) listener: Arc<str>,
+    pub(super) function: Arc<str>,
+    pub(super) class: Arc<str>,
+    pub(super) target: Option<Box<str>>,
+    pub(super) caller: Option<CallerId>,
+    pub(super) rate_limit: Option<Arc<str>>,
+    pub(super) tokens: Option<TokenCount>,
+    pub(super) verdict: Verdict,
+    pub(super) reason: Option<Reason>,
+    pub(super) limit: Option<Arc<str>>,
+    pub(super) queued: Duration,
+    pub(super) backend: Option<Duration>,
+    pub(super) total: Duration,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Lately {
+    pub(super) fn begun(&self, id: u64, record: Weak<Record>) {
+        lock(&self.under_way).insert(id, record);
+    }
+
+    /// A call has ended, now.
+    pub(super) fn ended(&self, now: Timestamp, facts: &Facts) {
+        lock(&self.under_way).remove(&facts.id);
+        let arrived = facts.origin.arrived;
+        let total = now.since(arrived);
+        let claim = facts.claim.as_ref();
+        let charged = claim.filter(|claim| claim.rate_limit().is_some());
+        let ended = Ended {
+            id: facts.id,
+            arrived,
+            listener: Arc::clone(&facts.origin.identity.listener),
+            function: Arc::clone(&facts.function),
+            class: Arc::clone(&facts.class),
+            target: facts.target.clone(),
+            caller: claim.map(|claim| claim.caller),
+            rate_limit: claim.and_then(Claim::rate_limit).cloned(),
+            // Who was never let through has drawn nothing.
+            tokens: charged
+                .filter(|_| facts.sent.is_some())
+                .map(|claim| facts.settled.map_or(claim.cost, |settled| settled.charged)),
+            verdict: facts.verdict,
+            reason: facts.reason,
+            limit: facts.limit.clone(),
+            queued: facts.admitted.map_or(total, |at| at.since(arrived)),
+            backend: facts
+                .sent
+                .map(|sent| facts.answered.unwrap_or(now).since(sent)),
+            total,
+        };
+        let mut all = lock(&self.ended);
+        if all.len() >= ENDED_MAX {
+            all.pop_front();
+        }
+        all.push_back(ended);
+    }
+
+    /// A call that ended lately.
+    pub(super) fn find(&self, id: u64) -> Option<Ended> {
+        // The latest are asked for most.
+        let all = lock(&self.ended);
+        all.iter().rev().find(|ended| ended.id == id).cloned()
+    }
+
+    /// The calls under way, the oldest first.
+    pub(super) fn under_way(&self) -> Vec<UnderWay> {
+        let records: Vec<_> = lock(&self.under_way).values().cloned().collect();
+        let mut all: Vec<UnderWay> = records
+            .iter()
+            // Without the lock: the last owner of a record tells of its end.
+            .filter_map(Weak::upgrade)
+            .map(|record| record.note(|facts| under_way(facts)))
+            .collect();
+        all.sort_by_key(|call| call.arrived);
+        all
+    }
+}
+
+fn under_way(facts: &Facts) -> UnderWay {
+    let claim = facts.claim.as_ref();
+    UnderWay {
+        arrived: facts.origin.arrived,
+        is_admitted: facts.admitted.is_some(),
+        function: Arc::clone(&facts.function),
+        class: Arc::clone(&facts.class),
+        listener: Arc::clone(&facts.origin.identity.listener),
+        caller: claim.map(|claim| claim.caller),
+        rate_limit: claim.and_then(rate_limit_of),
+    }
+}
+
+/// The rate limit that a call is charged to, or that exempts it.
+fn rate_limit_of(claim: &Claim) -> Option<RateLimitId> {
+    match &claim.charged {
+        Charged::RateLimit { id, .. } | Charged::Exempt(id) => Some(*id),
+        Charged::Nothing => None,
+    }
+}

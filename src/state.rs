@@ -1,0 +1,508 @@
+//! What survives a restart: one JSON file, which is replaced as a whole.
+//!
+//! A state is written to a file beside it, which is flushed to the disk and then takes its
+//! name; then the directory is flushed. So at every moment the name leads to one whole state,
+//! and once [`StateFile::save`] has returned, to the new one, whatever becomes of the process
+//! or of the power.
+//!
+//! A file that cannot be read is never written over: what is in it may be all there is.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::marker::PhantomData;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+/// A larger file is not read, and a larger state is not written.   bytes
+const SIZE_MAX: usize = 64 << 20;
+/// By how much one change may make the file larger.   bytes
+const GROWTH_MAX: usize = 2 << 20;
+/// Who a caller is and what is remembered of it concerns nobody else.
+const MODE: u32 = 0o600;
+const CURE: &str = "put a backup in its place, or move it away to start without what was \
+                    made through the API";
+
+/// Why a state was not read or not written.
+#[derive(Debug, thiserror::Error)]
+pub enum StateError {
+    /// It cannot be read.
+    #[error("cannot read the state file {}: {cause}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        cause: io::Error,
+    },
+    /// It, or the file beside it, cannot be written.
+    #[error("cannot write the state file {}: {cause}", path.display())]
+    Unwritable {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        cause: io::Error,
+    },
+    /// Another process keeps its state there.
+    #[error(
+        "the state file {} is another process's; give each a state_file of its own",
+        path.display()
+    )]
+    InUse {
+        /// The file.
+        path: PathBuf,
+    },
+    /// What is in it is no state.
+    #[error(
+        "the state file {} is damaged at byte {offset}: {reason}; it is left as it is: {CURE}",
+        path.display()
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Where the first thing is that cannot be read.   bytes
+        offset: usize,
+        /// What is wrong there.
+        reason: String,
+    },
+    /// It was written by another version.
+    #[error(
+        "the state file {} has schema {found}, and this version knows {known}; run the \
+         version that wrote it, or move it away",
+        path.display()
+    )]
+    OtherSchema {
+        /// The file.
+        path: PathBuf,
+        /// What it has.
+        found: u32,
+        /// What is known.
+        known: u32,
+    },
+    /// It is too large.
+    #[error("the state file {} would have more than {SIZE_MAX} bytes", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+/// A file that holds the latest state that was saved. One process at a time has it.
+#[derive(Debug)]
+pub struct StateFile<T> {
+    path: PathBuf,
+    schema: u32,
+    /// The size of the state that was read or saved last.   bytes
+    size: usize,
+    /// Locked as long as this lives; the system lets go of it when the process ends.
+    _lock: File,
+    state: PhantomData<fn(T) -> T>,
+}
+
+/// What stands around a state in its file.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Stored<'a> {
+    schema: u32,
+    #[serde(borrow)]
+    state: &'a RawValue,
+}
+
+impl<T: Serialize + DeserializeOwned> StateFile<T> {
+    /// Takes the file, and reads the state that it holds; `None` if there is no file yet.
+    /// `schema` is the version of `T`'s form.
+    ///
+    /// # Errors
+    ///
+    /// If another process has it, if it is damaged or of another schema, or if nothing can be
+    /// read or written there. The file is left as it is.
+    pub fn open(path: &Path, schema: u32) -> Result<(Self, Option<T>), StateError> {
+        let mut file = Self {
+            path: path.to_owned(),
+            schema,
+            size: 0,
+            _lock: lock(path)?,
+            state: PhantomData,
+        };
+        let state = file.read()?;
+        Ok((file, state))
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn read(&mut self) -> Result<Option<T>, StateError> {
+        let unreadable = |cause| StateError::Unreadable {
+            path: self.path.clone(),
+            cause,
+        };
+        let file = match File::open(&self.path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(unreadable(error)),
+        };
+        let mut bytes = Vec::new();
+        let read = file.take(SIZE_MAX as u64 + 1).read_to_end(&mut bytes);
+        read.map_err(unreadable)?;
+        if bytes.len() > SIZE_MAX {
+            return Err(self.too_large());
+        }
+        let stored: Stored<'_> =
+            serde_json::from_slice(&bytes).map_err(|error| self.damaged(&bytes, 0, &error))?;
+        if stored.schema != self.schema {
+            return Err(StateError::OtherSchema {
+                path: self.path.clone(),
+                found: stored.schema,
+                known: self.schema,
+            });
+        }
+        let text = stored.state.get();
+        self.size = bytes.len();
+        // The text is a part of the bytes.
+        let begins = text.as_ptr().addr() - bytes.as_ptr().addr();
+        let state = serde_json::from_str(text)
+            .map_err(|error| self.damaged(text.as_bytes(), begins, &error))?;
+        Ok(Some(state))
+    }
+
+    fn damaged(&self, text: &[u8], begins: usize, error: &serde_json::Error) -> StateError {
+        let lines = text.split_inclusive(|&byte| byte == b'\n');
+        let before: usize = lines
+            .take(error.line().saturating_sub(1))
+            .map(<[u8]>::len)
+            .sum();
+        StateError::Damaged {
+            path: self.path.clone(),
+            offset: begins + before + error.column().saturating_sub(1),
+            reason: without_place(error),
+        }
+    }
+
+    fn too_large(&self) -> StateError {
+        StateError::TooLarge {
+            path: self.path.clone(),
+        }
+    }
+
+    /// Makes room on the disk for a state that is a little larger than the last one. What is
+    /// changed after that is saved, unless the disk itself fails: so a change is refused while
+    /// it can still be.
+    ///
+    /// # Errors
+    ///
+    /// If there is no room, or nothing can be written there.
+    pub fn reserve(&mut self) -> Result<(), StateError> {
+        let room = (self.size + GROWTH_MAX).min(SIZE_MAX);
+        let unwritable = |cause| StateError::Unwritable {
+            path: self.path.clone(),
+            cause,
+        };
+        let file = self.beside().map_err(unwritable)?;
+        match fallocate(&file, FallocateFlags::empty(), 0, room as u64) {
+            Ok(()) => Ok(()),
+            // Not every file system can say so before it is written to.
+            Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => Ok(()),
+            Err(error) => Err(unwritable(error.into())),
+        }
+    }
+
+    /// Replaces the state. Once this has returned, it survives whatever happens.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be written. Then the file holds the state it held before; only if the last
+    /// step fails, the flush of the directory, it may hold the new one.
+    pub fn save(&mut self, state: &T) -> Result<(), StateError> {
+        #[derive(Serialize)]
+        struct Store<'a, T> {
+            schema: u32,
+            state: &'a T,
+        }
+        let unwritable = |cause| StateError::Unwritable {
+            path: self.path.clone(),
+            cause,
+        };
+        let schema = self.schema;
+        let mut bytes = serde_json::to_vec(&Store { schema, state })
+            .map_err(|error| unwritable(error.into()))?;
+        bytes.push(b'\n');
+        if bytes.len() > SIZE_MAX {
+            return Err(self.too_large());
+        }
+        self.replace(&bytes).map_err(unwritable)?;
+        self.size = bytes.len();
+        Ok(())
+    }
+
+    /// The file that is to take the state's name.
+    fn beside(&self) -> io::Result<File> {
+        OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(MODE)
+            .open(beside(&self.path, ".new"))
+    }
+
+    fn replace(&self, bytes: &[u8]) -> io::Result<()> {
+        // Into the room that was made for it; what is left of that is given back after.
+        let mut file = self.beside()?;
+        file.write_all(bytes)?;
+        file.set_len(bytes.len() as u64)?;
+        file.sync_all()?;
+        drop(file);
+        fs::rename(beside(&self.path, ".new"), &self.path)?;
+        File::open(directory(&self.path))?.sync_all()
+    }
+}
+
+/// What is wrong, without the line and the column, which the offset replaces.
+fn without_place(error: &serde_json::Error) -> String {
+    let told = error.to_string();
+    match told.rfind(" at line ") {
+        Some(end) => told[..end].to_owned(),
+        None => told,
+    }
+}
+
+fn lock(path: &Path) -> Result<File, StateError> {
+    let unwritable = |cause| StateError::Unwritable {
+        path: path.to_owned(),
+        cause,
+    };
+    // A file of its own: the state's own file is another one after each save.
+    let lock = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(MODE)
+        .open(beside(path, ".lock"))
+        .map_err(unwritable)?;
+    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(lock),
+        Err(error) if error == rustix::io::Errno::WOULDBLOCK => Err(StateError::InUse {
+            path: path.to_owned(),
+        }),
+        Err(error) => Err(unwritable(error.into())),
+    }
+}
+
+/// The path with something added to its name.
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+fn directory(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    type State = BTreeMap<String, u32>;
+
+    struct Place {
+        folder: tempfile::TempDir,
+    }
+
+    impl Place {
+        fn new() -> Self {
+            Self {
+                folder: tempfile::tempdir().expect("a folder"),
+            }
+        }
+
+        fn path(&self) -> PathBuf {
+            self.folder.path().join("callers.json")
+        }
+
+        fn open(&self) -> Result<(StateFile<State>, Option<State>), StateError> {
+            StateFile::open(&self.path(), 1)
+        }
+
+        fn saved(&self) -> Option<State> {
+            self.open().expect("it can be read").1
+        }
+
+        fn bytes(&self) -> Vec<u8> {
+            fs::read(self.path()).expect("it is there")
+        }
+    }
+
+    fn state(value: u32) -> State {
+        [("a".to_owned(), value), ("b".to_owned(), value + 1)].into()
+    }
+
+    #[test]
+    fn what_was_saved_last_is_read_by_the_next_process() {
+        let place = Place::new();
+        let (mut file, before) = place.open().expect("a new one");
+        assert_eq!(before, None);
+        for value in 0..3 {
+            file.save(&state(value)).expect("saved");
+        }
+        drop(file);
+        assert_eq!(place.saved(), Some(state(2)));
+    }
+
+    #[test]
+    fn a_state_that_was_being_written_when_the_process_ended_changes_nothing() {
+        let place = Place::new();
+        let (mut file, _) = place.open().expect("a new one");
+        file.save(&state(1)).expect("saved");
+        drop(file);
+        let whole = place.bytes();
+        for end in 0..whole.len() {
+            fs::write(beside(&place.path(), ".new"), &whole[..end]).expect("written");
+            assert_eq!(place.saved(), Some(state(1)));
+        }
+        let (mut file, _) = place.open().expect("as it was");
+        file.save(&state(7)).expect("saved over what was left");
+        drop(file);
+        assert_eq!(place.saved(), Some(state(7)));
+    }
+
+    #[test]
+    fn a_damaged_file_is_refused_with_its_offset_and_left_as_it_is() {
+        let place = Place::new();
+        let check = |bytes: &[u8], offset: usize| {
+            fs::write(place.path(), bytes).expect("written");
+            let error = place.open().expect_err("it is damaged");
+            let told = error.to_string();
+            match error {
+                StateError::Damaged { offset: at, .. } => assert_eq!(at, offset, "{told}"),
+                other => panic!("{other}"),
+            }
+            let name = place.path().display().to_string();
+            for word in [&name, "byte", "backup", "move it away"] {
+                assert!(told.contains(word), "no {word:?} in {told}");
+            }
+            assert_eq!(place.bytes(), bytes);
+        };
+        check(b"", 0);
+        check(b"{", 0);
+        check(br#"{"schema":1,"state":{"a":1}"#, 26);
+        check(br#"{"schema":1,"state":{"a":1}} x"#, 29);
+        check(br#"{"schema":1,"state":{"a":-1}}"#, 26);
+        check(b"{\"schema\":1,\n\"state\":{\n\"a\":x}}", 27);
+        check(br#"{"schema":1}"#, 11);
+        check(br#"{"schema":1,"state":{},"more":0}"#, 28);
+    }
+
+    #[test]
+    fn every_prefix_of_a_file_is_refused_and_no_flipped_byte_makes_it_panic() {
+        let place = Place::new();
+        let (mut file, _) = place.open().expect("a new one");
+        file.save(&state(1)).expect("saved");
+        drop(file);
+        let whole = place.bytes();
+        // Without its last byte, a line feed, it is whole.
+        for end in 0..whole.len() - 1 {
+            fs::write(place.path(), &whole[..end]).expect("written");
+            assert!(matches!(place.open(), Err(StateError::Damaged { .. })));
+        }
+        for at in 0..whole.len() {
+            let mut flipped = whole.clone();
+            flipped[at] ^= 0x80;
+            fs::write(place.path(), &flipped).expect("written");
+            assert!(place.open().is_err(), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn a_file_of_another_schema_is_refused_and_left_as_it_is() {
+        let place = Place::new();
+        let bytes = br#"{"schema":2,"state":[1]}"#;
+        fs::write(place.path(), bytes).expect("written");
+        let error = place.open().expect_err("it is of another version");
+        assert!(matches!(error, StateError::OtherSchema { found: 2, .. }));
+        assert_eq!(place.bytes(), bytes);
+    }
+
+    #[test]
+    fn two_processes_do_not_share_a_file() {
+        let place = Place::new();
+        let (file, _) = place.open().expect("a new one");
+        assert!(matches!(place.open(), Err(StateError::InUse { .. })));
+        drop(file);
+        assert_eq!(place.saved(), None);
+    }
+
+    #[test]
+    fn a_directory_that_is_not_there_is_told_before_anything_is_saved() {
+        let place = Place::new();
+        let path = place.folder.path().join("nowhere/callers.json");
+        let error = StateFile::<State>::open(&path, 1).expect_err("no directory");
+        assert!(matches!(error, StateError::Unwritable { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_save_that_fails_leaves_the_last_state() {
+        let place = Place::new();
+        let (mut file, _) = place.open().expect("a new one");
+        file.save(&state(1)).expect("saved");
+        // A directory stands where the new file would be made.
+        fs::create_dir(beside(&place.path(), ".new")).expect("made");
+        let error = file.save(&state(2)).expect_err("it cannot be written");
+        assert!(matches!(error, StateError::Unwritable { .. }), "{error}");
+        drop(file);
+        assert_eq!(place.saved(), Some(state(1)));
+    }
+
+    #[test]
+    fn a_state_is_saved_into_the_room_that_was_made_for_it() {
+        let place = Place::new();
+        let (mut file, _) = place.open().expect("a new one");
+        for value in 0..3 {
+            file.reserve().expect("there is room");
+            assert_eq!(
+                fs::metadata(beside(&place.path(), ".new"))
+                    .expect("made")
+                    .len(),
+                { (file.size + GROWTH_MAX) as u64 }
+            );
+            file.save(&state(value)).expect("saved");
+            assert_eq!(place.bytes().last(), Some(&b'\n'));
+        }
+        file.reserve().expect("there is room");
+        drop(file);
+        assert_eq!(place.saved(), Some(state(2)));
+    }
+
+    #[test]
+    fn no_room_is_told_before_anything_is_changed() {
+        let place = Place::new();
+        let (mut file, _) = place.open().expect("a new one");
+        fs::create_dir(beside(&place.path(), ".new")).expect("made");
+        let error = file.reserve().expect_err("nothing can be written there");
+        assert!(matches!(error, StateError::Unwritable { .. }), "{error}");
+    }
+
+    #[test]
+    fn nobody_else_can_read_it() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let place = Place::new();
+        let (mut file, _) = place.open().expect("a new one");
+        file.save(&state(1)).expect("saved");
+        let mode = fs::metadata(place.path())
+            .expect("it is there")
+            .permissions();
+        assert_eq!(mode.mode() & 0o777, 0o600);
+    }
+}

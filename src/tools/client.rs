@@ -1,0 +1,242 @@
+//! Asks a running sidecar's admin address: one request, one answer, all in good time.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::net::TcpStream;
+
+/// How long connecting, asking and the answer may take together.
+const BOUND: Duration = Duration::from_secs(10);
+/// The largest answer.   bytes
+const ANSWER_MAX: usize = 64 << 20;
+
+/// Which sidecar to ask, and how it lets in.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Admin {
+    /// The sidecar's admin address
+    #[arg(
+        long,
+        env = "TIDEGATE_ADMIN",
+        default_value = "127.0.0.1:9180",
+        value_name = "ADDR"
+    )]
+    pub admin: SocketAddr,
+    /// A file with the admin token, where one is asked for
+    #[arg(long, env = "TIDEGATE_TOKEN_FILE", value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+    /// Print what was answered, as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The token cannot be read.
+    #[error("cannot read the token in {}: {cause}", path.display())]
+    Token {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        cause: std::io::Error,
+    },
+    /// Nobody answers there, or not as a sidecar does.
+    #[error("no answer from {address}: {told}")]
+    NoAnswer {
+        /// The admin address.
+        address: SocketAddr,
+        /// What went wrong.
+        told: String,
+    },
+    /// The answer is no.
+    #[error("{address} says {status}: {told}")]
+    Refused {
+        /// The admin address.
+        address: SocketAddr,
+        /// The HTTP status.
+        status: u16,
+        /// What it said.
+        told: String,
+    },
+}
+
+impl Admin {
+    /// The JSON that a path is answered with.
+    ///
+    /// # Errors
+    /// If there is no token in the file, no answer, or one that says no.
+    pub fn get(&self, path: &str) -> Result<Value, ClientError> {
+        let token = self.token_file.as_deref().map(read_token).transpose()?;
+        let no_answer = |told: String| ClientError::NoAnswer {
+            address: self.admin,
+            told,
+        };
+        let runtime = super::runtime(1).map_err(|error| no_answer(error.to_string()))?;
+        let (status, body) = runtime
+            .block_on(async {
+                let asking = ask(self.admin, path, token.as_deref());
+                match tokio::time::timeout(BOUND, asking).await {
+                    Ok(answer) => answer.map_err(|error| error.to_string()),
+                    Err(_) => Err(format!("nothing within {} s", BOUND.as_secs())),
+                }
+            })
+            .map_err(no_answer)?;
+        let answer: Value = serde_json::from_slice(&body)
+            .map_err(|_| no_answer("what it says is no JSON".to_owned()))?;
+        if status == 200 {
+            return Ok(answer);
+        }
+        Err(ClientError::Refused {
+            address: self.admin,
+            status,
+            told: told(&answer),
+        })
+    }
+}
+
+fn read_token(path: &Path) -> Result<String, ClientError> {
+    match std::fs::read_to_string(path) {
+        Ok(token) => Ok(token.trim().to_owned()),
+        Err(cause) => Err(ClientError::Token {
+            path: path.to_owned(),
+            cause,
+        }),
+    }
+}
+
+type Anything = Box<dyn std::error::Error + Send + Sync>;
+
+async fn ask(
+    address: SocketAddr,
+    path: &str,
+    token: Option<&str>,
+) -> Result<(u16, Bytes), Anything> {
+    let stream = TcpStream::connect(address).await?;
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    tokio::spawn(connection);
+    let mut request = http::Request::get(path)
+        .header(http::header::HOST, address.to_string())
+        .header(http::header::ACCEPT, "application/json")
+        .header(http::header::CONNECTION, "close");
+    if let Some(token) = token {
+        request = request.header(http::header::AUTHORIZATION, format!("Bearer {token}"));
+    }
+    let response = sender
+        .send_request(request.body(Empty::<Bytes>::new())?)
+        .await?;
+    let status = response.status().as_u16();
+    let body = Limited::new(response.into_body(), ANSWER_MAX);
+    Ok((status, body.collect().await?.to_bytes()))
+}
+
+/// What an error says, in one line.
+fn told(answer: &Value) -> String {
+    let text = |name: &str| answer[name].as_str().unwrap_or_default();
+    match (text("what"), text("field")) {
+        ("", "") => text("error").to_owned(),
+        ("", field) => format!("{}: {field} {}", text("error"), text("reason")),
+        (what, _) => format!("there is no {what} {}", text("id")),
+    }
+}
+
+/// Rows in columns as wide as they need to be; numbers to the right.
+pub(super) fn table<const N: usize>(columns: [&str; N], rows: &[[String; N]]) -> String {
+    let is_number = |cell: &str| cell == "-" || cell.parse::<f64>().is_ok();
+    let width = |cell: &str| cell.chars().count();
+    let mut out = String::new();
+    let widths: [usize; N] = std::array::from_fn(|column| {
+        let cells = rows.iter().map(|row| width(&row[column]));
+        cells.chain([width(columns[column])]).max().unwrap_or(0)
+    });
+    let right: [bool; N] = std::array::from_fn(|column| {
+        let mut cells = rows.iter().map(|row| &row[column]);
+        !rows.is_empty() && cells.all(|cell| is_number(cell))
+    });
+    let heads = columns.map(ToOwned::to_owned);
+    for row in std::iter::once(&heads).chain(rows) {
+        let mut line = String::new();
+        for (column, cell) in row.iter().enumerate() {
+            if column > 0 {
+                line.push_str("  ");
+            }
+            let gap = " ".repeat(widths[column] - width(cell));
+            if right[column] {
+                line.push_str(&gap);
+                line.push_str(cell);
+            } else {
+                line.push_str(cell);
+                line.push_str(&gap);
+            }
+        }
+        out.push_str(line.trim_end());
+        out.push('\n');
+    }
+    out
+}
+
+/// A figure with as many places as say something; `-` for none.
+pub(super) fn figure(value: &Value) -> String {
+    match value.as_f64() {
+        None => "-".to_owned(),
+        Some(number) if number.fract() == 0.0 => format!("{number:.0}"),
+        Some(number) => format!("{number:.2}"),
+    }
+}
+
+/// A text without what a terminal would take for a command; `-` for none.
+pub(super) fn word(value: &Value) -> String {
+    match value.as_str() {
+        None | Some("") => "-".to_owned(),
+        Some(text) => text
+            .chars()
+            .map(|c| if c.is_control() { '?' } else { c })
+            .collect(),
+    }
+}
+
+/// Prints what `show` makes of an answer, or all of it as JSON.
+pub(super) fn print(
+    admin: &Admin,
+    answer: Result<Value, ClientError>,
+    show: impl FnOnce(&Value) -> String,
+) -> std::process::ExitCode {
+    use std::io::Write as _;
+    let text = match &answer {
+        Ok(answer) if admin.json => format!("{answer:#}\n"),
+        Ok(answer) => show(answer),
+        Err(error) => {
+            eprintln!("tidegate: {error}");
+            return std::process::ExitCode::FAILURE;
+        }
+    };
+    // A pager that was closed early has seen enough.
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    std::process::ExitCode::SUCCESS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_they_need_to_be_and_numbers_stand_to_the_right() {
+        let row = |a: &str, b: &str| [a.to_owned(), b.to_owned()];
+        assert_eq!(
+            table(["name", "n"], &[row("größe", "7"), row("x", "1000")]),
+            "name      n\ngröße     7\nx      1000\n"
+        );
+        assert_eq!(table(["name", "n"], &[]), "name  n\n");
+    }
+
+    #[test]
+    fn a_text_cannot_speak_to_the_terminal() {
+        assert_eq!(word(&Value::from("a\u{1b}[2Jb\n")), "a?[2Jb?");
+    }
+}

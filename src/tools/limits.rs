@@ -1,0 +1,100 @@
+//! `tidegate limits`: every limit and rate limit, how much of it is used, and who waits.
+
+use std::process::ExitCode;
+
+use serde_json::{Value, json};
+
+use super::client::{Admin, ClientError, figure, print, table, word};
+
+/// Runs the command: exit code 0, or 1 if there is no answer.
+#[must_use]
+pub fn run(admin: &Admin) -> ExitCode {
+    print(admin, ask(admin), shown)
+}
+
+fn ask(admin: &Admin) -> Result<Value, ClientError> {
+    let mut limits = admin.get("/v1/limits")?;
+    let mut rate_limits = admin.get("/v1/rate-limits")?;
+    Ok(json!({
+        "limits": limits["limits"].take(),
+        "rate_limits": rate_limits["rate_limits"].take(),
+    }))
+}
+
+fn shown(answer: &Value) -> String {
+    let limits = answer["limits"].as_array().into_iter().flatten();
+    let rows: Vec<_> = limits
+        .map(|limit| {
+            [
+                word(&limit["name"]),
+                word(&limit["scope"]),
+                bounds(limit),
+                figure(&limit["used"]),
+                figure(&limit["configured"]),
+                opens(&limit["opens"]),
+            ]
+        })
+        .collect();
+    let mut out = table(["LIMIT", "CALLS", "BOUNDS", "USED", "OF", "OPENS"], &rows);
+    let rate_limits = answer["rate_limits"].as_array().into_iter().flatten();
+    let rows: Vec<_> = rate_limits
+        .map(|limit| {
+            [
+                word(&limit["id"]),
+                word(&limit["label"]),
+                word(&limit["origin"]),
+                figure(&limit["burst"]),
+                figure(&limit["fill"]),
+                figure(&limit["tokens"]),
+                does(limit),
+                limit["callers"].as_array().map_or(0, Vec::len).to_string(),
+                figure(&limit["queued"]),
+                figure(&limit["charged"]),
+                figure(&limit["rejected"]),
+            ]
+        })
+        .collect();
+    out.push('\n');
+    let columns = [
+        "RATE LIMIT",
+        "LABEL",
+        "FROM",
+        "BURST",
+        "FILL/S",
+        "TOKENS",
+        "DOES",
+        "CALLERS",
+        "QUEUED",
+        "CHARGED",
+        "REJECTED",
+    ];
+    out.push_str(&table(columns, &rows));
+    out
+}
+
+fn bounds(limit: &Value) -> String {
+    match limit["window_seconds"].as_f64() {
+        Some(seconds) => format!("in any {seconds} s"),
+        None => "at once".to_owned(),
+    }
+}
+
+fn opens(opens: &Value) -> String {
+    match (opens.as_str(), opens["in_seconds"].as_f64()) {
+        (Some("now"), _) => "now".to_owned(),
+        (_, Some(seconds)) => format!("in {seconds:.2} s"),
+        _ => "when a call ends".to_owned(),
+    }
+}
+
+/// What becomes of a call that is too much.
+fn does(limit: &Value) -> String {
+    if limit["exempt"] == true {
+        return "exempts".to_owned();
+    }
+    match (limit["mode"].as_str(), limit["on_excess"].as_str()) {
+        (Some("observe"), _) => "observes".to_owned(),
+        (_, Some("reject")) => "rejects".to_owned(),
+        _ => "delays".to_owned(),
+    }
+}

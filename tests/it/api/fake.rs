@@ -1,0 +1,615 @@
+//! A sidecar that nobody calls: a real table of callers, and limits that are only remembered.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tidegate::admin::{
+    CallId, CallerPatch, CallerState, CallerUsage, CallerUsed, CallersSource, Classified, Costs,
+    CostsState, Derive, Explained, Held, LimitKind, LimitState, MatchState, Merge, Moment,
+    NewRateLimit, Opens, Origin, Profile, Question, QueueRow, QueueState, Rate, RateLimitPatch,
+    RateLimitState, RatePatch, Refused, RequestRow, RequestState, Source, Spans, Suggested,
+    SuggestedCost, UsageTable, Used, What,
+};
+use tidegate::call::claim::RateLimitId;
+use tidegate_limits::caller::{
+    CallerId, Charge, Field, Group, Identity, Kind, Label, LastCall, LimitRef, Matches, NewCaller,
+    Notes, Patch, Pattern, PatternText, Row, Settings, Table,
+};
+use tidegate_limits::{
+    FunctionId, Settlement, Span, Timestamp, TokenCount, Usage, UsageNow, Weight,
+};
+
+const GUEST_LIST: FunctionId = FunctionId(7);
+const PROFILES: [(&str, f64, f64); 2] = [("interactive", 200.0, 20.0), ("poller", 30.0, 3.0)];
+/// The call that can be explained.
+pub(crate) const CALL: CallId = CallId(0x0123_4567_89ab_cdef);
+
+/// Has a caller of the config, `c1`, and one that registered itself, `c2`.
+pub(crate) struct Fake {
+    state: Mutex<State>,
+}
+
+struct State {
+    table: Table,
+    limits: BTreeMap<RateLimitId, RateLimitState>,
+    next_limit: u32,
+    costs: CostsState,
+    disk_is_full: bool,
+}
+
+impl Fake {
+    pub(crate) fn new() -> Self {
+        let mut table = Table::new(Settings::default());
+        let poller = NewCaller {
+            label: Label::new("poller").expect("a label"),
+            groups: vec![Group::new("polling").expect("a group")],
+            notes: Notes::default(),
+            patterns: vec![pattern("", "nova-poll")],
+            charge: Charge::None,
+        };
+        table.replace_static(vec![poller]).expect("it is right");
+        let curl = Identity::default()
+            .with_user_agent("curl/8.5")
+            .with_ip([10, 9, 9, 9].into());
+        let at = Timestamp::ZERO + Duration::from_secs(3600);
+        table.classify_and_touch(at, &curl, &mut Matches::new());
+        Self {
+            state: Mutex::new(State {
+                table,
+                limits: BTreeMap::new(),
+                next_limit: 1,
+                costs: CostsState {
+                    default: 1.0,
+                    unit_seconds: 0.1,
+                    settle: false,
+                    functions: [("guest_start".to_owned(), 20.0)].into(),
+                },
+                disk_is_full: false,
+            }),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no test panics with it")
+    }
+
+    /// From now on nothing can be saved.
+    pub(crate) fn fill_the_disk(&self) {
+        self.lock().disk_is_full = true;
+    }
+
+    /// Everything that can be changed, to be compared.
+    pub(crate) fn everything(&self) -> String {
+        let state = self.lock();
+        let callers: Vec<CallerState> = state.table.rows().map(shown).collect();
+        format!("{callers:?} {:?} {:?}", state.limits, state.costs)
+    }
+}
+
+fn pattern(ip: &str, listener: &str) -> Pattern {
+    Pattern::parse(&PatternText {
+        ip,
+        listener,
+        ..PatternText::default()
+    })
+    .expect("a pattern")
+}
+
+fn wall(at: Timestamp) -> SystemTime {
+    UNIX_EPOCH + Duration::from_secs(1_795_000_000) + at.since(Timestamp::ZERO)
+}
+
+/// A minute of use: 4, 6, 5, 30, 40, 35, 5, 4, 6, 5, 4, 5 tokens in slots of five seconds.
+fn usage() -> Usage {
+    let mut usage = Usage::new();
+    for (slot, calls) in (0..).zip([4, 6, 5, 30, 40, 35, 5, 4, 6, 5, 4, 5]) {
+        let at = Timestamp::ZERO + Duration::from_secs(3600 + 5 * slot);
+        for _ in 0..calls {
+            usage.count(at, GUEST_LIST, TokenCount::ONE);
+        }
+        usage.delayed(at, Duration::from_millis(180));
+    }
+    usage.refused(usage.snapshot(Timestamp::ZERO).last_access.expect("called"));
+    usage
+}
+
+fn used() -> UsageNow {
+    usage().snapshot(Timestamp::ZERO)
+}
+
+fn shown(row: &Row) -> CallerState {
+    let used = used();
+    CallerState {
+        id: row.id(),
+        label: row.label().map(ToString::to_string),
+        patterns: row.patterns().to_vec(),
+        groups: row.groups().iter().map(ToString::to_string).collect(),
+        notes: row.notes().to_string(),
+        weight: None,
+        origin: match row.kind() {
+            Kind::Static => Origin::Config,
+            Kind::Made => Origin::Api,
+            Kind::Auto => Origin::Auto,
+            Kind::Unknown => Origin::Unknown,
+        },
+        auto: row.kind() == Kind::Auto,
+        rate_limit: match row.charge() {
+            Charge::Limit(LimitRef(id)) => Some(RateLimitId(id)),
+            Charge::None | Charge::Exempt => None,
+        },
+        last_access: match row.last_call() {
+            LastCall::At(at) => Some(Moment(wall(at))),
+            LastCall::Never | LastCall::Earlier(_) => None,
+        },
+        calls: Spans::of(&used, |it| it.calls),
+        tokens: Spans::of(&used, |it| it.tokens.tokens()),
+    }
+}
+
+fn limited(id: RateLimitId) -> Charge {
+    Charge::Limit(LimitRef(id.0))
+}
+
+impl State {
+    fn may_save(&self) -> Result<(), Refused> {
+        if self.disk_is_full {
+            return Err(Refused::NotSaved {
+                reason: "no space left on device".into(),
+            });
+        }
+        Ok(())
+    }
+
+    fn row(&self, id: CallerId) -> Result<&Row, Refused> {
+        let row = self.table.get(id);
+        row.ok_or_else(|| Refused::unknown(What::Caller, id))
+    }
+
+    fn limit(&self, id: RateLimitId) -> Result<RateLimitState, Refused> {
+        let unknown = || Refused::unknown(What::RateLimit, id);
+        let mut limit = self.limits.get(&id).cloned().ok_or_else(unknown)?;
+        limit.callers = self.attached(id).collect();
+        Ok(limit)
+    }
+
+    fn attached(&self, id: RateLimitId) -> impl Iterator<Item = CallerId> {
+        let rows = self.table.rows();
+        rows.filter(move |row| row.charge() == limited(id))
+            .map(Row::id)
+    }
+
+    fn label_is_free(&self, label: &Label, of: Option<RateLimitId>) -> Result<(), Refused> {
+        let holder = self
+            .limits
+            .values()
+            .find(|limit| limit.label == label.as_str() && Some(limit.id) != of);
+        holder.map_or(Ok(()), |limit| {
+            Err(Refused::LabelExists { holder: limit.id })
+        })
+    }
+
+    fn charge(&mut self, caller: CallerId, charge: Charge) -> Result<(), Refused> {
+        let patch = Patch {
+            charge: Some(charge),
+            ..Patch::default()
+        };
+        Ok(self.table.patch(caller, patch)?)
+    }
+}
+
+fn profile(name: &str) -> Result<(f64, f64), Refused> {
+    let found = PROFILES.iter().find(|(profile, ..)| *profile == name);
+    found
+        .map(|&(_, burst, fill)| (burst, fill))
+        .ok_or_else(|| Refused::unknown(What::Profile, name))
+}
+
+impl CallersSource for Fake {
+    fn callers(&self) -> Vec<CallerState> {
+        self.lock().table.rows().map(shown).collect()
+    }
+
+    fn caller(&self, id: CallerId) -> Result<CallerState, Refused> {
+        self.lock().row(id).map(shown)
+    }
+
+    fn create_caller(&self, new: NewCaller, _: Option<Weight>) -> Result<CallerState, Refused> {
+        let mut state = self.lock();
+        state.may_save()?;
+        let id = state.table.insert(new)?.id;
+        state.row(id).map(shown)
+    }
+
+    fn patch_caller(&self, id: CallerId, patch: CallerPatch) -> Result<CallerState, Refused> {
+        let mut state = self.lock();
+        state.may_save()?;
+        state.table.patch(id, patch.row)?;
+        state.row(id).map(shown)
+    }
+
+    fn delete_caller(&self, id: CallerId) -> Result<(), Refused> {
+        let mut state = self.lock();
+        state.may_save()?;
+        state.table.remove(id)?;
+        Ok(())
+    }
+
+    fn merge_callers(&self, merge: Merge) -> Result<CallerState, Refused> {
+        let mut state = self.lock();
+        state.may_save()?;
+        state.table.merge(merge.into, &merge.from)?;
+        if let Some(label) = merge.label {
+            let patch = Patch {
+                label: Some(label),
+                ..Patch::default()
+            };
+            state.table.patch(merge.into, patch)?;
+        }
+        state.row(merge.into).map(shown)
+    }
+
+    fn caller_usage(&self, id: CallerId) -> Result<CallerUsage, Refused> {
+        self.lock().row(id)?;
+        let last = wall(Timestamp::ZERO + Duration::from_secs(3660));
+        Ok(CallerUsage::new(id, Some(last), &used(), |_| {
+            "guest_list".into()
+        }))
+    }
+
+    fn usage(&self, span: Span, group: Option<&Group>) -> Result<UsageTable, Refused> {
+        let state = self.lock();
+        if let Some(group) = group
+            && !state.table.groups().any(|(name, _)| name == group)
+        {
+            return Err(Refused::unknown(What::Group, group));
+        }
+        let used = used();
+        let rows = state.table.rows();
+        let callers = rows
+            .filter(|row| group.is_none_or(|group| row.groups().contains(group)))
+            .map(|row| CallerUsed {
+                id: row.id(),
+                label: row.label().map(ToString::to_string),
+                used: Used::from(&used.over(span).tally),
+            });
+        Ok(UsageTable {
+            window: span,
+            group: group.map(ToString::to_string),
+            total: group.map(|_| Used::from(&used.over(span).tally)),
+            callers: callers.collect(),
+        })
+    }
+
+    fn suggest(&self, derive: Derive) -> Result<Suggested, Refused> {
+        self.lock().row(derive.caller)?;
+        let now = used().last_access.expect("it was called");
+        let suggestion = usage().suggest(now, derive.span, derive.headroom);
+        let suggestion = suggestion.expect("tokens were used");
+        let profiles = PROFILES.map(|(name, burst, fill)| (name, fill, burst));
+        let nearest = suggestion.nearest(profiles).map(ToOwned::to_owned);
+        Ok(Suggested::new(suggestion, nearest))
+    }
+
+    fn rate_limits(&self) -> Vec<RateLimitState> {
+        let state = self.lock();
+        let ids = state.limits.keys();
+        ids.map(|&id| state.limit(id).expect("it is there"))
+            .collect()
+    }
+
+    fn rate_limit(&self, id: RateLimitId) -> Result<RateLimitState, Refused> {
+        self.lock().limit(id)
+    }
+
+    fn create_rate_limit(&self, new: NewRateLimit) -> Result<RateLimitState, Refused> {
+        let suggested = match &new.rate {
+            Rate::Derived(derive) => Some(self.suggest(*derive)?),
+            _ => None,
+        };
+        let mut state = self.lock();
+        state.may_save()?;
+        if let Some(label) = &new.label {
+            state.label_is_free(label, None)?;
+        }
+        for caller in &new.callers {
+            state.row(*caller)?;
+        }
+        let (figures, profile) = match new.rate {
+            Rate::Profile(name) => (Some(profile(&name)?), Some(name)),
+            Rate::Bucket { burst, fill } => (Some((burst.get(), fill.get())), None),
+            Rate::Derived(_) => (suggested.map(|it| (it.burst, it.fill)), None),
+            Rate::Exempt => (None, None),
+        };
+        let id = RateLimitId(state.next_limit);
+        for caller in &new.callers {
+            state.charge(*caller, limited(id))?;
+        }
+        state.next_limit += 1;
+        let limit = RateLimitState {
+            id,
+            label: new
+                .label
+                .map_or_else(|| id.to_string(), |it| it.to_string()),
+            origin: Origin::Api,
+            profile,
+            exempt: figures.is_none(),
+            burst: figures.map(|(burst, _)| burst),
+            fill: figures.map(|(_, fill)| fill),
+            tokens: figures.map(|(burst, _)| burst),
+            mode: new.rules.mode,
+            on_excess: new.rules.on_excess,
+            order: new.rules.order,
+            settle: new.rules.settlement.map(|it| it == Settlement::Measured),
+            deadline: new.rules.deadline,
+            callers: Vec::new(),
+            queued: 0,
+            queued_tokens: 0.0,
+            charged: 0,
+            would_have_delayed: 0,
+            rejected: 0,
+        };
+        state.limits.insert(id, limit);
+        state.limit(id)
+    }
+
+    fn patch_rate_limit(
+        &self,
+        id: RateLimitId,
+        patch: RateLimitPatch,
+    ) -> Result<RateLimitState, Refused> {
+        let mut state = self.lock();
+        state.may_save()?;
+        let mut limit = state.limit(id)?;
+        if let Some(label) = patch.label {
+            state.label_is_free(&label, Some(id))?;
+            limit.label = label.to_string();
+        }
+        match patch.rate {
+            None => {}
+            Some(RatePatch::Profile(name)) => {
+                let (burst, fill) = profile(&name)?;
+                (limit.burst, limit.fill, limit.exempt) = (Some(burst), Some(fill), false);
+                limit.profile = Some(name);
+            }
+            Some(RatePatch::Bucket { burst, fill }) => {
+                limit.burst = burst.map(|it| it.get()).or(limit.burst);
+                limit.fill = fill.map(|it| it.get()).or(limit.fill);
+                let missing = |field: &str| Refused::Conflict {
+                    field: field.into(),
+                    reason: "must be given; it had none".into(),
+                };
+                limit.burst.ok_or_else(|| missing("burst"))?;
+                limit.fill.ok_or_else(|| missing("fill"))?;
+                (limit.profile, limit.exempt) = (None, false);
+            }
+            Some(RatePatch::Exempt) => {
+                (limit.burst, limit.fill, limit.tokens) = (None, None, None);
+                (limit.profile, limit.exempt) = (None, true);
+            }
+        }
+        limit.mode = patch.mode.unwrap_or(limit.mode);
+        limit.on_excess = patch.on_excess.unwrap_or(limit.on_excess);
+        limit.order = patch.order.unwrap_or(limit.order);
+        limit.deadline = patch.deadline.unwrap_or(limit.deadline);
+        if let Some(settlement) = patch.settlement {
+            limit.settle = settlement.map(|it| it == Settlement::Measured);
+        }
+        state.limits.insert(id, limit);
+        state.limit(id)
+    }
+
+    fn delete_rate_limit(&self, id: RateLimitId) -> Result<(), Refused> {
+        let mut state = self.lock();
+        state.may_save()?;
+        state.limit(id)?;
+        state.limits.remove(&id);
+        state.table.detach(LimitRef(id.0));
+        Ok(())
+    }
+
+    fn attach(&self, id: RateLimitId, caller: CallerId) -> Result<RateLimitState, Refused> {
+        let mut state = self.lock();
+        state.may_save()?;
+        state.limit(id)?;
+        state.charge(caller, limited(id))?;
+        state.limit(id)
+    }
+
+    fn detach(&self, id: RateLimitId, caller: CallerId) -> Result<(), Refused> {
+        let mut state = self.lock();
+        state.may_save()?;
+        state.limit(id)?;
+        if !state.attached(id).any(|attached| attached == caller) {
+            return Err(Refused::unknown(What::Caller, caller));
+        }
+        state.charge(caller, Charge::None)
+    }
+
+    fn profiles(&self) -> Vec<Profile> {
+        let profiles = PROFILES.iter().map(|(name, burst, fill)| Profile {
+            name: (*name).to_owned(),
+            exempt: false,
+            burst: Some(*burst),
+            fill: Some(*fill),
+        });
+        profiles.collect()
+    }
+
+    fn costs(&self) -> CostsState {
+        self.lock().costs.clone()
+    }
+
+    fn put_costs(&self, costs: Costs) -> Result<CostsState, Refused> {
+        let mut state = self.lock();
+        state.may_save()?;
+        let functions = costs.functions.into_iter();
+        state.costs = CostsState {
+            default: costs.default.get(),
+            unit_seconds: costs.unit.as_secs_f64(),
+            settle: costs.settle,
+            functions: functions.map(|(name, cost)| (name, cost.get())).collect(),
+        };
+        Ok(state.costs.clone())
+    }
+
+    fn suggested_costs(&self) -> Vec<SuggestedCost> {
+        vec![SuggestedCost {
+            call: "guest_start".into(),
+            samples: 12,
+            mean_seconds: 2.4,
+            cost: 20.0,
+            suggested: 25.0,
+        }]
+    }
+
+    fn classify(&self, question: &Question) -> Classified {
+        let state = self.lock();
+        let mut matches = Matches::new();
+        let identity = question.identity.as_identity();
+        state.table.classify(&identity, &mut matches);
+        let charged = match matches.charged().map(|found| found.charge()) {
+            Some(Charge::Limit(LimitRef(id))) => state.limits.get(&RateLimitId(id)),
+            _ => None,
+        };
+        let cost = |name: &String| state.costs.functions.get(name).copied();
+        let cost = question.function.as_ref().and_then(cost);
+        Classified {
+            matches: matches
+                .as_slice()
+                .iter()
+                .map(|found| MatchState {
+                    caller: found.caller(),
+                    label: state
+                        .row(found.caller())
+                        .expect("it is there")
+                        .label()
+                        .map(ToString::to_string),
+                    exact_fields: found.specificity().exact_fields(),
+                    literal_bits: found.specificity().literal_bits(),
+                    limited: found.charge() != Charge::None,
+                })
+                .collect(),
+            charged: charged.map(|limit| limit.id),
+            exempt: charged.is_some_and(|limit| limit.exempt),
+            cost: cost.unwrap_or(state.costs.default),
+            tokens: charged.and_then(|limit| limit.tokens),
+            wait_ms: 0.0,
+        }
+    }
+
+    fn queues(&self) -> Vec<QueueRow> {
+        vec![
+            QueueRow {
+                class: "polling".into(),
+                call: "guest_list".into(),
+                waits_for: Some("total".into()),
+                waiting: 290,
+            },
+            QueueRow {
+                class: "user".into(),
+                call: "guest_start".into(),
+                waits_for: None,
+                waiting: 1,
+            },
+        ]
+    }
+
+    fn requests(&self) -> Vec<RequestRow> {
+        vec![RequestRow {
+            state: RequestState::Waiting,
+            call: "guest_list".into(),
+            class: "polling".into(),
+            listener: "=nova, \"poll\"".into(),
+            caller: Some(CallerId(1)),
+            rate_limit: None,
+            arrived: Moment(wall(Timestamp::ZERO)),
+            age_ms: 1500.0,
+        }]
+    }
+
+    fn explain(&self, id: CallId) -> Result<Explained, Refused> {
+        if id != CALL {
+            return Err(Refused::unknown(What::Call, id));
+        }
+        Ok(Explained {
+            id,
+            arrived: Moment(wall(Timestamp::ZERO)),
+            listener: "nova-poll".into(),
+            call: "guest_list".into(),
+            userid: None,
+            class: "polling".into(),
+            caller: Some(CallerId(1)),
+            rate_limit: Some("monitoring".into()),
+            tokens: Some(1.0),
+            verdict: "delayed".into(),
+            reason: None,
+            total_ms: 1750.0,
+            queued_ms: 1500.0,
+            backend_ms: Some(240.5),
+            held: vec![
+                Held {
+                    limit: Some("monitoring".into()),
+                    ms: 1200.0,
+                },
+                Held {
+                    limit: None,
+                    ms: 300.0,
+                },
+            ],
+        })
+    }
+}
+
+/// The fields by which callers are told apart.
+pub(crate) fn fields() -> [&'static str; 5] {
+    Field::ALL.map(Field::name)
+}
+
+impl Source for Fake {
+    fn limits(&self) -> Vec<LimitState> {
+        vec![
+            LimitState {
+                name: "total".into(),
+                scope: "all".into(),
+                kind: LimitKind::Window,
+                window_seconds: Some(1.0),
+                configured: 30,
+                used: 30,
+                opens: Opens::InSeconds(0.25),
+            },
+            LimitState {
+                name: "outstanding".into(),
+                scope: "all".into(),
+                kind: LimitKind::Outstanding,
+                window_seconds: None,
+                configured: 10,
+                used: 4,
+                opens: Opens::Now,
+            },
+        ]
+    }
+
+    fn queue(&self) -> QueueState {
+        QueueState {
+            classes: Vec::new(),
+            depth: 291,
+            capacity: 4096,
+            door: 0,
+            oldest_seconds: 1.5,
+            functions: Vec::new(),
+        }
+    }
+
+    fn config(&self) -> String {
+        "[queue]\ncapacity = 4096\n".into()
+    }
+
+    fn metrics(&self) -> String {
+        "# TYPE tidegate_queue_depth gauge\ntidegate_queue_depth 291\n".into()
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        Ok(())
+    }
+}

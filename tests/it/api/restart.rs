@@ -1,0 +1,283 @@
+//! What was answered survives the end of the real process, whatever ends it.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::process::Command;
+
+use super::{Answer, JSON};
+use crate::sidecar::{Sidecar, TIDEGATE, run};
+
+fn config(state: &Path) -> String {
+    format!(
+        r#"
+        [[listen]]
+        name = "test"
+        bind = "127.0.0.1:0"
+        [backend]
+        socket = "127.0.0.1:1"
+        [limits]
+        smapi_rate_limit_per_window = "total:1000"
+        smapi_request_postpone_threshold_seconds = 0
+        [callers]
+        state_file = "{}"
+        [admin]
+        bind = "127.0.0.1:0"
+        "#,
+        state.display()
+    )
+}
+
+/// Asks, and is answered or finds nobody there any more.
+async fn ask(sidecar: &Sidecar, method: &str, path: &str, body: &Value) -> Option<Answer> {
+    let mut stream = TcpStream::connect(sidecar.admin).await.ok()?;
+    let body = match body {
+        Value::Null => String::new(),
+        body => body.to_string(),
+    };
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{JSON}\
+         Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(request.as_bytes()).await.ok()?;
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).await.ok()?;
+    (!bytes.is_empty()).then(|| Answer::read(&bytes))
+}
+
+/// Everything that was made, by what it was given.
+async fn everything(sidecar: &Sidecar) -> BTreeMap<String, Value> {
+    let mut all = BTreeMap::new();
+    for (path, list) in [
+        ("/v1/callers?limit=10000", "callers"),
+        ("/v1/rate-limits", "rate_limits"),
+    ] {
+        let answer = ask(sidecar, "GET", path, &Value::Null).await;
+        let answer = answer.expect("it is there").json();
+        for mut it in answer[list].as_array().expect("a list").clone() {
+            // Levels are not kept.
+            it.as_object_mut().expect("an object").remove("tokens");
+            all.insert(it["id"].to_string(), it);
+        }
+    }
+    let costs = ask(sidecar, "GET", "/v1/costs", &Value::Null).await;
+    all.insert("costs".into(), costs.expect("it is there").json());
+    all
+}
+
+#[tokio::test]
+async fn everything_that_was_made_is_there_after_a_restart() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let state = folder.path().join("callers.json");
+    let sidecar = Sidecar::start(&config(&state)).await;
+    let limit = json!({"label": "m", "burst": 0.1, "fill": 3.7, "mode": "observe",
+                       "on_excess": "reject", "order": "fifo", "settle": false,
+                       "deadline": "none", "callers": ["c0", "c1"]});
+    let every = json!({"user": "a\\*", "originator": "b*", "ip": "2001:db8::/32",
+                       "user_agent": "größe \"x\"", "listener": "test"});
+    for (method, path, body) in [
+        (
+            "POST",
+            "/v1/callers",
+            json!({"label": "A", "match": [every, {"ip": "10.*"}],
+                "groups": ["g", "h"], "notes": "one\ntwo", "weight": 7}),
+        ),
+        (
+            "POST",
+            "/v1/callers",
+            json!({"label": "B", "match": {"user": "b"}}),
+        ),
+        ("POST", "/v1/rate-limits", limit),
+        (
+            "POST",
+            "/v1/rate-limits",
+            json!({"exempt": true, "callers": ["c2"]}),
+        ),
+        (
+            "PATCH",
+            "/v1/callers/c0",
+            json!({"notes": "nobody", "groups": ["h"]}),
+        ),
+        (
+            "PUT",
+            "/v1/costs",
+            json!({"default": 0.3, "unit_seconds": 0.25, "settle": true,
+                   "functions": {"guest_start": 1e6, "guest_list": 0}}),
+        ),
+    ] {
+        let answer = ask(&sidecar, method, path, &body).await.expect("answered");
+        assert!(answer.status < 300, "{body} {answer:?}");
+    }
+    let before = everything(&sidecar).await;
+    sidecar.signal("TERM");
+    assert!(sidecar.ended().await.0.success());
+
+    let again = Sidecar::start(&config(&state)).await;
+    assert_eq!(everything(&again).await, before);
+    // A number is given once.
+    let new = json!({"label": "C", "match": {"user": "c"}});
+    let made = ask(&again, "POST", "/v1/callers", &new).await;
+    assert_eq!(made.expect("answered").json()["id"], "c3");
+    let made = ask(&again, "POST", "/v1/rate-limits", &json!({"exempt": true})).await;
+    assert_eq!(made.expect("answered").json()["id"], "r3");
+}
+
+#[tokio::test]
+async fn a_kill_in_the_middle_of_writes_loses_nothing_that_was_answered() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let state = folder.path().join("callers.json");
+    // What was answered, and by what it could have been followed.
+    let mut answered: BTreeMap<String, String> = BTreeMap::new();
+    let mut lives = 0;
+    while lives < 8 {
+        let sidecar = Sidecar::start(&config(&state)).await;
+        for (id, label) in &answered {
+            let path = format!("/v1/callers/{id}");
+            let caller = ask(&sidecar, "GET", &path, &Value::Null).await;
+            let caller = caller.expect("it is there");
+            assert_eq!(caller.status, 200, "{id} is lost after {lives} lives");
+            assert_eq!(caller.json()["label"], **label, "{id}");
+        }
+        // Killed after so many answers, while others are on their way.
+        let until = 3 + 5 * lives % 11;
+        let mut writes = tokio::task::JoinSet::new();
+        for write in 0..until + 4 {
+            let label = format!("{lives}-{write}");
+            let new = json!({"label": label, "match": {"user": label}});
+            let admin = sidecar.admin;
+            writes.spawn(async move { (label, create(admin, new).await) });
+        }
+        let mut answers = 0;
+        while let Some(written) = writes.join_next().await {
+            let (label, id) = written.expect("no panic");
+            if let Some(id) = id {
+                answered.insert(id, label);
+                answers += 1;
+            }
+            if answers == until {
+                sidecar.signal("KILL");
+            }
+        }
+        assert!(answers >= until, "{answers} of {until}");
+        drop(sidecar);
+        lives += 1;
+    }
+    assert!(answered.len() > 40, "{}", answered.len());
+}
+
+/// The id of a caller that was made, if that was answered.
+async fn create(admin: std::net::SocketAddr, new: Value) -> Option<String> {
+    let body = new.to_string();
+    let request = format!(
+        "POST /v1/callers HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{JSON}\
+         Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let mut stream = TcpStream::connect(admin).await.ok()?;
+    stream.write_all(request.as_bytes()).await.ok()?;
+    let mut bytes = Vec::new();
+    // What came before a reset was answered.
+    let _ = stream.read_to_end(&mut bytes).await;
+    let text = String::from_utf8(bytes).ok()?;
+    let (head, body) = text.split_once("\r\n\r\n")?;
+    if !head.starts_with("HTTP/1.1 201 ") {
+        return None;
+    }
+    let made: Value = serde_json::from_str(body).ok()?;
+    Some(made["id"].as_str()?.to_owned())
+}
+
+#[tokio::test]
+async fn what_was_counted_is_saved_at_the_end() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let state = folder.path().join("callers.json");
+    let calls = |all: &BTreeMap<String, Value>| -> u64 {
+        let callers = all.values().filter_map(|it| it["calls"]["total"].as_u64());
+        callers.sum()
+    };
+    let sidecar = Sidecar::start(&config(&state)).await;
+    let listener = sidecar.listener("test").await;
+    for _ in 0..3 {
+        crate::support::ask(listener, r#"["guest_list",[],{}]"#).await;
+    }
+    let before = everything(&sidecar).await;
+    assert_eq!(calls(&before), 3);
+    sidecar.signal("TERM");
+    assert!(sidecar.ended().await.0.success());
+    let again = Sidecar::start(&config(&state)).await;
+    let after = everything(&again).await;
+    assert_eq!(calls(&after), 3);
+    // The caller registered itself by its calls, and is still known.
+    let caller = |all: &BTreeMap<String, Value>| all["\"c1\""]["last_access"].to_string();
+    assert_eq!(caller(&after)[..20], caller(&before)[..20]);
+}
+
+#[tokio::test]
+async fn a_damaged_state_is_told_with_file_offset_and_cure_and_left_as_it_is() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let state = folder.path().join("callers.json");
+    let path = folder.path().join("config.toml");
+    std::fs::write(&path, config(&state)).expect("written");
+    let row = json!({"id": 1, "kind": "made", "label": "a", "groups": [], "notes": "",
+                     "match": [{"ip": "10.0.0.1/8"}], "charge": "none", "last_call": 0,
+                     "weight": null, "calls": 0, "micro_tokens": 0, "delayed": 0, "refused": 0});
+    let stored = json!({"callers": [row], "rate_limits": [], "rate_limits_made": 0, "costs": null});
+    let wrong_pattern = format!("{{\"schema\": 1, \"state\": {stored}}}");
+    for (bytes, reason) in [
+        ("{\"schema\": 1, \"sta", "EOF"),
+        ("not JSON", "expected ident"),
+        (&*wrong_pattern, "bits set beyond its prefix"),
+        ("{\"schema\": 9, \"state\": {}}", "schema 9"),
+    ] {
+        std::fs::write(&state, bytes).expect("written");
+        let mut command = Command::new(TIDEGATE);
+        let said = run(command.arg("serve").arg("--config").arg(&path)).await;
+        assert_eq!(said.code, Some(1), "{}", said.err);
+        let file = state.display().to_string();
+        for word in [&*file, reason, "move it away"] {
+            assert!(said.err.contains(word), "no {word:?} in {}", said.err);
+        }
+        if reason != "schema 9" {
+            assert!(said.err.contains("at byte "), "{}", said.err);
+        }
+        let kept = std::fs::read_to_string(&state).expect("it is there");
+        assert_eq!(kept, bytes);
+    }
+}
+
+#[tokio::test]
+async fn a_second_process_with_the_same_file_does_not_start() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let state = folder.path().join("callers.json");
+    let first = Sidecar::start(&config(&state)).await;
+    let path = folder.path().join("config.toml");
+    std::fs::write(&path, config(&state)).expect("written");
+    let mut command = Command::new(TIDEGATE);
+    let said = run(command.arg("serve").arg("--config").arg(&path)).await;
+    assert_eq!(said.code, Some(1), "{}", said.err);
+    assert!(said.err.contains("another process"), "{}", said.err);
+    drop(first);
+}
+
+#[tokio::test]
+async fn a_directory_that_is_gone_refuses_changes_and_nothing_else() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let inner = folder.path().join("inner");
+    std::fs::create_dir(&inner).expect("made");
+    let sidecar = Sidecar::start(&config(&inner.join("callers.json"))).await;
+    std::fs::remove_dir_all(&inner).expect("removed");
+    let before = everything(&sidecar).await;
+    let new = json!({"label": "n", "match": {"user": "u"}});
+    let answer = ask(&sidecar, "POST", "/v1/callers", &new).await;
+    let answer = answer.expect("answered");
+    assert_eq!(answer.status, 507, "{answer:?}");
+    assert_eq!(answer.json()["error"], "NOT_SAVED");
+    assert_eq!(everything(&sidecar).await, before);
+    std::fs::create_dir(&inner).expect("made");
+    let answer = ask(&sidecar, "POST", "/v1/callers", &new).await;
+    assert_eq!(answer.expect("answered").status, 201);
+}
