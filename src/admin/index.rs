@@ -24,7 +24,7 @@ meter{width:8rem;height:.8rem}.good{color:var(--good)}.bad{color:var(--bad)}\
 a{color:var(--bar);text-decoration:none}a:hover{text-decoration:underline}code{font-size:.9em}";
 
 /// What else there is, with a word on each.
-const PLACES: [(&str, &str); 7] = [
+const PLACES: [(&str, &str); 12] = [
     ("/metrics", "every metric, for Prometheus"),
     ("/livez", "200 while the process answers"),
     ("/readyz", "200 while calls are taken, else 503 and why"),
@@ -32,6 +32,11 @@ const PLACES: [(&str, &str); 7] = [
     ("/v1/limits", "each limit: configured, used, opens when"),
     ("/v1/queue", "what waits, for how long, for which limit"),
     ("/v1/config", "the config in effect, as TOML"),
+    ("/v1/callers?sort=tokens_1h", "who calls, the dearest first"),
+    ("/v1/usage", "what callers used over the latest hour"),
+    ("/v1/rate-limits", "the rate limits of callers"),
+    ("/v1/costs", "what calls cost"),
+    ("/v1/openapi.json", "all there is, for tools"),
 ];
 
 pub(super) fn routes() -> Routes<Arc<dyn Source>> {

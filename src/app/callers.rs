@@ -443,10 +443,11 @@ impl CallersSource for Shared {
     fn explain(&self, id: CallId) -> Result<Explained, Refused> {
         let ended = self.lately.find(id.0);
         let ended = ended.ok_or_else(|| Refused::unknown(What::Call, id))?;
-        let held = Held {
-            limit: ended.limit.as_deref().map(ToOwned::to_owned),
+        // The scheduler knows what held a call last, and not for how long what held it before.
+        let held = ended.limit.as_deref().map(|limit| Held {
+            limit: Some(limit.to_owned()),
             ms: milliseconds(ended.queued),
-        };
+        });
         Ok(Explained {
             id,
             arrived: Moment(self.clock.wall(ended.arrived)),
@@ -462,7 +463,7 @@ impl CallersSource for Shared {
             total_ms: milliseconds(ended.total),
             queued_ms: milliseconds(ended.queued),
             backend_ms: ended.backend.map(milliseconds),
-            held: vec![held],
+            held: held.into_iter().collect(),
         })
     }
 }

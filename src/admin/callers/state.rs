@@ -619,7 +619,8 @@ pub struct Explained {
     pub queued_ms: f64,
     /// From the last byte sent until the backend was done; none if it was never sent.
     pub backend_ms: Option<f64>,
-    /// What held it in the queue, in the order of time. Together they are `queued_ms`.
+    /// What held it in the queue, in the order of time, if anything did. Together they are
+    /// `queued_ms`. A sidecar tells the whole wait of the limit that held the call last.
     pub held: Vec<Held>,
 }
 

@@ -163,7 +163,7 @@ async fn a_kill_in_the_middle_of_writes_loses_nothing_that_was_answered() {
             }
         }
         assert!(answers >= until, "{answers} of {until}");
-        drop(sidecar);
+        assert!(!sidecar.ended().await.0.success());
         lives += 1;
     }
     assert!(answered.len() > 40, "{}", answered.len());
