@@ -250,13 +250,16 @@ impl Gate {
     /// Nobody waits yet.
     #[must_use]
     pub fn new(settings: &Settings, clock: Clock) -> Self {
+        let mut entropy: StdRng = rand::make_rng();
+        let limited = policy::limited(settings, clock.phase());
+        let unlimited = policy::unlimited(settings);
         let state = State {
-            lanes: [
-                Scheduler::new(policy::limited(settings, clock.phase())),
-                Scheduler::new(policy::unlimited(settings)),
-            ],
+            lanes: [limited, unlimited].map(|policy| {
+                // A client that knew the seed could choose whose turns it shares.
+                Scheduler::with_seed(policy, entropy.next_u64())
+            }),
             backends: Backends::default(),
-            entropy: rand::make_rng(),
+            entropy,
             threshold: settings.threshold,
             classes: deadlines(settings),
             promotions: Promotions::new(settings.promote_for),

@@ -8,15 +8,15 @@
 //! | [`protocol`] | its bytes become one whole request, the reply becomes bytes |
 //! | [`pipeline`] | the story: classify, charge, admit, forward |
 //! | [`classify`] | what is asked, of which backend |
-//! | [`coalesce`] | if it is a read, it may share the call of an identical one |
 //! | [`callers`] | who asks, what it costs, what is charged |
+//! | [`coalesce`] | if it is a read, it may share the call of an identical one |
 //! | [`admit`] | it waits for its turn and its limits |
 //! | [`forward`] | it is sent, once, and its reply read to the end |
-//! | [`tasks`] | it runs without its client, who fetches the reply later |
 //!
 //! Around it: [`config`] reads the settings, [`app`] builds everything, [`admin`] shows it and
 //! lets it be changed, [`state`] keeps what must survive a restart, [`telemetry`] counts and
-//! logs it, [`tools`] are the other commands. [`call`] and [`clock`] are the words that all of
+//! logs it, [`tools`] are the other commands. [`tasks`] will keep calls that run without their
+//! client; no protocol hands it one yet. [`call`] and [`clock`] are the words that all of
 //! them share. What is decided is decided in the crate `tidegate_limits`.
 
 pub mod admin;
