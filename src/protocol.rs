@@ -9,7 +9,7 @@ pub mod dialect;
 pub mod forwarded;
 pub mod framer;
 mod http;
-mod io;
+pub(crate) mod io;
 mod preamble;
 pub mod proxy_header;
 mod stream;

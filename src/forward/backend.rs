@@ -92,7 +92,10 @@ pub(super) async fn connect_and_write(
 
 /// Begins to connect, and writes what goes at once: nothing if the handshake takes its
 /// time. An error means that nothing was written.
-fn begin(address: SocketAddr, bytes: &[u8]) -> io::Result<(std::net::TcpStream, usize)> {
+///
+/// # Errors
+/// As the system has it.
+pub fn begin(address: SocketAddr, bytes: &[u8]) -> io::Result<(std::net::TcpStream, usize)> {
     let kind = Type::STREAM.nonblocking().cloexec();
     let socket = Socket::new(Domain::for_address(address), kind, None)?;
     match socket.connect(&address.into()) {
@@ -108,7 +111,10 @@ fn begin(address: SocketAddr, bytes: &[u8]) -> io::Result<(std::net::TcpStream, 
 }
 
 /// Waits until the handshake is over.
-async fn established(stream: &TcpStream) -> io::Result<()> {
+///
+/// # Errors
+/// Why it failed.
+pub async fn established(stream: &TcpStream) -> io::Result<()> {
     stream.writable().await?;
     match stream.take_error()? {
         None => Ok(()),

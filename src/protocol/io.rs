@@ -28,7 +28,7 @@ pub(super) const LINGER: Duration = Duration::from_secs(1);
 
 /// A client's connection. It is watched only from the first moment on at which it has to be
 /// waited for: a call that is here whole and need not wait costs no watching.
-pub(super) struct Client(Socket);
+pub(crate) struct Client(Socket);
 
 enum Socket {
     /// Asked directly.
@@ -40,7 +40,8 @@ enum Socket {
 }
 
 impl Client {
-    pub(super) fn new(stream: BareStream) -> Self {
+    /// Takes over a connection that is non-blocking and known to nobody.
+    pub(crate) fn new(stream: BareStream) -> Self {
         Self(Socket::Bare(stream))
     }
 
@@ -190,7 +191,10 @@ impl Client {
     ///
     /// # Errors
     /// As the socket has it.
-    pub(super) async fn read_some(&mut self, into: &mut Vec<u8>) -> io::Result<usize> {
+    ///
+    /// # Errors
+    /// As the socket has it.
+    pub(crate) async fn read_some(&mut self, into: &mut Vec<u8>) -> io::Result<usize> {
         loop {
             match self.read_now(into, RecvFlags::empty()) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -224,7 +228,7 @@ impl Client {
     ///
     /// # Errors
     /// As the socket has it, or `TimedOut`.
-    pub(super) async fn write_all(
+    pub(crate) async fn write_all(
         &mut self,
         mut bytes: &[u8],
         write_timeout: Duration,
