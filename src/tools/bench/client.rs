@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
 
 use super::{Options, Protocol};
-use crate::forward;
+use crate::forward::{self, Handshake};
 use crate::tools::framing::{Body, HEAD_MAX, Head};
 
 /// Largest answer that is read.   bytes
@@ -164,10 +164,10 @@ impl Client {
 
     async fn call_socket(&mut self, call: u64) -> Result<Answer, Failure> {
         let request = self.requests.turn(call);
-        // As the proxy does it: on one machine a call then takes one wake-up of each, and the
-        // cores go to what is measured.
+        // Written right after the connect: on one machine a call then takes one wake-up, and
+        // the cores go to what is measured.
         let connecting = || async {
-            let (stream, written) = forward::begin(self.target, request)?;
+            let (stream, written) = forward::begin(self.target, request, Handshake::EndsAtOnce)?;
             let stream = TcpStream::from_std(stream)?;
             if written == 0 {
                 forward::established(&stream).await?;
