@@ -147,6 +147,7 @@ impl<S: Serve> Client<S> {
             arrived,
             identity: self.identities.of(&call.head.headers),
         };
+        let mut record = None;
         let response = match read.and_then(|()| self.read_array(&mut call)) {
             Ok(()) => {
                 let request = call::Request {
@@ -158,6 +159,7 @@ impl<S: Serve> Client<S> {
                 if let Some(quota) = progress.quota() {
                     tell_quota(quota, &mut response);
                 }
+                record = progress.into_record();
                 response
             }
             Err(refusal) => {
@@ -170,7 +172,8 @@ impl<S: Serve> Client<S> {
                 response
             }
         };
-        self.phases.end_request(self.conversation.clock.now());
+        self.phases
+            .end_request(self.conversation.clock.now(), record);
         response
     }
 
