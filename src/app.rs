@@ -32,6 +32,7 @@ use crate::live::Live;
 use crate::pipeline::Pipeline;
 use crate::protocol::{self, Accepted, Conversation};
 use crate::state::StateError;
+use crate::tasks::{Answer, Tasks};
 use crate::telemetry::access::AccessLog;
 use crate::telemetry::log::Logs;
 use crate::telemetry::metrics::Metrics;
@@ -103,6 +104,7 @@ struct Shared {
     protocol: Live<protocol::Settings>,
     classifier: Arc<Live<Classifier>>,
     coalescer: Coalescer,
+    tasks: Tasks<Answer>,
     callers: Callers,
     /// Held while callers are changed, so that the buckets follow in the same order.
     keeper: Mutex<Keeper>,
@@ -166,6 +168,7 @@ impl App {
             protocol: Live::new(config.protocol.clone()),
             classifier: Arc::new(Live::new(Classifier::new(&config.classify))),
             coalescer: Coalescer::new(config.coalesce.clone(), clock),
+            tasks: Tasks::new(config.tasks, clock),
             gate,
             keeper: Mutex::new(keeper),
             forwarder: Forwarder::new(config.forward.clone()),
@@ -267,6 +270,7 @@ impl App {
         shared.forwarder.apply(config.forward.clone());
         // After what it may change: what is kept comes from before.
         shared.coalescer.apply(config.coalesce.clone());
+        shared.tasks.apply(config.tasks);
         shared.connections.apply(config.listen.max_connections);
         shared
             .metrics
@@ -330,10 +334,9 @@ impl App {
         shared.closing.cancel();
         shared.conversations.close();
         let bound = shared.config.get().drain_timeout;
-        if tokio::time::timeout(bound, shared.conversations.wait())
-            .await
-            .is_ok()
-        {
+        // What was handed over is brought to its end as what somebody waits for.
+        let finished = async { tokio::join!(shared.conversations.wait(), shared.tasks.drain()) };
+        if tokio::time::timeout(bound, finished).await.is_ok() {
             return true;
         }
         let (running, waiting) = self.busy();
@@ -343,7 +346,8 @@ impl App {
         );
         shared.gate.turn_away();
         // An answer that cannot be written by then is lost with the process.
-        let _ = tokio::time::timeout(LAST_WORDS, shared.conversations.wait()).await;
+        let last = async { tokio::join!(shared.conversations.wait(), shared.tasks.drain()) };
+        let _ = tokio::time::timeout(LAST_WORDS, last).await;
         false
     }
 }
@@ -393,6 +397,8 @@ impl Shared {
         beats.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             beats.tick().await;
+            // Answers that nobody has come for go even where nobody asks for another.
+            self.tasks.sweep();
             let shared = Arc::clone(&self);
             let saving = tokio::task::spawn_blocking(move || shared.save_callers());
             if let Err(failed) = saving.await {
@@ -500,6 +506,7 @@ impl Shared {
         Pipeline {
             classifier: Arc::clone(&self.classifier),
             coalescer: self.coalescer.clone(),
+            tasks: self.tasks.clone(),
             callers: self.callers.clone(),
             gate: self.gate.clone(),
             forwarder: self.forwarder.clone(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::call::{self, Protocol};
 use crate::classify::operation::FUNCTIONS;
-use crate::{admin, admit, classify, coalesce, forward, listen, protocol, telemetry};
+use crate::{admin, admit, classify, coalesce, forward, listen, protocol, tasks, telemetry};
 
 use super::Config;
 use super::callers;
@@ -55,6 +55,14 @@ pub(super) fn of(raw: &Raw) -> Config {
             fresh_for: raw.coalesce.fresh_for.value,
             entries_max: raw.coalesce.max_entries.value as usize,
             bytes_max: bytes(raw.coalesce.max_bytes.value),
+        },
+        tasks: tasks::Settings {
+            enabled: raw.tasks.enabled.value,
+            tasks_max: raw.tasks.max_tasks.value as usize,
+            tasks_per_caller_max: raw.tasks.max_tasks_per_caller.value as usize,
+            bytes_max: bytes(raw.tasks.max_bytes.value),
+            bytes_per_caller_max: bytes(raw.tasks.max_bytes_per_caller.value),
+            time_to_live: raw.tasks.keep_for.value,
         },
         callers: callers::settings(
             raw,

@@ -17,6 +17,7 @@ use tidegate::coalesce::Coalescer;
 use tidegate::forward::Forwarder;
 use tidegate::live::Live;
 use tidegate::pipeline::Pipeline;
+use tidegate::tasks::Tasks;
 use tidegate_limits::Timestamp;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -739,6 +740,7 @@ impl Alone {
             callers: started.value,
             clock,
             coalescer: Coalescer::new(config.coalesce.clone(), clock),
+            tasks: Tasks::new(config.tasks, clock),
             gate,
             forwarder: Forwarder::new(config.forward.clone()),
             observer: Arc::new(Nobody),

@@ -21,6 +21,7 @@ use tidegate::listen::{self, Connections};
 use tidegate::live::Live;
 use tidegate::pipeline::Pipeline;
 use tidegate::protocol::{self, Accepted, Conversation};
+use tidegate::tasks::{Answer, Tasks};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, mpsc, watch};
@@ -108,6 +109,7 @@ pub(crate) struct Stack {
     pub(crate) callers: Callers,
     pub(crate) gate: Gate,
     pub(crate) coalescer: Coalescer,
+    pub(crate) tasks: Tasks<Answer>,
     pub(crate) seen: Seen,
     pub(crate) clock: Clock,
     pub(crate) connections: Arc<Connections>,
@@ -121,6 +123,7 @@ impl Stack {
         let clock = Clock::start();
         let gate = Gate::new(&config.admit, clock);
         let coalescer = Coalescer::new(config.coalesce.clone(), clock);
+        let tasks = Tasks::new(config.tasks, clock);
         let Changed {
             value: callers,
             buckets,
@@ -132,6 +135,7 @@ impl Stack {
             classifier: Arc::new(Live::new(Classifier::new(&config.classify))),
             callers: callers.clone(),
             coalescer: coalescer.clone(),
+            tasks: tasks.clone(),
             gate: gate.clone(),
             forwarder,
             observer: Arc::new(seen.clone()),
@@ -187,6 +191,7 @@ impl Stack {
             callers,
             gate,
             coalescer,
+            tasks,
             seen,
             clock,
             connections,
