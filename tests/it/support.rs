@@ -113,6 +113,7 @@ pub(crate) struct Stack {
     pub(crate) seen: Seen,
     pub(crate) clock: Clock,
     pub(crate) connections: Arc<Connections>,
+    pub(crate) pipeline: Pipeline,
     _stop: DropGuard,
 }
 
@@ -149,7 +150,7 @@ impl Stack {
                 .run_until_cancelled_owned(async move { timer.keep_time().await }),
         );
         let conversation = Conversation {
-            serve: pipeline,
+            serve: pipeline.clone(),
             settings: Arc::new(config.protocol),
             clock,
             stop: CancellationToken::new(),
@@ -195,6 +196,7 @@ impl Stack {
             seen,
             clock,
             connections,
+            pipeline,
             _stop: stop.drop_guard(),
         }
     }
