@@ -856,12 +856,12 @@ fn sabotaged(stack: &Stack, text: &str) -> SocketAddr {
     );
     let socket = listen::bind(&listener).expect("nothing is in the way");
     let addr = socket.address().tcp().expect("it is an address");
-    let conversation = Conversation {
+    let conversation = Arc::new(Conversation {
         serve: Sabotaged(stack.pipeline.clone()),
-        settings: Arc::new(config.protocol),
+        settings: config.protocol,
         clock: stack.clock,
         stop: CancellationToken::new(),
-    };
+    });
     let handle = move |stream, peer, connection| {
         let accepted = Accepted {
             stream,
@@ -869,7 +869,7 @@ fn sabotaged(stack: &Stack, text: &str) -> SocketAddr {
             listener: Arc::clone(&listener),
             at: conversation.clock.now(),
         };
-        let conversation = conversation.clone();
+        let conversation = Arc::clone(&conversation);
         async move {
             protocol::converse(accepted, conversation).await;
             drop(connection);
