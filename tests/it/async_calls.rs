@@ -9,6 +9,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::Request;
 use http_body_util::BodyExt;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
 use tidegate::admit::{Ask, Asked, Permit};
 use tidegate::call::{
     self, BodyError, ByteStream, Destination, Facts, HttpCall, Identity, Message, Origin, Progress,
@@ -19,6 +21,7 @@ use tidegate::pipeline::Pipeline;
 use tidegate::protocol::{self, Accepted, Conversation};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::sidecar::Sidecar;
@@ -741,6 +744,90 @@ async fn who_waits_in_vain_is_told_where_to_come_back() {
     );
     assert!(taken.header("location").is_some());
     assert_eq!(paused.stack.clock.now().since(before).as_secs(), 10);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_is_cancelled_when_every_call_is_told_and_sent_at_most_once() {
+    let seed: u64 = rand::random();
+    println!("seed {seed}");
+    let mut random = StdRng::seed_from_u64(seed);
+    let (tell, mut got) = mpsc::unbounded_channel();
+    let backend = Scripted::start(move |_, mut stream: TcpStream| {
+        let tell = tell.clone();
+        async move {
+            loop {
+                let request = read_until(&mut stream, "\r\n\r\n").await;
+                let Some(path) = request.split(' ').nth(1) else {
+                    return;
+                };
+                let number: u64 = digits(path);
+                tell.send(number).expect("the test listens");
+                tokio::time::sleep(Duration::from_micros(number * 7919 % 3000)).await;
+                // Whose call was cancelled is heard out.
+                stream.write_all(HTTP_OK).await.expect("it is read");
+            }
+        }
+    })
+    .await;
+    let limits = ONE.replace("requests = 1", "requests = 3");
+    let stack = Arc::new(Stack::start(&text(backend.addr, "", &limits, "")));
+    let calls = 200;
+    let mut clients = Vec::new();
+    for number in 0..calls {
+        let cancels_after = random.random_range(0..4_usize);
+        let stack = Arc::clone(&stack);
+        clients.push(tokio::spawn(async move {
+            let path = format!("/guests/U{number}/action");
+            let taken = stack.ask(request("POST", &path, ASYNC)).await;
+            let taken = Response::of(&taken);
+            assert_eq!(taken.status, 202, "{taken:?}");
+            let at = taken.header("location").expect("a place").to_owned();
+            for _ in 0..cancels_after {
+                stack.ask(request("GET", &at, "")).await;
+            }
+            if cancels_after < 3 {
+                let cancelled = Response::of(&stack.ask(request("DELETE", &at, "")).await);
+                assert_eq!(cancelled.status, 204, "{cancelled:?}");
+            }
+        }));
+    }
+    for client in clients {
+        client.await.expect("it is answered");
+    }
+    until(
+        || {
+            let now = stack.tasks.snapshot();
+            now.waiting + now.running == 0
+        },
+        || format!("{:?}", stack.tasks.snapshot()),
+    )
+    .await;
+    stack.at_rest().await;
+    let told = || {
+        let facts = stack.seen.all().into_iter();
+        facts.filter(|it| it.handed_over).collect::<Vec<_>>()
+    };
+    until(|| told().len() == calls, || told().len().to_string()).await;
+    let mut sent: Vec<u64> = told()
+        .iter()
+        .filter(|it| it.sent.is_some())
+        .map(|it| digits(it.target.as_deref().expect("a userid")))
+        .collect();
+    let mut arrived = Vec::new();
+    while let Ok(number) = got.try_recv() {
+        arrived.push(number);
+    }
+    sent.sort_unstable();
+    arrived.sort_unstable();
+    assert_eq!(arrived, sent, "each once, and no other");
+    assert!(arrived.len() < calls, "some were cancelled in time");
+    let counted = stack.tasks.snapshot().counted;
+    assert_eq!(counted.answered + counted.cancelled, calls as u64);
+}
+
+fn digits(text: &str) -> u64 {
+    let digits: String = text.chars().filter(char::is_ascii_digit).collect();
+    digits.parse().expect("a number")
 }
 
 /// What makes a call's own task panic: a body that does when it is read, which is while the

@@ -717,6 +717,10 @@ async fn a_shared_read_waits_for_a_backend_that_is_down_and_is_sent_once() {
 struct Nobody;
 
 impl Observe for Nobody {
+    fn next_id(&self) -> u64 {
+        7
+    }
+
     fn ended(&self, _: &Facts) {}
 
     fn rejected(&self, _: &Identity, _: Rejection) {}
@@ -817,6 +821,14 @@ async fn refused_at(client: JoinHandle<Reply>, clock: Clock) -> (Reason, u64) {
     };
     assert!(refusal.retry_after.is_some());
     (refusal.reason, clock.now().since(Timestamp::ZERO).as_secs())
+}
+
+#[test]
+fn a_write_has_its_number_as_any_other_call() {
+    let settings = config(&text(nowhere(), "", "")).coalesce;
+    let coalescer = Coalescer::new(settings, Clock::start());
+    let observer = coalescer.write(Some("A"), Arc::new(Nobody));
+    assert_eq!(observer.next_id(), 7);
 }
 
 #[tokio::test(start_paused = true)]
