@@ -69,7 +69,8 @@ pub struct Settings {
     pub outstanding_max: Option<u32>,
     /// `smapi_request_postpone_threshold_seconds`, from arrival.
     pub threshold: Duration,
-    /// How many calls the door of a full queue holds: one for each connection.
+    /// How many calls the door of a full queue holds: one for each connection, and those that
+    /// may be handed over.
     pub door_max: u32,
     /// The classes, at least one. The first is that of users, which reads are promoted to; in
     /// the last is whatever names a class that there is not.

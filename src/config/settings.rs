@@ -148,6 +148,11 @@ fn classify(raw: &Raw) -> classify::Settings {
 fn admit(raw: &Raw) -> admit::Settings {
     let (queue, limits) = (&raw.queue, &raw.limits);
     let (min, max) = queue.postpone_jitter.value;
+    // These wait at the door without a connection.
+    let handed_over = match raw.tasks.enabled.value {
+        true => raw.tasks.max_tasks.value,
+        false => 0,
+    };
     admit::Settings {
         capacity: queue.capacity.value,
         workers: queue.workers.value,
@@ -160,7 +165,7 @@ fn admit(raw: &Raw) -> admit::Settings {
         window: window(limits),
         outstanding_max: unless_off(limits.outstanding.value),
         threshold: Duration::from_secs(limits.threshold_seconds.value.into()),
-        door_max: raw.server.max_connections.value,
+        door_max: raw.server.max_connections.value.saturating_add(handed_over),
         classes: classes::rules(raw),
         promote_for: classes::promote_for(raw),
     }

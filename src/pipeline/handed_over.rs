@@ -144,16 +144,13 @@ impl Pipeline {
             Ok(task) => task,
             Err(refused) => return Reply::Refused(not_taken(refused)),
         };
-        let has_ended = task.has_ended_at_once().await
-            || (!wait.is_zero() && tokio::time::timeout(wait, task.ended()).await.is_ok());
-        if has_ended {
-            return match self.tasks.take(&owner, task.id) {
-                Ok(task) => self.reply(task),
-                Err(missing) => Reply::Refused(missing_task(missing)),
-            };
+        if !task.has_ended_at_once().await && !wait.is_zero() {
+            // Whether it has ended by then is looked up in either case.
+            let _ = tokio::time::timeout(wait, task.ended()).await;
         }
-        match self.tasks.get(&owner, task.id) {
-            Ok(task) => Reply::Http(self.accepted(&task, wait)),
+        match self.tasks.take(&owner, task.id) {
+            Ok(task) if task.ended.is_none() => Reply::Http(self.accepted(&task, wait)),
+            Ok(task) => self.reply(task),
             Err(missing) => Reply::Refused(missing_task(missing)),
         }
     }

@@ -1601,6 +1601,12 @@ fn calls_can_be_handed_over_only_where_that_is_switched_on_and_within_bounds() {
         (2 << 20, 1 << 20)
     );
     assert_eq!(tasks.time_to_live, Duration::from_secs(3600));
+    // Each of them may wait at the door without a connection.
+    let door = |tasks: &str| {
+        let config = good(&with(&format!("[tasks]\nmax_tasks = 7\n{tasks}")));
+        config.admit.door_max
+    };
+    assert_eq!(door("enabled = true"), door("enabled = false") + 7);
     for (line, allowed) in [
         ("enabled = 1", "true or false"),
         ("max_tasks = 0", "1 to 1000000"),
