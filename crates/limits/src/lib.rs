@@ -35,6 +35,7 @@ struct Readme;
 
 pub mod caller;
 mod costs;
+mod delay;
 mod limiter;
 mod policy;
 mod queue;
@@ -48,6 +49,7 @@ mod usage;
 mod verdict;
 
 pub use costs::{CostError, CostModel, ServiceTime, ServiceTimes, Settled};
+pub use delay::{Cause, Delay, Delays};
 pub use limiter::{
     Burst, DEBT_MAX_BURSTS, Fill, Limit, OutOfRange, Supply, TokenBucket, Tokens, WindowShape,
     WindowStamp,

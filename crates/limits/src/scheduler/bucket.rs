@@ -115,6 +115,8 @@ pub struct BucketNow {
     pub rule: BucketRule,
     /// Tokens in it; below zero in debt.
     pub tokens: f64,
+    /// What it would say now to a call of one token with nobody ahead.
+    pub opens: Verdict,
     /// Calls in the queue that will be charged to it, whatever holds them.
     pub waiting: u64,
     /// What they will be charged, in tokens.
@@ -338,6 +340,7 @@ impl<T> Scheduler<T> {
         Some(BucketNow {
             rule: bucket.rule.clone(),
             tokens: bucket.level.peek(now),
+            opens: bucket.peek(now, Tokens::ONE),
             waiting: bucket.waiting,
             waiting_tokens: bucket.waiting_units as f64 / UNITS_PER_TOKEN,
             charged: bucket.charged,
