@@ -38,6 +38,9 @@ mod costs;
 mod limiter;
 mod policy;
 mod queue;
+#[cfg(test)]
+#[path = "../tests/random/mod.rs"]
+mod random;
 mod ring;
 mod scheduler;
 mod slab;
