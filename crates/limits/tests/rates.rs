@@ -274,6 +274,22 @@ fn a_hundred_calls_at_forty_a_second_take_two_and_a_quarter_seconds() {
 }
 
 #[test]
+fn a_call_dearer_than_the_bucket_passes_when_it_is_full_and_the_next_pays_its_debt() {
+    let mut gate = Gate::limited(bucket(100.0, 10.0));
+    let (dear, next) = (gate.call(150.0), gate.call(1.0));
+    gate.submit(dear, 1);
+    gate.submit(next, 2);
+    let ran: Vec<(u64, f64)> = gate
+        .live()
+        .into_iter()
+        .map(|(id, at, _)| (id, seconds(at)))
+        .collect();
+    assert_eq!(ran.len(), 2);
+    assert_eq!(ran[0], (1, 0.0));
+    assert!((ran[1].1 - 5.1).abs() <= 0.051, "{ran:?}");
+}
+
+#[test]
 fn callers_that_share_a_bucket_share_one_level() {
     let mut gate = Gate::limited(bucket(50.0, 1.0));
     for id in 0..60 {
