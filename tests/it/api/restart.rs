@@ -10,7 +10,7 @@ use tokio::process::Command;
 
 use super::JSON;
 use crate::sidecar::{Sidecar, TIDEGATE, run};
-use crate::support::Answer;
+use crate::support::{Answer, until};
 
 fn config(state: &Path) -> String {
     format!(
@@ -230,6 +230,25 @@ async fn what_was_counted_is_saved_at_the_end() {
 }
 
 #[tokio::test]
+async fn what_was_counted_is_saved_while_it_runs() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let state = folder.path().join("callers.json");
+    let sidecar = Sidecar::start(&config(&state)).await;
+    let listener = sidecar.listener("test").await;
+    for _ in 0..3 {
+        crate::support::ask(listener, r#"["guest_list",[],{}]"#).await;
+    }
+    let saved = || std::fs::read_to_string(&state).unwrap_or_default();
+    until(|| saved().contains("\"calls\":3"), saved).await;
+    sidecar.signal("KILL");
+    sidecar.ended().await;
+    let again = Sidecar::start(&config(&state)).await;
+    let callers = everything(&again).await;
+    let own = &callers["\"c1\""];
+    assert_eq!(own["calls"]["total"], 3, "{own}");
+}
+
+#[tokio::test]
 async fn a_damaged_state_is_told_with_file_offset_and_cure_and_left_as_it_is() {
     let folder = tempfile::tempdir().expect("a folder");
     let state = folder.path().join("callers.json");
@@ -321,8 +340,8 @@ async fn a_disk_that_fails_in_the_middle_leaves_the_change_in_force_and_has_it_s
     assert!(everything(&sidecar).await.contains_key("\"c2\""));
     assert_eq!(make("b").await.1["error"], "PATTERN_EXISTS");
 
+    // Nobody has to ask again: it is saved by itself.
     std::fs::remove_dir(&state).expect("it is empty");
-    assert_eq!(make("c").await.0, 201);
     sidecar
         .log()
         .wait(&["the state of callers is saved again"])
