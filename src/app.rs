@@ -20,7 +20,7 @@ use self::callers::Keeper;
 use self::lately::Lately;
 use self::teller::Teller;
 use crate::admit::Gate;
-use crate::call::{Bind, Listener, Observe, Protocol};
+use crate::call::{Bind, Listener, Protocol};
 use crate::callers::{BucketChange, Callers, Changed};
 use crate::classify::Classifier;
 use crate::clock::Clock;
@@ -32,6 +32,7 @@ use crate::live::Live;
 use crate::pipeline::Pipeline;
 use crate::protocol::{self, Accepted, Conversation};
 use crate::state::StateError;
+use crate::tasks::{Answer, Tasks};
 use crate::telemetry::access::AccessLog;
 use crate::telemetry::log::Logs;
 use crate::telemetry::metrics::Metrics;
@@ -100,9 +101,11 @@ pub struct App {
 struct Shared {
     clock: Clock,
     config: Live<Config>,
-    protocol: Live<protocol::Settings>,
+    /// What the connections to come begin with.
+    conversation: Live<Conversation<Pipeline>>,
     classifier: Arc<Live<Classifier>>,
     coalescer: Coalescer,
+    tasks: Tasks<Answer>,
     callers: Callers,
     /// Held while callers are changed, so that the buckets follow in the same order.
     keeper: Mutex<Keeper>,
@@ -111,7 +114,6 @@ struct Shared {
     forwarder: Forwarder,
     connections: Arc<Connections>,
     metrics: Arc<Metrics>,
-    observer: Arc<dyn Observe>,
     access: Arc<AccessLog>,
     logs: Option<Logs>,
     listeners: Mutex<Vec<Accepting>>,
@@ -161,24 +163,45 @@ impl App {
             callers.clone(),
             clock,
         );
+        let lately = teller.lately();
+        let classifier = Arc::new(Live::new(Classifier::new(&config.classify)));
+        let coalescer = Coalescer::new(config.coalesce.clone(), clock);
+        let tasks = Tasks::new(config.tasks, clock);
+        let forwarder = Forwarder::new(config.forward.clone());
+        let closing = CancellationToken::new();
+        let conversation = Conversation {
+            serve: Pipeline {
+                classifier: Arc::clone(&classifier),
+                callers: callers.clone(),
+                coalescer: coalescer.clone(),
+                tasks: tasks.clone(),
+                gate: gate.clone(),
+                forwarder: forwarder.clone(),
+                observer: Arc::new(teller),
+                clock,
+            },
+            settings: config.protocol.clone(),
+            clock,
+            stop: closing.clone(),
+        };
         let shared = Arc::new(Shared {
             clock,
-            protocol: Live::new(config.protocol.clone()),
-            classifier: Arc::new(Live::new(Classifier::new(&config.classify))),
-            coalescer: Coalescer::new(config.coalesce.clone(), clock),
+            conversation: Live::new(conversation),
+            classifier,
+            coalescer,
+            tasks,
             gate,
             keeper: Mutex::new(keeper),
-            forwarder: Forwarder::new(config.forward.clone()),
+            forwarder,
             connections: Connections::new(config.listen.max_connections),
-            lately: teller.lately(),
-            observer: Arc::new(teller),
+            lately,
             callers,
             metrics,
             access,
             logs,
             listeners: Mutex::default(),
             conversations: TaskTracker::new(),
-            closing: CancellationToken::new(),
+            closing,
             ready: AtomicBool::new(true),
             admin: admin.as_ref().and_then(|it| it.local_addr().ok()),
             config: Live::new(config),
@@ -261,12 +284,19 @@ impl App {
         shared
             .access
             .switch(config.telemetry.access && shared.logs.is_some());
-        shared.protocol.set(config.protocol.clone());
+        let conversation = shared.conversation.get();
+        shared.conversation.set(Conversation {
+            serve: conversation.serve.clone(),
+            settings: config.protocol.clone(),
+            clock: conversation.clock,
+            stop: conversation.stop.clone(),
+        });
         shared.classifier.set(Classifier::new(&config.classify));
         shared.gate.apply(&config.admit);
         shared.forwarder.apply(config.forward.clone());
         // After what it may change: what is kept comes from before.
         shared.coalescer.apply(config.coalesce.clone());
+        shared.tasks.apply(config.tasks);
         shared.connections.apply(config.listen.max_connections);
         shared
             .metrics
@@ -330,10 +360,9 @@ impl App {
         shared.closing.cancel();
         shared.conversations.close();
         let bound = shared.config.get().drain_timeout;
-        if tokio::time::timeout(bound, shared.conversations.wait())
-            .await
-            .is_ok()
-        {
+        // What was handed over is brought to its end as what somebody waits for.
+        let finished = async { tokio::join!(shared.conversations.wait(), shared.tasks.drain()) };
+        if tokio::time::timeout(bound, finished).await.is_ok() {
             return true;
         }
         let (running, waiting) = self.busy();
@@ -343,7 +372,8 @@ impl App {
         );
         shared.gate.turn_away();
         // An answer that cannot be written by then is lost with the process.
-        let _ = tokio::time::timeout(LAST_WORDS, shared.conversations.wait()).await;
+        let last = async { tokio::join!(shared.conversations.wait(), shared.tasks.drain()) };
+        let _ = tokio::time::timeout(LAST_WORDS, last).await;
         false
     }
 }
@@ -393,6 +423,8 @@ impl Shared {
         beats.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             beats.tick().await;
+            // Answers that nobody has come for go even where nobody asks for another.
+            self.tasks.sweep();
             let shared = Arc::clone(&self);
             let saving = tokio::task::spawn_blocking(move || shared.save_callers());
             if let Err(failed) = saving.await {
@@ -459,29 +491,19 @@ impl Shared {
         };
         let handle = |stream, peer, connection| {
             let listener = settings.get();
-            let name = Arc::clone(&listener.name);
+            let counted = self.metrics.connection_opened(&listener.name);
             let accepted = Accepted {
                 stream,
                 peer,
                 listener,
                 at: self.clock.now(),
             };
-            let open = Open {
-                _connection: connection,
-                metrics: Arc::clone(&self.metrics),
-                listener: name,
-            };
-            self.metrics.connection_opened(&open.listener);
-            let conversation = Conversation {
-                serve: self.pipeline(),
-                settings: self.protocol.get(),
-                clock: self.clock,
-                stop: self.closing.clone(),
-            };
-            self.conversations.track_future(async move {
-                protocol::converse(accepted, conversation).await;
-                drop(open);
-            })
+            let conversing = protocol::converse(accepted, self.conversation.get());
+            // Boxed where it is made: spawning moves a future about half a dozen times.
+            self.conversations.track_future(Box::pin(async move {
+                conversing.await;
+                drop((connection, counted));
+            }))
         };
         let accepting = listen::accept(
             socket,
@@ -494,30 +516,5 @@ impl Shared {
         if let Err(error) = accepting.await {
             error!(listener = %settings.get().name, %error, "cannot accept at all");
         }
-    }
-
-    fn pipeline(&self) -> Pipeline {
-        Pipeline {
-            classifier: Arc::clone(&self.classifier),
-            coalescer: self.coalescer.clone(),
-            callers: self.callers.clone(),
-            gate: self.gate.clone(),
-            forwarder: self.forwarder.clone(),
-            observer: Arc::clone(&self.observer),
-            clock: self.clock,
-        }
-    }
-}
-
-/// An open connection as it is counted.
-struct Open {
-    _connection: listen::Connection,
-    metrics: Arc<Metrics>,
-    listener: Arc<str>,
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.metrics.connection_closed(&self.listener);
     }
 }

@@ -18,7 +18,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use self::backend::ConnectError;
+pub use self::backend::{ConnectError, Handshake, begin, established};
 use self::carry::Carry;
 use self::pool::Pool;
 use tidegate_limits::Outcome;
@@ -71,6 +71,16 @@ pub enum Outgoing {
 }
 
 impl Outgoing {
+    /// What it holds while it waits.   bytes
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Array(call) => call.bytes.len(),
+            Self::Http(call) => call.bytes(),
+            Self::Tcp => 0,
+        }
+    }
+
     /// Lets go of the buffer that it was read into, for a call that waits.
     pub fn compact(&mut self) {
         if let Self::Http(call) = self {

@@ -6,16 +6,27 @@
 //! from a client, so their number is bounded. docs/metrics.md says what each one means; a
 //! test holds the two together.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use foldhash::HashMap;
 use prometheus::core::Collector;
 use prometheus::core::{MetricVec, MetricVecBuilder};
 use prometheus::{
     CounterVec, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec,
     IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
+
+/// A client's connection as it is counted.
+#[derive(Debug)]
+pub struct OpenConnection(IntGauge);
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
 
 /// What the limits that are rate limits are called by in the label `limit`.
 pub const RATE_LIMIT_PREFIX: &str = "rate_limit:";
@@ -75,6 +86,12 @@ pub struct Metrics {
     coalesce_kept_answers: IntGauge,
     /// Bytes of both, with their keys.
     coalesce_held_bytes: IntGauge,
+    /// Calls that were handed over and are here, by how far they have come.
+    tasks: IntGaugeVec, // state
+    /// Bytes of their requests and answers.
+    tasks_held_bytes: IntGauge,
+    /// Calls that were handed over and have ended, by what became of their answers.
+    tasks_ended_total: IntCounterVec, // outcome
     /// Tokens in the bucket of a rate limit.
     limiter_tokens: GaugeVec, // limiter
     /// Calls that wait and will be charged to it.
@@ -132,6 +149,7 @@ struct Counted {
     would_have_delayed: HashMap<Box<str>, u64>,
     groups: HashMap<Box<str>, GroupLevel>,
     evicted: u64,
+    tasks: TasksLevel,
 }
 
 /// What a finished call counts in.
@@ -177,6 +195,8 @@ pub struct Levels {
     pub coalesce_kept_answers: u64,
     /// Bytes held for both.
     pub coalesce_held_bytes: u64,
+    /// Calls that were handed over.
+    pub tasks: TasksLevel,
     /// Every window limit.
     pub windows: Vec<WindowLevel>,
     /// Every rate limit that has a bucket.
@@ -222,6 +242,27 @@ pub struct CallersLevel {
     pub auto: u64,
     /// Forgotten since the start.
     pub evicted: u64,
+}
+
+/// Calls that were handed over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TasksLevel {
+    /// Waiting for their turn.
+    pub waiting: u64,
+    /// Past the gate.
+    pub running: u64,
+    /// Ended and kept.
+    pub ended: u64,
+    /// Bytes of requests and answers.
+    pub bytes: u64,
+    /// Ended since the start, with an answer that was kept.
+    pub answered: u64,
+    /// With one for which there was no room.
+    pub not_kept: u64,
+    /// Because their clients cancelled them.
+    pub cancelled: u64,
+    /// By a mistake of ours.
+    pub failed: u64,
 }
 
 /// What a rate limit did to one call that was charged to it.
@@ -336,6 +377,24 @@ impl Metrics {
             coalesce_held_bytes: r.add(gauge(
                 "coalesce_held_bytes",
                 "Bytes held to share calls and to keep answers.",
+            )),
+            tasks: r.add(IntGaugeVec::new(
+                opts(
+                    "tasks",
+                    "Calls that were handed over and are here, by how far they have come.",
+                ),
+                &["state"],
+            )),
+            tasks_held_bytes: r.add(gauge(
+                "tasks_held_bytes",
+                "Bytes of requests and answers of calls that were handed over.",
+            )),
+            tasks_ended_total: r.add(IntCounterVec::new(
+                opts(
+                    "tasks_ended_total",
+                    "Calls that were handed over and have ended, by what became of their answers.",
+                ),
+                &["outcome"],
             )),
             limiter_tokens: r.add(GaugeVec::new(
                 opts(
@@ -562,14 +621,12 @@ impl Metrics {
             .set(i64::from(up));
     }
 
-    /// A client has connected.
-    pub fn connection_opened(&self, listener: &str) {
-        self.connections.with_label_values(&[listener]).inc();
-    }
-
-    /// A client's connection is gone.
-    pub fn connection_closed(&self, listener: &str) {
-        self.connections.with_label_values(&[listener]).dec();
+    /// A client has connected; counted until what this returns is dropped.
+    #[must_use]
+    pub fn connection_opened(&self, listener: &str) -> OpenConnection {
+        let open = self.connections.with_label_values(&[listener]);
+        open.inc();
+        OpenConnection(open)
     }
 
     /// A connection was closed before its first request.
@@ -722,6 +779,30 @@ impl Metrics {
         self.callers_evicted_total
             .inc_by(since(evicted, counted.evicted));
         counted.evicted = evicted;
+        self.mirror_tasks(&levels.tasks, &counted.tasks);
+        counted.tasks = levels.tasks;
+    }
+
+    /// Sets what is shown of calls that were handed over.
+    fn mirror_tasks(&self, tasks: &TasksLevel, before: &TasksLevel) {
+        for (state, now) in [
+            ("waiting", tasks.waiting),
+            ("running", tasks.running),
+            ("ended", tasks.ended),
+        ] {
+            self.tasks.with_label_values(&[state]).set(signed(now));
+        }
+        self.tasks_held_bytes.set(signed(tasks.bytes));
+        for (outcome, now, before) in [
+            ("answered", tasks.answered, before.answered),
+            ("not_kept", tasks.not_kept, before.not_kept),
+            ("cancelled", tasks.cancelled, before.cancelled),
+            ("failed", tasks.failed, before.failed),
+        ] {
+            self.tasks_ended_total
+                .with_label_values(&[outcome])
+                .inc_by(since(now, before));
+        }
     }
 
     /// Everything in Prometheus's text format.

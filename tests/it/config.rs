@@ -10,6 +10,7 @@ mod identity;
 mod limits;
 mod listeners;
 mod mistakes;
+mod tasks;
 mod values;
 
 use std::collections::BTreeSet;
