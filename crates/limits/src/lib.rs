@@ -17,6 +17,8 @@
 //!   told at once.
 //! - **No bucket gives more than its burst and what flows in**, but for one call dearer than all
 //!   of it, whose debt is repaid first. A change of its rule refunds nothing.
+//! - **A paced limit lets the late catch up**, at no more than its rate times its burst ratio;
+//!   time is neither made nor lost ([`Paced`]).
 //! - **Work-conserving and fair** ([`Postpone::InTurn`]): while a limit has room for the call
 //!   whose turn it is among those that meet it, that call runs. While two callers wait, what they
 //!   are served by weight differs by at most one call of each.
@@ -49,8 +51,9 @@ mod verdict;
 
 pub use costs::{CostError, CostModel, ServiceTime, ServiceTimes, Settled};
 pub use limiter::{
-    Burst, DEBT_MAX_BURSTS, Fill, Limit, OutOfRange, Supply, TokenBucket, Tokens, WindowShape,
-    WindowStamp,
+    AlreadyRunning, ApplyError, Burst, BurstRatio, DEBT_MAX_BURSTS, Fill, Limit, OutOfRange, Pace,
+    PaceSpec, Paced, Pools, PoolsNow, Rate, SpecError, SpecScope, Supply, TokenBucket, Tokens,
+    Verb, WindowShape, WindowStamp,
 };
 pub use policy::{ClassShare, LimitRule, Policy, PolicyError, Postpone, Reserve, Scope, WhenFull};
 pub use queue::{Backend, BucketId, Call, Caller, Class, Ticket, Weight};
