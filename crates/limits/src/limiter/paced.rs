@@ -207,7 +207,7 @@ impl Paced {
         }
     }
 
-    #[cfg(test)]
+    #[cfg(any(feature = "std", test))]
     pub(crate) fn set_level(&mut self, now: Timestamp, level: Level) {
         self.pools.set(now, level);
     }

@@ -114,7 +114,7 @@ impl Pools {
     }
 
     /// What was in the pools when something last changed.
-    pub(super) fn level(&self) -> Level {
+    pub(crate) fn level(&self) -> Level {
         Level {
             active: i128::from(self.active_nanos) * TICKS_PER_NANO + i128::from(self.active_rest),
             waiting: i128::from(self.waiting_nanos) * TICKS_PER_NANO
@@ -127,13 +127,13 @@ impl Pools {
         self.running
     }
 
-    pub(super) const fn since(&self) -> Timestamp {
+    pub(crate) const fn since(&self) -> Timestamp {
         self.since
     }
 
     /// The time that has accrued since something last changed, in ticks. None where the clock
     /// stepped back.
-    pub(super) fn elapsed(&self, now: Timestamp) -> i128 {
+    pub(crate) fn elapsed(&self, now: Timestamp) -> i128 {
         if self.running {
             ticks(now.since(self.since))
         } else {
