@@ -25,6 +25,8 @@ use tidegate_limits::{BurstRatio, Cost, Pace, Paced, Rate, Timestamp, Tokens};
 
 const ROUNDS: usize = 9;
 
+type Table = fn() -> String;
+
 fn main() {
     let wanted: Vec<_> = std::env::args()
         .skip(1)
@@ -36,7 +38,7 @@ fn main() {
         println!("{}", weigh(what));
         return;
     }
-    let tables: [(&str, fn() -> String); 8] = [
+    let tables: [(&str, Table); 8] = [
         ("grants", grants),
         ("refusals", refusals),
         ("threads", threads),
