@@ -177,7 +177,10 @@ fn the_decision_core_depends_on_nothing() {
     let dependencies = manifest.get("dependencies").and_then(toml::Value::as_table);
     assert!(dependencies.is_none_or(|rules| rules.values().all(optional)));
     let feature = |name: &str| manifest["features"][name].to_string();
-    assert_eq!((feature("default"), feature("std")), ("[\"std\"]".into(), "[]".into()));
+    assert_eq!(
+        (feature("default"), feature("std")),
+        ("[\"std\"]".into(), "[]".into())
+    );
     let lib = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/limits/src/lib.rs");
     let lib = fs::read_to_string(lib).expect("the core has a root");
     assert!(lib.contains("#![no_std]") && lib.contains("#![forbid(unsafe_code)]"));

@@ -578,7 +578,8 @@ impl Behind {
     }
 
     fn join(&mut self, n: u32, waker: Waker) -> Result<Entered, AcquireError> {
-        if self.waiting.len() >= self.waiting_max {
+        // Who has been granted and has not noticed takes a place, too.
+        if self.waiting.len() + self.granted.len() >= self.waiting_max {
             let max = self.waiting_max;
             return Err(AcquireError::TooManyWait { max });
         }

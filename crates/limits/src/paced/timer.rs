@@ -33,7 +33,7 @@ impl<T: Timer + ?Sized> Timer for &T {
 /// A thread that sleeps for others: works with any executor, and is late by as little as the
 /// operating system is, some 0.1 ms, where a runtime's own timer may count in milliseconds.
 ///
-/// The thread ends when the timer and all its sleeps are dropped.
+/// The thread ends when the timer is dropped, and all its sleeps with it.
 #[derive(Debug)]
 pub struct TimerThread {
     alarms: Arc<Alarms>,
