@@ -1,7 +1,7 @@
 # Two commands do it all on a fresh machine with Rust, make and python3:
 #   make run    builds Tidegate and shows it holding back a flood
 #   make test   installs what the tests need and runs every test
-.PHONY: run test check peers promtool bench clean
+.PHONY: run test check loom peers promtool bench bench-limiters clean
 
 CARGO ?= cargo
 
@@ -15,11 +15,16 @@ test: peers promtool
 check:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) clippy -p tidegate-limits --no-default-features -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items
 	@if rustc --print target-libdir --target s390x-unknown-linux-gnu >/dev/null 2>&1 \
 	   && [ -d "$$(rustc --print target-libdir --target s390x-unknown-linux-gnu)" ]; then \
 	   $(CARGO) check --target s390x-unknown-linux-gnu; \
 	 else echo "s390x-unknown-linux-gnu is not installed: not checked"; fi
+
+# Every interleaving of a few threads over the atomics of the paced limiter.
+loom:
+	RUSTFLAGS="--cfg loom" $(CARGO) test -p tidegate-limits --lib --target-dir target/loom loom
 
 # The real z/VM SDK server and clients, in .venv-peers.
 peers:
@@ -34,6 +39,10 @@ promtool:
 
 bench:
 	sh benches/compare.sh
+
+# The paced limiter beside its peers, as tables in Markdown; two minutes on an idle machine.
+bench-limiters:
+	cd crates/limits/bench && $(CARGO) bench
 
 clean:
 	$(CARGO) clean

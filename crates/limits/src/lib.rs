@@ -1,8 +1,8 @@
 //! Decides whose turn it is: exact limits and one fair, bounded queue, as pure functions of
 //! the time handed in.
 //!
-//! There is no clock, no socket, no thread and no random number in here: `now` and entropy
-//! are arguments, so the same inputs give the same schedule, every time. Whoever calls keeps
+//! There is no clock, no socket, no thread and no random number in here, but for what module
+//! `paced` adds with feature `std`: `now` and entropy are arguments, so the same inputs give the same schedule, every time. Whoever calls keeps
 //! a [`Scheduler`] behind one lock, reads its clock inside that lock, and after every other
 //! call asks [`Scheduler::next`] until it says [`Step::SleepUntil`] or [`Step::Idle`].
 //!
@@ -17,6 +17,8 @@
 //!   told at once.
 //! - **No bucket gives more than its burst and what flows in**, but for one call dearer than all
 //!   of it, whose debt is repaid first. A change of its rule refunds nothing.
+//! - **A paced limit lets the late catch up**, at no more than its rate times its burst ratio;
+//!   time is neither made nor lost ([`Paced`]).
 //! - **Work-conserving and fair** ([`Postpone::InTurn`]): while a limit has room for the call
 //!   whose turn it is among those that meet it, that call runs. While two callers wait, what they
 //!   are served by weight differs by at most one call of each.
@@ -27,6 +29,8 @@
 #![forbid(unsafe_code)]
 
 extern crate alloc;
+#[cfg(feature = "std")]
+extern crate std;
 
 // The README's example is compiled and run with the tests.
 #[cfg(doctest)]
@@ -37,6 +41,8 @@ pub mod caller;
 mod costs;
 mod delay;
 mod limiter;
+#[cfg(feature = "std")]
+pub mod paced;
 mod policy;
 mod queue;
 #[cfg(test)]
@@ -54,8 +60,9 @@ mod verdict;
 pub use costs::{CostError, CostModel, ServiceTime, ServiceTimes, Settled};
 pub use delay::{Cause, Delay, Delays};
 pub use limiter::{
-    Burst, DEBT_MAX_BURSTS, Fill, Limit, OutOfRange, Supply, TokenBucket, Tokens, WindowShape,
-    WindowStamp,
+    AlreadyRunning, ApplyError, Burst, BurstRatio, DEBT_MAX_BURSTS, Fill, Limit, OutOfRange, Pace,
+    PaceSpec, Paced, Pools, PoolsNow, Rate, SpecError, SpecScope, Supply, TokenBucket, Tokens,
+    Verb, WindowShape, WindowStamp,
 };
 pub use policy::{ClassShare, LimitRule, Policy, PolicyError, Postpone, Reserve, Scope, WhenFull};
 pub use queue::{Backend, BucketId, Call, Caller, Class, Ticket, Weight};

@@ -5,6 +5,7 @@
 //! what departed counts on for one window.
 
 mod outstanding;
+pub(crate) mod paced;
 mod token_bucket;
 mod window;
 
@@ -16,6 +17,10 @@ use crate::queue::Class;
 use crate::time::Timestamp;
 use crate::verdict::{Cost, Verdict};
 use outstanding::Outstanding;
+pub use paced::{
+    AlreadyRunning, ApplyError, BurstRatio, Pace, PaceSpec, Paced, Pools, PoolsNow, Rate,
+    SpecError, SpecScope, Verb,
+};
 pub use token_bucket::{Burst, DEBT_MAX_BURSTS, Fill, OutOfRange, TokenBucket, Tokens};
 use window::Window;
 

@@ -25,10 +25,11 @@ pub const DEBT_MAX_BURSTS: f64 = 10.0;
 
 const NANOS_PER_SECOND: f64 = 1e9;
 
-/// Why a number is none of tokens, a burst or a fill rate.
+/// Why a number is not what it was meant for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OutOfRange {
-    /// What it was meant for: `tokens`, `burst` or `fill`.
+    /// What it was meant for: `tokens`, `burst`, `fill`, `rate`, `burst ratio`, `largest cost` or
+    /// `pool seconds`.
     pub what: &'static str,
     /// The number.
     pub given: f64,
@@ -56,7 +57,12 @@ impl fmt::Display for OutOfRange {
 impl core::error::Error for OutOfRange {}
 
 /// `given` if it is a number within the range; NaN is in none.
-fn in_range(what: &'static str, given: f64, min: f64, max: f64) -> Result<f64, OutOfRange> {
+pub(super) fn in_range(
+    what: &'static str,
+    given: f64,
+    min: f64,
+    max: f64,
+) -> Result<f64, OutOfRange> {
     if given >= min && given <= max {
         // Minus zero is zero.
         Ok(given + 0.0)

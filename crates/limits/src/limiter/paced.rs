@@ -1,0 +1,459 @@
+//! A rate that lets the late catch up: operations at `rate` a second, and up to `rate × ratio`
+//! for whoever is behind schedule.
+//!
+//! After the hybrid rate limiter of nosqlbench (its design document of 2018, "active pool",
+//! "burst pool", "waiting pool", "wait time"), in which a thread fills the pools a thousand
+//! times a second. Here nobody does: what the pools hold is a level and a moment, and what they
+//! hold later is computed when somebody asks, by the same step from the same numbers. So it is
+//! a filler whose fills happen when something is taken:
+//!
+//! - It fills when something is taken or changed, and at the moment before that at which the
+//!   active pool reached its regular size. A filler that fires at the same moments has the same
+//!   in its pools, to the bit.
+//! - Between such moments more fills would change nothing but roundings, so this is what ever
+//!   faster fillers come closer to. A slow one lets in burst for a whole round at once, and a
+//!   little more or less of it each time demand comes and goes: until demand pauses it is
+//!   within one burst pool and one round of this one; over many pauses it drifts, as slow
+//!   fillers drift from one another.
+//! - What a filler loses by firing late is not lost here, and nobody waits for its next round.
+//!
+//! Asking changes nothing, so it does not matter how often anybody asks.
+
+mod pace;
+mod pools;
+mod spec;
+
+#[cfg(test)]
+mod accuracy;
+#[cfg(test)]
+mod laws;
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod traces;
+
+use core::fmt;
+use core::time::Duration;
+
+pub use pace::{BurstRatio, Pace, Rate};
+pub use pools::Pools;
+pub(crate) use pools::{Level, Sizes, span, ticks};
+pub use spec::{PaceSpec, SpecError, SpecScope, Verb};
+
+use super::{DEBT_MAX_BURSTS, OutOfRange, Tokens};
+use crate::time::Timestamp;
+use crate::verdict::Verdict;
+
+/// Said to a limiter that runs: start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AlreadyRunning;
+
+impl fmt::Display for AlreadyRunning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the limiter runs already; \"restart\" would begin anew")
+    }
+}
+
+impl core::error::Error for AlreadyRunning {}
+
+/// Why a limiter did not do what a [`PaceSpec`] says. Nothing has changed then.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum ApplyError {
+    /// It was told to start, and runs.
+    AlreadyRunning(AlreadyRunning),
+    /// Its largest operation takes too long at that rate.
+    OutOfRange(OutOfRange),
+}
+
+impl fmt::Display for ApplyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the limiter cannot do as it is told")
+    }
+}
+
+impl core::error::Error for ApplyError {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        match self {
+            Self::AlreadyRunning(cause) => Some(cause),
+            Self::OutOfRange(cause) => Some(cause),
+        }
+    }
+}
+
+impl From<AlreadyRunning> for ApplyError {
+    fn from(cause: AlreadyRunning) -> Self {
+        Self::AlreadyRunning(cause)
+    }
+}
+
+impl From<OutOfRange> for ApplyError {
+    fn from(cause: OutOfRange) -> Self {
+        Self::OutOfRange(cause)
+    }
+}
+
+/// The pools of a paced limit, as time: what can be claimed, and how far behind demand is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolsNow {
+    /// Can be claimed at once without counting as burst.
+    pub active: Duration,
+    /// Can be claimed at once by whoever is behind schedule: the burst in use.
+    pub burst: Duration,
+    /// Nobody claimed it when it came; becomes burst bit by bit.
+    pub waiting: Duration,
+    /// What was taken beyond what was there; repaid before anybody else takes anything.
+    pub debt: Duration,
+}
+
+impl PoolsNow {
+    /// How far behind schedule the demand is: all time that has passed and was not claimed.
+    #[must_use]
+    pub fn wait_time(&self) -> Duration {
+        self.active
+            .saturating_add(self.burst)
+            .saturating_add(self.waiting)
+            .saturating_sub(self.debt)
+    }
+}
+
+/// Lets operations through at a steady rate, and the late a little faster.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use tidegate_limits::{BurstRatio, Pace, Paced, Rate, Timestamp, Tokens};
+/// let pace = Pace::new(Rate::new(1000.0)?, BurstRatio::new(1.5)?);
+/// let mut paced = Paced::new(Timestamp::ZERO, pace);
+/// // One operation may go at once, the next a millisecond later.
+/// assert!(paced.take(Timestamp::ZERO, Tokens::ONE));
+/// assert!(!paced.take(Timestamp::ZERO, Tokens::ONE));
+/// let wait = paced.delay_until_available(Timestamp::ZERO, Tokens::ONE);
+/// assert_eq!(wait, Duration::from_millis(1));
+/// // Two seconds late, three go at once, and more at 1500 a second.
+/// let late = Timestamp::ZERO + Duration::from_secs(2);
+/// for _ in 0..3 {
+///     assert!(paced.take(late, Tokens::ONE));
+/// }
+/// let wait = paced.delay_until_available(late, Tokens::ONE);
+/// assert_eq!(wait, Duration::from_nanos(666_667));
+/// # Ok::<(), tidegate_limits::OutOfRange>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Paced {
+    pace: Pace,
+    pools: Pools,
+}
+
+impl Paced {
+    /// A limiter that runs, in which one operation may go at once.
+    #[must_use]
+    pub fn new(now: Timestamp, pace: Pace) -> Self {
+        let pools = Pools::running_from(now, pace.primed());
+        Self { pace, pools }
+    }
+
+    /// A limiter of which only the pools were kept, as where many share one pace.
+    #[must_use]
+    pub const fn from_pools(pace: Pace, pools: Pools) -> Self {
+        Self { pace, pools }
+    }
+
+    /// What has to be kept beside the pace.
+    #[must_use]
+    pub const fn pools(&self) -> Pools {
+        self.pools
+    }
+
+    /// The limit.
+    #[must_use]
+    pub const fn pace(&self) -> &Pace {
+        &self.pace
+    }
+
+    /// The level at `now`; changes nothing.
+    #[inline]
+    pub(crate) fn level(&self, now: Timestamp) -> Level {
+        self.level_after(self.pools.elapsed(now))
+    }
+
+    fn level_after(&self, elapsed: i128) -> Level {
+        let level = self.pools.level();
+        if elapsed == 0 {
+            // A fill of nothing feeds no burst.
+            return level;
+        }
+        let sizes = self.pace.sizes();
+        match self.full_after(level) {
+            // From here on the burst alone makes the active pool grow: one fill over both would
+            // let in more than the two after each other.
+            Some(full) if full < elapsed => level.filled(full, sizes).filled(elapsed - full, sizes),
+            _ => level.filled(elapsed, sizes),
+        }
+    }
+
+    /// How long after the last change the active pool reaches its regular size, in ticks; none
+    /// if it was there already.
+    fn full_after(&self, level: Level) -> Option<i128> {
+        let lacking = self.pace.sizes().active - level.active;
+        (lacking > 0).then(|| self.flow(lacking, level.waiting))
+    }
+
+    /// The fills that lead from the last change to `now`, each as the time it is for.
+    #[cfg(test)]
+    fn fills(&self, now: Timestamp) -> alloc::vec::Vec<i128> {
+        let elapsed = self.pools.elapsed(now);
+        match self.full_after(self.pools.level()) {
+            Some(full) if full < elapsed => alloc::vec![full, elapsed - full],
+            _ => alloc::vec![elapsed],
+        }
+    }
+
+    #[cfg(any(feature = "std", test))]
+    pub(crate) fn set_level(&mut self, now: Timestamp, level: Level) {
+        self.pools.set(now, level);
+    }
+
+    /// What is in the pools at `now`.
+    #[must_use]
+    pub fn peek_pools(&self, now: Timestamp) -> PoolsNow {
+        pools_now(self.level(now), self.pace.sizes())
+    }
+
+    /// Operations of cost 1 that may go at once; below zero in debt. A clock that steps back
+    /// adds nothing.
+    #[must_use]
+    pub fn peek(&self, now: Timestamp) -> f64 {
+        self.pace.operations(self.level(now).active)
+    }
+
+    /// What has to be in the active pool for an operation of this cost: all of it if it costs
+    /// more.
+    fn required(&self, cost: Tokens) -> i128 {
+        self.pace.ticks(cost).min(self.pace.sizes().active)
+    }
+
+    /// Whether an operation of this cost may go now. Takes nothing.
+    #[inline]
+    #[must_use]
+    pub fn has(&self, now: Timestamp, cost: Tokens) -> bool {
+        self.level(now).active >= self.required(cost)
+    }
+
+    /// Takes the whole cost if the operation may go now. False if it may not; then nothing is
+    /// taken.
+    ///
+    /// An operation dearer than the whole active pool may go when that is full, and what it
+    /// took beyond is a debt. Whoever would rather refuse it compares its cost with
+    /// [`Pace::largest`] first.
+    #[inline]
+    pub fn take(&mut self, now: Timestamp, cost: Tokens) -> bool {
+        let level = self.level(now);
+        if level.active < self.required(cost) {
+            return false;
+        }
+        self.charge(now, level, self.pace.ticks(cost));
+        true
+    }
+
+    /// How long until an operation of this cost may go, if nobody takes anything before it: up
+    /// to the first nanosecond at which [`has`](Self::has) says so.
+    #[must_use]
+    pub fn delay_until_available(&self, now: Timestamp, cost: Tokens) -> Duration {
+        self.available_at(now, cost).since(now)
+    }
+
+    /// The first moment, not before `now`, at which an operation of this cost may go, if nobody
+    /// takes anything before it. [`Timestamp::MAX`] if the limiter does not run.
+    #[must_use]
+    pub fn available_at(&self, now: Timestamp, cost: Tokens) -> Timestamp {
+        self.reached_at(now, self.required(cost))
+    }
+
+    /// The first moment, not before `now`, at which the active pool holds `wanted`, which must
+    /// be no more than its regular size.
+    pub(crate) fn reached_at(&self, now: Timestamp, wanted: i128) -> Timestamp {
+        if self.level(now).active >= wanted {
+            return now;
+        }
+        if !self.pools.is_running() {
+            return Timestamp::MAX;
+        }
+        let since = self.pools.since();
+        let has = |nanos: u64| {
+            let level = self.level_after(ticks(Duration::from_nanos(nanos)));
+            level.active >= wanted
+        };
+        // The level never falls while time passes, so the first moment lies between one that is
+        // too early and one that is not.
+        let start = now.since(since);
+        let mut early = crate::time::nanos(start);
+        let mut late = early.saturating_add(self.guess(wanted)).saturating_add(1);
+        let mut step = 1_u64;
+        while !has(late) {
+            if late == u64::MAX {
+                return Timestamp::MAX;
+            }
+            early = late;
+            late = late.saturating_add(step);
+            step = step.saturating_mul(2);
+        }
+        let mut step = 1_u64;
+        while late - early > step && has(late - step) {
+            late -= step;
+            step = step.saturating_mul(2);
+        }
+        early = early.max(late.saturating_sub(step));
+        while late - early > 1 {
+            let middle = early + (late - early) / 2;
+            if has(middle) {
+                late = middle;
+            } else {
+                early = middle;
+            }
+        }
+        since + Duration::from_nanos(late)
+    }
+
+    /// About how many nanoseconds after the last change `wanted` is there, right but for
+    /// rounding.
+    fn guess(&self, wanted: i128) -> u64 {
+        let level = self.pools.level();
+        crate::time::nanos(span(self.flow(wanted - level.active, level.waiting)))
+    }
+
+    /// How long it takes until this much has come into the active pool, in ticks: at the pace of
+    /// the ratio while something waits, and at the rate from then on.
+    fn flow(&self, lacking: i128, waiting: i128) -> i128 {
+        let sizes = self.pace.sizes();
+        let burst = (sizes.over - sizes.active) as f64 / sizes.over as f64;
+        let from_waiting = ((lacking as f64 * burst) as i128).min(waiting);
+        lacking - from_waiting
+    }
+
+    /// What the limiter would say to an operation of this cost; takes nothing.
+    #[must_use]
+    pub fn verdict(&self, now: Timestamp, cost: Tokens) -> Verdict {
+        if self.has(now, cost) {
+            Verdict::Ready
+        } else if self.pools.is_running() {
+            Verdict::NotBefore(self.available_at(now, cost))
+        } else {
+            Verdict::WhenTold
+        }
+    }
+
+    /// When an operation of this cost may go at the earliest, behind others that take `ahead`.
+    #[must_use]
+    pub fn wait_behind(&self, now: Timestamp, ahead: f64, cost: Tokens) -> Duration {
+        let level = self.level(now);
+        let lacking = self.pace.ticks_of(ahead) + self.required(cost) - level.active;
+        if lacking <= 0 {
+            Duration::ZERO
+        } else if self.pools.is_running() {
+            span(self.flow(lacking, level.waiting)).saturating_add(Duration::from_nanos(1))
+        } else {
+            Timestamp::MAX.since(now)
+        }
+    }
+
+    /// Takes the cost, whatever is there. Returns what was taken, in operations of cost 1,
+    /// which is less than the cost where the debt is at its greatest: ten active pools.
+    pub fn draw(&mut self, now: Timestamp, cost: Tokens) -> f64 {
+        let level = self.level(now);
+        let taken = self.charge(now, level, self.pace.ticks(cost));
+        self.pace.operations(taken)
+    }
+
+    /// Puts back what was drawn, or takes more where `operations` is below zero. What the
+    /// active pool has no room for waits.
+    pub fn put_back(&mut self, now: Timestamp, operations: f64) {
+        let level = self.level(now);
+        let ticks = self.pace.ticks_of(operations);
+        if ticks < 0 {
+            self.charge(now, level, -ticks);
+        } else {
+            let level = level.with_back(ticks, self.pace.sizes());
+            self.pools.set(now, level);
+        }
+    }
+
+    /// Takes up to the greatest debt; returns what was taken.
+    fn charge(&mut self, now: Timestamp, level: Level, ticks: i128) -> i128 {
+        let debt_max = self.pace.sizes().active * DEBT_MAX_BURSTS as i128;
+        let active = (level.active - ticks).max(-debt_max).min(level.active);
+        self.pools.set(now, Level { active, ..level });
+        level.active - active
+    }
+
+    /// Changes the limit in place. Time is kept, in the pools that it was in; what the active
+    /// one no longer holds waits.
+    pub fn set_pace(&mut self, now: Timestamp, pace: Pace) {
+        if pace != self.pace {
+            let level = self.level(now).within(pace.sizes());
+            self.pace = pace;
+            self.pools.set(now, level);
+        }
+    }
+
+    /// Does what a line says: sets the numbers, and obeys the verb. The largest operation and
+    /// the least size of the pool stay as they are.
+    ///
+    /// # Errors
+    ///
+    /// If it is told to start and runs, or if its largest operation would take too long.
+    pub fn apply(&mut self, now: Timestamp, spec: &PaceSpec) -> Result<(), ApplyError> {
+        let pace = self.pace.at(spec.rate, spec.ratio)?;
+        if spec.verb == Verb::Start && self.is_running() {
+            return Err(AlreadyRunning.into());
+        }
+        self.set_pace(now, pace);
+        match spec.verb {
+            Verb::Configure => {}
+            Verb::Start | Verb::Restart => self.restart(now),
+            Verb::Stop => self.stop(now),
+        }
+        Ok(())
+    }
+
+    /// Lets no more time accrue. What is in the pools stays there, and can be taken.
+    pub fn stop(&mut self, now: Timestamp) {
+        let level = self.level(now);
+        self.pools.set(now, level);
+        self.pools.set_running(false);
+    }
+
+    /// Starts anew after a [`stop`](Self::stop): the pools hold one operation.
+    ///
+    /// # Errors
+    ///
+    /// If it runs.
+    pub fn start(&mut self, now: Timestamp) -> Result<(), AlreadyRunning> {
+        if self.pools.is_running() {
+            return Err(AlreadyRunning);
+        }
+        self.restart(now);
+        Ok(())
+    }
+
+    /// Starts anew, whether it runs or not: the pools hold one operation.
+    pub fn restart(&mut self, now: Timestamp) {
+        let level = self.pace.primed();
+        // The clock may be behind what was stamped: no time accrues twice.
+        self.pools = Pools::running_from(self.pools.since().max(now), level);
+    }
+
+    /// Whether time accrues.
+    #[must_use]
+    pub const fn is_running(&self) -> bool {
+        self.pools.is_running()
+    }
+}
+
+pub(crate) fn pools_now(level: Level, sizes: Sizes) -> PoolsNow {
+    let regular = level.active.min(sizes.active);
+    PoolsNow {
+        active: span(regular),
+        burst: span(level.active - regular),
+        waiting: span(level.waiting),
+        debt: span(-level.active),
+    }
+}

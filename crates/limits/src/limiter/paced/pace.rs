@@ -1,0 +1,245 @@
+//! How fast, and how much faster for whoever is late.
+
+use core::time::Duration;
+
+use super::pools::{Level, Sizes, TICKS_PER_NANO, ticks};
+use crate::limiter::Tokens;
+use crate::limiter::token_bucket::{OutOfRange, in_range};
+use crate::verdict::Cost;
+
+/// Operations per second: a finite number from 1e-7 (one in 116 days) to 1e9.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub struct Rate(f64);
+
+impl Rate {
+    /// The slowest rate, in operations per second.
+    pub const MIN: Self = Self(1e-7);
+    /// The fastest rate, in operations per second.
+    pub const MAX: Self = Self(1e9);
+
+    /// A rate of `per_second` operations.
+    ///
+    /// # Errors
+    ///
+    /// If it is not a number from 1e-7 to 1e9: zero, a negative number, NaN and infinity are
+    /// none.
+    pub fn new(per_second: f64) -> Result<Self, OutOfRange> {
+        in_range("rate", per_second, Self::MIN.0, Self::MAX.0).map(Self)
+    }
+
+    /// Operations per second.
+    #[must_use]
+    pub const fn get(self) -> f64 {
+        self.0
+    }
+
+    /// The time between two operations on schedule, rounded to nanoseconds.
+    #[must_use]
+    pub fn interval(self) -> Duration {
+        Duration::from_nanos((1e9 / self.0 + 0.5) as u64)
+    }
+
+    /// What an operation costs. The rate that comes of it is wrong by less than 1e-5 at the
+    /// fastest, and by less than 4e-7 up to 50,000,000 a second.
+    fn price(self) -> i128 {
+        (TICKS_PER_NANO as f64 * 1e9 / self.0 + 0.5) as i128
+    }
+}
+
+// NaN is never let in, so equality is total.
+impl Eq for Rate {}
+
+/// How many times the rate a late caller is allowed while it catches up: a finite number from 1
+/// to 100.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub struct BurstRatio(f64);
+
+impl BurstRatio {
+    /// Nobody ever catches up: never more than the rate and one pool.
+    pub const STRICT: Self = Self(1.0);
+    /// The most.
+    pub const MAX: Self = Self(100.0);
+
+    /// A ratio of `times` the rate.
+    ///
+    /// # Errors
+    ///
+    /// If it is not a number from 1 to 100.
+    pub fn new(times: f64) -> Result<Self, OutOfRange> {
+        in_range("burst ratio", times, Self::STRICT.0, Self::MAX.0).map(Self)
+    }
+
+    /// How many times the rate.
+    #[must_use]
+    pub const fn get(self) -> f64 {
+        self.0
+    }
+}
+
+/// A tenth faster than the rate.
+impl Default for BurstRatio {
+    fn default() -> Self {
+        Self(1.1)
+    }
+}
+
+// NaN is never let in, so equality is total.
+impl Eq for BurstRatio {}
+
+/// A paced limit as configured: a rate, a burst ratio, the dearest operation, and how large the
+/// active pool is at least.
+///
+/// The active pool holds the time of two of the dearest operations, and at least a millisecond,
+/// or what [`with_pool_min`](Self::with_pool_min) says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    rate: Rate,
+    ratio: BurstRatio,
+    largest: Cost,
+    pool_min: Duration,
+    price: i128,
+    sizes: Sizes,
+}
+
+/// The active pool is no longer than this with its burst: 146 years.
+const OVER_NANOS_MAX: f64 = (1_u64 << 62) as f64;
+
+impl Pace {
+    /// The least that an active pool holds, if nothing else is said.
+    pub const POOL_MIN: Duration = Duration::from_millis(1);
+    /// The most that can be asked for as the least that an active pool holds.
+    pub const POOL_MIN_MAX: Duration = Duration::from_secs(3600);
+
+    /// Operations that cost 1 each, at this rate.
+    #[must_use]
+    pub fn new(rate: Rate, ratio: BurstRatio) -> Self {
+        Self::sized(rate, ratio, Cost::ONE, Self::POOL_MIN)
+            .expect("two operations of the slowest rate, a hundredfold, are 63 years")
+    }
+
+    /// With operations that cost up to `largest`.
+    ///
+    /// # Errors
+    ///
+    /// If two of them would take longer at this rate than 146 years divided by the ratio.
+    pub fn with_largest(self, largest: Cost) -> Result<Self, OutOfRange> {
+        Self::sized(self.rate, self.ratio, largest, self.pool_min)
+    }
+
+    /// With an active pool of at least this. Whoever waits on a timer that is late by t on
+    /// average wants 2 t or more: what does not fit in the pool is given out at the pace of the
+    /// ratio only.
+    ///
+    /// # Errors
+    ///
+    /// If it is not from 1 ms to an hour.
+    pub fn with_pool_min(self, pool_min: Duration) -> Result<Self, OutOfRange> {
+        let bounds = (
+            Self::POOL_MIN.as_secs_f64(),
+            Self::POOL_MIN_MAX.as_secs_f64(),
+        );
+        in_range("pool seconds", pool_min.as_secs_f64(), bounds.0, bounds.1)?;
+        Self::sized(self.rate, self.ratio, self.largest, pool_min)
+    }
+
+    fn sized(
+        rate: Rate,
+        ratio: BurstRatio,
+        largest: Cost,
+        pool_min: Duration,
+    ) -> Result<Self, OutOfRange> {
+        let price = rate.price();
+        let largest_max = OVER_NANOS_MAX / (ratio.0 * 2e9 / rate.0);
+        in_range("largest cost", f64::from(largest.get()), 1.0, largest_max)?;
+        let active = (2 * i128::from(largest.get()) * price).max(ticks(pool_min));
+        let over = ((active as f64 * ratio.0 + 0.5) as i128).max(active);
+        let sizes = Sizes { active, over };
+        Ok(Self {
+            rate,
+            ratio,
+            largest,
+            pool_min,
+            price,
+            sizes,
+        })
+    }
+
+    /// Operations per second.
+    #[must_use]
+    pub const fn rate(&self) -> Rate {
+        self.rate
+    }
+
+    /// How many times the rate a late caller is allowed.
+    #[must_use]
+    pub const fn ratio(&self) -> BurstRatio {
+        self.ratio
+    }
+
+    /// The dearest operation.
+    #[must_use]
+    pub const fn largest(&self) -> Cost {
+        self.largest
+    }
+
+    /// The size of the active pool without its burst, as time.
+    #[must_use]
+    pub fn pool(&self) -> Duration {
+        super::pools::span(self.sizes.active)
+    }
+
+    /// The size of the burst pool, as time.
+    #[must_use]
+    pub fn burst_pool(&self) -> Duration {
+        super::pools::span(self.sizes.over - self.sizes.active)
+    }
+
+    /// Another rate and ratio for the same operations.
+    ///
+    /// # Errors
+    ///
+    /// As for [`with_largest`](Self::with_largest).
+    pub fn at(self, rate: Rate, ratio: BurstRatio) -> Result<Self, OutOfRange> {
+        Self::sized(rate, ratio, self.largest, self.pool_min)
+    }
+
+    pub(crate) const fn sizes(&self) -> Sizes {
+        self.sizes
+    }
+
+    /// What one operation costs, in ticks.
+    pub(crate) const fn price(&self) -> i128 {
+        self.price
+    }
+
+    /// What a cost comes to, in ticks.
+    pub(super) fn ticks(&self, cost: Tokens) -> i128 {
+        self.ticks_of(cost.get())
+    }
+
+    /// What any number of operations comes to, in ticks: exact where the number is whole. What
+    /// is longer than the age of the universe is no longer than that, so that sums of a few
+    /// never overflow.
+    pub(super) fn ticks_of(&self, operations: f64) -> i128 {
+        const TICKS_MAX: i128 = 1 << 100;
+        let whole = operations as i64;
+        let part = (operations - whole as f64) * self.price as f64;
+        let half = if part < 0.0 { -0.5 } else { 0.5 };
+        i128::from(whole)
+            .saturating_mul(self.price)
+            .saturating_add((part + half) as i128)
+            .clamp(-TICKS_MAX, TICKS_MAX)
+    }
+
+    pub(super) fn operations(&self, ticks: i128) -> f64 {
+        ticks as f64 / self.price() as f64
+    }
+
+    /// One operation may go at once, and nothing more.
+    pub(super) const fn primed(&self) -> Level {
+        Level {
+            active: self.price(),
+            waiting: 0,
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Waiting for one's turn, in a task or in a thread.
+
+use std::boxed::Box;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker, ready};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+use super::clock::Clock;
+use super::shared::{Entered, Turn};
+use super::timer::{Sleeping, Timer};
+use super::{AcquireError, PacedLimiter};
+use crate::limiter::paced::span;
+use crate::time::Timestamp;
+
+/// The first in the queue of a fast limiter sleeps at least so long, and lets many go when it
+/// wakes: no timer is more exact.
+const WAKE_APART: Duration = Duration::from_micros(50);
+
+/// Waits until `n` operations may go. Made by [`PacedLimiter::acquire`].
+///
+/// Joins the queue when first polled. May be dropped at any time: what it was granted and did not
+/// notice is given back, and the next in the queue takes its place.
+#[must_use = "waits for nothing unless polled"]
+#[derive(Debug)]
+pub struct Acquire<'a, C: Clock, T: Timer> {
+    limiter: &'a PacedLimiter<C>,
+    timer: Option<&'a T>,
+    n: u32,
+    ticket: Option<u64>,
+    sleep: Option<(Timestamp, Sleeping<T::Sleep>)>,
+}
+
+impl<'a, C: Clock, T: Timer> Acquire<'a, C, T> {
+    pub(super) fn new(limiter: &'a PacedLimiter<C>, timer: Option<&'a T>, n: u32) -> Self {
+        Self {
+            limiter,
+            timer,
+            n,
+            ticket: None,
+            sleep: None,
+        }
+    }
+
+    /// Sleeps until then, or less long. Ready when it is time to ask again.
+    fn sleep_until(
+        &mut self,
+        moment: Timestamp,
+        now: Timestamp,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), AcquireError>> {
+        if !matches!(&self.sleep, Some((until, _)) if *until == moment) {
+            let timer = self.timer.ok_or(AcquireError::NoTimer)?;
+            let span = self.limiter.sleep_for(moment, now);
+            self.sleep = Some((moment, Box::pin(timer.sleep(span))));
+        }
+        let (_, sleep) = self.sleep.as_mut().expect("it has just been set");
+        ready!(sleep.as_mut().poll(cx));
+        self.sleep = None;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<C: Clock, T: Timer> Future for Acquire<'_, C, T> {
+    type Output = Result<(), AcquireError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        let shared = &this.limiter.shared;
+        let ticket = match this.ticket {
+            Some(ticket) => ticket,
+            None => {
+                let cost = shared.cost(this.n)?;
+                if shared.claim(cost) {
+                    return Poll::Ready(Ok(()));
+                }
+                match shared.enter(this.n, cx.waker(), this.limiter.clock.now())? {
+                    Entered::Granted => return Poll::Ready(Ok(())),
+                    Entered::Waits { ticket } => *this.ticket.insert(ticket),
+                }
+            }
+        };
+        loop {
+            let now = this.limiter.clock.now();
+            match shared.turn(ticket, cx.waker(), now) {
+                Turn::Granted => {
+                    this.ticket = None;
+                    return Poll::Ready(Ok(()));
+                }
+                Turn::Behind => {
+                    this.sleep = None;
+                    return Poll::Pending;
+                }
+                Turn::First(moment) => ready!(this.sleep_until(moment, now, cx))?,
+            }
+        }
+    }
+}
+
+impl<C: Clock, T: Timer> Drop for Acquire<'_, C, T> {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket {
+            let now = self.limiter.clock.now();
+            self.limiter.shared.leave(ticket, now);
+        }
+    }
+}
+
+/// Wakes a thread that parks.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+impl<C: Clock> PacedLimiter<C> {
+    /// Waits in this thread, in the same queue as the tasks.
+    pub(super) fn park_until_granted(&self, n: u32) -> Result<(), AcquireError> {
+        let waker = Waker::from(Arc::new(Unpark(thread::current())));
+        let ticket = match self.shared.enter(n, &waker, self.clock.now())? {
+            Entered::Granted => return Ok(()),
+            Entered::Waits { ticket } => ticket,
+        };
+        loop {
+            let now = self.clock.now();
+            match self.shared.turn(ticket, &waker, now) {
+                Turn::Granted => return Ok(()),
+                Turn::Behind => thread::park(),
+                Turn::First(moment) => thread::park_timeout(self.sleep_for(moment, now)),
+            }
+        }
+    }
+
+    /// How long to sleep for something that happens then.
+    fn sleep_for(&self, moment: Timestamp, now: Timestamp) -> Duration {
+        let between = span(i128::from(self.shared.price()));
+        let least = if between < WAKE_APART {
+            WAKE_APART
+        } else {
+            Duration::ZERO
+        };
+        moment.since(now).max(least)
+    }
+}

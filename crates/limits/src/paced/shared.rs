@@ -1,0 +1,627 @@
+//! What threads share: a pool that is claimed from without a lock or a clock, and behind a lock
+//! all that is needed once that pool is empty.
+//!
+//! Whoever finds the pool empty is the filler: takes the lock, computes what has flowed in since
+//! the last time, and puts it into the pool. Nobody does it for them, so an idle limiter costs
+//! nothing; and nobody reads a clock while there is something to claim.
+//!
+//! - **Claims compare and swap**, so the pool never goes below zero and nobody is refused because
+//!   somebody else's vain attempt is under way. A claimed operation is claimed by one.
+//! - **While anybody waits, the pool is empty**: what there is, is kept behind the lock for those
+//!   in the queue, so nobody can pass them, and no claim has to ask whether they are there.
+//! - **A refusal needs no lock**: from when the pool was last filled it follows how much can have
+//!   flowed in at most. The moment is read first and the pool after it, so that a fill in between
+//!   makes the answer "perhaps", never a wrong no.
+
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use core::task::Waker;
+use core::time::Duration;
+use std::collections::BTreeMap;
+use std::sync::PoisonError;
+use std::vec::Vec;
+
+use super::AcquireError;
+use super::sync::{AtomicI64, AtomicU32, AtomicU64, Mutex, MutexGuard, spin_loop};
+use crate::limiter::paced::{Level, Pace, Paced, PoolsNow, ticks};
+use crate::time::Timestamp;
+
+/// Whole operations are not counted out below this: fills of a fast limiter are at least so far
+/// apart, so that threads that find the pool empty do not queue for the lock. What comes in
+/// meanwhile is there at the next fill; an attempt may be refused for so much longer.
+const FILL_APART: Duration = Duration::from_micros(1);
+/// From this rate on fills are kept apart, and slices take more than they need at once.
+const FAST: f64 = 1e6;
+/// The most that a slice takes at once, as time.
+const BATCH: Duration = Duration::from_micros(50);
+/// One slice takes at most this part of what is there, divided among all slices.
+const SLICES_PART: i64 = 4;
+/// A claim beyond this is not counted in the pool, but behind the lock: nine hours and more.
+const PUBLISHED_MAX: i128 = 1 << 61;
+/// What every operation costs where none can be claimed from the pool.
+const BEHIND_THE_LOCK: i64 = i64::MAX;
+
+/// Alone on its cache lines, so that threads that write it do not slow those that read others.
+#[repr(align(128))]
+#[derive(Debug)]
+struct Alone<T>(T);
+
+#[derive(Debug)]
+pub(super) struct Shared {
+    pool: Alone<Pool>,
+    terms: Alone<Terms>,
+    behind: Alone<Mutex<Behind>>,
+}
+
+/// What is written all the time.
+#[derive(Debug)]
+struct Pool {
+    /// What anybody may claim, in ticks; never below zero.
+    active: AtomicI64,
+    /// When it was last filled, in nanoseconds. Written after the pool, read before it.
+    filled_at: AtomicU64,
+}
+
+/// What is read all the time and written when the pace changes.
+#[derive(Debug)]
+struct Terms {
+    /// Of one operation, in ticks.
+    price: AtomicI64,
+    largest: AtomicU32,
+    /// The most ticks that flow in during a nanosecond.
+    flow_max: AtomicU64,
+    /// Nanoseconds that fills are apart at least.
+    fills_apart: AtomicU64,
+    /// Ticks that a slice may take beyond what it needs.
+    batch: AtomicI64,
+    slices: AtomicU32,
+}
+
+/// What is behind the lock.
+#[derive(Debug)]
+struct Behind {
+    /// Its active pool is what has not been published.
+    paced: Paced,
+    /// Whether the pool can hold what there is.
+    publishes: bool,
+    waiting: BTreeMap<u64, Waiting>,
+    /// Operations that they wait for.
+    queued: u64,
+    /// Who has been granted what they waited for and has not taken notice, in ticks.
+    granted: BTreeMap<u64, i128>,
+    waiting_max: usize,
+    next_ticket: u64,
+    /// Ticks that have come into the pools since the price last changed.
+    supplied: i128,
+    /// Operations until the price last changed.
+    operations_before: f64,
+    started: Timestamp,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    n: u32,
+    waker: Waker,
+}
+
+/// Whom to wake once the lock is free.
+#[must_use]
+#[derive(Debug, Default)]
+struct Wakers(Vec<Waker>);
+
+impl Wakers {
+    fn wake(self) {
+        self.0.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// What came of asking to wait.
+#[derive(Debug)]
+pub(super) enum Entered {
+    Granted,
+    Waits { ticket: u64 },
+}
+
+/// How it stands with one who waits.
+#[derive(Debug)]
+pub(super) enum Turn {
+    Granted,
+    /// First in the queue, and has to ask again at this moment.
+    First(Timestamp),
+    /// Will be woken.
+    Behind,
+}
+
+/// What a limiter has done and has.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PacedNow {
+    /// The limit: the configured rate and ratio.
+    pub pace: Pace,
+    /// Whether time accrues.
+    pub running: bool,
+    /// What is in the pools; [`PoolsNow::wait_time`] is how far behind schedule the demand is,
+    /// and [`PoolsNow::burst`] the burst in use.
+    pub pools: PoolsNow,
+    /// Operations granted since the limiter was made. What slices took and hold counts.
+    pub granted: f64,
+    /// Operations granted per second, on average since the limiter was made. The counter above
+    /// gives the average over any other span.
+    pub achieved_per_second: f64,
+    /// How many wait.
+    pub waiting: usize,
+}
+
+impl Shared {
+    pub(super) fn new(pace: Pace, waiting_max: usize, now: Timestamp) -> Self {
+        let shared = Self {
+            pool: Alone(Pool {
+                active: AtomicI64::new(0),
+                filled_at: AtomicU64::new(now.as_nanos()),
+            }),
+            terms: Alone(Terms {
+                price: AtomicI64::new(BEHIND_THE_LOCK),
+                largest: AtomicU32::new(0),
+                flow_max: AtomicU64::new(0),
+                fills_apart: AtomicU64::new(0),
+                batch: AtomicI64::new(0),
+                slices: AtomicU32::new(0),
+            }),
+            behind: Alone(Mutex::new(Behind {
+                paced: Paced::new(now, pace),
+                publishes: false,
+                waiting: BTreeMap::new(),
+                queued: 0,
+                granted: BTreeMap::new(),
+                waiting_max,
+                next_ticket: 0,
+                supplied: pace.price(),
+                operations_before: 0.0,
+                started: now,
+            })),
+        };
+        let mut behind = shared.lock();
+        shared.set_terms(&mut behind);
+        shared.publish(&mut behind);
+        drop(behind);
+        shared
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Behind> {
+        // Nothing in here panics, and a level is set in one step.
+        self.behind.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The price of `n` operations, in ticks.
+    #[inline]
+    pub(super) fn cost(&self, n: u32) -> Result<i64, AcquireError> {
+        let largest = self.terms.0.largest.load(Relaxed);
+        if n.wrapping_sub(1) >= largest {
+            return Err(AcquireError::of(n, largest));
+        }
+        Ok(self
+            .terms
+            .0
+            .price
+            .load(Relaxed)
+            .saturating_mul(i64::from(n)))
+    }
+
+    /// Claims what is in the pool, if it is enough.
+    #[inline]
+    pub(super) fn claim(&self, cost: i64) -> bool {
+        self.claim_up_to(cost, |_| cost).is_some()
+    }
+
+    /// Claims at least `cost` and up to what `wanted` says of what is there. Returns how much.
+    #[inline]
+    fn claim_up_to(&self, cost: i64, wanted: impl Fn(i64) -> i64) -> Option<i64> {
+        let pool = &self.pool.0.active;
+        let mut active = pool.load(Relaxed);
+        let mut pause = 1_u32;
+        while active >= cost {
+            let claimed = wanted(active).clamp(cost, active);
+            match pool.compare_exchange_weak(active, active - claimed, AcqRel, Relaxed) {
+                Ok(_) => return Some(claimed),
+                Err(_) => {
+                    // Whoever was faster keeps the cache line for a few claims: together that is
+                    // faster than to take turns.
+                    for _ in 0..pause {
+                        spin_loop();
+                    }
+                    pause = (pause * 2).min(64);
+                    active = pool.load(Relaxed);
+                }
+            }
+        }
+        None
+    }
+
+    /// Whether a claim of this cost would be in vain for certain, whoever has been here since.
+    #[inline]
+    pub(super) fn surely_not(&self, cost: i64, now: Timestamp) -> bool {
+        if cost == BEHIND_THE_LOCK {
+            return false;
+        }
+        let filled_at = self.pool.0.filled_at.load(Acquire);
+        let active = self.pool.0.active.load(Acquire);
+        let passed = now.as_nanos().saturating_sub(filled_at);
+        if passed < self.terms.0.fills_apart.load(Relaxed) {
+            return true;
+        }
+        let flowed = passed.saturating_mul(self.terms.0.flow_max.load(Relaxed));
+        active.saturating_add_unsigned(flowed) < cost
+    }
+
+    /// Fills the pools and tries again, for one who found the pool without `n` operations less
+    /// what they `hold`.
+    #[cold]
+    pub(super) fn fill_and_claim(&self, n: u32, held: i64, now: Timestamp) -> bool {
+        let mut behind = self.lock();
+        self.fill(&mut behind, now);
+        let wakers = self.serve(&mut behind);
+        let granted = behind.waiting.is_empty() && {
+            let cost = i128::from(n) * behind.paced.pace().price() - i128::from(held);
+            match i64::try_from(cost) {
+                Ok(cost) if behind.publishes => self.claim(cost),
+                _ => behind.take(cost, now),
+            }
+        };
+        drop(behind);
+        wakers.wake();
+        granted
+    }
+
+    /// The first moment at which `n` operations could go, behind all who wait, if nobody gives
+    /// up.
+    pub(super) fn available_at(&self, n: u32, now: Timestamp) -> Timestamp {
+        let mut behind = self.lock();
+        self.fill(&mut behind, now);
+        let wakers = self.serve(&mut behind);
+        let published = if behind.waiting.is_empty() {
+            self.pool.0.active.load(Relaxed)
+        } else {
+            0
+        };
+        let mut paced = behind.paced.clone();
+        let mut level = paced.pools().level();
+        level.active += i128::from(published);
+        let price = paced.pace().price();
+        level.active -= i128::from(behind.queued) * price;
+        paced.set_level(now, level);
+        let wanted = (i128::from(n) * price).min(paced.pace().sizes().active);
+        let moment = paced.reached_at(now, wanted);
+        drop(behind);
+        wakers.wake();
+        moment
+    }
+
+    /// Grants `n` operations or joins the queue.
+    pub(super) fn enter(
+        &self,
+        n: u32,
+        waker: &Waker,
+        now: Timestamp,
+    ) -> Result<Entered, AcquireError> {
+        let mut behind = self.lock();
+        self.fill(&mut behind, now);
+        let wakers = self.serve(&mut behind);
+        let entered = if behind.waiting.is_empty() {
+            // From here on nobody passes this one.
+            self.withdraw(&mut behind);
+            let cost = i128::from(n) * behind.paced.pace().price();
+            let granted = behind.take(cost, now);
+            if granted {
+                self.publish(&mut behind);
+                Ok(Entered::Granted)
+            } else {
+                behind.join(n, waker.clone())
+            }
+        } else {
+            behind.join(n, waker.clone())
+        };
+        if entered.is_err() {
+            self.publish(&mut behind);
+        }
+        drop(behind);
+        wakers.wake();
+        entered
+    }
+
+    /// How it stands with one who waits, who is to be woken by this waker.
+    pub(super) fn turn(&self, ticket: u64, waker: &Waker, now: Timestamp) -> Turn {
+        let mut behind = self.lock();
+        if behind.granted.remove(&ticket).is_some() {
+            return Turn::Granted;
+        }
+        let mut wakers = Wakers::default();
+        if behind.is_first(ticket) {
+            // Who asks need not be woken.
+            behind.set_waker(ticket, Waker::noop());
+            self.fill(&mut behind, now);
+            wakers = self.serve(&mut behind);
+        }
+        let turn = if behind.granted.remove(&ticket).is_some() {
+            Turn::Granted
+        } else {
+            behind.set_waker(ticket, waker);
+            if behind.is_first(ticket) && behind.paced.is_running() {
+                let wanted = behind.wanted_by_first().expect("somebody is first");
+                Turn::First(behind.paced.reached_at(now, wanted))
+            } else {
+                Turn::Behind
+            }
+        };
+        drop(behind);
+        wakers.wake();
+        turn
+    }
+
+    /// Takes one who waits out of the queue. What was granted and not noticed is given back.
+    pub(super) fn leave(&self, ticket: u64, now: Timestamp) {
+        let mut behind = self.lock();
+        let was_first = behind.is_first(ticket);
+        let mut wakers = Wakers::default();
+        if let Some(cost) = behind.granted.remove(&ticket) {
+            self.fill(&mut behind, now);
+            self.put_back(&mut behind, cost, now);
+            wakers = self.serve(&mut behind);
+        } else if let Some(one) = behind.waiting.remove(&ticket) {
+            behind.queued -= u64::from(one.n);
+            if was_first {
+                // Before, there was somebody in the queue: nothing is published.
+                wakers = self.serve(&mut behind);
+                self.fill(&mut behind, now);
+                // The next one has to see to its own timer.
+                wakers.0.extend(behind.first_waker());
+            }
+        }
+        drop(behind);
+        wakers.wake();
+    }
+
+    /// Gives back what was claimed and not used.
+    pub(super) fn give_back(&self, ticks: i64, now: Timestamp) {
+        let mut behind = self.lock();
+        self.fill(&mut behind, now);
+        self.put_back(&mut behind, i128::from(ticks), now);
+        let wakers = self.serve(&mut behind);
+        drop(behind);
+        wakers.wake();
+    }
+
+    /// Changes what is behind the lock while nothing is published. Who waits is served by what
+    /// holds then.
+    pub(super) fn change<R>(&self, now: Timestamp, change: impl FnOnce(&mut Paced) -> R) -> R {
+        let mut behind = self.lock();
+        self.fill(&mut behind, now);
+        self.withdraw(&mut behind);
+        behind.close_account();
+        let result = change(&mut behind.paced);
+        let Level { active, waiting } = behind.paced.pools().level();
+        behind.supplied = active + waiting;
+        self.set_terms(&mut behind);
+        let mut wakers = self.serve(&mut behind);
+        wakers.0.extend(behind.first_waker());
+        drop(behind);
+        wakers.wake();
+        result
+    }
+
+    pub(super) fn look(&self, now: Timestamp) -> PacedNow {
+        let mut behind = self.lock();
+        self.fill(&mut behind, now);
+        let wakers = self.serve(&mut behind);
+        let published = i128::from(self.pool.0.active.load(Relaxed));
+        let mut level = behind.paced.pools().level();
+        level.active += published;
+        let granted = behind.operations(level);
+        let seconds = now.since(behind.started).as_secs_f64();
+        let sizes = behind.paced.pace().sizes();
+        let look = PacedNow {
+            pace: *behind.paced.pace(),
+            running: behind.paced.is_running(),
+            pools: crate::limiter::paced::pools_now(level, sizes),
+            granted,
+            achieved_per_second: if seconds > 0.0 {
+                granted / seconds
+            } else {
+                0.0
+            },
+            waiting: behind.waiting.len(),
+        };
+        drop(behind);
+        wakers.wake();
+        look
+    }
+
+    /// Lets in what has flowed since the last fill, and publishes it.
+    fn fill(&self, behind: &mut Behind, now: Timestamp) {
+        let published = if behind.waiting.is_empty() {
+            i128::from(self.pool.0.active.load(Relaxed))
+        } else {
+            0
+        };
+        // Whoever claims meanwhile claims from what was there before: the same as if they had
+        // come just after the fill.
+        let pools = behind.paced.pools();
+        let mut level = pools.level();
+        level.active += published;
+        behind.supplied += pools.elapsed(now);
+        behind.paced.set_level(pools.since(), level);
+        let mut level = behind.paced.level(now);
+        level.active -= published;
+        behind.paced.set_level(now, level);
+        self.publish(behind);
+        let filled_at = behind.paced.pools().since();
+        self.pool.0.filled_at.store(filled_at.as_nanos(), Release);
+    }
+
+    /// Lets anybody claim what there is, if nobody waits for it.
+    fn publish(&self, behind: &mut Behind) {
+        let mut level = behind.paced.pools().level();
+        if behind.publishes && behind.waiting.is_empty() && level.active > 0 {
+            let active = i64::try_from(level.active).expect("who publishes has little");
+            level.active = 0;
+            behind.paced.set_level(Timestamp::ZERO, level);
+            self.pool.0.active.fetch_add(active, AcqRel);
+        }
+    }
+
+    /// Takes back what can be claimed.
+    fn withdraw(&self, behind: &mut Behind) {
+        let published = self.pool.0.active.swap(0, AcqRel);
+        let mut level = behind.paced.pools().level();
+        level.active += i128::from(published);
+        behind.paced.set_level(Timestamp::ZERO, level);
+    }
+
+    /// Grants whoever waits what there is, in order, and publishes the rest once nobody waits.
+    fn serve(&self, behind: &mut Behind) -> Wakers {
+        let mut wakers = Wakers::default();
+        while let Some(wanted) = behind.wanted_by_first() {
+            let mut level = behind.paced.pools().level();
+            if level.active < wanted {
+                if !wakers.0.is_empty() {
+                    wakers.0.extend(behind.first_waker());
+                }
+                break;
+            }
+            let (ticket, one) = behind.waiting.pop_first().expect("somebody is first");
+            behind.queued -= u64::from(one.n);
+            let cost = i128::from(one.n) * behind.paced.pace().price();
+            level.active -= cost;
+            behind.paced.set_level(Timestamp::ZERO, level);
+            behind.granted.insert(ticket, cost);
+            wakers.0.push(one.waker);
+        }
+        self.publish(behind);
+        wakers
+    }
+
+    fn put_back(&self, behind: &mut Behind, ticks: i128, now: Timestamp) {
+        let published = i128::from(self.pool.0.active.load(Relaxed));
+        let mut level = behind.paced.pools().level();
+        level.active += published;
+        let mut level = level.with_back(ticks, behind.paced.pace().sizes());
+        level.active -= published;
+        behind.paced.set_level(now, level);
+    }
+
+    fn set_terms(&self, behind: &mut Behind) {
+        let pace = behind.paced.pace();
+        let sizes = pace.sizes();
+        behind.publishes = sizes.over < PUBLISHED_MAX;
+        let price = if behind.publishes {
+            i64::try_from(pace.price()).expect("a price is less than the pool")
+        } else {
+            BEHIND_THE_LOCK
+        };
+        let fast = pace.rate().get() >= FAST;
+        let terms = &self.terms.0;
+        terms.price.store(price, Relaxed);
+        terms.largest.store(pace.largest().get(), Relaxed);
+        // Rounded up, and one for what rounding the burst may add.
+        let flow_max = ticks(Duration::from_nanos(1)) as f64 * pace.ratio().get();
+        terms.flow_max.store(flow_max as u64 + 2, Relaxed);
+        let apart = if fast { FILL_APART } else { Duration::ZERO };
+        terms.fills_apart.store(crate::time::nanos(apart), Relaxed);
+        let batch = if fast { ticks(BATCH) } else { 0 };
+        let batch = i64::try_from(batch).expect("a batch is short");
+        terms.batch.store(batch, Relaxed);
+    }
+
+    pub(super) fn slice_made(&self) {
+        self.terms.0.slices.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn slice_dropped(&self) {
+        self.terms.0.slices.fetch_sub(1, Relaxed);
+    }
+
+    /// Claims at least `cost` for a slice, and what of a batch is its share of what is there.
+    pub(super) fn claim_batch(&self, cost: i64) -> Option<i64> {
+        let slices = i64::from(self.terms.0.slices.load(Relaxed)).max(1);
+        let batch = self.terms.0.batch.load(Relaxed);
+        self.claim_up_to(cost, |active| {
+            cost.saturating_add(batch)
+                .min(active / (SLICES_PART * slices))
+        })
+    }
+
+    /// Whether `n` operations could go now if nobody waits, asked of a copy.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn has(&self, n: u32, now: Timestamp) -> bool {
+        let behind = self.lock();
+        let mut paced = behind.paced.clone();
+        let mut level = paced.pools().level();
+        level.active += i128::from(self.pool.0.active.load(Relaxed));
+        paced.set_level(Timestamp::ZERO, level);
+        let cost = i128::from(n) * paced.pace().price();
+        level.active >= cost || paced.level(now).active >= cost
+    }
+
+    /// The time between two operations, in ticks.
+    pub(super) fn price(&self) -> i64 {
+        self.terms.0.price.load(Relaxed)
+    }
+}
+
+impl Behind {
+    /// Takes from what is not published, as whoever waits does.
+    fn take(&mut self, cost: i128, now: Timestamp) -> bool {
+        let mut level = self.paced.pools().level();
+        let enough = level.active >= cost.min(self.paced.pace().sizes().active);
+        if enough {
+            level.active -= cost;
+            self.paced.set_level(now, level);
+        }
+        enough
+    }
+
+    fn join(&mut self, n: u32, waker: Waker) -> Result<Entered, AcquireError> {
+        // Who has been granted and has not noticed takes a place, too.
+        if self.waiting.len() + self.granted.len() >= self.waiting_max {
+            let max = self.waiting_max;
+            return Err(AcquireError::TooManyWait { max });
+        }
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        self.queued += u64::from(n);
+        self.waiting.insert(ticket, Waiting { n, waker });
+        Ok(Entered::Waits { ticket })
+    }
+
+    fn set_waker(&mut self, ticket: u64, waker: &Waker) {
+        let one = self.waiting.get_mut(&ticket);
+        one.expect("who is not granted waits")
+            .waker
+            .clone_from(waker);
+    }
+
+    fn is_first(&self, ticket: u64) -> bool {
+        self.waiting.keys().next() == Some(&ticket)
+    }
+
+    /// What has to be in the pool for the first in the queue. Who waits since before the largest
+    /// operation was made smaller goes when the pool is full, and leaves a debt.
+    fn wanted_by_first(&self) -> Option<i128> {
+        let (_, first) = self.waiting.first_key_value()?;
+        let pace = self.paced.pace();
+        Some((i128::from(first.n) * pace.price()).min(pace.sizes().active))
+    }
+
+    fn first_waker(&self) -> Option<Waker> {
+        let (_, first) = self.waiting.first_key_value()?;
+        Some(first.waker.clone())
+    }
+
+    /// Operations granted, where this is what is left.
+    fn operations(&self, left: Level) -> f64 {
+        let claimed = self.supplied - left.active - left.waiting;
+        self.operations_before + claimed as f64 / self.paced.pace().price() as f64
+    }
+
+    /// Counts what was granted at the price that holds. All is behind the lock.
+    fn close_account(&mut self) {
+        self.operations_before = self.operations(self.paced.pools().level());
+    }
+}
