@@ -20,7 +20,7 @@ use self::callers::Keeper;
 use self::lately::Lately;
 use self::teller::Teller;
 use crate::admit::Gate;
-use crate::call::{Bind, Listener, Observe, Protocol};
+use crate::call::{Bind, Listener, Protocol};
 use crate::callers::{BucketChange, Callers, Changed};
 use crate::classify::Classifier;
 use crate::clock::Clock;
@@ -100,7 +100,8 @@ pub struct App {
 struct Shared {
     clock: Clock,
     config: Live<Config>,
-    protocol: Live<protocol::Settings>,
+    /// What the connections to come begin with.
+    conversation: Live<Conversation<Pipeline>>,
     classifier: Arc<Live<Classifier>>,
     coalescer: Coalescer,
     callers: Callers,
@@ -111,7 +112,6 @@ struct Shared {
     forwarder: Forwarder,
     connections: Arc<Connections>,
     metrics: Arc<Metrics>,
-    observer: Arc<dyn Observe>,
     access: Arc<AccessLog>,
     logs: Option<Logs>,
     listeners: Mutex<Vec<Accepting>>,
@@ -161,24 +161,42 @@ impl App {
             callers.clone(),
             clock,
         );
+        let lately = teller.lately();
+        let classifier = Arc::new(Live::new(Classifier::new(&config.classify)));
+        let coalescer = Coalescer::new(config.coalesce.clone(), clock);
+        let forwarder = Forwarder::new(config.forward.clone());
+        let closing = CancellationToken::new();
+        let conversation = Conversation {
+            serve: Pipeline {
+                classifier: Arc::clone(&classifier),
+                callers: callers.clone(),
+                coalescer: coalescer.clone(),
+                gate: gate.clone(),
+                forwarder: forwarder.clone(),
+                observer: Arc::new(teller),
+                clock,
+            },
+            settings: config.protocol.clone(),
+            clock,
+            stop: closing.clone(),
+        };
         let shared = Arc::new(Shared {
             clock,
-            protocol: Live::new(config.protocol.clone()),
-            classifier: Arc::new(Live::new(Classifier::new(&config.classify))),
-            coalescer: Coalescer::new(config.coalesce.clone(), clock),
+            conversation: Live::new(conversation),
+            classifier,
+            coalescer,
             gate,
             keeper: Mutex::new(keeper),
-            forwarder: Forwarder::new(config.forward.clone()),
+            forwarder,
             connections: Connections::new(config.listen.max_connections),
-            lately: teller.lately(),
-            observer: Arc::new(teller),
+            lately,
             callers,
             metrics,
             access,
             logs,
             listeners: Mutex::default(),
             conversations: TaskTracker::new(),
-            closing: CancellationToken::new(),
+            closing,
             ready: AtomicBool::new(true),
             admin: admin.as_ref().and_then(|it| it.local_addr().ok()),
             config: Live::new(config),
@@ -261,7 +279,13 @@ impl App {
         shared
             .access
             .switch(config.telemetry.access && shared.logs.is_some());
-        shared.protocol.set(config.protocol.clone());
+        let conversation = shared.conversation.get();
+        shared.conversation.set(Conversation {
+            serve: conversation.serve.clone(),
+            settings: config.protocol.clone(),
+            clock: conversation.clock,
+            stop: conversation.stop.clone(),
+        });
         shared.classifier.set(Classifier::new(&config.classify));
         shared.gate.apply(&config.admit);
         shared.forwarder.apply(config.forward.clone());
@@ -459,29 +483,19 @@ impl Shared {
         };
         let handle = |stream, peer, connection| {
             let listener = settings.get();
-            let name = Arc::clone(&listener.name);
+            let counted = self.metrics.connection_opened(&listener.name);
             let accepted = Accepted {
                 stream,
                 peer,
                 listener,
                 at: self.clock.now(),
             };
-            let open = Open {
-                _connection: connection,
-                metrics: Arc::clone(&self.metrics),
-                listener: name,
-            };
-            self.metrics.connection_opened(&open.listener);
-            let conversation = Conversation {
-                serve: self.pipeline(),
-                settings: self.protocol.get(),
-                clock: self.clock,
-                stop: self.closing.clone(),
-            };
-            self.conversations.track_future(async move {
-                protocol::converse(accepted, conversation).await;
-                drop(open);
-            })
+            let conversing = protocol::converse(accepted, self.conversation.get());
+            // Boxed where it is made: spawning moves a future about half a dozen times.
+            self.conversations.track_future(Box::pin(async move {
+                conversing.await;
+                drop((connection, counted));
+            }))
         };
         let accepting = listen::accept(
             socket,
@@ -494,30 +508,5 @@ impl Shared {
         if let Err(error) = accepting.await {
             error!(listener = %settings.get().name, %error, "cannot accept at all");
         }
-    }
-
-    fn pipeline(&self) -> Pipeline {
-        Pipeline {
-            classifier: Arc::clone(&self.classifier),
-            coalescer: self.coalescer.clone(),
-            callers: self.callers.clone(),
-            gate: self.gate.clone(),
-            forwarder: self.forwarder.clone(),
-            observer: Arc::clone(&self.observer),
-            clock: self.clock,
-        }
-    }
-}
-
-/// An open connection as it is counted.
-struct Open {
-    _connection: listen::Connection,
-    metrics: Arc<Metrics>,
-    listener: Arc<str>,
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.metrics.connection_closed(&self.listener);
     }
 }

@@ -275,6 +275,7 @@ pub trait Serve: Clone + Send + Sync + 'static {
 pub struct Progress {
     admitted: AtomicBool,
     quota: OnceLock<Box<Quota>>,
+    record: OnceLock<Arc<Record>>,
 }
 
 impl Progress {
@@ -297,6 +298,19 @@ impl Progress {
     pub fn charge(&self, quota: Quota) {
         // Said once, at the end.
         let _ = self.quota.set(Box::new(quota));
+    }
+
+    /// Hands over the record of a call that is answered: it is told of once that is dropped,
+    /// which can wait until the answer has been written.
+    pub fn answered(&self, record: Arc<Record>) {
+        // A call is answered once.
+        let _ = self.record.set(record);
+    }
+
+    /// The record of the call, if it is answered.
+    #[must_use]
+    pub fn into_record(self) -> Option<Arc<Record>> {
+        self.record.into_inner()
     }
 
     /// What its rate limit has left; none if it met no rate limit.
@@ -630,7 +644,7 @@ pub trait Observe: Send + Sync {
     fn rejected(&self, identity: &Identity, rejection: Rejection);
 }
 
-/// The facts of one call while it is under way.
+/// The facts of one call while it is under way. They are told when it is dropped.
 pub struct Record {
     facts: Mutex<Facts>,
     observer: Arc<dyn Observe>,

@@ -16,9 +16,10 @@ mod saved;
 pub mod settings;
 pub mod shown;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use foldhash::{HashMap, HashMapExt};
 use tidegate_limits::caller::{
     self, CallerId, Fold, Group, LimitRef, Matches, NewCaller as NewRow, Notes, Registration,
     Table, TableError,

@@ -18,7 +18,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use self::backend::ConnectError;
+pub use self::backend::{ConnectError, Handshake, begin, established};
 use self::carry::Carry;
 use self::pool::Pool;
 use tidegate_limits::Outcome;

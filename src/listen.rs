@@ -8,7 +8,7 @@ mod unix;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -248,20 +248,29 @@ where
     Ok(())
 }
 
-/// One system call, where the standard library would need three; on a Unix socket a second,
-/// for who is there.
+/// On a Unix socket it takes a second system call to know who is there.
 fn accept_one(socket: &OwnedFd, address: &Bind) -> io::Result<(TcpStream, Peer)> {
-    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let (stream, peer) = rustix::net::acceptfrom_with(socket, flags)?;
+    let (stream, peer) = accept_unwatched(socket)?;
     let peer = match address {
         Bind::Tcp(_) => peer
-            .and_then(|peer| SocketAddr::try_from(peer).ok())
             .map(Peer::Tcp)
             .ok_or(io::ErrorKind::ConnectionAborted)?,
         Bind::Unix(_) => Peer::Unix {
             uid: sockopt::socket_peercred(&stream)?.uid.as_raw(),
         },
     };
+    Ok((stream, peer))
+}
+
+/// Accepts a non-blocking connection that the runtime does not know yet, in one system call;
+/// with the address of its client on TCP.
+///
+/// # Errors
+/// As the system has it; `WouldBlock` if nobody has come.
+pub fn accept_unwatched(socket: &impl AsFd) -> io::Result<(TcpStream, Option<SocketAddr>)> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let (stream, peer) = rustix::net::acceptfrom_with(socket, flags)?;
+    let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
     Ok((stream.into(), peer))
 }
 

@@ -103,6 +103,7 @@ impl Serve for Pipeline {
                 write_down(&record, refusal);
             }
             self.tell_quota(progress, &record);
+            progress.answered(record);
             reply
         }
     }

@@ -9,7 +9,7 @@ pub mod dialect;
 pub mod forwarded;
 pub mod framer;
 mod http;
-mod io;
+pub(crate) mod io;
 mod preamble;
 pub mod proxy_header;
 mod stream;
@@ -93,13 +93,12 @@ impl Whence {
     }
 }
 
-/// What every connection needs to know.
-#[derive(Clone)]
+/// What every connection needs to know; they share it.
 pub struct Conversation<S> {
     /// Answers the requests.
     pub serve: S,
-    /// The settings that this connection began with.
-    pub settings: Arc<Settings>,
+    /// The settings that these connections began with.
+    pub settings: Settings,
     /// Tells the time.
     pub clock: Clock,
     /// Set when the proxy goes down: finish what is under way, begin nothing.
@@ -111,12 +110,12 @@ pub struct Conversation<S> {
 #[expect(clippy::manual_async_fn, reason = "the bound is the point")]
 pub fn converse<S: Serve>(
     accepted: Accepted,
-    conversation: Conversation<S>,
+    conversation: Arc<Conversation<S>>,
 ) -> impl Future<Output = ()> + Send {
     async move { converse_to_the_end(accepted, conversation).await }
 }
 
-async fn converse_to_the_end<S: Serve>(accepted: Accepted, conversation: Conversation<S>) {
+async fn converse_to_the_end<S: Serve>(accepted: Accepted, conversation: Arc<Conversation<S>>) {
     // Taken apart where it stands: what is copied is kept twice by each silent connection.
     let mut client = Client::new(accepted.stream);
     let mut known = None;

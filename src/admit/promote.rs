@@ -9,10 +9,11 @@
 //! Everything here is behind the gate's lock. It is bounded: guests that are remembered by
 //! [`GUESTS_MAX`], reads that wait by those that wait at the gate.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use foldhash::HashMap;
 use tidegate_limits::{Ticket, Timestamp};
 
 use super::Core;

@@ -1,9 +1,10 @@
 //! The calls under way, and the latest that have ended: what operators ask for by id.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use foldhash::HashMap;
 use tidegate_limits::caller::CallerId;
 use tidegate_limits::{Timestamp, TokenCount};
 

@@ -1,8 +1,8 @@
 //! Functions by small numbers, for statistics and costs.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
+use foldhash::{HashMap, HashMapExt};
 use tidegate_limits::FunctionId;
 
 /// The most functions that have a number of their own; all further ones count together.

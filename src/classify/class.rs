@@ -14,9 +14,9 @@
 //! What comes of 4 and 5 may still ride in the user class, while users act on the same guest.
 //! The gate decides that (`src/admit/promote.rs`); here it is only said whether it may.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
+use foldhash::{HashMap, HashMapExt};
 use http::{HeaderMap, HeaderName};
 
 use super::operation::{Effort, FUNCTIONS, Kind};

@@ -467,16 +467,24 @@ impl<'a> Path<'a> {
     /// Cuts a path; none if it does not begin with a slash or is too long.
     #[must_use]
     pub fn split(path: &'a str) -> Option<Self> {
-        let path = path.split_once('?').map_or(path, |(path, _)| path);
         let path = path.strip_prefix('/')?;
-        let path = path.strip_suffix('/').unwrap_or(path);
         let mut segments = [""; Self::SEGMENTS_MAX];
-        let mut count = 0;
-        if !path.is_empty() {
-            for segment in path.split('/') {
-                *segments.get_mut(count)? = segment;
-                count += 1;
+        let (mut count, mut start, mut end) = (0, 0, path.len());
+        // Byte by byte: for a few short segments, that is quicker than any search.
+        for (at, byte) in path.bytes().enumerate() {
+            if byte == b'?' {
+                end = at;
+                break;
             }
+            if byte == b'/' {
+                *segments.get_mut(count)? = &path[start..at];
+                (count, start) = (count + 1, at + 1);
+            }
+        }
+        // A slash at the end begins no segment.
+        if start < end {
+            *segments.get_mut(count)? = &path[start..end];
+            count += 1;
         }
         Some(Self { segments, count })
     }

@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use rustix::net::sockopt;
 use socket2::{Domain, Socket, Type};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -73,7 +74,8 @@ pub(super) async fn connect_and_write(
     bound: Duration,
 ) -> Result<(TcpStream, usize), ConnectError> {
     if let Address::Ip(address) = address {
-        let (stream, written) = begin(*address, bytes).map_err(ConnectError::Refused)?;
+        let (stream, written) =
+            begin(*address, bytes, Handshake::EndsWithData).map_err(ConnectError::Refused)?;
         let stream = TcpStream::from_std(stream).map_err(ConnectError::Refused)?;
         if written > 0 {
             return Ok((stream, written));
@@ -90,11 +92,32 @@ pub(super) async fn connect_and_write(
     Ok((connect(address, bound).await?, 0))
 }
 
+/// When the last packet of a handshake leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Handshake {
+    /// As soon as it can.
+    EndsAtOnce,
+    /// With the first bytes, which have to follow at once: a packet less, and the server finds
+    /// the bytes there when it accepts.
+    EndsWithData,
+}
+
 /// Begins to connect, and writes what goes at once: nothing if the handshake takes its
 /// time. An error means that nothing was written.
-fn begin(address: SocketAddr, bytes: &[u8]) -> io::Result<(std::net::TcpStream, usize)> {
+///
+/// # Errors
+/// As the system has it.
+pub fn begin(
+    address: SocketAddr,
+    bytes: &[u8],
+    handshake: Handshake,
+) -> io::Result<(std::net::TcpStream, usize)> {
     let kind = Type::STREAM.nonblocking().cloexec();
     let socket = Socket::new(Domain::for_address(address), kind, None)?;
+    if handshake == Handshake::EndsWithData {
+        // A socket that cannot be told so only sends a packet more.
+        let _ = sockopt::set_tcp_quickack(&socket, false);
+    }
     match socket.connect(&address.into()) {
         Ok(()) => {}
         Err(error) if error.raw_os_error() == Some(IN_PROGRESS) => {}
@@ -108,7 +131,10 @@ fn begin(address: SocketAddr, bytes: &[u8]) -> io::Result<(std::net::TcpStream, 
 }
 
 /// Waits until the handshake is over.
-async fn established(stream: &TcpStream) -> io::Result<()> {
+///
+/// # Errors
+/// Why it failed.
+pub async fn established(stream: &TcpStream) -> io::Result<()> {
     stream.writable().await?;
     match stream.take_error()? {
         None => Ok(()),

@@ -56,6 +56,8 @@ impl Upstream {
             signals: Arc::clone(&signals),
         };
         let (sender, connection) = Builder::new()
+            // One buffer: what is small goes out quicker than as a list of pieces.
+            .writev(false)
             .handshake(TokioIo::new(io))
             .await
             .map_err(|error| ConnectError::Refused(io::Error::other(error)))?;

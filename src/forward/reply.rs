@@ -1,5 +1,6 @@
 //! Whether a reply of the socket backend is whole, and what it says.
 
+use memchr::memchr2;
 use serde::Deserialize;
 use serde_json::error::Category;
 
@@ -21,6 +22,16 @@ struct Answer {
 /// Reads a reply that has ended. Only a reply that stops in the middle is `Cut`: whatever
 /// else the backend says is its own word, and is passed on as it is.
 pub(super) fn read(reply: &[u8]) -> Ending {
+    // As nearly every reply begins. Its brackets tell its end, and the rest is for the client.
+    if let Some(overall_rc) = leading_overall_rc(reply) {
+        let mut balance = Balance::default();
+        balance.push(reply);
+        return if balance.is_open() {
+            Ending::Cut
+        } else {
+            Ending::Whole(Some(overall_rc))
+        };
+    }
     match serde_json::from_slice::<Answer>(reply) {
         Ok(answer) => Ending::Whole(answer.overall_rc),
         Err(error) if error.classify() == Category::Eof => Ending::Cut,
@@ -37,6 +48,13 @@ pub(super) fn read(reply: &[u8]) -> Ending {
     }
 }
 
+/// The `overallRC` of a reply that begins with it, as the sdkserver's do.
+fn leading_overall_rc(reply: &[u8]) -> Option<i64> {
+    let value = reply.strip_prefix(br#"{"overallRC": "#)?;
+    let end = value.iter().position(|&byte| byte == b',')?;
+    std::str::from_utf8(&value[..end]).ok()?.parse().ok()
+}
+
 /// Counts brackets outside of strings, over any split of the bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Balance {
@@ -46,24 +64,39 @@ pub(super) struct Balance {
 }
 
 impl Balance {
-    pub(super) fn push(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
+    pub(super) fn push(&mut self, mut bytes: &[u8]) {
+        if self.escaped && !bytes.is_empty() {
+            self.escaped = false;
+            bytes = &bytes[1..];
+        }
+        loop {
             if self.in_string {
-                if self.escaped {
-                    self.escaped = false;
-                } else if byte == b'\\' {
-                    self.escaped = true;
-                } else if byte == b'"' {
+                let Some(at) = memchr2(b'"', b'\\', bytes) else {
+                    return;
+                };
+                if bytes[at] == b'"' {
                     self.in_string = false;
+                    bytes = &bytes[at + 1..];
+                } else if let Some(rest) = bytes.get(at + 2..) {
+                    bytes = rest;
+                } else {
+                    self.escaped = true;
+                    return;
                 }
-            } else {
-                match byte {
-                    b'"' => self.in_string = true,
-                    b'{' | b'[' => self.depth += 1,
-                    b'}' | b']' => self.depth = self.depth.saturating_sub(1),
-                    _ => {}
-                }
+                continue;
             }
+            let Some(at) = bytes
+                .iter()
+                .position(|byte| matches!(byte, b'"' | b'{' | b'[' | b'}' | b']'))
+            else {
+                return;
+            };
+            match bytes[at] {
+                b'"' => self.in_string = true,
+                b'{' | b'[' => self.depth += 1,
+                _ => self.depth = self.depth.saturating_sub(1),
+            }
+            bytes = &bytes[at + 1..];
         }
     }
 
@@ -85,7 +118,16 @@ mod tests {
     fn only_a_reply_that_stops_in_the_middle_is_cut() {
         check(r#"{"overallRC": 0, "output": ""}"#, Ending::Whole(Some(0)));
         check(r#"{"output": "x"}"#, Ending::Whole(None));
-        check(r#"{"overallRC": 0, "output": NaN}"#, Ending::Whole(None));
+        check(r#"{"overallRC": 0, "output": NaN}"#, Ending::Whole(Some(0)));
+        check(r#"{"output": NaN}"#, Ending::Whole(None));
+        check(
+            r#"{"overallRC": 503, "modID": 130}"#,
+            Ending::Whole(Some(503)),
+        );
+        check(r#"{"overallRC": -1}"#, Ending::Whole(Some(-1)));
+        check(r#"{"overallRC": 0"#, Ending::Cut);
+        check(r#"{"overallRC": 0, "output": "\"#, Ending::Cut);
+        check(r#"{"overallRC": 0, "output": "\"}"#, Ending::Whole(Some(0)));
         check("hello", Ending::Whole(None));
         check(r#"{"overallRC": 0, "out"#, Ending::Cut);
         check(r#"{"overallRC": 0, "output": NaN, "x": [1, "#, Ending::Cut);

@@ -52,14 +52,14 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 pub(super) async fn serve<S: Serve>(
     client: super::io::Client,
     whence: Whence,
-    conversation: Conversation<S>,
+    conversation: Arc<Conversation<S>>,
     first: Vec<u8>,
 ) {
     let Ok(stream) = client.into_watched() else {
         return;
     };
     let origin = whence.origin;
-    let settings = Arc::clone(&conversation.settings);
+    let settings = &conversation.settings;
     let stop = conversation.stop.clone();
     let phases = Arc::new(Phases::begun(origin.arrived, conversation.clock.now()));
     // Without this the reply to a pipelined request would wait for the last one's ACK. A
@@ -70,11 +70,11 @@ pub(super) async fn serve<S: Serve>(
         first,
         Arc::clone(&phases),
         conversation.clock,
-        &settings,
+        settings,
     );
     let client = Arc::new(Client {
+        identities: Identities::new(origin.identity, &whence.listener, settings),
         conversation,
-        identities: Identities::new(origin.identity, &whence.listener, &settings),
         phases,
     });
     let service = service_fn(move |request: Request<Incoming>| {
@@ -90,6 +90,8 @@ pub(super) async fn serve<S: Serve>(
         .max_header_size(HEAD_BYTES)
         // Asked for only between two reads, so it bounds what is held of a head without end.
         .max_buf_size(HEAD_BYTES)
+        // One buffer: what is small goes out quicker than as a list of pieces.
+        .writev(false)
         .serve_connection(TokioIo::new(io), service);
     let mut connection = pin!(connection);
     let mut stopped = pin!(stop.cancelled());
@@ -115,7 +117,7 @@ pub(super) async fn serve<S: Serve>(
 
 /// One connection, as its requests see it.
 struct Client<S> {
-    conversation: Conversation<S>,
+    conversation: Arc<Conversation<S>>,
     identities: Identities,
     phases: Arc<Phases>,
 }
@@ -145,6 +147,7 @@ impl<S: Serve> Client<S> {
             arrived,
             identity: self.identities.of(&call.head.headers),
         };
+        let mut record = None;
         let response = match read.and_then(|()| self.read_array(&mut call)) {
             Ok(()) => {
                 let request = call::Request {
@@ -156,6 +159,7 @@ impl<S: Serve> Client<S> {
                 if let Some(quota) = progress.quota() {
                     tell_quota(quota, &mut response);
                 }
+                record = progress.into_record();
                 response
             }
             Err(refusal) => {
@@ -168,7 +172,8 @@ impl<S: Serve> Client<S> {
                 response
             }
         };
-        self.phases.end_request(self.conversation.clock.now());
+        self.phases
+            .end_request(self.conversation.clock.now(), record);
         response
     }
 

@@ -3,14 +3,14 @@
 //! With TLS every read and write goes through the runtime; the short ways below are for
 //! connections without it.
 
-use std::io::{self, Write};
+use std::io;
 use std::mem::MaybeUninit;
 use std::net::TcpStream as BareStream;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
 use std::time::Duration;
 
-use rustix::net::RecvFlags;
+use rustix::net::{RecvFlags, SendFlags};
 use tokio::io::{AsyncRead, AsyncWriteExt, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -28,7 +28,7 @@ pub(super) const LINGER: Duration = Duration::from_secs(1);
 
 /// A client's connection. It is watched only from the first moment on at which it has to be
 /// waited for: a call that is here whole and need not wait costs no watching.
-pub(super) struct Client(Socket);
+pub(crate) struct Client(Socket);
 
 enum Socket {
     /// Asked directly.
@@ -40,7 +40,8 @@ enum Socket {
 }
 
 impl Client {
-    pub(super) fn new(stream: BareStream) -> Self {
+    /// Takes over a connection that is non-blocking and known to nobody.
+    pub(crate) fn new(stream: BareStream) -> Self {
         Self(Socket::Bare(stream))
     }
 
@@ -107,10 +108,16 @@ impl Client {
         !matches!(rustix::net::recv(stream, &mut [0; 1], peek), Ok((1.., _)))
     }
 
-    fn write_now(&self, bytes: &[u8]) -> io::Result<usize> {
+    fn write_now(&self, bytes: &[u8], flags: SendFlags) -> io::Result<usize> {
+        let send = |stream: BorrowedFd<'_>| {
+            let flags = flags | SendFlags::NOSIGNAL;
+            Ok(rustix::net::send(stream, bytes, flags)?)
+        };
         match &self.0 {
-            Socket::Bare(stream) => (&mut &*stream).write(bytes),
-            Socket::Watched(Stream::Plain(stream)) => stream.try_write(bytes),
+            Socket::Bare(stream) => send(stream.as_fd()),
+            Socket::Watched(Stream::Plain(stream)) => {
+                stream.try_io(Interest::WRITABLE, || send(stream.as_fd()))
+            }
             Socket::Watched(Stream::Tls(_)) => Err(io::ErrorKind::WouldBlock.into()),
             Socket::Between => Err(io::ErrorKind::NotConnected.into()),
         }
@@ -177,7 +184,9 @@ impl Client {
     /// Writes an answer and closes, if both can be done without waiting. Otherwise says how
     /// much has been written, for [`write_all`](Self::write_all) to go on from.
     pub(super) fn answer_at_once(self, bytes: &[u8]) -> Result<(), (Self, usize)> {
-        match self.write_now(bytes) {
+        // More comes, and that is the end: both travel in one packet, and the client wakes up
+        // once for both.
+        match self.write_now(bytes, SendFlags::MORE) {
             Ok(written) if written == bytes.len() && self.is_drained() => Ok(()),
             Ok(written) => Err((self, written)),
             // The other way meets the error again, and knows what to do with it.
@@ -190,7 +199,10 @@ impl Client {
     ///
     /// # Errors
     /// As the socket has it.
-    pub(super) async fn read_some(&mut self, into: &mut Vec<u8>) -> io::Result<usize> {
+    ///
+    /// # Errors
+    /// As the socket has it.
+    pub(crate) async fn read_some(&mut self, into: &mut Vec<u8>) -> io::Result<usize> {
         loop {
             match self.read_now(into, RecvFlags::empty()) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -224,7 +236,7 @@ impl Client {
     ///
     /// # Errors
     /// As the socket has it, or `TimedOut`.
-    pub(super) async fn write_all(
+    pub(crate) async fn write_all(
         &mut self,
         mut bytes: &[u8],
         write_timeout: Duration,
@@ -233,7 +245,7 @@ impl Client {
             return Box::pin(self.write_encrypted(bytes, write_timeout)).await;
         }
         while !bytes.is_empty() {
-            match self.write_now(bytes) {
+            match self.write_now(bytes, SendFlags::empty()) {
                 Ok(written) => bytes = &bytes[written..],
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     timeout(write_timeout, self.watched()?.tcp().writable())

@@ -3,7 +3,6 @@
 
 use std::io::ErrorKind;
 use std::pin::pin;
-use std::sync::Arc;
 use std::task::Poll;
 
 use http_body_util::BodyExt;
@@ -23,12 +22,12 @@ pub(super) async fn serve<S: Serve>(
     conversation: &Conversation<S>,
     first: Vec<u8>,
 ) {
-    let settings = Arc::clone(&conversation.settings);
+    let settings = &conversation.settings;
     let read = {
-        let mut reading = Reading::new(first, &settings);
-        match reading.look(&settings) {
+        let mut reading = Reading::new(first, settings);
+        match reading.look(settings) {
             Some(read) => read,
-            None => Box::pin(reading.read_on(&mut client, &settings)).await,
+            None => Box::pin(reading.read_on(&mut client, settings)).await,
         }
     };
     let request = match read {
@@ -40,7 +39,7 @@ pub(super) async fn serve<S: Serve>(
             conversation
                 .serve
                 .refused(whence.origin, "socket", &refusal);
-            return Box::pin(refuse(client, &refusal, &settings)).await;
+            return Box::pin(refuse(client, &refusal, settings)).await;
         }
         Read::Left => return,
     };
@@ -78,11 +77,11 @@ pub(super) async fn serve<S: Serve>(
             Ok(()) => {}
             Err((client, written)) => {
                 let rest = Reply::Whole(bytes.slice(written..));
-                Box::pin(answer(client, rest, &settings)).await;
+                Box::pin(answer(client, rest, settings)).await;
             }
         }
     } else {
-        Box::pin(answer(client, reply, &settings)).await;
+        Box::pin(answer(client, reply, settings)).await;
     }
 }
 

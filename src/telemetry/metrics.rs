@@ -6,16 +6,27 @@
 //! from a client, so their number is bounded. docs/metrics.md says what each one means; a
 //! test holds the two together.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use foldhash::HashMap;
 use prometheus::core::Collector;
 use prometheus::core::{MetricVec, MetricVecBuilder};
 use prometheus::{
     CounterVec, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec,
     IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
+
+/// A client's connection as it is counted.
+#[derive(Debug)]
+pub struct OpenConnection(IntGauge);
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
 
 /// What the limits that are rate limits are called by in the label `limit`.
 pub const RATE_LIMIT_PREFIX: &str = "rate_limit:";
@@ -562,14 +573,12 @@ impl Metrics {
             .set(i64::from(up));
     }
 
-    /// A client has connected.
-    pub fn connection_opened(&self, listener: &str) {
-        self.connections.with_label_values(&[listener]).inc();
-    }
-
-    /// A client's connection is gone.
-    pub fn connection_closed(&self, listener: &str) {
-        self.connections.with_label_values(&[listener]).dec();
+    /// A client has connected; counted until what this returns is dropped.
+    #[must_use]
+    pub fn connection_opened(&self, listener: &str) -> OpenConnection {
+        let open = self.connections.with_label_values(&[listener]);
+        open.inc();
+        OpenConnection(open)
     }
 
     /// A connection was closed before its first request.

@@ -20,7 +20,7 @@ mod recorder;
 
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream as BareStream};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,13 +28,16 @@ use std::time::Duration;
 use clap::Args;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::unix::AsyncFd;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use self::recorder::{Call, Outcome, Recorder};
 use super::framing::{ArrayEnd, Body, Found, HEAD_MAX, Head};
+use crate::listen;
+use crate::protocol::io::Client;
 
 pub use self::recorder::Report;
 
@@ -46,6 +49,8 @@ const BODY_KEPT: usize = 64 * 1024;
 const BIG: usize = 1024 * 1024;
 /// Longest sleep for `SLOW<n>`, the socket client's own timeout.
 const SLOW_MAX: Duration = Duration::from_secs(3600);
+/// How long a client may take no byte of its reply: as long as it likes, within reason.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(3600);
 /// Pause after a failed accept: without free descriptors, the next would fail too.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -254,10 +259,20 @@ enum Port {
 
 async fn accept(listener: TcpListener, port: Port, backend: Arc<Backend>, stop: CancellationToken) {
     let mut connections = JoinSet::new();
+    // Watched by itself, so that what it accepts need not be.
+    let watch = |listener| {
+        #[expect(
+            deprecated,
+            reason = "safe for what keeps its descriptor, as the standard library's does"
+        )]
+        AsyncFd::with_interest(listener, Interest::READABLE)
+    };
+    let listener = listener.into_std().and_then(watch);
+    let listener = listener.expect("the runtime has watched it before");
     loop {
         let accepted = tokio::select! {
             biased;
-            accepted = listener.accept() => accepted,
+            accepted = listener.async_io(Interest::READABLE, listen::accept_unwatched) => accepted,
             () = stop.cancelled() => break,
         };
         let Ok((stream, _)) = accepted else {
@@ -268,7 +283,7 @@ async fn accept(listener: TcpListener, port: Port, backend: Arc<Backend>, stop: 
         // A connection that fails has failed its client, which is for the client to tell.
         match port {
             Port::Socket => connections.spawn(async move {
-                let _ = backend.serve_socket(stream).await;
+                let _ = backend.serve_socket(Client::new(stream)).await;
             }),
             Port::Http | Port::Stats => connections.spawn(async move {
                 let _ = backend.serve_http(stream, port).await;
@@ -330,15 +345,18 @@ enum Ending<'a> {
 }
 
 impl Backend {
-    async fn serve_socket(&self, mut stream: TcpStream) -> io::Result<()> {
+    /// Most calls are here whole by the time they are accepted, and are answered without the
+    /// runtime's hearing of their connection.
+    async fn serve_socket(&self, mut client: Client) -> io::Result<()> {
         self.recorder.connected();
         let mut bytes = Vec::with_capacity(REQUEST_MAX);
         let mut end = ArrayEnd::default();
         let ask = loop {
-            // The capacity is the bound: never more is read than the real server would.
-            if stream.read_buf(&mut bytes).await? == 0 {
+            if client.read_some(&mut bytes).await? == 0 {
                 return Ok(());
             }
+            // Never more is looked at than the real server would read.
+            bytes.truncate(REQUEST_MAX);
             match end.find(&bytes) {
                 Found::Whole(end) if bytes[end..].trim_ascii().is_empty() => {
                     break parse_array(&bytes[..end]);
@@ -355,22 +373,31 @@ impl Backend {
             Ok(ask) => ask,
             Err(message) => {
                 self.recorder.malformed();
-                return stream.write_all(&internal_error(&message)).await;
+                return client
+                    .write_all(&internal_error(&message), WRITE_TIMEOUT)
+                    .await;
             }
         };
         match self.run(&ask).await {
-            Ending::Whole(reply, _) => stream.write_all(&reply).await,
-            Ending::Cut(reply) => stream.write_all(&reply[..reply.len() / 2]).await,
+            Ending::Whole(reply, _) => client.write_all(&reply, WRITE_TIMEOUT).await,
+            Ending::Cut(reply) => {
+                client
+                    .write_all(&reply[..reply.len() / 2], WRITE_TIMEOUT)
+                    .await
+            }
             Ending::Close => Ok(()),
             Ending::Silent(call) => {
-                until_client_leaves(&mut stream).await;
+                while matches!(client.read_some(&mut bytes).await, Ok(1..)) {
+                    bytes.clear();
+                }
                 drop(call);
                 Ok(())
             }
         }
     }
 
-    async fn serve_http(&self, mut stream: TcpStream, port: Port) -> io::Result<()> {
+    async fn serve_http(&self, stream: BareStream, port: Port) -> io::Result<()> {
+        let mut stream = TcpStream::from_std(stream)?;
         if port == Port::Http {
             self.recorder.connected();
         }

@@ -144,18 +144,18 @@ impl Stack {
             stop.clone()
                 .run_until_cancelled_owned(async move { timer.keep_time().await }),
         );
-        let conversation = Conversation {
+        let conversation = Arc::new(Conversation {
             serve: pipeline,
-            settings: Arc::new(config.protocol),
+            settings: config.protocol,
             clock,
             stop: CancellationToken::new(),
-        };
+        });
         let listeners = config.listen.listeners.into_iter().map(Arc::new);
         let binds: Vec<_> = listeners
             .map(|listener| {
                 let socket = listen::bind(&listener).expect("nothing is in the way");
                 let bind = socket.address().clone();
-                let conversation = conversation.clone();
+                let conversation = Arc::clone(&conversation);
                 let handle = move |stream, peer, connection| {
                     let accepted = Accepted {
                         stream,
@@ -163,7 +163,7 @@ impl Stack {
                         listener: Arc::clone(&listener),
                         at: clock.now(),
                     };
-                    let conversation = conversation.clone();
+                    let conversation = Arc::clone(&conversation);
                     async move {
                         protocol::converse(accepted, conversation).await;
                         drop(connection);

@@ -17,16 +17,18 @@ use tokio::time::Instant;
 use super::super::Settings;
 use super::super::io::{LINGER, LINGER_BYTES};
 use super::super::stream::Stream;
+use crate::call::Record;
 use crate::clock::{Clock, Timer};
 
 /// What the connection is doing; shared by its socket and its requests.
 pub(super) struct Phases(Mutex<Phase>);
 
-#[derive(Clone, Copy, Debug)]
 struct Phase {
     step: Step,
     /// When the first byte that belongs to no request yet came in.
     first_byte: Option<Timestamp>,
+    /// The latest call that is answered, until its answer is written.
+    answered: Option<Arc<Record>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +48,7 @@ impl Phases {
         Self(Mutex::new(Phase {
             step: Step::Head(now),
             first_byte: Some(accepted),
+            answered: None,
         }))
     }
 
@@ -66,11 +69,19 @@ impl Phases {
         self.with(|phase| phase.first_byte = None);
     }
 
-    /// The request is answered.
-    pub(super) fn end_request(&self, now: Timestamp) {
-        self.with(|phase| {
+    /// The request is answered; its call is told of when the answer has been written.
+    pub(super) fn end_request(&self, now: Timestamp, record: Option<Arc<Record>>) {
+        let earlier = self.with(|phase| {
             phase.step = phase.first_byte.map_or(Step::Idle(now), Step::Head);
+            std::mem::replace(&mut phase.answered, record)
         });
+        drop(earlier);
+    }
+
+    /// What was answered has been written.
+    fn written(&self) {
+        let record = self.with(|phase| phase.answered.take());
+        drop(record);
     }
 
     fn bytes_came(&self, now: Timestamp) {
@@ -216,6 +227,7 @@ impl AsyncWrite for ClientIo {
             let flushed = Pin::new(&mut self.stream).poll_flush(cx).map_ok(|()| 0);
             ready!(self.poll_written(flushed, cx))?;
         }
+        self.phases.written();
         if self.phases.step() == Step::Serving {
             match self.stream.poll_peek(cx) {
                 Poll::Ready(Ok(1..)) | Poll::Pending => {}
