@@ -31,10 +31,10 @@ use tower_http::trace::TraceLayer;
 
 pub use callers::{
     Basis, CallId, CallerPatch, CallerState, CallerUsage, CallerUsed, CallersSource, Classified,
-    CommonCall, Costs, CostsState, Delayed, Derive, Explained, Held, MatchState, Merge, Moment,
-    NewRateLimit, Origin, Profile, Question, QueueRow, Rate, RateLimitPatch, RateLimitState,
-    RatePatch, Refused, RequestRow, RequestState, Rules, Spans, Suggested, SuggestedCost, Top,
-    UsageTable, Used, What, milliseconds,
+    CommonCall, Costs, CostsState, Delayed, Derive, Explained, Held, HeldBy, MatchState, Merge,
+    Moment, NewRateLimit, Origin, Profile, Question, QueueRow, Rate, RateLimitPatch,
+    RateLimitState, RatePatch, Refused, RequestRow, RequestState, Rules, Spans, Suggested,
+    SuggestedCost, Top, UsageTable, Used, What, milliseconds,
 };
 pub use guard::Token;
 pub use server::{ServeError, needs_token, serve};

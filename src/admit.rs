@@ -25,7 +25,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, RngExt};
 use tidegate_limits::caller::CallerId;
 use tidegate_limits::{
-    Backend, BucketId, BucketMode, BucketNow, BucketRule, Call, Caller, Class, Cost, Hold,
+    Backend, BucketId, BucketMode, BucketNow, BucketRule, Call, Caller, Class, Cost, Delays, Hold,
     LimitNow, LimitRule, QueueNow, Scheduler, Scope, Step, Ticket, Timestamp, Tokens,
     TooManyBuckets, Waited, Weight,
 };
@@ -224,7 +224,23 @@ enum Waiter {
     /// The call that asks in this very moment, under the lock.
     Asking,
     /// One that has to wait.
-    Waiting(oneshot::Sender<Turn>),
+    Waiting {
+        tell: oneshot::Sender<Turn>,
+        /// It was put into the class of users, and stays there whoever waits for it.
+        promoted: bool,
+    },
+}
+
+impl Waiter {
+    fn promote(&mut self) {
+        if let Self::Waiting { promoted, .. } = self {
+            *promoted = true;
+        }
+    }
+
+    fn is_promoted(&self) -> bool {
+        matches!(self, Self::Waiting { promoted: true, .. })
+    }
 }
 
 /// What a waiting call is told.
@@ -234,9 +250,15 @@ enum Turn {
         hold: Hold,
         waited: Waited,
         at: Timestamp,
+        promoted: bool,
     },
-    No(tidegate_limits::Refusal),
-    Drained,
+    No {
+        refusal: tidegate_limits::Refusal,
+        delays: Delays,
+    },
+    Drained {
+        delays: Delays,
+    },
 }
 
 /// Which of the two schedulers a call waits in.
@@ -311,6 +333,7 @@ impl Gate {
             let class = state.class_in_which_it_rides(own, ask.role, guest.as_deref(), now);
             if class != own {
                 promoted.records.push(Arc::downgrade(record));
+                claim.tie = Tie::Rides;
             }
             let call = Call {
                 function: ask.function,
@@ -482,9 +505,9 @@ impl Gate {
         self.drain();
         self.core.change(|state, now| {
             for lane in &mut state.lanes {
-                while let Some(waiter) = lane.evict(now) {
+                while let Some((waiter, Waited { delays, .. })) = lane.evict(now) {
                     // One that has just left needs no answer.
-                    let _ = tell(waiter, Turn::Drained, &mut None);
+                    let _ = tell(waiter, Turn::Drained { delays }, &mut None);
                 }
             }
         });
@@ -707,7 +730,10 @@ impl State {
         }
         let guest: Arc<str> = guest.into();
         for follower in self.promotions.begins(&guest, now) {
-            if self.lanes[Lane::Limited as usize].reclass(follower.ticket, USER) {
+            let calls = &mut self.lanes[Lane::Limited as usize];
+            if let Some(waiter) = calls.payload_mut(follower.ticket) {
+                waiter.promote();
+                calls.reclass(now, follower.ticket, USER);
                 promoted.records.push(follower.record);
             }
         }
@@ -729,7 +755,10 @@ impl State {
         }
         let (tell, turn) = oneshot::channel();
         let waiter = self.lanes[lane as usize].payload_mut(ticket);
-        *waiter.expect("who was not told waits") = Waiter::Waiting(tell);
+        *waiter.expect("who was not told waits") = Waiter::Waiting {
+            tell,
+            promoted: matches!(claim.tie, Tie::Rides),
+        };
         if let Tie::Follows(guest) = &claim.tie {
             let record = Arc::downgrade(claim.record);
             let calls = &mut self.lanes[lane as usize];
@@ -761,17 +790,24 @@ impl State {
                         if is_limited {
                             *peak = lane.in_flight().max(*peak);
                         }
-                        let at = now;
-                        if let Err(Turn::Go { hold, .. }) =
-                            tell(payload, Turn::Go { hold, waited, at }, &mut answer)
-                        {
+                        let go = Turn::Go {
+                            hold,
+                            waited,
+                            at: now,
+                            promoted: payload.is_promoted(),
+                        };
+                        if let Err(Turn::Go { hold, .. }) = tell(payload, go, &mut answer) {
                             // Its client left in this very moment.
                             lane.give_back(now, hold);
                         }
                     }
-                    Step::Expired { payload, refusal } => {
+                    Step::Expired {
+                        payload,
+                        refusal,
+                        waited: Waited { delays, .. },
+                    } => {
                         // Likewise: nobody is left to be told.
-                        let _ = tell(payload, Turn::No(refusal), &mut answer);
+                        let _ = tell(payload, Turn::No { refusal, delays }, &mut answer);
                     }
                     Step::SleepUntil(at) => {
                         wake = Some(wake.map_or(at, |wake| wake.min(at)));
@@ -794,7 +830,7 @@ impl State {
 fn tell(waiter: Waiter, turn: Turn, answer: &mut Option<Turn>) -> Result<(), Turn> {
     match waiter {
         Waiter::Asking => *answer = Some(turn),
-        Waiter::Waiting(channel) => channel.send(turn)?,
+        Waiter::Waiting { tell, .. } => tell.send(turn)?,
     }
     Ok(())
 }
@@ -851,11 +887,21 @@ impl<'a> Claim<'a> {
 
     fn outcome(&mut self, turn: Turn) -> Result<Permit, Refusal> {
         match turn {
-            Turn::Go { hold, waited, at } => {
+            Turn::Go {
+                hold,
+                waited,
+                at,
+                promoted,
+            } => {
+                if promoted {
+                    self.tie = Tie::Rides;
+                }
                 let delayed = waited.held_by.is_some() || waited.postponed > 0;
                 self.record.note(|facts| {
                     facts.admitted = Some(at);
-                    facts.limit = waited.held_by;
+                    facts.delays.extend(waited.delays);
+                    // Held and let go in the same moment, it was held nevertheless.
+                    facts.limit = facts.delays.longest().cloned().or(waited.held_by);
                 });
                 let core = Arc::clone(self.core);
                 let record = Arc::clone(self.record);
@@ -872,9 +918,19 @@ impl<'a> Claim<'a> {
                     record,
                 })
             }
-            Turn::No(refusal) => Err(self.core.refusal(&refusal, self.backend)),
-            Turn::Drained => Err(draining()),
+            Turn::No { refusal, delays } => {
+                self.note_delays(delays);
+                Err(self.core.refusal(&refusal, self.backend))
+            }
+            Turn::Drained { delays } => {
+                self.note_delays(delays);
+                Err(draining())
+            }
         }
+    }
+
+    fn note_delays(&self, delays: Delays) {
+        self.record.note(|facts| facts.delays.extend(delays));
     }
 }
 
@@ -886,14 +942,18 @@ pub struct Waiting<'a> {
 }
 
 impl Waiting<'_> {
-    /// Lets it wait until then, `None` for as long as it takes, in this class. Whose turn has
-    /// come, or who was refused, is not touched any more.
+    /// Lets it wait until then, `None` for as long as it takes, in this class, but not in a less
+    /// urgent one than it was promoted to. Whose turn has come, or who was refused, is not
+    /// touched any more.
     pub fn wait_as(&self, deadline: Option<Timestamp>, class: Class) {
         let Some(ticket) = self.ticket else { return };
-        self.claim.core.change(|state, _| {
+        self.claim.core.change(|state, now| {
             let lane = &mut state.lanes[self.claim.lane as usize];
             lane.set_deadline(ticket, deadline);
-            lane.reclass(ticket, class);
+            let promoted = lane
+                .payload_mut(ticket)
+                .is_some_and(|waiter| waiter.is_promoted());
+            lane.reclass(now, ticket, if promoted { USER } else { class });
         });
     }
 
@@ -927,15 +987,23 @@ impl Drop for Waiting<'_> {
             return;
         };
         let claim = &self.claim;
-        claim.core.change(|state, now| {
+        let delays = claim.core.change(|state, now| {
             let lane = &mut state.lanes[claim.lane as usize];
-            // Told in the moment of leaving: nothing was drawn that is not given back.
             match self.turn.try_recv() {
-                Ok(Turn::Go { hold, .. }) => lane.give_back(now, hold),
-                Ok(Turn::No(_) | Turn::Drained) => {}
-                Err(_) => drop(lane.cancel(now, ticket)),
+                // Told in the moment of leaving: nothing was drawn that is not given back.
+                Ok(Turn::Go { hold, waited, .. }) => {
+                    lane.give_back(now, hold);
+                    waited.delays
+                }
+                Ok(Turn::No { delays, .. } | Turn::Drained { delays }) => delays,
+                Err(_) => {
+                    let waited = lane.waited(now, ticket).unwrap_or_default();
+                    lane.cancel(now, ticket);
+                    waited.delays
+                }
             }
         });
+        claim.note_delays(delays);
     }
 }
 

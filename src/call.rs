@@ -19,7 +19,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
 use tidegate_limits::caller::CallerId;
-use tidegate_limits::{Outcome, Settled, Timestamp, TokenCount};
+use tidegate_limits::{Delays, Outcome, Settled, Timestamp, TokenCount};
 use tokio::net::TcpStream;
 
 pub use self::claim::Claim;
@@ -583,6 +583,8 @@ pub struct Facts {
     pub reason: Option<Reason>,
     /// The limit that held it longest or refused it.
     pub limit: Option<Arc<str>>,
+    /// What it waited for in the queue, each time that it was there.
+    pub delays: Delays,
     /// When it was let through.
     pub admitted: Option<Timestamp>,
     /// When its last byte left for the backend.
@@ -675,6 +677,7 @@ impl Record {
             shared: false,
             reason: None,
             limit: None,
+            delays: Delays::default(),
             admitted: None,
             sent: None,
             answered: None,

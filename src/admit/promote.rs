@@ -211,6 +211,8 @@ pub(super) enum Tie {
     Apart,
     /// It reads about it, and comes after whatever users do to it.
     Follows(Box<str>),
+    /// It reads about it, and came to the class of users by what they do to it.
+    Rides,
     /// It is what a user does to it.
     Acts {
         /// Held for the moment in which it is dropped.

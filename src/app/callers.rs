@@ -6,20 +6,23 @@
 mod keeper;
 mod stored;
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tidegate_limits::caller::{CallerId, Group, Kind, LastCall, NewCaller};
-use tidegate_limits::{BucketNow, Settlement, Span, Tokens, UsageNow, Weight};
+use tidegate_limits::{BucketNow, Cause, Settlement, Span, Tokens, UsageNow, Weight};
 
 pub(super) use self::keeper::Keeper;
+use super::lately::Ended;
 use super::{Shared, follow};
 use crate::admin::{
     CallId, CallerPatch, CallerState, CallerUsage, CallerUsed, CallersSource, Classified, Costs,
-    CostsState, Derive, Explained, Held, MatchState, Merge, Moment, NewRateLimit, Origin, Profile,
-    Question, QueueRow, Rate, RateLimitPatch, RateLimitState, RatePatch, Refused, RequestRow,
-    RequestState, Spans, Suggested, SuggestedCost, UsageTable, Used, What, milliseconds,
+    CostsState, Derive, Explained, Held, HeldBy, MatchState, Merge, Moment, NewRateLimit, Origin,
+    Profile, Question, QueueRow, Rate, RateLimitPatch, RateLimitState, RatePatch, Refused,
+    RequestRow, RequestState, Spans, Suggested, SuggestedCost, UsageTable, Used, What,
+    milliseconds,
 };
 use crate::call::claim::{Charged, RateLimitId, drawn};
 use crate::callers::rate_limit::{self, Allowance, MadeBy, Size, SizePatch};
@@ -443,11 +446,7 @@ impl CallersSource for Shared {
     fn explain(&self, id: CallId) -> Result<Explained, Refused> {
         let ended = self.lately.find(id.0);
         let ended = ended.ok_or_else(|| Refused::unknown(What::Call, id))?;
-        // The scheduler knows what held a call last, and not for how long what held it before.
-        let held = ended.limit.as_deref().map(|limit| Held {
-            limit: Some(limit.to_owned()),
-            ms: milliseconds(ended.queued),
-        });
+        let held = held(&ended);
         Ok(Explained {
             id,
             arrived: Moment(self.clock.wall(ended.arrived)),
@@ -463,9 +462,37 @@ impl CallersSource for Shared {
             total_ms: milliseconds(ended.total),
             queued_ms: milliseconds(ended.queued),
             backend_ms: ended.backend.map(milliseconds),
-            held: held.into_iter().collect(),
+            held,
         })
     }
+}
+
+/// What held a call, the longest first. What of its wait no limit accounts for, it spent
+/// elsewhere.
+fn held(ended: &Ended) -> Vec<Held> {
+    let elsewhere = ended.queued.saturating_sub(ended.delays.total());
+    let elsewhere = (!elsewhere.is_zero()).then(|| {
+        let cause = if ended.shared {
+            HeldBy::SharedCall
+        } else {
+            HeldBy::Elsewhere
+        };
+        (cause, None, elsewhere)
+    });
+    let delays = ended.delays.iter().map(|delay| match &delay.cause {
+        Cause::Limit(name) => (HeldBy::Limit, Some(name.to_string()), delay.time),
+        Cause::Turn => (HeldBy::Turn, None, delay.time),
+        Cause::Door => (HeldBy::FullQueue, None, delay.time),
+        Cause::Others => (HeldBy::Others, None, delay.time),
+    });
+    let mut parts: Vec<_> = delays.chain(elsewhere).collect();
+    parts.sort_by_key(|&(.., time)| Reverse(time));
+    let parts = parts.into_iter().map(|(cause, limit, time)| Held {
+        cause,
+        limit,
+        ms: milliseconds(time),
+    });
+    parts.collect()
 }
 
 /// Why a change was refused, as the API says it.

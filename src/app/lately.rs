@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use foldhash::HashMap;
 use tidegate_limits::caller::CallerId;
-use tidegate_limits::{Timestamp, TokenCount};
+use tidegate_limits::{Delays, Timestamp, TokenCount};
 
 use crate::call::claim::{Charged, RateLimitId};
 use crate::call::{Claim, Facts, Reason, Record, Verdict};
 
-/// Calls that have ended and are remembered. Each takes about 200 bytes.
+/// Calls that have ended and are remembered. Each takes about 200 bytes, and 40 for each limit
+/// that held it.
 pub(super) const ENDED_MAX: usize = 10_000;
 
 /// Calls under way and calls that ended lately.
@@ -47,7 +48,8 @@ pub(super) struct Ended {
     pub(super) tokens: Option<TokenCount>,
     pub(super) verdict: Verdict,
     pub(super) reason: Option<Reason>,
-    pub(super) limit: Option<Arc<str>>,
+    pub(super) shared: bool,
+    pub(super) delays: Delays,
     pub(super) queued: Duration,
     pub(super) backend: Option<Duration>,
     pub(super) total: Duration,
@@ -84,7 +86,8 @@ impl Lately {
                 .map(|claim| facts.settled.map_or(claim.cost, |settled| settled.charged)),
             verdict: facts.verdict,
             reason: facts.reason,
-            limit: facts.limit.clone(),
+            shared: facts.shared,
+            delays: facts.delays.clone(),
             queued: facts.admitted.map_or(total, |at| at.since(arrived)),
             backend: facts
                 .sent

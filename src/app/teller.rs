@@ -2,6 +2,8 @@
 
 use std::sync::{Arc, Weak};
 
+use tidegate_limits::Cause;
+
 use super::lately::Lately;
 use crate::call::{Claim, Facts, Identity, Observe, Peer, Reason, Record, Rejection, Verdict};
 use crate::callers::Callers;
@@ -53,8 +55,11 @@ impl Teller {
         let Some(label) = claim.rate_limit() else {
             return;
         };
-        let held_by = facts.limit.as_deref();
-        let held_by = held_by.and_then(|limit| limit.strip_prefix(NAME_PREFIX));
+        let is_own = |limit: &str| limit.strip_prefix(NAME_PREFIX) == Some(&**label);
+        let delayed = facts.delays.iter().any(|delay| match &delay.cause {
+            Cause::Limit(name) => is_own(name),
+            Cause::Turn | Cause::Door | Cause::Others => false,
+        });
         let rejected = match facts.verdict {
             Verdict::Refused | Verdict::Expired => facts.reason.map(Reason::label),
             Verdict::Aborted if facts.admitted.is_none() => Some(facts.verdict.label()),
@@ -63,7 +68,7 @@ impl Teller {
         self.metrics.charged(&Charged {
             limiter: label,
             waited: facts.admitted.map(|admitted| admitted.since(claim.at)),
-            delayed: facts.admitted.is_some() && held_by == Some(&**label),
+            delayed: facts.admitted.is_some() && delayed,
             rejected,
         });
     }

@@ -251,6 +251,11 @@ fn answered(facts: &Facts, own: &mut Facts) {
     own.verdict = facts.verdict;
     own.reason = facts.reason;
     own.limit.clone_from(&facts.limit);
+    // Who came later has waited less, and nobody knows how much less for each.
+    let waited = facts.admitted.map(|at| at.since(own.origin.arrived));
+    if waited.is_some_and(|waited| facts.delays.total() <= waited) {
+        own.delays.clone_from(&facts.delays);
+    }
     own.bytes_out = facts.bytes_out;
     own.status = facts.status;
     own.overall_rc = facts.overall_rc;

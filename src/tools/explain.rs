@@ -74,9 +74,14 @@ fn shown(call: &Value) -> String {
     let held = call["held"].as_array().into_iter().flatten();
     let rows: Vec<_> = held
         .map(|held| {
-            let by = match held["limit"].as_str() {
-                Some(_) => word(&held["limit"]),
-                None => "waiting for its turn".to_owned(),
+            let by = match held["cause"].as_str() {
+                Some("limit") => word(&held["limit"]),
+                Some("full_queue") => "the full queue".to_owned(),
+                Some("turn") => "waiting for its turn".to_owned(),
+                Some("others") => "other limits".to_owned(),
+                Some("shared_call") => "the call whose answer it shared".to_owned(),
+                Some("elsewhere") => "elsewhere than in the queue".to_owned(),
+                _ => word(&held["cause"]),
             };
             [by, figure(&held["ms"])]
         })

@@ -422,7 +422,10 @@ async fn a_call_that_ended_lately_is_explained() {
     let told = Served::told(served.get(&path).await, 200);
     assert_eq!(
         told["held"],
-        json!([{"limit": "monitoring", "ms": 1200.0}, {"limit": null, "ms": 300.0}])
+        json!([
+            {"cause": "limit", "limit": "rate_limit:monitoring", "ms": 1200.0},
+            {"cause": "full_queue", "limit": null, "ms": 300.0}
+        ])
     );
     for id in ["0123456789abcdee", "1", "0123456789ABCDEFF", "xyz", "%ff"] {
         let told = Served::told(served.get(&format!("/v1/calls/{id}")).await, 404);

@@ -6,14 +6,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::admit::{Ask, Gate};
+use tidegate::admit::{Ask, Asked, Gate, Waiting};
 use tidegate::call::{ArrayCall, Facts, Message, Origin, Reason, Record, Refusal, Request, Slot};
 use tidegate::callers::Callers;
 use tidegate::classify::Classifier;
 use tidegate::clock::Clock;
 use tidegate::config::{self, Severity};
 use tidegate::tools;
-use tidegate_limits::Outcome;
+use tidegate_limits::{Class, Outcome};
 use tokio::task::JoinSet;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -353,6 +353,50 @@ async fn a_read_that_could_not_be_sent_is_promoted_all_the_same() {
     let facts = stages.seen.ended(2).await;
     assert!(facts.iter().all(|facts| &*facts.class == "user"));
     assert_eq!(stages.gate.busy(), (0, 0));
+}
+
+fn waits(asked: Asked<'_>) -> Waiting<'_> {
+    match asked {
+        Asked::Waits(waiting) => waiting,
+        Asked::Answered(_) => panic!("it has to wait"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_read_that_others_share_stays_promoted_whoever_they_are() {
+    let stages = Stages::start(&text(IN_TURN, ONE_AT_A_TIME, ""));
+    let gate = &stages.gate;
+    let users = || gate.queue_now().classes[0].waiting;
+    let (ask, first) = stages.ask("guest_list", "");
+    let slot = gate.ask(ask, &first).outcome().await.expect("it is free");
+
+    // Until it is promoted it is in the class of the most urgent of those who share it.
+    let (ask, read) = stages.ask("guest_get_power_state", "MINE");
+    let polling = gate.class(&ask);
+    let early = waits(gate.ask(ask, &read));
+    early.wait_as(None, Class(0));
+    assert_eq!(users(), 1);
+    early.wait_as(None, polling);
+    assert_eq!(users(), 0);
+    // Promoted where it waits, and asked for as a poll by somebody who joins.
+    let (ask, start) = stages.ask("guest_start", "MINE");
+    let user = waits(gate.ask(ask, &start));
+    early.wait_as(None, polling);
+    assert_eq!(users(), 2);
+    // Promoted as it comes.
+    let (ask, read) = stages.ask("guest_get_power_state", "MINE");
+    let late = waits(gate.ask(ask, &read));
+    late.wait_as(None, polling);
+    assert_eq!(users(), 3);
+    // The user call is over; who was promoted stays so, also if it has to wait again.
+    drop(user);
+    drop(slot);
+    let permit = early.await.expect("the slot is free");
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let again = waits(gate.ask_again(permit, &read));
+    again.wait_as(None, polling);
+    late.wait_as(None, polling);
+    assert_eq!(users(), 2);
 }
 
 #[tokio::test(start_paused = true)]

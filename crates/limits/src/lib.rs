@@ -37,6 +37,7 @@ struct Readme;
 
 pub mod caller;
 mod costs;
+mod delay;
 mod limiter;
 mod policy;
 mod queue;
@@ -50,6 +51,7 @@ mod usage;
 mod verdict;
 
 pub use costs::{CostError, CostModel, ServiceTime, ServiceTimes, Settled};
+pub use delay::{Cause, Delay, Delays};
 pub use limiter::{
     AlreadyRunning, ApplyError, Burst, BurstRatio, DEBT_MAX_BURSTS, Fill, Limit, OutOfRange, Pace,
     PaceSpec, Paced, Pools, PoolsNow, Rate, SpecError, SpecScope, Supply, TokenBucket, Tokens,

@@ -6,6 +6,7 @@
 //! There is a line for each set of limits and class of a policy, and for each of those and
 //! each bucket that calls wait for as long as some do; however many wait.
 
+pub(crate) mod account;
 pub(crate) mod fair;
 
 use alloc::sync::Arc;
@@ -18,6 +19,7 @@ use crate::slab::{Key, Slab};
 use crate::sorted::Sorted;
 use crate::time::Timestamp;
 use crate::verdict::Cost;
+use account::Stay;
 use fair::{Charge, Flow, GroupId, Turn};
 
 /// A backend, by a number of the caller's choice.
@@ -131,6 +133,8 @@ pub(crate) struct Waiting<T> {
     pub(crate) held_by: Option<Bar>,
     /// Times it was set aside.
     pub(crate) postponed: u32,
+    /// What it has waited for.
+    pub(crate) stay: Stay,
 }
 
 impl<T> Waiting<T> {
@@ -234,6 +238,10 @@ impl<T> Queue<T> {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Key, &Waiting<T>)> {
         self.waiting.iter()
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (Key, &mut Waiting<T>)> {
+        self.waiting.iter_mut()
     }
 
     /// The head of a line.

@@ -22,6 +22,7 @@ mod park;
 mod refusal;
 mod reload;
 mod snapshot;
+mod waited;
 
 pub use bucket::{
     BUCKETS_MAX, BucketMode, BucketNow, BucketOrder, BucketRule, OnExcess, Settlement,
@@ -30,14 +31,15 @@ pub use bucket::{
 pub use hold::{Hold, Outcome};
 pub use refusal::{Reason, Refusal};
 pub use snapshot::{ClassNow, Demand, FunctionNow, LimitNow, QueueNow};
+pub use waited::Waited;
 
 use alloc::collections::BTreeSet;
-use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::limiter::{Limiter, Supply};
 use crate::policy::{LimitId, LimitRule, LimitSets, Policy, Postpone, SetId, WhenFull};
+use crate::queue::account::Stay;
 use crate::queue::fair::{Charge, Fair, Flow, Turn};
 use crate::queue::{Bar, Call, Class, LineId, Place, Queue, Ticket, Waiting};
 use crate::slab::{Key, Slab};
@@ -65,20 +67,13 @@ pub enum Step<T> {
         payload: T,
         /// Why, and when to come back.
         refusal: Refusal,
+        /// What it waited for.
+        waited: Waited,
     },
     /// Nothing can go before this moment, unless something else happens first.
     SleepUntil(Timestamp),
     /// Nothing can go until something happens.
     Idle,
-}
-
-/// What a call waited for.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Waited {
-    /// The limit or bucket that held it last; `None` if none did.
-    pub held_by: Option<Arc<str>>,
-    /// Times it was set aside; 0 with [`Postpone::InTurn`].
-    pub postponed: u32,
 }
 
 /// A limit in force: its rule, its state, and who waits for it.
@@ -203,6 +198,7 @@ impl<T> Scheduler<T> {
             joined: arrival,
             held_by: None,
             postponed: 0,
+            stay: Stay::new(now),
         };
         let turn = waiting.turn;
         let key = self.queue.insert(waiting);
@@ -244,7 +240,7 @@ impl<T> Scheduler<T> {
                 Answer::Barred(bar, verdict) => {
                     let Some((min, max)) = self.jitter(bar, key) else {
                         self.parking
-                            .park(line, bar, verdict, self.joined, &mut self.fair);
+                            .park(line, bar, verdict, now, self.joined, &mut self.fair);
                         continue;
                     };
                     let deadline = self.queue.expect(key).call.deadline;
@@ -288,15 +284,17 @@ impl<T> Scheduler<T> {
     }
 
     /// Takes out any one waiting call, for whoever ends them all; `None` if nobody waits.
-    pub fn evict(&mut self, now: Timestamp) -> Option<T> {
-        self.advance(now);
+    pub fn evict(&mut self, now: Timestamp) -> Option<(T, Waited)> {
+        let now = self.advance(now);
         let (key, _) = self.queue.iter().next()?;
-        Some(self.take_out(key).payload)
+        let waited = self.waited_by(now, key);
+        Some((self.take_out(key).payload, waited))
     }
 
     /// Puts a waiting call into another class, at the end of its caller's flow there. False if
     /// it no longer waits.
-    pub fn reclass(&mut self, ticket: Ticket, class: Class) -> bool {
+    pub fn reclass(&mut self, now: Timestamp, ticket: Ticket, class: Class) -> bool {
+        self.advance(now);
         let class = self.fair.clamp(class);
         let Some(waiting) = self.queue.get(ticket.0) else {
             return false;
@@ -521,7 +519,7 @@ impl<T> Scheduler<T> {
                 let waiting = self.queue.expect(key);
                 let (set, class, bucket) = (waiting.set, waiting.call.class, waiting.bucket);
                 let to = self.line(set, class, bucket);
-                self.queue.relocate(key, Place::Line(to), turn);
+                self.move_into_line(key, to, turn);
                 self.refresh_head(from);
                 self.refresh_head(to);
             }
@@ -539,8 +537,16 @@ impl<T> Scheduler<T> {
             self.buckets.expect_mut(bucket).count_waiting(tokens);
         }
         let line = self.line(set, class, bucket);
+        self.queue.expect_mut(key).stay.joined = self.parking.note_account(line);
         self.queue.place(key, Place::Line(line), turn);
         self.refresh_head(line);
+    }
+
+    /// Puts a call that waits elsewhere into a line.
+    fn move_into_line(&mut self, key: Key, line: LineId, turn: Turn) {
+        self.carry_over(key);
+        self.queue.expect_mut(key).stay.joined = self.parking.note_account(line);
+        self.queue.relocate(key, Place::Line(line), turn);
     }
 
     fn count_limits(&mut self, key: Key) {
@@ -564,7 +570,7 @@ impl<T> Scheduler<T> {
     fn refresh_head(&mut self, line: LineId) {
         let head = self.queue.head(line);
         self.parking
-            .set_head(line, head, self.joined, &mut self.fair);
+            .set_head(line, head, self.now, self.joined, &mut self.fair);
     }
 
     /// Asks the head of a line whether it may run.
@@ -609,7 +615,7 @@ impl<T> Scheduler<T> {
     }
 
     fn run(&mut self, now: Timestamp, line: LineId, key: Key) -> Step<T> {
-        let waited = self.waited(key);
+        let waited = self.waited_by(now, key);
         let waiting = self.queue.remove(key).expect("the head of a line waits");
         self.discount(&waiting);
         let group = waiting.group();
@@ -653,6 +659,7 @@ impl<T> Scheduler<T> {
 
     fn expire(&mut self, now: Timestamp, key: Key, reason: Reason, bar: Option<Bar>) -> Step<T> {
         let held_by = bar.or_else(|| self.held_by(key));
+        let waited = self.waited_by(now, key);
         let waiting = self.take_out(key);
         let Waiting {
             call,
@@ -662,7 +669,11 @@ impl<T> Scheduler<T> {
             ..
         } = waiting;
         let refusal = self.refusal(now, reason, held_by, set, bucket, &call);
-        Step::Expired { payload, refusal }
+        Step::Expired {
+            payload,
+            refusal,
+            waited,
+        }
     }
 
     /// What holds a waiting call, or held it last.
@@ -674,21 +685,6 @@ impl<T> Scheduler<T> {
                 .or_else(|| self.parking.held_by(line, waiting.joined)),
             Place::Aside(_) => waiting.held_by,
             Place::Door => None,
-        }
-    }
-
-    fn waited(&self, key: Key) -> Waited {
-        Waited {
-            held_by: self.held_by(key).and_then(|bar| self.name(bar)),
-            postponed: self.queue.expect(key).postponed,
-        }
-    }
-
-    /// The name of a limit or bucket; `None` for a bucket that is gone.
-    fn name(&self, bar: Bar) -> Option<Arc<str>> {
-        match bar {
-            Bar::Limit(limit) => Some(self.limits[limit as usize].rule.name.clone()),
-            Bar::Bucket(bucket) => Some(self.buckets.get(bucket)?.rule.name.clone()),
         }
     }
 
@@ -727,7 +723,7 @@ impl<T> Scheduler<T> {
             let turn = self.join_group(key);
             let line = self.line(set, class, bucket);
             // Its ticket stays good, so it is moved and not taken out and put in.
-            self.queue.relocate(key, Place::Line(line), turn);
+            self.move_into_line(key, line, turn);
             self.refresh_head(line);
         }
     }
@@ -749,6 +745,7 @@ impl<T> Scheduler<T> {
 
     /// Sets the head of a line aside; at its deadline it is asked a last time.
     fn set_aside(&mut self, now: Timestamp, key: Key, bar: Bar, until: Timestamp) {
+        self.carry_over(key);
         let waiting = self.queue.expect_mut(key);
         let (turn, place) = (waiting.turn, waiting.place);
         waiting.postponed = waiting.postponed.saturating_add(1);
@@ -782,8 +779,7 @@ impl<T> Scheduler<T> {
         let (set, bucket) = (waiting.set, waiting.bucket);
         let start = self.fair.rejoin(group, flow, charge);
         let line = self.line(set, group.class, bucket);
-        self.queue
-            .relocate(key, Place::Line(line), Turn::new(start, arrival));
+        self.move_into_line(key, line, Turn::new(start, arrival));
         self.refresh_head(line);
     }
 

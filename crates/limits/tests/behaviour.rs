@@ -149,7 +149,9 @@ impl Gate {
 
     fn expire(&mut self) -> (u64, Refusal) {
         match self.next() {
-            Step::Expired { payload, refusal } => (payload, refusal),
+            Step::Expired {
+                payload, refusal, ..
+            } => (payload, refusal),
             step => panic!("a call expires, not {step:?}"),
         }
     }
@@ -903,8 +905,8 @@ fn a_call_put_into_a_heavier_class_runs_before_those_it_leaves() {
         .collect();
     let (_, hold) = gate.run_and_send();
     gate.idles();
-    assert!(gate.scheduler.reclass(tickets[4], Class(0)));
-    assert!(!gate.scheduler.reclass(tickets[0], Class(0)));
+    assert!(gate.scheduler.reclass(gate.now, tickets[4], Class(0)));
+    assert!(!gate.scheduler.reclass(gate.now, tickets[0], Class(0)));
     gate.finish(hold);
     assert_eq!(gate.drain(4), [4, 1, 2, 3]);
 }

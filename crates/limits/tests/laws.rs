@@ -12,14 +12,15 @@ mod oracle;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use oracle::{CLOSE, End, Oracle, Violation, draw, meets};
 use tidegate_limits::{
-    Backend, BucketId, BucketMode, BucketOrder, BucketRule, Burst, Call, Caller, Class, ClassShare,
-    Cost, Fill, Hold, Limit, LimitRule, OnExcess, Outcome, Policy, Postpone, Reason, Refusal,
-    Reserve, Scheduler, Scope, Settlement, Step, Supply, Ticket, Timestamp, TokenBucket, Tokens,
-    Weight, WhenFull, WindowShape, WindowStamp,
+    Backend, BucketId, BucketMode, BucketOrder, BucketRule, Burst, Call, Caller, Cause, Class,
+    ClassShare, Cost, Fill, Hold, Limit, LimitRule, OnExcess, Outcome, Policy, Postpone, Reason,
+    Refusal, Reserve, Scheduler, Scope, Settlement, Step, Supply, Ticket, Timestamp, TokenBucket,
+    Tokens, Waited, Weight, WhenFull, WindowShape, WindowStamp,
 };
 
 const SEEDS: u64 = 12_000;
@@ -316,6 +317,8 @@ struct Submitted {
     named: Option<BucketId>,
     rerouted: bool,
     status: Status,
+    /// When it was last taken in or requeued.
+    waits_since: u64,
     requeued: bool,
     reclassed: bool,
 }
@@ -343,6 +346,16 @@ struct World {
     by_arrival: BTreeMap<u64, usize>,
     /// The longest that anyone may be aside, under this policy or one before.
     longest_aside: Duration,
+    waits: Waits,
+}
+
+/// How long all calls together waited for what; `None` is for no limit.
+#[derive(Default)]
+struct Waits {
+    /// Counted step by step: who waited for what while time passed.
+    seen: BTreeMap<Option<Arc<str>>, Duration>,
+    /// As each call was told in the end.
+    told: BTreeMap<Option<Arc<str>>, Duration>,
 }
 
 impl World {
@@ -364,6 +377,7 @@ impl World {
             running: Vec::new(),
             by_arrival: BTreeMap::new(),
             longest_aside: Duration::ZERO,
+            waits: Waits::default(),
         };
         world.note_policy();
         for id in 0..world.shape.buckets {
@@ -424,15 +438,15 @@ impl World {
             let next = self.events.first().map(|&(moment, ..)| moment);
             match (next, sleep) {
                 (None, None) => break,
-                (Some(moment), Some(wake)) if wake < moment => self.now = wake,
+                (Some(moment), Some(wake)) if wake < moment => self.pass(wake),
                 (None, Some(wake)) => {
                     if self.is_stuck(wake) {
                         break;
                     }
-                    self.now = wake;
+                    self.pass(wake);
                 }
                 (Some(moment), _) => {
-                    self.now = moment;
+                    self.pass(moment);
                     // Several things may happen at one moment before anybody asks.
                     loop {
                         let (_, _, event) = self
@@ -453,6 +467,38 @@ impl World {
             sleep = self.settle()?;
         }
         self.end()
+    }
+
+    /// Time passes. Everybody who waits goes on waiting for what he waits for.
+    fn pass(&mut self, until: u64) {
+        let time = nanos(until.saturating_sub(self.now));
+        if !time.is_zero() {
+            for row in self.scheduler.queue_now(at(self.now)).functions {
+                let calls = u32::try_from(row.waiting).expect("these are few");
+                *self.waits.seen.entry(row.held_by).or_default() += time * calls;
+            }
+        }
+        self.now = until;
+    }
+
+    /// A call waits no more, and is told what it waited for.
+    fn check_waited(&mut self, call: usize, waited: &Waited) -> Result<(), Violation> {
+        let wait = nanos(self.now - self.calls[call].waits_since);
+        if waited.delays.total() != wait {
+            return Err(format!(
+                "at {}: call {call} waited {wait:?}, and is told {waited:?}",
+                self.now
+            ));
+        }
+        for delay in waited.delays.iter() {
+            let limit = match &delay.cause {
+                Cause::Limit(name) => Some(name.clone()),
+                Cause::Turn | Cause::Door => None,
+                Cause::Others => return Err(format!("few limits, and not told apart: {waited:?}")),
+            };
+            *self.waits.told.entry(limit).or_default() += delay.time;
+        }
+        Ok(())
     }
 
     /// Whether all that is left to happen is that calls wait for what never comes.
@@ -479,6 +525,12 @@ impl World {
         self.settle()?;
         if !self.scheduler.is_at_rest() {
             return Err("not at rest after the last call".into());
+        }
+        if self.waits.told != self.waits.seen {
+            return Err(format!(
+                "calls waited {:?}, and were told {:?}",
+                self.waits.seen, self.waits.told
+            ));
         }
         self.oracle.check_spans()?;
         self.oracle.check_peaks()?;
@@ -520,7 +572,8 @@ impl World {
             Event::Reclass(call) => {
                 let class = Class(self.random.below(self.shape.classes) as u32);
                 if let Status::Waiting(ticket) = self.calls[call].status {
-                    if !self.scheduler.reclass(ticket, class) {
+                    self.handed = self.now;
+                    if !self.scheduler.reclass(at(self.now), ticket, class) {
                         return Err(format!(
                             "call {call} waits and could not be put into {class:?}"
                         ));
@@ -755,6 +808,7 @@ impl World {
         self.calls.push(Submitted {
             call,
             named,
+            waits_since: self.now,
             rerouted: false,
             status,
             requeued: false,
@@ -836,6 +890,8 @@ impl World {
 
     fn cancel(&mut self, call: usize, ticket: Ticket) -> Result<(), Violation> {
         self.handed = self.now;
+        let waited = self.scheduler.waited(at(self.now), ticket);
+        self.check_waited(call, &waited.expect("it waits"))?;
         if self.scheduler.cancel(at(self.now), ticket) != Some(call) {
             return Err(format!("call {call} waits and could not be cancelled"));
         }
@@ -863,6 +919,7 @@ impl World {
                 let ticket = self.scheduler.requeue(now, hold, call);
                 self.calls[call].status = Status::Waiting(ticket);
                 self.calls[call].requeued = true;
+                self.calls[call].waits_since = self.now;
                 let there = self.existing(self.calls[call].named);
                 let one = &mut self.calls[call];
                 one.rerouted |= there != one.call.bucket;
@@ -904,9 +961,17 @@ impl World {
                     if (!self.shape.jitter || keeps) && waited.postponed > 0 {
                         return Err(format!("call {payload} was set aside"));
                     }
+                    self.check_waited(payload, &waited)?;
                     self.run(payload, hold, &door)?;
                 }
-                Step::Expired { payload, refusal } => self.expire(payload, &refusal, &door)?,
+                Step::Expired {
+                    payload,
+                    refusal,
+                    waited,
+                } => {
+                    self.check_waited(payload, &waited)?;
+                    self.expire(payload, &refusal, &door)?;
+                }
                 Step::SleepUntil(moment) => {
                     self.check_asleep(Some(moment.as_nanos()))?;
                     return Ok(Some(moment.as_nanos()));

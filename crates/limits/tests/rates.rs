@@ -933,7 +933,7 @@ fn a_call_that_changes_its_class_meets_the_pool_of_the_new_one() {
     let (_, _hold) = gate.run();
     let ticket = gate.submit(call, 2);
     assert!(matches!(gate.next(), Step::Idle));
-    assert!(gate.scheduler.reclass(ticket, USER));
+    assert!(gate.scheduler.reclass(gate.now, ticket, USER));
     assert_eq!(gate.run().0, 2);
 }
 

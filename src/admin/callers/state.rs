@@ -619,15 +619,35 @@ pub struct Explained {
     pub queued_ms: f64,
     /// From the last byte sent until the backend was done; none if it was never sent.
     pub backend_ms: Option<f64>,
-    /// What held it in the queue, in the order of time, if anything did. Together they are
-    /// `queued_ms`. A sidecar tells the whole wait of the limit that held the call last.
+    /// What held it until it was let through, the longest first. Together they are `queued_ms`.
     pub held: Vec<Held>,
 }
 
-/// Something that held a call in the queue.
+/// What can hold a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HeldBy {
+    /// A limit that was closed to it, or to calls with an earlier turn there.
+    Limit,
+    /// The queue, which had no place for it.
+    FullQueue,
+    /// That others were to be asked before it.
+    Turn,
+    /// More limits than are told apart.
+    Others,
+    /// An identical call whose answer it shared.
+    SharedCall,
+    /// Whatever is not the queue: its request came in, or it was tried at a backend that took
+    /// no connection.
+    Elsewhere,
+}
+
+/// Something that held a call.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Held {
-    /// The limit; none while it only waited for its turn.
+    /// What it was.
+    pub cause: HeldBy,
+    /// The limit's name, if it was one.
     pub limit: Option<String>,
     /// For how long.
     pub ms: f64,

@@ -267,7 +267,9 @@ impl World<'_> {
             let jitter = &mut self.jitter;
             match self.scheduler.next(self.now, &mut || jitter.next()) {
                 Step::Run { payload, hold, .. } => self.connects(payload, hold),
-                Step::Expired { payload, refusal } => self.is_told_no(payload, refusal),
+                Step::Expired {
+                    payload, refusal, ..
+                } => self.is_told_no(payload, refusal),
                 Step::SleepUntil(at) => return Some(at),
                 Step::Idle => return None,
             }

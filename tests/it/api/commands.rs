@@ -82,9 +82,9 @@ queue       1500 ms
 backend     240.50 ms
 total       1750 ms
 
-HELD BY                 MS
-monitoring            1200
-waiting for its turn   300
+HELD BY                  MS
+rate_limit:monitoring  1200
+the full queue          300
 "
     );
     let tools = said(&served, &["explain", "0123456789abcdef", "--json"]).await;

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tidegate::admin::{
     CallId, CallerPatch, CallerState, CallerUsage, CallerUsed, CallersSource, Classified, Costs,
-    CostsState, Derive, Explained, Held, LimitKind, LimitState, MatchState, Merge, Moment,
+    CostsState, Derive, Explained, Held, HeldBy, LimitKind, LimitState, MatchState, Merge, Moment,
     NewRateLimit, Opens, Origin, Profile, Question, QueueRow, QueueState, Rate, RateLimitPatch,
     RateLimitState, RatePatch, Refused, RequestRow, RequestState, Source, Spans, Suggested,
     SuggestedCost, UsageTable, Used, What,
@@ -549,10 +549,12 @@ impl CallersSource for Fake {
             backend_ms: Some(240.5),
             held: vec![
                 Held {
-                    limit: Some("monitoring".into()),
+                    cause: HeldBy::Limit,
+                    limit: Some("rate_limit:monitoring".into()),
                     ms: 1200.0,
                 },
                 Held {
+                    cause: HeldBy::FullQueue,
                     limit: None,
                     ms: 300.0,
                 },

@@ -5,6 +5,7 @@ use alloc::sync::Arc;
 use super::Scheduler;
 use crate::limiter::{Progress, Tokens, WindowStamp};
 use crate::policy::LimitId;
+use crate::queue::account::Stay;
 use crate::queue::fair::{Charge, Flow, Turn};
 use crate::queue::{Call, Place, Ticket, Waiting};
 use crate::slab::Key;
@@ -184,6 +185,7 @@ impl<T> Scheduler<T> {
             joined: self.count_joining(),
             held_by: None,
             postponed: 0,
+            stay: Stay::new(now),
         };
         let (group, caller) = (waiting.group(), waiting.call.caller);
         let key = self.queue.insert(waiting);

@@ -21,9 +21,11 @@
 //! anything else does: so nobody has to look at all buckets because classes' tags have moved.
 
 use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::policy::{LimitId, SetId};
+use crate::queue::account::{Account, Behind};
 use crate::queue::fair::{Fair, GroupId, Shares, Turn};
 use crate::queue::{Bar, Class, LineId};
 use crate::slab::Key;
@@ -89,6 +91,10 @@ struct Line {
     held_by: Option<Bar>,
     /// Calls that joined up to this have waited while `held_by` held the line.
     held_until: u64,
+    /// What its calls have waited for.
+    account: Account,
+    /// The account as it stands, for whoever joins before it changes.
+    noted: Option<Arc<Account>>,
 }
 
 impl Line {
@@ -104,6 +110,8 @@ impl Line {
             woken_from: None,
             held_by: None,
             held_until: 0,
+            account: Account::new(),
+            noted: None,
         }
     }
 
@@ -330,6 +338,22 @@ impl Parking {
         })
     }
 
+    /// What whoever joins a line now has to note of its account; nothing if the line is empty.
+    #[inline]
+    pub(super) fn note_account(&mut self, line: LineId) -> Option<Arc<Account>> {
+        let state = &mut self.lines[line as usize];
+        state.head?;
+        let account = &state.account;
+        Some(Arc::clone(
+            state.noted.get_or_insert_with(|| Arc::new(account.clone())),
+        ))
+    }
+
+    /// What the calls of a line have waited for.
+    pub(super) fn account(&self, line: LineId) -> &Account {
+        &self.lines[line as usize].account
+    }
+
     /// How many lines there may be now.
     pub(super) fn lines(&self) -> usize {
         self.lines.len()
@@ -404,11 +428,17 @@ impl Parking {
         &mut self,
         line: LineId,
         head: Option<(Turn, Key)>,
+        now: Timestamp,
         joined: u64,
         fair: &mut Fair,
     ) {
-        if self.lines[line as usize].head == head {
+        let state = &mut self.lines[line as usize];
+        if state.head == head {
             return;
+        }
+        if state.head.is_none() {
+            state.account.begin(now);
+            state.noted = None;
         }
         if self.lines[line as usize].parked_at.is_some() {
             self.unpark(line, joined);
@@ -637,6 +667,7 @@ impl Parking {
         line: LineId,
         bar: Bar,
         verdict: Verdict,
+        now: Timestamp,
         joined: u64,
         fair: &mut Fair,
     ) {
@@ -649,6 +680,9 @@ impl Parking {
         let state = &mut self.lines[line as usize];
         state.parked_at = Some(id);
         (state.held_by, state.held_until) = (Some(bar), joined);
+        if state.account.charge(now, Behind::Bar(bar)) {
+            state.noted = None;
+        }
         let spot = self.spot_mut(id);
         spot.insert(entry);
         if spot.count == 1 || spot.first(fair) == Some(entry) {

@@ -10,6 +10,7 @@ use alloc::vec::Vec;
 use core::mem;
 
 use super::park::Parking;
+use super::waited::Names;
 use super::{Metered, Scheduler};
 use crate::limiter::Limit;
 use crate::policy::{LimitId, LimitSets, Policy, Postpone};
@@ -33,6 +34,13 @@ impl<T> Scheduler<T> {
     /// is gone go to the end of the last class.
     pub fn apply(&mut self, now: Timestamp, policy: Policy) {
         let now = self.advance(now);
+        let names = Names {
+            limits: &self.limits,
+            buckets: &self.buckets,
+        };
+        for (_, waiting) in self.queue.iter_mut() {
+            names.carry_over(now, waiting, &self.parking);
+        }
         let classes = self.fair.reload(policy.classes());
         let before = self.replace_limits(&policy, &classes);
         self.sets = LimitSets::new(policy.limits());

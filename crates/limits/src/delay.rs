@@ -1,0 +1,134 @@
+//! What a call waited for, and how long for each.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+/// Causes that are told apart for one call. A call meets a handful of limits, so there are more
+/// only if its bucket was taken away, or the policy changed, again and again while it waited.
+const CAUSES_MAX: usize = 16;
+
+/// What a call waited for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Cause {
+    /// This limit or bucket: it was closed to the call, or to one with an earlier turn there.
+    Limit(Arc<str>),
+    /// To be asked: nothing stood in its way, as far as anybody had looked.
+    Turn,
+    /// A place in the queue, which was full.
+    Door,
+    /// All those that were one too many to be told apart.
+    Others,
+}
+
+/// A part of a call's wait.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Delay {
+    /// What it waited for.
+    pub cause: Cause,
+    /// For how long.
+    pub time: Duration,
+}
+
+/// The parts of a call's wait, each cause once and at most 16 of them. Nothing is written here
+/// for a call that does not wait.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Delays(Vec<Delay>);
+
+impl Delays {
+    /// It waited so much longer for this.
+    pub fn add(&mut self, cause: Cause, time: Duration) {
+        if time.is_zero() {
+            return;
+        }
+        if let Some(delay) = self.0.iter_mut().find(|delay| delay.cause == cause) {
+            delay.time = delay.time.saturating_add(time);
+            return;
+        }
+        if self.0.len() >= CAUSES_MAX - 1 && cause != Cause::Others {
+            return self.add(Cause::Others, time);
+        }
+        // Most calls wait for one thing, and many may wait.
+        self.0.reserve_exact(1);
+        self.0.push(Delay { cause, time });
+    }
+
+    /// It waited again.
+    pub fn extend(&mut self, again: Self) {
+        if self.0.is_empty() {
+            *self = again;
+            return;
+        }
+        for Delay { cause, time } in again.0 {
+            self.add(cause, time);
+        }
+    }
+
+    /// The parts, in the order in which each cause first held it.
+    pub fn iter(&self) -> impl Iterator<Item = &Delay> {
+        self.0.iter()
+    }
+
+    /// It did not wait.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The whole wait.
+    #[must_use]
+    pub fn total(&self) -> Duration {
+        let times = self.0.iter().map(|delay| delay.time);
+        times.fold(Duration::ZERO, Duration::saturating_add)
+    }
+
+    /// The limit or bucket that held it longest; `None` if none did.
+    #[must_use]
+    pub fn longest(&self) -> Option<&Arc<str>> {
+        let limits = self.0.iter().filter_map(|delay| match &delay.cause {
+            Cause::Limit(name) => Some((delay.time, name)),
+            Cause::Turn | Cause::Door | Cause::Others => None,
+        });
+        // Of those that held it equally long, the first.
+        let longest = limits.reduce(|one, other| if other.0 > one.0 { other } else { one });
+        longest.map(|(_, name)| name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::format;
+
+    fn limit(name: &str) -> Cause {
+        Cause::Limit(name.into())
+    }
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_cause_stands_there_once_with_all_its_time() {
+        let mut delays = Delays::default();
+        delays.add(limit("total"), SECOND);
+        delays.add(Cause::Door, 3 * SECOND);
+        delays.add(limit("bucket"), 2 * SECOND);
+        delays.add(Cause::Turn, Duration::ZERO);
+        let mut again = Delays::default();
+        again.add(limit("total"), SECOND);
+        delays.extend(again);
+        let parts: Vec<_> = delays.iter().map(|delay| delay.time.as_secs()).collect();
+        assert_eq!(parts, [2, 3, 2]);
+        assert_eq!(delays.total(), 7 * SECOND);
+        assert_eq!(delays.longest().map(|name| &**name), Some("total"));
+    }
+
+    #[test]
+    fn causes_without_end_take_no_memory_without_end_and_lose_no_time() {
+        let mut delays = Delays::default();
+        for number in 0..1000 {
+            delays.add(limit(&format!("bucket {number}")), SECOND);
+        }
+        assert_eq!(delays.iter().count(), CAUSES_MAX);
+        assert_eq!(delays.total(), 1000 * SECOND);
+    }
+}

@@ -1,0 +1,122 @@
+//! How long what held a waiting call.
+//!
+//! Nothing is written down call by call. A line keeps the account, since what bars its head
+//! bars all its calls: they meet the same limits. It changes only when the head is parked behind
+//! something else than before. A call that joins notes how the account stands, one pointer
+//! shared by all who join between two changes; what has been charged from then until it leaves
+//! is what it waited for, to the nanosecond. Only a call that is moved elsewhere while it waits
+//! takes its parts with it.
+//!
+//! An account begins anew when its line is empty. So whoever joins an empty line has nothing to
+//! note, and whoever finds nobody there and nothing closed pays for none of this.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::Bar;
+use crate::delay::Delays;
+use crate::time::Timestamp;
+
+/// What a call waits behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Behind {
+    Bar(Bar),
+    /// Others, and nobody has looked yet whether anything bars it.
+    Turn,
+    Door,
+}
+
+/// What the calls of a line have waited for since it was last empty.
+#[derive(Clone, Debug)]
+pub(crate) struct Account {
+    /// What they wait for now.
+    behind: Behind,
+    since: Timestamp,
+    /// What they waited for before that.
+    charged: Vec<(Behind, Duration)>,
+}
+
+impl Account {
+    pub(crate) const fn new() -> Self {
+        Self {
+            behind: Behind::Turn,
+            since: Timestamp::ZERO,
+            charged: Vec::new(),
+        }
+    }
+
+    /// The line has its first call.
+    #[inline]
+    pub(crate) fn begin(&mut self, now: Timestamp) {
+        self.behind = Behind::Turn;
+        self.since = now;
+        self.charged.clear();
+    }
+
+    /// What they wait for now. False if it is what they waited for before.
+    pub(crate) fn charge(&mut self, now: Timestamp, behind: Behind) -> bool {
+        if self.behind == behind {
+            return false;
+        }
+        let time = now.since(self.since);
+        let mut charged = self.charged.iter_mut();
+        if let Some((_, sum)) = charged.find(|(before, _)| *before == self.behind) {
+            *sum += time;
+        } else if !time.is_zero() {
+            self.charged.push((self.behind, time));
+        }
+        (self.behind, self.since) = (behind, now);
+        true
+    }
+
+    /// What was charged for this, up to `now`.
+    fn sum(&self, now: Timestamp, behind: Behind) -> Duration {
+        let charged = self.charged.iter().find(|(before, _)| *before == behind);
+        let charged = charged.map_or(Duration::ZERO, |(_, sum)| *sum);
+        if self.behind == behind {
+            charged + now.since(self.since)
+        } else {
+            charged
+        }
+    }
+
+    /// What has been charged since this call joined.
+    pub(crate) fn since_joining(
+        &self,
+        now: Timestamp,
+        stay: &Stay,
+        mut charge: impl FnMut(Behind, Duration),
+    ) {
+        let before = self.charged.iter().map(|(behind, _)| *behind);
+        let is_new = before.clone().all(|behind| behind != self.behind);
+        for behind in before.chain(is_new.then_some(self.behind)) {
+            let at_joining = stay.joined.as_ref();
+            let at_joining = at_joining.map(|account| account.sum(stay.since, behind));
+            charge(
+                behind,
+                self.sum(now, behind) - at_joining.unwrap_or_default(),
+            );
+        }
+    }
+}
+
+/// Since when a call waits where it does, and what it has waited for elsewhere.
+#[derive(Debug)]
+pub(crate) struct Stay {
+    pub(crate) since: Timestamp,
+    /// The line's account as it was last changed before the call joined; `None` if the call was
+    /// the first in its line.
+    pub(crate) joined: Option<Arc<Account>>,
+    pub(crate) before: Delays,
+}
+
+impl Stay {
+    pub(crate) fn new(now: Timestamp) -> Self {
+        Self {
+            since: now,
+            joined: None,
+            before: Delays::default(),
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! What calls waited for, told by names.
+
+use alloc::sync::Arc;
+use core::time::Duration;
+
+use super::bucket::Buckets;
+use super::park::Parking;
+use super::{Metered, Scheduler};
+use crate::delay::{Cause, Delays};
+use crate::queue::account::Behind;
+use crate::queue::{Bar, Place, Ticket, Waiting};
+use crate::slab::Key;
+use crate::time::Timestamp;
+
+/// What a call waited for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Waited {
+    /// The limit or bucket that held it last; `None` if none did.
+    pub held_by: Option<Arc<str>>,
+    /// Times it was set aside; 0 with [`Postpone::InTurn`](crate::Postpone::InTurn).
+    pub postponed: u32,
+    /// How long it waited for what: together the time since it was taken in or requeued.
+    ///
+    /// Where several limits were closed at once, the time is that of the one that it was parked
+    /// at: its bucket if that had no tokens, or else the strictest by [`Verdict`] when it was
+    /// asked. A call that stands behind others waits for what they wait for; one that is set
+    /// aside, for what had it set aside.
+    ///
+    /// [`Verdict`]: crate::Verdict
+    pub delays: Delays,
+}
+
+/// The names of what bars calls.
+pub(super) struct Names<'a> {
+    pub(super) limits: &'a [Metered],
+    pub(super) buckets: &'a Buckets,
+}
+
+impl Names<'_> {
+    /// The name of a limit or bucket; `None` for a bucket that is gone.
+    pub(super) fn name(&self, bar: Bar) -> Option<Arc<str>> {
+        match bar {
+            Bar::Limit(limit) => Some(self.limits[limit as usize].rule.name.clone()),
+            Bar::Bucket(bucket) => Some(self.buckets.get(bucket)?.rule.name.clone()),
+        }
+    }
+
+    fn cause(&self, behind: Behind) -> Cause {
+        match behind {
+            Behind::Bar(bar) => self.name(bar).map_or(Cause::Others, Cause::Limit),
+            Behind::Turn => Cause::Turn,
+            Behind::Door => Cause::Door,
+        }
+    }
+
+    /// Adds what a call has waited for where it is now.
+    fn add_stay<T>(
+        &self,
+        now: Timestamp,
+        waiting: &Waiting<T>,
+        parking: &Parking,
+        delays: &mut Delays,
+    ) {
+        let mut add = |behind, time: Duration| {
+            if !time.is_zero() {
+                delays.add(self.cause(behind), time);
+            }
+        };
+        let stay = &waiting.stay;
+        match waiting.place {
+            Place::Line(line) => parking.account(line).since_joining(now, stay, add),
+            Place::Aside(_) => {
+                let behind = waiting.held_by.map_or(Behind::Turn, Behind::Bar);
+                add(behind, now.since(stay.since));
+            }
+            Place::Door => add(Behind::Door, now.since(stay.since)),
+        }
+    }
+
+    /// A call is about to wait elsewhere, or for limits that will have other numbers: what it
+    /// has waited for so far goes with it.
+    pub(super) fn carry_over<T>(
+        &self,
+        now: Timestamp,
+        waiting: &mut Waiting<T>,
+        parking: &Parking,
+    ) {
+        if now > waiting.stay.since {
+            let mut delays = core::mem::take(&mut waiting.stay.before);
+            self.add_stay(now, waiting, parking, &mut delays);
+            waiting.stay.before = delays;
+            waiting.stay.since = now;
+        }
+        waiting.stay.joined = None;
+    }
+}
+
+impl<T> Scheduler<T> {
+    /// What a waiting call has waited for up to `now`; `None` if it no longer waits.
+    #[must_use]
+    pub fn waited(&self, now: Timestamp, ticket: Ticket) -> Option<Waited> {
+        self.queue.get(ticket.0)?;
+        Some(self.waited_by(self.now.max(now), ticket.0))
+    }
+
+    pub(super) fn waited_by(&self, now: Timestamp, key: Key) -> Waited {
+        let waiting = self.queue.expect(key);
+        let mut delays = waiting.stay.before.clone();
+        if now > waiting.stay.since {
+            self.names()
+                .add_stay(now, waiting, &self.parking, &mut delays);
+        }
+        Waited {
+            held_by: self.held_by(key).and_then(|bar| self.name(bar)),
+            postponed: waiting.postponed,
+            delays,
+        }
+    }
+
+    pub(super) fn names(&self) -> Names<'_> {
+        Names {
+            limits: &self.limits,
+            buckets: &self.buckets,
+        }
+    }
+
+    /// The name of a limit or bucket; `None` for a bucket that is gone.
+    pub(super) fn name(&self, bar: Bar) -> Option<Arc<str>> {
+        self.names().name(bar)
+    }
+
+    /// A call is about to wait elsewhere: what it has waited for so far goes with it.
+    pub(super) fn carry_over(&mut self, key: Key) {
+        let names = Names {
+            limits: &self.limits,
+            buckets: &self.buckets,
+        };
+        names.carry_over(self.now, self.queue.expect_mut(key), &self.parking);
+    }
+}
