@@ -101,6 +101,8 @@ pub enum LimitKind {
     Outstanding,
     /// Calls that leave within a window.
     Window,
+    /// Tokens a second.
+    Paced,
 }
 
 /// When a limit has room for one more call.

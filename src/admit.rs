@@ -475,12 +475,13 @@ impl Gate {
         if rule.mode == BucketMode::Observe {
             return None;
         }
-        let (burst, fill) = (rule.burst.get(), rule.fill.get());
-        let reset = Duration::try_from_secs_f64(((burst - tokens) / fill).max(0.0));
+        let most = rule.limit.most();
+        let reset = (most - tokens) / rule.limit.per_second();
+        let reset = Duration::try_from_secs_f64(reset.max(0.0));
         Some(Quota {
             caller,
             // A conversion to an integer saturates: below zero, in debt, it is nothing.
-            limit: burst as u64,
+            limit: most as u64,
             remaining: tokens as u64,
             reset: reset.unwrap_or(Duration::MAX),
         })

@@ -112,6 +112,7 @@ fn write_limits(page: &mut String, limits: &[LimitState]) -> fmt::Result {
             (LimitKind::Outstanding, _) => write!(page, "at once")?,
             (LimitKind::Window, None) => write!(page, "in a window")?,
             (LimitKind::Window, Some(seconds)) => write!(page, "in any {seconds} s")?,
+            (LimitKind::Paced, _) => write!(page, "tokens a second")?,
         }
         let (used, configured) = (limit.used, limit.configured);
         write!(

@@ -143,6 +143,7 @@ fn limit_state(rule: &LimitRule, state: &LimitNow, now: Timestamp) -> LimitState
     let (kind, window_seconds) = match &rule.limit {
         Limit::Outstanding { .. } => (LimitKind::Outstanding, None),
         Limit::Window { length, .. } => (LimitKind::Window, Some(length.as_secs_f64())),
+        Limit::Paced { .. } => (LimitKind::Paced, None),
     };
     LimitState {
         name: rule.name.to_string(),

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use tidegate_limits::caller::{CallerId, Label, LimitRef};
 use tidegate_limits::{
-    BucketId, BucketMode, BucketOrder, BucketRule, Burst, Fill, Headroom, OnExcess, Settlement,
-    Span,
+    BucketId, BucketLimit, BucketMode, BucketOrder, BucketRule, Burst, Fill, Headroom, OnExcess,
+    Settlement, Span,
 };
 
 use crate::call::claim::{Deadline, RateLimitId};
@@ -128,8 +128,7 @@ impl RateLimit {
         };
         Some(BucketRule {
             name: self.name(),
-            burst,
-            fill,
+            limit: BucketLimit::Bucket { burst, fill },
             mode: self.rule.mode,
             on_excess: self.rule.on_excess,
             order: self.rule.order,
