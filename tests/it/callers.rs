@@ -1009,7 +1009,7 @@ fn what_changes_in_a_rate_limit_is_what_its_bucket_has_to_follow() {
     };
     assert_eq!(*bucket, made.value.bucket());
     assert_eq!(&*rule.name, "rate_limit:r1");
-    assert_eq!((rule.burst.get(), rule.fill.get()), (30.0, 3.0));
+    assert_eq!((rule.limit.most(), rule.limit.per_second()), (30.0, 3.0));
     let patch = |patch| {
         callers
             .patch_rate_limit(made.value, patch)

@@ -819,6 +819,7 @@ impl World {
     /// What of a window is drawn and not departed: it counts however late one looks.
     fn reserved(&self, rule: &LimitRule) -> u64 {
         match rule.limit {
+            Limit::Paced { .. } => unreachable!("no paced limit is in these policies"),
             Limit::Outstanding { .. } => 0,
             Limit::Window {
                 length: Duration::MAX,

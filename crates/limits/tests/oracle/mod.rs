@@ -546,6 +546,8 @@ pub(crate) fn meets(rule: &LimitRule, call: &Call) -> bool {
 /// How much of the limit the call draws.
 pub(crate) fn draw(limit: &Limit, call: &Call) -> u64 {
     match limit {
+        // Paced limits have laws of their own, in paced_limits.rs.
+        Limit::Paced { .. } => unreachable!("no paced limit is in these policies"),
         Limit::Outstanding { .. } => 1,
         Limit::Window { .. } => u64::from(call.cost.get()),
     }
@@ -553,6 +555,7 @@ pub(crate) fn draw(limit: &Limit, call: &Call) -> u64 {
 
 fn draw_now(limit: &Limit, run: &Run, now: u64) -> u64 {
     match *limit {
+        Limit::Paced { .. } => unreachable!("no paced limit is in these policies"),
         Limit::Outstanding { .. } => u64::from(run.end.is_none()),
         Limit::Window { stamp, .. } => match departed(stamp, run) {
             Some(at) if still_counts(limit, at, now) => draw(limit, &run.call),
@@ -575,6 +578,7 @@ fn departed(stamp: WindowStamp, run: &Run) -> Option<u64> {
 
 fn still_counts(limit: &Limit, at: u64, now: u64) -> bool {
     match *limit {
+        Limit::Paced { .. } => unreachable!("no paced limit is in these policies"),
         Limit::Outstanding { .. } => false,
         Limit::Window {
             length,
@@ -595,6 +599,7 @@ fn still_counts(limit: &Limit, at: u64, now: u64) -> bool {
 
 fn frees_at(limit: &Limit, at: u64) -> Option<u64> {
     match *limit {
+        Limit::Paced { .. } => unreachable!("no paced limit is in these policies"),
         Limit::Outstanding { .. } => None,
         Limit::Window {
             length,
@@ -645,6 +650,7 @@ fn is_no_longer(new: &Limit, old: &Limit) -> bool {
 
 fn with_max(limit: &Limit, max: u32) -> Limit {
     match *limit {
+        Limit::Paced { .. } => unreachable!("no paced limit is in these policies"),
         Limit::Outstanding { .. } => Limit::Outstanding { max },
         Limit::Window {
             length,
@@ -666,6 +672,7 @@ impl Oracle {
     /// Whether a run has departed, as this limit counts it.
     pub(crate) fn has_departed(&self, rule: &LimitRule, run: usize) -> bool {
         match rule.limit {
+            Limit::Paced { .. } => unreachable!("no paced limit is in these policies"),
             Limit::Outstanding { .. } => false,
             Limit::Window { stamp, .. } => departed(stamp, &self.runs[run]).is_some(),
         }
