@@ -236,6 +236,7 @@ fn random_policy(random: &mut Random, shape: Shape, before: Option<&Policy>) -> 
             Some(rule) if random.one_in(2) => {
                 let mut rule = rule.clone();
                 match &mut rule.limit {
+                    Limit::Paced { .. } => unreachable!("no paced limit is in these policies"),
                     Limit::Outstanding { max } | Limit::Window { max, .. } => {
                         *max = random.between(1, 6) as u32
                     }
