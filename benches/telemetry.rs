@@ -59,6 +59,7 @@ fn main() {
         overall_rc: Some(0),
         sent: Some(Duration::from_micros(1_234_567)),
         shared: false,
+        handed_over: false,
     };
     let start = |look| AccessLog::start(io::sink(), look).expect("a thread");
     let off = start(Look::Json);

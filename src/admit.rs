@@ -10,6 +10,7 @@
 mod backends;
 mod class;
 mod permit;
+mod place;
 pub mod policy;
 mod promote;
 
@@ -35,6 +36,7 @@ use self::backends::Backends;
 use self::class::USER;
 pub use self::class::{ClassRule, Deadline, Pool};
 pub use self::permit::Permit;
+pub use self::place::Place;
 use self::promote::{Acting, Follower, Promoted, Promotions, Tie};
 use crate::call::claim::{self, Settling};
 use crate::call::{
@@ -67,7 +69,8 @@ pub struct Settings {
     pub outstanding_max: Option<u32>,
     /// `smapi_request_postpone_threshold_seconds`, from arrival.
     pub threshold: Duration,
-    /// How many calls the door of a full queue holds: one for each connection.
+    /// How many calls the door of a full queue holds: one for each connection, and those that
+    /// may be handed over.
     pub door_max: u32,
     /// The classes, at least one. The first is that of users, which reads are promoted to; in
     /// the last is whatever names a class that there is not.
@@ -117,6 +120,15 @@ pub struct Window {
     pub guard: Duration,
 }
 
+/// Who waits for a call, which says how long it may wait where nothing else does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waits {
+    /// Its client: for the threshold.
+    Client,
+    /// Nobody, it was handed over: until it is served.
+    Nobody,
+}
+
 /// What the gate has to know about a call.
 #[derive(Clone, Debug)]
 pub struct Ask {
@@ -128,6 +140,8 @@ pub struct Ask {
     pub limited: bool,
     /// When its clock started.
     pub arrived: Timestamp,
+    /// Who waits for it.
+    pub waits: Waits,
     /// Who asks.
     pub caller: Caller,
     /// How many turns its caller has for one of an ordinary caller.
@@ -158,6 +172,7 @@ impl Ask {
             destination,
             limited: true,
             arrived,
+            waits: Waits::Client,
             caller: Caller::ANONYMOUS,
             weight: Weight::ONE,
             tokens: Tokens::ONE,
@@ -304,7 +319,7 @@ impl Gate {
     }
 
     /// Asks for a call's turn.
-    pub fn ask<'a>(&'a self, ask: Ask, record: &'a Arc<Record>) -> Asked<'a> {
+    pub fn ask<'a>(&'a self, mut ask: Ask, record: &'a Arc<Record>) -> Asked<'a> {
         if self.core.draining.load(Ordering::Relaxed) {
             return Asked::Answered(Err(draining()));
         }
@@ -313,18 +328,19 @@ impl Gate {
         } else {
             Lane::Unlimited
         };
+        let backend = ask.destination;
         let mut claim = Claim {
             core: &self.core,
             lane,
-            backend: ask.destination,
-            settling: ask.settling,
+            backend,
+            settling: ask.settling.take(),
             tie: Tie::Apart,
             record,
         };
         let mut promoted = Promoted::default();
         let submitted = self.core.change(|state, now| {
             let own = state.class(&ask.class);
-            let deadline = state.deadline(own, ask.deadline, ask.arrived, now);
+            let deadline = state.deadline(own, &ask, now);
             let guest = state.guest(lane, ask.role, ask.target);
             if guest.is_some() {
                 let (name, _) = &state.classes[USER.0 as usize];
@@ -337,7 +353,7 @@ impl Gate {
             }
             let call = Call {
                 function: ask.function,
-                backend: Backend(ask.destination as u8),
+                backend: Backend(backend as u8),
                 class,
                 caller: ask.caller,
                 weight: ask.weight,
@@ -358,7 +374,7 @@ impl Gate {
         promoted.tell();
         match submitted {
             Ok(told) => claim.asked(told),
-            Err(refusal) => Asked::Answered(Err(self.core.refusal(&refusal, ask.destination))),
+            Err(refusal) => Asked::Answered(Err(self.core.refusal(&refusal, backend))),
         }
     }
 
@@ -395,7 +411,7 @@ impl Gate {
     pub fn deadline(&self, ask: &Ask) -> Option<Timestamp> {
         let state = self.core.lock();
         let class = state.class(&ask.class);
-        state.deadline(class, ask.deadline, ask.arrived, ask.arrived)
+        state.deadline(class, ask, ask.arrived)
     }
 
     /// Sleeps until the scheduler's next moment, again and again: the one timer. Ends when
@@ -673,22 +689,17 @@ impl State {
                 .all(|lane| lane.waiting() == 0 && lane.at_door() == 0)
     }
 
-    /// The class of this name; the last one if a reload has taken it away.
-    /// Until when a call of this class may wait, where its rate limit does not say for ever.
-    fn deadline(
-        &self,
-        class: Class,
-        claimed: claim::Deadline,
-        arrived: Timestamp,
-        now: Timestamp,
-    ) -> Option<Timestamp> {
+    /// Until when a call of this class may wait, if not until it is served: as its rate limit
+    /// says, then its class, then who waits for it.
+    fn deadline(&self, class: Class, ask: &Ask, now: Timestamp) -> Option<Timestamp> {
         let (_, own) = &self.classes[class.0 as usize];
-        match claimed {
-            claim::Deadline::None => None,
-            claim::Deadline::Ordinary => own.of(self.threshold, arrived, now),
+        match (ask.deadline, own, ask.waits) {
+            (claim::Deadline::None, _, _) | (_, Deadline::Threshold, Waits::Nobody) => None,
+            (claim::Deadline::Ordinary, own, _) => own.of(self.threshold, ask.arrived, now),
         }
     }
 
+    /// The class of this name; the last one if a reload has taken it away.
     fn class(&self, name: &str) -> Class {
         let index = self.classes.iter().position(|(known, _)| **known == *name);
         let index = index.unwrap_or(self.classes.len() - 1);
@@ -956,18 +967,6 @@ impl Waiting<'_> {
                 .is_some_and(|waiter| waiter.is_promoted());
             lane.reclass(now, ticket, if promoted { USER } else { class });
         });
-    }
-
-    /// What it would be told if its deadline were now; `None` if it no longer waits.
-    #[must_use]
-    pub fn refusal_now(&self) -> Option<Refusal> {
-        let core = self.claim.core;
-        let refusal = {
-            let state = core.lock();
-            let now = core.clock.now();
-            state.lanes[self.claim.lane as usize].refusal_now(now, self.ticket?)
-        };
-        refusal.map(|refusal| core.refusal(&refusal, self.claim.backend))
     }
 }
 

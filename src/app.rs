@@ -32,6 +32,7 @@ use crate::live::Live;
 use crate::pipeline::Pipeline;
 use crate::protocol::{self, Accepted, Conversation};
 use crate::state::StateError;
+use crate::tasks::{Answer, Tasks};
 use crate::telemetry::access::AccessLog;
 use crate::telemetry::log::Logs;
 use crate::telemetry::metrics::Metrics;
@@ -104,6 +105,7 @@ struct Shared {
     conversation: Live<Conversation<Pipeline>>,
     classifier: Arc<Live<Classifier>>,
     coalescer: Coalescer,
+    tasks: Tasks<Answer>,
     callers: Callers,
     /// Held while callers are changed, so that the buckets follow in the same order.
     keeper: Mutex<Keeper>,
@@ -164,6 +166,7 @@ impl App {
         let lately = teller.lately();
         let classifier = Arc::new(Live::new(Classifier::new(&config.classify)));
         let coalescer = Coalescer::new(config.coalesce.clone(), clock);
+        let tasks = Tasks::new(config.tasks, clock);
         let forwarder = Forwarder::new(config.forward.clone());
         let closing = CancellationToken::new();
         let conversation = Conversation {
@@ -171,6 +174,7 @@ impl App {
                 classifier: Arc::clone(&classifier),
                 callers: callers.clone(),
                 coalescer: coalescer.clone(),
+                tasks: tasks.clone(),
                 gate: gate.clone(),
                 forwarder: forwarder.clone(),
                 observer: Arc::new(teller),
@@ -185,6 +189,7 @@ impl App {
             conversation: Live::new(conversation),
             classifier,
             coalescer,
+            tasks,
             gate,
             keeper: Mutex::new(keeper),
             forwarder,
@@ -291,6 +296,7 @@ impl App {
         shared.forwarder.apply(config.forward.clone());
         // After what it may change: what is kept comes from before.
         shared.coalescer.apply(config.coalesce.clone());
+        shared.tasks.apply(config.tasks);
         shared.connections.apply(config.listen.max_connections);
         shared
             .metrics
@@ -354,10 +360,9 @@ impl App {
         shared.closing.cancel();
         shared.conversations.close();
         let bound = shared.config.get().drain_timeout;
-        if tokio::time::timeout(bound, shared.conversations.wait())
-            .await
-            .is_ok()
-        {
+        // What was handed over is brought to its end as what somebody waits for.
+        let finished = async { tokio::join!(shared.conversations.wait(), shared.tasks.drain()) };
+        if tokio::time::timeout(bound, finished).await.is_ok() {
             return true;
         }
         let (running, waiting) = self.busy();
@@ -367,7 +372,8 @@ impl App {
         );
         shared.gate.turn_away();
         // An answer that cannot be written by then is lost with the process.
-        let _ = tokio::time::timeout(LAST_WORDS, shared.conversations.wait()).await;
+        let last = async { tokio::join!(shared.conversations.wait(), shared.tasks.drain()) };
+        let _ = tokio::time::timeout(LAST_WORDS, last).await;
         false
     }
 }
@@ -417,6 +423,8 @@ impl Shared {
         beats.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             beats.tick().await;
+            // Answers that nobody has come for go even where nobody asks for another.
+            self.tasks.sweep();
             let shared = Arc::clone(&self);
             let saving = tokio::task::spawn_blocking(move || shared.save_callers());
             if let Err(failed) = saving.await {

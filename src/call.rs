@@ -113,6 +113,23 @@ pub struct HttpCall {
 }
 
 impl HttpCall {
+    /// What it holds of its request: target, headers, and what is here of the body.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let headers = self.head.headers.iter();
+        let headers = headers.map(|(name, value)| name.as_str().len() + value.len());
+        let target = self
+            .head
+            .uri
+            .path_and_query()
+            .map_or(0, |it| it.as_str().len());
+        let body = match &self.body {
+            RequestBody::Whole(bytes) => bytes.len(),
+            RequestBody::Streamed { read, .. } => read.iter().map(Bytes::len).sum(),
+        };
+        target + headers.sum::<usize>() + body
+    }
+
     /// Copies what still lies in the buffer that the request was read into, so that a call
     /// that waits does not keep all of that.
     pub fn compact(&mut self) {
@@ -382,11 +399,21 @@ pub enum Reason {
     Internal,
     /// Its caller's rate limit has no tokens to spare, and lets nobody wait.
     RateLimited,
+    /// As many calls are handed over as may be, or take as many bytes.
+    TasksFull,
+    /// The same, of its caller.
+    CallerTasksFull,
+    /// There is no such task, or it is another's.
+    TaskUnknown,
+    /// The task is no longer here.
+    TaskGone,
+    /// The task's answer found no room.
+    AnswerNotKept,
 }
 
 impl Reason {
     /// Every reason, in the order of their numbers.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 21] = [
         Self::QueueFull,
         Self::DeadlinePassed,
         Self::DeadlineUnreachable,
@@ -403,6 +430,11 @@ impl Reason {
         Self::NoBackend,
         Self::Internal,
         Self::RateLimited,
+        Self::TasksFull,
+        Self::CallerTasksFull,
+        Self::TaskUnknown,
+        Self::TaskGone,
+        Self::AnswerNotKept,
     ];
 
     /// The `rs` of the answer, from 1.
@@ -435,11 +467,17 @@ impl Reason {
             Self::NoBackend => "no_backend",
             Self::Internal => "internal",
             Self::RateLimited => "rate_limited",
+            Self::TasksFull => "tasks_full",
+            Self::CallerTasksFull => "caller_tasks_full",
+            Self::TaskUnknown => "task_unknown",
+            Self::TaskGone => "task_gone",
+            Self::AnswerNotKept => "answer_not_kept",
         }
     }
 
     /// The answer's `overallRC`: overload 503, bad input 400, what failed after it was
-    /// sent 500. Never 404, which nova reads as "the guest is gone".
+    /// sent 500. Never 404, which nova reads as "the guest is gone", but for tasks, which it
+    /// never asks for.
     #[must_use]
     pub fn overall_rc(self) -> u16 {
         match self {
@@ -448,13 +486,18 @@ impl Reason {
             | Self::DeadlineUnreachable
             | Self::Draining
             | Self::BackendUnreachable
-            | Self::RateLimited => 503,
+            | Self::RateLimited
+            | Self::TasksFull
+            | Self::CallerTasksFull => 503,
+            Self::TaskUnknown => 404,
+            Self::TaskGone => 410,
             Self::NeverPossible | Self::BadRequest | Self::TooLarge | Self::RequestSlow => 400,
             Self::NoBackend => 501,
             Self::BackendClosed
             | Self::BackendCut
             | Self::BackendSlow
             | Self::ReplyTooLarge
+            | Self::AnswerNotKept
             | Self::Internal => 500,
         }
     }
@@ -468,8 +511,12 @@ impl Reason {
             | Self::DeadlinePassed
             | Self::DeadlineUnreachable
             | Self::Draining
-            | Self::BackendUnreachable => S::SERVICE_UNAVAILABLE,
-            Self::RateLimited => S::TOO_MANY_REQUESTS,
+            | Self::BackendUnreachable
+            | Self::TasksFull => S::SERVICE_UNAVAILABLE,
+            Self::RateLimited | Self::CallerTasksFull => S::TOO_MANY_REQUESTS,
+            Self::TaskUnknown => S::NOT_FOUND,
+            Self::TaskGone => S::GONE,
+            Self::AnswerNotKept => S::INSUFFICIENT_STORAGE,
             Self::NeverPossible | Self::BadRequest => S::BAD_REQUEST,
             Self::TooLarge => S::PAYLOAD_TOO_LARGE,
             Self::RequestSlow => S::REQUEST_TIMEOUT,
@@ -579,6 +626,8 @@ pub struct Facts {
     pub left: bool,
     /// Whether it was answered with another call's answer, and has drawn nothing itself.
     pub shared: bool,
+    /// Whether it was handed over, and so ran without its client.
+    pub handed_over: bool,
     /// Why, if it was refused or failed.
     pub reason: Option<Reason>,
     /// The limit that held it longest or refused it.
@@ -675,6 +724,7 @@ impl Record {
             verdict: Verdict::Aborted,
             left: false,
             shared: false,
+            handed_over: false,
             reason: None,
             limit: None,
             delays: Delays::default(),

@@ -19,7 +19,7 @@ mod upstream;
 mod waiter;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use tidegate_limits::{Class, Timestamp};
@@ -213,6 +213,14 @@ impl Write {
 }
 
 impl Observe for Write {
+    fn next_id(&self) -> u64 {
+        self.observer.next_id()
+    }
+
+    fn begun(&self, id: u64, record: Weak<Record>) {
+        self.observer.begun(id, record);
+    }
+
     fn ended(&self, facts: &Facts) {
         self.end_answers();
         self.observer.ended(facts);

@@ -57,6 +57,8 @@ pub struct Config {
     pub classify: crate::classify::Settings,
     /// Settings of the coalescer.
     pub coalesce: crate::coalesce::Settings,
+    /// Settings of the calls that are handed over.
+    pub tasks: crate::tasks::Settings,
     /// Settings of callers, rate limits and costs.
     pub callers: crate::callers::Settings,
     /// Settings of the gate.

@@ -71,6 +71,16 @@ pub enum Outgoing {
 }
 
 impl Outgoing {
+    /// What it holds while it waits.   bytes
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Array(call) => call.bytes.len(),
+            Self::Http(call) => call.bytes(),
+            Self::Tcp => 0,
+        }
+    }
+
     /// Lets go of the buffer that it was read into, for a call that waits.
     pub fn compact(&mut self) {
         if let Self::Http(call) = self {

@@ -15,8 +15,8 @@
 //!
 //! Around it: [`config`] reads the settings, [`app`] builds everything, [`admin`] shows it and
 //! lets it be changed, [`state`] keeps what must survive a restart, [`telemetry`] counts and
-//! logs it, [`tools`] are the other commands. [`tasks`] will keep calls that run without their
-//! client; no protocol hands it one yet. [`call`] and [`clock`] are the words that all of
+//! logs it, [`tools`] are the other commands. [`tasks`] keeps calls that run without their
+//! client. [`call`] and [`clock`] are the words that all of
 //! them share. What is decided is decided in the crate `tidegate_limits`.
 
 pub mod admin;

@@ -1,16 +1,20 @@
 //! THE STORY: a request is classified, charged to whoever asks, waits for its turn, is sent,
 //! and its reply goes back.
 //!
-//! Identical reads may share one such story, which then runs in a task of its own.
+//! Identical reads may share one such story, and one may be handed over; both then run in a
+//! task of their own.
+
+mod handed_over;
 
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Waker};
 
-use crate::admit::{Ask, Asked, Gate, Permit, Waiting};
+use self::handed_over::HandOver;
+use crate::admit::{Ask, Asked, Gate, Permit, Waiting, Waits};
 use crate::call::{
     Claim, Identity, Message, Observe, Origin, Progress, Reason, Record, Refusal, Rejection, Reply,
-    Request, Serve, Verdict,
+    Request, RequestBody, Serve, Verdict,
 };
 use crate::callers::{Callers, Meets};
 use crate::classify::{Classifier, Operation};
@@ -18,6 +22,7 @@ use crate::clock::Clock;
 use crate::coalesce::{Coalescer, Joined, Joining, Key, SharedCall, Told, Waiter};
 use crate::forward::{Forwarder, Outgoing, Unsent};
 use crate::live::Live;
+use crate::tasks::{Answer, Tasks};
 
 /// The stages in their order.
 #[derive(Clone)]
@@ -28,6 +33,8 @@ pub struct Pipeline {
     pub callers: Callers,
     /// Lets identical reads share a call.
     pub coalescer: Coalescer,
+    /// Keeps calls that run without their clients.
+    pub tasks: Tasks<Answer>,
     /// Says when it may go.
     pub gate: Gate,
     /// Sends it.
@@ -42,8 +49,9 @@ pub struct Pipeline {
 enum Way<'a> {
     /// By a call of its own.
     Alone(Ask, Outgoing),
-    /// By one that it may share. Boxed, so that others do not pay for it.
-    Shared(Pin<Box<dyn Future<Output = Reply> + Send + 'a>>),
+    /// As few are: by a call that it may share, by one that it hands over, or about such a one.
+    /// Boxed, so that others do not pay for it.
+    Boxed(Pin<Box<dyn Future<Output = Reply> + Send + 'a>>),
     /// Not at all.
     Refused(Refusal),
 }
@@ -66,37 +74,15 @@ impl Serve for Pipeline {
         request: Request,
         progress: &'a Progress,
     ) -> impl Future<Output = Reply> + Send + 'a {
-        let operation = self.classifier.get().classify(&request);
-        let Request { origin, message } = request;
-        let claim = self.claim(&origin, &operation);
-        let ask = Ask::new(&operation.function, operation.destination, origin.arrived);
-        let ask = Ask {
-            limited: operation.limited,
-            class: Arc::clone(&operation.class),
-            role: operation.role,
-            target: operation.target.clone(),
-            ..ask.claimed(&claim)
-        };
-        let (key, observer) = if self.coalescer.is_on() {
-            self.read_or_write(&message, &operation)
-        } else {
-            (None, Arc::clone(&self.observer))
-        };
-        let record = open_record(origin, &message, &operation, observer);
-        record.note(|facts| facts.claim = Some(claim));
-        let way = match (outgoing(message, &operation), key) {
-            (Ok(outgoing), None) => Way::Alone(ask, outgoing),
-            (Ok(outgoing), Some(key)) => {
-                let record = Arc::clone(&record);
-                Way::Shared(Box::pin(self.share(key, ask, outgoing, progress, record)))
-            }
-            (Err(refusal), _) => Way::Refused(refusal),
+        let (record, way) = match self.about_tasks(&request) {
+            Some(found) => found,
+            None => self.way(request, progress),
         };
         // Only what a waiting call needs goes into the future.
         async move {
             let reply = match way {
                 Way::Alone(ask, outgoing) => self.run(ask, outgoing, progress, &record).await,
-                Way::Shared(answer) => answer.await,
+                Way::Boxed(answer) => answer.await,
                 Way::Refused(refusal) => Reply::Refused(refusal),
             };
             if let Reply::Refused(refusal) = &reply {
@@ -134,6 +120,18 @@ trait Party: Sync {
         &'a self,
         waiting: Waiting<'a>,
     ) -> impl Future<Output = Result<Permit, Refusal>> + Send + 'a;
+}
+
+/// One for whom a call runs that it may share.
+trait Client: Party {
+    /// How far the call has come.
+    fn progress(&self) -> &Progress;
+}
+
+impl Client for Progress {
+    fn progress(&self) -> &Progress {
+        self
+    }
 }
 
 /// The client itself watches whether it is still there.
@@ -192,6 +190,55 @@ impl Party for SharedCall {
 }
 
 impl Pipeline {
+    /// What a request asks, who asks, and so how it is answered.
+    fn way<'a>(&'a self, request: Request, progress: &'a Progress) -> (Arc<Record>, Way<'a>) {
+        let operation = self.classifier.get().classify(&request);
+        let Request {
+            origin,
+            mut message,
+        } = request;
+        let preference = self.preference(&mut message);
+        let claim = self.claim(&origin, &operation);
+        let ask = Ask::new(&operation.function, operation.destination, origin.arrived);
+        let ask = Ask {
+            limited: operation.limited,
+            waits: match preference {
+                Some(_) => Waits::Nobody,
+                None => Waits::Client,
+            },
+            class: Arc::clone(&operation.class),
+            role: operation.role,
+            target: operation.target.clone(),
+            ..ask.claimed(&claim)
+        };
+        let (key, observer) = if self.coalescer.is_on() {
+            self.read_or_write(&message, &operation)
+        } else {
+            (None, Arc::clone(&self.observer))
+        };
+        let record = open_record(origin, &message, &operation, observer);
+        record.note(|facts| facts.claim = Some(claim));
+        let way = match (outgoing(message, &operation), key, preference) {
+            (Ok(outgoing), None, None) => Way::Alone(ask, outgoing),
+            (Ok(outgoing), Some(key), None) => {
+                let record = Arc::clone(&record);
+                Way::Boxed(Box::pin(self.share(key, ask, outgoing, progress, record)))
+            }
+            (Ok(outgoing), key, Some(preference)) => match too_large_to_hand_over(&outgoing) {
+                Some(refusal) => Way::Refused(refusal),
+                None => Way::Boxed(Box::pin(self.hand_over(HandOver {
+                    preference,
+                    key,
+                    ask,
+                    outgoing,
+                    record: Arc::clone(&record),
+                }))),
+            },
+            (Err(refusal), ..) => Way::Refused(refusal),
+        };
+        (record, way)
+    }
+
     /// Counts a call for whoever makes it.
     fn claim(&self, origin: &Origin, operation: &Operation) -> Claim {
         let meets = if operation.limited {
@@ -235,12 +282,12 @@ impl Pipeline {
     }
 
     /// Answers a read together with all that are identical.
-    fn share<'a>(
+    fn share<'a, P: Client>(
         &'a self,
         key: Key,
         ask: Ask,
         mut outgoing: Outgoing,
-        progress: &'a Progress,
+        client: &'a P,
         record: Arc<Record>,
     ) -> impl Future<Output = Reply> + Send + 'a {
         let joining = Joining {
@@ -264,17 +311,17 @@ impl Pipeline {
         async move {
             let (ask, outgoing) = match part {
                 Part::Answered(reply) => return *reply,
-                Part::First(waiter) => match waiter.told(progress).await {
+                Part::First(waiter) => match waiter.told(client.progress()).await {
                     Told::Answer(reply) => return reply,
                     Told::Alone => return Reply::Refused(nobody_answered()),
                 },
-                Part::Other(waiter, ask, outgoing) => match waiter.told(progress).await {
+                Part::Other(waiter, ask, outgoing) => match waiter.told(client.progress()).await {
                     Told::Answer(reply) => return reply,
                     Told::Alone => (ask, outgoing),
                 },
                 Part::Alone(ask, outgoing) => (ask, outgoing),
             };
-            Box::pin(self.run(ask, outgoing, progress, &record)).await
+            Box::pin(self.run(ask, outgoing, client, &record)).await
         }
     }
 
@@ -422,6 +469,19 @@ fn outgoing(message: Message, operation: &Operation) -> Result<Outgoing, Refusal
         (Message::Http(_), _) => Err(Refusal::no_backend("http")),
         (Message::Tcp, _) => Err(Refusal::no_backend("tcp")),
     }
+}
+
+/// What is handed over has to be here as a whole, because nobody may be there to send the rest.
+fn too_large_to_hand_over(outgoing: &Outgoing) -> Option<Refusal> {
+    let Outgoing::Http(call) = outgoing else {
+        return None;
+    };
+    matches!(call.body, RequestBody::Streamed { .. }).then(|| {
+        Refusal::new(
+            Reason::TooLarge,
+            "a call can be handed over only if its body is no larger than buffer_bytes",
+        )
+    })
 }
 
 /// Writes down how a refused or failed call ended.

@@ -25,6 +25,7 @@ use tidegate_limits::Timestamp;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+pub use self::http::dress;
 use self::io::Client;
 use self::trusted::TrustedProxies;
 use crate::call::{Identity, Listener, Origin, Peer, Protocol, Serve};

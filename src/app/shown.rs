@@ -10,7 +10,9 @@ use crate::admin::{ClassQueue, FunctionQueue, LimitKind, LimitState, Opens, Queu
 use crate::call::Destination;
 use crate::callers::rate_limit::RateLimit;
 use crate::config;
-use crate::telemetry::metrics::{CallersLevel, GroupLevel, Levels, LimiterLevel, WindowLevel};
+use crate::telemetry::metrics::{
+    CallersLevel, GroupLevel, Levels, LimiterLevel, TasksLevel, WindowLevel,
+};
 
 impl Source for Shared {
     fn limits(&self) -> Vec<LimitState> {
@@ -81,6 +83,7 @@ impl Shared {
         let queue = self.gate.queue_now();
         let (outstanding, outstanding_peak) = self.gate.outstanding();
         let shared = self.coalescer.snapshot();
+        let tasks = self.tasks.snapshot();
         let (limits, _) = self.gate.limits_now();
         let registered = self.callers.registered();
         let windows = limits
@@ -102,6 +105,16 @@ impl Shared {
             coalesce_calls: shared.calls as u64,
             coalesce_kept_answers: shared.kept as u64,
             coalesce_held_bytes: shared.bytes as u64,
+            tasks: TasksLevel {
+                waiting: tasks.waiting as u64,
+                running: tasks.running as u64,
+                ended: tasks.ended as u64,
+                bytes: tasks.bytes as u64,
+                answered: tasks.counted.answered,
+                not_kept: tasks.counted.not_kept,
+                cancelled: tasks.counted.cancelled,
+                failed: tasks.counted.failed,
+            },
             windows,
             limiters: self.limiters(),
             groups: self

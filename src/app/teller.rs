@@ -163,6 +163,7 @@ impl Observe for Teller {
                 .sent
                 .map(|sent| sent.since(tidegate_limits::Timestamp::ZERO)),
             shared: facts.shared,
+            handed_over: facts.handed_over,
         });
         if written == Written::Lost {
             self.metrics.access_line_lost();

@@ -41,6 +41,7 @@ pub fn effective(config: &Config) -> String {
     out.limits(config);
     out.classes(config);
     out.coalesce(config);
+    out.tasks(config);
     out.header("[admin]");
     let bind = config.admin.bind.map(|bind| bind.to_string());
     out.text("bind", &bind.unwrap_or_default());
@@ -260,6 +261,17 @@ impl Toml {
         self.duration("fresh_for", coalesce.fresh_for);
         self.bare("max_entries", coalesce.entries_max);
         self.size("max_bytes", coalesce.bytes_max as u64);
+    }
+
+    fn tasks(&mut self, config: &Config) {
+        let tasks = &config.tasks;
+        self.header("[tasks]");
+        self.bare("enabled", tasks.enabled);
+        self.bare("max_tasks", tasks.tasks_max);
+        self.bare("max_tasks_per_caller", tasks.tasks_per_caller_max);
+        self.size("max_bytes", tasks.bytes_max as u64);
+        self.size("max_bytes_per_caller", tasks.bytes_per_caller_max as u64);
+        self.duration("keep_for", tasks.time_to_live);
     }
 
     pub(super) fn header(&mut self, header: &str) {

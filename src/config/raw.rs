@@ -84,6 +84,7 @@ pub(super) struct Raw {
     pub(super) queue: Queue,
     pub(super) limits: Limits,
     pub(super) coalesce: Coalesce,
+    pub(super) tasks: Tasks,
     pub(super) admin: Admin,
     pub(super) log: Log,
     pub(super) routes: Vec<Route>,
@@ -188,6 +189,16 @@ pub(super) struct Coalesce {
     pub(super) max_bytes: Setting<u64>,
 }
 
+/// `[tasks]`
+pub(super) struct Tasks {
+    pub(super) enabled: Setting<bool>,
+    pub(super) max_tasks: Setting<u32>,
+    pub(super) max_tasks_per_caller: Setting<u32>,
+    pub(super) max_bytes: Setting<u64>,
+    pub(super) max_bytes_per_caller: Setting<u64>,
+    pub(super) keep_for: Setting<Duration>,
+}
+
 /// `[admin]`
 pub(super) struct Admin {
     pub(super) bind: Setting<Option<SocketAddr>>,
@@ -229,6 +240,7 @@ pub(super) fn read(mut root: Section<'_>) -> Raw {
         queue: queue(root.section("queue")),
         limits: limits(root.section("limits")),
         coalesce: coalesce(root.section("coalesce")),
+        tasks: tasks(root.section("tasks")),
         admin: admin(root.section("admin")),
         log: log(root.section("log")),
         routes: root
@@ -457,6 +469,19 @@ fn coalesce(mut section: Section<'_>) -> Coalesce {
     };
     section.finish();
     coalesce
+}
+
+fn tasks(mut section: Section<'_>) -> Tasks {
+    let tasks = Tasks {
+        enabled: section.read("enabled", false, flag()),
+        max_tasks: section.read("max_tasks", 1024, integer(1..=1_000_000)),
+        max_tasks_per_caller: section.read("max_tasks_per_caller", 256, integer(1..=1_000_000)),
+        max_bytes: section.read("max_bytes", 64 * MIB, size(KIB..=GIB)),
+        max_bytes_per_caller: section.read("max_bytes_per_caller", 16 * MIB, size(KIB..=GIB)),
+        keep_for: section.read("keep_for", 10 * 60 * SECOND, duration(SECOND..=DAY)),
+    };
+    section.finish();
+    tasks
 }
 
 fn admin(mut section: Section<'_>) -> Admin {

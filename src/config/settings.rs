@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::call::{self, Protocol};
 use crate::classify::operation::FUNCTIONS;
-use crate::{admin, admit, classify, coalesce, forward, listen, protocol, telemetry};
+use crate::{admin, admit, classify, coalesce, forward, listen, protocol, tasks, telemetry};
 
 use super::Config;
 use super::callers;
@@ -55,6 +55,14 @@ pub(super) fn of(raw: &Raw) -> Config {
             fresh_for: raw.coalesce.fresh_for.value,
             entries_max: raw.coalesce.max_entries.value as usize,
             bytes_max: bytes(raw.coalesce.max_bytes.value),
+        },
+        tasks: tasks::Settings {
+            enabled: raw.tasks.enabled.value,
+            tasks_max: raw.tasks.max_tasks.value as usize,
+            tasks_per_caller_max: raw.tasks.max_tasks_per_caller.value as usize,
+            bytes_max: bytes(raw.tasks.max_bytes.value),
+            bytes_per_caller_max: bytes(raw.tasks.max_bytes_per_caller.value),
+            time_to_live: raw.tasks.keep_for.value,
         },
         callers: callers::settings(
             raw,
@@ -140,6 +148,11 @@ fn classify(raw: &Raw) -> classify::Settings {
 fn admit(raw: &Raw) -> admit::Settings {
     let (queue, limits) = (&raw.queue, &raw.limits);
     let (min, max) = queue.postpone_jitter.value;
+    // These wait at the door without a connection.
+    let handed_over = match raw.tasks.enabled.value {
+        true => raw.tasks.max_tasks.value,
+        false => 0,
+    };
     admit::Settings {
         capacity: queue.capacity.value,
         workers: queue.workers.value,
@@ -152,7 +165,7 @@ fn admit(raw: &Raw) -> admit::Settings {
         window: window(limits),
         outstanding_max: unless_off(limits.outstanding.value),
         threshold: Duration::from_secs(limits.threshold_seconds.value.into()),
-        door_max: raw.server.max_connections.value,
+        door_max: raw.server.max_connections.value.saturating_add(handed_over),
         classes: classes::rules(raw),
         promote_for: classes::promote_for(raw),
     }

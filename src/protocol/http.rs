@@ -308,7 +308,8 @@ fn stream(body: Incoming, settings: &Settings) -> ByteStream {
 }
 
 /// Puts a reply in HTTP dress.
-fn dress(reply: Reply) -> Response<ReplyBody> {
+#[must_use]
+pub fn dress(reply: Reply) -> Response<ReplyBody> {
     match reply {
         Reply::Http(response) => response,
         Reply::Whole(bytes) => {

@@ -97,6 +97,8 @@ pub struct AccessLine<'a> {
     pub sent: Option<Duration>,
     /// Whether it was answered with another call's answer.
     pub shared: bool,
+    /// Whether it was handed over, and ran without its client.
+    pub handed_over: bool,
 }
 
 /// What became of a line.
@@ -326,11 +328,13 @@ fn json(out: &mut Vec<u8>, line: &AccessLine<'_>) -> io::Result<()> {
     number(out, line.overall_rc.map(i64::unsigned_abs));
     out.extend_from_slice(br#","sent_us":"#);
     number(out, line.sent.map(micros));
-    out.extend_from_slice(if line.shared {
-        br#","shared":true}"#
-    } else {
-        br#","shared":false}"#
-    });
+    let flags: &[u8] = match (line.shared, line.handed_over) {
+        (false, false) => br#","shared":false,"handed_over":false}"#,
+        (true, false) => br#","shared":true,"handed_over":false}"#,
+        (false, true) => br#","shared":false,"handed_over":true}"#,
+        (true, true) => br#","shared":true,"handed_over":true}"#,
+    };
+    out.extend_from_slice(flags);
     out.push(b'\n');
     Ok(())
 }
@@ -423,6 +427,9 @@ fn text(out: &mut Vec<u8>, line: &AccessLine<'_>, colour: bool) -> io::Result<()
     }
     if line.shared {
         out.extend_from_slice(b" shared");
+    }
+    if line.handed_over {
+        out.extend_from_slice(b" handed_over");
     }
     if let Some(caller) = line.caller {
         write!(out, " caller={caller}")?;

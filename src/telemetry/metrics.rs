@@ -86,6 +86,12 @@ pub struct Metrics {
     coalesce_kept_answers: IntGauge,
     /// Bytes of both, with their keys.
     coalesce_held_bytes: IntGauge,
+    /// Calls that were handed over and are here, by how far they have come.
+    tasks: IntGaugeVec, // state
+    /// Bytes of their requests and answers.
+    tasks_held_bytes: IntGauge,
+    /// Calls that were handed over and have ended, by what became of their answers.
+    tasks_ended_total: IntCounterVec, // outcome
     /// Tokens in the bucket of a rate limit.
     limiter_tokens: GaugeVec, // limiter
     /// Calls that wait and will be charged to it.
@@ -143,6 +149,7 @@ struct Counted {
     would_have_delayed: HashMap<Box<str>, u64>,
     groups: HashMap<Box<str>, GroupLevel>,
     evicted: u64,
+    tasks: TasksLevel,
 }
 
 /// What a finished call counts in.
@@ -188,6 +195,8 @@ pub struct Levels {
     pub coalesce_kept_answers: u64,
     /// Bytes held for both.
     pub coalesce_held_bytes: u64,
+    /// Calls that were handed over.
+    pub tasks: TasksLevel,
     /// Every window limit.
     pub windows: Vec<WindowLevel>,
     /// Every rate limit that has a bucket.
@@ -233,6 +242,27 @@ pub struct CallersLevel {
     pub auto: u64,
     /// Forgotten since the start.
     pub evicted: u64,
+}
+
+/// Calls that were handed over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TasksLevel {
+    /// Waiting for their turn.
+    pub waiting: u64,
+    /// Past the gate.
+    pub running: u64,
+    /// Ended and kept.
+    pub ended: u64,
+    /// Bytes of requests and answers.
+    pub bytes: u64,
+    /// Ended since the start, with an answer that was kept.
+    pub answered: u64,
+    /// With one for which there was no room.
+    pub not_kept: u64,
+    /// Because their clients cancelled them.
+    pub cancelled: u64,
+    /// By a mistake of ours.
+    pub failed: u64,
 }
 
 /// What a rate limit did to one call that was charged to it.
@@ -347,6 +377,24 @@ impl Metrics {
             coalesce_held_bytes: r.add(gauge(
                 "coalesce_held_bytes",
                 "Bytes held to share calls and to keep answers.",
+            )),
+            tasks: r.add(IntGaugeVec::new(
+                opts(
+                    "tasks",
+                    "Calls that were handed over and are here, by how far they have come.",
+                ),
+                &["state"],
+            )),
+            tasks_held_bytes: r.add(gauge(
+                "tasks_held_bytes",
+                "Bytes of requests and answers of calls that were handed over.",
+            )),
+            tasks_ended_total: r.add(IntCounterVec::new(
+                opts(
+                    "tasks_ended_total",
+                    "Calls that were handed over and have ended, by what became of their answers.",
+                ),
+                &["outcome"],
             )),
             limiter_tokens: r.add(GaugeVec::new(
                 opts(
@@ -731,6 +779,30 @@ impl Metrics {
         self.callers_evicted_total
             .inc_by(since(evicted, counted.evicted));
         counted.evicted = evicted;
+        self.mirror_tasks(&levels.tasks, &counted.tasks);
+        counted.tasks = levels.tasks;
+    }
+
+    /// Sets what is shown of calls that were handed over.
+    fn mirror_tasks(&self, tasks: &TasksLevel, before: &TasksLevel) {
+        for (state, now) in [
+            ("waiting", tasks.waiting),
+            ("running", tasks.running),
+            ("ended", tasks.ended),
+        ] {
+            self.tasks.with_label_values(&[state]).set(signed(now));
+        }
+        self.tasks_held_bytes.set(signed(tasks.bytes));
+        for (outcome, now, before) in [
+            ("answered", tasks.answered, before.answered),
+            ("not_kept", tasks.not_kept, before.not_kept),
+            ("cancelled", tasks.cancelled, before.cancelled),
+            ("failed", tasks.failed, before.failed),
+        ] {
+            self.tasks_ended_total
+                .with_label_values(&[outcome])
+                .inc_by(since(now, before));
+        }
     }
 
     /// Everything in Prometheus's text format.

@@ -17,6 +17,7 @@ use tidegate::coalesce::Coalescer;
 use tidegate::forward::Forwarder;
 use tidegate::live::Live;
 use tidegate::pipeline::Pipeline;
+use tidegate::tasks::Tasks;
 use tidegate_limits::Timestamp;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -716,6 +717,10 @@ async fn a_shared_read_waits_for_a_backend_that_is_down_and_is_sent_once() {
 struct Nobody;
 
 impl Observe for Nobody {
+    fn next_id(&self) -> u64 {
+        7
+    }
+
     fn ended(&self, _: &Facts) {}
 
     fn rejected(&self, _: &Identity, _: Rejection) {}
@@ -739,6 +744,7 @@ impl Alone {
             callers: started.value,
             clock,
             coalescer: Coalescer::new(config.coalesce.clone(), clock),
+            tasks: Tasks::new(config.tasks, clock),
             gate,
             forwarder: Forwarder::new(config.forward.clone()),
             observer: Arc::new(Nobody),
@@ -815,6 +821,14 @@ async fn refused_at(client: JoinHandle<Reply>, clock: Clock) -> (Reason, u64) {
     };
     assert!(refusal.retry_after.is_some());
     (refusal.reason, clock.now().since(Timestamp::ZERO).as_secs())
+}
+
+#[test]
+fn a_write_has_its_number_as_any_other_call() {
+    let settings = config(&text(nowhere(), "", "")).coalesce;
+    let coalescer = Coalescer::new(settings, Clock::start());
+    let observer = coalescer.write(Some("A"), Arc::new(Nobody));
+    assert_eq!(observer.next_id(), 7);
 }
 
 #[tokio::test(start_paused = true)]

@@ -74,6 +74,7 @@ fn line() -> AccessLine<'static> {
         overall_rc: Some(0),
         sent: Some(Duration::from_micros(1_234_567)),
         shared: false,
+        handed_over: false,
     }
 }
 
@@ -103,7 +104,7 @@ fn a_line_in_json_has_these_fields_in_this_order() {
             r#""function":"guest_get_info","class":"polling","userid":"ICIC0001","verdict":"delayed","#,
             r#""reason":null,"limit":"total","caller":"c7","rate_limit":"poller","tokens":2.5,"queue_ms":12.345,"backend_ms":50.100,"#,
             r#""total_ms":62.500,"bytes_in":34,"bytes_out":128,"status":null,"overallRC":0,"#,
-            r#""sent_us":1234567,"shared":false}"#,
+            r#""sent_us":1234567,"shared":false,"handed_over":false}"#,
             "\n"
         )
     );

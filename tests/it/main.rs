@@ -3,6 +3,7 @@
 mod admin;
 mod api;
 mod array_call;
+mod async_calls;
 mod backend;
 mod bad_input;
 mod bench;

@@ -6,7 +6,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, UNIX_EPOCH};
 
 use tidegate::telemetry::metrics::{
-    CallersLevel, Charged, Durations, GroupLevel, Levels, LimiterLevel, Metrics, WindowLevel,
+    CallersLevel, Charged, Durations, GroupLevel, Levels, LimiterLevel, Metrics, TasksLevel,
+    WindowLevel,
 };
 
 /// Metrics of which each has at least one value.
@@ -54,6 +55,15 @@ fn exercised() -> Metrics {
         coalesce_calls: 2,
         coalesce_kept_answers: 5,
         coalesce_held_bytes: 4321,
+        tasks: TasksLevel {
+            waiting: 6,
+            running: 1,
+            ended: 4,
+            bytes: 1234,
+            answered: 9,
+            cancelled: 2,
+            ..TasksLevel::default()
+        },
         windows: vec![WindowLevel {
             limit: "total".into(),
             used: 12,
@@ -106,6 +116,12 @@ fn a_scrape_says_what_was_told() {
         "tidegate_coalesce_calls 2",
         "tidegate_coalesce_kept_answers 5",
         "tidegate_coalesce_held_bytes 4321",
+        r#"tidegate_tasks{state="waiting"} 6"#,
+        r#"tidegate_tasks{state="running"} 1"#,
+        r#"tidegate_tasks{state="ended"} 4"#,
+        "tidegate_tasks_held_bytes 1234",
+        r#"tidegate_tasks_ended_total{outcome="answered"} 9"#,
+        r#"tidegate_tasks_ended_total{outcome="not_kept"} 0"#,
         r#"tidegate_window_used{limit="total"} 12"#,
         r#"tidegate_window_limit{limit="total"} 30"#,
         r#"tidegate_limiter_tokens{limiter="poller"} -2.5"#,

@@ -21,6 +21,7 @@ use tidegate::listen::{self, Connections};
 use tidegate::live::Live;
 use tidegate::pipeline::Pipeline;
 use tidegate::protocol::{self, Accepted, Conversation};
+use tidegate::tasks::{Answer, Tasks};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, mpsc, watch};
@@ -108,9 +109,11 @@ pub(crate) struct Stack {
     pub(crate) callers: Callers,
     pub(crate) gate: Gate,
     pub(crate) coalescer: Coalescer,
+    pub(crate) tasks: Tasks<Answer>,
     pub(crate) seen: Seen,
     pub(crate) clock: Clock,
     pub(crate) connections: Arc<Connections>,
+    pub(crate) pipeline: Pipeline,
     _stop: DropGuard,
 }
 
@@ -121,6 +124,7 @@ impl Stack {
         let clock = Clock::start();
         let gate = Gate::new(&config.admit, clock);
         let coalescer = Coalescer::new(config.coalesce.clone(), clock);
+        let tasks = Tasks::new(config.tasks, clock);
         let Changed {
             value: callers,
             buckets,
@@ -132,6 +136,7 @@ impl Stack {
             classifier: Arc::new(Live::new(Classifier::new(&config.classify))),
             callers: callers.clone(),
             coalescer: coalescer.clone(),
+            tasks: tasks.clone(),
             gate: gate.clone(),
             forwarder,
             observer: Arc::new(seen.clone()),
@@ -145,7 +150,7 @@ impl Stack {
                 .run_until_cancelled_owned(async move { timer.keep_time().await }),
         );
         let conversation = Arc::new(Conversation {
-            serve: pipeline,
+            serve: pipeline.clone(),
             settings: config.protocol,
             clock,
             stop: CancellationToken::new(),
@@ -187,9 +192,11 @@ impl Stack {
             callers,
             gate,
             coalescer,
+            tasks,
             seen,
             clock,
             connections,
+            pipeline,
             _stop: stop.drop_guard(),
         }
     }

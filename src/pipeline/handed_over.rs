@@ -1,0 +1,441 @@
+//! Calls that are handed over (`Prefer: respond-async`), and what is asked of them later.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{self, HeaderName, HeaderValue};
+use http::{Method, Response, StatusCode};
+use serde::Serialize;
+use tidegate_limits::caller::CallerId;
+
+use super::{Client, Party, Pipeline, Way, write_down};
+use crate::admit::{Ask, Permit, Place, Waiting};
+use crate::call::{
+    HttpCall, Message, Progress, Reason, Record, Refusal, Reply, ReplyBody, Request, Verdict,
+};
+use crate::coalesce::Key;
+use crate::forward::Outgoing;
+use crate::protocol::{self, dialect};
+use crate::tasks::{
+    self, Answer, Missing, NotKept, Owner, Preference, Room, State, Submission, Task, TaskId,
+    Unread, Watch,
+};
+
+/// Where clients come back for what they have handed over.
+const PATH: &str = "/v1/tasks";
+/// How such requests are called where calls are by their functions.
+const FUNCTION: &str = "task";
+/// How often a client is asked to come back, at least and at most.
+const RETRY_MIN: Duration = Duration::from_secs(1);
+const RETRY_MAX: Duration = Duration::from_secs(30);
+
+const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
+/// Tells a kept answer, whatever its status, from one about the task.
+const TASK_STATE: HeaderName = HeaderName::from_static("x-task-state");
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+
+/// A call that is to be handed over.
+pub(super) struct HandOver {
+    pub(super) preference: Preference,
+    /// Set if it may share an answer.
+    pub(super) key: Option<Key>,
+    pub(super) ask: Ask,
+    pub(super) outgoing: Outgoing,
+    pub(super) record: Arc<Record>,
+}
+
+/// For whom such a call waits and runs: for nobody, until somebody asks.
+#[derive(Default)]
+struct Absent {
+    progress: Progress,
+    place: Mutex<Option<Place>>,
+}
+
+impl Party for Absent {
+    fn admit(&self) {
+        self.progress.admit();
+    }
+
+    fn wait(&self) {
+        self.progress.wait();
+    }
+
+    fn turn<'a>(
+        &'a self,
+        waiting: Waiting<'a>,
+    ) -> impl Future<Output = Result<Permit, Refusal>> + Send + 'a {
+        *self.place.lock().unwrap_or_else(PoisonError::into_inner) = waiting.place();
+        waiting
+    }
+}
+
+impl Client for Absent {
+    fn progress(&self) -> &Progress {
+        &self.progress
+    }
+}
+
+impl Watch for Absent {
+    fn is_admitted(&self) -> bool {
+        self.progress.is_admitted()
+    }
+
+    fn refusal_now(&self) -> Option<Refusal> {
+        let place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = place.clone();
+        place?.refusal_now()
+    }
+}
+
+/// What a client is told of a task that has no answer yet.
+#[derive(Serialize)]
+struct Told {
+    id: String,
+    state: &'static str,
+    /// The id of its access line.
+    call: String,
+    function: String,
+    /// Since it was handed over, until it ended.
+    seconds: f64,
+    /// The limit that holds it, where one does.
+    waits_for: Option<String>,
+    /// When to come back.   seconds
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after: Option<u64>,
+}
+
+/// The tasks of an owner.
+#[derive(Serialize)]
+struct List {
+    tasks: Vec<Told>,
+}
+
+impl Pipeline {
+    /// What a call is to be handed over by, if it is. Takes that out of its headers.
+    pub(super) fn preference(&self, message: &mut Message) -> Option<Preference> {
+        match message {
+            Message::Http(call) if self.tasks.is_on() => Preference::take(&mut call.head.headers),
+            _ => None,
+        }
+    }
+
+    /// Hands a call over, and answers with where to come back for it; or with its answer, if
+    /// that is there at once or within the time that the client waits.
+    pub(super) async fn hand_over(&self, call: HandOver) -> Reply {
+        let wait = call.preference.wait;
+        let (owner, number, function) = call.record.note(|facts| {
+            let owner = Owner::of(&facts.origin.identity);
+            (owner, facts.id, Arc::clone(&facts.function))
+        });
+        let absent = Arc::new(Absent::default());
+        let submission = Submission {
+            owner: owner.clone(),
+            caller: CallerId(call.ask.caller.0),
+            call: number,
+            function,
+            bytes: call.outgoing.bytes(),
+            watch: Arc::clone(&absent) as Arc<dyn Watch>,
+        };
+        let pipeline = self.clone();
+        let work = move |room| pipeline.run_handed_over(call, absent, room);
+        let mut task = match self.tasks.submit(submission, work) {
+            Ok(task) => task,
+            Err(refused) => return Reply::Refused(not_taken(refused)),
+        };
+        if !task.has_ended_at_once().await && !wait.is_zero() {
+            // Whether it has ended by then is looked up in either case.
+            let _ = tokio::time::timeout(wait, task.ended()).await;
+        }
+        match self.tasks.take(&owner, task.id) {
+            Ok(task) if task.ended.is_none() => Reply::Http(self.accepted(&task, wait)),
+            Ok(task) => self.reply(task),
+            Err(missing) => Reply::Refused(missing_task(missing)),
+        }
+    }
+
+    /// Runs a call that was handed over to its end.
+    async fn run_handed_over(
+        self,
+        call: HandOver,
+        absent: Arc<Absent>,
+        room: Room<Answer>,
+    ) -> Result<Answer, NotKept> {
+        let HandOver {
+            key,
+            ask,
+            outgoing,
+            record,
+            ..
+        } = call;
+        record.note(|facts| facts.handed_over = true);
+        let reply = match key {
+            Some(key) => {
+                let own = Arc::clone(&record);
+                self.share(key, ask, outgoing, &*absent, own).await
+            }
+            None => self.run(ask, outgoing, &*absent, &record).await,
+        };
+        if let Reply::Refused(refusal) = &reply {
+            write_down(&record, refusal);
+        }
+        drop(record);
+        let cut = match Answer::read(protocol::dress(reply), &room).await {
+            Ok(answer) => return Ok(answer),
+            Err(Unread::NoRoom(not_kept)) => return Err(not_kept),
+            Err(Unread::Cut(error)) => format!("the backend's answer broke off ({error})"),
+        };
+        let refusal = Reply::Refused(Refusal::new(Reason::BackendCut, cut));
+        Answer::read(protocol::dress(refusal), &room)
+            .await
+            .map_err(|_| NotKept { bytes: 0 })
+    }
+
+    /// How a request about tasks is answered, and its record; `None` if it is about none.
+    pub(super) fn about_tasks<'a>(&'a self, request: &Request) -> Option<(Arc<Record>, Way<'a>)> {
+        let Message::Http(call) = &request.message else {
+            return None;
+        };
+        if !self.tasks.is_on() {
+            return None;
+        }
+        let asked = asked(call)?;
+        let record = Record::open(
+            request.origin.clone(),
+            "http",
+            FUNCTION.into(),
+            "none".into(),
+            None,
+            Arc::clone(&self.observer),
+        );
+        let owner = Owner::of(&request.origin.identity);
+        let own = Arc::clone(&record);
+        let answer: Pin<Box<dyn Future<Output = Reply> + Send + 'a>> = Box::pin(async move {
+            let reply = self.answer_about_tasks(&owner, asked).await;
+            if let Reply::Http(response) = &reply {
+                own.note(|facts| {
+                    facts.verdict = Verdict::Passed;
+                    facts.status = Some(response.status().as_u16());
+                });
+            }
+            reply
+        });
+        Some((record, Way::Boxed(answer)))
+    }
+
+    async fn answer_about_tasks(&self, owner: &Owner, asked: Asked) -> Reply {
+        let missing = |missing| Reply::Refused(missing_task(missing));
+        match asked {
+            Asked::All => {
+                let tasks = self.tasks.list(owner);
+                let tasks = tasks.iter().map(|task| self.told(task)).collect();
+                Reply::Http(json(StatusCode::OK, &List { tasks }))
+            }
+            Asked::Fetch(id) => match self.tasks.get(owner, id) {
+                Ok(task) => self.reply_later(task),
+                Err(why) => missing(why),
+            },
+            Asked::Cancel(id) => match self.tasks.cancel(owner, id).await {
+                Ok(_) => {
+                    let mut response = Response::new(ReplyBody::whole(Bytes::new()));
+                    *response.status_mut() = StatusCode::NO_CONTENT;
+                    Reply::Http(response)
+                }
+                Err(why) => missing(why),
+            },
+            Asked::NoTask => missing(Missing::Unknown),
+            Asked::WrongMethod { allow } => {
+                let refusal = Refusal::new(
+                    Reason::BadRequest,
+                    "tasks are asked for with GET, one is cancelled with DELETE",
+                );
+                let mut response = whole(
+                    StatusCode::METHOD_NOT_ALLOWED,
+                    dialect::refusal_json(&refusal),
+                );
+                let allow = HeaderValue::from_static(allow);
+                response.headers_mut().insert(header::ALLOW, allow);
+                Reply::Http(response)
+            }
+        }
+    }
+
+    /// The answer of a task, or how far it has come.
+    fn reply(&self, task: Task<Answer>) -> Reply {
+        match &task.state {
+            State::Done(answer) => Reply::Http(answer.response()),
+            State::Waiting | State::Running => Reply::Http(self.progress(&task)),
+            State::NotKept { bytes } => Reply::Refused(Refusal::new(
+                Reason::AnswerNotKept,
+                format!(
+                    "the call was made, and there was no room to keep its answer of {bytes} bytes"
+                ),
+            )),
+            State::Cancelled => {
+                Reply::Refused(Refusal::new(Reason::TaskGone, "the task was cancelled"))
+            }
+            State::Failed => {
+                Reply::Refused(Refusal::new(Reason::Internal, "the task came to no answer"))
+            }
+        }
+    }
+
+    /// The same, for somebody who cannot know otherwise which of the two it is.
+    fn reply_later(&self, task: Task<Answer>) -> Reply {
+        let state = HeaderValue::from_static(task.state.label());
+        let mut reply = self.reply(task);
+        if let Reply::Http(response) = &mut reply {
+            response.headers_mut().insert(TASK_STATE, state);
+        }
+        reply
+    }
+
+    fn accepted(&self, task: &Task<Answer>, wait: Duration) -> Response<ReplyBody> {
+        let mut response = self.progress(task);
+        let headers = response.headers_mut();
+        let applied = match wait.as_secs() {
+            0 => "respond-async".to_owned(),
+            wait => format!("respond-async, wait={wait}"),
+        };
+        for (name, value) in [
+            (header::LOCATION, format!("{PATH}/{}", task.id)),
+            (PREFERENCE_APPLIED, applied),
+        ] {
+            let value = HeaderValue::try_from(value);
+            headers.insert(
+                name,
+                value.expect("hexadecimal digits, or as it stands above"),
+            );
+        }
+        headers.insert(TASK_STATE, HeaderValue::from_static(task.state.label()));
+        response
+    }
+
+    fn progress(&self, task: &Task<Answer>) -> Response<ReplyBody> {
+        let told = self.told(task);
+        let mut response = json(StatusCode::ACCEPTED, &told);
+        if let Some(seconds) = told.retry_after {
+            let seconds = HeaderValue::from(seconds);
+            response.headers_mut().insert(header::RETRY_AFTER, seconds);
+        }
+        response
+    }
+
+    fn told(&self, task: &Task<Answer>) -> Told {
+        let until = task.ended.unwrap_or_else(|| self.clock.now());
+        let took = until.since(task.submitted);
+        let held = task.watch.as_ref().and_then(|watch| watch.refusal_now());
+        let retry_after = task.watch.as_ref().map(|_| {
+            // What takes long will mostly take long for a while yet.
+            let known = held.as_ref().and_then(|held| held.retry_after);
+            let wait = known.unwrap_or(took / 2).clamp(RETRY_MIN, RETRY_MAX);
+            dialect::retry_after_seconds(wait)
+        });
+        Told {
+            id: task.id.to_string(),
+            state: task.state.label(),
+            call: format!("{:016x}", task.call),
+            function: task.function.to_string(),
+            seconds: took.as_secs_f64(),
+            waits_for: held
+                .and_then(|held| held.limit)
+                .map(|limit| limit.to_string()),
+            retry_after,
+        }
+    }
+}
+
+/// What is asked about tasks.
+enum Asked {
+    All,
+    Fetch(TaskId),
+    Cancel(TaskId),
+    /// What no task was ever named.
+    NoTask,
+    WrongMethod {
+        allow: &'static str,
+    },
+}
+
+/// What a request asks about tasks, if it does.
+fn asked(call: &HttpCall) -> Option<Asked> {
+    let rest = call.head.uri.path().strip_prefix(PATH)?;
+    let method = &call.head.method;
+    let is_get = *method == Method::GET || *method == Method::HEAD;
+    Some(match rest {
+        "" | "/" if is_get => Asked::All,
+        "" | "/" => Asked::WrongMethod { allow: "GET, HEAD" },
+        _ => {
+            let is_delete = *method == Method::DELETE;
+            match rest.strip_prefix('/')?.parse() {
+                _ if !is_get && !is_delete => Asked::WrongMethod {
+                    allow: "GET, HEAD, DELETE",
+                },
+                Err(tasks::NoTaskId) => Asked::NoTask,
+                Ok(id) if is_delete => Asked::Cancel(id),
+                Ok(id) => Asked::Fetch(id),
+            }
+        }
+    })
+}
+
+/// Says in the shell's words why a task was not taken.
+fn not_taken(refused: tasks::Refused) -> Refusal {
+    use tasks::Reason as Bound;
+    let (reason, limit, detail) = match refused.reason {
+        Bound::Draining => {
+            return Refusal {
+                retry_after: Some(RETRY_MIN),
+                ..Refusal::new(Reason::Draining, "the proxy is going down")
+            };
+        }
+        Bound::Tasks => (
+            Reason::TasksFull,
+            "tasks.max_tasks",
+            "as many calls are handed over as may be",
+        ),
+        Bound::Bytes => (
+            Reason::TasksFull,
+            "tasks.max_bytes",
+            "calls that are handed over take as many bytes as they may",
+        ),
+        Bound::TasksOfCaller => (
+            Reason::CallerTasksFull,
+            "tasks.max_tasks_per_caller",
+            "the caller has handed over as many calls as it may",
+        ),
+        Bound::BytesOfCaller => (
+            Reason::CallerTasksFull,
+            "tasks.max_bytes_per_caller",
+            "calls that the caller has handed over take as many bytes as they may",
+        ),
+    };
+    Refusal {
+        limit: Some(limit.into()),
+        retry_after: Some(refused.retry_after.unwrap_or(RETRY_MAX)),
+        ..Refusal::new(reason, detail)
+    }
+}
+
+fn missing_task(missing: Missing) -> Refusal {
+    match missing {
+        Missing::Unknown => Refusal::new(Reason::TaskUnknown, "there is no such task"),
+        Missing::Gone => Refusal::new(
+            Reason::TaskGone,
+            "the task is no longer here: its time is over, or it was let go or lost with a restart",
+        ),
+    }
+}
+
+fn json(status: StatusCode, body: &impl Serialize) -> Response<ReplyBody> {
+    let body = serde_json::to_vec(body).expect("texts and numbers can always be written");
+    whole(status, body.into())
+}
+
+fn whole(status: StatusCode, body: Bytes) -> Response<ReplyBody> {
+    let mut response = Response::new(ReplyBody::whole(body));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, JSON);
+    response
+}

@@ -1,0 +1,93 @@
+//! An answer that is kept for whoever comes back for it.
+
+use bytes::{Bytes, BytesMut};
+use http::header::{self, HeaderMap};
+use http::{Response, StatusCode};
+use http_body_util::BodyExt;
+
+use super::{NotKept, Room, Weigh};
+use crate::call::{BodyError, ByteStream, ReplyBody, compact_headers};
+
+/// A whole answer, as HTTP carries it.
+#[derive(Debug)]
+pub struct Answer {
+    status: StatusCode,
+    headers: HeaderMap,
+    body: Bytes,
+}
+
+/// Why an answer cannot be kept.
+#[derive(Debug)]
+pub enum Unread {
+    /// There is no room for it. It was read to its end all the same.
+    NoRoom(NotKept),
+    /// It ended in the middle.
+    Cut(BodyError),
+}
+
+impl Weigh for Answer {
+    fn bytes(&self) -> usize {
+        let headers = self.headers.iter();
+        let headers = headers.map(|(name, value)| name.as_str().len() + value.len());
+        headers.sum::<usize>() + self.body.len()
+    }
+}
+
+impl Answer {
+    /// Reads an answer to its end, within what may be kept.
+    ///
+    /// # Errors
+    /// [`Unread`] if there is no room for it, or not all of it came.
+    pub async fn read(response: Response<ReplyBody>, room: &Room<Self>) -> Result<Self, Unread> {
+        let (head, body) = response.into_parts();
+        let body = match body {
+            // A copy holds nothing of the buffer in which it came.
+            ReplyBody::Whole(body) => Bytes::copy_from_slice(&body.unwrap_or_default()),
+            ReplyBody::Stream(body) => read_stream(body, room).await?,
+        };
+        let mut headers = compact_headers(&head.headers);
+        // Both are told anew to whoever fetches it; the answer to a HEAD has a length and no
+        // body.
+        headers.remove(header::CONNECTION);
+        headers.remove(header::CONTENT_LENGTH);
+        Ok(Self {
+            status: head.status,
+            headers,
+            body,
+        })
+    }
+
+    /// The answer, once more.
+    #[must_use]
+    pub fn response(&self) -> Response<ReplyBody> {
+        let mut response = Response::new(ReplyBody::whole(self.body.clone()));
+        *response.status_mut() = self.status;
+        *response.headers_mut() = self.headers.clone();
+        response
+    }
+}
+
+async fn read_stream(mut body: ByteStream, room: &Room<Answer>) -> Result<Bytes, Unread> {
+    let mut whole = BytesMut::new();
+    let mut read = 0;
+    let mut fits = true;
+    while let Some(frame) = body.frame().await {
+        let Ok(bytes) = frame.map_err(Unread::Cut)?.into_data() else {
+            continue;
+        };
+        read += bytes.len();
+        fits = fits && room.hold(bytes.len());
+        if fits {
+            whole.extend_from_slice(&bytes);
+        } else {
+            // What cannot be kept is not held either; but the backend is heard out, so that the
+            // slot comes back when it is done, and the call is told as what it was.
+            whole = BytesMut::new();
+        }
+    }
+    if fits {
+        Ok(whole.freeze())
+    } else {
+        Err(Unread::NoRoom(NotKept { bytes: read }))
+    }
+}

@@ -1,0 +1,90 @@
+//! Names of tasks that tell where they are from.
+
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::str::FromStr;
+
+use super::Missing;
+
+/// The name of a task: 128 bits from a generator that the operating system seeded, and what
+/// tells where it is from. As text, 56 hexadecimal digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TaskId {
+    boot: u64,
+    pub(super) random: u128,
+    check: u32,
+}
+
+const BOOT_DIGITS: usize = 16;
+const RANDOM_DIGITS: usize = 32;
+const CHECK_DIGITS: usize = 8;
+
+impl fmt::Display for TaskId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{:016x}{:032x}{:08x}",
+            self.boot, self.random, self.check
+        )
+    }
+}
+
+/// A text that is no [`TaskId`]: no task was ever named so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a task's id has 56 hexadecimal digits, in lower case")]
+pub struct NoTaskId;
+
+impl FromStr for TaskId {
+    type Err = NoTaskId;
+
+    fn from_str(text: &str) -> Result<Self, NoTaskId> {
+        let is_digit = |byte: u8| byte.is_ascii_digit() || matches!(byte, b'a'..=b'f');
+        let right_length = text.len() == BOOT_DIGITS + RANDOM_DIGITS + CHECK_DIGITS;
+        if !right_length || !text.bytes().all(is_digit) {
+            return Err(NoTaskId);
+        }
+        let (boot, rest) = text.split_at(BOOT_DIGITS);
+        let (random, check) = rest.split_at(RANDOM_DIGITS);
+        Ok(Self {
+            boot: u64::from_str_radix(boot, 16).map_err(|_| NoTaskId)?,
+            random: u128::from_str_radix(random, 16).map_err(|_| NoTaskId)?,
+            check: u32::from_str_radix(check, 16).map_err(|_| NoTaskId)?,
+        })
+    }
+}
+
+/// Makes the ids of one process, and knows them again without keeping any.
+#[derive(Debug)]
+pub(super) struct Ids {
+    boot: u64,
+    check: RandomState,
+}
+
+impl Ids {
+    /// Those of this process.
+    pub(super) fn new(boot: u64) -> Self {
+        Self {
+            boot,
+            check: RandomState::new(),
+        }
+    }
+
+    pub(super) fn make(&self, random: u128) -> TaskId {
+        TaskId {
+            boot: self.boot,
+            random,
+            check: self.check.hash_one(random) as u32,
+        }
+    }
+
+    /// Why there is no task of this id, if none can be here.
+    pub(super) fn check(&self, id: TaskId) -> Result<(), Missing> {
+        if id.boot != self.boot {
+            Err(Missing::Gone)
+        } else if id != self.make(id.random) {
+            Err(Missing::Unknown)
+        } else {
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! `Prefer: respond-async` (RFC 7240): a client asks not to be kept waiting.
+
+use std::time::Duration;
+
+use http::header::{HeaderMap, HeaderName, HeaderValue};
+
+const PREFER: HeaderName = HeaderName::from_static("prefer");
+
+/// What a client wants that hands a call over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Preference {
+    /// How long it waits for the answer itself before it comes back for it (`wait=N`).
+    pub wait: Duration,
+}
+
+impl Preference {
+    /// Takes `respond-async` and `wait` out of a request's headers, which leaves the backend
+    /// the preferences that it may know; `None`, and nothing taken, without `respond-async`.
+    ///
+    /// A `wait` that is no number of seconds is none.
+    #[must_use]
+    pub fn take(headers: &mut HeaderMap) -> Option<Self> {
+        if !headers.contains_key(PREFER) {
+            return None;
+        }
+        let mut is_async = false;
+        let mut wait = None;
+        let mut others = Vec::new();
+        for value in headers.get_all(PREFER) {
+            for preference in items(value.as_bytes()) {
+                let (name, value) = name_and_value(preference);
+                if name.eq_ignore_ascii_case(b"respond-async") {
+                    is_async = true;
+                } else if name.eq_ignore_ascii_case(b"wait") {
+                    // Of two, the first counts (RFC 7240, 2).
+                    wait.get_or_insert(seconds(value));
+                } else if !name.is_empty() {
+                    others.push(preference);
+                }
+            }
+        }
+        if !is_async {
+            return None;
+        }
+        let others = HeaderValue::from_bytes(&others.join(&b", "[..]));
+        headers.remove(PREFER);
+        if let Ok(others) = others
+            && !others.is_empty()
+        {
+            headers.insert(PREFER, others);
+        }
+        Some(Self {
+            wait: wait.flatten().unwrap_or_default(),
+        })
+    }
+}
+
+/// The parts between commas that stand in no quotes.
+fn items(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut in_quotes = false;
+    let mut escaped = false;
+    let parts = value.split(move |&byte| {
+        let was_escaped = std::mem::take(&mut escaped);
+        match byte {
+            b'"' if !was_escaped => in_quotes = !in_quotes,
+            b'\\' if in_quotes && !was_escaped => escaped = true,
+            b',' => return !in_quotes,
+            _ => {}
+        }
+        false
+    });
+    parts.map(<[u8]>::trim_ascii)
+}
+
+/// Of `name=value; parameters`, without quotes around the value.
+fn name_and_value(preference: &[u8]) -> (&[u8], &[u8]) {
+    let head = preference.split(|&byte| byte == b';').next();
+    let mut parts = head.unwrap_or_default().splitn(2, |&byte| byte == b'=');
+    let mut part = || parts.next().unwrap_or_default().trim_ascii();
+    let (name, value) = (part(), part());
+    let bare = value.strip_prefix(b"\"");
+    let bare = bare.and_then(|value| value.strip_suffix(b"\""));
+    (name, bare.unwrap_or(value))
+}
+
+fn seconds(value: &[u8]) -> Option<Duration> {
+    let is_number = value.iter().all(u8::is_ascii_digit);
+    let number: u32 = str::from_utf8(value).ok()?.parse().ok()?;
+    is_number.then(|| Duration::from_secs(number.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is wanted, in seconds to wait, and what the backend is still told.
+    fn check(values: &[&str], wait: Option<u64>, left: &[&str]) {
+        let mut headers = HeaderMap::new();
+        for value in values {
+            headers.append(PREFER, value.parse().expect("a value"));
+        }
+        let wanted = Preference::take(&mut headers).map(|it| it.wait.as_secs());
+        assert_eq!(wanted, wait, "{values:?}");
+        let told: Vec<_> = headers.get_all(PREFER).iter().collect();
+        assert_eq!(told, left, "{values:?}");
+    }
+
+    #[test]
+    fn a_call_is_handed_over_only_by_respond_async() {
+        check(&[], None, &[]);
+        check(&["wait=10"], None, &["wait=10"]);
+        check(&["return=minimal"], None, &["return=minimal"]);
+        check(&["respond-asynch"], None, &["respond-asynch"]);
+        check(
+            &["foo=\"a, respond-async\""],
+            None,
+            &["foo=\"a, respond-async\""],
+        );
+        check(
+            &["foo=\"a\\\", respond-async\""],
+            None,
+            &["foo=\"a\\\", respond-async\""],
+        );
+        check(&["respond-async"], Some(0), &[]);
+        check(&["Respond-Async; foo=1"], Some(0), &[]);
+    }
+
+    #[test]
+    fn the_first_wait_counts_if_it_is_a_number_of_seconds() {
+        check(&["respond-async, wait=10"], Some(10), &[]);
+        check(&["wait=\"7\"", "respond-async"], Some(7), &[]);
+        check(&["respond-async, wait = 3 ; x, wait=9"], Some(3), &[]);
+        for wait in ["-1", "+1", "1.5", "", "x", "4294967296"] {
+            check(&[&format!("respond-async, wait={wait}")], Some(0), &[]);
+        }
+    }
+
+    #[test]
+    fn other_preferences_are_left_for_the_backend() {
+        check(
+            &["return=minimal, respond-async", "wait=1, x=\"a,b\";y"],
+            Some(1),
+            &["return=minimal, x=\"a,b\";y"],
+        );
+        check(&[",, respond-async ,"], Some(0), &[]);
+    }
+}

@@ -1,0 +1,324 @@
+//! What is kept of tasks, and what bounds it.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use rand::rngs::StdRng;
+use tidegate_limits::Timestamp;
+use tidegate_limits::caller::CallerId;
+use tokio::task::AbortHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::{Ended, Owner, Reason, Refused, Settings, State, Submission, Task, TaskId, Watch};
+
+/// Every task that is here.
+pub(super) struct Store<R> {
+    pub(super) settings: Settings,
+    pub(super) entropy: StdRng,
+    pub(super) draining: bool,
+    pub(super) entries: HashMap<u128, Entry<R>>,
+    pub(super) shares: HashMap<CallerId, Share>,
+    /// Tasks that have ended, and some that were removed since; the first ended first.
+    pub(super) ended: VecDeque<(Timestamp, u128)>,
+    pub(super) bytes: usize,
+    pub(super) counted: Ended,
+}
+
+/// What a caller has here.
+#[derive(Debug, Default)]
+pub(super) struct Share {
+    pub(super) tasks: usize,
+    pub(super) bytes: usize,
+}
+
+pub(super) struct Entry<R> {
+    pub(super) id: TaskId,
+    pub(super) owner: Owner,
+    caller: CallerId,
+    call: u64,
+    function: Arc<str>,
+    submitted: Timestamp,
+    /// Of its request and what has come of its answer; of its result once it has ended.
+    bytes: usize,
+    pub(super) phase: Phase<R>,
+}
+
+pub(super) enum Phase<R> {
+    Working {
+        watch: Arc<dyn Watch>,
+        /// `None` until it is spawned.
+        future: Option<AbortHandle>,
+        /// Cancelled when the future is no more.
+        left: CancellationToken,
+    },
+    Ended {
+        at: Timestamp,
+        /// Never waiting or running.
+        state: State<R>,
+    },
+}
+
+impl<R> Entry<R> {
+    pub(super) fn task(&self) -> Task<R> {
+        let (ended, watch, state) = match &self.phase {
+            Phase::Working { watch, .. } => {
+                let state = if watch.is_admitted() {
+                    State::Running
+                } else {
+                    State::Waiting
+                };
+                (None, Some(Arc::clone(watch)), state)
+            }
+            Phase::Ended { at, state } => (Some(*at), None, state.clone()),
+        };
+        Task {
+            id: self.id,
+            call: self.call,
+            function: Arc::clone(&self.function),
+            submitted: self.submitted,
+            ended,
+            watch,
+            state,
+        }
+    }
+
+    fn has_ended(&self) -> bool {
+        matches!(self.phase, Phase::Ended { .. })
+    }
+
+    fn was_cancelled(&self) -> bool {
+        let state = match &self.phase {
+            Phase::Working { .. } => return false,
+            Phase::Ended { state, .. } => state,
+        };
+        matches!(state, State::Cancelled)
+    }
+}
+
+impl<R> Store<R> {
+    /// Nothing is here yet.
+    pub(super) fn new(settings: Settings, entropy: StdRng) -> Self {
+        Self {
+            settings,
+            entropy,
+            draining: false,
+            entries: HashMap::new(),
+            shares: HashMap::new(),
+            ended: VecDeque::new(),
+            bytes: 0,
+            counted: Ended::default(),
+        }
+    }
+
+    /// Keeps a new task, for which there is room.
+    pub(super) fn insert(
+        &mut self,
+        now: Timestamp,
+        id: TaskId,
+        submission: Submission,
+        left: CancellationToken,
+    ) {
+        let Submission {
+            owner,
+            caller,
+            call,
+            function,
+            bytes,
+            watch,
+        } = submission;
+        let share = self.shares.entry(caller).or_default();
+        share.tasks += 1;
+        share.bytes += bytes;
+        self.bytes += bytes;
+        let phase = Phase::Working {
+            watch,
+            future: None,
+            left,
+        };
+        let entry = Entry {
+            id,
+            owner,
+            caller,
+            call,
+            function,
+            submitted: now,
+            bytes,
+            phase,
+        };
+        self.entries.insert(id.random, entry);
+    }
+
+    /// Where there are as many tasks as there may be, lets go of one that was cancelled: nobody
+    /// comes back for it.
+    pub(super) fn forget_cancelled(&mut self, caller: CallerId) {
+        let of_caller = self.shares.get(&caller).map_or(0, |share| share.tasks);
+        let callers_only = of_caller >= self.settings.tasks_per_caller_max;
+        if !callers_only && self.entries.len() < self.settings.tasks_max {
+            return;
+        }
+        let is_one =
+            |entry: &Entry<R>| entry.was_cancelled() && (entry.caller == caller || !callers_only);
+        let oldest = self.ended.iter().map(|&(_, random)| random);
+        let mut oldest = oldest.filter(|random| self.entries.get(random).is_some_and(is_one));
+        if let Some(random) = oldest.next() {
+            self.remove(random);
+        }
+    }
+
+    /// Whether another task of this caller, with a request of so many bytes, may come.
+    pub(super) fn room_for(
+        &self,
+        caller: CallerId,
+        bytes: usize,
+        now: Timestamp,
+    ) -> Result<(), Refused> {
+        let settings = &self.settings;
+        let nothing = Share::default();
+        let share = self.shares.get(&caller).unwrap_or(&nothing);
+        // One more byte at least, so that there is some room for an answer.
+        let full = |held: usize, max: usize| held >= max || bytes > max - held;
+        let reason = if self.draining {
+            Reason::Draining
+        } else if share.tasks >= settings.tasks_per_caller_max {
+            Reason::TasksOfCaller
+        } else if full(share.bytes, settings.bytes_per_caller_max) {
+            Reason::BytesOfCaller
+        } else if self.entries.len() >= settings.tasks_max {
+            Reason::Tasks
+        } else if full(self.bytes, settings.bytes_max) {
+            Reason::Bytes
+        } else {
+            return Ok(());
+        };
+        let makes_room = |entry: &Entry<R>| {
+            let of_caller = entry.caller == caller;
+            let would = match reason {
+                Reason::Draining => false,
+                Reason::Tasks => true,
+                Reason::TasksOfCaller => of_caller,
+                Reason::Bytes => entry.bytes > 0,
+                Reason::BytesOfCaller => entry.bytes > 0 && of_caller,
+            };
+            would && entry.has_ended()
+        };
+        let first = self
+            .ended
+            .iter()
+            .find(|(_, random)| self.entries.get(random).is_some_and(makes_room));
+        Err(Refused {
+            reason,
+            retry_after: first.map(|&(at, _)| (at + settings.time_to_live).since(now)),
+        })
+    }
+
+    /// Keeps what cancels a task; `false` if it has ended, or was cancelled, before that.
+    pub(super) fn spawned(&mut self, id: TaskId, abort: &AbortHandle) -> bool {
+        let entry = self.entries.get_mut(&id.random);
+        match entry.map(|entry| &mut entry.phase) {
+            Some(Phase::Working { future, .. }) => {
+                *future = Some(abort.clone());
+                true
+            }
+            Some(Phase::Ended { .. }) | None => false,
+        }
+    }
+
+    /// Counts more bytes of a task that is under way; `false` if there is no room for them, or
+    /// it was cancelled.
+    pub(super) fn hold(&mut self, random: u128, bytes: usize) -> bool {
+        let Some(entry) = self.entries.get_mut(&random) else {
+            return false;
+        };
+        let share = self.shares.get_mut(&entry.caller).expect(SHARE);
+        let fits = |held: usize, max: usize| bytes <= max.saturating_sub(held);
+        let room = fits(share.bytes, self.settings.bytes_per_caller_max)
+            && fits(self.bytes, self.settings.bytes_max);
+        if !room || entry.has_ended() {
+            return false;
+        }
+        share.bytes += bytes;
+        self.bytes += bytes;
+        entry.bytes += bytes;
+        true
+    }
+
+    /// Lets go of what a task holds.
+    fn release(&mut self, random: u128) {
+        let Some(entry) = self.entries.get_mut(&random) else {
+            return;
+        };
+        let bytes = std::mem::take(&mut entry.bytes);
+        self.shares.get_mut(&entry.caller).expect(SHARE).bytes -= bytes;
+        self.bytes -= bytes;
+    }
+
+    /// A task ends and holds nothing any more. One that has ended already stays as it is.
+    pub(super) fn end(&mut self, now: Timestamp, random: u128, state: State<R>) {
+        if self.is_working(random) {
+            self.release(random);
+            self.set_ended(now, random, state);
+        }
+    }
+
+    /// A task ends with a result, which is kept if there is room for it once what the task held
+    /// is let go.
+    pub(super) fn end_with(&mut self, now: Timestamp, random: u128, result: R, bytes: usize) {
+        if self.is_working(random) {
+            self.release(random);
+            let state = if self.hold(random, bytes) {
+                State::Done(Arc::new(result))
+            } else {
+                State::NotKept { bytes }
+            };
+            self.set_ended(now, random, state);
+        }
+    }
+
+    fn set_ended(&mut self, now: Timestamp, random: u128, state: State<R>) {
+        let Some(entry) = self.entries.get_mut(&random) else {
+            return;
+        };
+        match state {
+            State::Done(_) => self.counted.answered += 1,
+            State::NotKept { .. } => self.counted.not_kept += 1,
+            State::Cancelled => self.counted.cancelled += 1,
+            State::Failed | State::Waiting | State::Running => self.counted.failed += 1,
+        }
+        entry.phase = Phase::Ended { at: now, state };
+        self.ended.push_back((now, random));
+    }
+
+    fn is_working(&self, random: u128) -> bool {
+        let entry = self.entries.get(&random);
+        entry.is_some_and(|entry| !entry.has_ended())
+    }
+
+    pub(super) fn remove(&mut self, random: u128) {
+        self.release(random);
+        let Some(entry) = self.entries.remove(&random) else {
+            return;
+        };
+        let share = self.shares.get_mut(&entry.caller).expect(SHARE);
+        share.tasks -= 1;
+        if share.tasks == 0 {
+            self.shares.remove(&entry.caller);
+        }
+        // Those that were removed before their time must not pile up.
+        if self.ended.len() > 2 * self.entries.len() + 16 {
+            let entries = &self.entries;
+            self.ended
+                .retain(|(_, random)| entries.contains_key(random));
+        }
+    }
+
+    pub(super) fn sweep(&mut self, now: Timestamp) {
+        while let Some(&(ended, random)) = self.ended.front()
+            && ended + self.settings.time_to_live <= now
+        {
+            self.ended.pop_front();
+            self.remove(random);
+        }
+    }
+}
+
+const SHARE: &str = "the caller of a task has a share";
