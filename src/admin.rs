@@ -60,6 +60,8 @@ pub struct Settings {
 pub trait Source: Send + Sync + 'static {
     /// Every limit, in the order of the config.
     fn limits(&self) -> Vec<LimitState>;
+    /// The bucket of every rate limit that has one.
+    fn buckets(&self) -> Vec<BucketState>;
     /// The queue.
     fn queue(&self) -> QueueState;
     /// The config in effect, as TOML, without its secrets.
@@ -90,6 +92,25 @@ pub struct LimitState {
     /// What is in use.   calls
     pub used: u64,
     /// When it has room for one more call.
+    pub opens: Opens,
+}
+
+/// The state of a rate limit's bucket.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct BucketState {
+    /// Its name in refusals and in what held a call.
+    pub name: String,
+    /// The id of the rate limit: `/v1/rate-limits` has all that there is to know of it.
+    pub rate_limit: String,
+    /// The most tokens at once.
+    pub burst: f64,
+    /// Tokens a second.
+    pub fill: f64,
+    /// Tokens in it now; below zero in debt.
+    pub tokens: f64,
+    /// Calls in the queue that will be charged to it, whatever holds them.
+    pub queued: u64,
+    /// When it has a token for one more call, with nobody ahead.
     pub opens: Opens,
 }
 

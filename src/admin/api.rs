@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
 use super::routes::Routes;
-use super::{LimitState, Source};
+use super::{BucketState, LimitState, Source};
 
 /// What this address answers, for tools that read it.
 const OPENAPI: &str = include_str!("../../docs/openapi.json");
@@ -91,9 +91,13 @@ async fn limits(State(source): State<Arc<dyn Source>>) -> Response {
     #[derive(Serialize)]
     struct Limits {
         limits: Vec<LimitState>,
+        buckets: Vec<BucketState>,
     }
-    let limits = read(source, |source| source.limits()).await;
-    Json(Limits { limits }).into_response()
+    let limits = read(source, |source| Limits {
+        limits: source.limits(),
+        buckets: source.buckets(),
+    });
+    Json(limits.await).into_response()
 }
 
 async fn queue(State(source): State<Arc<dyn Source>>) -> Response {

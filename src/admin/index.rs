@@ -29,7 +29,10 @@ const PLACES: [(&str, &str); 12] = [
     ("/livez", "200 while the process answers"),
     ("/readyz", "200 while calls are taken, else 503 and why"),
     ("/healthz?verbose", "both, with a line for each check"),
-    ("/v1/limits", "each limit: configured, used, opens when"),
+    (
+        "/v1/limits",
+        "each limit and each rate limit's bucket: configured, used, opens when",
+    ),
     ("/v1/queue", "what waits, for how long, for which limit"),
     ("/v1/config", "the config in effect, as TOML"),
     ("/v1/callers?sort=tokens_1h", "who calls, the dearest first"),

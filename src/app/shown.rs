@@ -6,7 +6,9 @@ use std::time::Duration;
 use tidegate_limits::{Limit, LimitNow, LimitRule, Scope, Timestamp, Verdict};
 
 use super::Shared;
-use crate::admin::{ClassQueue, FunctionQueue, LimitKind, LimitState, Opens, QueueState, Source};
+use crate::admin::{
+    BucketState, ClassQueue, FunctionQueue, LimitKind, LimitState, Opens, QueueState, Source,
+};
 use crate::call::Destination;
 use crate::callers::rate_limit::RateLimit;
 use crate::config;
@@ -21,6 +23,23 @@ impl Source for Shared {
             .iter()
             .map(|(rule, state)| limit_state(rule, state, now))
             .collect()
+    }
+
+    fn buckets(&self) -> Vec<BucketState> {
+        let limits = self.callers.limits().into_iter();
+        let state = |limit: RateLimit| {
+            let bucket = self.gate.bucket_now(limit.id.bucket())?;
+            Some(BucketState {
+                name: bucket.rule.name.to_string(),
+                rate_limit: limit.id.to_string(),
+                burst: bucket.rule.limit.most(),
+                fill: bucket.rule.limit.per_second(),
+                tokens: bucket.tokens,
+                queued: bucket.waiting,
+                opens: opens(bucket.opens, self.clock.now()),
+            })
+        };
+        limits.filter_map(state).collect()
     }
 
     fn queue(&self) -> QueueState {
@@ -171,12 +190,16 @@ fn limit_state(rule: &LimitRule, state: &LimitNow, now: Timestamp) -> LimitState
         window_seconds,
         configured: u64::from(state.configured),
         used: state.used,
-        opens: match state.opens {
-            Verdict::Ready => Opens::Now,
-            Verdict::NotBefore(at) => {
-                Opens::InSeconds(at.since(now).max(Duration::from_millis(1)).as_secs_f64())
-            }
-            Verdict::WhenTold | Verdict::Never => Opens::WhenTold,
-        },
+        opens: opens(state.opens, now),
+    }
+}
+
+fn opens(verdict: Verdict, now: Timestamp) -> Opens {
+    match verdict {
+        Verdict::Ready => Opens::Now,
+        Verdict::NotBefore(at) => {
+            Opens::InSeconds(at.since(now).max(Duration::from_millis(1)).as_secs_f64())
+        }
+        Verdict::WhenTold | Verdict::Never => Opens::WhenTold,
     }
 }

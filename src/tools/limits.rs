@@ -17,6 +17,7 @@ fn ask(admin: &Admin) -> Result<Value, ClientError> {
     let mut rate_limits = admin.get("/v1/rate-limits")?;
     Ok(json!({
         "limits": limits["limits"].take(),
+        "buckets": limits["buckets"].take(),
         "rate_limits": rate_limits["rate_limits"].take(),
     }))
 }
@@ -36,6 +37,11 @@ fn shown(answer: &Value) -> String {
         })
         .collect();
     let mut out = table(["LIMIT", "CALLS", "BOUNDS", "USED", "OF", "OPENS"], &rows);
+    let opens_of = |id: &Value| {
+        let mut buckets = answer["buckets"].as_array().into_iter().flatten();
+        let bucket = buckets.find(|bucket| bucket["rate_limit"] == *id);
+        bucket.map_or("-".to_owned(), |bucket| opens(&bucket["opens"]))
+    };
     let rate_limits = answer["rate_limits"].as_array().into_iter().flatten();
     let rows: Vec<_> = rate_limits
         .map(|limit| {
@@ -46,6 +52,7 @@ fn shown(answer: &Value) -> String {
                 figure(&limit["burst"]),
                 figure(&limit["fill"]),
                 figure(&limit["tokens"]),
+                opens_of(&limit["id"]),
                 does(limit),
                 limit["callers"].as_array().map_or(0, Vec::len).to_string(),
                 figure(&limit["queued"]),
@@ -62,6 +69,7 @@ fn shown(answer: &Value) -> String {
         "BURST",
         "FILL/S",
         "TOKENS",
+        "OPENS",
         "DOES",
         "CALLERS",
         "QUEUED",

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tidegate::admin::{
-    self, ClassQueue, FunctionQueue, LimitKind, LimitState, Opens, QueueState, ServeError, Source,
-    Token,
+    self, BucketState, ClassQueue, FunctionQueue, LimitKind, LimitState, Opens, QueueState,
+    ServeError, Source, Token,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -43,6 +43,18 @@ impl Source for Fake {
                 opens: Opens::WhenTold,
             },
         ]
+    }
+
+    fn buckets(&self) -> Vec<BucketState> {
+        vec![BucketState {
+            name: "rate_limit:gold".into(),
+            rate_limit: "r1".into(),
+            burst: 10.0,
+            fill: 2.5,
+            tokens: -1.5,
+            queued: 3,
+            opens: Opens::InSeconds(1.0),
+        }]
     }
 
     fn queue(&self) -> QueueState {
@@ -199,6 +211,9 @@ async fn limits_say_what_is_configured_used_and_when_they_open() {
              "configured": 30, "used": 1, "opens": "now"},
             {"name": "outstanding", "scope": "all", "kind": "outstanding", "window_seconds": null,
              "configured": 10, "used": 10, "opens": "when_told"},
+        ], "buckets": [
+            {"name": "rate_limit:gold", "rate_limit": "r1", "burst": 10.0, "fill": 2.5,
+             "tokens": -1.5, "queued": 3, "opens": {"in_seconds": 1.0}},
         ]})
     );
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tidegate::admin::{self, LimitState, QueueState, Source, Token};
+use tidegate::admin::{self, BucketState, LimitState, QueueState, Source, Token};
 use tidegate::tools::healthcheck::{Unhealthy, ask};
 use tokio::net::TcpListener;
 use tokio::task::spawn_blocking;
@@ -20,6 +20,10 @@ struct Sidecar {
 
 impl Source for Sidecar {
     fn limits(&self) -> Vec<LimitState> {
+        Vec::new()
+    }
+
+    fn buckets(&self) -> Vec<BucketState> {
         Vec::new()
     }
 

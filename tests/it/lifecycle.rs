@@ -8,7 +8,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::Command;
 
-use crate::sidecar::{Said, Sidecar, TIDEGATE, get, run};
+use crate::sidecar::{Said, Sidecar, TIDEGATE, field, get, run};
 use crate::support::{Held, OK, array, closed_port, json, read_all, read_until};
 
 /// A config on free ports; `limits` is what differs between two of them.
@@ -775,4 +775,65 @@ async fn a_rate_limit_is_raised_in_place_and_shown_in_metrics_and_access_lines()
         .await;
     let (_, metrics) = sidecar.get("/metrics").await;
     assert!(!metrics.contains("\"all\""), "{metrics}");
+}
+
+#[tokio::test]
+async fn a_call_that_waited_is_explained_limit_by_limit() {
+    let mut held = Held::start(OK).await;
+    let text = |fill: &str| {
+        let limit = format!(
+            "[[rate_limit]]\nname = \"all\"\nburst = 1\nfill = {fill}\n\
+             deadline = \"none\"\n[[caller]]\nlabel = \"everybody\"\n\
+             match = {{ listener = \"test\" }}\nrate_limit = \"all\"\n[admin]"
+        );
+        config(held.backend.addr, &outstanding(1)).replace("[admin]", &limit)
+    };
+    let (poor, rich) = (text("0.001"), text("1000"));
+    let sidecar = Sidecar::start(&poor).await;
+    let addr = sidecar.listener("test").await;
+    let read = async |path: &str| json(&sidecar.get(path).await.1);
+
+    // The first takes the token and the slot.
+    let mut first = calling(addr, "U1").await;
+    held.next().await;
+    let mut second = calling(addr, "U2").await;
+    busy(&sidecar, 1, 1).await;
+    let limits = read("/v1/limits").await;
+    let bucket = &limits["buckets"][0];
+    assert_eq!(bucket["name"], "rate_limit:all");
+    assert_eq!(
+        (&bucket["burst"], &bucket["queued"]),
+        (&1.0.into(), &1.into())
+    );
+    let opens = bucket["opens"]["in_seconds"].as_f64();
+    assert!(opens.is_some_and(|seconds| seconds > 900.0), "{bucket}");
+    assert!(bucket["tokens"].as_f64().is_some_and(|tokens| tokens < 0.1));
+
+    // With tokens there is still the slot.
+    sidecar.reload(&rich).await;
+    let started = Instant::now();
+    while read("/v1/queue").await["functions"][0]["waits_for"] != "outstanding" {
+        assert!(started.elapsed() < crate::support::PATIENCE);
+    }
+    held.go.notify_one();
+    read_all(&mut first).await;
+    held.next().await;
+    held.go.notify_one();
+    read_all(&mut second).await;
+
+    let (line, _) = sidecar.log().wait_from(0, &[r#""userid":"U2""#]).await;
+    let call = read(&format!("/v1/calls/{}", field(&line, "id"))).await;
+    let parts = call["held"].as_array().expect("a list");
+    let names: Vec<_> = parts
+        .iter()
+        .filter_map(|part| part["limit"].as_str())
+        .collect();
+    for name in ["rate_limit:all", "outstanding"] {
+        assert!(names.contains(&name), "{call}");
+    }
+    let ms = |value: &serde_json::Value| value.as_f64().expect("a number");
+    let together: f64 = parts.iter().map(|part| ms(&part["ms"])).sum();
+    assert!((together - ms(&call["queued_ms"])).abs() < 0.01, "{call}");
+    let longest_first = parts.is_sorted_by(|one, other| ms(&one["ms"]) >= ms(&other["ms"]));
+    assert!(longest_first, "{call}");
 }

@@ -55,14 +55,15 @@ LIMIT        CALLS  BOUNDS      USED  OF  OPENS
 total        all    in any 1 s    30  30  in 0.25 s
 outstanding  all    at once        4  10  now
 
-RATE LIMIT  LABEL       FROM  BURST  FILL/S  TOKENS  DOES    CALLERS  QUEUED  CHARGED  REJECTED
-r1          monitoring  api      30       3      30  delays        1       0        0         0
+RATE LIMIT  LABEL       FROM  BURST  FILL/S  TOKENS  OPENS  DOES    CALLERS  QUEUED  CHARGED  REJECTED
+r1          monitoring  api      30       3      30  now    delays        1       0        0         0
 "
     );
     let tools = said(&served, &["limits", "--json"]).await;
     let read: Value = serde_json::from_str(&tools.out).expect("JSON");
     assert_eq!(read["limits"][0]["name"], "total");
     assert_eq!(read["rate_limits"][0]["id"], "r1");
+    assert_eq!(read["buckets"][0]["rate_limit"], "r1");
 }
 
 #[tokio::test]

@@ -5,11 +5,11 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tidegate::admin::{
-    CallId, CallerPatch, CallerState, CallerUsage, CallerUsed, CallersSource, Classified, Costs,
-    CostsState, Derive, Explained, Held, HeldBy, LimitKind, LimitState, MatchState, Merge, Moment,
-    NewRateLimit, Opens, Origin, Profile, Question, QueueRow, QueueState, Rate, RateLimitPatch,
-    RateLimitState, RatePatch, Refused, RequestRow, RequestState, Source, Spans, Suggested,
-    SuggestedCost, UsageTable, Used, What,
+    BucketState, CallId, CallerPatch, CallerState, CallerUsage, CallerUsed, CallersSource,
+    Classified, Costs, CostsState, Derive, Explained, Held, HeldBy, LimitKind, LimitState,
+    MatchState, Merge, Moment, NewRateLimit, Opens, Origin, Profile, Question, QueueRow,
+    QueueState, Rate, RateLimitPatch, RateLimitState, RatePatch, Refused, RequestRow, RequestState,
+    Source, Spans, Suggested, SuggestedCost, UsageTable, Used, What,
 };
 use tidegate::call::claim::RateLimitId;
 use tidegate_limits::caller::{
@@ -569,6 +569,23 @@ pub(crate) fn fields() -> [&'static str; 5] {
 }
 
 impl Source for Fake {
+    fn buckets(&self) -> Vec<BucketState> {
+        let state = self.lock();
+        let limits = state.limits.values();
+        let bucket = |limit: &RateLimitState| {
+            Some(BucketState {
+                name: format!("rate_limit:{}", limit.label),
+                rate_limit: limit.id.to_string(),
+                burst: limit.burst?,
+                fill: limit.fill?,
+                tokens: limit.tokens?,
+                queued: limit.queued,
+                opens: Opens::Now,
+            })
+        };
+        limits.filter_map(bucket).collect()
+    }
+
     fn limits(&self) -> Vec<LimitState> {
         vec![
             LimitState {

@@ -151,6 +151,8 @@ pub struct BucketNow {
     pub tokens: f64,
     /// Its pools and its pace, if it is a paced one.
     pub paced: Option<PacedNow>,
+    /// What it would say now to a call of one token with nobody ahead.
+    pub opens: Verdict,
     /// Calls in the queue that will be charged to it, whatever holds them.
     pub waiting: u64,
     /// What they will be charged, in tokens.
@@ -454,6 +456,7 @@ impl<T> Scheduler<T> {
             rule: bucket.rule.clone(),
             tokens: bucket.level.peek(now),
             paced: bucket.level.paced_now(now),
+            opens: bucket.peek(now, Tokens::ONE),
             waiting: bucket.waiting,
             waiting_tokens: bucket.waiting_units as f64 / UNITS_PER_TOKEN,
             charged: bucket.charged,
