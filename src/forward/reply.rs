@@ -127,7 +127,10 @@ mod tests {
         check(r#"{"overallRC": -1}"#, Ending::Whole(Some(-1)));
         check(r#"{"overallRC": 0"#, Ending::Cut);
         check(r#"{"overallRC": 0, "output": "\"#, Ending::Cut);
-        check(r#"{"overallRC": 0, "output": "\\"}"#, Ending::Whole(Some(0)));
+        check(
+            r#"{"overallRC": 0, "output": "\\"}"#,
+            Ending::Whole(Some(0)),
+        );
         check("hello", Ending::Whole(None));
         check(r#"{"overallRC": 0, "out"#, Ending::Cut);
         check(r#"{"overallRC": 0, "output": NaN, "x": [1, "#, Ending::Cut);
