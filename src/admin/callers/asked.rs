@@ -621,7 +621,7 @@ fn rate(fields: &mut Fields) -> Result<Rate, Refused> {
     if let Some((second, ..)) = second {
         return Err(Refused::invalid(*second, WAYS));
     }
-    agrees(kind, first.and_then(|(.., kind)| *kind))?;
+    agrees(kind, is_exempt, first.and_then(|(.., kind)| *kind))?;
     match first.map(|(way, ..)| *way) {
         Some("exempt") => Ok(Rate::Exempt),
         Some("profile") => Ok(Rate::Profile(name(fields.need("profile")?)?)),
@@ -671,7 +671,7 @@ fn rate_patch(fields: &mut Fields) -> Result<Option<RatePatch>, Refused> {
     } else {
         None
     };
-    agrees(kind, told)?;
+    agrees(kind, is_exempt, told)?;
     Ok(match (is_exempt, profile, told.or(kind)) {
         (true, ..) => Some(RatePatch::Exempt),
         (_, Some(profile), _) => Some(RatePatch::Profile(profile)),
@@ -682,8 +682,16 @@ fn rate_patch(fields: &mut Fields) -> Result<Option<RatePatch>, Refused> {
 }
 
 /// Whether figures are of the kind that was named.
-fn agrees(kind: Option<RateLimitKind>, figures: Option<RateLimitKind>) -> Result<(), Refused> {
+fn agrees(
+    kind: Option<RateLimitKind>,
+    is_exempt: bool,
+    figures: Option<RateLimitKind>,
+) -> Result<(), Refused> {
     match (kind, figures) {
+        (Some(_), _) if is_exempt => Err(Refused::invalid(
+            "kind",
+            "what lets everything through is of no kind; leave it out",
+        )),
         (Some(RateLimitKind::Paced), Some(RateLimitKind::Bucket)) => Err(Refused::invalid(
             "kind",
             "the figures are those of a bucket; give rate and ratio, or kind \"bucket\"",
