@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Tidegate beside HAProxy and nginx, in one run, on loopback. Writes docs/benchmarks.md.
 
-usage: compare.py [--rounds N] [--seconds S] [--only speed,memory,storm,core] [--out FILE]
+usage: compare.py [--rounds N] [--seconds S] [--only speed,memory,storm,users,callers,core] [--binary FILE]
+                  [--out FILE]
 
 Every peer has its limits switched on and not reached. All of them run at once and are asked
 in turn, so that what the machine does meanwhile falls on all alike; medians are told. The
@@ -12,6 +13,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import shutil
 import signal
 import socket
@@ -28,9 +30,11 @@ TICKS = os.sysconf('SC_CLK_TCK')
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument('--rounds', type=int, default=3)
 parser.add_argument('--seconds', type=float, default=2.5, help='of one run')
-parser.add_argument('--only', default='speed,memory,storm,core')
+parser.add_argument('--only', default='speed,memory,storm,users,callers,core')
+parser.add_argument('--binary', default=BIN, help='the tidegate to measure')
 parser.add_argument('--out', default=os.path.join(ROOT, 'docs', 'benchmarks.md'))
 opts = parser.parse_args()
+BIN = os.path.abspath(opts.binary)
 WORK = tempfile.mkdtemp(prefix='tidegate-bench-')
 CHILDREN = []
 
@@ -105,7 +109,7 @@ def bench(*args):
     return json.loads(done.stdout)
 
 
-def tidegate(name, backend_socket, backend_http, listen, limits, queue='', threads=1, log='access = false', protocol='auto'):
+def tidegate(name, backend_socket, backend_http, listen, limits, queue='', threads=1, log='access = false', protocol='auto', listener='', more=''):
     admin = free_port()
     path = os.path.join(WORK, name + '.toml')
     with open(path, 'w') as out:
@@ -117,6 +121,7 @@ max_connections = 20000
 name = "bench"
 bind = "127.0.0.1:%d"
 protocol = "%s"
+%s
 [client]
 idle_timeout = "10m"
 request_timeout = "10m"
@@ -135,7 +140,8 @@ postpone = "in_turn"
 bind = "127.0.0.1:%d"
 [log]
 %s
-''' % (threads, listen, protocol, backend_socket, backend_http, queue, limits, admin, log))
+%s
+''' % (threads, listen, protocol, listener, backend_socket, backend_http, queue, limits, admin, log, more))
     child = start([BIN, 'serve', '--config', path], name + '.log', [listen, admin])
     child.admin = admin
     return child
@@ -458,6 +464,225 @@ def storm():
     return out
 
 
+def access_log(name):
+    """The access lines of a process that has ended."""
+    with open(os.path.join(WORK, name + '.log')) as log:
+        return [json.loads(line) for line in log if '"sent_us":' in line and '"access"' in line]
+
+
+def users():
+    """User calls in a storm of polls: two clients, each with a listener of its own."""
+    limits = 'smapi_rate_limit_per_window = "total:30"\nsmapi_max_outstanding_requests = 10\nsmapi_request_postpone_threshold_seconds = 60'
+    # One caller for all and one class: whoever comes last waits for everybody.
+    plain = ('class = "polling"', '[callers]\nauto_register = 0\n[[class]]\nname = "polling"\nfunctions = ["guest_start"]')
+    rows = []
+    for title, (listener, more) in [('users before polls', ('', '')), ('plain order of arrival', plain)]:
+        p50, longest, spans, answered, dense = [], [], [], [], []
+        for number in range(opts.rounds):
+            backend_socket, backend_http, stats, port, poll = [free_port() for _ in range(5)]
+            backend = start([BIN, 'backend', '--socket', '127.0.0.1:%d' % backend_socket, '--http', '127.0.0.1:%d' % backend_http,
+                             '--stats', '127.0.0.1:%d' % stats, '--delay', '50ms'], 'backend-users.log', [stats])
+            poller = '[[listen]]\nname = "poll"\nbind = "127.0.0.1:%d"\nprotocol = "socket"\nclass = "polling"' % poll
+            child = tidegate('users', backend_socket, backend_http, port, limits, protocol='socket', log='access = true\nformat = "json"',
+                             listener=listener + '\n' + poller, more=more)
+            storm = subprocess.Popen([BIN, 'bench', '--json', '--target', '127.0.0.1:%d' % poll, '--storm', '300'],
+                                     stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            for _ in range(1000):
+                if waiting(child) >= 200:
+                    break
+                time.sleep(0.01)
+            else:
+                sys.exit('the storm does not come: %s' % admin(child, '/v1/queue'))
+            user = bench('--target', '127.0.0.1:%d' % port, '--function', 'guest_start', '--userid', 'OTHER',
+                         '--connections', 12, '--rate', 20, '--calls', 12)
+            polls = json.loads(storm.communicate()[0])
+            seen = json.load(urllib.request.urlopen('http://127.0.0.1:%d/stats' % stats, timeout=10))
+            stop(child)
+            stop(backend)
+            waits = sorted(line['queue_ms'] / 1000 for line in access_log('users') if line['listener'] == 'bench')
+            if len(waits) != 12:
+                sys.exit('%d of 12 user calls are in the log' % len(waits))
+            p50.append(statistics.median(waits))
+            longest.append(waits[-1])
+            spans.append(polls['makespan_s'])
+            answered.append(user['ok'] + polls['ok'])
+            dense.append(seen['densest_second'])
+        rows.append([title, opts.rounds, '%d to %d' % (min(answered), max(answered)), '%.2f / %.2f' % (median(p50), max(p50)),
+                     '%.2f' % max(longest), '%.2f' % median(spans), max(dense)])
+        progress('users: ' + title)
+    return ['### User calls in a storm of polls\n',
+            '300 polls at once on a listener of their own; then 12 calls of guest_start, one each 50 ms, on another; 30/s, 10 in flight, 50 ms each. '
+            'Asked for: a p50 below 1 s, where plain order of arrival has 9.6 s. Waits are those in the queue, by the access log.\n',
+            table(['', 'runs', 'answered, of 312', "users' p50 wait, median / worst run", 'longest', "seconds of the polls", "backend's densest second"], rows)]
+
+
+class Agents:
+    """Sends calls over one HTTP connection, each in the name of an agent that it is told."""
+
+    def __init__(self, port):
+        self.socket = socket.create_connection(('127.0.0.1', port), 30)
+        self.left = b''
+
+    def send(self, agents, call='guest_list'):
+        """All at once; returns when all are answered."""
+        body = '["%s",["HRX00001"],{}]' % call
+        self.socket.sendall(''.join(
+            'POST / HTTP/1.1\r\nHost: t\r\nUser-Agent: %s\r\nContent-Length: %d\r\n\r\n%s' % (agent, len(body), body)
+            for agent in agents).encode())
+        for _ in agents:
+            self.answer()
+
+    def answer(self):
+        while b'\r\n\r\n' not in self.left:
+            self.more()
+        head, self.left = self.left.split(b'\r\n\r\n', 1)
+        if b' 200 ' not in head.split(b'\r\n')[0]:
+            sys.exit('answered %s' % head)
+        length = int(re.search(rb'(?i)content-length: *(\d+)', head).group(1))
+        while len(self.left) < length:
+            self.more()
+        self.left = self.left[length:]
+
+    def more(self):
+        got = self.socket.recv(1 << 16)
+        if not got:
+            sys.exit('the connection was closed')
+        self.left += got
+
+
+def metric(child, name):
+    with urllib.request.urlopen('http://127.0.0.1:%d/metrics' % child.admin, timeout=10) as reply:
+        return sum(float(line.rsplit(' ', 1)[1]) for line in reply.read().decode().splitlines() if line.startswith(name))
+
+
+def at_pace(agents, per_second, seconds, child, prefix):
+    """New agents in every second for so long; the memory of the process at the end of each."""
+    sizes, began, made = [], time.time(), 0
+    for second in range(seconds):
+        for tenth in range(10):
+            agents.send(['%s/%d' % (prefix, made + n) for n in range(per_second // 10)])
+            made += per_second // 10
+            time.sleep(max(0, began + second + (tenth + 1) / 10 - time.time()))
+        sizes.append(rss_mb(child))
+    return sizes, made / (time.time() - began)
+
+
+# A call each, so that every caller has counted every one of them.
+FUNCTIONS = ['guest_list', 'guest_get_info', 'host_get_info', 'guest_get_power_state', 'guest_get_user_direct', 'image_query',
+             'guest_get_adapters_info', 'host_diskpool_get_info', 'vswitch_get_list', 'volume_attach', 'guest_start', 'guest_stop']
+
+
+# Seconds. The table of statistics grows once more after half a minute, when as many rows have been forgotten as it has room for.
+ROTATION = 90
+
+
+def range_of(sizes):
+    half = sizes[len(sizes) // 2:]
+    return '%.1f to %.1f MB in the second half' % (min(half), max(half))
+
+
+def callers():
+    """What callers cost the real process in memory, and what looking them up costs."""
+    backend_socket, backend_http = free_port(), free_port()
+    backend = start([BIN, 'backend', '--socket', '127.0.0.1:%d' % backend_socket, '--http', '127.0.0.1:%d' % backend_http,
+                     '--delay', '0ms'], 'backend-callers.log', [backend_socket, backend_http])
+    rows = []
+    port = free_port()
+    many = '[callers]\nauto_register = 10000\nauto_register_per_s = 1000'
+    child = tidegate('callers', backend_socket, backend_http, port, NOT_REACHED, more=many)
+    agents = Agents(port)
+    agents.send(['warm'] * 2000)
+    before = rss_mb(child)
+    at_pace(agents, 990, 11, child, 'python-requests/2.31.0 worker')
+    registered = metric(child, 'tidegate_callers_registered{kind="auto"}')
+    one = rss_mb(child)
+    for call in FUNCTIONS:
+        for first in range(1000, 10890, 100):
+            agents.send(['python-requests/2.31.0 worker/%d' % n for n in range(first, min(first + 100, 10890))], call)
+    dozen = rss_mb(child)
+    for what, now in [('a call of each', one), ('calls of 12 functions of each', dozen)]:
+        rows.append(['%d callers that registered themselves, %s' % (registered, what), '%.1f' % before, '%.1f' % now,
+                     '%.1f KB a caller' % ((now - before) * 1024 / registered), '100 MB for 10,000'])
+    progress('callers: 10,000')
+    evicted = metric(child, 'tidegate_callers_evicted_total')
+    sizes, pace = at_pace(agents, 1000, ROTATION, child, 'rotates')
+    evicted = metric(child, 'tidegate_callers_evicted_total') - evicted
+    rows.append(['%.0f agents a second that rotate, for %d s; the table full, %d registered and as many forgotten' % (pace, ROTATION, evicted),
+                 '%.1f' % dozen, '%.1f' % sizes[-1], range_of(sizes), 'flat'])
+    stop(child)
+    port = free_port()
+    child = tidegate('callers-usual', backend_socket, backend_http, port, NOT_REACHED)
+    agents = Agents(port)
+    agents.send(['warm'] * 2000)
+    before = rss_mb(child)
+    sizes, pace = at_pace(agents, 1000, ROTATION, child, 'rotates')
+    registered = metric(child, 'tidegate_callers_registered{kind="auto"}')
+    rows.append(['%.0f agents a second that rotate, for %d s; as configured by default, %d rows' % (pace, ROTATION, registered),
+                 '%.1f' % before, '%.1f' % sizes[-1], range_of(sizes), 'flat'])
+    stop(child)
+    stop(backend)
+    progress('callers: rotation')
+    out = ['### Callers: memory of the whole process\n', 'MB resident, of the real process with a backend behind it.\n',
+           table(['', 'before', 'after', '', 'asked for'], rows)]
+    return out + costs_of_callers()
+
+
+def cargo_bench(*args):
+    done = subprocess.run(['cargo', 'bench', '-q', *args], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    if done.returncode:
+        sys.exit('cargo bench %s: %s' % (args, done.stderr.decode()))
+    return done.stdout.decode()
+
+
+def timings(text):
+    """What a bench printed, median and least in nanoseconds, by what it is of; under the heading that it stands below, if any."""
+    found, heading = {}, ''
+    for line in text.splitlines():
+        told = re.match(r'(\s*)(.*?)\s+([\d.]+) ns, at least\s+([\d.]+) ns', line)
+        if told:
+            found[(heading + ': ' if told.group(1) else '') + told.group(2)] = float(told.group(3)), float(told.group(4))
+        elif re.match(r'\w+: ', line):
+            heading = line.split(':')[0]
+    return found
+
+
+def nanoseconds(median_and_least):
+    def told(value):
+        return '%.1f us' % (value / 1000) if value >= 1000 else '%.0f ns' % value if value >= 20 else '%.1f ns' % value
+    return '%s (%s)' % tuple(map(told, median_and_least))
+
+
+def costs_of_callers():
+    """Beside what the source of the design takes: measured on another machine, so only its order of size says something."""
+    core = timings(cargo_bench('-p', 'tidegate-limits', '--bench', 'scheduler'))
+    table_of = timings(cargo_bench('-p', 'tidegate-limits', '--bench', 'callers'))
+    usage = timings(cargo_bench('-p', 'tidegate-limits', '--bench', 'usage'))
+    whole = cargo_bench('--bench', 'callers')
+    rows = [['a bucket lets a call through', nanoseconds(core['bucket: take that passes']), '118 ns', 'below 50 ns'],
+            ['a bucket does not', nanoseconds(core['bucket: take that does not']), '102 ns', 'below 50 ns']]
+    source = {10: '118 ns; 0.5 us', 100: '204 ns; 3.5 us', 1000: '272 ns; 22.9 us', 10000: '137 ns; 216 us'}
+    for patterns in (10, 100, 1000, 10000):
+        told = [nanoseconds(table_of['%s: %s patterns, %s' % (mix, format(patterns, ''), what)])
+                for mix in ('registered', 'mixed') for what in ('hit', 'miss')]
+        rows.append(['whose a call is, of %s patterns: exact ones, hit and miss; of all kinds, hit and miss' % format(patterns, ','),
+                     ', '.join(told), source[patterns], 'below 1 us'])
+    rows.append(['the worst patterns that can be, 10,000 nested prefixes', nanoseconds(table_of['nested: 10000 patterns, hit']), '', ''])
+    rows.append(['a caller registers, and another is forgotten for it; 10,000 there', nanoseconds(table_of['full: every call registers one and forgets one']),
+                 '3468 us', ''])
+    rows.append(['a call is counted, of 10 functions', nanoseconds(usage['count a call, 29 a second, 10 functions']), '10 ns, without windows', ''])
+    rows.append(['a call comes, is let through, ends; nobody waits', nanoseconds(core['submit + next + sent + finish, 0 waiting, 1 callers, 1 classes']),
+                 '121 ns for its bucket alone', ''])
+    rows.append(['a rate limit is changed, 1,000 waiting for it', nanoseconds(core['set_bucket, 1000 waiting']),
+                 'waits until they are through: 2.0 s for 20', 'below 10 ms'])
+    rows.append(['a rate limit is removed, 1,000 waiting for it', nanoseconds(core['remove_bucket, 1000 waiting']), 'the same', 'below 10 ms'])
+    return ['### Callers: what they cost a call\n',
+            'Medians, and the least in brackets, of `cargo bench -p tidegate-limits --bench scheduler`, `--bench callers` and `--bench usage`, on one thread. Beside them the library of '
+            'xen-api (e2ee48d6883e) for the same, in OCaml 4.13.1 on another machine of two cores: a look-up that its cache of 100 has, and one that it has not.\n',
+            table(['', 'Tidegate', 'xen-api', 'asked for'], rows),
+            'All of it for one call, from `cargo bench --bench callers`: a claim (who asks, what it costs, what is charged, counted), and what became of it, in ns.\n',
+            '```text\n%s\n```\n' % whole.strip()]
+
+
 def core():
     done = subprocess.run(['cargo', 'bench', '-q', '-p', 'tidegate-limits', '--bench', 'scheduler'], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     text = done.stdout.decode().strip()
@@ -487,23 +712,50 @@ def version(*args):
         return '%s is not here' % args[0]
 
 
+PARTS = ['speed', 'memory', 'storm', 'users', 'callers', 'core']
+
+
+def sections(text):
+    """What stands above the first heading of the third level, and each section with its heading."""
+    return [it.rstrip() + '\n\n' for it in re.split(r'(?m)^(?=### )', text)]
+
+
+def heading(section):
+    return section.split('\n')[0][4:]
+
+
 def main():
     parts = opts.only.split(',')
     body = []
     began = time.time()
-    for name, part in (('speed', speed), ('memory', memory), ('storm', storm), ('core', core)):
+    for name, part in (('speed', speed), ('memory', memory), ('storm', storm), ('users', users), ('callers', callers), ('core', core)):
         if name in parts:
             body += part()
             progress(name + ' done')
     cpu = next((line.split(':')[1].strip() for line in open('/proc/cpuinfo') if line.startswith('model name')), platform.machine())
+    load = os.getloadavg()[0]
+    stamp = '%s, %s, load average %.1f at the end' % (version(BIN, '--version'), time.strftime('%Y-%m-%d'), load)
     head = ['# Benchmarks\n',
             'Measured by `make bench` (%s), %s: %s, %d cores, Linux %s, loopback only; load average %.1f at the end. %d rounds of %.1f s a run, medians. '
             'Load, proxy and backend share the cores.\n' % (version(BIN, '--version'), time.strftime('%Y-%m-%d'), cpu, os.cpu_count(), platform.release(),
-                                                     os.getloadavg()[0], opts.rounds, opts.seconds),
+                                                     load, opts.rounds, opts.seconds),
             'Peers: %s; %s. Both with two threads or workers, limits on and not reached, no access log. Took %.0f s.\n' % (
                 version('haproxy', '-v'), version('nginx', '-v'), time.time() - began)]
+    old_head, old = '', []
+    if os.path.exists(opts.out):
+        old_head, *old = sections(open(opts.out).read())
+    new = sections('\n'.join(body))[1:]
+    if parts == PARTS:
+        # What was written by hand stays.
+        text = '\n'.join(head) + '\n' + ''.join([it for it in old if heading(it) == 'What the figures say'] + new)
+    else:
+        # What is not measured now stays; what is says when it was.
+        new = {heading(it): it.replace('\n', '\n\nMeasured by itself: %s.\n' % stamp, 1) for it in new}
+        known = [heading(it) for it in old]
+        kept = [new.get(heading(it), it) for it in old]
+        text = (old_head or '\n'.join(head) + '\n') + ''.join(kept + [it for it in new.values() if heading(it) not in known])
     with open(opts.out, 'w') as out:
-        out.write('\n'.join(head + body))
+        out.write(text.rstrip() + '\n')
     progress('written to ' + opts.out)
 
 

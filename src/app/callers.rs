@@ -42,19 +42,27 @@ impl Shared {
         Ok(value)
     }
 
-    /// The same, and saves it before it returns. What cannot be saved is not done.
+    /// The same, and saves it before it returns.
+    ///
+    /// What cannot be saved is not done: room is made first. A disk that fails after that
+    /// leaves the change in force, told as such, and it is saved later. Undoing it would
+    /// promise what cannot be kept: if it was the directory's flush that failed, nobody knows
+    /// which state the disk holds, and the old one could be saved no better than the new one;
+    /// and calls may have been let through by the change already.
     fn change_and_save<T>(
         &self,
         change: impl FnOnce(&Callers) -> Result<Changed<T>, Error>,
     ) -> Result<T, Refused> {
         let mut keeper = self.keeper();
-        let not_saved = |error: crate::state::StateError| Refused::NotSaved {
+        keeper.reserve().map_err(|error| Refused::NotSaved {
             reason: error.to_string(),
-        };
-        keeper.reserve().map_err(not_saved)?;
+        })?;
         let Changed { value, buckets } = change(&self.callers).map_err(refused)?;
         follow(&self.gate, &self.callers, buckets);
-        keeper.save(&self.saved()).map_err(not_saved)?;
+        let saved = keeper.save(&self.saved());
+        saved.map_err(|error| Refused::NotYetSaved {
+            reason: error.to_string(),
+        })?;
         Ok(value)
     }
 

@@ -12,6 +12,8 @@ use super::{Account, Callers, State};
 pub struct Saved {
     /// Every row of the table.
     pub callers: Vec<SavedRow>,
+    /// The highest id that a caller has had: no id is given twice.
+    pub caller_ids_given: u64,
     /// Every rate limit; those of the config too, so that they keep their ids.
     pub rate_limits: Vec<RateLimit>,
     /// How many rate limits there have been: no id is given twice.
@@ -63,6 +65,7 @@ impl Callers {
         };
         Saved {
             callers: state.table.rows().map(row).collect(),
+            caller_ids_given: state.table.ids_given(),
             rate_limits: state.rate_limits.values().cloned().collect(),
             rate_limits_made: state.rate_limits_made,
             costs: (state.costs != state.configured.costs).then(|| state.costs.clone()),
@@ -79,6 +82,7 @@ impl State {
         for limit in saved.rate_limits {
             self.rate_limits.insert(limit.id, limit);
         }
+        self.table.count_ids_as_given(saved.caller_ids_given);
         let mut accounts = Vec::new();
         let rows = saved.callers.into_iter().map(|row| {
             accounts.push((row.caller.id, row.weight, row.total));

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_limits::caller::{self, AutoRegister, FieldSet};
+use tidegate_limits::caller::{self, AutoRegister, FieldSet, Network};
 use tokio_rustls::rustls::ServerConfig;
 
 use crate::admin::Token;
@@ -14,7 +14,7 @@ use crate::admit::WhenFull;
 use crate::call::listener::{ClientAuth, ProxyProtocol};
 use crate::call::{Bind, Protocol, UserFrom};
 use crate::forward::Address;
-use crate::protocol::trusted::{Network, TrustedProxies};
+use crate::protocol::trusted::TrustedProxies;
 use crate::telemetry::Format;
 
 use super::callers::{self, RawCaller, RawCosts, RawProfiles};
@@ -353,7 +353,7 @@ fn tls(mut section: Section<'_>, protocol: Protocol) -> Option<Tls> {
 fn callers(mut section: Section<'_>) -> Callers {
     let loopback = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
     let this_machine = TrustedProxies {
-        networks: loopback.map(Network::only).into(),
+        networks: loopback.map(Network::single).into(),
         unix: false,
     };
     let usual = caller::Settings::default();

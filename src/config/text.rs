@@ -5,12 +5,13 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use tidegate_limits::caller::{Network, NetworkError};
 use tracing_subscriber::filter::EnvFilter;
 
 use crate::admin::Token;
 use crate::call::Bind;
 use crate::forward::Address;
-use crate::protocol::trusted::{Network, NotANetwork, TrustedProxies};
+use crate::protocol::trusted::TrustedProxies;
 
 use super::nearest::nearest;
 use super::per_window::function_name;
@@ -145,12 +146,16 @@ pub(super) fn proxies() -> Kind<TrustedProxies> {
 
 fn network(given: &str) -> Result<Network, Mistake> {
     given.trim().parse().map_err(|error| match error {
-        NotANetwork::HostBits(network) => Mistake::new(
+        NetworkError::HostBitsSet(network) => Mistake::new(
             format!("{} has bits behind its prefix", quoted(given)),
             format!("did you mean {}?", quoted(&network.to_string())),
         ),
-        NotANetwork::Malformed => Mistake::new(
+        NetworkError::NotAnAddress => Mistake::new(
             format!("{} is neither an address nor a network", quoted(given)),
+            "write it as 192.0.2.1, 10.0.0.0/8, 2001:db8::/32, or unix",
+        ),
+        NetworkError::PrefixLength { max } => Mistake::new(
+            format!("{} has no prefix length from 0 to {max}", quoted(given)),
             "write it as 192.0.2.1, 10.0.0.0/8, 2001:db8::/32, or unix",
         ),
     })

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use tidegate::admin::{
     self, BucketState, ClassQueue, FunctionQueue, LimitKind, LimitState, Opens, PaceState,
     QueueState, ServeError, Source, Token,
@@ -13,6 +13,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+
+use crate::support::Answer;
 
 /// A sidecar whose state the test sets.
 struct Fake {
@@ -164,53 +166,6 @@ impl Served {
     }
 }
 
-#[derive(Debug)]
-struct Answer {
-    status: u16,
-    head: String,
-    body: String,
-}
-
-impl Answer {
-    fn read(bytes: &[u8]) -> Self {
-        let text = String::from_utf8(bytes.to_vec()).expect("UTF-8");
-        let (head, body) = text.split_once("\r\n\r\n").expect("a whole head");
-        let status = head.split(' ').nth(1).and_then(|word| word.parse().ok());
-        Self {
-            status: status.expect("a status"),
-            head: head.to_ascii_lowercase(),
-            body: body.to_owned(),
-        }
-    }
-
-    #[track_caller]
-    fn has(&self, header: &str) -> &Self {
-        let found = self.head.lines().any(|line| line == header);
-        assert!(found, "no {header} in\n{}", self.head);
-        self
-    }
-
-    #[track_caller]
-    fn is(&self, status: u16) -> &Self {
-        assert_eq!(self.status, status, "{self:?}");
-        self.has("cache-control: no-store")
-    }
-
-    #[track_caller]
-    fn json(&self) -> Value {
-        self.has("content-type: application/json");
-        serde_json::from_str(&self.body).expect("JSON")
-    }
-
-    /// An error, in the one form that errors have.
-    #[track_caller]
-    fn error(&self, status: u16) {
-        let body = self.is(status).json();
-        let message = body["error"].as_str().expect("a message");
-        assert!(!message.is_empty());
-    }
-}
-
 #[tokio::test]
 async fn metrics_are_answered_in_the_format_of_prometheus() {
     let served = Served::start(None).await;
@@ -345,7 +300,7 @@ async fn what_is_not_there_or_not_allowed_is_an_error_in_json() {
         for method in ["POST", "DELETE", "PUT"] {
             let answer = served.ask(method, path, "Content-Length: 0\r\n").await;
             answer.error(405);
-            answer.has("allow: get,head");
+            answer.has("allow: GET,HEAD");
         }
     }
 }
@@ -372,7 +327,7 @@ async fn with_a_token_only_health_is_told_to_strangers() {
         ] {
             let answer = served.ask("GET", path, headers).await;
             answer.error(401);
-            answer.has("www-authenticate: bearer realm=\"tidegate\"");
+            answer.has("www-authenticate: Bearer realm=\"tidegate\"");
             assert!(!answer.body.contains("s3cret"));
         }
         let right = "Authorization: Bearer s3cret\r\n";

@@ -4,7 +4,9 @@
 mod bad_input;
 mod commands;
 mod document;
+mod every_field;
 pub(crate) mod fake;
+mod real;
 mod restart;
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -13,10 +15,11 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use tidegate::admin::{self, CallersSource, Source, Token};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use self::fake::Fake;
+use crate::support::{Answer, connect};
 
 /// A served admin address.
 struct Served {
@@ -49,25 +52,7 @@ impl Served {
 
     /// Sends a request with these headers and this body, byte for byte.
     async fn send(&self, method: &str, path: &str, headers: &str, body: &[u8]) -> Answer {
-        let stream = TcpStream::connect(self.address).await.expect("connects");
-        let (mut reader, mut writer) = stream.into_split();
-        let head = format!(
-            "{method} {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n{headers}\
-             Content-Length: {}\r\n\r\n",
-            self.address,
-            body.len()
-        );
-        let body = body.to_vec();
-        let sending = tokio::spawn(async move {
-            // Who is refused early need not be read to the end.
-            let _ = writer.write_all(head.as_bytes()).await;
-            let _ = writer.write_all(&body).await;
-            writer
-        });
-        let mut bytes = Vec::new();
-        reader.read_to_end(&mut bytes).await.expect("answered");
-        drop(sending.await.expect("no panic"));
-        Answer::read(&bytes)
+        send(self.address, method, path, headers, body).await
     }
 
     /// Sends JSON, as it should be sent.
@@ -88,44 +73,28 @@ impl Served {
     }
 }
 
+/// Sends a request with these headers and this body, byte for byte.
+async fn send(address: SocketAddr, method: &str, path: &str, headers: &str, body: &[u8]) -> Answer {
+    let (mut reader, mut writer) = connect(address).await.into_split();
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n{headers}\
+         Content-Length: {}\r\n\r\n",
+        body.len()
+    );
+    let body = body.to_vec();
+    let sending = tokio::spawn(async move {
+        // Who is refused early need not be read to the end.
+        let _ = writer.write_all(head.as_bytes()).await;
+        let _ = writer.write_all(&body).await;
+        writer
+    });
+    let mut bytes = Vec::new();
+    reader.read_to_end(&mut bytes).await.expect("answered");
+    drop(sending.await.expect("no panic"));
+    Answer::read(&bytes)
+}
+
 const JSON: &str = "Content-Type: application/json\r\n";
-
-#[derive(Debug)]
-struct Answer {
-    status: u16,
-    head: String,
-    body: String,
-}
-
-impl Answer {
-    fn read(bytes: &[u8]) -> Self {
-        let text = String::from_utf8(bytes.to_vec()).expect("UTF-8");
-        let (head, body) = text.split_once("\r\n\r\n").expect("a whole head");
-        let status = head.split(' ').nth(1).and_then(|word| word.parse().ok());
-        Self {
-            status: status.expect("a status"),
-            head: head.to_owned(),
-            body: body.to_owned(),
-        }
-    }
-
-    fn header(&self, name: &str) -> Option<&str> {
-        self.head.lines().find_map(|line| {
-            let (header, value) = line.split_once(": ")?;
-            header.eq_ignore_ascii_case(name).then_some(value)
-        })
-    }
-
-    #[track_caller]
-    fn json(&self) -> Value {
-        assert_eq!(
-            self.header("content-type"),
-            Some("application/json"),
-            "{self:?}"
-        );
-        serde_json::from_str(&self.body).expect("JSON")
-    }
-}
 
 fn monitoring() -> Value {
     json!({"label": "Monitoring App X", "groups": ["monitoring"],

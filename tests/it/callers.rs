@@ -24,6 +24,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use crate::sidecar::Sidecar;
 use crate::support::{self, Held, OK, Scripted, Stack, array, ask, json, read_all};
 
 /// A config with one listener, whose windows are off, and more sections.
@@ -226,6 +227,52 @@ async fn a_hundred_calls_through_burst_10_and_fill_40_take_two_and_a_quarter_sec
     assert_eq!(usage.total.calls, 100);
     assert_eq!(usage.total.delayed, 90);
     assert_eq!(usage.over(Span::Hour).tally.calls, 100);
+}
+
+/// The same through the real process, which may be later than its bucket by what xen-api's
+/// own live test allows: a fifth, half a second, and what as many calls take without a limit.
+#[tokio::test]
+async fn a_hundred_calls_through_the_real_process_take_as_long_as_their_bucket_says() {
+    const FLOOR: f64 = 2.25;
+    let backend = Scripted::in_both_dialects().await;
+    let limited = r#"
+        [[listen]]
+        name = "poll"
+        bind = "127.0.0.1:0"
+        [[rate_limit]]
+        name = "poller"
+        burst = 10
+        fill = 40
+        [[caller]]
+        label = "poller"
+        match = { listener = "poll" }
+        rate_limit = "poller"
+        [admin]
+        bind = "127.0.0.1:0"
+        [log]
+        format = "json"
+    "#;
+    let sidecar = Sidecar::start(&text(backend.addr, limited)).await;
+    let hundred = async |listener: &str| {
+        let addr = sidecar.listener(listener).await;
+        let started = std::time::Instant::now();
+        let mut calls = JoinSet::new();
+        for _ in 0..100 {
+            calls.spawn(async move { ask(addr, array("guest_list", "X")).await });
+        }
+        for answer in calls.join_all().await {
+            assert_eq!(answer.as_bytes(), OK);
+        }
+        started.elapsed().as_secs_f64()
+    };
+    let unthrottled = hundred("nova").await;
+    let took = hundred("poll").await;
+    println!("{took} s, and {unthrottled} s without a limit");
+    assert!(took >= FLOOR, "{took} s");
+    assert!(
+        took <= 1.2 * FLOOR + unthrottled + 0.5,
+        "{took} s, {unthrottled} s"
+    );
 }
 
 #[tokio::test]
@@ -491,6 +538,13 @@ async fn a_limit_that_rejects_refuses_at_once_and_counts_it() {
     assert_eq!(caller.expect("it is there").usage.total.refused, 1);
 }
 
+/// What this thread has computed so far, whatever else the machine does.
+fn spent() -> Duration {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux says it");
+    let nanos = stat.split(' ').next().and_then(|text| text.parse().ok());
+    Duration::from_nanos(nanos.expect("nanoseconds come first"))
+}
+
 /// A door where so many calls wait for the rate limit r1, in turn.
 async fn waiting(calls: usize) -> (Arc<Door>, JoinSet<()>) {
     let door = Arc::new(Door::open(""));
@@ -522,9 +576,14 @@ async fn a_patch_with_a_thousand_waiting_keeps_tokens_and_queue_and_loses_nobody
         }),
         ..RateLimitPatch::default()
     };
-    let began = std::time::Instant::now();
-    door.change(door.callers.patch_rate_limit(RateLimitId(1), patch(1000.0)));
-    println!("a patch with 1,000 waiting took {:?}", began.elapsed());
+    // The least of five: caches are not always this thread's own.
+    let took = [500.0, 600.0, 700.0, 800.0, 1000.0].map(|fill| {
+        let began = spent();
+        door.change(door.callers.patch_rate_limit(RateLimitId(1), patch(fill)));
+        spent() - began
+    });
+    let least = took.into_iter().min().expect("there are five");
+    assert!(least < Duration::from_millis(10), "{took:?}");
     assert!(
         (door.tokens(1) - tokens).abs() < 1e-6,
         "nothing is refunded"
@@ -541,17 +600,58 @@ async fn a_patch_with_a_thousand_waiting_keeps_tokens_and_queue_and_loses_nobody
 
 #[tokio::test(start_paused = true)]
 async fn a_deletion_with_a_thousand_waiting_loses_nobody() {
-    let (door, calls) = waiting(1000).await;
-    let began = std::time::Instant::now();
-    door.change(door.callers.delete_rate_limit(RateLimitId(1)));
-    println!("a deletion with 1,000 waiting took {:?}", began.elapsed());
+    // The least of five: caches are not always this thread's own.
+    let mut took = Vec::new();
+    for _ in 0..5 {
+        let (door, calls) = waiting(1000).await;
+        let began = spent();
+        door.change(door.callers.delete_rate_limit(RateLimitId(1)));
+        took.push(spent() - began);
+        let started = Instant::now();
+        assert_eq!(calls.join_all().await.len(), 1001);
+        assert_eq!(started.elapsed(), Duration::ZERO, "nothing else holds them");
+        assert_eq!(door.gate.bucket_now(RateLimitId(1).bucket()), None);
+        let caller = door.callers.all(door.clock.now());
+        let poller = caller.iter().find(|it| it.name == "poller");
+        assert_eq!(poller.expect("it stays").rate_limit, None);
+    }
+    let least = took.iter().min().expect("there are five");
+    assert!(*least < Duration::from_millis(10), "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_whose_task_panics_gives_back_what_it_held_and_stops_nobody() {
+    let door = Arc::new(Door::open(
+        "[[rate_limit]]\nname = \"ten\"\nburst = 1\nfill = 10\n\
+         [[caller]]\nlabel = \"all\"\nmatch = { listener = \"nova\" }\nrate_limit = \"ten\"",
+    ));
+    // Every third panics as soon as it is let through, before its bytes have left; every third
+    // right after; the others are as they should be.
+    let mut calls = JoinSet::new();
+    for number in 0..30 {
+        let door = Arc::clone(&door);
+        calls.spawn(async move {
+            let (came, _record) = door.call(&who("poll"), "guest_list").await;
+            let Came::Through(mut permit) = came else {
+                panic!("it was refused");
+            };
+            assert_ne!(number % 3, 0, "as the test wants it");
+            permit.sent();
+            assert_ne!(number % 3, 1, "as the test wants it");
+            permit.finish(Outcome::Served);
+        });
+    }
     let started = Instant::now();
-    calls.join_all().await;
-    assert_eq!(started.elapsed(), Duration::ZERO, "nothing else holds them");
-    assert_eq!(door.gate.bucket_now(RateLimitId(1).bucket()), None);
-    let caller = door.callers.all(door.clock.now());
-    let poller = caller.iter().find(|it| it.name == "poller");
-    assert_eq!(poller.expect("it stays").rate_limit, None);
+    let mut served = 0;
+    while let Some(ended) = calls.join_next().await {
+        served += usize::from(ended.is_ok());
+    }
+    assert_eq!(served, 10);
+    assert_eq!(door.gate.busy(), (0, 0), "nothing is held any more");
+    // Ten never left and drew nothing, so twenty tokens were spent: one at once, nineteen more.
+    let took = started.elapsed().as_secs_f64();
+    assert!((took - 1.9).abs() < 0.02, "{took} s");
+    door.pass(&who("poll"), "guest_list").await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -13,8 +13,6 @@ mod certificates;
 mod classes;
 mod coalesce;
 mod config;
-mod config_callers;
-mod config_listen;
 mod demo;
 mod dialect;
 mod documents;

@@ -9,11 +9,12 @@ use tidegate::call::identity::Field;
 use tidegate::call::{Facts, Peer, Rejection};
 use tidegate::protocol::proxy_header::{Header, Malformed, V1_BYTES_MAX, V2_BYTES_MAX, parse};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 
 use crate::certificates::{Files, Shows};
 use crate::sidecar::Sidecar;
-use crate::support::{OK, PATIENCE, Scripted, Stack, array, ask, read_all, turned_away};
+use crate::support::{
+    OK, PATIENCE, Scripted, Stack, array, ask, connect, one_listener, read_all, turned_away,
+};
 
 const V2_BEGIN: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -169,45 +170,6 @@ proptest! {
     }
 }
 
-/// A backend that answers each call at once, in the dialect it was asked in.
-async fn backend() -> Scripted {
-    Scripted::start(|_, mut stream| async move {
-        let mut request = [0; 4096];
-        while stream.read(&mut request).await.unwrap_or(0) > 0 {
-            if request.starts_with(b"[") {
-                stream.write_all(OK).await.expect("it is read");
-                return;
-            }
-            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", OK.len());
-            let answer = [head.as_bytes(), OK].concat();
-            stream.write_all(&answer).await.expect("it is read");
-        }
-    })
-    .await
-}
-
-fn text(backend: &Scripted, listener: &str, more: &str) -> String {
-    let addr = backend.addr;
-    format!(
-        r#"
-        [[listen]]
-        name = "test"
-        bind = "127.0.0.1:0"
-        {listener}
-        [backend]
-        socket = "{addr}"
-        http = "http://{addr}"
-        [queue]
-        postpone = "in_turn"
-        [limits]
-        smapi_rate_limit_per_window = "total:10000"
-        [admin]
-        bind = "127.0.0.1:0"
-        {more}
-        "#
-    )
-}
-
 const REQUIRED: &str = "proxy_protocol = \"required\"";
 
 fn get(headers: &str) -> String {
@@ -223,8 +185,8 @@ async fn call(stack: &Stack, number: usize) -> Facts {
 
 #[tokio::test]
 async fn both_protocols_come_behind_a_header_and_from_whom_it_names() {
-    let backend = backend().await;
-    let stack = Stack::start(&text(&backend, REQUIRED, ""));
+    let backend = Scripted::in_both_dialects().await;
+    let stack = Stack::start(&one_listener(backend.addr, REQUIRED, ""));
     let mut number = 0;
     for (header, source) in good_headers() {
         let source = source.map(|text| text.parse::<SocketAddr>().expect("an address"));
@@ -254,14 +216,14 @@ async fn settle() {
 
 #[tokio::test]
 async fn a_header_may_be_split_at_every_byte() {
-    let backend = backend().await;
-    let stack = Stack::start(&text(&backend, REQUIRED, ""));
+    let backend = Scripted::in_both_dialects().await;
+    let stack = Stack::start(&one_listener(backend.addr, REQUIRED, ""));
     let call_bytes = array("guest_get_info", "X");
     let mut number = 0;
     for header in [V1_TCP4.to_vec(), v2_tcp4()] {
         let all = [&header, call_bytes.as_bytes()].concat();
         for at in 1..=header.len() {
-            let mut stream = TcpStream::connect(stack.addr).await.expect("it listens");
+            let mut stream = connect(stack.addr).await;
             stream.set_nodelay(true).expect("a socket takes it");
             stream.write_all(&all[..at]).await.expect("it reads");
             settle().await;
@@ -271,7 +233,7 @@ async fn a_header_may_be_split_at_every_byte() {
             let identity = call(&stack, number).await.origin.identity;
             assert_eq!(identity.address, "192.0.2.1".parse().ok());
         }
-        let mut stream = TcpStream::connect(stack.addr).await.expect("it listens");
+        let mut stream = connect(stack.addr).await;
         stream.set_nodelay(true).expect("a socket takes it");
         for byte in &all {
             stream.write_all(&[*byte]).await.expect("it reads");
@@ -285,8 +247,8 @@ async fn a_header_may_be_split_at_every_byte() {
 
 #[tokio::test]
 async fn what_comes_instead_of_a_header_is_closed_and_counted() {
-    let backend = backend().await;
-    let stack = Stack::start(&text(&backend, REQUIRED, ""));
+    let backend = Scripted::in_both_dialects().await;
+    let stack = Stack::start(&one_listener(backend.addr, REQUIRED, ""));
     let call = array("guest_get_info", "X");
     let oversized = v2(0x21, 0x11, &[0; 12], &[0; V2_BYTES_MAX]);
     let http = get("");
@@ -306,10 +268,10 @@ async fn what_comes_instead_of_a_header_is_closed_and_counted() {
 
 #[tokio::test]
 async fn a_header_that_ends_in_the_middle_or_never_is_given_up() {
-    let backend = backend().await;
+    let backend = Scripted::in_both_dialects().await;
     let short = "[client]\nhandshake_timeout = \"50ms\"";
-    let stack = Stack::start(&text(&backend, REQUIRED, short));
-    let mut cut = TcpStream::connect(stack.addr).await.expect("it listens");
+    let stack = Stack::start(&one_listener(backend.addr, REQUIRED, short));
+    let mut cut = connect(stack.addr).await;
     cut.write_all(&V1_TCP4[..20]).await.expect("it reads");
     cut.shutdown().await.expect("it is told");
     assert_eq!(read_all(&mut cut).await, "");
@@ -325,16 +287,16 @@ async fn a_header_that_ends_in_the_middle_or_never_is_given_up() {
     assert_eq!(stack.seen.rejected(3).await, expected);
     // Whoever says nothing is not counted.
     turned_away(stack.addr, b"").await;
-    drop(TcpStream::connect(stack.addr).await.expect("it listens"));
+    drop(connect(stack.addr).await);
     crate::support::until(|| stack.connections.open() == 0, || "still open".into()).await;
     assert_eq!(stack.seen.rejected(3).await.len(), 3);
 }
 
 #[tokio::test]
 async fn a_header_from_who_is_no_trusted_proxy_closes_the_connection() {
-    let backend = backend().await;
+    let backend = Scripted::in_both_dialects().await;
     let elsewhere = "[callers]\ntrusted_proxies = [\"192.0.2.0/24\"]";
-    let stack = Stack::start(&text(&backend, REQUIRED, elsewhere));
+    let stack = Stack::start(&one_listener(backend.addr, REQUIRED, elsewhere));
     let call = [V1_TCP4, array("guest_get_info", "X").as_bytes()].concat();
     turned_away(stack.addr, call).await;
     assert_eq!(stack.seen.rejected(1).await, [Rejection::UntrustedProxy]);
@@ -343,8 +305,8 @@ async fn a_header_from_who_is_no_trusted_proxy_closes_the_connection() {
 
 #[tokio::test]
 async fn a_header_that_is_not_asked_for_is_no_request() {
-    let backend = backend().await;
-    let stack = Stack::start(&text(&backend, "", ""));
+    let backend = Scripted::in_both_dialects().await;
+    let stack = Stack::start(&one_listener(backend.addr, "", ""));
     for header in [V1_TCP4.to_vec(), v2_tcp4()] {
         let call = array("guest_get_info", "X");
         let answer = ask(stack.addr, [&header, call.as_bytes()].concat()).await;
@@ -358,14 +320,14 @@ async fn a_header_that_is_not_asked_for_is_no_request() {
 
 #[tokio::test]
 async fn tls_begins_right_behind_a_header() {
-    let (backend, files) = (backend().await, Files::new());
+    let (backend, files) = (Scripted::in_both_dialects().await, Files::new());
     let listener = format!(
         "{REQUIRED}\nuser_from = \"certificate\"\n{}",
         files.asking("required", "required = true")
     );
-    let stack = Stack::start(&text(&backend, &listener, ""));
+    let stack = Stack::start(&one_listener(backend.addr, &listener, ""));
     for header in [V1_TCP4.to_vec(), v2_tcp4(), v2_tcp6(&[0; 64])] {
-        let mut stream = TcpStream::connect(stack.addr).await.expect("it listens");
+        let mut stream = connect(stack.addr).await;
         stream.write_all(&header).await.expect("it reads");
         let stream = files.connect(stream, Shows::Name("nova")).await;
         let mut stream = stream.expect("the handshake");
@@ -388,7 +350,7 @@ async fn tls_begins_right_behind_a_header() {
 
 #[tokio::test]
 async fn forwarded_counts_only_from_a_trusted_proxy() {
-    let backend = backend().await;
+    let backend = Scripted::in_both_dialects().await;
     let forged = get("Forwarded: for=192.0.2.1\r\nX-Forwarded-For: 192.0.2.2\r\n");
     for (trusted, address) in [
         ("[\"127.0.0.1\"]", "192.0.2.1"),
@@ -398,7 +360,7 @@ async fn forwarded_counts_only_from_a_trusted_proxy() {
         ("[]", "127.0.0.1"),
     ] {
         let callers = format!("[callers]\ntrusted_proxies = {trusted}");
-        let stack = Stack::start(&text(&backend, "", &callers));
+        let stack = Stack::start(&one_listener(backend.addr, "", &callers));
         ask(stack.addr, &forged).await;
         let identity = call(&stack, 1).await.origin.identity;
         assert_eq!(identity.address, address.parse().ok(), "{trusted}");
@@ -408,9 +370,9 @@ async fn forwarded_counts_only_from_a_trusted_proxy() {
 
 #[tokio::test]
 async fn behind_a_header_forwarded_counts_if_that_names_another_trusted_proxy() {
-    let backend = backend().await;
+    let backend = Scripted::in_both_dialects().await;
     let callers = "[callers]\ntrusted_proxies = [\"127.0.0.1\", \"192.0.2.1\"]";
-    let stack = Stack::start(&text(&backend, REQUIRED, callers));
+    let stack = Stack::start(&one_listener(backend.addr, REQUIRED, callers));
     let request = get("X-Forwarded-For: 198.51.100.9\r\n");
     let other = b"PROXY TCP4 192.0.2.99 203.0.113.7 4711 80\r\n";
     for (number, (header, address)) in [(V1_TCP4, "198.51.100.9"), (&other[..], "192.0.2.99")]
@@ -425,8 +387,8 @@ async fn behind_a_header_forwarded_counts_if_that_names_another_trusted_proxy() 
 
 #[tokio::test]
 async fn each_request_of_a_connection_is_known_by_its_own_headers() {
-    let backend = backend().await;
-    let stack = Stack::start(&text(&backend, "user_from = \"basic\"", ""));
+    let backend = Scripted::in_both_dialects().await;
+    let stack = Stack::start(&one_listener(backend.addr, "user_from = \"basic\"", ""));
     let request = |headers: &str| get(headers).replace("Connection: close\r\n", "");
     let nova = "User-Agent: python-requests/2.31\r\nOriginator: nova\r\n\
                 Authorization: Basic bm92YTpzZWNyZXQ=\r\n";
@@ -464,8 +426,8 @@ async fn each_request_of_a_connection_is_known_by_its_own_headers() {
 
 #[tokio::test]
 async fn what_is_too_long_or_malformed_counts_as_absent_and_is_noted() {
-    let backend = backend().await;
-    let stack = Stack::start(&text(&backend, "user_from = \"basic\"", ""));
+    let backend = Scripted::in_both_dialects().await;
+    let stack = Stack::start(&one_listener(backend.addr, "user_from = \"basic\"", ""));
     let long = "x".repeat(257);
     let cases = [
         (format!("User-Agent: {long}\r\n"), Field::UserAgent),
@@ -498,17 +460,17 @@ async fn what_is_too_long_or_malformed_counts_as_absent_and_is_noted() {
 
 #[tokio::test]
 async fn a_user_is_taken_from_basic_authentication_only_where_that_is_said() {
-    let backend = backend().await;
-    let stack = Stack::start(&text(&backend, "", ""));
+    let backend = Scripted::in_both_dialects().await;
+    let stack = Stack::start(&one_listener(backend.addr, "", ""));
     ask(stack.addr, get("Authorization: Basic bm92YTpzZWNyZXQ=\r\n")).await;
     assert_eq!(call(&stack, 1).await.origin.identity.user, None);
 }
 
 #[tokio::test]
 async fn the_access_line_says_client_and_user_and_no_password_and_the_metrics_count() {
-    let backend = backend().await;
+    let backend = Scripted::in_both_dialects().await;
     let listener = format!("{REQUIRED}\nuser_from = \"basic\"");
-    let sidecar = Sidecar::start(&text(&backend, &listener, "")).await;
+    let sidecar = Sidecar::start(&one_listener(backend.addr, &listener, "")).await;
     let addr = sidecar.listener("test").await;
     let request = get("User-Agent: a\tb\r\nAuthorization: Basic bm92YTpzZWNyZXQ=\r\n");
     let bytes = [V1_TCP4, request.as_bytes()].concat();

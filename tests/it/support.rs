@@ -21,7 +21,7 @@ use tidegate::listen::{self, Connections};
 use tidegate::live::Live;
 use tidegate::pipeline::Pipeline;
 use tidegate::protocol::{self, Accepted, Conversation};
-use tidegate::tasks::{Answer, Tasks};
+use tidegate::tasks::{self, Tasks};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, mpsc, watch};
@@ -109,7 +109,7 @@ pub(crate) struct Stack {
     pub(crate) callers: Callers,
     pub(crate) gate: Gate,
     pub(crate) coalescer: Coalescer,
-    pub(crate) tasks: Tasks<Answer>,
+    pub(crate) tasks: Tasks<tasks::Answer>,
     pub(crate) seen: Seen,
     pub(crate) clock: Clock,
     pub(crate) connections: Arc<Connections>,
@@ -247,16 +247,21 @@ pub(crate) async fn until(is_so: impl Fn() -> bool, what: impl Fn() -> String) {
     }
 }
 
+/// A connection to whoever listens there.
+pub(crate) async fn connect(addr: SocketAddr) -> TcpStream {
+    TcpStream::connect(addr).await.expect("somebody listens")
+}
+
 /// Sends bytes over a new connection and reads the answer until EOF.
 pub(crate) async fn ask(addr: SocketAddr, bytes: impl AsRef<[u8]>) -> String {
-    let mut stream = TcpStream::connect(addr).await.expect("somebody listens");
+    let mut stream = connect(addr).await;
     stream.write_all(bytes.as_ref()).await.expect("it reads");
     read_all(&mut stream).await
 }
 
 /// Sends bytes over a new connection, which is closed without an answer.
 pub(crate) async fn turned_away(addr: SocketAddr, bytes: impl AsRef<[u8]>) {
-    let mut stream = TcpStream::connect(addr).await.expect("somebody listens");
+    let mut stream = connect(addr).await;
     // Closed with bytes unread is closed with a reset, which may come before all is written.
     let _ = stream.write_all(bytes.as_ref()).await;
     let mut answer = Vec::new();
@@ -305,6 +310,67 @@ pub(crate) fn json(text: &str) -> serde_json::Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text:?}"))
 }
 
+/// What the admin address answered.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    head: String,
+    pub(crate) body: String,
+}
+
+impl Answer {
+    /// Reads a whole one.
+    pub(crate) fn read(bytes: &[u8]) -> Self {
+        let text = String::from_utf8(bytes.to_vec()).expect("UTF-8");
+        let (head, body) = text.split_once("\r\n\r\n").expect("a whole head");
+        let status = head.split(' ').nth(1).and_then(|word| word.parse().ok());
+        Self {
+            status: status.expect("a status"),
+            head: head.to_owned(),
+            body: body.to_owned(),
+        }
+    }
+
+    /// The value of a header, whose name may be written in any case.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.head.lines().find_map(|line| {
+            let (header, value) = line.split_once(": ")?;
+            header.eq_ignore_ascii_case(name).then_some(value)
+        })
+    }
+
+    /// Asserts that it has this header, `name: value`.
+    #[track_caller]
+    pub(crate) fn has(&self, header: &str) -> &Self {
+        let (name, value) = header.split_once(": ").expect("name: value");
+        assert_eq!(self.header(name), Some(value), "{self:?}");
+        self
+    }
+
+    /// Asserts its status, and that nobody may keep it.
+    #[track_caller]
+    pub(crate) fn is(&self, status: u16) -> &Self {
+        assert_eq!(self.status, status, "{self:?}");
+        self.has("cache-control: no-store")
+    }
+
+    /// Asserts that it is an error, in the one form that errors have.
+    #[track_caller]
+    pub(crate) fn error(&self, status: u16) {
+        let body = self.is(status).json();
+        let message = body["error"].as_str().expect("a message");
+        assert!(!message.is_empty());
+    }
+
+    /// Its body, which must be JSON and said to be.
+    #[track_caller]
+    pub(crate) fn json(&self) -> serde_json::Value {
+        let kind = self.header("content-type");
+        assert_eq!(kind, Some("application/json"), "{self:?}");
+        json(&self.body)
+    }
+}
+
 /// A backend that does with each connection what a test says. Ends when dropped.
 pub(crate) struct Scripted {
     pub(crate) addr: SocketAddr,
@@ -330,6 +396,50 @@ impl Scripted {
             _stop: stop.drop_guard(),
         }
     }
+}
+
+impl Scripted {
+    /// One that answers each call at once, in the dialect it was asked in.
+    pub(crate) async fn in_both_dialects() -> Self {
+        Self::start(|_, mut stream| async move {
+            let mut request = [0; 4096];
+            while stream.read(&mut request).await.unwrap_or(0) > 0 {
+                if request.starts_with(b"[") {
+                    stream.write_all(OK).await.expect("it is read");
+                    return;
+                }
+                let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", OK.len());
+                let answer = [head.as_bytes(), OK].concat();
+                stream.write_all(&answer).await.expect("it is read");
+            }
+        })
+        .await
+    }
+}
+
+/// The config of one listener, `test`, before a backend that speaks everything, with limits
+/// that are not reached. `listener` is what the listener says besides, `more` what else there
+/// is.
+pub(crate) fn one_listener(backend: SocketAddr, listener: &str, more: &str) -> String {
+    format!(
+        r#"
+        [[listen]]
+        name = "test"
+        bind = "127.0.0.1:0"
+        {listener}
+        [backend]
+        socket = "{backend}"
+        http = "http://{backend}"
+        tcp = "{backend}"
+        [queue]
+        postpone = "in_turn"
+        [limits]
+        smapi_rate_limit_per_window = "total:10000"
+        [admin]
+        bind = "127.0.0.1:0"
+        {more}
+        "#
+    )
 }
 
 /// A good answer of the sdkserver.

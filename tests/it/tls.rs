@@ -8,53 +8,11 @@ use tokio::net::TcpStream;
 
 use crate::certificates::{Files, Shows, shown};
 use crate::sidecar::Sidecar;
-use crate::support::{Held, OK, PATIENCE, Scripted, Stack, array, json, turned_away};
+use crate::support::{
+    Held, OK, PATIENCE, Scripted, Stack, array, connect, json, one_listener, turned_away,
+};
 
 const GET: &str = "GET /guests/X/info HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
-
-/// A backend that answers each call at once, in the dialect it was asked in.
-async fn backend() -> Scripted {
-    Scripted::start(|_, mut stream| async move {
-        let mut request = [0; 4096];
-        loop {
-            let read = stream.read(&mut request).await.unwrap_or(0);
-            if read == 0 {
-                return;
-            }
-            if request.starts_with(b"[") {
-                stream.write_all(OK).await.expect("it is read");
-                return;
-            }
-            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", OK.len());
-            let answer = [head.as_bytes(), OK].concat();
-            stream.write_all(&answer).await.expect("it is read");
-        }
-    })
-    .await
-}
-
-fn text(backend: impl ToString, listener: &str, more: &str) -> String {
-    let addr = backend.to_string();
-    format!(
-        r#"
-        [[listen]]
-        name = "test"
-        bind = "127.0.0.1:0"
-        {listener}
-        [backend]
-        socket = "{addr}"
-        http = "http://{addr}"
-        tcp = "{addr}"
-        [queue]
-        postpone = "in_turn"
-        [limits]
-        smapi_rate_limit_per_window = "total:10000"
-        [admin]
-        bind = "127.0.0.1:0"
-        {more}
-        "#
-    )
-}
 
 /// Sends bytes over TLS and reads the answer to its end.
 async fn ask(
@@ -63,7 +21,7 @@ async fn ask(
     shows: Shows<'_>,
     bytes: &str,
 ) -> std::io::Result<String> {
-    let stream = TcpStream::connect(stack.addr).await.expect("it listens");
+    let stream = connect(stack.addr).await;
     let asking = async {
         let mut stream = files.connect(stream, shows).await?;
         stream.write_all(bytes.as_bytes()).await?;
@@ -78,8 +36,8 @@ async fn ask(
 
 #[tokio::test]
 async fn both_protocols_come_over_tls_and_without_it_on_one_port() {
-    let (backend, files) = (backend().await, Files::new());
-    let stack = Stack::start(&text(backend.addr, &files.section(""), ""));
+    let (backend, files) = (Scripted::in_both_dialects().await, Files::new());
+    let stack = Stack::start(&one_listener(backend.addr, &files.section(""), ""));
     let call = array("guest_get_info", "X");
     for bytes in [&*call, GET] {
         let tls = ask(&files, &stack, Shows::Nothing, bytes).await;
@@ -96,11 +54,11 @@ async fn both_protocols_come_over_tls_and_without_it_on_one_port() {
 
 #[tokio::test]
 async fn each_protocol_comes_over_tls_on_a_port_of_its_own_and_nothing_else_does() {
-    let (backend, files) = (backend().await, Files::new());
+    let (backend, files) = (Scripted::in_both_dialects().await, Files::new());
     let call = array("guest_get_info", "X");
     for (protocol, bytes) in [("socket", &*call), ("http", GET), ("tcp", &*call)] {
         let listener = format!("protocol = \"{protocol}\"\n{}", files.section(""));
-        let stack = Stack::start(&text(backend.addr, &listener, ""));
+        let stack = Stack::start(&one_listener(backend.addr, &listener, ""));
         let answer = ask(&files, &stack, Shows::Nothing, bytes).await;
         let answer = answer.expect("it is answered and ends as TLS does");
         assert!(answer.contains("overallRC"), "{protocol}: {answer}");
@@ -112,8 +70,12 @@ async fn each_protocol_comes_over_tls_on_a_port_of_its_own_and_nothing_else_does
 
 #[tokio::test]
 async fn tls_that_is_required_turns_away_what_is_not() {
-    let (backend, files) = (backend().await, Files::new());
-    let stack = Stack::start(&text(backend.addr, &files.section("required = true"), ""));
+    let (backend, files) = (Scripted::in_both_dialects().await, Files::new());
+    let stack = Stack::start(&one_listener(
+        backend.addr,
+        &files.section("required = true"),
+        "",
+    ));
     turned_away(stack.addr, array("guest_get_info", "X")).await;
     turned_away(stack.addr, GET).await;
     assert_eq!(stack.seen.rejected(2).await, [Rejection::NotTls; 2]);
@@ -124,9 +86,13 @@ async fn tls_that_is_required_turns_away_what_is_not() {
 
 #[tokio::test]
 async fn a_connection_that_closes_without_a_byte_is_no_failed_handshake() {
-    let (backend, files) = (backend().await, Files::new());
-    let stack = Stack::start(&text(backend.addr, &files.section("required = true"), ""));
-    drop(TcpStream::connect(stack.addr).await.expect("it listens"));
+    let (backend, files) = (Scripted::in_both_dialects().await, Files::new());
+    let stack = Stack::start(&one_listener(
+        backend.addr,
+        &files.section("required = true"),
+        "",
+    ));
+    drop(connect(stack.addr).await);
     crate::support::until(|| stack.connections.open() == 0, || "still open".into()).await;
     // Were it counted, it would be the first of the two.
     turned_away(stack.addr, "x").await;
@@ -135,9 +101,9 @@ async fn a_connection_that_closes_without_a_byte_is_no_failed_handshake() {
 
 #[tokio::test]
 async fn what_only_begins_like_tls_is_turned_away() {
-    let (backend, files) = (backend().await, Files::new());
-    let stack = Stack::start(&text(backend.addr, &files.section(""), ""));
-    let mut stream = TcpStream::connect(stack.addr).await.expect("it listens");
+    let (backend, files) = (Scripted::in_both_dialects().await, Files::new());
+    let stack = Stack::start(&one_listener(backend.addr, &files.section(""), ""));
+    let mut stream = connect(stack.addr).await;
     let nonsense = b"\x16\x03\x01\x00\x05hello";
     stream.write_all(nonsense).await.expect("it reads");
     let mut alert = Vec::new();
@@ -149,10 +115,10 @@ async fn what_only_begins_like_tls_is_turned_away() {
 
 #[tokio::test]
 async fn a_handshake_that_stops_in_the_middle_is_given_up() {
-    let (backend, files) = (backend().await, Files::new());
+    let (backend, files) = (Scripted::in_both_dialects().await, Files::new());
     let short = "[client]\nhandshake_timeout = \"50ms\"";
-    let stack = Stack::start(&text(backend.addr, &files.section(""), short));
-    let mut stream = TcpStream::connect(stack.addr).await.expect("it listens");
+    let stack = Stack::start(&one_listener(backend.addr, &files.section(""), short));
+    let mut stream = connect(stack.addr).await;
     stream.write_all(&[0x16, 3, 1]).await.expect("it reads");
     let mut answer = Vec::new();
     let _ = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer))
@@ -163,12 +129,12 @@ async fn a_handshake_that_stops_in_the_middle_is_given_up() {
 
 #[tokio::test]
 async fn a_certificate_that_is_required_names_the_user() {
-    let (backend, files) = (backend().await, Files::new());
+    let (backend, files) = (Scripted::in_both_dialects().await, Files::new());
     let listener = format!(
         "user_from = \"certificate\"\n{}",
         files.asking("required", "required = true")
     );
-    let stack = Stack::start(&text(backend.addr, &listener, ""));
+    let stack = Stack::start(&one_listener(backend.addr, &listener, ""));
     let call = array("guest_get_info", "X");
     for bytes in [&*call, GET] {
         ask(&files, &stack, Shows::Name("nova"), bytes)
@@ -192,12 +158,12 @@ async fn a_certificate_that_is_required_names_the_user() {
 
 #[tokio::test]
 async fn a_certificate_that_is_optional_is_checked_where_there_is_one() {
-    let (backend, files) = (backend().await, Files::new());
+    let (backend, files) = (Scripted::in_both_dialects().await, Files::new());
     let listener = format!(
         "user_from = \"certificate\"\n{}",
         files.asking("optional", "")
     );
-    let stack = Stack::start(&text(backend.addr, &listener, ""));
+    let stack = Stack::start(&one_listener(backend.addr, &listener, ""));
     let call = array("guest_get_info", "X");
     let long = "x".repeat(300);
     let cases = [
@@ -222,8 +188,12 @@ async fn a_certificate_that_is_optional_is_checked_where_there_is_one() {
 
 #[tokio::test]
 async fn a_certificate_names_nobody_where_the_user_comes_from_elsewhere() {
-    let (backend, files) = (backend().await, Files::new());
-    let stack = Stack::start(&text(backend.addr, &files.asking("optional", ""), ""));
+    let (backend, files) = (Scripted::in_both_dialects().await, Files::new());
+    let stack = Stack::start(&one_listener(
+        backend.addr,
+        &files.asking("optional", ""),
+        "",
+    ));
     ask(&files, &stack, Shows::Name("nova"), GET)
         .await
         .expect("let in");
@@ -232,8 +202,8 @@ async fn a_certificate_names_nobody_where_the_user_comes_from_elsewhere() {
 
 #[tokio::test]
 async fn requests_that_are_pipelined_over_tls_are_answered_one_by_one() {
-    let (backend, files) = (backend().await, Files::new());
-    let stack = Stack::start(&text(backend.addr, &files.section(""), ""));
+    let (backend, files) = (Scripted::in_both_dialects().await, Files::new());
+    let stack = Stack::start(&one_listener(backend.addr, &files.section(""), ""));
     let keep = GET.replace("Connection: close\r\n", "");
     let large = format!(
         "POST /guests HTTP/1.1\r\nHost: t\r\nContent-Length: 30000\r\n\r\n{{\"guest\":{{}}{}}}",
@@ -249,11 +219,11 @@ async fn requests_that_are_pipelined_over_tls_are_answered_one_by_one() {
 #[tokio::test]
 async fn whoever_leaves_over_tls_while_he_waits_is_gone_and_never_sent() {
     let (mut backend, files) = (Held::start(OK).await, Files::new());
-    let one = text(backend.backend.addr, &files.section(""), "")
+    let one = one_listener(backend.backend.addr, &files.section(""), "")
         .replace("[admin]", "smapi_max_outstanding_requests = 1\n[admin]");
     let stack = Stack::start(&one);
     let connect = async || {
-        let stream = TcpStream::connect(stack.addr).await.expect("it listens");
+        let stream = connect(stack.addr).await;
         let stream = files.connect(stream, Shows::Nothing).await;
         stream.expect("the handshake")
     };
@@ -302,31 +272,34 @@ async fn a_reply_larger_than_any_buffer_comes_whole_over_tls() {
     })
     .await;
     let files = Files::new();
-    let stack = Stack::start(&text(backend.addr, &files.section(""), ""));
+    let stack = Stack::start(&one_listener(backend.addr, &files.section(""), ""));
     let answer = ask(&files, &stack, Shows::Nothing, &array("guest_list", "X")).await;
     let answer = json(&answer.expect("it comes whole"));
     assert_eq!(answer["output"].as_str().map(str::len), Some(REPLY));
 }
 
 /// Opens a connection to a real process and says whose certificate it shows.
-async fn connect(sidecar: &Sidecar, files: &Files) -> tokio_rustls::client::TlsStream<TcpStream> {
+async fn shake_hands(
+    sidecar: &Sidecar,
+    files: &Files,
+) -> tokio_rustls::client::TlsStream<TcpStream> {
     let addr = sidecar.listener("test").await;
-    let stream = TcpStream::connect(addr).await.expect("it listens");
+    let stream = connect(addr).await;
     let shaking = tokio::time::timeout(PATIENCE, files.connect(stream, Shows::Nothing));
     shaking.await.expect("in time").expect("the handshake")
 }
 
 #[tokio::test]
 async fn a_reload_shows_the_new_certificate_to_new_connections_alone() {
-    let (backend, files) = (backend().await, Files::new());
-    let config = text(backend.addr, &files.section(""), "");
+    let (backend, files) = (Scripted::in_both_dialects().await, Files::new());
+    let config = one_listener(backend.addr, &files.section(""), "");
     let sidecar = Sidecar::start(&config).await;
-    let mut old = connect(&sidecar, &files).await;
+    let mut old = shake_hands(&sidecar, &files).await;
     assert_eq!(shown(&old), "first");
     files.renew("second");
-    assert_eq!(shown(&connect(&sidecar, &files).await), "first");
+    assert_eq!(shown(&shake_hands(&sidecar, &files).await), "first");
     sidecar.hang_up("config reloaded").await;
-    assert_eq!(shown(&connect(&sidecar, &files).await), "second");
+    assert_eq!(shown(&shake_hands(&sidecar, &files).await), "second");
     old.write_all(GET.as_bytes()).await.expect("it still reads");
     let mut answer = String::new();
     old.read_to_string(&mut answer).await.expect("answered");
@@ -335,8 +308,8 @@ async fn a_reload_shows_the_new_certificate_to_new_connections_alone() {
 
 #[tokio::test]
 async fn a_bad_certificate_keeps_the_old_config_whole_and_is_told_with_file_and_reason() {
-    let (backend, files) = (backend().await, Files::new());
-    let config = text(backend.addr, &files.section(""), "");
+    let (backend, files) = (Scripted::in_both_dialects().await, Files::new());
+    let config = one_listener(backend.addr, &files.section(""), "");
     let sidecar = Sidecar::start(&config).await;
     let good = files.read("tls.crt");
     files.write("tls.crt", "not a certificate");
@@ -352,7 +325,7 @@ async fn a_bad_certificate_keeps_the_old_config_whole_and_is_told_with_file_and_
             .await,
         0.0
     );
-    let mut stream = connect(&sidecar, &files).await;
+    let mut stream = shake_hands(&sidecar, &files).await;
     assert_eq!(shown(&stream), "first");
     stream.write_all(GET.as_bytes()).await.expect("it reads");
     stream.read_u8().await.expect("it is answered");
@@ -364,21 +337,21 @@ async fn a_bad_certificate_keeps_the_old_config_whole_and_is_told_with_file_and_
     );
     files.write("tls.crt", &good);
     sidecar.hang_up("config reloaded").await;
-    connect(&sidecar, &files).await;
+    shake_hands(&sidecar, &files).await;
 }
 
 #[tokio::test]
 async fn a_reload_switches_tls_on_and_off_for_new_connections() {
-    let (backend, files) = (backend().await, Files::new());
-    let with = text(backend.addr, &files.section("required = true"), "");
-    let without = text(backend.addr, "", "");
+    let (backend, files) = (Scripted::in_both_dialects().await, Files::new());
+    let with = one_listener(backend.addr, &files.section("required = true"), "");
+    let without = one_listener(backend.addr, "", "");
     let sidecar = Sidecar::start(&without).await;
     let addr = sidecar.listener("test").await;
     let plain = crate::support::ask(addr, GET).await;
     assert!(plain.starts_with("HTTP/1.1 200"), "{plain}");
     sidecar.reload(&with).await;
     turned_away(addr, GET).await;
-    assert_eq!(shown(&connect(&sidecar, &files).await), "first");
+    assert_eq!(shown(&shake_hands(&sidecar, &files).await), "first");
     let rejected = "tidegate_connections_rejected_total{listener=\"test\",reason=\"not_tls\"}";
     assert_eq!(sidecar.metric(rejected).await, 1.0);
     sidecar.reload(&without).await;
@@ -388,15 +361,15 @@ async fn a_reload_switches_tls_on_and_off_for_new_connections() {
 
 #[tokio::test]
 async fn a_drain_does_not_wait_for_who_never_shakes_hands() {
-    let (backend, files) = (backend().await, Files::new());
+    let (backend, files) = (Scripted::in_both_dialects().await, Files::new());
     let patient = "[client]\nhandshake_timeout = \"1h\"\nrequest_timeout = \"1h\"";
-    let sidecar = Sidecar::start(&text(backend.addr, &files.section(""), patient)).await;
+    let sidecar = Sidecar::start(&one_listener(backend.addr, &files.section(""), patient)).await;
     let addr = sidecar.listener("test").await;
-    let silent = TcpStream::connect(addr).await.expect("it listens");
-    let mut begun = TcpStream::connect(addr).await.expect("it listens");
+    let silent = connect(addr).await;
+    let mut begun = connect(addr).await;
     begun.write_all(&[0x16, 3, 1]).await.expect("it reads");
     // Both are accepted once a later connection is answered.
-    connect(&sidecar, &files).await;
+    shake_hands(&sidecar, &files).await;
     let before = std::time::Instant::now();
     sidecar.signal("TERM");
     let (status, _) = sidecar.ended().await;

@@ -36,6 +36,8 @@ ap.add_argument('--slow', type=float, default=0.1, help='seconds for deploy, cap
 ap.add_argument('--breaks-above-at-once', type=int, default=0, help='0: never')
 ap.add_argument('--breaks-above-per-second', type=int, default=0, help='0: never')
 ap.add_argument('--recover', type=float, default=5.0)
+ap.add_argument('--together', type=int, default=0,
+                help='the first calls last until so many are at once, 30 s at most')
 opts = ap.parse_args()
 
 # SDKServer.run() starts a worker while threading.active_count() is no higher than
@@ -60,6 +62,7 @@ class Recorder:
     def __init__(self):
         self.lock = threading.Lock()
         self.now = self.connections = 0
+        self.together = threading.Event()
         self.reset()
 
     def reset(self):
@@ -78,6 +81,8 @@ class Recorder:
             started = time.monotonic()
             self.now += 1
             self.peak = max(self.peak, self.now)
+            if self.now >= opts.together:
+                self.together.set()
             self.recent.append(started)
             while self.recent[0] <= started - 1.0:
                 self.recent.popleft()
@@ -158,6 +163,7 @@ def stub(function, real):
         userid = args[0].upper() if args and isinstance(args[0], str) else None
         recorded, down = SEEN.start(function, userid)
         try:
+            SEEN.together.wait(30)
             time.sleep(seconds(function, userid))
             if down:
                 raise exception.SDKInternalError('SMAPI is down', modID='smt', results={

@@ -1,7 +1,8 @@
 //! What a call waited for, and how long for each.
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
-use alloc::vec::Vec;
+use core::mem;
 use core::time::Duration;
 
 /// Causes that are told apart for one call. A call meets a handful of limits, so there are more
@@ -33,7 +34,7 @@ pub struct Delay {
 /// The parts of a call's wait, each cause once and at most 16 of them. Nothing is written here
 /// for a call that does not wait.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Delays(Vec<Delay>);
+pub struct Delays(Box<[Delay]>);
 
 impl Delays {
     /// It waited so much longer for this.
@@ -48,9 +49,11 @@ impl Delays {
         if self.0.len() >= CAUSES_MAX - 1 && cause != Cause::Others {
             return self.add(Cause::Others, time);
         }
-        // Most calls wait for one thing, and many may wait.
-        self.0.reserve_exact(1);
-        self.0.push(Delay { cause, time });
+        // Most calls wait for one thing, and many may wait: no room is kept for a second.
+        let mut parts = mem::take(&mut self.0).into_vec();
+        parts.reserve_exact(1);
+        parts.push(Delay { cause, time });
+        self.0 = parts.into_boxed_slice();
     }
 
     /// It waited again.
@@ -99,6 +102,7 @@ impl Delays {
 mod tests {
     use super::*;
     use alloc::format;
+    use alloc::vec::Vec;
 
     fn limit(name: &str) -> Cause {
         Cause::Limit(name.into())

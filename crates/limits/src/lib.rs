@@ -41,6 +41,9 @@ mod delay;
 mod limiter;
 mod policy;
 mod queue;
+#[cfg(test)]
+#[path = "../tests/random/mod.rs"]
+mod random;
 mod ring;
 mod scheduler;
 mod slab;

@@ -373,8 +373,8 @@ mod tests {
 
     #[test]
     fn a_waiting_call_stays_small() {
-        // Thousands may wait. What each limit held it for takes 40 bytes of this.
+        // Thousands may wait. What each limit held it for takes 32 bytes of this.
         let bytes = size_of::<Waiting<()>>();
-        assert!(bytes <= 232, "{bytes} bytes for each call that waits");
+        assert!(bytes <= 224, "{bytes} bytes for each call that waits");
     }
 }

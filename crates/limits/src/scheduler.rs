@@ -291,7 +291,7 @@ impl<T> Scheduler<T> {
     pub fn evict(&mut self, now: Timestamp) -> Option<(T, Waited)> {
         let now = self.advance(now);
         let (key, _) = self.queue.iter().next()?;
-        let waited = self.waited_by(now, key);
+        let waited = self.waited(now, Ticket(key)).unwrap_or_default();
         Some((self.take_out(key).payload, waited))
     }
 
@@ -619,8 +619,9 @@ impl<T> Scheduler<T> {
     }
 
     fn run(&mut self, now: Timestamp, line: LineId, key: Key) -> Step<T> {
-        let waited = self.waited_by(now, key);
-        let waiting = self.queue.remove(key).expect("the head of a line waits");
+        let mut waiting = self.queue.remove(key).expect("the head of a line waits");
+        let before = core::mem::take(&mut waiting.stay.before);
+        let waited = self.waited_by(now, &waiting, before);
         self.discount(&waiting);
         let group = waiting.group();
         let Waiting {
@@ -662,8 +663,8 @@ impl<T> Scheduler<T> {
     }
 
     fn expire(&mut self, now: Timestamp, key: Key, reason: Reason, bar: Option<Bar>) -> Step<T> {
-        let held_by = bar.or_else(|| self.held_by(key));
-        let waited = self.waited_by(now, key);
+        let held_by = bar.or_else(|| self.held_by(self.queue.expect(key)));
+        let waited = self.waited(now, Ticket(key)).unwrap_or_default();
         let waiting = self.take_out(key);
         let Waiting {
             call,
@@ -681,8 +682,7 @@ impl<T> Scheduler<T> {
     }
 
     /// What holds a waiting call, or held it last.
-    fn held_by(&self, key: Key) -> Option<Bar> {
-        let waiting = self.queue.expect(key);
+    fn held_by(&self, waiting: &Waiting<T>) -> Option<Bar> {
         match waiting.place {
             Place::Line(line) => waiting
                 .held_by

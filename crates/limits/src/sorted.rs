@@ -165,25 +165,13 @@ impl<E: Copy + Ord> Sorted<E> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::random::Random;
     use alloc::vec::Vec;
-
-    /// SplitMix64.
-    struct Random(u64);
-
-    impl Random {
-        fn below(&mut self, end: u64) -> u64 {
-            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut z = self.0;
-            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            (z ^ (z >> 31)) % end
-        }
-    }
 
     /// Does the same to a tree and compares after every step. `disorder` is how far entries
     /// may come before the greatest so far.
     fn compare_with_a_tree(seed: u64, disorder: u64, leave_first: u64) {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let mut sorted = Sorted::default();
         let mut tree = BTreeSet::new();
         let mut greatest = 0_u64;

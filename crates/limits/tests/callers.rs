@@ -3,6 +3,7 @@
 //! `TIDEGATE_SEED=n` replays one seed of the random histories, `TIDEGATE_SEEDS=n` sets how many
 //! are run.
 
+mod random;
 #[path = "vectors/callers.rs"]
 mod vectors;
 
@@ -10,6 +11,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
+use random::Random;
 use tidegate_limits::Timestamp;
 use tidegate_limits::caller::{
     AutoRegister, CallerId, Charge, Field, FieldSet, Fold, Group, Identity, IdentityBuf, Kind,
@@ -1066,32 +1068,26 @@ fn a_saved_row_that_cannot_be_taken_is_told_and_the_others_are() {
     assert_eq!(make(&mut table, "next", "", Charge::None), CallerId(5));
 }
 
+#[test]
+fn an_id_that_an_earlier_run_gave_is_not_given_again() {
+    let mut before = table(3, 10);
+    make(&mut before, "a", "", Charge::None);
+    let gone = make(&mut before, "b", "", Charge::None);
+    before.remove(gone).expect("it is there");
+    assert_eq!(before.ids_given(), gone.0);
+
+    let mut after = table(3, 10);
+    after.count_ids_as_given(before.ids_given());
+    after.count_ids_as_given(1);
+    // Nobody ever had it, and whoever came after it would have none.
+    after.count_ids_as_given(u64::MAX);
+    assert_eq!(after.ids_given(), gone.0);
+    assert!(make(&mut after, "c", "", Charge::None) > gone);
+}
+
 // ---- Random histories, against a scan of all rows.
 
-/// SplitMix64.
-struct Random(u64);
-
 impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
-    }
-
-    fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-
-    fn pick<T: Copy>(&mut self, among: &[T]) -> T {
-        among[self.below(among.len() as u64) as usize]
-    }
-
     fn pattern(&mut self) -> Pattern {
         loop {
             let text = PatternText {
@@ -1188,7 +1184,7 @@ fn check_forgotten(before: &BTreeMap<CallerId, LastCall>, forgotten: &[CallerId]
 }
 
 fn run(seed: u64) {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let auto_register = random.pick(&[0, 1, 5, 100]);
     let identify: FieldSet = Field::ALL
         .into_iter()

@@ -9,6 +9,7 @@
 //! `TIDEGATE_TRACE=1` prints what happens.
 
 mod oracle;
+mod random;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -16,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oracle::{CLOSE, End, Oracle, Violation, draw, meets};
+use random::Random;
 use tidegate_limits::{
     Backend, BucketId, BucketLimit, BucketMode, BucketOrder, BucketRule, Burst, Call, Caller,
     Cause, Class, ClassShare, Cost, Fill, Hold, Limit, LimitRule, OnExcess, Outcome, Policy,
@@ -24,31 +26,6 @@ use tidegate_limits::{
 };
 
 const SEEDS: u64 = 12_000;
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
-    }
-
-    fn between(&mut self, first: u64, last: u64) -> u64 {
-        first + self.below(last - first + 1)
-    }
-
-    fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-}
 
 fn nanos(span: u64) -> Duration {
     Duration::from_nanos(span)
@@ -360,7 +337,7 @@ struct Waits {
 
 impl World {
     fn new(seed: u64, shape: impl Fn(&mut Random) -> Shape) -> Self {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let shape = shape(&mut random);
         let policy = random_policy(&mut random, shape, None);
         let mut world = Self {
@@ -1464,7 +1441,7 @@ fn model(seed: u64, model: Model) -> Result<(), Violation> {
             reserve: None,
         },
     ]);
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let mut arrivals: Vec<u64> = (0..60).map(|_| random.below(100)).collect();
     arrivals.sort_unstable();
     let mut drawn: Vec<u64> = Vec::new();
@@ -1520,7 +1497,7 @@ enum Reload {
 /// Lets random arrivals through a bucket of its own whose rule changes now and then, and has
 /// the oracle look at what was let through.
 fn bucket_model(seed: u64, reload: Reload) -> Result<(), Violation> {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let shape = Shape {
         classes: 1,
         callers: 1,

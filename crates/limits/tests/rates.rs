@@ -2,11 +2,13 @@
 
 #[path = "vectors/queue.rs"]
 mod queue;
+mod random;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use queue::QUEUE;
+use random::Random;
 use tidegate_limits::{
     BUCKETS_MAX, Backend, BucketId, BucketLimit, BucketMode, BucketOrder, BucketRule, Burst, Call,
     Caller, Class, ClassShare, Cost, Fill, Hold, Limit, LimitRule, OnExcess, Outcome, Policy,
@@ -274,6 +276,22 @@ fn a_hundred_calls_at_forty_a_second_take_two_and_a_quarter_seconds() {
 }
 
 #[test]
+fn a_call_dearer_than_the_bucket_passes_when_it_is_full_and_the_next_pays_its_debt() {
+    let mut gate = Gate::limited(bucket(100.0, 10.0));
+    let (dear, next) = (gate.call(150.0), gate.call(1.0));
+    gate.submit(dear, 1);
+    gate.submit(next, 2);
+    let ran: Vec<(u64, f64)> = gate
+        .live()
+        .into_iter()
+        .map(|(id, at, _)| (id, seconds(at)))
+        .collect();
+    assert_eq!(ran.len(), 2);
+    assert_eq!(ran[0], (1, 0.0));
+    assert!((ran[1].1 - 5.1).abs() <= 0.051, "{ran:?}");
+}
+
+#[test]
 fn callers_that_share_a_bucket_share_one_level() {
     let mut gate = Gate::limited(bucket(50.0, 1.0));
     for id in 0..60 {
@@ -356,24 +374,11 @@ fn a_caller_that_sends_a_hundred_times_as_much_delays_a_quiet_one_by_one_maximal
     }
 }
 
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % end
-    }
-}
-
 /// Callers with random weights and costs who all wait throughout, on a bucket or on a slot that
 /// is held for random times. After every call, what any two were served per weight, since any
 /// moment, differs by at most one maximal call of each.
 fn check_goyals_bound(seed: u64) -> Result<(), String> {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let by_bucket = random.below(2) == 0;
     let callers = 2 + random.below(5);
     let traits: Vec<(u32, u64)> = (0..callers)

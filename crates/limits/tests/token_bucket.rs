@@ -1,11 +1,13 @@
 //! The token bucket on a virtual clock: every case of the system it comes from, and what that
 //! system gets wrong.
 
+mod random;
 mod vectors;
 
 use std::sync::Mutex;
 use std::time::Duration;
 
+use random::Random;
 use tidegate_limits::{Burst, Fill, OutOfRange, Timestamp, TokenBucket, Tokens};
 use vectors::{CONCURRENT, DELAY_THEN_CONSUME, Do, INVALID, TOKEN_BUCKET};
 
@@ -129,35 +131,17 @@ fn threads_that_share_one_take_no_more_than_it_has() {
     }
 }
 
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    /// At least 0, below 1.
-    fn fraction(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) as f64 / 2f64.powi(64)
-    }
-
-    fn between(&mut self, low: f64, high: f64) -> f64 {
-        low + self.fraction() * (high - low)
-    }
-}
-
 #[test]
 fn over_random_histories_the_level_is_what_the_model_says() {
     for seed in 0..2000 {
-        let mut random = Random(seed);
-        let burst = 10f64.powf(random.between(-3.0, 6.0));
-        let fill = 10f64.powf(random.between(-6.0, 9.0));
+        let mut random = Random::new(seed);
+        let burst = 10f64.powf(random.real(-3.0, 6.0));
+        let fill = 10f64.powf(random.real(-6.0, 9.0));
         let mut bucket = bucket(burst, fill);
         let (mut now, mut level) = (0_u64, burst);
-        for _ in 0..=(random.between(0.0, 50.0) as u64) {
-            let pause = random.between(0.0, 1e9) as u64;
-            let cost = random.between(0.0, 1000.0);
+        for _ in 0..=(random.real(0.0, 50.0) as u64) {
+            let pause = random.real(0.0, 1e9) as u64;
+            let cost = random.real(0.0, 1000.0);
             now += pause;
             level = (level + pause as f64 * 1e-9 * fill).min(burst);
             let passes = level >= cost.min(burst);

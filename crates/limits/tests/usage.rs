@@ -2,39 +2,21 @@
 //!
 //! `TIDEGATE_SEED=n` replays one seed.
 
+mod random;
+
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 
+use random::Random;
 use tidegate_limits::{
     FunctionId, FunctionUse, Headroom, Span, Suggestion, Tally, Timestamp, TokenCount, Usage,
 };
 
 const SECOND: u64 = 1_000_000_000;
 const SEEDS: u64 = 400;
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
-    }
-
-    fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-}
 
 fn seeds() -> Range<u64> {
     match std::env::var("TIDEGATE_SEED") {
@@ -164,7 +146,7 @@ struct Run {
 
 impl Run {
     fn new(seed: u64) -> Self {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let paces = [SECOND / 10, 5 * SECOND, 60 * SECOND, 1800 * SECOND];
         Self {
             pace: paces[random.below(4) as usize],
@@ -770,7 +752,7 @@ fn check_suggestion(
 #[test]
 fn however_bunched_calls_lie_in_their_slots_the_larger_burst_delays_none() {
     for seed in 0..200 {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let mut usage = Usage::new();
         let mut calls = Vec::new();
         let mut now = 0;

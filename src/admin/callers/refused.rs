@@ -1,4 +1,4 @@
-//! Why a request was refused: each leaves everything as it was.
+//! Why a request was refused: each but the last leaves everything as it was.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use tidegate_limits::caller::{CallerId, NameError, PatternError, TableError};
 
 use crate::call::claim::RateLimitId;
 
-/// Why a request changed nothing.
+/// Why a request was not done, or not all of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// A value is wrong: 400.
@@ -46,6 +46,12 @@ pub enum Refused {
     },
     /// It could not be written to the state file, so it was not done: 507.
     NotSaved {
+        /// What the system said.
+        reason: String,
+    },
+    /// It was done, and then the state file could not be written: 507. It is in force, and is
+    /// saved as soon as the disk allows.
+    NotYetSaved {
         /// What the system said.
         reason: String,
     },
@@ -150,6 +156,7 @@ impl fmt::Display for Refused {
             Self::PatternExists { holder } => write!(f, "caller {holder} has the pattern"),
             Self::LabelExists { holder } => write!(f, "rate limit {holder} has the label"),
             Self::NotSaved { reason } => write!(f, "cannot save: {reason}"),
+            Self::NotYetSaved { reason } => write!(f, "done, and not saved yet: {reason}"),
         }
     }
 }
@@ -206,6 +213,11 @@ impl IntoResponse for Refused {
             Self::NotSaved { reason } => {
                 body.reason = Some(reason);
                 body.error = "NOT_SAVED";
+                StatusCode::INSUFFICIENT_STORAGE
+            }
+            Self::NotYetSaved { reason } => {
+                body.reason = Some(reason);
+                body.error = "NOT_YET_SAVED";
                 StatusCode::INSUFFICIENT_STORAGE
             }
         };

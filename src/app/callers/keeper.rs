@@ -46,38 +46,37 @@ impl Keeper {
         self.file.as_mut().map_or(Ok(()), StateFile::reserve)
     }
 
-    /// Saves everything.
+    /// Saves everything. A failure is logged once, and whoever saves next tries again.
     pub(super) fn save(&mut self, saved: &Saved) -> Result<(), StateError> {
+        self.save_stored(Stored::of(saved))
+    }
+
+    /// The same if it is not what the file holds; nobody waits for what comes of it.
+    pub(super) fn save_if_changed(&mut self, saved: &Saved) {
+        let stored = Stored::of(saved);
+        if self.saved.as_ref() != Some(&stored) {
+            // It has been logged, and is tried again.
+            let _ = self.save_stored(stored);
+        }
+    }
+
+    fn save_stored(&mut self, stored: Stored) -> Result<(), StateError> {
         let Some(file) = &mut self.file else {
             return Ok(());
         };
-        let stored = Stored::of(saved);
-        file.save(&stored)?;
-        self.saved = Some(stored);
-        Ok(())
-    }
-
-    /// Saves everything if it is not what the file holds. A failure is told once, and tried
-    /// again by whoever comes next.
-    pub(super) fn save_if_changed(&mut self, saved: &Saved) {
-        let Some(file) = &mut self.file else {
-            return;
-        };
-        let stored = Stored::of(saved);
-        if self.saved.as_ref() == Some(&stored) {
-            return;
-        }
         match file.save(&stored) {
             Ok(()) => {
                 if std::mem::take(&mut self.is_failing) {
                     info!("the state of callers is saved again");
                 }
                 self.saved = Some(stored);
+                Ok(())
             }
             Err(error) => {
                 if !std::mem::replace(&mut self.is_failing, true) {
                     warn!(%error, "the state of callers is not saved");
                 }
+                Err(error)
             }
         }
     }

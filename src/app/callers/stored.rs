@@ -29,6 +29,9 @@ const CHECKED: &str = "it was checked when it was read";
 #[serde(deny_unknown_fields)]
 pub(super) struct Stored {
     callers: Vec<Row>,
+    /// Not in files of the first version, which had only the ids of rows that were there.
+    #[serde(default)]
+    caller_ids_given: u64,
     rate_limits: Vec<Limit>,
     rate_limits_made: u32,
     costs: Option<StoredCosts>,
@@ -208,6 +211,7 @@ impl Stored {
     pub(super) fn of(saved: &Saved) -> Self {
         Self {
             callers: saved.callers.iter().map(Row::of).collect(),
+            caller_ids_given: saved.caller_ids_given,
             rate_limits: saved.rate_limits.iter().map(Limit::of).collect(),
             rate_limits_made: saved.rate_limits_made,
             costs: saved.costs.as_ref().map(StoredCosts::of),
@@ -218,6 +222,7 @@ impl Stored {
         let limits = self.rate_limits.into_iter().map(Limit::into_saved);
         Saved {
             callers: self.callers.into_iter().map(Row::into_saved).collect(),
+            caller_ids_given: self.caller_ids_given,
             rate_limits: limits.collect(),
             rate_limits_made: self.rate_limits_made,
             costs: self.costs.map(StoredCosts::into_saved),

@@ -592,7 +592,7 @@ async fn a_method_that_is_not_allowed_is_answered_with_those_that_are() {
 async fn a_body_that_is_too_large_is_refused_however_it_is_sent() {
     let served = served().await;
     let before = served.fake.everything();
-    let too_large = |answer: super::Answer| {
+    let too_large = |answer: crate::support::Answer| {
         let told = Served::told(answer, 413);
         assert_eq!(
             (&told["error"], &told["field"]),

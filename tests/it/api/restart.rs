@@ -8,8 +8,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::process::Command;
 
-use super::{Answer, JSON};
+use super::JSON;
 use crate::sidecar::{Sidecar, TIDEGATE, run};
+use crate::support::{Answer, until};
 
 fn config(state: &Path) -> String {
     format!(
@@ -124,6 +125,18 @@ async fn everything_that_was_made_is_there_after_a_restart() {
     assert_eq!(made.expect("answered").json()["id"], "c3");
     let made = ask(&again, "POST", "/v1/rate-limits", &json!({"exempt": true})).await;
     assert_eq!(made.expect("answered").json()["id"], "r3");
+    // Not even that of one that is gone.
+    for path in ["/v1/callers/c3", "/v1/rate-limits/r3"] {
+        let answer = ask(&again, "DELETE", path, &Value::Null).await;
+        assert_eq!(answer.expect("answered").status, 204);
+    }
+    again.signal("KILL");
+    again.ended().await;
+    let third = Sidecar::start(&config(&state)).await;
+    let made = ask(&third, "POST", "/v1/callers", &new).await;
+    assert_eq!(made.expect("answered").json()["id"], "c4");
+    let made = ask(&third, "POST", "/v1/rate-limits", &json!({"exempt": true})).await;
+    assert_eq!(made.expect("answered").json()["id"], "r4");
 }
 
 #[tokio::test]
@@ -217,6 +230,25 @@ async fn what_was_counted_is_saved_at_the_end() {
 }
 
 #[tokio::test]
+async fn what_was_counted_is_saved_while_it_runs() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let state = folder.path().join("callers.json");
+    let sidecar = Sidecar::start(&config(&state)).await;
+    let listener = sidecar.listener("test").await;
+    for _ in 0..3 {
+        crate::support::ask(listener, r#"["guest_list",[],{}]"#).await;
+    }
+    let saved = || std::fs::read_to_string(&state).unwrap_or_default();
+    until(|| saved().contains("\"calls\":3"), saved).await;
+    sidecar.signal("KILL");
+    sidecar.ended().await;
+    let again = Sidecar::start(&config(&state)).await;
+    let callers = everything(&again).await;
+    let own = &callers["\"c1\""];
+    assert_eq!(own["calls"]["total"], 3, "{own}");
+}
+
+#[tokio::test]
 async fn a_damaged_state_is_told_with_file_offset_and_cure_and_left_as_it_is() {
     let folder = tempfile::tempdir().expect("a folder");
     let state = folder.path().join("callers.json");
@@ -280,4 +312,43 @@ async fn a_directory_that_is_gone_refuses_changes_and_nothing_else() {
     std::fs::create_dir(&inner).expect("made");
     let answer = ask(&sidecar, "POST", "/v1/callers", &new).await;
     assert_eq!(answer.expect("answered").status, 201);
+}
+
+#[tokio::test]
+async fn a_disk_that_fails_in_the_middle_leaves_the_change_in_force_and_has_it_saved_later() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let state = folder.path().join("callers.json");
+    let sidecar = Sidecar::start(&config(&state)).await;
+    let new = |user: &str| json!({"label": user, "match": {"user": user}});
+    let make = async |user: &str| {
+        let answer = ask(&sidecar, "POST", "/v1/callers", &new(user)).await;
+        let answer = answer.expect("answered");
+        (answer.status, answer.json())
+    };
+    assert_eq!(make("a").await.0, 201);
+    // There is room, and the last step fails: nothing can take a directory's name.
+    std::fs::remove_file(&state).expect("it was saved");
+    std::fs::create_dir(&state).expect("made");
+    let (status, told) = make("b").await;
+    assert_eq!((status, &told["error"]), (507, &json!("NOT_YET_SAVED")));
+    let reason = told["reason"].as_str().expect("a reason");
+    assert!(reason.contains(&*state.to_string_lossy()), "{reason}");
+    sidecar
+        .log()
+        .wait(&["the state of callers is not saved"])
+        .await;
+    assert!(everything(&sidecar).await.contains_key("\"c2\""));
+    assert_eq!(make("b").await.1["error"], "PATTERN_EXISTS");
+
+    // Nobody has to ask again: it is saved by itself.
+    std::fs::remove_dir(&state).expect("it is empty");
+    sidecar
+        .log()
+        .wait(&["the state of callers is saved again"])
+        .await;
+    let before = everything(&sidecar).await;
+    sidecar.signal("KILL");
+    sidecar.ended().await;
+    let again = Sidecar::start(&config(&state)).await;
+    assert_eq!(everything(&again).await, before);
 }

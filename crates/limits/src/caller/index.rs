@@ -297,8 +297,8 @@ const fn slot(space: Space) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::super::random::Random;
     use super::*;
+    use crate::random::Random;
 
     /// What a scan over all patterns finds.
     fn scan(held: &[(Pattern, usize)], identity: &Identity<'_>) -> Vec<(Specificity, usize)> {
@@ -313,7 +313,7 @@ mod tests {
     #[test]
     fn a_look_up_finds_what_a_scan_finds() {
         for seed in 0..400 {
-            let mut random = Random(seed);
+            let mut random = Random::new(seed);
             let (mut index, mut found) = (Index::new(), Found::default());
             let mut held: Vec<(Pattern, usize)> = Vec::new();
             let size = 1 + random.below(200) as usize;

@@ -4,6 +4,7 @@ use alloc::format;
 use alloc::string::ToString;
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::str::FromStr;
 
 use super::identity::Field;
 use super::pattern::{Literal, PatternError, Space};
@@ -39,8 +40,24 @@ pub struct Network {
     bits: u8,
 }
 
+/// Why a text is no [`Network`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NetworkError {
+    /// What should be an address is none.
+    NotAnAddress,
+    /// The length of the prefix is no whole number from 0 to this.   bits
+    PrefixLength {
+        /// 32 or 128.
+        max: u8,
+    },
+    /// Bits are set behind the prefix; this is the network that was probably meant.
+    HostBitsSet(Network),
+}
+
 impl Network {
-    pub(super) fn single(address: IpAddr) -> Self {
+    /// One address.
+    #[must_use]
+    pub fn single(address: IpAddr) -> Self {
         let (family, octets) = octets(address.to_canonical());
         Self {
             family,
@@ -100,6 +117,24 @@ impl Network {
     }
 }
 
+/// Reads an address or a network, `10.1.2.0/24`.
+impl FromStr for Network {
+    type Err = NetworkError;
+
+    fn from_str(text: &str) -> Result<Self, NetworkError> {
+        let address = |text: &str| text.parse().map_err(|_| NetworkError::NotAnAddress);
+        let Some((text, bits)) = text.split_once('/') else {
+            return address(text).map(Self::single);
+        };
+        let address: IpAddr = address(text)?;
+        let max = if address.is_ipv4() { 32 } else { 128 };
+        let bits = digits(bits)
+            .filter(|bits| *bits <= max)
+            .ok_or(NetworkError::PrefixLength { max })?;
+        network(address, bits).map_err(NetworkError::HostBitsSet)
+    }
+}
+
 /// The address if it is one, else the network: `10.1.2.0/24`.
 impl fmt::Display for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -140,26 +175,17 @@ pub(super) fn parse(text: &str) -> Result<Option<Network>, PatternError> {
             .map(Some)
             .ok_or_else(|| PatternError::NotWholeNumbers { given: text.into() });
     }
-    let not_an_address = || PatternError::NotAnAddress { given: text.into() };
-    let Some((address, bits)) = text.split_once('/') else {
-        let address = text.parse().map_err(|_| not_an_address())?;
-        return Ok(Some(Network::single(address)));
-    };
-    let address: IpAddr = address.parse().map_err(|_| not_an_address())?;
-    let max = if address.is_ipv4() { 32 } else { 128 };
-    let bits =
-        digits(bits)
-            .filter(|bits| *bits <= max)
-            .ok_or_else(|| PatternError::PrefixLength {
-                given: text.into(),
-                max,
-            })?;
-    network(address, bits)
-        .map(Some)
-        .map_err(|network| PatternError::HostBitsSet {
-            given: text.into(),
-            network: network.to_string().into(),
-        })
+    text.parse().map(Some).map_err(|error| {
+        let given = text.into();
+        match error {
+            NetworkError::NotAnAddress => PatternError::NotAnAddress { given },
+            NetworkError::PrefixLength { max } => PatternError::PrefixLength { given, max },
+            NetworkError::HostBitsSet(network) => PatternError::HostBitsSet {
+                given,
+                network: network.to_string().into(),
+            },
+        }
+    })
 }
 
 /// The network of an address as written, where an IPv4 network may be in IPv6 dress; if bits
@@ -212,4 +238,59 @@ fn leading_numbers(text: &str) -> Option<Network> {
         IpAddr::V6(format!("{numbers}{}", ":0".repeat(zeros)).parse().ok()?)
     };
     network(address, count as u8 * width).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_network_has_the_addresses_that_its_prefix_says() {
+        let check = |network: &str, address: &str, is_in: bool| {
+            let network: Network = network.parse().expect("a network");
+            let address = address.parse().expect("an address");
+            assert_eq!(network.contains(address), is_in, "{network} {address}");
+        };
+        check("127.0.0.1/32", "127.0.0.1", true);
+        check("127.0.0.1/32", "127.0.0.2", false);
+        check("127.0.0.1", "::ffff:127.0.0.1", true);
+        check("10.0.0.0/8", "10.255.255.255", true);
+        check("10.0.0.0/8", "11.0.0.0", false);
+        check("192.168.4.0/22", "192.168.7.255", true);
+        check("192.168.4.0/22", "192.168.8.0", false);
+        check("0.0.0.0/0", "255.1.2.3", true);
+        check("0.0.0.0/0", "::1", false);
+        check("::/0", "2001:db8::1", true);
+        check("::/0", "1.2.3.4", false);
+        check("2001:db8::/33", "2001:db8:7fff::1", true);
+        check("2001:db8::/33", "2001:db8:8000::", false);
+        check("::1/128", "::1", true);
+    }
+
+    #[test]
+    fn a_text_that_is_no_network_is_told_what_is_wrong_with_it() {
+        let wrong = |texts: &[&str], told: NetworkError| {
+            for text in texts {
+                assert_eq!(text.parse::<Network>(), Err(told), "{text}");
+            }
+        };
+        wrong(
+            &["", "/", "10.0.0/8", "x/8", "10.0.0.0 /8", "[::1]/128"],
+            NetworkError::NotAnAddress,
+        );
+        wrong(
+            &[
+                "10.0.0.0/",
+                "10.0.0.0/33",
+                "10.0.0.0/+8",
+                "10.0.0.0/8/8",
+                "10.0.0.0/99999999999",
+            ],
+            NetworkError::PrefixLength { max: 32 },
+        );
+        wrong(&["::/129"], NetworkError::PrefixLength { max: 128 });
+        let meant = "10.0.0.0/8".parse().expect("a network");
+        wrong(&["10.1.2.3/8"], NetworkError::HostBitsSet(meant));
+        assert_eq!(meant.to_string(), "10.0.0.0/8");
+    }
 }

@@ -513,8 +513,8 @@ impl Error for PatternError {}
 
 #[cfg(test)]
 mod tests {
-    use super::super::random::Random;
     use super::*;
+    use crate::random::Random;
     use alloc::format;
     use alloc::vec;
 
@@ -711,7 +711,7 @@ mod tests {
     #[test]
     fn a_pattern_is_read_as_it_was_written() {
         for seed in 0..20_000 {
-            let mut random = Random(seed);
+            let mut random = Random::new(seed);
             let pattern = random.pattern();
             let [user, originator, ip, user_agent, listener] =
                 Field::ALL.map(|field| pattern.written(field));
@@ -772,7 +772,7 @@ mod tests {
     #[test]
     fn patterns_that_match_the_same_call_never_tie() {
         for seed in 0..2_000 {
-            let mut random = Random(seed);
+            let mut random = Random::new(seed);
             let identity = random.identity();
             let mut matching: Vec<Pattern> = (0..200)
                 .map(|_| random.pattern())

@@ -6,31 +6,9 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::identity::{Field, FieldSet, Identity, IdentityBuf};
 use super::pattern::{Pattern, PatternText};
-
-/// SplitMix64.
-pub(super) struct Random(pub(super) u64);
+use crate::random::Random;
 
 impl Random {
-    pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub(super) fn below(&mut self, end: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
-    }
-
-    pub(super) fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-
-    pub(super) fn pick<T: Copy>(&mut self, among: &[T]) -> T {
-        among[self.below(among.len() as u64) as usize]
-    }
-
     /// Up to `max` of the letters that mean something, and of two that don't.
     pub(super) fn text(&mut self, max: u64) -> String {
         let length = self.below(max + 1);

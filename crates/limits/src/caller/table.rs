@@ -541,14 +541,26 @@ impl Table {
         // The least recently called comes first, so that it is the first to be forgotten.
         for row in kept.into_iter().chain(autos.into_iter().rev()) {
             let id = row.id;
-            if id.0 <= ID_MAX {
-                self.next_id = self.next_id.max(id.0 + 1);
-            }
+            self.count_ids_as_given(id.0);
             if let Err(mistake) = self.restore_row(row) {
                 restored.refused.push((id, mistake));
             }
         }
         restored
+    }
+
+    /// The highest id that was given so far; 0 if none was.
+    #[must_use]
+    pub fn ids_given(&self) -> u64 {
+        self.next_id - 1
+    }
+
+    /// Takes ids up to this one as given by an earlier run, also to rows that are gone: none of
+    /// them is given again. One that is out of range counts as none.
+    pub fn count_ids_as_given(&mut self, given: u64) {
+        if given <= ID_MAX {
+            self.next_id = self.next_id.max(given + 1);
+        }
     }
 
     /// Changes how callers register themselves; who was forgotten because there are more of

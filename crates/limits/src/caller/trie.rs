@@ -301,8 +301,8 @@ fn shared_bits(one: &[u8], other: &[u8]) -> u16 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::random::Random;
     use super::*;
+    use crate::random::Random;
 
     /// A key of few bits, so that keys nest and part everywhere; its last bits are zero, as
     /// they are in a network.
@@ -333,7 +333,7 @@ mod tests {
     #[test]
     fn a_look_up_finds_what_a_scan_finds() {
         for seed in 0..3_000 {
-            let mut random = Random(seed);
+            let mut random = Random::new(seed);
             let (mut trie, mut ids) = (Trie::new(), Arena::new());
             let mut held: Vec<(Vec<u8>, u16, bool, Id)> = Vec::new();
             for _ in 0..80 {

@@ -21,7 +21,7 @@ impl<T> Scheduler<T> {
     pub fn refusal_now(&self, now: Timestamp, ticket: Ticket) -> Option<Refusal> {
         let waiting = self.queue.get(ticket.0)?;
         let (set, bucket, call) = (waiting.set, waiting.bucket, &waiting.call);
-        let held_by = self.held_by(ticket.0);
+        let held_by = self.held_by(waiting);
         let now = self.now.max(now);
         Some(self.refusal(now, Reason::DeadlinePassed, held_by, set, bucket, call))
     }

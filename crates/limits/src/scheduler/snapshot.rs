@@ -118,12 +118,15 @@ impl<T> Scheduler<T> {
                 waiting: 0,
             })
             .collect();
-        for (key, waiting) in self.queue.iter() {
+        for (_, waiting) in self.queue.iter() {
             let arrived = waiting.call.arrived;
             classes[waiting.call.class.0 as usize].waiting += 1;
             oldest = Some(oldest.map_or(arrived, |oldest: Timestamp| oldest.min(arrived)));
             let held_by = match waiting.place {
-                Place::Line(line) => self.parking.parked_at(line).or_else(|| self.held_by(key)),
+                Place::Line(line) => self
+                    .parking
+                    .parked_at(line)
+                    .or_else(|| self.held_by(waiting)),
                 Place::Aside(_) => waiting.held_by,
                 Place::Door => None,
             };

@@ -99,19 +99,22 @@ impl<T> Scheduler<T> {
     /// What a waiting call has waited for up to `now`; `None` if it no longer waits.
     #[must_use]
     pub fn waited(&self, now: Timestamp, ticket: Ticket) -> Option<Waited> {
-        self.queue.get(ticket.0)?;
-        Some(self.waited_by(self.now.max(now), ticket.0))
+        let waiting = self.queue.get(ticket.0)?;
+        let before = waiting.stay.before.clone();
+        Some(self.waited_by(self.now.max(now), waiting, before))
     }
 
-    pub(super) fn waited_by(&self, now: Timestamp, key: Key) -> Waited {
-        let waiting = self.queue.expect(key);
-        let mut delays = waiting.stay.before.clone();
+    /// What a call has waited for: `before` where it was before, and the rest where it is or,
+    /// if nothing has changed since it was taken out, was.
+    #[inline]
+    pub(super) fn waited_by(&self, now: Timestamp, waiting: &Waiting<T>, before: Delays) -> Waited {
+        let mut delays = before;
         if now > waiting.stay.since {
             self.names()
                 .add_stay(now, waiting, &self.parking, &mut delays);
         }
         Waited {
-            held_by: self.held_by(key).and_then(|bar| self.name(bar)),
+            held_by: self.held_by(waiting).and_then(|bar| self.name(bar)),
             postponed: waiting.postponed,
             delays,
         }

@@ -1,0 +1,87 @@
+//! What is in effect, printed, is a config that says the same.
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use tidegate::admin::Token;
+use tidegate::config::{self};
+
+use super::{EXAMPLE, LEAST, good, with};
+
+#[test]
+fn what_is_effective_reads_back_as_the_same_config() {
+    let again = |text: &str| {
+        let config = good(text);
+        let written = config::effective(&config);
+        assert_eq!(good(&written), config, "{written}");
+    };
+    again(LEAST);
+    again(EXAMPLE);
+    again(&with(
+        "smapi_max_outstanding_requests = 0\nwindow = \"fixed\"\nwindow_stamp = \"replied\"\nwindow_guard = \"0s\"",
+    ));
+    again(&with("smapi_rate_limit_window_size_seconds = 0"));
+    again(&with("").replace("total:30", "total:0, b:2, a:1, c:0"));
+    again(&with(
+        "[queue]\npostpone = \"in_turn\"\nwhen_full = \"refuse\"\n[admin]\nbind = false\n[log]\nformat = \"json\"\nlevel = \"info,tidegate=debug\"\naccess = false",
+    ));
+    again(&with(
+        "[[route]]\nmethod = \"*\"\npath = \"/a/{b}\"\nfunction = \"x\"\n[[route]]\nmethod = \"GET\"\npath = \"/\\\"q\\\"\"",
+    ));
+    again(&with(
+        "[client]\nbody_min_rate = \"0B\"\nidle_timeout = \"90m\"\nwrite_timeout = \"1500ms\"\nbuffer_bytes = \"1025B\"",
+    ));
+    again(
+        &with("")
+            .replace("127.0.0.1:2000", "[::1]:2000")
+            .replace("127.0.0.1:8081", "sdk.example"),
+    );
+
+    let secret = good(&with(
+        "[admin]\nbind = \"0.0.0.0:9180\"\ntoken = \"s3cret\"",
+    ));
+    let mut back = good(&config::effective(&secret));
+    assert_eq!(back.admin.token, Some(Token("(hidden)".into())));
+    back.admin.token.clone_from(&secret.admin.token);
+    assert_eq!(back, secret);
+}
+
+#[test]
+fn every_config_drawn_at_random_reads_back_as_the_same() {
+    let seed: u64 = rand::random();
+    println!("seed {seed}");
+    let mut random = StdRng::seed_from_u64(seed);
+    for round in 0..500 {
+        let mut pick = |words: &[&str]| words[random.random_range(0..words.len())].to_owned();
+        let postpone = pick(&[
+            "\"jitter\"\npostpone_jitter = [\"1ms\", \"90s\"]",
+            "\"in_turn\"",
+        ]);
+        let text = format!(
+            "[[listen]]\nname = \"a\"\nbind = \"{}\"\nprotocol = \"{}\"\ncancel_on_eof = {}\n\
+             [backend]\nsocket = \"{}\"\nhttp = \"{}\"\ntcp = \"t:1\"\nresponse_timeout = \"{}\"\n\
+             [queue]\nwhen_full = \"{}\"\npostpone = {postpone}\n\
+             [limits]\nsmapi_rate_limit_window_size_seconds = {}\nsmapi_rate_limit_per_window = \"{}\"\n\
+             window = \"{}\"\nwindow_guard = \"{}\"\n[admin]\nbind = \"{}\"\n[log]\nlevel = \"{}\"\n",
+            pick(&["127.0.0.1:1", "[::]:1", "0.0.0.0:0"]),
+            pick(&["auto", "socket", "http", "tcp"]),
+            pick(&["true", "false"]),
+            pick(&["127.0.0.1:1", "[::1]:65535", "a-b.c_d:2000"]),
+            pick(&["http://x", "http://[::1]:1/", "http://1.2.3.4:5"]),
+            pick(&["1ms", "999ms", "61s", "24h", "61m"]),
+            pick(&["wait", "refuse"]),
+            pick(&["0", "1", "86400"]),
+            pick(&["total:0", "total:9,a:0,b:3", "total : 1000000 , x.y-z : 1"]),
+            pick(&["sliding", "fixed"]),
+            pick(&["0s", "1ms", "10s"]),
+            pick(&["", "127.0.0.1:9180", "[::1]:9"]),
+            pick(&["off", "trace", "warn,a::b=debug"]),
+        );
+        let config = good(&text);
+        let written = config::effective(&config);
+        assert_eq!(
+            good(&written),
+            config,
+            "seed {seed}, round {round}\n{text}\n{written}"
+        );
+    }
+}

@@ -1,0 +1,174 @@
+//! What may leave in a window: both ways to write it, and what is wrong with others.
+
+use std::time::Duration;
+
+use tidegate::config::Severity;
+
+use super::{LEAST, good, read, with, wrong};
+
+#[test]
+fn the_value_per_window_is_taken_in_both_spellings() {
+    let check = |value: &str, total: Option<u32>, functions: &[(&str, u32)]| {
+        let config = good(&LEAST.replace("\"total:30\"", value));
+        let window = config.admit.window.expect("windows are on");
+        assert_eq!(window.total, total, "{value}");
+        let given: Vec<_> = window
+            .functions
+            .iter()
+            .map(|(name, n)| (&**name, *n))
+            .collect();
+        assert_eq!(given, functions, "{value}");
+    };
+    check("\"total:30\"", Some(30), &[]);
+    check(
+        "\"total:30, guest_list:10\"",
+        Some(30),
+        &[("guest_list", 10)],
+    );
+    check(
+        "\"guest_list:10,total:30\"",
+        Some(30),
+        &[("guest_list", 10)],
+    );
+    check(
+        "\"  total : 30 ,  guest_list :10 \"",
+        Some(30),
+        &[("guest_list", 10)],
+    );
+    check("\"total\\t:\\t30\"", Some(30), &[]);
+    check(
+        "{ total = 30, guest_list = 10 }",
+        Some(30),
+        &[("guest_list", 10)],
+    );
+    check("\"total:0, guest_list:10\"", None, &[("guest_list", 10)]);
+    check("\"total:30, guest_list:0\"", Some(30), &[]);
+    check("\"total:1000000\"", Some(1_000_000), &[]);
+}
+
+#[test]
+fn the_value_per_window_is_refused_with_a_cure() {
+    let check = |value, words: &[&str]| wrong("per_window", value, words);
+    check(
+        "\"total:30,\"",
+        &[
+            "config.toml:9:41: limits.smapi_rate_limit_per_window",
+            "last comma",
+        ],
+    );
+    check("\"total:30,,guest_list:1\"", &["between two commas"]);
+    check("\"\"", &["empty", "total:30, guest_list:10"]);
+    check("\"total\"", &["\"total\" has no number", "total:30"]);
+    check(
+        "\"total:30, guest_list\"",
+        &["\"guest_list\" has no number", ":9:42:"],
+    );
+    check(
+        "\"total:30, guest_list:\"",
+        &["\"guest_list\" has no number"],
+    );
+    check("\"total:30, :10\"", &["name is empty"]);
+    check("\"total:x\"", &["\"x\" of \"total\" is not an integer"]);
+    check("\"total:3.5\"", &["\"3.5\" of \"total\" is not an integer"]);
+    check("\"total:3 0\"", &["\"3 0\" of \"total\" is not an integer"]);
+    check(
+        "\"total:-1\"",
+        &[
+            "\"total\": -1 is out of range",
+            "0 to 1000000",
+            "switches the limit off",
+        ],
+    );
+    check("\"total:1000001\"", &["out of range", "0 to 1000000"]);
+    check("\"total:30, total:20\"", &["\"total\" is given twice"]);
+    check("\"total:30, a:1, a:2\"", &["\"a\" is given twice"]);
+    check(
+        "\"total:30, guest list:1\"",
+        &["\"guest list\" is not the name of a function"],
+    );
+    check("\"guest_list:10\"", &["\"total\" is not given", "total:30"]);
+    check("{ guest_list = 10 }", &["\"total\" is not given"]);
+    check(
+        "{ total = \"30\" }",
+        &[
+            "per_window.total",
+            "\"30\" is not an integer",
+            "without quotes",
+        ],
+    );
+    check(
+        "{ total = 30, guest_list = -1 }",
+        &["per_window.guest_list", "-1 is out of range"],
+    );
+    check("30", &["30 is neither a string nor a table", "total:30"]);
+    check(
+        "\"total:30, guest_list:31\"",
+        &["more than the total of 30", "at most 30", ":9:42:"],
+    );
+    check(
+        "{ total = 30, guest_list = 31 }",
+        &["per_window.guest_list", "at most 30"],
+    );
+}
+
+#[test]
+fn several_mistakes_in_one_value_are_told_one_by_one() {
+    let text = LEAST.replace("\"total:30\"", "\"total:x, guest_list, :1,\"");
+    let problems = read(&text).expect_err("four mistakes");
+    let errors = problems
+        .iter()
+        .filter(|p| p.severity == Severity::Error)
+        .count();
+    assert_eq!(errors, 4, "{problems}");
+}
+
+#[test]
+fn zero_switches_a_limit_off() {
+    let config = good(&with("smapi_max_outstanding_requests = 0"));
+    assert_eq!(config.admit.outstanding_max, None);
+    let off = LEAST.replace(
+        "smapi_rate_limit_per_window = \"total:30\"",
+        "smapi_rate_limit_window_size_seconds = 0",
+    );
+    assert_eq!(good(&off).admit.window, None);
+    let threshold = format!("{LEAST}smapi_request_postpone_threshold_seconds = 0\n");
+    assert_eq!(good(&threshold).admit.threshold, Duration::ZERO);
+}
+
+#[test]
+fn the_per_window_value_is_obligatory_while_windows_are_on() {
+    let none = LEAST.replace("smapi_rate_limit_per_window = \"total:30\"", "");
+    let problems = read(&none).expect_err("no value");
+    let told = problems.to_string();
+    assert!(told.contains("the limit per window is not given"), "{told}");
+    assert!(
+        told.contains("smapi_rate_limit_window_size_seconds = 0"),
+        "{told}"
+    );
+}
+
+#[test]
+fn a_value_pasted_without_quotes_is_shown_with_them() {
+    let quoted = "smapi_rate_limit_per_window = \"total:30, guest_list:10\"";
+    wrong(
+        "per_window",
+        "total:30, guest_list:10",
+        &[
+            "config.toml:9:31: limits.smapi_rate_limit_per_window: ",
+            quoted,
+        ],
+    );
+    wrong("per_window", "total:30, guest_list:10 # pasted", &[quoted]);
+    wrong(
+        "per_window",
+        "total:30",
+        &["smapi_rate_limit_per_window = \"total:30\""],
+    );
+    wrong("bind", "127.0.0.1:8080", &["bind = \"127.0.0.1:8080\""]);
+    wrong(
+        "client",
+        "request_timeout = 30s",
+        &["request_timeout = \"30s\""],
+    );
+    wrong("queue", "postpone = in_turn", &["postpone = \"in_turn\""]);
+}

@@ -1,0 +1,372 @@
+//! Every mistake is told, with its place and cure, whatever else is wrong.
+
+use std::fs;
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use tidegate::config::{self, LoadError, Place, Severity};
+use tidegate::tools;
+
+use super::{EXAMPLE, LEAST, doubted, read, read_with, with, wrong};
+
+#[test]
+fn an_unknown_option_is_an_error_that_names_the_nearest() {
+    wrong("queue", "worker = 3", &["queue.worker", "\"workers\""]);
+    wrong("queue", "wrokers = 3", &["\"workers\""]);
+    wrong(
+        "queue",
+        "request_queue_size = 128",
+        &["capacity in [queue]"],
+    );
+    wrong("queue", "max_worker_count = 64", &["workers in [queue]"]);
+    wrong("queue", "threads = 2", &["threads belongs in [server]"]);
+    wrong(
+        "queue",
+        "colour = \"red\"",
+        &["config.toml.example lists every option"],
+    );
+    wrong("quee", "x = 1", &["\"queue\""]);
+    wrong(
+        "sdkserver",
+        "bind_addr = \"127.0.0.1\"",
+        &["[[listen]], [queue] and [limits]"],
+    );
+    wrong(
+        "limits",
+        "smapi_max_outstanding_request = 3",
+        &["smapi_max_outstanding_requests"],
+    );
+    wrong("listen", "bindd = \"x\"", &["listen[0].bindd", "\"bind\""]);
+}
+
+#[test]
+fn what_was_probably_not_meant_is_a_warning() {
+    let none = read(&with("")).expect("it is good").warnings;
+    assert!(none.is_empty(), "{none}");
+    doubted(
+        LEAST,
+        &["behind Apache", "60 s", "give 50", "threshold_seconds"],
+    );
+    let socket_only = LEAST.replace("[backend]", "protocol = \"socket\"\n[backend]");
+    assert!(read(&socket_only).expect("it is good").warnings.is_empty());
+    doubted(
+        &with("[queue]\nworkers = 5"),
+        &["config.toml:12:11: warning: queue.workers", "workers = 10"],
+    );
+    doubted(
+        &with("smapi_max_outstanding_requests = 65\n[queue]\nworkers = 65"),
+        &["64 calls at once"],
+    );
+    doubted(
+        &with("smapi_max_outstanding_requests = 0\n[queue]\nworkers = 65"),
+        &["queue.workers", "64 calls at once"],
+    );
+    doubted(
+        &with("[client]\nmax_request_bytes = \"8KiB\""),
+        &["reads 4096 bytes"],
+    );
+    doubted(
+        &with("").replace("[limits]", "pool_idle_timeout = \"5s\"\n[limits]"),
+        &["Apache closes"],
+    );
+    doubted(
+        &with("[queue]\npostpone = \"in_turn\"\npostpone_jitter = [\"1s\", \"3s\"]"),
+        &["no effect"],
+    );
+    doubted(
+        &with("[queue]\npostpone_jitter = [\"50s\", \"60s\"]"),
+        &["no postponed call comes back"],
+    );
+    doubted(
+        &with("").replace("total:30", "total:30, guest_list:10, host_get_info:20"),
+        &["sum", "below total"],
+    );
+    assert!(
+        read(&with("").replace("total:30", "total:30, guest_list:10, host_get_info:19"))
+            .expect("it is good")
+            .warnings
+            .is_empty()
+    );
+}
+
+#[test]
+fn a_message_is_never_longer_than_a_few_lines() {
+    let long = "A__".repeat(20_000);
+    let variable = format!("TIDEGATE_{long}A");
+    let texts = [
+        format!("{} = 1\n{LEAST}", "k".repeat(10_000)),
+        with(&format!("[log]\nlevel = \"{}\"", "l".repeat(10_000))),
+        LEAST.replace("total:30", &format!("total:30, {}:1", "f".repeat(10_000))),
+        LEAST.replace("nova", &"n".repeat(10_000)),
+        LEAST.replace("\"127.0.0.1:2000\"", &"h".repeat(10_000)),
+    ];
+    let cases = texts.iter().map(|text| read(text));
+    for result in cases.chain([read_with(LEAST, &[(&variable, "1")])]) {
+        let told = result.expect_err("something long").to_string();
+        assert!(told.len() < 2000, "{} bytes: {:.500}", told.len(), told);
+    }
+}
+
+#[test]
+fn ten_mistakes_give_ten_messages_with_line_and_key() {
+    let text = "\
+[server]
+threads = 0
+[[listen]]
+name = \"nova\"
+bind = \"127.0.0.1\"
+protocol = \"sockte\"
+[client]
+request_timeout = 30
+buffer_bytes = \"64KB\"
+[queue]
+capacity = 0
+worker = 3
+[backend]
+socket = 127.0.0.1:2000
+http = \"https://127.0.0.1\"
+[limits]
+smapi_rate_limit_per_window = total:30, guest_list:10
+";
+    let problems = read(text).expect_err("ten mistakes");
+    let lines: Vec<_> = problems
+        .iter()
+        .filter(|p| p.severity == Severity::Error)
+        .map(|p| match p.place {
+            Place::File { line, .. } => line,
+            _ => panic!("{}", problems.plain(p)),
+        })
+        .collect();
+    assert_eq!(lines, [2, 5, 6, 8, 9, 11, 12, 14, 15, 17], "{problems}");
+    let told = problems.to_string();
+    assert_eq!(told.matches("\n  help: ").count(), 10, "{told}");
+    assert!(
+        told.contains(
+            "config.toml:11:12: queue.capacity: 0 is out of range\n  help: give 1 to 1000000"
+        ),
+        "{told}"
+    );
+    let drawn = problems.render(true);
+    assert!(
+        drawn.contains("config.toml:11:12") && drawn.contains("capacity = 0"),
+        "{drawn}"
+    );
+}
+
+#[test]
+fn a_broken_line_hides_no_other_mistake_and_makes_none_up() {
+    let check = |text: &str, lines: &[usize]| {
+        let problems = read(text).expect_err(text);
+        let told: Vec<_> = problems
+            .iter()
+            .filter_map(|p| match p.place {
+                Place::File { line, .. } => Some(line),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(told, lines, "{text}\n{problems}");
+        assert_eq!(problems.len(), lines.len(), "{problems}");
+    };
+    check(&with("[queue]\nworkers =\ncapacity = 0"), &[12, 13]);
+    check(&with("[queue]\nworkers = 3 4\ncapacity = 0"), &[12, 13]);
+    check(
+        &with("[queue]\nworkers = 30\nworkers = 31\ncapacity = 0"),
+        &[13, 14],
+    );
+    check(
+        &with("[queue\nworkers = 30\n[client]\nbuffer_bytes = 1"),
+        &[11, 14],
+    );
+    check(&with("").replace("[limits]", "[limits"), &[8]);
+    check(&with("").replace("[[listen]]", "[[listen]"), &[2]);
+    check(&with("[queue]\nwhat is this\ncapacity = 0"), &[12, 13]);
+    check(
+        &with("").replace("\"127.0.0.1:8080\"", "\"127.0.0.1:8080"),
+        &[4],
+    );
+}
+
+#[test]
+fn wrong_shapes_of_sections_are_told() {
+    let check = |text: &str, word: &str| {
+        let told = read(text).expect_err(text).to_string();
+        assert!(told.contains(word), "no {word:?} in\n{told}");
+    };
+    check(
+        &format!("queue = 3\n{LEAST}"),
+        "write [queue] on a line of its own",
+    );
+    check(
+        &format!("route = 3\n{LEAST}"),
+        "write [[route]] on a line of its own",
+    );
+    check(
+        &format!("route = [3]\n{LEAST}"),
+        "3 is not an array of tables",
+    );
+    check("[listen]\nname = \"x\"\n", "write [[listen]]");
+    let many: String = (0..65)
+        .map(|n| {
+            format!(
+                "[[listen]]\nname = \"l{n}\"\nbind = \"127.0.0.1:{}\"\n",
+                n + 1
+            )
+        })
+        .collect();
+    check(
+        &format!("{many}[limits]\nsmapi_rate_limit_per_window = \"total:1\"\n"),
+        "at most 64",
+    );
+}
+
+#[test]
+fn no_mutation_of_the_example_makes_the_reader_panic() {
+    let seed: u64 = rand::random();
+    println!("seed {seed}");
+    let mut random = StdRng::seed_from_u64(seed);
+    let lines: Vec<&str> = EXAMPLE
+        .lines()
+        .filter(|l| !l.starts_with('#') && !l.is_empty())
+        .collect();
+    let odd = [
+        "=",
+        "\"",
+        "[",
+        "]]",
+        "{",
+        "é",
+        "\u{0}",
+        "\r",
+        "\n",
+        "\t",
+        "#",
+        "'''",
+        "1e9",
+        "-",
+        ".",
+        ",",
+        "\u{feff}",
+        "\u{1f600}",
+    ];
+    let mut refused = 0;
+    for round in 0..1000 {
+        let mut text: Vec<char> = lines.join("\n").chars().collect();
+        for _ in 0..random.random_range(1..6) {
+            let at = random.random_range(0..text.len());
+            match random.random_range(0..4) {
+                0 => drop(text.remove(at)),
+                1 => drop(text.splice(at..at, odd[random.random_range(0..odd.len())].chars())),
+                2 => text.swap(at, (at + 1) % lines.len()),
+                _ => {
+                    let end = (at + random.random_range(0..40)).min(text.len());
+                    drop(text.drain(at..end));
+                }
+            }
+        }
+        let text: String = text.into_iter().collect();
+        let env = [
+            ("TIDEGATE_QUEUE__WORKERS", "7"),
+            ("TIDEGATE_LISTEN__0__NAME", "é"),
+        ];
+        println!("round {round}");
+        match read_with(&text, &env[..round % 3]) {
+            Ok(checked) => drop(config::effective(&checked.config)),
+            Err(problems) => {
+                refused += 1;
+                assert!(problems.has_error());
+                drop(problems.to_string());
+                drop(problems.render(round % 2 == 0));
+            }
+        }
+    }
+    assert!(
+        refused > 300,
+        "the mutations are too tame: {refused} of 1000 refused"
+    );
+}
+
+#[test]
+fn a_file_full_of_rubbish_is_told_in_good_time() {
+    let text = "x\n".repeat(1 << 16);
+    let problems = read(&text).expect_err("rubbish");
+    assert_eq!(
+        problems
+            .iter()
+            .filter(|p| matches!(p.place, Place::File { .. }))
+            .count(),
+        1 << 16
+    );
+    read(&"[".repeat(1 << 16)).expect_err("brackets");
+    read(&"a.".repeat(1 << 16)).expect_err("dots");
+    read(&format!("a = {}", "{a=".repeat(1 << 14))).expect_err("braces");
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_one_line_that_says_which_and_why() {
+    let directory = tempfile::tempdir().expect("a directory for the test");
+    let missing = directory.path().join("missing.toml");
+    let check = |path: &std::path::Path, why: &str| {
+        let error = config::load(path).expect_err(why);
+        assert!(matches!(error, LoadError::Unreadable { .. }), "{error:?}");
+        let line = error.render(false);
+        assert!(
+            line.contains(&path.display().to_string()) && line.contains(why),
+            "{line}"
+        );
+        assert_eq!(line.lines().count(), 1);
+        let report = tools::check::report(path, false);
+        assert!(
+            !report.good && report.problems == format!("{line}\n"),
+            "{report:?}"
+        );
+    };
+    check(&missing, "No such file");
+    check(directory.path(), "directory");
+    let latin = directory.path().join("latin.toml");
+    fs::write(&latin, b"[log]\n# caf\xe9\n").expect("written");
+    check(&latin, "line 2 is not UTF-8");
+    let large = directory.path().join("large.toml");
+    fs::write(&large, vec![b'\n'; (1 << 20) + 1]).expect("written");
+    check(&large, "larger than 1 MiB");
+}
+
+#[test]
+fn check_prints_the_limits_of_a_good_file_and_every_mistake_of_a_bad_one() {
+    let directory = tempfile::tempdir().expect("a directory for the test");
+    let path = directory.path().join("config.toml");
+    fs::write(
+        &path,
+        EXAMPLE.replace("\"total:30\"", "\"total:30, guest_list:10\""),
+    )
+    .expect("written");
+    let report = tools::check::report(&path, false);
+    assert!(
+        report.good && report.problems.contains("behind Apache"),
+        "{report:?}"
+    );
+    for line in [
+        "total          30 calls in any 1 s (sliding)",
+        "guest_list     10 calls in any 1 s (sliding)",
+        "outstanding    10 calls at once",
+        "class user     weight 4",
+        "class polling  weight 1",
+        "a call waits   60 s from arrival at most",
+        "smapi_rate_limit_per_window = \"total:30, guest_list:10\"",
+        "config.toml is good",
+    ] {
+        assert!(
+            report.settings.contains(line),
+            "no {line:?} in\n{}",
+            report.settings
+        );
+    }
+    fs::write(&path, "[queue]\ncapacity = 0\n").expect("written");
+    let report = tools::check::report(&path, false);
+    assert!(!report.good && report.settings.is_empty(), "{report:?}");
+    let first = format!("{}: listen: there is no listener", path.display());
+    assert!(report.problems.starts_with(&first), "{report:?}");
+    assert!(
+        report.problems.contains("config.toml:2:12: queue.capacity"),
+        "{report:?}"
+    );
+}
