@@ -573,11 +573,12 @@ fn what_is_missing_is_told_at_the_section() {
          match = { ip = \"10.0.0.1\" }\nrate_limit = \"a\"",
         "is not for callers",
     );
-    missing(
-        "rate = 1\napplies_to = \"function\"\nfunction = \"guest_list\"\n[limits]\n\
-         exempt = [\"guest_list\"]",
-        "",
+    let exempt = read(
+        "exempt = [\"guest_list\"]\n[[rate_limit]]\nname = \"a\"\nkind = \"paced\"\nrate = 1\n\
+         applies_to = \"function\"\nfunction = \"guest_list\"",
     );
+    let told = exempt.expect_err("it meets no limit").to_string();
+    assert!(told.contains("is exempt from every limit"), "{told}");
 }
 
 #[test]
