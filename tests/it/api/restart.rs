@@ -133,7 +133,7 @@ async fn everything_that_was_made_is_there_after_a_restart() {
     let made = ask(&again, "POST", "/v1/rate-limits", &json!({"exempt": true})).await;
     assert_eq!(made.expect("answered").json()["id"], "r4");
     // Not even that of one that is gone.
-    for path in ["/v1/callers/c3", "/v1/rate-limits/r3"] {
+    for path in ["/v1/callers/c3", "/v1/rate-limits/r4"] {
         let answer = ask(&again, "DELETE", path, &Value::Null).await;
         assert_eq!(answer.expect("answered").status, 204);
     }
@@ -143,7 +143,7 @@ async fn everything_that_was_made_is_there_after_a_restart() {
     let made = ask(&third, "POST", "/v1/callers", &new).await;
     assert_eq!(made.expect("answered").json()["id"], "c4");
     let made = ask(&third, "POST", "/v1/rate-limits", &json!({"exempt": true})).await;
-    assert_eq!(made.expect("answered").json()["id"], "r4");
+    assert_eq!(made.expect("answered").json()["id"], "r5");
 }
 
 #[tokio::test]
