@@ -32,9 +32,9 @@ use tower_http::trace::TraceLayer;
 pub use callers::{
     Basis, CallId, CallerPatch, CallerState, CallerUsage, CallerUsed, CallersSource, Classified,
     CommonCall, Costs, CostsState, Delayed, Derive, Explained, Held, HeldBy, MatchState, Merge,
-    Moment, NewRateLimit, Origin, Profile, Question, QueueRow, Rate, RateLimitPatch,
-    RateLimitState, RatePatch, Refused, RequestRow, RequestState, Rules, Spans, Suggested,
-    SuggestedCost, Top, UsageTable, Used, What, milliseconds,
+    Moment, NewRateLimit, Origin, PaceState, Profile, Question, QueueRow, Rate, RateLimitKind,
+    RateLimitPatch, RateLimitState, RatePatch, Refused, RequestRow, RequestState, Rules, Spans,
+    Suggested, SuggestedCost, Top, UsageTable, Used, What, milliseconds,
 };
 pub use guard::Token;
 pub use server::{ServeError, needs_token, serve};
@@ -87,10 +87,16 @@ pub struct LimitState {
     pub kind: LimitKind,
     /// Length of the window, for a window limit.
     pub window_seconds: Option<f64>,
-    /// What the config allows.   calls
+    /// What the config allows.   calls, or tokens a second, rounded
     pub configured: u64,
-    /// What is in use.   calls
+    /// What is in use; nothing of a pace ever is.   calls
     pub used: u64,
+    /// Tokens a second, of a pace.
+    pub rate: Option<f64>,
+    /// How many times the rate the late are let through at, of a pace.
+    pub ratio: Option<f64>,
+    /// How its pace goes, if it has one.
+    pub pace: Option<PaceState>,
     /// When it has room for one more call.
     pub opens: Opens,
 }
@@ -102,10 +108,16 @@ pub struct BucketState {
     pub name: String,
     /// The id of the rate limit: `/v1/rate-limits` has all that there is to know of it.
     pub rate_limit: String,
-    /// The most tokens at once.
-    pub burst: f64,
-    /// Tokens a second.
-    pub fill: f64,
+    /// The most tokens at once, of a bucket.
+    pub burst: Option<f64>,
+    /// Tokens a second, of a bucket.
+    pub fill: Option<f64>,
+    /// Tokens a second, of a pace.
+    pub rate: Option<f64>,
+    /// How many times the rate the late are let through at, of a pace.
+    pub ratio: Option<f64>,
+    /// How its pace goes, if it has one.
+    pub pace: Option<PaceState>,
     /// Tokens in it now; below zero in debt.
     pub tokens: f64,
     /// Calls in the queue that will be charged to it, whatever holds them.
@@ -122,6 +134,8 @@ pub enum LimitKind {
     Outstanding,
     /// Calls that leave within a window.
     Window,
+    /// Tokens a second.
+    Paced,
 }
 
 /// When a limit has room for one more call.

@@ -26,9 +26,9 @@ use rand::rngs::StdRng;
 use rand::{Rng, RngExt};
 use tidegate_limits::caller::CallerId;
 use tidegate_limits::{
-    Backend, BucketId, BucketMode, BucketNow, BucketRule, Call, Caller, Class, Cost, Delays, Hold,
-    LimitNow, LimitRule, QueueNow, Scheduler, Scope, Step, Ticket, Timestamp, Tokens,
-    TooManyBuckets, Waited, Weight,
+    Backend, BucketId, BucketMode, BucketNow, BucketRule, BurstRatio, Call, Caller, Class, Cost,
+    Delays, Hold, LimitNow, LimitRule, QueueNow, Rate, Scheduler, Scope, Step, Ticket, Timestamp,
+    Tokens, TooManyBuckets, Waited, Weight,
 };
 use tokio::sync::{Notify, oneshot};
 
@@ -65,6 +65,8 @@ pub struct Settings {
     pub postpone: Postpone,
     /// `smapi_rate_limit_window_size_seconds`; none switches windows off.
     pub window: Option<Window>,
+    /// Paced limits on all calls, or on those of a function, each with a name of its own.
+    pub paced: Vec<PacedLimit>,
     /// `smapi_max_outstanding_requests`; none switches it off.
     pub outstanding_max: Option<u32>,
     /// `smapi_request_postpone_threshold_seconds`, from arrival.
@@ -118,6 +120,21 @@ pub struct Window {
     pub stamp_replied: bool,
     /// Added to the length before a slot comes back.
     pub guard: Duration,
+}
+
+/// So many tokens a second, over all callers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PacedLimit {
+    /// Its name in the config.
+    pub name: Arc<str>,
+    /// The function whose calls meet it; none for all calls.
+    pub function: Option<Arc<str>>,
+    /// Tokens per second.
+    pub rate: Rate,
+    /// How many times the rate the late are let through at.
+    pub ratio: BurstRatio,
+    /// What the dearest of its calls costs.
+    pub dearest: Tokens,
 }
 
 /// Who waits for a call, which says how long it may wait where nothing else does.
@@ -491,13 +508,15 @@ impl Gate {
         if rule.mode == BucketMode::Observe {
             return None;
         }
-        let (burst, fill) = (rule.burst.get(), rule.fill.get());
-        let reset = Duration::try_from_secs_f64(((burst - tokens) / fill).max(0.0));
+        let most = rule.limit.most();
+        let reset = (most - tokens) / rule.limit.per_second();
+        let reset = Duration::try_from_secs_f64(reset.max(0.0));
         Some(Quota {
             caller,
             // A conversion to an integer saturates: below zero, in debt, it is nothing.
-            limit: burst as u64,
-            remaining: tokens as u64,
+            limit: most as u64,
+            // What the late may take on top is no promise to anybody.
+            remaining: tokens.min(most) as u64,
             reset: reset.unwrap_or(Duration::MAX),
         })
     }

@@ -19,7 +19,8 @@ use tracing::{error, info, warn};
 use self::callers::Keeper;
 use self::lately::Lately;
 use self::teller::Teller;
-use crate::admit::Gate;
+use crate::admit::{self, Gate};
+use crate::call::claim::drawn;
 use crate::call::{Bind, Listener, Protocol};
 use crate::callers::{BucketChange, Callers, Changed};
 use crate::classify::Classifier;
@@ -152,7 +153,7 @@ impl App {
             value: callers,
             buckets,
         } = Callers::start(&config.callers, saved).map_err(StartError::Callers)?;
-        let gate = Gate::new(&config.admit, clock);
+        let gate = Gate::new(&with_costs(&config.admit, &callers), clock);
         follow(&gate, &callers, buckets);
         let metrics = Arc::new(Metrics::new(env!("CARGO_PKG_VERSION"), REVISION));
         metrics.config_taken(SystemTime::now());
@@ -292,7 +293,11 @@ impl App {
             stop: conversation.stop.clone(),
         });
         shared.classifier.set(Classifier::new(&config.classify));
-        shared.gate.apply(&config.admit);
+        // Until the config is set, whoever changes costs would apply the old one.
+        let one_at_a_time = shared.keeper();
+        shared
+            .gate
+            .apply(&with_costs(&config.admit, &shared.callers));
         shared.forwarder.apply(config.forward.clone());
         // After what it may change: what is kept comes from before.
         shared.coalescer.apply(config.coalesce.clone());
@@ -333,6 +338,7 @@ impl App {
             }
         }
         shared.config.set(config);
+        drop(one_at_a_time);
         shared.metrics.config_taken(SystemTime::now());
         Ok(())
     }
@@ -380,6 +386,23 @@ impl App {
 
 /// The commit this was built from.
 pub const REVISION: &str = env!("TIDEGATE_REVISION");
+
+/// The gate's settings, with what calls cost as it was said last: in the config, or through
+/// the admin address.
+#[must_use]
+pub fn with_costs(settings: &admit::Settings, callers: &Callers) -> admit::Settings {
+    let mut settings = settings.clone();
+    if !settings.paced.is_empty() {
+        let costs = callers.costs();
+        for limit in &mut settings.paced {
+            limit.dearest = drawn(match &limit.function {
+                Some(function) => costs.of(function),
+                None => costs.dearest(),
+            });
+        }
+    }
+    settings
+}
 
 /// Does to the gate's buckets what a change of the callers asks for.
 pub fn follow(gate: &Gate, callers: &Callers, changes: Vec<BucketChange>) {

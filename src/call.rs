@@ -7,6 +7,7 @@
 pub mod claim;
 pub mod identity;
 pub mod listener;
+pub mod pace;
 
 use std::borrow::Cow;
 use std::fmt;

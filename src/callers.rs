@@ -380,6 +380,9 @@ impl State {
         }
         self.rate_limits_made = made;
         self.replace_rate_limits(limits);
+        for label in &settings.reserved {
+            self.take_label(label);
+        }
         self.profiles.clone_from(&settings.profiles);
         self.follow_profiles();
         for id in self.table.configure(settings.table) {
@@ -418,15 +421,20 @@ impl State {
             self.table.detach(LimitRef(id.0));
         }
         for limit in limits {
-            let namesake =
-                |other: &&mut RateLimit| other.made_by == MadeBy::Api && other.label == limit.label;
-            if let Some(other) = self.rate_limits.values_mut().find(namesake) {
-                // The config has its way, and labels tell rate limits apart in the metrics.
-                tracing::warn!(label = %other.label, id = %other.id,
-                    "the config takes the label of a rate limit, which is known by its id now");
-                other.label = other.id.to_string().into();
-            }
+            self.take_label(&limit.label);
             self.rate_limits.insert(limit.id, limit);
+        }
+    }
+
+    /// Takes a label that the config gives from whom the API gave it: the config has its way,
+    /// and labels tell rate limits apart in the metrics.
+    fn take_label(&mut self, label: &Arc<str>) {
+        let namesake =
+            |other: &&mut RateLimit| other.made_by == MadeBy::Api && other.label == *label;
+        if let Some(other) = self.rate_limits.values_mut().find(namesake) {
+            tracing::warn!(label = %other.label, id = %other.id,
+                "the config takes the label of a rate limit, which is known by its id now");
+            other.label = other.id.to_string().into();
         }
     }
 
@@ -465,10 +473,10 @@ impl State {
 
     /// Every bucket there is to be.
     fn buckets(&self) -> BTreeMap<BucketId, BucketRule> {
-        let settles = self.costs.settle;
+        let (settles, dearest) = (self.costs.settle, self.costs.dearest());
         self.rate_limits
             .values()
-            .filter_map(|limit| Some((limit.id.bucket(), limit.bucket(settles)?)))
+            .filter_map(|limit| Some((limit.id.bucket(), limit.bucket(settles, dearest)?)))
             .collect()
     }
 
@@ -523,11 +531,13 @@ fn charged_to<'a>(
 fn charge(limit: &RateLimit) -> Charged {
     match limit.rule.allowance {
         rate_limit::Allowance::Exempt => Charged::Exempt(limit.id),
-        rate_limit::Allowance::Bucket { .. } => Charged::RateLimit {
-            id: limit.id,
-            label: Arc::clone(&limit.label),
-            deadline: limit.rule.deadline,
-        },
+        rate_limit::Allowance::Bucket { .. } | rate_limit::Allowance::Paced { .. } => {
+            Charged::RateLimit {
+                id: limit.id,
+                label: Arc::clone(&limit.label),
+                deadline: limit.rule.deadline,
+            }
+        }
     }
 }
 

@@ -14,6 +14,7 @@ mod effective;
 mod nearest;
 mod per_window;
 mod problem;
+mod rate_limits;
 mod raw;
 mod reader;
 mod settings;

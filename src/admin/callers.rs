@@ -34,9 +34,9 @@ use self::body::JsonBody;
 pub use self::refused::{Refused, What};
 pub use self::state::{
     Basis, CallId, CallerState, CallerUsage, CallerUsed, Classified, CommonCall, CostsState,
-    Delayed, Explained, Held, HeldBy, MatchState, Moment, Origin, Profile, QueueRow,
-    RateLimitState, RequestRow, RequestState, Spans, Suggested, SuggestedCost, Top, UsageTable,
-    Used, milliseconds,
+    Delayed, Explained, Held, HeldBy, MatchState, Moment, Origin, PaceState, Profile, QueueRow,
+    RateLimitKind, RateLimitState, RequestRow, RequestState, Spans, Suggested, SuggestedCost, Top,
+    UsageTable, Used, milliseconds,
 };
 use super::api;
 use super::routes::Routes;

@@ -115,13 +115,16 @@ fn write_limits(page: &mut String, limits: &[LimitState]) -> fmt::Result {
             (LimitKind::Outstanding, _) => write!(page, "at once")?,
             (LimitKind::Window, None) => write!(page, "in a window")?,
             (LimitKind::Window, Some(seconds)) => write!(page, "in any {seconds} s")?,
+            (LimitKind::Paced, _) => write!(page, "tokens a second")?,
         }
-        let (used, configured) = (limit.used, limit.configured);
-        write!(
-            page,
-            "</td><td class=\"n\">{used}</td><td class=\"n\">{configured}</td>\
-             <td><meter max=\"{configured}\" value=\"{used}\"></meter></td><td>"
-        )?;
+        match (&limit.pace, limit.rate) {
+            (Some(pace), Some(rate)) => {
+                let (achieved, wait) = (pace.achieved, pace.wait_seconds);
+                write!(page, ", {wait:.2} s late")?;
+                write_figures(page, &format!("{achieved:.1}"), &rate.to_string())?;
+            }
+            _ => write_figures(page, &limit.used.to_string(), &limit.configured.to_string())?,
+        }
         match limit.opens {
             Opens::Now => write!(page, "now")?,
             Opens::InSeconds(seconds) => write!(page, "in {seconds:.2} s")?,
@@ -130,6 +133,15 @@ fn write_limits(page: &mut String, limits: &[LimitState]) -> fmt::Result {
         write!(page, "</td></tr>")?;
     }
     write!(page, "</table>")
+}
+
+/// How much of a limit is used, of how much, and a bar that shows it.
+fn write_figures(page: &mut String, used: &str, of: &str) -> fmt::Result {
+    write!(
+        page,
+        "</td><td class=\"n\">{used}</td><td class=\"n\">{of}</td>\
+         <td><meter max=\"{of}\" value=\"{used}\"></meter></td><td>"
+    )
 }
 
 fn write_queue(page: &mut String, queue: &QueueState) -> fmt::Result {

@@ -8,8 +8,10 @@ use tidegate_limits::{
 };
 
 use super::class::USER;
-use super::{ClassRule, Postpone, Settings, WhenFull, Window};
+use super::{ClassRule, PacedLimit, Postpone, Settings, WhenFull, Window};
 use crate::call::Destination;
+use crate::call::pace::pace;
+use crate::telemetry::metrics::RATE_LIMIT_PREFIX;
 
 /// What calls that meet limits meet. `phase` is how far past the epoch the clock began to
 /// count, which aligns fixed windows.
@@ -52,6 +54,7 @@ pub fn limited(settings: &Settings, phase: Duration) -> Policy {
             ));
         }
     }
+    limits.extend(settings.paced.iter().map(paced));
     limits.extend(settings.class_limits(|max| {
         let window = settings.window.as_ref()?;
         Some(window_limit(window, max, phase))
@@ -121,6 +124,17 @@ fn rule(name: &str, scope: Scope, limit: Limit) -> LimitRule {
         limit,
         reserve: None,
     }
+}
+
+/// Named as a rate limit of callers, so that people need not know that it is none.
+fn paced(limit: &PacedLimit) -> LimitRule {
+    let scope = match &limit.function {
+        Some(function) => Scope::Function(Arc::clone(function)),
+        None => Scope::Every,
+    };
+    let name = format!("{RATE_LIMIT_PREFIX}{}", limit.name);
+    let pace = pace(limit.rate, limit.ratio, limit.dearest);
+    rule(&name, scope, Limit::Paced { pace })
 }
 
 fn window_limit(window: &Window, max: u32, phase: Duration) -> Limit {

@@ -12,17 +12,17 @@ use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tidegate_limits::caller::{CallerId, Group, Kind, LastCall, NewCaller};
-use tidegate_limits::{BucketNow, Cause, Settlement, Span, Tokens, UsageNow, Weight};
+use tidegate_limits::{BucketNow, Cause, PacedNow, Settlement, Span, Tokens, UsageNow, Weight};
 
 pub(super) use self::keeper::Keeper;
 use super::lately::Ended;
-use super::{Shared, follow};
+use super::{Shared, follow, with_costs};
 use crate::admin::{
     CallId, CallerPatch, CallerState, CallerUsage, CallerUsed, CallersSource, Classified, Costs,
     CostsState, Derive, Explained, Held, HeldBy, MatchState, Merge, Moment, NewRateLimit, Origin,
-    Profile, Question, QueueRow, Rate, RateLimitPatch, RateLimitState, RatePatch, Refused,
-    RequestRow, RequestState, Spans, Suggested, SuggestedCost, UsageTable, Used, What,
-    milliseconds,
+    PaceState, Profile, Question, QueueRow, Rate, RateLimitKind, RateLimitPatch, RateLimitState,
+    RatePatch, Refused, RequestRow, RequestState, Spans, Suggested, SuggestedCost, UsageTable,
+    Used, What, milliseconds,
 };
 use crate::call::claim::{Charged, RateLimitId, drawn};
 use crate::callers::rate_limit::{self, Allowance, MadeBy, Size, SizePatch};
@@ -79,7 +79,7 @@ impl Shared {
         self.callers.saved(seconds)
     }
 
-    fn keeper(&self) -> MutexGuard<'_, Keeper> {
+    pub(super) fn keeper(&self) -> MutexGuard<'_, Keeper> {
         self.keeper.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -121,9 +121,14 @@ impl Shared {
         } = limit;
         let bucket = self.gate.bucket_now(rate_limit.id.bucket());
         let (burst, fill) = match rate_limit.rule.allowance {
-            Allowance::Exempt => (None, None),
+            Allowance::Exempt | Allowance::Paced { .. } => (None, None),
             Allowance::Bucket { burst, fill } => (Some(burst.get()), Some(fill.get())),
         };
+        let (rate, ratio) = match rate_limit.rule.allowance {
+            Allowance::Exempt | Allowance::Bucket { .. } => (None, None),
+            Allowance::Paced { rate, ratio } => (Some(rate.get()), Some(ratio.get())),
+        };
+        let paced = bucket.as_ref().and_then(|bucket| bucket.paced.as_ref());
         let of = |figure: fn(&BucketNow) -> u64| bucket.as_ref().map_or(0, figure);
         let rule = &rate_limit.rule;
         RateLimitState {
@@ -134,9 +139,17 @@ impl Shared {
                 MadeBy::Api => Origin::Api,
             },
             profile: rule.profile.as_deref().map(ToOwned::to_owned),
+            kind: match rule.allowance {
+                Allowance::Exempt => None,
+                Allowance::Bucket { .. } => Some(RateLimitKind::Bucket),
+                Allowance::Paced { .. } => Some(RateLimitKind::Paced),
+            },
             exempt: rule.allowance == Allowance::Exempt,
             burst,
             fill,
+            rate,
+            ratio,
+            pace: paced.map(pace_state),
             tokens: bucket.as_ref().map(|bucket| bucket.tokens),
             mode: rule.mode,
             on_excess: rule.on_excess,
@@ -269,6 +282,7 @@ impl CallersSource for Shared {
             size: match new.rate {
                 Rate::Profile(name) => Size::Profile(name.into()),
                 Rate::Bucket { burst, fill } => Size::Bucket { burst, fill },
+                Rate::Paced { rate, ratio } => Size::Paced { rate, ratio },
                 Rate::Exempt => Size::Exempt,
                 Rate::Derived(derive) => Size::Derived {
                     caller: derive.caller,
@@ -297,6 +311,7 @@ impl CallersSource for Shared {
             size: patch.rate.map(|rate| match rate {
                 RatePatch::Profile(name) => SizePatch::Profile(name.into()),
                 RatePatch::Bucket { burst, fill } => SizePatch::Bucket { burst, fill },
+                RatePatch::Paced { rate, ratio } => SizePatch::Paced { rate, ratio },
                 RatePatch::Exempt => SizePatch::Exempt,
             }),
             mode: patch.mode,
@@ -326,7 +341,8 @@ impl CallersSource for Shared {
         let profiles = self.callers.profiles().into_iter();
         let shown = profiles.map(|profile| {
             let (burst, fill) = match profile.allowance {
-                Allowance::Exempt => (None, None),
+                // A profile is the size of a bucket.
+                Allowance::Exempt | Allowance::Paced { .. } => (None, None),
                 Allowance::Bucket { burst, fill } => (Some(burst.get()), Some(fill.get())),
             };
             Profile {
@@ -366,6 +382,12 @@ impl CallersSource for Shared {
             let put = callers.put_costs(&new);
             put.map_err(|mistakes| mistakes.into_iter().next().expect("a mistake at least"))
         })?;
+        // What the dearest call costs says how large a pool is.
+        let _one_at_a_time = self.keeper();
+        let config = self.config.get();
+        if !config.admit.paced.is_empty() {
+            self.gate.apply(&with_costs(&config.admit, &self.callers));
+        }
         Ok(self.costs())
     }
 
@@ -475,6 +497,16 @@ impl CallersSource for Shared {
     }
 }
 
+/// How a pace goes.
+pub(super) fn pace_state(paced: &PacedNow) -> PaceState {
+    PaceState {
+        achieved: paced.achieved,
+        drawn: paced.drawn,
+        wait_seconds: paced.pools.wait_time().as_secs_f64(),
+        burst_seconds: paced.pools.burst.as_secs_f64(),
+    }
+}
+
 /// What held a call, the longest first. What of its wait no limit accounts for, it spent
 /// elsewhere.
 fn held(ended: &Ended) -> Vec<Held> {
@@ -519,6 +551,7 @@ fn refused(error: Error) -> Refused {
         | Error::TooManyRateLimits
         | Error::TooManyFunctions(_)
         | Error::SizeMissing(_)
+        | Error::LabelInConfig(_)
         | Error::NothingUsed(_) => Refused::Conflict { field, reason },
         Error::LabelIsAnId(_)
         | Error::FunctionRepeated(_)

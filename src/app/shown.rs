@@ -3,9 +3,12 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tidegate_limits::{Limit, LimitNow, LimitRule, Scope, Timestamp, Verdict};
+use tidegate_limits::{
+    BucketLimit, Limit, LimitNow, LimitRule, PacedNow, Scope, Timestamp, Verdict,
+};
 
 use super::Shared;
+use super::callers::pace_state;
 use crate::admin::{
     BucketState, ClassQueue, FunctionQueue, LimitKind, LimitState, Opens, QueueState, Source,
 };
@@ -13,7 +16,8 @@ use crate::call::Destination;
 use crate::callers::rate_limit::RateLimit;
 use crate::config;
 use crate::telemetry::metrics::{
-    CallersLevel, GroupLevel, Levels, LimiterLevel, TasksLevel, WindowLevel,
+    CallersLevel, GroupLevel, Levels, LimiterLevel, PaceLevel, RATE_LIMIT_PREFIX, TasksLevel,
+    WindowLevel,
 };
 
 impl Source for Shared {
@@ -29,11 +33,19 @@ impl Source for Shared {
         let limits = self.callers.limits().into_iter();
         let state = |limit: RateLimit| {
             let bucket = self.gate.bucket_now(limit.id.bucket())?;
+            let paced = bucket.paced.as_ref();
+            let (burst, fill) = match bucket.rule.limit {
+                BucketLimit::Bucket { burst, fill } => (Some(burst.get()), Some(fill.get())),
+                BucketLimit::Paced(_) => (None, None),
+            };
             Some(BucketState {
                 name: bucket.rule.name.to_string(),
                 rate_limit: limit.id.to_string(),
-                burst: bucket.rule.burst.get(),
-                fill: bucket.rule.fill.get(),
+                burst,
+                fill,
+                rate: paced.map(rate),
+                ratio: paced.map(ratio),
+                pace: paced.map(pace_state),
                 tokens: bucket.tokens,
                 queued: bucket.waiting,
                 opens: opens(bucket.opens, self.clock.now()),
@@ -135,7 +147,7 @@ impl Shared {
                 failed: tasks.counted.failed,
             },
             windows,
-            limiters: self.limiters(),
+            limiters: self.limiters(&limits),
             groups: self
                 .callers
                 .groups()
@@ -155,9 +167,21 @@ impl Shared {
         }
     }
 
-    /// Every rate limit that holds somebody back, or would.
-    fn limiters(&self) -> Vec<LimiterLevel> {
-        let limits = self.callers.limits().into_iter();
+    /// Every rate limit that holds somebody back, or would; of callers, and over all of them.
+    fn limiters(&self, limits: &[(LimitRule, LimitNow)]) -> Vec<LimiterLevel> {
+        let over_all = limits.iter().filter_map(|(rule, state)| {
+            let paced = state.paced.as_ref()?;
+            let held = paced.pools.active + paced.pools.burst;
+            let seconds = held.as_secs_f64() - paced.pools.debt.as_secs_f64();
+            Some(LimiterLevel {
+                limiter: rule.name.strip_prefix(RATE_LIMIT_PREFIX)?.into(),
+                tokens: seconds * rate(paced),
+                queued: state.waiting,
+                would_have_delayed: 0,
+                pace: Some(pace_level(paced)),
+            })
+        });
+        let of_callers = self.callers.limits().into_iter();
         let level = |limit: RateLimit| {
             let bucket = self.gate.bucket_now(limit.id.bucket())?;
             Some(LimiterLevel {
@@ -165,9 +189,19 @@ impl Shared {
                 tokens: bucket.tokens,
                 queued: bucket.waiting,
                 would_have_delayed: bucket.would_have_delayed,
+                pace: bucket.paced.as_ref().map(pace_level),
             })
         };
-        limits.filter_map(level).collect()
+        of_callers.filter_map(level).chain(over_all).collect()
+    }
+}
+
+fn pace_level(paced: &PacedNow) -> PaceLevel {
+    PaceLevel {
+        rate: rate(paced),
+        achieved: paced.achieved,
+        wait: paced.pools.wait_time(),
+        burst: paced.pools.burst,
     }
 }
 
@@ -175,7 +209,9 @@ fn limit_state(rule: &LimitRule, state: &LimitNow, now: Timestamp) -> LimitState
     let (kind, window_seconds) = match &rule.limit {
         Limit::Outstanding { .. } => (LimitKind::Outstanding, None),
         Limit::Window { length, .. } => (LimitKind::Window, Some(length.as_secs_f64())),
+        Limit::Paced { .. } => (LimitKind::Paced, None),
     };
+    let paced = state.paced.as_ref();
     LimitState {
         name: rule.name.to_string(),
         scope: match &rule.scope {
@@ -189,8 +225,19 @@ fn limit_state(rule: &LimitRule, state: &LimitNow, now: Timestamp) -> LimitState
         window_seconds,
         configured: u64::from(state.configured),
         used: state.used,
+        rate: paced.map(rate),
+        ratio: paced.map(ratio),
+        pace: paced.map(pace_state),
         opens: opens(state.opens, now),
     }
+}
+
+fn rate(paced: &PacedNow) -> f64 {
+    paced.pace.rate().get()
+}
+
+fn ratio(paced: &PacedNow) -> f64 {
+    paced.pace.ratio().get()
 }
 
 fn opens(verdict: Verdict, now: Timestamp) -> Opens {

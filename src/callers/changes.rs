@@ -363,6 +363,9 @@ impl State {
         if is_id(text) && own.is_none_or(|own| own.to_string() != text) {
             return Err(Error::LabelIsAnId(text.into()));
         }
+        if self.configured.reserved.iter().any(|name| **name == *text) {
+            return Err(Error::LabelInConfig(text.into()));
+        }
         let mut others = self.rate_limits.values();
         let holder = others.find(|other| *other.label == *text && Some(other.id) != own);
         match holder {
@@ -385,6 +388,7 @@ impl State {
             Size::Profile(name) => self.profile(name),
             Size::Exempt => Ok((Allowance::Exempt, None)),
             &Size::Bucket { burst, fill } => Ok((Allowance::Bucket { burst, fill }, None)),
+            &Size::Paced { rate, ratio } => Ok((Allowance::Paced { rate, ratio }, None)),
             &Size::Derived {
                 caller,
                 span,
@@ -417,12 +421,23 @@ impl State {
             SizePatch::Exempt => Ok((Allowance::Exempt, None)),
             SizePatch::Bucket { burst, fill } => {
                 let (was_burst, was_fill) = match rule.allowance {
-                    Allowance::Exempt => (None, None),
+                    Allowance::Exempt | Allowance::Paced { .. } => (None, None),
                     Allowance::Bucket { burst, fill } => (Some(burst), Some(fill)),
                 };
                 let allowance = Allowance::Bucket {
                     burst: burst.or(was_burst).ok_or(Error::SizeMissing("burst"))?,
                     fill: fill.or(was_fill).ok_or(Error::SizeMissing("fill"))?,
+                };
+                Ok((allowance, None))
+            }
+            SizePatch::Paced { rate, ratio } => {
+                let (was_rate, was_ratio) = match rule.allowance {
+                    Allowance::Exempt | Allowance::Bucket { .. } => (None, None),
+                    Allowance::Paced { rate, ratio } => (Some(rate), Some(ratio)),
+                };
+                let allowance = Allowance::Paced {
+                    rate: rate.or(was_rate).ok_or(Error::SizeMissing("rate"))?,
+                    ratio: ratio.or(was_ratio).unwrap_or_default(),
                 };
                 Ok((allowance, None))
             }

@@ -30,11 +30,14 @@ pub enum Error {
     /// A label that could be taken for the id of a rate limit.
     #[error("label: {0:?} reads as the id of a rate limit; give another")]
     LabelIsAnId(Box<str>),
+    /// A limit of the config that is not for callers is called that.
+    #[error("label: a limit of the config file is called {0:?} already; give another")]
+    LabelInConfig(Box<str>),
     /// There is no such profile.
     #[error("profile: there is no profile {0:?}; GET /v1/profiles lists them")]
     UnknownProfile(Arc<str>),
-    /// A bucket needs both numbers.
-    #[error("{0} must be given: the rate limit had no bucket before")]
+    /// A bucket needs both numbers, and a pace its rate.
+    #[error("{0} must be given: the rate limit had none before")]
     SizeMissing(&'static str),
     /// There may be no more.
     #[error("label: there are {RATE_LIMITS_MAX} rate limits, and there may be no more")]
@@ -79,7 +82,10 @@ impl Error {
         match self {
             Self::Table(mistake) => mistake.field(),
             Self::UnknownRateLimit(_) | Self::RateLimitIsStatic(_) => "id",
-            Self::LabelTaken { .. } | Self::LabelIsAnId(_) | Self::TooManyRateLimits => "label",
+            Self::LabelTaken { .. }
+            | Self::LabelIsAnId(_)
+            | Self::LabelInConfig(_)
+            | Self::TooManyRateLimits => "label",
             Self::UnknownProfile(_) => "profile",
             Self::SizeMissing(field) => field,
             Self::NotAttached { .. } => "callers",

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use tidegate_limits::caller::{CallerId, Label, LimitRef};
 use tidegate_limits::{
-    BucketId, BucketMode, BucketOrder, BucketRule, Burst, Fill, Headroom, OnExcess, Settlement,
-    Span,
+    BucketId, BucketLimit, BucketMode, BucketOrder, BucketRule, Burst, BurstRatio, Fill, Headroom,
+    OnExcess, Rate, Settlement, Span, TokenCount,
 };
 
-use crate::call::claim::{Deadline, RateLimitId};
+use crate::call::claim::{Deadline, RateLimitId, drawn};
+use crate::call::pace::pace;
 
 /// The most rate limits; each is a label value in the metrics.
 pub const RATE_LIMITS_MAX: usize = 1024;
@@ -29,6 +30,13 @@ pub enum Allowance {
         burst: Burst,
         /// Tokens per second.
         fill: Fill,
+    },
+    /// A steady rate, and a little more for whoever is late, until they have caught up.
+    Paced {
+        /// Tokens per second.
+        rate: Rate,
+        /// How many times the rate the late are let through at.
+        ratio: BurstRatio,
     },
 }
 
@@ -121,15 +129,18 @@ impl RateLimit {
         })
     }
 
-    /// Its bucket; none if it lets everything through.
-    pub(super) fn bucket(&self, settles: bool) -> Option<BucketRule> {
-        let Allowance::Bucket { burst, fill } = self.rule.allowance else {
-            return None;
+    /// Its bucket; none if it lets everything through. `dearest` is what the dearest call costs.
+    pub(super) fn bucket(&self, settles: bool, dearest: TokenCount) -> Option<BucketRule> {
+        let limit = match self.rule.allowance {
+            Allowance::Exempt => return None,
+            Allowance::Bucket { burst, fill } => BucketLimit::Bucket { burst, fill },
+            Allowance::Paced { rate, ratio } => {
+                BucketLimit::Paced(pace(rate, ratio, drawn(dearest)))
+            }
         };
         Some(BucketRule {
             name: self.name(),
-            burst,
-            fill,
+            limit,
             mode: self.rule.mode,
             on_excess: self.rule.on_excess,
             order: self.rule.order,
@@ -162,6 +173,13 @@ pub enum Size {
         burst: Burst,
         /// Tokens per second.
         fill: Fill,
+    },
+    /// A pace.
+    Paced {
+        /// Tokens per second.
+        rate: Rate,
+        /// How many times the rate the late are let through at.
+        ratio: BurstRatio,
     },
     /// What would have let through what a caller used.
     Derived {
@@ -225,6 +243,13 @@ pub enum SizePatch {
         burst: Option<Burst>,
         /// Tokens per second.
         fill: Option<Fill>,
+    },
+    /// A pace; what is not given stays, and the ratio of one that had none is the usual one.
+    Paced {
+        /// Tokens per second.
+        rate: Option<Rate>,
+        /// How many times the rate the late are let through at.
+        ratio: Option<BurstRatio>,
     },
 }
 

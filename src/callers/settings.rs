@@ -24,6 +24,9 @@ pub struct Settings {
     pub costs: Costs,
     /// Functions that are told apart in statistics.
     pub functions: Vec<Arc<str>>,
+    /// Names of the config's limits that are not for callers, but stand beside theirs: no rate
+    /// limit is made under one of them.
+    pub reserved: Vec<Arc<str>>,
     /// Where what was made through the API is kept.
     pub state_file: Option<PathBuf>,
 }
@@ -64,6 +67,22 @@ pub struct Costs {
     /// Whether calls are charged in the end by the time that they took, unless their rate
     /// limit says otherwise.
     pub settle: bool,
+}
+
+impl Costs {
+    /// What the dearest call costs, of any function.
+    #[must_use]
+    pub fn dearest(&self) -> TokenCount {
+        let own = self.functions.iter().map(|(_, cost)| *cost);
+        own.fold(self.default, TokenCount::max)
+    }
+
+    /// What a call of this function costs.
+    #[must_use]
+    pub fn of(&self, function: &str) -> TokenCount {
+        let own = self.functions.iter().find(|(name, _)| **name == *function);
+        own.map_or(self.default, |(_, cost)| *cost)
+    }
 }
 
 /// One token a call, which stands for a tenth of a second, and nothing is settled.

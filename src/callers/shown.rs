@@ -294,7 +294,7 @@ impl Callers {
         let suggestion = usage.and_then(|usage| usage.suggest(now, span, headroom));
         let suggestion = suggestion.ok_or(Error::NothingUsed(id))?.rounded_up();
         let buckets = profiles.iter().filter_map(|it| match it.allowance {
-            Allowance::Exempt => None,
+            Allowance::Exempt | Allowance::Paced { .. } => None,
             Allowance::Bucket { burst, fill } => Some((&it.name, fill.get(), burst.get())),
         });
         Ok(Suggested {

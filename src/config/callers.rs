@@ -1,5 +1,5 @@
-//! Callers, rate limits and what calls cost: `[callers]`, `[[caller]]`, `[[rate_limit]]`,
-//! `[costs]` and `[profiles]`, from the file to the settings.
+//! Callers and what calls cost: `[callers]`, `[[caller]]`, `[costs]` and `[profiles]`, from the
+//! file to the settings.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,23 +9,20 @@ use tidegate_limits::caller::{
     self, AutoRegister, Field, FieldSet, Group, Label, NewCaller, Notes, Pattern, PatternText,
     Table, TableError,
 };
-use tidegate_limits::{
-    BucketMode, BucketOrder, Burst, CostModel, Fill, OnExcess, OutOfRange, Settlement, TokenCount,
-    Weight,
-};
+use tidegate_limits::{Burst, CostModel, Fill, OutOfRange, TokenCount, Weight};
 
-use crate::call::claim::Deadline;
-use crate::callers::rate_limit::{Allowance, Profile, RATE_LIMITS_MAX, Rule};
-use crate::callers::settings::{Costs, Settings, StaticCaller, StaticRateLimit};
+use crate::callers::rate_limit::{Allowance, Profile};
+use crate::callers::settings::{Costs, Settings, StaticCaller};
 
 use super::effective::{Toml, quoted as toml_quoted};
 use super::nearest::nearest;
 use super::per_window::function_name;
+use super::rate_limits;
 use super::raw::{Callers, Raw};
 use super::reader::{At, Notes as Problems, Section, Setting};
 use super::text::{name, state_file};
 use super::tree::{self, Node, Value, quoted};
-use super::value::{Kind, Mistake, choice, flag, integer, number, text};
+use super::value::{Kind, Mistake, flag, integer, number, text};
 
 /// Most callers in the config; each has one pattern at least, and so many are kept.
 const CALLERS_MAX: usize = 10_000;
@@ -60,20 +57,6 @@ pub(super) struct RawCaller {
     weight: Setting<Option<u32>>,
 }
 
-/// One `[[rate_limit]]`.
-pub(super) struct RawRateLimit {
-    at: At,
-    name: Setting<Option<String>>,
-    burst: Setting<Option<Burst>>,
-    fill: Setting<Option<Fill>>,
-    profile: Setting<Option<String>>,
-    mode: Setting<BucketMode>,
-    on_excess: Setting<OnExcess>,
-    order: Setting<BucketOrder>,
-    settle: Setting<Option<bool>>,
-    deadline: Setting<Deadline>,
-}
-
 /// `[costs]`
 pub(super) struct RawCosts {
     default: Setting<TokenCount>,
@@ -85,9 +68,9 @@ pub(super) struct RawCosts {
 
 /// `[profiles]`
 pub(super) struct RawProfiles {
-    list: Vec<(String, Allowance)>,
+    pub(super) list: Vec<(String, Allowance)>,
     /// Whether all of them could be read, so that a name that is none of them is a mistake.
-    sound: bool,
+    pub(super) sound: bool,
 }
 
 /// By which fields callers are told apart.
@@ -320,58 +303,13 @@ fn xapi_name(name: &str) -> Option<&'static str> {
     }
 }
 
-/// Every `[[rate_limit]]`.
-pub(super) fn rate_limits(root: &mut Section<'_>) -> Vec<RawRateLimit> {
-    let list = root.sections("rate_limit", RATE_LIMITS_MAX);
-    list.unwrap_or_default()
-        .into_iter()
-        .map(rate_limit)
-        .collect()
-}
-
-fn rate_limit(mut section: Section<'_>) -> RawRateLimit {
-    const KINDS: &[(&str, ())] = &[("bucket", ())];
-    const MODES: &[(&str, BucketMode)] = &[
-        ("enforce", BucketMode::Enforce),
-        ("observe", BucketMode::Observe),
-    ];
-    const EXCESSES: &[(&str, OnExcess)] =
-        &[("delay", OnExcess::Delay), ("reject", OnExcess::Reject)];
-    const ORDERS: &[(&str, BucketOrder)] =
-        &[("fair", BucketOrder::Fair), ("fifo", BucketOrder::Fifo)];
-    const DEADLINES: &[(&str, Deadline)] =
-        &[("ordinary", Deadline::Ordinary), ("none", Deadline::None)];
-    section.read("kind", (), choice(KINDS));
-    let limit = RawRateLimit {
-        at: section.at().clone(),
-        name: section.read("name", None, name().optional()),
-        burst: section.read("burst", None, burst().optional()),
-        fill: section.read("fill", None, fill().optional()),
-        profile: section.read("profile", None, profile_name().optional()),
-        mode: section.read("mode", BucketMode::Enforce, choice(MODES)),
-        on_excess: section.read("on_excess", OnExcess::Delay, choice(EXCESSES)),
-        order: section.read("order", BucketOrder::Fair, choice(ORDERS)),
-        settle: section.read("settle", None, flag().optional()),
-        deadline: section.read("deadline", Deadline::Ordinary, choice(DEADLINES)),
-    };
-    section.finish();
-    limit
-}
-
-fn profile_name() -> Kind<String> {
-    Kind {
-        allowed: "the name of one of [profiles]".to_owned(),
-        read: name().read,
-    }
-}
-
-fn burst() -> Kind<Burst> {
+pub(super) fn burst() -> Kind<Burst> {
     number("0.000001 to 1000000000", |given| {
         Burst::new(given).map_err(|_: OutOfRange| ())
     })
 }
 
-fn fill() -> Kind<Fill> {
+pub(super) fn fill() -> Kind<Fill> {
     number("0.000001 to 1000000000", |given| {
         Fill::new(given).map_err(|_: OutOfRange| ())
     })
@@ -525,71 +463,13 @@ fn profile() -> Kind<Allowance> {
 
 /// What depends on two options at once.
 pub(super) fn check(raw: &Raw, known_functions: &[&str], notes: &Problems) {
-    for limit in &raw.rate_limits {
-        size_is_said_once(limit, &raw.profiles, notes);
-    }
-    rate_limits_are_apart(&raw.rate_limits, notes);
     for caller in &raw.caller {
         caller_is_whole(caller, notes);
-        rate_limit_exists(caller, &raw.rate_limits, notes);
+        rate_limits::exists_for(&caller.rate_limit, &raw.rate_limits, notes);
         listeners_exist(caller, raw, notes);
     }
     callers_are_apart(&raw.caller, notes);
     costs_are_of_functions(raw, known_functions, notes);
-}
-
-fn size_is_said_once(limit: &RawRateLimit, profiles: &RawProfiles, notes: &Problems) {
-    if limit.name.is_missing() {
-        let cure = "add a name for callers, logs and metrics, such as name = \"poller\"";
-        notes.missing(&limit.at, Mistake::new("the rate limit has no name", cure));
-    }
-    if let Some(Some(profile)) = limit.profile.meant() {
-        if limit.burst.given || limit.fill.given {
-            let told = "the size is given twice: as a profile, and in numbers";
-            let cure = "leave profile out, or burst and fill";
-            notes.error(&limit.profile.at, Mistake::new(told, cure));
-        }
-        let names = || profiles.list.iter().map(|(name, _)| name.as_str());
-        if profiles.sound && !names().any(|name| name == profile) {
-            let told = format!("there is no profile {}", quoted(profile));
-            let cure = match nearest(profile, names()) {
-                Some(near) => format!("did you mean {}?", quoted(near)),
-                None => "add it to [profiles], or give burst and fill".to_owned(),
-            };
-            notes.error(&limit.profile.at, Mistake::new(told, cure));
-        }
-        return;
-    }
-    for (field, is_missing, example) in [
-        ("burst", limit.burst.is_missing(), "burst = 30"),
-        ("fill", limit.fill.is_missing(), "fill = 3"),
-    ] {
-        if is_missing && limit.profile.is_missing() {
-            let told = format!("the rate limit has no {field}");
-            let cure = format!("add {example}, or profile = \"poller\" instead of both");
-            notes.missing(&limit.at, Mistake::new(told, cure));
-        }
-    }
-}
-
-fn rate_limits_are_apart(limits: &[RawRateLimit], notes: &Problems) {
-    let mut seen = std::collections::BTreeSet::new();
-    for limit in limits {
-        let Some(Some(name)) = limit.name.meant() else {
-            continue;
-        };
-        if !seen.insert(name) {
-            let told = format!("{} is the name of another rate limit too", quoted(name));
-            let cure = "give each rate limit a name of its own";
-            notes.error(&limit.name.at, Mistake::new(told, cure));
-        }
-        let number = name.strip_prefix('r').unwrap_or_default();
-        if !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()) {
-            let told = format!("{} reads as the id of a rate limit", quoted(name));
-            let cure = "give a name that is not \"r\" and a number";
-            notes.error(&limit.name.at, Mistake::new(told, cure));
-        }
-    }
 }
 
 fn caller_is_whole(caller: &RawCaller, notes: &Problems) {
@@ -600,25 +480,6 @@ fn caller_is_whole(caller: &RawCaller, notes: &Problems) {
     if caller.patterns.sound && !caller.patterns.given {
         let cure = "add whom it stands for, such as match = { listener = \"nova-poll\" }";
         notes.missing(&caller.at, Mistake::new("the caller has no match", cure));
-    }
-}
-
-fn rate_limit_exists(caller: &RawCaller, limits: &[RawRateLimit], notes: &Problems) {
-    let names = || limits.iter().filter_map(|it| it.name.value.as_deref());
-    let all_read = limits.iter().all(|limit| limit.name.sound);
-    let Some(Some(name)) = caller.rate_limit.meant() else {
-        return;
-    };
-    if all_read && !names().any(|known| known == name) {
-        let told = format!("there is no rate limit {}", quoted(name));
-        let cure = match nearest(name, names()) {
-            Some(near) => format!("did you mean {}?", quoted(near)),
-            None => format!(
-                "add a section: [[rate_limit]], and below it name = {}",
-                quoted(name)
-            ),
-        };
-        notes.missing(&caller.rate_limit.at, Mistake::new(told, cure));
     }
 }
 
@@ -739,26 +600,25 @@ pub(super) fn settings<'a>(raw: &Raw, functions: impl Iterator<Item = &'a str>) 
             identify: identify.value,
         },
         callers: raw.caller.iter().map(static_caller).collect(),
-        rate_limits: raw
-            .rate_limits
-            .iter()
-            .map(|limit| static_rate_limit(limit, &profiles))
-            .collect(),
+        rate_limits: rate_limits::of_callers(&raw.rate_limits, &profiles),
+        reserved: rate_limits::not_of_callers(&raw.rate_limits),
         profiles,
-        costs: Costs {
-            default: raw.costs.default.value,
-            functions: raw
-                .costs
-                .functions
-                .value
-                .iter()
-                .map(|(name, cost)| (name.as_str().into(), *cost))
-                .collect(),
-            unit: raw.costs.unit_seconds.value,
-            settle: raw.costs.settle.value,
-        },
+        costs: costs_of(&raw.costs),
         functions: functions.map(Arc::from).collect(),
         state_file: state_file.value.clone(),
+    }
+}
+
+/// What calls cost.
+pub(super) fn costs_of(raw: &RawCosts) -> Costs {
+    let functions = raw.functions.value.iter();
+    Costs {
+        default: raw.default.value,
+        functions: functions
+            .map(|(name, cost)| (name.as_str().into(), *cost))
+            .collect(),
+        unit: raw.unit_seconds.value,
+        settle: raw.settle.value,
     }
 }
 
@@ -770,39 +630,6 @@ fn static_caller(raw: &RawCaller) -> StaticCaller {
         groups: raw.groups.value.clone(),
         rate_limit: raw.rate_limit.value.as_deref().map(Arc::from),
         weight: raw.weight.value.and_then(Weight::new),
-    }
-}
-
-fn static_rate_limit(raw: &RawRateLimit, profiles: &[Profile]) -> StaticRateLimit {
-    let name = raw.name.value.as_deref();
-    let profile = raw.profile.value.as_deref().map(|name| {
-        let profile = profiles.iter().find(|profile| *profile.name == *name);
-        profile.expect("a profile that there is not is an error")
-    });
-    let allowance = match (profile, raw.burst.value, raw.fill.value) {
-        (Some(profile), ..) => profile.allowance,
-        (None, Some(burst), Some(fill)) => Allowance::Bucket { burst, fill },
-        (None, ..) => unreachable!("a rate limit without a size is an error"),
-    };
-    StaticRateLimit {
-        name: name
-            .expect("a rate limit without a name is an error")
-            .into(),
-        rule: Rule {
-            allowance,
-            profile: profile.map(|profile| Arc::clone(&profile.name)),
-            mode: raw.mode.value,
-            on_excess: raw.on_excess.value,
-            order: raw.order.value,
-            settlement: raw.settle.value.map(|settle| {
-                if settle {
-                    Settlement::Measured
-                } else {
-                    Settlement::Estimate
-                }
-            }),
-            deadline: raw.deadline.value,
-        },
     }
 }
 
@@ -825,7 +652,7 @@ pub(super) fn write(out: &mut Toml, settings: &Settings) {
     }
     for limit in &settings.rate_limits {
         out.header("[[rate_limit]]");
-        write_rate_limit(out, limit);
+        rate_limits::write(out, limit);
     }
     for caller in &settings.callers {
         out.header("[[caller]]");
@@ -852,55 +679,11 @@ pub(super) fn write_section(out: &mut Toml, settings: &Settings) {
 fn allowance(allowance: Allowance) -> String {
     match allowance {
         Allowance::Exempt => "{ exempt = true }".to_owned(),
+        Allowance::Paced { .. } => unreachable!("a profile is the size of a bucket"),
         Allowance::Bucket { burst, fill } => {
             format!("{{ burst = {}, fill = {} }}", burst.get(), fill.get())
         }
     }
-}
-
-fn write_rate_limit(out: &mut Toml, limit: &StaticRateLimit) {
-    let rule = &limit.rule;
-    out.text("name", &limit.name);
-    out.text("kind", "bucket");
-    match (&rule.profile, rule.allowance) {
-        (Some(profile), _) => out.text("profile", profile),
-        (None, Allowance::Bucket { burst, fill }) => {
-            out.bare("burst", burst.get());
-            out.bare("fill", fill.get());
-        }
-        (None, Allowance::Exempt) => unreachable!("only a profile makes one of the config exempt"),
-    }
-    out.text(
-        "mode",
-        match rule.mode {
-            BucketMode::Enforce => "enforce",
-            BucketMode::Observe => "observe",
-        },
-    );
-    out.text(
-        "on_excess",
-        match rule.on_excess {
-            OnExcess::Delay => "delay",
-            OnExcess::Reject => "reject",
-        },
-    );
-    out.text(
-        "order",
-        match rule.order {
-            BucketOrder::Fair => "fair",
-            BucketOrder::Fifo => "fifo",
-        },
-    );
-    if let Some(settlement) = rule.settlement {
-        out.bare("settle", settlement == Settlement::Measured);
-    }
-    out.text(
-        "deadline",
-        match rule.deadline {
-            Deadline::Ordinary => "ordinary",
-            Deadline::None => "none",
-        },
-    );
 }
 
 fn write_caller(out: &mut Toml, caller: &StaticCaller) {

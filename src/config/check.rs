@@ -13,6 +13,7 @@ use crate::classify::operation::{Kind, function};
 use super::callers;
 use super::classes;
 use super::nearest::nearest;
+use super::rate_limits::{self, RawRateLimit};
 use super::raw::{Limits, Listen, PostponeBy, Raw, Route, UNIX_MODE};
 use super::reader::{At, Notes};
 use super::tree::quoted;
@@ -49,6 +50,7 @@ pub(super) fn check(raw: &Raw, known_functions: &[&str], notes: &Notes) {
     functions_are_known(&raw.limits, &raw.routes, known_functions, notes);
     coalesced_are_reads(raw, known_functions, notes);
     outstanding(raw, notes);
+    rate_limits::check(raw, known_functions, notes);
     callers::check(raw, known_functions, notes);
     classes::check(raw, known_functions, notes);
     admin(raw, notes);
@@ -577,6 +579,8 @@ pub(super) fn functions(raw: &Raw) -> Vec<&str> {
     let costs = raw.costs.functions.value.iter();
     let named = named.chain(costs.map(|(name, _)| name.as_str()));
     let named = named.chain(classes::functions_named(raw));
+    let paced = raw.rate_limits.iter();
+    let named = named.chain(paced.filter_map(RawRateLimit::function_met));
     let mut order = BTreeMap::new();
     for (index, name) in named.enumerate() {
         order.entry(name).or_insert(index);

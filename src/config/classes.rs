@@ -414,7 +414,7 @@ fn of_listener(raw: &Raw, listener: &Listen, notes: &Notes) {
 }
 
 /// The functions that meet no limit, each once.
-fn exempt_names(raw: &Raw) -> Vec<&str> {
+pub(super) fn exempt_names(raw: &Raw) -> Vec<&str> {
     let mut names: Vec<&str> = Vec::new();
     for name in &raw.limits.exempt.value {
         if name == DATABASE {

@@ -13,6 +13,7 @@ use crate::telemetry::Format;
 use super::Config;
 use super::callers;
 use super::classes;
+use super::rate_limits;
 use super::value::{show_duration, show_size};
 
 /// The settings in force as TOML, defaults filled in. The token is hidden; apart from it,
@@ -36,6 +37,10 @@ pub fn effective(config: &Config) -> String {
     out.bare("trusted_proxies", format_args!("[{}]", list.join(", ")));
     callers::write_section(&mut out, &config.callers);
     callers::write(&mut out, &config.callers);
+    for limit in &config.admit.paced {
+        out.header("[[rate_limit]]");
+        rate_limits::write_paced(&mut out, limit);
+    }
     out.backend(config);
     out.queue(config);
     out.limits(config);

@@ -17,11 +17,12 @@ use crate::forward::Address;
 use crate::protocol::trusted::TrustedProxies;
 use crate::telemetry::Format;
 
-use super::callers::{self, RawCaller, RawCosts, RawProfiles, RawRateLimit};
+use super::callers::{self, RawCaller, RawCosts, RawProfiles};
 use super::certificates::{self, Clients, In};
 use super::classes::{self, Class, Classes, OfListener};
 use super::per_window::{self, CALLS_MAX, PerWindow};
 use super::problem::Place;
+use super::rate_limits::{self, RawRateLimit};
 use super::reader::{At, Section, Setting};
 use super::text::{
     address, bind, bind_or_off, file, file_mode, function_names, http_address, jitter, level,
@@ -233,7 +234,7 @@ pub(super) fn read(mut root: Section<'_>) -> Raw {
         client: client(root.section("client")),
         callers: callers(root.section("callers")),
         caller: callers::callers(&mut root),
-        rate_limits: callers::rate_limits(&mut root),
+        rate_limits: rate_limits::rate_limits(&mut root),
         costs: callers::costs(root.section("costs")),
         profiles: callers::profiles(root.section("profiles")),
         backend: backend(root.section("backend")),

@@ -11,6 +11,7 @@ use super::Config;
 use super::callers;
 use super::check;
 use super::classes;
+use super::rate_limits;
 use super::raw::{Limits, Listen, PostponeBy, Raw, Tls, WindowShape, WindowStamp};
 
 /// The settings.
@@ -163,6 +164,7 @@ fn admit(raw: &Raw) -> admit::Settings {
             PostponeBy::InTurn => admit::Postpone::InTurn,
         },
         window: window(limits),
+        paced: rate_limits::of_the_gate(raw),
         outstanding_max: unless_off(limits.outstanding.value),
         threshold: Duration::from_secs(limits.threshold_seconds.value.into()),
         door_max: raw.server.max_connections.value.saturating_add(handed_over),

@@ -98,6 +98,14 @@ pub struct Metrics {
     limiter_queued: IntGaugeVec, // limiter
     /// How long calls charged to it waited, those that did not among them.
     limiter_wait_seconds: HistogramVec, // limiter
+    /// The rate that a paced limit allows.   tokens a second
+    limiter_pace_rate: GaugeVec, // limiter
+    /// How fast it lately went.   tokens a second
+    limiter_pace_achieved_rate: GaugeVec, // limiter
+    /// How far behind schedule its demand is.
+    limiter_pace_wait_seconds: GaugeVec, // limiter
+    /// What the late may take of it at once beyond the regular pool.
+    limiter_pace_burst_seconds: GaugeVec, // limiter
     /// Calls that it held up.
     limiter_delayed_total: IntCounterVec, // limiter
     /// Calls that it would have held up, if it did not only observe.
@@ -199,7 +207,7 @@ pub struct Levels {
     pub tasks: TasksLevel,
     /// Every window limit.
     pub windows: Vec<WindowLevel>,
-    /// Every rate limit that has a bucket.
+    /// Every rate limit that does not let everything through, of callers or over all of them.
     pub limiters: Vec<LimiterLevel>,
     /// Every group of callers.
     pub groups: Vec<GroupLevel>,
@@ -218,6 +226,21 @@ pub struct LimiterLevel {
     pub queued: u64,
     /// Calls so far that it would have held up, if it did not only observe.
     pub would_have_delayed: u64,
+    /// Its pace, if it is a paced one.
+    pub pace: Option<PaceLevel>,
+}
+
+/// A snapshot of one pace.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PaceLevel {
+    /// What it allows.   tokens a second
+    pub rate: f64,
+    /// How fast it lately went.   tokens a second
+    pub achieved: f64,
+    /// How far behind schedule the demand is.
+    pub wait: Duration,
+    /// What the late may take at once beyond the regular pool.
+    pub burst: Duration,
 }
 
 /// What one group of callers has used so far.
@@ -416,6 +439,34 @@ impl Metrics {
                     "Time in the queue of calls that were let through, by the rate limit charged.",
                 ))
                 .buckets(BUCKETS.to_vec()),
+                &["limiter"],
+            )),
+            limiter_pace_rate: r.add(GaugeVec::new(
+                opts(
+                    "limiter_pace_rate",
+                    "Tokens a second that a paced rate limit allows.",
+                ),
+                &["limiter"],
+            )),
+            limiter_pace_achieved_rate: r.add(GaugeVec::new(
+                opts(
+                    "limiter_pace_achieved_rate",
+                    "Tokens a second that a paced rate limit let through over some ten seconds.",
+                ),
+                &["limiter"],
+            )),
+            limiter_pace_wait_seconds: r.add(GaugeVec::new(
+                opts(
+                    "limiter_pace_wait_seconds",
+                    "How far behind schedule the demand on a paced rate limit is.",
+                ),
+                &["limiter"],
+            )),
+            limiter_pace_burst_seconds: r.add(GaugeVec::new(
+                opts(
+                    "limiter_pace_burst_seconds",
+                    "Burst in use: what the late may take at once beyond the regular pool.",
+                ),
                 &["limiter"],
             )),
             limiter_delayed_total: r.add(IntCounterVec::new(
@@ -720,6 +771,11 @@ impl Metrics {
             limiter.is_none_or(is_limiter)
         };
         let is_group = |label: &str| groups.contains(label);
+        let paced = levels.limiters.iter().filter(|it| it.pace.is_some());
+        let paced: BTreeSet<&str> = paced.map(|it| &*it.limiter).collect();
+        for of_paces in self.of_paces() {
+            retain(of_paces, "limiter", |label| paced.contains(label));
+        }
         retain(&self.limiter_tokens, "limiter", is_limiter);
         retain(&self.limiter_queued, "limiter", is_limiter);
         retain(&self.limiter_wait_seconds, "limiter", is_limiter);
@@ -747,6 +803,17 @@ impl Metrics {
             self.limiter_queued
                 .with_label_values(limiter)
                 .set(signed(level.queued));
+            if let Some(pace) = &level.pace {
+                let figures = [
+                    pace.rate,
+                    pace.achieved,
+                    pace.wait.as_secs_f64(),
+                    pace.burst.as_secs_f64(),
+                ];
+                for (of_paces, figure) in self.of_paces().into_iter().zip(figures) {
+                    of_paces.with_label_values(limiter).set(figure);
+                }
+            }
             let before = counted
                 .would_have_delayed
                 .insert(level.limiter.clone(), level.would_have_delayed);
@@ -781,6 +848,16 @@ impl Metrics {
         counted.evicted = evicted;
         self.mirror_tasks(&levels.tasks, &counted.tasks);
         counted.tasks = levels.tasks;
+    }
+
+    /// What is shown of each pace: configured, achieved, wait time, burst in use.
+    fn of_paces(&self) -> [&GaugeVec; 4] {
+        [
+            &self.limiter_pace_rate,
+            &self.limiter_pace_achieved_rate,
+            &self.limiter_pace_wait_seconds,
+            &self.limiter_pace_burst_seconds,
+        ]
     }
 
     /// Sets what is shown of calls that were handed over.

@@ -104,6 +104,17 @@ fn table(config: &Config) -> String {
             ),
         );
     }
+    for limit in &gate.paced {
+        let calls = match &limit.function {
+            None => "all calls".to_owned(),
+            Some(function) => function.to_string(),
+        };
+        let (rate, ratio) = (limit.rate.get(), limit.ratio.get());
+        row(
+            &format!("rate_limit:{}", limit.name),
+            format!("{rate} tokens a second for {calls}, {ratio} times as many for the late"),
+        );
+    }
     for class in &gate.classes {
         row(&format!("class {}", class.name), class_in_words(class));
     }

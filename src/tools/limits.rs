@@ -30,7 +30,7 @@ fn shown(answer: &Value) -> String {
                 word(&limit["name"]),
                 word(&limit["scope"]),
                 bounds(limit),
-                figure(&limit["used"]),
+                figure(used(limit)),
                 figure(&limit["configured"]),
                 opens(&limit["opens"]),
             ]
@@ -49,8 +49,10 @@ fn shown(answer: &Value) -> String {
                 word(&limit["id"]),
                 word(&limit["label"]),
                 word(&limit["origin"]),
+                word(&limit["kind"]),
                 figure(&limit["burst"]),
-                figure(&limit["fill"]),
+                figure(either(limit, "fill", "rate")),
+                figure(&limit["pace"]["achieved"]),
                 figure(&limit["tokens"]),
                 opens_of(&limit["id"]),
                 does(limit),
@@ -66,8 +68,10 @@ fn shown(answer: &Value) -> String {
         "RATE LIMIT",
         "LABEL",
         "FROM",
+        "KIND",
         "BURST",
-        "FILL/S",
+        "RATE/S",
+        "ACHIEVED",
         "TOKENS",
         "OPENS",
         "DOES",
@@ -80,7 +84,29 @@ fn shown(answer: &Value) -> String {
     out
 }
 
+/// The first of two figures that there is.
+fn either<'a>(limit: &'a Value, first: &str, second: &str) -> &'a Value {
+    match &limit[first] {
+        Value::Null => &limit[second],
+        figure => figure,
+    }
+}
+
+/// What is used of a limit; of a pace, how fast it lately went.
+fn used(limit: &Value) -> &Value {
+    match &limit["pace"] {
+        Value::Null => &limit["used"],
+        pace => &pace["achieved"],
+    }
+}
+
 fn bounds(limit: &Value) -> String {
+    if let (Some(ratio), Some(wait)) = (
+        limit["ratio"].as_f64(),
+        limit["pace"]["wait_seconds"].as_f64(),
+    ) {
+        return format!("tokens/s, {ratio} times if late; {wait:.2} s late");
+    }
     match limit["window_seconds"].as_f64() {
         Some(seconds) => format!("in any {seconds} s"),
         None => "at once".to_owned(),

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use serde_json::json;
 use tidegate::admin::{
-    self, BucketState, ClassQueue, FunctionQueue, LimitKind, LimitState, Opens, QueueState,
-    ServeError, Source, Token,
+    self, BucketState, ClassQueue, FunctionQueue, LimitKind, LimitState, Opens, PaceState,
+    QueueState, ServeError, Source, Token,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -30,6 +30,9 @@ impl Source for Fake {
             window_seconds: Some(1.0),
             configured: 30,
             used,
+            rate: None,
+            ratio: None,
+            pace: None,
             opens,
         };
         vec![
@@ -42,7 +45,27 @@ impl Source for Fake {
                 window_seconds: None,
                 configured: 10,
                 used: 10,
+                rate: None,
+                ratio: None,
+                pace: None,
                 opens: Opens::WhenTold,
+            },
+            LimitState {
+                name: "rate_limit:all".into(),
+                scope: "all".into(),
+                kind: LimitKind::Paced,
+                window_seconds: None,
+                configured: 13,
+                used: 0,
+                rate: Some(12.5),
+                ratio: Some(1.1),
+                pace: Some(PaceState {
+                    achieved: 13.75,
+                    drawn: 1500.0,
+                    wait_seconds: 2.5,
+                    burst_seconds: 0.016,
+                }),
+                opens: Opens::InSeconds(0.0625),
             },
         ]
     }
@@ -51,8 +74,11 @@ impl Source for Fake {
         vec![BucketState {
             name: "rate_limit:gold".into(),
             rate_limit: "r1".into(),
-            burst: 10.0,
-            fill: 2.5,
+            burst: Some(10.0),
+            fill: Some(2.5),
+            rate: None,
+            ratio: None,
+            pace: None,
             tokens: -1.5,
             queued: 3,
             opens: Opens::InSeconds(1.0),
@@ -161,14 +187,19 @@ async fn limits_say_what_is_configured_used_and_when_they_open() {
         answer.is(200).json(),
         json!({"limits": [
             {"name": "total", "scope": "all", "kind": "window", "window_seconds": 1.0,
-             "configured": 30, "used": 30, "opens": {"in_seconds": 0.25}},
+             "configured": 30, "used": 30, "rate": null, "ratio": null, "pace": null, "opens": {"in_seconds": 0.25}},
             {"name": "guest_list", "scope": "guest_list", "kind": "window", "window_seconds": 1.0,
-             "configured": 30, "used": 1, "opens": "now"},
+             "configured": 30, "used": 1, "rate": null, "ratio": null, "pace": null, "opens": "now"},
             {"name": "outstanding", "scope": "all", "kind": "outstanding", "window_seconds": null,
-             "configured": 10, "used": 10, "opens": "when_told"},
+             "configured": 10, "used": 10, "rate": null, "ratio": null, "pace": null, "opens": "when_told"},
+            {"name": "rate_limit:all", "scope": "all", "kind": "paced", "window_seconds": null,
+             "configured": 13, "used": 0, "rate": 12.5, "ratio": 1.1,
+             "pace": {"achieved": 13.75, "drawn": 1500.0, "wait_seconds": 2.5,
+                      "burst_seconds": 0.016},
+             "opens": {"in_seconds": 0.0625}},
         ], "buckets": [
             {"name": "rate_limit:gold", "rate_limit": "r1", "burst": 10.0, "fill": 2.5,
-             "tokens": -1.5, "queued": 3, "opens": {"in_seconds": 1.0}},
+             "rate": null, "ratio": null, "pace": null, "tokens": -1.5, "queued": 3, "opens": {"in_seconds": 1.0}},
         ]})
     );
 }

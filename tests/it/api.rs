@@ -377,7 +377,9 @@ async fn what_is_going_on_is_dumped_as_json_and_as_csv() {
         "class,call,waits_for,waiting\r\npolling,guest_list,total,290\r\nuser,guest_start,,1\r\n"
     );
     let limiters = csv("/v1/debug/limiters").await;
-    assert!(limiters.contains("r1,m,false,12.5,1,12.5,enforce,delay,fair,1,0,0,0,0,0\r\n"));
+    assert!(
+        limiters.contains("r1,m,bucket,false,12.5,1,,,,,,12.5,enforce,delay,fair,1,0,0,0,0,0\r\n")
+    );
     let requests = csv("/v1/debug/requests").await;
     let row = "waiting,guest_list,polling,\"'=nova, \"\"poll\"\"\",c1,,2026-";
     assert!(requests.contains(row), "{requests}");

@@ -49,21 +49,29 @@ fn text(backend: SocketAddr, more: &str) -> String {
 }
 
 /// Callers and gate without a socket, so that time can stand still.
-struct Door {
-    callers: Callers,
-    gate: Gate,
-    clock: Clock,
+pub(crate) struct Door {
+    pub(crate) callers: Callers,
+    pub(crate) gate: Gate,
+    pub(crate) clock: Clock,
 }
 
 /// What became of a call at the door.
-enum Came {
+pub(crate) enum Came {
     Through(Box<tidegate::admit::Permit>),
     Refused(Refusal),
 }
 
 impl Door {
     fn open(more: &str) -> Self {
-        let config = config(more);
+        Self::with(&config(more))
+    }
+
+    /// One whose calls wait in turn for every limit.
+    pub(crate) fn open_in_turn(more: &str) -> Self {
+        Self::with(&config_in_turn(more))
+    }
+
+    fn with(config: &Config) -> Self {
         let clock = Clock::start();
         let gate = Gate::new(&config.admit, clock);
         let Changed { value, buckets } =
@@ -79,14 +87,18 @@ impl Door {
     }
 
     /// Makes a change, and lets the buckets follow.
-    fn change<T, E: std::fmt::Debug>(&self, changed: Result<Changed<T>, E>) -> T {
+    pub(crate) fn change<T, E: std::fmt::Debug>(&self, changed: Result<Changed<T>, E>) -> T {
         let Changed { value, buckets } = changed.expect("it is right");
         app::follow(&self.gate, &self.callers, buckets);
         value
     }
 
     /// Asks for one call, and waits for its turn.
-    async fn call(&self, identity: &Arc<Identity>, function: &str) -> (Came, Arc<Record>) {
+    pub(crate) async fn call(
+        &self,
+        identity: &Arc<Identity>,
+        function: &str,
+    ) -> (Came, Arc<Record>) {
         let now = self.clock.now();
         let claim = self.callers.claim(now, identity, function, Meets::Limits);
         let record = Record::open(
@@ -117,7 +129,7 @@ impl Door {
     }
 
     /// Makes one call that takes no time.
-    async fn pass(&self, identity: &Arc<Identity>, function: &str) {
+    pub(crate) async fn pass(&self, identity: &Arc<Identity>, function: &str) {
         let (came, _record) = self.call(identity, function).await;
         let Came::Through(mut permit) = came else {
             panic!("it was refused");
@@ -126,7 +138,7 @@ impl Door {
         permit.finish(Outcome::Served);
     }
 
-    fn tokens(&self, id: u32) -> f64 {
+    pub(crate) fn tokens(&self, id: u32) -> f64 {
         let bucket = self.gate.bucket_now(RateLimitId(id).bucket());
         bucket.expect("there is one").tokens
     }
@@ -147,7 +159,12 @@ fn config(more: &str) -> Config {
     support::config(&text(SocketAddr::from(([127, 0, 0, 1], 1)), more))
 }
 
-fn who(user_agent: &str) -> Arc<Identity> {
+pub(crate) fn config_in_turn(more: &str) -> Config {
+    let text = text(SocketAddr::from(([127, 0, 0, 1], 1)), more);
+    support::config(&text.replace("[queue]", "[queue]\npostpone = \"in_turn\""))
+}
+
+pub(crate) fn who(user_agent: &str) -> Arc<Identity> {
     let identity = support::identity("nova", ([10, 0, 0, 1], 1000));
     let mut identity = Arc::unwrap_or_clone(identity);
     identity.user_agent = Some(user_agent.into());
@@ -162,14 +179,14 @@ fn agent(pattern: &str) -> Pattern {
     Pattern::parse(&text).expect("a pattern")
 }
 
-fn size(burst: f64, fill: f64) -> Size {
+pub(crate) fn size(burst: f64, fill: f64) -> Size {
     Size::Bucket {
         burst: Burst::new(burst).expect("a burst"),
         fill: Fill::new(fill).expect("a fill rate"),
     }
 }
 
-fn named(label: &str, pattern: &str, rate_limit: Option<RateLimitId>) -> NewCaller {
+pub(crate) fn named(label: &str, pattern: &str, rate_limit: Option<RateLimitId>) -> NewCaller {
     NewCaller {
         label: Label::new(label).expect("a label"),
         patterns: vec![agent(pattern)],
@@ -1109,7 +1126,7 @@ fn what_changes_in_a_rate_limit_is_what_its_bucket_has_to_follow() {
     };
     assert_eq!(*bucket, made.value.bucket());
     assert_eq!(&*rule.name, "rate_limit:r1");
-    assert_eq!((rule.burst.get(), rule.fill.get()), (30.0, 3.0));
+    assert_eq!((rule.limit.most(), rule.limit.per_second()), (30.0, 3.0));
     let patch = |patch| {
         callers
             .patch_rate_limit(made.value, patch)

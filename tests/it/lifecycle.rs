@@ -778,6 +778,74 @@ async fn a_rate_limit_is_raised_in_place_and_shown_in_metrics_and_access_lines()
 }
 
 #[tokio::test]
+async fn a_pace_for_all_calls_is_shown_in_limits_metrics_and_access_lines() {
+    let held = answering().await;
+    let text = |rate: &str| {
+        let limit = format!(
+            "[[rate_limit]]\nname = \"all\"\nkind = \"paced\"\nrate = {rate}\n\
+             applies_to = \"total\"\n[admin]"
+        );
+        config(held.backend.addr, &outstanding(10)).replace("[admin]", &limit)
+    };
+    let sidecar = Sidecar::start(&text("0.02")).await;
+    let addr = sidecar.listener("test").await;
+    let all = async || {
+        let limits = json(&sidecar.get("/v1/limits").await.1);
+        let limits = limits["limits"].as_array().expect("a list").clone();
+        let mut limits = limits.into_iter();
+        limits.find(|it| it["name"] == "rate_limit:all")
+    };
+    assert_eq!(call(addr, &held).await, 0);
+    let mut second = calling(addr, "U2").await;
+    busy(&sidecar, 0, 1).await;
+    let shown = all().await.expect("it is a limit");
+    assert_eq!(
+        (
+            &shown["kind"],
+            &shown["scope"],
+            &shown["rate"],
+            &shown["ratio"]
+        ),
+        (&"paced".into(), &"all".into(), &0.02.into(), &1.1.into())
+    );
+    assert_eq!(shown["pace"]["drawn"], 1.0);
+    let opens = shown["opens"]["in_seconds"].as_f64();
+    assert!(opens.is_some_and(|it| it > 40.0), "{shown}");
+    for (metric, value) in [
+        (r#"tidegate_limiter_queued{limiter="all"}"#, 1.0),
+        (r#"tidegate_limiter_pace_rate{limiter="all"}"#, 0.02),
+        (r#"tidegate_limiter_pace_achieved_rate{limiter="all"}"#, 0.1),
+        (r#"tidegate_limiter_pace_burst_seconds{limiter="all"}"#, 0.0),
+    ] {
+        let shown = sidecar.metric(metric).await;
+        assert!((shown - value).abs() < 0.05, "{metric} {shown}");
+    }
+    let (_, page) = sidecar.get("/").await;
+    assert!(
+        page.contains("rate_limit:all") && page.contains("s late"),
+        "{page}"
+    );
+    // In place: who waits goes on waiting, and goes at the new pace.
+    sidecar.reload(&text("1000")).await;
+    let answer = held.answer_until(read_all(&mut second)).await;
+    assert_eq!(json(&answer)["overallRC"], 0, "{answer}");
+    let (line, _) = sidecar.log().wait_from(0, &[r#""userid":"U2""#]).await;
+    assert!(line.contains(r#""limit":"rate_limit:all""#), "{line}");
+    assert_eq!(all().await.expect("it is kept")["pace"]["drawn"], 2.0);
+    let rate = sidecar
+        .metric(r#"tidegate_limiter_pace_rate{limiter="all"}"#)
+        .await;
+    assert!((rate - 1000.0).abs() < f64::EPSILON);
+    // Gone from everywhere.
+    sidecar
+        .reload(&config(held.backend.addr, &outstanding(10)))
+        .await;
+    assert_eq!(all().await, None);
+    let (_, metrics) = sidecar.get("/metrics").await;
+    assert!(!metrics.contains("\"all\""), "{metrics}");
+}
+
+#[tokio::test]
 async fn a_call_that_waited_is_explained_limit_by_limit() {
     let mut held = Held::start(OK).await;
     let text = |fill: &str| {

@@ -26,6 +26,7 @@ mod lifecycle;
 mod log;
 mod metrics;
 mod operation;
+mod paced;
 mod peers;
 mod proxied;
 mod queueing;

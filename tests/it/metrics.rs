@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, UNIX_EPOCH};
 
 use tidegate::telemetry::metrics::{
-    CallersLevel, Charged, Durations, GroupLevel, Levels, LimiterLevel, Metrics, TasksLevel,
-    WindowLevel,
+    CallersLevel, Charged, Durations, GroupLevel, Levels, LimiterLevel, Metrics, PaceLevel,
+    TasksLevel, WindowLevel,
 };
 
 /// Metrics of which each has at least one value.
@@ -74,6 +74,12 @@ fn exercised() -> Metrics {
             tokens: -2.5,
             queued: 4,
             would_have_delayed: 6,
+            pace: Some(PaceLevel {
+                rate: 12.5,
+                achieved: 13.75,
+                wait: Duration::from_millis(2500),
+                burst: Duration::from_millis(16),
+            }),
         }],
         groups: vec![GroupLevel {
             group: "monitoring".into(),
@@ -127,6 +133,10 @@ fn a_scrape_says_what_was_told() {
         r#"tidegate_limiter_tokens{limiter="poller"} -2.5"#,
         r#"tidegate_limiter_queued{limiter="poller"} 4"#,
         r#"tidegate_limiter_wait_seconds_count{limiter="poller"} 1"#,
+        r#"tidegate_limiter_pace_rate{limiter="poller"} 12.5"#,
+        r#"tidegate_limiter_pace_achieved_rate{limiter="poller"} 13.75"#,
+        r#"tidegate_limiter_pace_wait_seconds{limiter="poller"} 2.5"#,
+        r#"tidegate_limiter_pace_burst_seconds{limiter="poller"} 0.016"#,
         r#"tidegate_limiter_delayed_total{limiter="poller"} 1"#,
         r#"tidegate_limiter_would_have_delayed_total{limiter="poller"} 6"#,
         r#"tidegate_limiter_rejected_total{limiter="poller",reason="rate_limited"} 1"#,

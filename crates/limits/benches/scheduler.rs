@@ -16,9 +16,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tidegate_limits::{
-    Backend, BucketId, BucketMode, BucketOrder, BucketRule, Burst, Call, Caller, Class, ClassShare,
-    Cost, Fill, Hold, Limit, LimitRule, OnExcess, Outcome, Policy, Postpone, Scheduler, Scope,
-    Settlement, Step, Timestamp, TokenBucket, Tokens, Weight, WhenFull, WindowShape, WindowStamp,
+    Backend, BucketId, BucketLimit, BucketMode, BucketOrder, BucketRule, Burst, Call, Caller,
+    Class, ClassShare, Cost, Fill, Hold, Limit, LimitRule, OnExcess, Outcome, Policy, Postpone,
+    Scheduler, Scope, Settlement, Step, Timestamp, TokenBucket, Tokens, Weight, WhenFull,
+    WindowShape, WindowStamp,
 };
 
 const STRETCHES: usize = 400;
@@ -79,12 +80,19 @@ fn policy(list_max: u32) -> Policy {
     .expect("a policy")
 }
 
+/// So many at once, and one a second.
+fn tokens(burst: f64) -> BucketLimit {
+    BucketLimit::Bucket {
+        burst: Burst::new(burst).expect("a burst"),
+        fill: Fill::new(1.0).expect("a rate"),
+    }
+}
+
 /// A rate limit that lets through one call of one token a second.
 fn bucket() -> BucketRule {
     BucketRule {
         name: "bucket".into(),
-        burst: Burst::new(1.0).expect("a burst"),
-        fill: Fill::new(1.0).expect("a rate"),
+        limit: tokens(1.0),
         mode: BucketMode::Enforce,
         on_excess: OnExcess::Delay,
         order: BucketOrder::Fair,
@@ -189,7 +197,7 @@ fn measure_limited() {
         measure(&format!("set_bucket, {name} waiting"), 21, 1, || {
             burst += 1.0;
             let rule = BucketRule {
-                burst: Burst::new(burst).expect("a burst"),
+                limit: tokens(burst),
                 ..bucket()
             };
             timed(|| {

@@ -61,15 +61,15 @@ pub use costs::{CostError, CostModel, ServiceTime, ServiceTimes, Settled};
 pub use delay::{Cause, Delay, Delays};
 pub use limiter::{
     AlreadyRunning, ApplyError, Burst, BurstRatio, DEBT_MAX_BURSTS, Fill, Limit, OutOfRange, Pace,
-    PaceSpec, Paced, Pools, PoolsNow, Rate, SpecError, SpecScope, Supply, TokenBucket, Tokens,
-    Verb, WindowShape, WindowStamp,
+    PaceSpec, Paced, PacedNow, Pools, PoolsNow, Rate, SpecError, SpecScope, Supply, TokenBucket,
+    Tokens, Verb, WindowShape, WindowStamp,
 };
 pub use policy::{ClassShare, LimitRule, Policy, PolicyError, Postpone, Reserve, Scope, WhenFull};
 pub use queue::{Backend, BucketId, Call, Caller, Class, Ticket, Weight};
 pub use scheduler::{
-    BUCKETS_MAX, BucketMode, BucketNow, BucketOrder, BucketRule, ClassNow, Demand, FunctionNow,
-    Hold, LimitNow, OnExcess, Outcome, QueueNow, Reason, Refusal, Scheduler, Settlement, Step,
-    TooManyBuckets, Waited,
+    BUCKETS_MAX, BucketLimit, BucketMode, BucketNow, BucketOrder, BucketRule, ClassNow, Demand,
+    FunctionNow, Hold, LimitNow, OnExcess, Outcome, QueueNow, Reason, Refusal, Scheduler,
+    Settlement, Step, TooManyBuckets, Waited,
 };
 pub use time::Timestamp;
 pub use tokens::TokenCount;

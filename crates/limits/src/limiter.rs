@@ -6,6 +6,7 @@
 
 mod outstanding;
 pub(crate) mod paced;
+mod pacing;
 mod token_bucket;
 mod window;
 
@@ -14,6 +15,7 @@ use core::time::Duration;
 
 use crate::policy::Reserve;
 use crate::queue::Class;
+use crate::queue::fair::{UNITS_PER_TOKEN, units};
 use crate::time::Timestamp;
 use crate::verdict::{Cost, Verdict};
 use outstanding::Outstanding;
@@ -21,6 +23,8 @@ pub use paced::{
     AlreadyRunning, ApplyError, BurstRatio, Pace, PaceSpec, Paced, Pools, PoolsNow, Rate,
     SpecError, SpecScope, Verb,
 };
+pub use pacing::PacedNow;
+pub(crate) use pacing::Pacing;
 pub use token_bucket::{Burst, DEBT_MAX_BURSTS, Fill, OutOfRange, TokenBucket, Tokens};
 use window::Window;
 
@@ -50,16 +54,44 @@ pub enum Limit {
         /// What counts as the departure.
         stamp: WindowStamp,
     },
+    /// So many tokens a second, and more for the late until they have caught up.
+    Paced {
+        /// How fast, and how much faster for the late.
+        pace: Pace,
+    },
 }
 
 impl Limit {
-    /// The configured maximum: calls for an outstanding limit, cost for a window.
+    /// The configured maximum: calls for an outstanding limit, cost for a window, tokens a
+    /// second, rounded, for a paced one.
     #[must_use]
     pub fn max(&self) -> u32 {
-        match *self {
-            Self::Outstanding { max } | Self::Window { max, .. } => max,
+        match self {
+            Self::Outstanding { max } | Self::Window { max, .. } => *max,
+            Self::Paced { pace } => per_second(pace),
         }
     }
+}
+
+/// A rate in whole tokens a second, at least one.
+fn per_second(pace: &Pace) -> u32 {
+    (pace.rate().get() + 0.5).max(1.0) as u32
+}
+
+/// What a call draws: its cost of a window, its tokens of a pace, and one of what is
+/// outstanding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Draw {
+    pub(crate) cost: Cost,
+    pub(crate) tokens: Tokens,
+}
+
+impl Draw {
+    /// What an ordinary call draws.
+    pub(crate) const ONE: Self = Self {
+        cost: Cost::ONE,
+        tokens: Tokens::ONE,
+    };
 }
 
 /// Where windows begin.
@@ -157,6 +189,8 @@ impl Progress {
 #[derive(Debug)]
 pub(crate) struct Limiter {
     configured: u32,
+    /// The configured rate of a paced limit.
+    rate: Rate,
     supply: Supply,
     state: State,
     kept: Option<Box<Kept>>,
@@ -173,10 +207,11 @@ struct Kept {
 enum State {
     Outstanding(Outstanding),
     Window(Window),
+    Paced(Box<Pacing>),
 }
 
 impl State {
-    fn new(limit: &Limit) -> Self {
+    fn new(now: Timestamp, limit: &Limit) -> Self {
         match *limit {
             Limit::Outstanding { .. } => Self::Outstanding(Outstanding::default()),
             Limit::Window {
@@ -186,6 +221,7 @@ impl State {
                 stamp,
                 ..
             } => Self::Window(Window::new(length, guard, shape, stamp)),
+            Limit::Paced { pace } => Self::Paced(Box::new(Pacing::new(now, pace))),
         }
     }
 
@@ -193,14 +229,19 @@ impl State {
         match self {
             Self::Outstanding(outstanding) => u64::from(outstanding.in_use),
             Self::Window(window) => window.used(now),
+            // What is drawn of a pace is gone: nothing of it is in use.
+            Self::Paced(_) => 0,
         }
     }
 
     #[inline]
-    fn take(&mut self, cost: Cost) {
+    fn take(&mut self, now: Timestamp, draw: Draw) {
         match self {
             Self::Outstanding(outstanding) => outstanding.in_use += 1,
-            Self::Window(window) => window.reserved += u64::from(cost.get()),
+            Self::Window(window) => window.reserved += u64::from(draw.cost.get()),
+            Self::Paced(paced) => {
+                paced.draw(now, draw.tokens);
+            }
         }
     }
 
@@ -211,7 +252,7 @@ impl State {
                 window.stamp(now, cost);
                 true
             }
-            Self::Window(_) | Self::Outstanding(_) => false,
+            Self::Window(_) | Self::Outstanding(_) | Self::Paced(_) => false,
         }
     }
 
@@ -224,16 +265,21 @@ impl State {
                     window.stamp(now, cost);
                 }
             }
+            Self::Paced(_) => {}
         }
     }
 
-    fn undraw(&mut self, cost: Cost, progress: Progress) {
+    fn undraw(&mut self, now: Timestamp, draw: Draw, progress: Progress) {
         match self {
             Self::Outstanding(outstanding) => outstanding.in_use -= 1,
             Self::Window(window) => {
                 if progress.departed(window.stamp).is_none() {
-                    window.reserved -= u64::from(cost.get());
+                    window.reserved -= u64::from(draw.cost.get());
                 }
+            }
+            Self::Paced(paced) => {
+                let taken = paced.taken_by(draw.tokens);
+                paced.undraw(now, taken);
             }
         }
     }
@@ -245,18 +291,24 @@ impl State {
                 Some(departed) => window.stamp_late(departed, cost),
                 None => window.reserved += u64::from(cost.get()),
             },
+            // A pace counts what begins.
+            Self::Paced(_) => {}
         }
     }
 }
 
 impl Limiter {
-    pub(crate) fn new(limit: &Limit, reserve: Option<Reserve>) -> Self {
+    pub(crate) fn new(now: Timestamp, limit: &Limit, reserve: Option<Reserve>) -> Self {
         Self {
             configured: limit.max(),
+            rate: match limit {
+                Limit::Paced { pace } => pace.rate(),
+                Limit::Outstanding { .. } | Limit::Window { .. } => Rate::MAX,
+            },
             supply: Supply::Configured,
-            state: State::new(limit),
+            state: State::new(now, limit),
             kept: reserve.map(|reserve| {
-                let used = State::new(limit);
+                let used = State::new(now, limit);
                 Box::new(Kept { reserve, used })
             }),
         }
@@ -282,16 +334,40 @@ impl Limiter {
         self.supply
     }
 
-    pub(crate) fn set_supply(&mut self, supply: Supply) {
+    pub(crate) fn set_supply(&mut self, now: Timestamp, supply: Supply) {
         self.supply = supply;
+        self.follow_supply(now);
     }
 
-    /// How much of the limit a call of this cost draws.
+    /// Changes the pace to what may be given out now, where that is tokens a second.
+    pub(crate) fn follow_supply(&mut self, now: Timestamp) {
+        let max = self.max(now);
+        let State::Paced(paced) = &mut self.state else {
+            return;
+        };
+        let rate = if self.supply == Supply::Configured {
+            self.rate
+        } else {
+            Rate::new(f64::from(max)).unwrap_or(self.rate)
+        };
+        paced.set_rate(now, rate);
+    }
+
+    /// How much of the limit a call draws: calls, cost, or 2^-20 tokens.
     #[inline]
-    pub(crate) fn draw_of(&self, cost: Cost) -> u32 {
+    pub(crate) fn draw_of(&self, draw: Draw) -> u64 {
         match self.state {
             State::Outstanding(_) => 1,
-            State::Window(_) => cost.get(),
+            State::Window(_) => u64::from(draw.cost.get()),
+            State::Paced(_) => units(draw.tokens),
+        }
+    }
+
+    /// What a paced limit is like at `now`; `None` for any other.
+    pub(crate) fn paced_now(&self, now: Timestamp) -> Option<PacedNow> {
+        match &self.state {
+            State::Paced(paced) => Some(paced.now(now)),
+            State::Outstanding(_) | State::Window(_) => None,
         }
     }
 
@@ -305,6 +381,7 @@ impl Limiter {
         let is_at_rest = |state: &State| match state {
             State::Outstanding(outstanding) => outstanding.in_use == 0,
             State::Window(window) => window.reserved == 0,
+            State::Paced(_) => true,
         };
         is_at_rest(&self.state) && self.kept.as_ref().is_none_or(|kept| is_at_rest(&kept.used))
     }
@@ -321,23 +398,26 @@ impl Limiter {
     /// Whether a call of this class and cost is more than the limit will ever allow, as things
     /// stand.
     #[inline]
-    pub(crate) fn is_beyond(&self, now: Timestamp, class: Class, cost: Cost) -> bool {
-        self.is_beyond_max(self.max(now), class, cost)
+    pub(crate) fn is_beyond(&self, now: Timestamp, class: Class, draw: Draw) -> bool {
+        self.is_beyond_max(self.max(now), class, draw)
     }
 
     #[inline]
-    fn is_beyond_max(&self, max: u32, class: Class, cost: Cost) -> bool {
+    fn is_beyond_max(&self, max: u32, class: Class, draw: Draw) -> bool {
+        if let State::Paced(_) = self.state {
+            // What is dearer than its pool goes into debt.
+            return false;
+        }
         let reach = self.configured.max(max) - self.out_of_reach(class);
-        self.draw_of(cost) > reach
+        self.draw_of(draw) > u64::from(reach)
     }
 
     /// Whether a call of this class and cost takes nothing that another class could have: what
     /// is kept for its class is enough for it.
-    pub(crate) fn is_kept_for(&self, now: Timestamp, class: Class, cost: Cost) -> bool {
+    pub(crate) fn is_kept_for(&self, now: Timestamp, class: Class, draw: Draw) -> bool {
         self.kept.as_ref().is_some_and(|kept| {
             kept.reserve.class == class
-                && kept.used.used(now) + u64::from(self.draw_of(cost))
-                    <= u64::from(kept.reserve.amount)
+                && kept.used.used(now) + self.draw_of(draw) <= u64::from(kept.reserve.amount)
         })
     }
 
@@ -352,21 +432,26 @@ impl Limiter {
         match &self.state {
             State::Outstanding(_) => now,
             State::Window(window) => window.opens_by(now),
+            State::Paced(paced) => now + paced.wait_behind(now, 0.0, Tokens::MAX),
         }
     }
 
     /// What the limit would say to a call of this class and cost; draws nothing.
     #[inline]
-    pub(crate) fn peek(&self, now: Timestamp, class: Class, cost: Cost) -> Verdict {
+    pub(crate) fn peek(&self, now: Timestamp, class: Class, draw: Draw) -> Verdict {
         let max = self.max(now);
-        if self.is_beyond_max(max, class, cost) {
+        if self.is_beyond_max(max, class, draw) {
             return Verdict::Never;
         }
         match &self.kept {
-            Some(kept) if kept.reserve.class != class => self.peek_beside(now, cost, max, kept),
+            Some(kept) if kept.reserve.class != class => {
+                self.peek_beside(now, draw.cost, max, kept)
+            }
             Some(_) | None => match &self.state {
                 State::Outstanding(outstanding) => outstanding.peek(max),
-                State::Window(window) => window.peek(now, cost, max),
+                State::Window(window) => window.peek(now, draw.cost, max),
+                State::Paced(_) if max == 0 => Verdict::WhenTold,
+                State::Paced(paced) => paced.verdict(now, draw.tokens),
             },
         }
     }
@@ -380,6 +465,7 @@ impl Limiter {
                 outstanding.peek(max.saturating_sub(unused as u32))
             }
             State::Window(window) => window.peek_beside(now, cost, max, amount, kept.window()),
+            State::Paced(_) => unreachable!("no policy keeps a part of a pace"),
         }
     }
 
@@ -390,14 +476,14 @@ impl Limiter {
         &self,
         now: Timestamp,
         class: Class,
-        cost: Cost,
+        draw: Draw,
         verdict: Verdict,
     ) -> Timestamp {
         match (verdict, &self.state) {
             (Verdict::NotBefore(moment), _) => moment,
             (Verdict::WhenTold, State::Window(window)) => {
                 let max = self.max(now).saturating_sub(self.out_of_reach(class));
-                window.earliest(now, cost, max, self.kept_beside(class))
+                window.earliest(now, draw.cost, max, self.kept_beside(class))
             }
             (Verdict::Ready | Verdict::WhenTold | Verdict::Never, _) => now,
         }
@@ -419,10 +505,10 @@ impl Limiter {
 
     /// Draws for a call that leaves the queue. Whoever draws has peeked.
     #[inline]
-    pub(crate) fn take(&mut self, class: Class, cost: Cost) {
-        self.state.take(cost);
+    pub(crate) fn take(&mut self, now: Timestamp, class: Class, draw: Draw) {
+        self.state.take(now, draw);
         if let Some(kept) = self.kept_by(class) {
-            kept.take(cost);
+            kept.take(now, draw);
         }
     }
 
@@ -458,10 +544,10 @@ impl Limiter {
     }
 
     /// Takes the draw back as if it had never been. A departure that was told stays counted.
-    pub(crate) fn undraw(&mut self, class: Class, cost: Cost, progress: Progress) {
-        self.state.undraw(cost, progress);
+    pub(crate) fn undraw(&mut self, now: Timestamp, class: Class, draw: Draw, progress: Progress) {
+        self.state.undraw(now, draw, progress);
         if let Some(kept) = self.kept_by(class) {
-            kept.undraw(cost, progress);
+            kept.undraw(now, draw, progress);
         }
     }
 
@@ -472,12 +558,16 @@ impl Limiter {
         now: Timestamp,
         class: Class,
         ahead: u64,
-        cost: Cost,
+        draw: Draw,
     ) -> Duration {
         let max = self.max(now).saturating_sub(self.out_of_reach(class));
         match &self.state {
             State::Outstanding(outstanding) => outstanding.wait_behind(max, ahead),
-            State::Window(window) => window.wait_behind(now, max, ahead, cost),
+            State::Window(window) => window.wait_behind(now, max, ahead, draw.cost),
+            State::Paced(_) if max == 0 => RETRY_UNMEASURED,
+            State::Paced(paced) => {
+                paced.wait_behind(now, ahead as f64 / UNITS_PER_TOKEN, draw.tokens)
+            }
         }
     }
 
@@ -486,6 +576,7 @@ impl Limiter {
     /// whether a class of that policy is one of this.
     pub(crate) fn inherit(
         &mut self,
+        now: Timestamp,
         old: &mut Self,
         same_class: impl Fn(Class, Class) -> bool,
     ) -> bool {
@@ -498,11 +589,16 @@ impl Limiter {
                 new.inherit(old);
                 true
             }
-            (State::Outstanding(_), State::Window(_))
-            | (State::Window(_), State::Outstanding(_)) => false,
+            (State::Paced(new), State::Paced(old)) => {
+                let pace = *new.pace();
+                core::mem::swap(new, old);
+                new.set_pace(now, pace);
+                true
+            }
+            (State::Outstanding(_) | State::Window(_) | State::Paced(_), _) => false,
         };
         if inherited {
-            self.supply = old.supply;
+            self.set_supply(now, old.supply);
             if let (Some(new), Some(old)) = (&mut self.kept, &mut old.kept)
                 && same_class(old.reserve.class, new.reserve.class)
                 && let (State::Window(new), State::Window(old)) = (&mut new.used, &mut old.used)
@@ -537,6 +633,7 @@ impl Limiter {
                     window.reserved += u64::from(cost.get());
                 }
             }
+            State::Paced(_) => {}
         }
     }
 
@@ -567,7 +664,9 @@ impl Kept {
     fn window(&self) -> &Window {
         match &self.used {
             State::Window(window) => window,
-            State::Outstanding(_) => unreachable!("a window keeps a part of a window"),
+            State::Outstanding(_) | State::Paced(_) => {
+                unreachable!("a window keeps a part of a window")
+            }
         }
     }
 }

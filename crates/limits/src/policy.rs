@@ -126,6 +126,8 @@ pub enum PolicyError {
     },
     /// A call set aside for no time at all would be asked without end.
     JitterZero,
+    /// This limit is a paced one, of which nothing can be kept for anybody.
+    ReserveOfPace(Arc<str>),
     /// This limit is for a class, or keeps something for one, that there is not.
     UnknownClass(Arc<str>),
     /// This limit keeps more than it has.
@@ -153,6 +155,9 @@ impl fmt::Display for PolicyError {
             Self::JitterZero => f.write_str("the longest jitter must be above zero"),
             Self::UnknownClass(limit) => {
                 write!(f, "limit {limit:?} names a class that there is not")
+            }
+            Self::ReserveOfPace(limit) => {
+                write!(f, "limit {limit:?} is a paced one, and can keep nothing")
             }
             Self::ReserveAboveMax(limit) => {
                 write!(f, "limit {limit:?} must not keep more than its maximum")
@@ -208,6 +213,9 @@ impl Policy {
             };
             if of_class || rule.reserve.is_some_and(|kept| is_unknown(kept.class)) {
                 return Err(PolicyError::UnknownClass(rule.name.clone()));
+            }
+            if rule.reserve.is_some() && matches!(rule.limit, Limit::Paced { .. }) {
+                return Err(PolicyError::ReserveOfPace(rule.name.clone()));
             }
             if rule
                 .reserve

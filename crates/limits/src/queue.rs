@@ -13,7 +13,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::num::NonZeroU32;
 
-use crate::limiter::Tokens;
+use crate::limiter::{Draw, Tokens};
 use crate::policy::{LimitId, SetId};
 use crate::slab::{Key, Slab};
 use crate::sorted::Sorted;
@@ -103,6 +103,16 @@ pub struct Call {
     /// The last moment at which it may leave the queue; `None` waits forever. A call whose
     /// deadline is `now` is still asked once.
     pub deadline: Option<Timestamp>,
+}
+
+impl Call {
+    /// What it draws of the limits that it meets.
+    pub(crate) const fn draw(&self) -> Draw {
+        Draw {
+            cost: self.cost,
+            tokens: self.tokens,
+        }
+    }
 }
 
 /// A waiting call, for whoever wants to cancel it. It may be kept longer than the call waits:

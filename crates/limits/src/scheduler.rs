@@ -25,7 +25,7 @@ mod snapshot;
 mod waited;
 
 pub use bucket::{
-    BUCKETS_MAX, BucketMode, BucketNow, BucketOrder, BucketRule, OnExcess, Settlement,
+    BUCKETS_MAX, BucketLimit, BucketMode, BucketNow, BucketOrder, BucketRule, OnExcess, Settlement,
     TooManyBuckets,
 };
 pub use hold::{Hold, Outcome};
@@ -90,8 +90,8 @@ struct Metered {
 }
 
 impl Metered {
-    fn new(rule: &LimitRule) -> Self {
-        let limiter = Limiter::new(&rule.limit, rule.reserve);
+    fn new(now: Timestamp, rule: &LimitRule) -> Self {
+        let limiter = Limiter::new(now, &rule.limit, rule.reserve);
         Self {
             rule: rule.clone(),
             limiter,
@@ -136,7 +136,11 @@ impl<T> Scheduler<T> {
     pub fn with_seed(policy: Policy, seed: u64) -> Self {
         let sets = LimitSets::new(policy.limits());
         let classes = policy.classes().len();
-        let limits: Vec<_> = policy.limits().iter().map(Metered::new).collect();
+        let limits: Vec<_> = policy
+            .limits()
+            .iter()
+            .map(|rule| Metered::new(Timestamp::ZERO, rule))
+            .collect();
         let kept_for = limits.iter().map(|met| met.limiter.kept_for());
         Self {
             queue: Queue::new(sets.len() * classes),
@@ -322,7 +326,7 @@ impl<T> Scheduler<T> {
 
     /// Tells a limit what it may give out. False if no limit has this name.
     pub fn supply(&mut self, now: Timestamp, limit: &str, supply: Supply) -> bool {
-        self.advance(now);
+        let now = self.advance(now);
         let Some(id) = self.find_limit(limit) else {
             return false;
         };
@@ -330,7 +334,7 @@ impl<T> Scheduler<T> {
         if let Some(expires_at) = limiter.supply().expires_at() {
             self.expiries.remove(&(expires_at, id));
         }
-        limiter.set_supply(supply);
+        limiter.set_supply(now, supply);
         if let Some(expires_at) = supply.expires_at() {
             self.expiries.insert((expires_at, id));
         }
@@ -435,7 +439,7 @@ impl<T> Scheduler<T> {
         let mut last = (now, None);
         for &limit in self.sets.limits(set).iter() {
             let limiter = &self.limits[limit as usize].limiter;
-            if limiter.is_beyond(now, call.class, call.cost) {
+            if limiter.is_beyond(now, call.class, call.draw()) {
                 return Some((Reason::NeverPossible, Some(Bar::Limit(limit))));
             }
             // Most deadlines are beyond whatever a limit could be waiting for.
@@ -443,8 +447,8 @@ impl<T> Scheduler<T> {
                 .deadline
                 .is_some_and(|deadline| deadline < limiter.opens_by(now))
             {
-                let verdict = limiter.peek(now, call.class, call.cost);
-                let earliest = limiter.earliest(now, call.class, call.cost, verdict);
+                let verdict = limiter.peek(now, call.class, call.draw());
+                let earliest = limiter.earliest(now, call.class, call.draw(), verdict);
                 if earliest > last.0 {
                     last = (earliest, Some(Bar::Limit(limit)));
                 }
@@ -481,7 +485,7 @@ impl<T> Scheduler<T> {
         let mut strictest = (Verdict::Ready, None);
         for &limit in self.sets.limits(waiting.set).iter() {
             let limiter = &self.limits[limit as usize].limiter;
-            let verdict = limiter.peek(now, call.class, call.cost);
+            let verdict = limiter.peek(now, call.class, call.draw());
             if verdict > strictest.0 {
                 strictest = (verdict, Some(limit));
             }
@@ -581,12 +585,12 @@ impl<T> Scheduler<T> {
         {
             return Answer::Barred(Bar::Bucket(bucket), Verdict::WhenTold);
         }
-        let (class, cost) = (waiting.call.class, waiting.call.cost);
+        let (class, draw) = (waiting.call.class, waiting.call.draw());
         let mut limits = self.sets.limits(waiting.set).iter();
         let behind = limits.find(|&&limit| {
             self.parking.is_behind(line, limit, &self.fair, || {
                 let limiter = &self.limits[limit as usize].limiter;
-                limiter.is_kept_for(now, class, cost)
+                limiter.is_kept_for(now, class, draw)
             })
         });
         if let Some(&limit) = behind {
@@ -607,7 +611,7 @@ impl<T> Scheduler<T> {
             match bar {
                 Bar::Limit(limit) => {
                     let limiter = &limits[limit as usize].limiter;
-                    limiter.peek(now, call.class, call.cost)
+                    limiter.peek(now, call.class, call.draw())
                 }
                 Bar::Bucket(bucket) => buckets.expect(bucket).peek(now, call.tokens),
             }
@@ -644,7 +648,7 @@ impl<T> Scheduler<T> {
         let drawn = self.sets.limits(set).clone();
         for &limit in drawn.iter() {
             let limiter = &mut self.limits[limit as usize].limiter;
-            limiter.take(call.class, call.cost);
+            limiter.take(now, call.class, call.draw());
         }
         let hold = Hold(
             self.holds
@@ -739,6 +743,7 @@ impl<T> Scheduler<T> {
             && expires_at <= now
         {
             self.expiries.pop_first();
+            self.limits[limit as usize].limiter.follow_supply(now);
             self.parking.change(limit);
         }
     }
@@ -841,7 +846,7 @@ fn count_waiting<T>(sets: &LimitSets, limits: &mut [Metered], waiting: &Waiting<
     for &limit in sets.limits(waiting.set).iter() {
         let met = &mut limits[limit as usize];
         met.waiting += 1;
-        met.waiting_draw += u64::from(met.limiter.draw_of(waiting.call.cost));
+        met.waiting_draw += met.limiter.draw_of(waiting.call.draw());
     }
 }
 
@@ -849,7 +854,7 @@ fn discount_waiting<T>(sets: &LimitSets, limits: &mut [Metered], waiting: &Waiti
     for &limit in sets.limits(waiting.set).iter() {
         let met = &mut limits[limit as usize];
         met.waiting -= 1;
-        met.waiting_draw -= u64::from(met.limiter.draw_of(waiting.call.cost));
+        met.waiting_draw -= met.limiter.draw_of(waiting.call.draw());
     }
 }
 

@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use tidegate_limits::{
-    Backend, BucketId, BucketMode, BucketOrder, BucketRule, Burst, Call, Caller, Cause, Class,
-    ClassShare, Cost, Delays, Fill, Hold, Limit, LimitRule, OnExcess, Outcome, Policy, Postpone,
-    Scheduler, Scope, Settlement, Step, Ticket, Timestamp, Tokens, Waited, Weight, WhenFull,
-    WindowShape, WindowStamp,
+    Backend, BucketId, BucketLimit, BucketMode, BucketOrder, BucketRule, Burst, Call, Caller,
+    Cause, Class, ClassShare, Cost, Delays, Fill, Hold, Limit, LimitRule, OnExcess, Outcome,
+    Policy, Postpone, Scheduler, Scope, Settlement, Step, Ticket, Timestamp, Tokens, Waited,
+    Weight, WhenFull, WindowShape, WindowStamp,
 };
 
 const JITTER: Postpone = Postpone::Jitter {
@@ -56,8 +56,10 @@ fn policy(limits: Vec<LimitRule>, capacity: u32, postpone: Postpone) -> Policy {
 fn bucket(name: &str) -> BucketRule {
     BucketRule {
         name: name.into(),
-        burst: Burst::new(1.0).expect("a burst"),
-        fill: Fill::new(1.0).expect("a rate"),
+        limit: BucketLimit::Bucket {
+            burst: Burst::new(1.0).expect("a burst"),
+            fill: Fill::new(1.0).expect("a rate"),
+        },
         mode: BucketMode::Enforce,
         on_excess: OnExcess::Delay,
         order: BucketOrder::Fair,

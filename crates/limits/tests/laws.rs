@@ -19,10 +19,10 @@ use std::time::Duration;
 use oracle::{CLOSE, End, Oracle, Violation, draw, meets};
 use random::Random;
 use tidegate_limits::{
-    Backend, BucketId, BucketMode, BucketOrder, BucketRule, Burst, Call, Caller, Cause, Class,
-    ClassShare, Cost, Fill, Hold, Limit, LimitRule, OnExcess, Outcome, Policy, Postpone, Reason,
-    Refusal, Reserve, Scheduler, Scope, Settlement, Step, Supply, Ticket, Timestamp, TokenBucket,
-    Tokens, Waited, Weight, WhenFull, WindowShape, WindowStamp,
+    Backend, BucketId, BucketLimit, BucketMode, BucketOrder, BucketRule, Burst, Call, Caller,
+    Cause, Class, ClassShare, Cost, Fill, Hold, Limit, LimitRule, OnExcess, Outcome, Policy,
+    Postpone, Reason, Refusal, Reserve, Scheduler, Scope, Settlement, Step, Supply, Ticket,
+    Timestamp, TokenBucket, Tokens, Waited, Weight, WhenFull, WindowShape, WindowStamp,
 };
 
 const SEEDS: u64 = 12_000;
@@ -178,8 +178,7 @@ fn random_bucket(random: &mut Random, shape: Shape) -> BucketRule {
     let fill = Fill::new(quarters(random, 12) * 1e8).expect("a rate");
     BucketRule {
         name: "bucket".into(),
-        burst,
-        fill,
+        limit: BucketLimit::Bucket { burst, fill },
         mode: if random.one_in(5) {
             BucketMode::Observe
         } else {
@@ -214,6 +213,7 @@ fn random_policy(random: &mut Random, shape: Shape, before: Option<&Policy>) -> 
             Some(rule) if random.one_in(2) => {
                 let mut rule = rule.clone();
                 match &mut rule.limit {
+                    Limit::Paced { .. } => unreachable!("no paced limit is in these policies"),
                     Limit::Outstanding { max } | Limit::Window { max, .. } => {
                         *max = random.between(1, 6) as u32
                     }
@@ -797,6 +797,7 @@ impl World {
     /// What of a window is drawn and not departed: it counts however late one looks.
     fn reserved(&self, rule: &LimitRule) -> u64 {
         match rule.limit {
+            Limit::Paced { .. } => unreachable!("no paced limit is in these policies"),
             Limit::Outstanding { .. } => 0,
             Limit::Window {
                 length: Duration::MAX,
@@ -1512,7 +1513,12 @@ fn bucket_model(seed: u64, reload: Reload) -> Result<(), Violation> {
         ..random_bucket(random, shape)
     };
     let first = rule(&mut random);
-    let mut bucket = TokenBucket::new(at(0), first.burst, first.fill);
+    let size = |rule: &BucketRule| match rule.limit {
+        BucketLimit::Bucket { burst, fill } => (burst, fill),
+        BucketLimit::Paced(_) => unreachable!("the random ones are buckets"),
+    };
+    let (burst, fill) = size(&first);
+    let mut bucket = TokenBucket::new(at(0), burst, fill);
     let mut oracle = Oracle::new(&[]);
     let id = BucketId(0);
     oracle.bucket_set(id, &first, 0);
@@ -1522,9 +1528,10 @@ fn bucket_model(seed: u64, reload: Reload) -> Result<(), Violation> {
         if random.one_in(10) {
             let rule = rule(&mut random);
             oracle.bucket_set(id, &rule, now);
+            let (burst, fill) = size(&rule);
             match reload {
-                Reload::InPlace => bucket.set_parameters(at(now), rule.burst, rule.fill),
-                Reload::Refund => bucket = TokenBucket::new(at(now), rule.burst, rule.fill),
+                Reload::InPlace => bucket.set_parameters(at(now), burst, fill),
+                Reload::Refund => bucket = TokenBucket::new(at(now), burst, fill),
             }
         }
         let tokens = Tokens::new(random.between(1, 20) as f64 / 4.0).expect("a cost");

@@ -10,10 +10,10 @@ use std::time::Duration;
 use queue::QUEUE;
 use random::Random;
 use tidegate_limits::{
-    BUCKETS_MAX, Backend, BucketId, BucketMode, BucketOrder, BucketRule, Burst, Call, Caller,
-    Class, ClassShare, Cost, Fill, Hold, Limit, LimitRule, OnExcess, Outcome, Policy, Postpone,
-    Reason, Refusal, Reserve, Scheduler, Scope, Settlement, Step, Ticket, Timestamp, Tokens,
-    Waited, Weight, WhenFull, WindowShape, WindowStamp,
+    BUCKETS_MAX, Backend, BucketId, BucketLimit, BucketMode, BucketOrder, BucketRule, Burst, Call,
+    Caller, Class, ClassShare, Cost, Fill, Hold, Limit, LimitRule, OnExcess, Outcome, Policy,
+    Postpone, Reason, Refusal, Reserve, Scheduler, Scope, Settlement, Step, Ticket, Timestamp,
+    Tokens, Waited, Weight, WhenFull, WindowShape, WindowStamp,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -33,8 +33,10 @@ fn tokens(number: f64) -> Tokens {
 fn bucket(burst: f64, fill: f64) -> BucketRule {
     BucketRule {
         name: "bucket".into(),
-        burst: Burst::new(burst).expect("the tests' figures are in range"),
-        fill: Fill::new(fill).expect("the tests' figures are in range"),
+        limit: BucketLimit::Bucket {
+            burst: Burst::new(burst).expect("the tests' figures are in range"),
+            fill: Fill::new(fill).expect("the tests' figures are in range"),
+        },
         mode: BucketMode::Enforce,
         on_excess: OnExcess::Delay,
         order: BucketOrder::Fair,

@@ -10,12 +10,12 @@ use tidegate_limits::caller::{
     PatternText,
 };
 use tidegate_limits::{
-    BucketMode, BucketOrder, Burst, Fill, Headroom, OnExcess, OutOfRange, Settlement, Span, Tokens,
-    Weight,
+    BucketMode, BucketOrder, Burst, BurstRatio, Fill, Headroom, OnExcess, OutOfRange, Settlement,
+    Span, Tokens, Weight,
 };
 
 use super::json::{self, Fields, Value, cut};
-use super::state::{DEADLINES, EXCESSES, MODES, ORDERS, SPANS};
+use super::state::{DEADLINES, EXCESSES, KINDS, MODES, ORDERS, RateLimitKind, SPANS};
 use super::{CallId, Refused, What};
 use crate::call::claim::{Deadline, RateLimitId};
 
@@ -81,6 +81,13 @@ pub enum Rate {
         /// Tokens a second.
         fill: Fill,
     },
+    /// They are a pace.
+    Paced {
+        /// Tokens a second.
+        rate: tidegate_limits::Rate,
+        /// How many times the rate the late are let through at.
+        ratio: BurstRatio,
+    },
     /// From what a caller used.
     Derived(Derive),
     /// It has none, and lets everything through.
@@ -143,6 +150,13 @@ pub enum RatePatch {
         burst: Option<Burst>,
         /// Tokens a second.
         fill: Option<Fill>,
+    },
+    /// One of these, or both, of a pace; it is of no profile any more.
+    Paced {
+        /// Tokens a second.
+        rate: Option<tidegate_limits::Rate>,
+        /// How many times the rate the late are let through at.
+        ratio: Option<BurstRatio>,
     },
     /// None: it lets everything through.
     Exempt,
@@ -264,9 +278,12 @@ pub(super) fn merge(body: Value) -> Result<Merge, Refused> {
 pub(super) fn new_rate_limit(body: Value) -> Result<NewRateLimit, Refused> {
     let mut fields = body.fields(&[
         "label",
+        "kind",
         "profile",
         "burst",
         "fill",
+        "rate",
+        "ratio",
         "derive",
         "exempt",
         "callers",
@@ -296,9 +313,12 @@ pub(super) fn new_rate_limit(body: Value) -> Result<NewRateLimit, Refused> {
 pub(super) fn rate_limit_patch(body: Value) -> Result<RateLimitPatch, Refused> {
     let mut fields = body.fields(&[
         "label",
+        "kind",
         "profile",
         "burst",
         "fill",
+        "rate",
+        "ratio",
         "exempt",
         "mode",
         "on_excess",
@@ -580,42 +600,107 @@ fn pattern(value: Value) -> Result<Pattern, Refused> {
 
 /// Exactly one way to give the figures.
 fn rate(fields: &mut Fields) -> Result<Rate, Refused> {
-    const WAYS: &str = "give one of profile, burst and fill, derive, exempt";
+    const WAYS: &str = "give one of profile, burst and fill, rate, derive, exempt";
     let is_exempt = optional(fields, "exempt", Value::flag)?.unwrap_or(false);
     let has_bucket = fields.has("burst") || fields.has("fill");
+    let has_pace = fields.has("rate") || fields.has("ratio");
     let given = [
-        ("exempt", is_exempt),
-        ("profile", fields.has("profile")),
-        ("derive", fields.has("derive")),
-        ("burst", has_bucket),
+        ("exempt", is_exempt, None),
+        (
+            "profile",
+            fields.has("profile"),
+            Some(RateLimitKind::Bucket),
+        ),
+        ("derive", fields.has("derive"), Some(RateLimitKind::Bucket)),
+        ("burst", has_bucket, Some(RateLimitKind::Bucket)),
+        ("rate", has_pace, Some(RateLimitKind::Paced)),
     ];
-    let mut given = given.iter().filter(|(_, given)| *given);
-    match (given.next(), given.next()) {
-        (Some(_), Some((second, _))) => Err(Refused::invalid(*second, WAYS)),
-        (Some(("exempt", _)), None) => Ok(Rate::Exempt),
-        (Some(("profile", _)), None) => Ok(Rate::Profile(name(fields.need("profile")?)?)),
-        (Some(("derive", _)), None) => Ok(Rate::Derived(derived(fields.need("derive")?)?)),
-        (Some(_), None) => Ok(Rate::Bucket {
+    let kind = optional(fields, "kind", |it| it.choice(&KINDS))?;
+    let mut given = given.iter().filter(|(_, given, _)| *given);
+    let (first, second) = (given.next(), given.next());
+    if let Some((second, ..)) = second {
+        return Err(Refused::invalid(*second, WAYS));
+    }
+    agrees(kind, is_exempt, first.and_then(|(.., kind)| *kind))?;
+    match first.map(|(way, ..)| *way) {
+        Some("exempt") => Ok(Rate::Exempt),
+        Some("profile") => Ok(Rate::Profile(name(fields.need("profile")?)?)),
+        Some("derive") => Ok(Rate::Derived(derived(fields.need("derive")?)?)),
+        Some("rate") => Ok(Rate::Paced {
+            rate: pace_rate(fields.need("rate")?)?,
+            ratio: optional(fields, "ratio", ratio)?.unwrap_or_default(),
+        }),
+        Some(_) => Ok(Rate::Bucket {
             burst: burst(fields.need("burst")?)?,
             fill: fill(fields.need("fill")?)?,
         }),
-        (None, _) => Err(Refused::invalid("burst", format!("must be given; {WAYS}"))),
+        None => {
+            let first = match kind {
+                Some(RateLimitKind::Paced) => "rate",
+                Some(RateLimitKind::Bucket) | None => "burst",
+            };
+            Err(Refused::invalid(first, format!("must be given; {WAYS}")))
+        }
     }
 }
 
 fn rate_patch(fields: &mut Fields) -> Result<Option<RatePatch>, Refused> {
-    const WAYS: &str = "give one of profile, burst and fill, exempt";
-    let exempt = optional(fields, "exempt", Value::flag)?;
+    const WAYS: &str = "give one of profile, burst and fill, rate and ratio, exempt";
+    let kind = optional(fields, "kind", |it| it.choice(&KINDS))?;
+    let is_exempt = optional(fields, "exempt", Value::flag)?.unwrap_or(false);
     let profile = optional(fields, "profile", name)?;
     let burst = optional(fields, "burst", burst)?;
     let fill = optional(fields, "fill", fill)?;
-    match (exempt, profile, burst.is_some() || fill.is_some()) {
-        (Some(true), Some(_), _) => Err(Refused::invalid("profile", WAYS)),
-        (Some(true), None, true) | (_, Some(_), true) => Err(Refused::invalid("burst", WAYS)),
-        (Some(true), None, false) => Ok(Some(RatePatch::Exempt)),
-        (_, Some(profile), false) => Ok(Some(RatePatch::Profile(profile))),
-        (_, None, true) => Ok(Some(RatePatch::Bucket { burst, fill })),
-        (_, None, false) => Ok(None),
+    let rate = optional(fields, "rate", pace_rate)?;
+    let ratio = optional(fields, "ratio", ratio)?;
+    let has_bucket = burst.is_some() || fill.is_some();
+    let has_pace = rate.is_some() || ratio.is_some();
+    let given = [
+        ("exempt", is_exempt),
+        ("profile", profile.is_some()),
+        ("burst", has_bucket),
+        ("rate", has_pace),
+    ];
+    if let Some((second, _)) = given.iter().filter(|(_, given)| *given).nth(1) {
+        return Err(Refused::invalid(*second, WAYS));
+    }
+    let told = if has_pace {
+        Some(RateLimitKind::Paced)
+    } else if has_bucket || profile.is_some() {
+        Some(RateLimitKind::Bucket)
+    } else {
+        None
+    };
+    agrees(kind, is_exempt, told)?;
+    Ok(match (is_exempt, profile, told.or(kind)) {
+        (true, ..) => Some(RatePatch::Exempt),
+        (_, Some(profile), _) => Some(RatePatch::Profile(profile)),
+        (_, None, Some(RateLimitKind::Bucket)) => Some(RatePatch::Bucket { burst, fill }),
+        (_, None, Some(RateLimitKind::Paced)) => Some(RatePatch::Paced { rate, ratio }),
+        (_, None, None) => None,
+    })
+}
+
+/// Whether figures are of the kind that was named.
+fn agrees(
+    kind: Option<RateLimitKind>,
+    is_exempt: bool,
+    figures: Option<RateLimitKind>,
+) -> Result<(), Refused> {
+    match (kind, figures) {
+        (Some(_), _) if is_exempt => Err(Refused::invalid(
+            "kind",
+            "what lets everything through is of no kind; leave it out",
+        )),
+        (Some(RateLimitKind::Paced), Some(RateLimitKind::Bucket)) => Err(Refused::invalid(
+            "kind",
+            "the figures are those of a bucket; give rate and ratio, or kind \"bucket\"",
+        )),
+        (Some(RateLimitKind::Bucket), Some(RateLimitKind::Paced)) => Err(Refused::invalid(
+            "kind",
+            "the figures are those of a pace; give burst and fill, or kind \"paced\"",
+        )),
+        _ => Ok(()),
     }
 }
 
@@ -654,6 +739,14 @@ fn burst(value: Value) -> Result<Burst, Refused> {
 
 fn fill(value: Value) -> Result<Fill, Refused> {
     in_range(value, Fill::new)
+}
+
+fn pace_rate(value: Value) -> Result<tidegate_limits::Rate, Refused> {
+    in_range(value, tidegate_limits::Rate::new)
+}
+
+fn ratio(value: Value) -> Result<BurstRatio, Refused> {
+    in_range(value, BurstRatio::new)
 }
 
 fn tokens(value: Value) -> Result<Tokens, Refused> {

@@ -8,7 +8,9 @@ use std::fmt::{Display, Write};
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 
-use super::state::{EXCESSES, MODES, ORDERS, QueueRow, RateLimitState, RequestRow, word};
+use super::state::{
+    EXCESSES, KINDS, MODES, ORDERS, PaceState, QueueRow, RateLimitState, RequestRow, word,
+};
 
 /// What a table is made of.
 pub(super) trait Row {
@@ -40,9 +42,15 @@ impl Row for RateLimitState {
     const COLUMNS: &[&str] = &[
         "id",
         "label",
+        "kind",
         "exempt",
         "burst",
         "fill",
+        "rate",
+        "ratio",
+        "achieved",
+        "wait_seconds",
+        "burst_seconds",
         "tokens",
         "mode",
         "on_excess",
@@ -56,12 +64,19 @@ impl Row for RateLimitState {
     ];
 
     fn cells(&self) -> Vec<Cell> {
+        let pace = |figure: fn(PaceState) -> f64| some(self.pace.map(figure), number);
         vec![
             text(self.id),
             text(&self.label),
+            some(self.kind.map(|kind| word(&KINDS, kind)), text),
             text(self.exempt),
             some(self.burst, number),
             some(self.fill, number),
+            some(self.rate, number),
+            some(self.ratio, number),
+            pace(|pace| pace.achieved),
+            pace(|pace| pace.wait_seconds),
+            pace(|pace| pace.burst_seconds),
             some(self.tokens, number),
             text(word(&MODES, self.mode)),
             text(word(&EXCESSES, self.on_excess)),

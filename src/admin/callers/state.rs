@@ -322,13 +322,22 @@ pub struct RateLimitState {
     pub origin: Origin,
     /// The profile that it was made from, unless its figures were changed since.
     pub profile: Option<String>,
+    /// How it limits: `bucket` or `paced`; none if it lets everything through.
+    #[serde(serialize_with = "kind")]
+    pub kind: Option<RateLimitKind>,
     /// Whether it lets everything through; then it has no figures.
     pub exempt: bool,
-    /// The most tokens at once.
+    /// The most tokens at once, of a bucket.
     pub burst: Option<f64>,
-    /// Tokens a second.
+    /// Tokens a second, of a bucket.
     pub fill: Option<f64>,
-    /// Tokens in it now; below zero in debt.
+    /// Tokens a second, of a pace.
+    pub rate: Option<f64>,
+    /// How many times the rate the late are let through at, of a pace.
+    pub ratio: Option<f64>,
+    /// How its pace goes, if it has one.
+    pub pace: Option<PaceState>,
+    /// Tokens that may be taken at once now; below zero in debt.
     pub tokens: Option<f64>,
     /// Whether it holds anybody back: `enforce` or `observe`.
     #[serde(serialize_with = "mode")]
@@ -360,6 +369,35 @@ pub struct RateLimitState {
     pub rejected: u64,
 }
 
+/// How a rate limit limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RateLimitKind {
+    /// A burst at once, and then a steady rate.
+    Bucket,
+    /// A steady rate, and a little more for the late.
+    Paced,
+}
+
+/// How a pace goes.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct PaceState {
+    /// Tokens a second that were let through over the last ten seconds or so.
+    pub achieved: f64,
+    /// Tokens that were let through so far.
+    pub drawn: f64,
+    /// How far behind schedule the demand is.   seconds
+    pub wait_seconds: f64,
+    /// What the late may take at once beyond the regular pool: the burst in use.   seconds
+    pub burst_seconds: f64,
+}
+
+fn kind<S: Serializer>(kind: &Option<RateLimitKind>, serializer: S) -> Result<S::Ok, S::Error> {
+    match kind {
+        Some(kind) => serializer.serialize_some(word(&KINDS, *kind)),
+        None => serializer.serialize_none(),
+    }
+}
+
 fn deadline<S: Serializer>(deadline: &Deadline, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(word(&DEADLINES, *deadline))
 }
@@ -380,6 +418,11 @@ fn order<S: Serializer>(order: &BucketOrder, serializer: S) -> Result<S::Ok, S::
     serializer.serialize_str(word(&ORDERS, *order))
 }
 
+/// The words for kinds.
+pub(super) const KINDS: [(&str, RateLimitKind); 2] = [
+    ("bucket", RateLimitKind::Bucket),
+    ("paced", RateLimitKind::Paced),
+];
 /// The words for modes.
 pub(super) const MODES: [(&str, BucketMode); 2] = [
     ("enforce", BucketMode::Enforce),

@@ -11,8 +11,8 @@ use tidegate_limits::caller::{
     CallerId, Charge, Field, Group, Kind, Label, LimitRef, Notes, Pattern, PatternText, SavedCaller,
 };
 use tidegate_limits::{
-    BucketMode, BucketOrder, Burst, Fill, OnExcess, OutOfRange, Settlement, Tally, TokenCount,
-    Weight,
+    BucketMode, BucketOrder, Burst, BurstRatio, Fill, OnExcess, OutOfRange, Rate, Settlement,
+    Tally, TokenCount, Weight,
 };
 
 use crate::call::claim::{Deadline, RateLimitId};
@@ -132,8 +132,11 @@ struct Limit {
     label: String,
     from_config: bool,
     profile: Option<String>,
-    /// Without one it lets everything through.
+    /// Without one, and without a pace, it lets everything through.
     bucket: Option<Bucket>,
+    /// Files from before there were paces have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pace: Option<StoredPace>,
     observe: bool,
     reject: bool,
     fifo: bool,
@@ -159,6 +162,28 @@ impl TryFrom<Figures> for Bucket {
     fn try_from(figures: Figures) -> Result<Self, OutOfRange> {
         Burst::new(figures.burst)?;
         Fill::new(figures.fill)?;
+        Ok(Self(figures))
+    }
+}
+
+/// A pace that can be.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "PaceFigures")]
+struct StoredPace(PaceFigures);
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PaceFigures {
+    rate: f64,
+    ratio: f64,
+}
+
+impl TryFrom<PaceFigures> for StoredPace {
+    type Error = OutOfRange;
+
+    fn try_from(figures: PaceFigures) -> Result<Self, OutOfRange> {
+        Rate::new(figures.rate)?;
+        BurstRatio::new(figures.ratio)?;
         Ok(Self(figures))
     }
 }
@@ -291,10 +316,17 @@ impl Limit {
             from_config: limit.made_by == MadeBy::Config,
             profile: rule.profile.as_deref().map(ToOwned::to_owned),
             bucket: match rule.allowance {
-                Allowance::Exempt => None,
+                Allowance::Exempt | Allowance::Paced { .. } => None,
                 Allowance::Bucket { burst, fill } => Some(Bucket(Figures {
                     burst: burst.get(),
                     fill: fill.get(),
+                })),
+            },
+            pace: match rule.allowance {
+                Allowance::Exempt | Allowance::Bucket { .. } => None,
+                Allowance::Paced { rate, ratio } => Some(StoredPace(PaceFigures {
+                    rate: rate.get(),
+                    ratio: ratio.get(),
                 })),
             },
             observe: rule.mode == BucketMode::Observe,
@@ -314,9 +346,14 @@ impl Limit {
             label: self.label.into(),
             made_by: one_of(self.from_config, MadeBy::Config, MadeBy::Api),
             rule: Rule {
-                allowance: match self.bucket {
-                    None => Allowance::Exempt,
-                    Some(Bucket(Figures { burst, fill })) => Allowance::Bucket {
+                allowance: match (self.bucket, self.pace) {
+                    (None, None) => Allowance::Exempt,
+                    (None, Some(StoredPace(PaceFigures { rate, ratio }))) => Allowance::Paced {
+                        rate: Rate::new(rate).expect(CHECKED),
+                        ratio: BurstRatio::new(ratio).expect(CHECKED),
+                    },
+                    // A file with both was not written here.
+                    (Some(Bucket(Figures { burst, fill })), _) => Allowance::Bucket {
                         burst: Burst::new(burst).expect(CHECKED),
                         fill: Fill::new(fill).expect(CHECKED),
                     },

@@ -77,7 +77,7 @@ pub(super) struct Event {
 #[derive(Debug)]
 pub(super) enum What {
     /// The config is read anew; the setup is the whole of what is then in force.
-    Reload(Setup),
+    Reload(Box<Setup>),
     /// Nobody listens any more, and what was being worked on is lost.
     BackendDown,
     BackendUp,
@@ -368,7 +368,7 @@ fn events(sections: Vec<Section<'_>>, mut keys: Keys, first: &Setup) -> Vec<Even
         }
         if let Some(reload) = reload {
             setup::read_reload(reload, &mut keys, &mut setup);
-            let what = What::Reload(setup.clone());
+            let what = What::Reload(Box::new(setup.clone()));
             events.push(Event { at, what });
         }
         section.finish();

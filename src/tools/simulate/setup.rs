@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use tidegate_limits::Class;
+use tidegate_limits::{BurstRatio, Class, OutOfRange, Rate, Tokens};
 use toml::de::DeValue;
 
-use super::reader::{Mistake, Section, choice, duration, integer, name, time_span};
-use crate::admit::{ClassRule, Deadline, Pool, Postpone, Settings, WhenFull, Window};
+use super::reader::{Mistake, Section, choice, duration, integer, name, number, time_span};
+use crate::admit::{ClassRule, Deadline, PacedLimit, Pool, Postpone, Settings, WhenFull, Window};
 use crate::classify::class::{POLLING, USER};
 use crate::classify::operation::{self, Kind};
 
@@ -78,6 +78,7 @@ pub(super) fn read(config: Option<Section<'_>>, root: &Section<'_>) -> Option<(K
         return None;
     };
     let classes = config.sections("class");
+    let paced = paced(config.sections("rate_limit"));
     let keys = keys(&mut config);
     total_is_given(&keys, &config);
     let mut settings = settings(&keys, Vec::new());
@@ -87,6 +88,7 @@ pub(super) fn read(config: Option<Section<'_>>, root: &Section<'_>) -> Option<(K
         per_window: window.and_then(|window| window.total),
     };
     settings.classes = self::classes(classes, limits);
+    settings.paced = paced;
     config.finish();
     Some((keys, Setup { settings }))
 }
@@ -98,7 +100,9 @@ pub(super) fn read_reload(mut reload: Section<'_>, keys: &mut Keys, setup: &mut 
     total_is_given(keys, &reload);
     reload.finish();
     let classes = std::mem::take(&mut setup.settings.classes);
+    let paced = std::mem::take(&mut setup.settings.paced);
     setup.settings = settings(keys, classes);
+    setup.settings.paced = paced;
 }
 
 fn keys(config: &mut Section<'_>) -> Keys {
@@ -189,6 +193,7 @@ fn settings(keys: &Keys, classes: Vec<ClassRule>) -> Settings {
             stamp_replied: keys.stamp_replied.unwrap_or(false),
             guard: keys.guard.unwrap_or(Duration::from_millis(5)),
         }),
+        paced: Vec::new(),
         outstanding_max: unless_off(keys.outstanding.unwrap_or(10)),
         threshold: Duration::from_secs(keys.threshold_seconds.unwrap_or(60).into()),
         door_max: keys.max_connections.unwrap_or(16384),
@@ -266,6 +271,81 @@ fn per_window(value: &DeValue<'_>) -> Result<PerWindow, Mistake> {
         ));
     }
     Ok(per_window)
+}
+
+/// The paced limits on all calls or on those of a function. Who calls is a name here, with no
+/// rate limit of its own.
+fn paced(sections: Vec<Section<'_>>) -> Vec<PacedLimit> {
+    const SCOPES: [(&str, bool); 2] = [("total", false), ("function", true)];
+    let mut limits: Vec<PacedLimit> = Vec::new();
+    for mut section in sections {
+        let name = section.read("name", name);
+        let kind = section.read("kind", choice(&[("paced", ())]));
+        let rate = section.read("rate", rate);
+        let ratio = section.read("ratio", ratio).unwrap_or_default();
+        let is_of_function = section.read("applies_to", choice(&SCOPES));
+        let function = section.read("function", self::name);
+        for (key, is_missing, cure) in [
+            ("name", name.is_none(), "add name = \"all\""),
+            ("kind", kind.is_none(), "add kind = \"paced\""),
+            ("rate", rate.is_none(), "add rate = 10, in tokens a second"),
+            (
+                "applies_to",
+                is_of_function.is_none(),
+                "add applies_to = \"total\" or \"function\"",
+            ),
+            (
+                "function",
+                is_of_function == Some(true) && function.is_none(),
+                "add function = \"guest_list\", or what it is",
+            ),
+        ] {
+            if is_missing && !section.has(key) {
+                section.complain(key, Mistake::new(format!("there is no {key}"), cure));
+            }
+        }
+        if function.is_some() && is_of_function == Some(false) {
+            let mistake = Mistake::new("the limit is on all calls", "leave it out");
+            section.complain("function", mistake);
+        }
+        if let (Some(name), Some(rate)) = (name, rate) {
+            if limits.iter().any(|other| *other.name == *name) {
+                let mistake = Mistake::new(format!("{name} is given twice"), "give another name");
+                section.complain("name", mistake);
+            } else {
+                limits.push(PacedLimit {
+                    name: name.into(),
+                    function: function.map(Into::into),
+                    rate,
+                    ratio,
+                    dearest: Tokens::ONE,
+                });
+            }
+        }
+        section.finish();
+    }
+    limits
+}
+
+fn rate(value: &DeValue<'_>) -> Result<Rate, Mistake> {
+    in_range(Rate::new(number(value)?))
+}
+
+fn ratio(value: &DeValue<'_>) -> Result<BurstRatio, Mistake> {
+    in_range(BurstRatio::new(number(value)?))
+}
+
+fn in_range<T>(made: Result<T, OutOfRange>) -> Result<T, Mistake> {
+    made.map_err(
+        |OutOfRange {
+             given, min, max, ..
+         }| {
+            Mistake::new(
+                format!("{given} is out of range"),
+                format!("give {min} to {max}"),
+            )
+        },
+    )
 }
 
 fn jitter(value: &DeValue<'_>) -> Result<(Duration, Duration), Mistake> {

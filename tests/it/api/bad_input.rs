@@ -232,7 +232,42 @@ async fn every_field_of_a_rate_limit_is_checked_by_name() {
         )
         .await;
     }
+    let paced = json!({"label": "n", "kind": "paced", "rate": 10, "ratio": 1.1});
+    for (method, path) in [("POST", at), ("PATCH", "/v1/rate-limits/r1")] {
+        for (field, wrongs) in [
+            (
+                "rate",
+                json!([0, -1, -0.0, 1e-8, 1.1e9, "10", null, [1], {}, true]),
+            ),
+            (
+                "ratio",
+                json!([0, -1, 0.99, 100.1, "1.1", null, [1], {}, true]),
+            ),
+            ("kind", json!(["bucket", "fast", "", 1, null])),
+        ] {
+            for wrong in wrongs.as_array().expect("a list") {
+                let body = with(&paced, field, wrong.clone());
+                refused(&served, method, path, &body, field).await;
+            }
+        }
+        for field in ["rate", "ratio"] {
+            for wrong in ["NaN", "Infinity", "-Infinity", "1e999", "+1", "1."] {
+                let body = format!("{{\"{field}\": {wrong}}}");
+                refused(&served, method, path, &body, field).await;
+            }
+        }
+        let body = with(&new, "kind", json!("paced"));
+        refused(&served, method, path, &body, "kind").await;
+        let exempt = json!({"label": "n", "kind": "paced", "exempt": true});
+        refused(&served, method, path, &exempt.to_string(), "kind").await;
+    }
     for (body, field) in [
+        (json!({"label": "n", "kind": "paced"}), "rate"),
+        (json!({"label": "n", "ratio": 1.5}), "rate"),
+        (
+            json!({"label": "n", "rate": 1, "profile": "poller"}),
+            "rate",
+        ),
         (json!({"label": "n"}), "burst"),
         (json!({"label": "n", "fill": 1}), "burst"),
         (json!({"label": "n", "burst": 1}), "fill"),

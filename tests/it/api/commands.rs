@@ -55,8 +55,8 @@ LIMIT        CALLS  BOUNDS      USED  OF  OPENS
 total        all    in any 1 s    30  30  in 0.25 s
 outstanding  all    at once        4  10  now
 
-RATE LIMIT  LABEL       FROM  BURST  FILL/S  TOKENS  OPENS  DOES    CALLERS  QUEUED  CHARGED  REJECTED
-r1          monitoring  api      30       3      30  now    delays        1       0        0         0
+RATE LIMIT  LABEL       FROM  KIND    BURST  RATE/S  ACHIEVED  TOKENS  OPENS  DOES    CALLERS  QUEUED  CHARGED  REJECTED
+r1          monitoring  api   bucket     30       3         -      30  now    delays        1       0        0         0
 "
     );
     let tools = said(&served, &["limits", "--json"]).await;

@@ -7,9 +7,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tidegate::admin::{
     BucketState, CallId, CallerPatch, CallerState, CallerUsage, CallerUsed, CallersSource,
     Classified, Costs, CostsState, Derive, Explained, Held, HeldBy, LimitKind, LimitState,
-    MatchState, Merge, Moment, NewRateLimit, Opens, Origin, Profile, Question, QueueRow,
-    QueueState, Rate, RateLimitPatch, RateLimitState, RatePatch, Refused, RequestRow, RequestState,
-    Source, Spans, Suggested, SuggestedCost, UsageTable, Used, What,
+    MatchState, Merge, Moment, NewRateLimit, Opens, Origin, PaceState, Profile, Question, QueueRow,
+    QueueState, Rate, RateLimitKind, RateLimitPatch, RateLimitState, RatePatch, Refused,
+    RequestRow, RequestState, Source, Spans, Suggested, SuggestedCost, UsageTable, Used, What,
 };
 use tidegate::call::claim::RateLimitId;
 use tidegate_limits::caller::{
@@ -22,6 +22,12 @@ use tidegate_limits::{
 
 const GUEST_LIST: FunctionId = FunctionId(7);
 const PROFILES: [(&str, f64, f64); 2] = [("interactive", 200.0, 20.0), ("poller", 30.0, 3.0)];
+const AT_REST: PaceState = PaceState {
+    achieved: 0.0,
+    drawn: 0.0,
+    wait_seconds: 0.0,
+    burst_seconds: 0.0,
+};
 /// The call that can be explained.
 pub(crate) const CALL: CallId = CallId(0x0123_4567_89ab_cdef);
 
@@ -315,11 +321,15 @@ impl CallersSource for Fake {
         for caller in &new.callers {
             state.row(*caller)?;
         }
-        let (figures, profile) = match new.rate {
+        let (figures, profile) = match new.rate.clone() {
             Rate::Profile(name) => (Some(profile(&name)?), Some(name)),
             Rate::Bucket { burst, fill } => (Some((burst.get(), fill.get())), None),
             Rate::Derived(_) => (suggested.map(|it| (it.burst, it.fill)), None),
-            Rate::Exempt => (None, None),
+            Rate::Exempt | Rate::Paced { .. } => (None, None),
+        };
+        let pace = match new.rate {
+            Rate::Paced { rate, ratio } => Some((rate.get(), ratio.get())),
+            _ => None,
         };
         let id = RateLimitId(state.next_limit);
         for caller in &new.callers {
@@ -333,10 +343,18 @@ impl CallersSource for Fake {
                 .map_or_else(|| id.to_string(), |it| it.to_string()),
             origin: Origin::Api,
             profile,
-            exempt: figures.is_none(),
+            kind: match (figures, pace) {
+                (Some(_), _) => Some(RateLimitKind::Bucket),
+                (None, Some(_)) => Some(RateLimitKind::Paced),
+                (None, None) => None,
+            },
+            exempt: figures.is_none() && pace.is_none(),
             burst: figures.map(|(burst, _)| burst),
             fill: figures.map(|(_, fill)| fill),
-            tokens: figures.map(|(burst, _)| burst),
+            rate: pace.map(|(rate, _)| rate),
+            ratio: pace.map(|(_, ratio)| ratio),
+            pace: pace.map(|_| AT_REST),
+            tokens: figures.map(|(burst, _)| burst).or(pace.map(|_| 1.0)),
             mode: new.rules.mode,
             on_excess: new.rules.on_excess,
             order: new.rules.order,
@@ -369,6 +387,8 @@ impl CallersSource for Fake {
             None => {}
             Some(RatePatch::Profile(name)) => {
                 let (burst, fill) = profile(&name)?;
+                (limit.rate, limit.ratio, limit.pace) = (None, None, None);
+                limit.kind = Some(RateLimitKind::Bucket);
                 (limit.burst, limit.fill, limit.exempt) = (Some(burst), Some(fill), false);
                 limit.profile = Some(name);
             }
@@ -382,10 +402,24 @@ impl CallersSource for Fake {
                 limit.burst.ok_or_else(|| missing("burst"))?;
                 limit.fill.ok_or_else(|| missing("fill"))?;
                 (limit.profile, limit.exempt) = (None, false);
+                (limit.rate, limit.ratio, limit.pace) = (None, None, None);
+                limit.kind = Some(RateLimitKind::Bucket);
+            }
+            Some(RatePatch::Paced { rate, ratio }) => {
+                limit.rate = rate.map(|it| it.get()).or(limit.rate);
+                limit.ratio = ratio.map(|it| it.get()).or(limit.ratio).or(Some(1.1));
+                limit.rate.ok_or_else(|| Refused::Conflict {
+                    field: "rate".into(),
+                    reason: "must be given; it had none".into(),
+                })?;
+                (limit.burst, limit.fill, limit.tokens) = (None, None, Some(1.0));
+                (limit.profile, limit.exempt) = (None, false);
+                (limit.kind, limit.pace) = (Some(RateLimitKind::Paced), Some(AT_REST));
             }
             Some(RatePatch::Exempt) => {
                 (limit.burst, limit.fill, limit.tokens) = (None, None, None);
                 (limit.profile, limit.exempt) = (None, true);
+                (limit.rate, limit.ratio, limit.pace, limit.kind) = (None, None, None, None);
             }
         }
         limit.mode = patch.mode.unwrap_or(limit.mode);
@@ -576,8 +610,11 @@ impl Source for Fake {
             Some(BucketState {
                 name: format!("rate_limit:{}", limit.label),
                 rate_limit: limit.id.to_string(),
-                burst: limit.burst?,
-                fill: limit.fill?,
+                burst: limit.burst,
+                fill: limit.fill,
+                rate: limit.rate,
+                ratio: limit.ratio,
+                pace: limit.pace,
                 tokens: limit.tokens?,
                 queued: limit.queued,
                 opens: Opens::Now,
@@ -595,6 +632,9 @@ impl Source for Fake {
                 window_seconds: Some(1.0),
                 configured: 30,
                 used: 30,
+                rate: None,
+                ratio: None,
+                pace: None,
                 opens: Opens::InSeconds(0.25),
             },
             LimitState {
@@ -604,6 +644,9 @@ impl Source for Fake {
                 window_seconds: None,
                 configured: 10,
                 used: 4,
+                rate: None,
+                ratio: None,
+                pace: None,
                 opens: Opens::Now,
             },
         ]

@@ -61,7 +61,9 @@ async fn everything(sidecar: &Sidecar) -> BTreeMap<String, Value> {
         let answer = answer.expect("it is there").json();
         for mut it in answer[list].as_array().expect("a list").clone() {
             // Levels are not kept.
-            it.as_object_mut().expect("an object").remove("tokens");
+            for level in ["tokens", "pace"] {
+                it.as_object_mut().expect("an object").remove(level);
+            }
             all.insert(it["id"].to_string(), it);
         }
     }
@@ -99,6 +101,11 @@ async fn everything_that_was_made_is_there_after_a_restart() {
             json!({"exempt": true, "callers": ["c2"]}),
         ),
         (
+            "POST",
+            "/v1/rate-limits",
+            json!({"label": "p", "kind": "paced", "rate": 0.3, "ratio": 1.7}),
+        ),
+        (
             "PATCH",
             "/v1/callers/c0",
             json!({"notes": "nobody", "groups": ["h"]}),
@@ -124,9 +131,9 @@ async fn everything_that_was_made_is_there_after_a_restart() {
     let made = ask(&again, "POST", "/v1/callers", &new).await;
     assert_eq!(made.expect("answered").json()["id"], "c3");
     let made = ask(&again, "POST", "/v1/rate-limits", &json!({"exempt": true})).await;
-    assert_eq!(made.expect("answered").json()["id"], "r3");
+    assert_eq!(made.expect("answered").json()["id"], "r4");
     // Not even that of one that is gone.
-    for path in ["/v1/callers/c3", "/v1/rate-limits/r3"] {
+    for path in ["/v1/callers/c3", "/v1/rate-limits/r4"] {
         let answer = ask(&again, "DELETE", path, &Value::Null).await;
         assert_eq!(answer.expect("answered").status, 204);
     }
@@ -136,7 +143,7 @@ async fn everything_that_was_made_is_there_after_a_restart() {
     let made = ask(&third, "POST", "/v1/callers", &new).await;
     assert_eq!(made.expect("answered").json()["id"], "c4");
     let made = ask(&third, "POST", "/v1/rate-limits", &json!({"exempt": true})).await;
-    assert_eq!(made.expect("answered").json()["id"], "r4");
+    assert_eq!(made.expect("answered").json()["id"], "r5");
 }
 
 #[tokio::test]

@@ -123,7 +123,7 @@ fn everything_that_can_be_said_is_understood() {
     };
     let size = |allowance| match allowance {
         Allowance::Bucket { burst, fill } => Some((burst.get(), fill.get())),
-        Allowance::Exempt => None,
+        Allowance::Exempt | Allowance::Paced { .. } => None,
     };
     assert_eq!(size(slow.rule.allowance), Some((1000.0, 0.2)));
     assert_eq!(slow.rule.mode, BucketMode::Observe);

@@ -376,6 +376,13 @@ impl Paced {
         }
     }
 
+    /// What an operation of this cost takes at least when it may go: all of it, unless that is
+    /// more than a full pool and the greatest debt.
+    pub(crate) fn least_taken(&self, cost: Tokens) -> f64 {
+        let most = self.pace.sizes().active * (1 + DEBT_MAX_BURSTS as i128);
+        self.pace.operations(self.pace.ticks(cost).min(most))
+    }
+
     /// Takes up to the greatest debt; returns what was taken.
     fn charge(&mut self, now: Timestamp, level: Level, ticks: i128) -> i128 {
         let debt_max = self.pace.sizes().active * DEBT_MAX_BURSTS as i128;

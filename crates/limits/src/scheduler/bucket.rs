@@ -10,6 +10,7 @@
 //!
 //! [`Postpone`]: crate::Postpone
 
+use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -17,7 +18,7 @@ use core::fmt;
 use core::time::Duration;
 
 use super::Scheduler;
-use crate::limiter::{Burst, Fill, TokenBucket, Tokens};
+use crate::limiter::{Burst, Fill, Pace, PacedNow, Pacing, TokenBucket, Tokens};
 use crate::queue::fair::{Order, UNITS_PER_TOKEN, units};
 use crate::queue::{BucketId, Call, Place};
 use crate::slab::{Key, Slab};
@@ -32,10 +33,8 @@ pub const BUCKETS_MAX: usize = 16_384;
 pub struct BucketRule {
     /// The name that refusals carry.
     pub name: Arc<str>,
-    /// The most tokens at once.
-    pub burst: Burst,
-    /// Tokens per second.
-    pub fill: Fill,
+    /// How much it lets through.
+    pub limit: BucketLimit,
     /// Whether it holds anybody back.
     pub mode: BucketMode,
     /// What happens to a call for which there are no tokens.
@@ -44,6 +43,41 @@ pub struct BucketRule {
     pub order: BucketOrder,
     /// What a call is charged in the end.
     pub settlement: Settlement,
+}
+
+/// How much a bucket lets through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BucketLimit {
+    /// A burst at once, and then a steady rate.
+    Bucket {
+        /// The most tokens at once.
+        burst: Burst,
+        /// Tokens per second.
+        fill: Fill,
+    },
+    /// A rate, and more for the late until they have caught up.
+    Paced(Pace),
+}
+
+impl BucketLimit {
+    /// The most tokens that can be taken in one go after a silence, burst of the late not
+    /// counted.
+    #[must_use]
+    pub fn most(&self) -> f64 {
+        match self {
+            Self::Bucket { burst, .. } => burst.get(),
+            Self::Paced(pace) => pace.pool().as_secs_f64() * pace.rate().get(),
+        }
+    }
+
+    /// Tokens that come back each second.
+    #[must_use]
+    pub fn per_second(&self) -> f64 {
+        match self {
+            Self::Bucket { fill, .. } => fill.get(),
+            Self::Paced(pace) => pace.rate().get(),
+        }
+    }
 }
 
 /// Whether a bucket holds anybody back.
@@ -115,6 +149,8 @@ pub struct BucketNow {
     pub rule: BucketRule,
     /// Tokens in it; below zero in debt.
     pub tokens: f64,
+    /// Its pools and its pace, if it is a paced one.
+    pub paced: Option<PacedNow>,
     /// What it would say now to a call of one token with nobody ahead.
     pub opens: Verdict,
     /// Calls in the queue that will be charged to it, whatever holds them.
@@ -134,7 +170,7 @@ pub struct BucketNow {
 #[derive(Debug)]
 pub(super) struct Bucket {
     pub(super) rule: BucketRule,
-    pub(super) level: TokenBucket,
+    pub(super) level: Level,
     pub(super) waiting: u64,
     /// In the units of fair turns, which add up without error.
     waiting_units: u64,
@@ -142,6 +178,85 @@ pub(super) struct Bucket {
     would_have_delayed: u64,
     would_have_delayed_for: Duration,
     pub(super) rejected: u64,
+}
+
+/// The state of a bucket, of either kind.
+#[derive(Debug)]
+pub(super) enum Level {
+    Bucket(TokenBucket),
+    Paced(Box<Pacing>),
+}
+
+/// Calls the same method on either.
+macro_rules! either {
+    ($level:expr, $($call:tt)+) => {
+        match $level {
+            Level::Bucket(level) => level.$($call)+,
+            Level::Paced(level) => level.$($call)+,
+        }
+    };
+}
+
+impl Level {
+    fn new(now: Timestamp, limit: BucketLimit) -> Self {
+        match limit {
+            BucketLimit::Bucket { burst, fill } => Self::Bucket(TokenBucket::new(now, burst, fill)),
+            BucketLimit::Paced(pace) => Self::Paced(Box::new(Pacing::new(now, pace))),
+        }
+    }
+
+    /// Changes the limit in place. One of the other kind begins anew.
+    fn set_limit(&mut self, now: Timestamp, limit: BucketLimit) {
+        match (self, limit) {
+            (Self::Bucket(level), BucketLimit::Bucket { burst, fill }) => {
+                level.set_parameters(now, burst, fill);
+            }
+            (Self::Paced(level), BucketLimit::Paced(pace)) => level.set_pace(now, pace),
+            (level, limit) => *level = Self::new(now, limit),
+        }
+    }
+
+    fn peek(&self, now: Timestamp) -> f64 {
+        either!(self, peek(now))
+    }
+
+    fn has(&self, now: Timestamp, tokens: Tokens) -> bool {
+        either!(self, has(now, tokens))
+    }
+
+    fn verdict(&self, now: Timestamp, tokens: Tokens) -> Verdict {
+        either!(self, verdict(now, tokens))
+    }
+
+    fn delay_until_available(&self, now: Timestamp, tokens: Tokens) -> Duration {
+        either!(self, delay_until_available(now, tokens))
+    }
+
+    fn wait_behind(&self, now: Timestamp, ahead: f64, tokens: Tokens) -> Duration {
+        either!(self, wait_behind(now, ahead, tokens))
+    }
+
+    fn draw(&mut self, now: Timestamp, tokens: Tokens) -> f64 {
+        either!(self, draw(now, tokens))
+    }
+
+    fn put_back(&mut self, now: Timestamp, tokens: f64) {
+        either!(self, put_back(now, tokens));
+    }
+
+    fn undraw(&mut self, now: Timestamp, taken: f64) {
+        match self {
+            Self::Bucket(level) => level.put_back(now, taken),
+            Self::Paced(level) => level.undraw(now, taken),
+        }
+    }
+
+    fn paced_now(&self, now: Timestamp) -> Option<PacedNow> {
+        match self {
+            Self::Bucket(_) => None,
+            Self::Paced(level) => Some(level.now(now)),
+        }
+    }
 }
 
 impl Bucket {
@@ -188,7 +303,7 @@ impl Bucket {
     /// The call never left.
     pub(super) fn undraw(&mut self, now: Timestamp, charged: f64) {
         self.charged -= 1;
-        self.level.put_back(now, charged);
+        self.level.undraw(now, charged);
     }
 
     /// The call has ended, and turned out to cost this.
@@ -280,7 +395,7 @@ impl<T> Scheduler<T> {
         let now = self.advance(now);
         if let Some(key) = self.buckets.find(Some(id)) {
             let bucket = self.buckets.expect_mut(key);
-            bucket.level.set_parameters(now, rule.burst, rule.fill);
+            bucket.level.set_limit(now, rule.limit);
             bucket.rule = rule;
             self.parking.change_bucket(key);
             return Ok(());
@@ -289,7 +404,7 @@ impl<T> Scheduler<T> {
             return Err(TooManyBuckets);
         }
         let key = self.buckets.all.insert(Bucket {
-            level: TokenBucket::new(now, rule.burst, rule.fill),
+            level: Level::new(now, rule.limit),
             rule,
             waiting: 0,
             waiting_units: 0,
@@ -340,6 +455,7 @@ impl<T> Scheduler<T> {
         Some(BucketNow {
             rule: bucket.rule.clone(),
             tokens: bucket.level.peek(now),
+            paced: bucket.level.paced_now(now),
             opens: bucket.peek(now, Tokens::ONE),
             waiting: bucket.waiting,
             waiting_tokens: bucket.waiting_units as f64 / UNITS_PER_TOKEN,

@@ -213,8 +213,9 @@ impl<T> Scheduler<T> {
     fn undraw(&mut self, now: Timestamp, held: &Held) {
         for &limit in held.drawn.iter() {
             self.limits[limit as usize].limiter.undraw(
+                now,
                 held.call.class,
-                held.call.cost,
+                held.call.draw(),
                 held.progress,
             );
             self.parking.change(limit);

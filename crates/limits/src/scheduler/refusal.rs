@@ -79,7 +79,7 @@ impl<T> Scheduler<T> {
                 let limits = self.sets.limits(set).iter().map(|&id| {
                     let met = &self.limits[id as usize];
                     met.limiter
-                        .wait_behind(now, call.class, met.waiting_draw, call.cost)
+                        .wait_behind(now, call.class, met.waiting_draw, call.draw())
                 });
                 let bucket = bucket.and_then(|bucket| self.buckets.get(bucket));
                 let bucket = bucket.map(|bucket| bucket.wait_behind(now, call.tokens));

@@ -42,7 +42,7 @@ impl<T> Scheduler<T> {
             names.carry_over(now, waiting, &self.parking);
         }
         let classes = self.fair.reload(policy.classes());
-        let before = self.replace_limits(&policy, &classes);
+        let before = self.replace_limits(now, &policy, &classes);
         self.sets = LimitSets::new(policy.limits());
         self.policy = policy;
         self.redraw_holds(now, &before, &classes);
@@ -63,15 +63,21 @@ impl<T> Scheduler<T> {
 
     /// Puts the new limits in place, each with the state of the one of its name. Returns what
     /// became of each old limit.
-    fn replace_limits(&mut self, policy: &Policy, classes: &[Option<Class>]) -> Vec<Before> {
-        let new = policy.limits().iter().map(Metered::new).collect();
+    fn replace_limits(
+        &mut self,
+        now: Timestamp,
+        policy: &Policy,
+        classes: &[Option<Class>],
+    ) -> Vec<Before> {
+        let new = policy.limits().iter();
+        let new = new.map(|rule| Metered::new(now, rule)).collect();
         let old = mem::replace(&mut self.limits, new);
         let mut before = Vec::new();
         for mut old in old {
             let heir = self.find_limit(&old.rule.name).filter(|&id| {
                 let new = &mut self.limits[id as usize];
                 new.reported = old.reported;
-                new.limiter.inherit(&mut old.limiter, |old, new| {
+                new.limiter.inherit(now, &mut old.limiter, |old, new| {
                     classes[old.0 as usize] == Some(new)
                 })
             });
@@ -166,7 +172,7 @@ impl<T> Scheduler<T> {
             for &id in sets.limits(waiting.set).iter() {
                 let met = &mut limits[id as usize];
                 met.waiting += 1;
-                met.waiting_draw += u64::from(met.limiter.draw_of(waiting.call.cost));
+                met.waiting_draw += met.limiter.draw_of(waiting.call.draw());
             }
             if in_turn || matches!(waiting.place, Place::Line(_)) {
                 let line = parking.line(waiting.set, waiting.call.class, waiting.bucket);

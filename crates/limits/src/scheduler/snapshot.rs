@@ -6,13 +6,14 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::Scheduler;
+use crate::limiter::{Draw, PacedNow};
 use crate::policy::{LimitRule, Scope};
 use crate::queue::{Class, Place};
 use crate::time::Timestamp;
-use crate::verdict::{Cost, Verdict};
+use crate::verdict::Verdict;
 
 /// One limit, as it is now.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct LimitNow {
     /// Its name.
     pub name: Arc<str>,
@@ -28,6 +29,8 @@ pub struct LimitNow {
     pub opens: Verdict,
     /// Calls in the queue that meet it.
     pub waiting: u64,
+    /// Its pools and its pace, if it is a paced one.
+    pub paced: Option<PacedNow>,
 }
 
 /// The queue, as it is now.
@@ -96,8 +99,9 @@ impl<T> Scheduler<T> {
                 configured: met.rule.limit.max(),
                 max: met.limiter.max(now),
                 used: met.limiter.used(now),
-                opens: met.limiter.peek(now, Class(0), Cost::ONE),
+                opens: met.limiter.peek(now, Class(0), Draw::ONE),
                 waiting: met.waiting,
+                paced: met.limiter.paced_now(now),
             })
             .collect()
     }

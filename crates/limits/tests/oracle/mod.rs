@@ -154,7 +154,8 @@ impl Oracle {
             return true;
         };
         let (level, rule) = bucket.level(now);
-        rule.mode == BucketMode::Observe || level >= call.tokens.get().min(rule.burst.get()) + spare
+        rule.mode == BucketMode::Observe
+            || level >= call.tokens.get().min(rule.limit.most()) + spare
     }
 
     pub(crate) fn bucket(&self, call: &Call) -> Option<&BucketHistory> {
@@ -349,8 +350,8 @@ impl Oracle {
         }
         if let Some(bucket) = self.bucket(call) {
             let (level, rule) = bucket.level(now);
-            let lacking = call.tokens.get().min(rule.burst.get()) + CLOSE - level;
-            let wait = (lacking / rule.fill.get() * 1e9).ceil();
+            let lacking = call.tokens.get().min(rule.limit.most()) + CLOSE - level;
+            let wait = (lacking / rule.limit.per_second() * 1e9).ceil();
             openings.extend((wait > 0.0 && wait < 1e12).then(|| now + wait as u64 + 1));
         }
         openings
@@ -375,8 +376,8 @@ impl Oracle {
                     let Happened::Drawn(cost) = *event else {
                         break;
                     };
-                    let flowed = (to - from) as f64 * 1e-9 * rule.fill.get();
-                    let (burst, needed) = (rule.burst.get(), cost.min(rule.burst.get()));
+                    let flowed = (to - from) as f64 * 1e-9 * rule.limit.per_second();
+                    let (burst, needed) = (rule.limit.most(), cost.min(rule.limit.most()));
                     // A debt at its greatest swallows the rest.
                     if drawn + needed > burst + flowed + CLOSE && drawn <= 11.0 * burst {
                         return Err(format!(
@@ -487,8 +488,8 @@ impl BucketHistory {
         let (mut level, mut at) = (0.0_f64, 0);
         let mut taken: BTreeMap<usize, f64> = BTreeMap::new();
         let flow = |level: f64, rule: &BucketRule, from: u64, to: u64| {
-            let flowed = (to - from) as f64 * 1e-9 * rule.fill.get();
-            (level + flowed).min(rule.burst.get())
+            let flowed = (to - from) as f64 * 1e-9 * rule.limit.per_second();
+            (level + flowed).min(rule.limit.most())
         };
         for (nth, (moment, event)) in self.events.iter().enumerate() {
             if let Some(rule) = rule {
@@ -499,7 +500,7 @@ impl BucketHistory {
             match event {
                 Happened::Set(new) => {
                     if rule.is_none() {
-                        level = new.burst.get();
+                        level = new.limit.most();
                     }
                     rule = Some(new);
                 }
@@ -513,8 +514,9 @@ impl BucketHistory {
                     level -= more.max(-taken[draw]);
                 }
             }
-            let burst = rule.expect("it is made before anything happens").burst;
-            level = level.min(burst.get()).max(-10.0 * burst.get());
+            let rule = rule.expect("it is made before anything happens");
+            let burst = rule.limit.most();
+            level = level.min(burst).max(-10.0 * burst);
             taken.insert(nth, before - level);
         }
         let rule = rule.expect("it was made");
@@ -526,7 +528,7 @@ impl BucketHistory {
         let (level, rule) = self.level(now);
         rule.mode == BucketMode::Enforce
             && rule.on_excess == OnExcess::Reject
-            && level - ahead < cost.min(rule.burst.get()) + spare
+            && level - ahead < cost.min(rule.limit.most()) + spare
     }
 }
 
@@ -544,6 +546,8 @@ pub(crate) fn meets(rule: &LimitRule, call: &Call) -> bool {
 /// How much of the limit the call draws.
 pub(crate) fn draw(limit: &Limit, call: &Call) -> u64 {
     match limit {
+        // Paced limits have laws of their own, in paced_limits.rs.
+        Limit::Paced { .. } => unreachable!("no paced limit is in these policies"),
         Limit::Outstanding { .. } => 1,
         Limit::Window { .. } => u64::from(call.cost.get()),
     }
@@ -551,6 +555,7 @@ pub(crate) fn draw(limit: &Limit, call: &Call) -> u64 {
 
 fn draw_now(limit: &Limit, run: &Run, now: u64) -> u64 {
     match *limit {
+        Limit::Paced { .. } => unreachable!("no paced limit is in these policies"),
         Limit::Outstanding { .. } => u64::from(run.end.is_none()),
         Limit::Window { stamp, .. } => match departed(stamp, run) {
             Some(at) if still_counts(limit, at, now) => draw(limit, &run.call),
@@ -573,6 +578,7 @@ fn departed(stamp: WindowStamp, run: &Run) -> Option<u64> {
 
 fn still_counts(limit: &Limit, at: u64, now: u64) -> bool {
     match *limit {
+        Limit::Paced { .. } => unreachable!("no paced limit is in these policies"),
         Limit::Outstanding { .. } => false,
         Limit::Window {
             length,
@@ -593,6 +599,7 @@ fn still_counts(limit: &Limit, at: u64, now: u64) -> bool {
 
 fn frees_at(limit: &Limit, at: u64) -> Option<u64> {
     match *limit {
+        Limit::Paced { .. } => unreachable!("no paced limit is in these policies"),
         Limit::Outstanding { .. } => None,
         Limit::Window {
             length,
@@ -643,6 +650,7 @@ fn is_no_longer(new: &Limit, old: &Limit) -> bool {
 
 fn with_max(limit: &Limit, max: u32) -> Limit {
     match *limit {
+        Limit::Paced { .. } => unreachable!("no paced limit is in these policies"),
         Limit::Outstanding { .. } => Limit::Outstanding { max },
         Limit::Window {
             length,
@@ -664,6 +672,7 @@ impl Oracle {
     /// Whether a run has departed, as this limit counts it.
     pub(crate) fn has_departed(&self, rule: &LimitRule, run: usize) -> bool {
         match rule.limit {
+            Limit::Paced { .. } => unreachable!("no paced limit is in these policies"),
             Limit::Outstanding { .. } => false,
             Limit::Window { stamp, .. } => departed(stamp, &self.runs[run]).is_some(),
         }

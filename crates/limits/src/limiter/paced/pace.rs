@@ -104,6 +104,11 @@ pub struct Pace {
 /// The active pool is no longer than this with its burst: 146 years.
 const OVER_NANOS_MAX: f64 = (1_u64 << 62) as f64;
 
+/// The dearest operation of which an active pool can hold two.
+fn largest_max(rate: Rate, ratio: BurstRatio) -> f64 {
+    OVER_NANOS_MAX / (ratio.0 * 2e9 / rate.0)
+}
+
 impl Pace {
     /// The least that an active pool holds, if nothing else is said.
     pub const POOL_MIN: Duration = Duration::from_millis(1);
@@ -124,6 +129,20 @@ impl Pace {
     /// If two of them would take longer at this rate than 146 years divided by the ratio.
     pub fn with_largest(self, largest: Cost) -> Result<Self, OutOfRange> {
         Self::sized(self.rate, self.ratio, largest, self.pool_min)
+    }
+
+    /// With operations that cost up to `dearest`, rounded up. Where two of those would take too
+    /// long at this rate, with the dearest of which two would not: what costs more goes when the
+    /// pool is full, and leaves a debt.
+    #[must_use]
+    pub fn with_room_for(self, dearest: Tokens) -> Self {
+        let whole = dearest.get() as u32;
+        let up = u32::from(f64::from(whole) < dearest.get());
+        let wanted = whole.saturating_add(up).max(1);
+        let most = largest_max(self.rate, self.ratio) as u32;
+        let largest = Cost::new(wanted.min(most)).unwrap_or(Cost::ONE);
+        self.with_largest(largest)
+            .expect("no more than the largest that there may be")
     }
 
     /// With an active pool of at least this. Whoever waits on a timer that is late by t on
@@ -149,7 +168,7 @@ impl Pace {
         pool_min: Duration,
     ) -> Result<Self, OutOfRange> {
         let price = rate.price();
-        let largest_max = OVER_NANOS_MAX / (ratio.0 * 2e9 / rate.0);
+        let largest_max = largest_max(rate, ratio);
         in_range("largest cost", f64::from(largest.get()), 1.0, largest_max)?;
         let active = (2 * i128::from(largest.get()) * price).max(ticks(pool_min));
         let over = ((active as f64 * ratio.0 + 0.5) as i128).max(active);
@@ -241,5 +260,32 @@ impl Pace {
             active: self.price(),
             waiting: 0,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pool_has_room_for_two_of_the_dearest_that_fit() {
+        let pace = |rate, ratio| {
+            Pace::new(
+                Rate::new(rate).expect("a rate"),
+                BurstRatio::new(ratio).expect("a ratio"),
+            )
+        };
+        let check = |pace: Pace, dearest, largest| {
+            let dearest = Tokens::new(dearest).expect("tokens");
+            assert_eq!(pace.with_room_for(dearest).largest().get(), largest);
+        };
+        check(pace(10.0, 1.1), 0.0, 1);
+        check(pace(10.0, 1.1), 1.0, 1);
+        check(pace(10.0, 1.1), 1.25, 2);
+        check(pace(10.0, 1.1), 600.0, 600);
+        check(pace(1e9, 1.0), 1e6, 1_000_000);
+        // A million of them would take 317,000 years.
+        check(pace(1e-7, 100.0), 1e6, 2);
+        check(pace(1e-7, 1.0), 1e6, 230);
     }
 }

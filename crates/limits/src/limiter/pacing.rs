@@ -1,0 +1,183 @@
+//! A paced limit in the scheduler: the limiter, and how fast it really went.
+
+use core::time::Duration;
+
+use super::paced::{Pace, Paced, PoolsNow, Rate};
+use super::token_bucket::Tokens;
+use crate::time::Timestamp;
+use crate::verdict::Verdict;
+
+/// Over how long the achieved rate is taken.
+const SPAN: Duration = Duration::from_secs(10);
+
+/// A paced limit, as it is now.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PacedNow {
+    /// What is in force: as configured, or as told from outside.
+    pub pace: Pace,
+    /// What can be taken, and how far behind schedule the demand is.
+    pub pools: PoolsNow,
+    /// Tokens a second that were let through over the last ten seconds or so.
+    pub achieved: f64,
+    /// Tokens that were let through so far.
+    pub drawn: f64,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Pacing {
+    paced: Paced,
+    drawn: f64,
+    /// When the span began that is being counted.
+    since: Timestamp,
+    /// Drawn in it.
+    this: f64,
+    /// Drawn in the one before.
+    last: f64,
+}
+
+impl Pacing {
+    pub(crate) fn new(now: Timestamp, pace: Pace) -> Self {
+        Self {
+            paced: Paced::new(now, pace),
+            drawn: 0.0,
+            since: now,
+            this: 0.0,
+            last: 0.0,
+        }
+    }
+
+    pub(crate) const fn pace(&self) -> &Pace {
+        self.paced.pace()
+    }
+
+    pub(crate) fn set_pace(&mut self, now: Timestamp, pace: Pace) {
+        self.paced.set_pace(now, pace);
+    }
+
+    /// Another rate for the same calls. One at which the dearest would take a lifetime is passed
+    /// over.
+    pub(crate) fn set_rate(&mut self, now: Timestamp, rate: Rate) {
+        if let Ok(pace) = self.pace().at(rate, self.pace().ratio()) {
+            self.set_pace(now, pace);
+        }
+    }
+
+    pub(crate) fn now(&self, now: Timestamp) -> PacedNow {
+        PacedNow {
+            pace: *self.pace(),
+            pools: self.paced.peek_pools(now),
+            achieved: self.achieved(now),
+            drawn: self.drawn,
+        }
+    }
+
+    pub(crate) fn peek(&self, now: Timestamp) -> f64 {
+        self.paced.peek(now)
+    }
+
+    pub(crate) fn has(&self, now: Timestamp, tokens: Tokens) -> bool {
+        self.paced.has(now, tokens)
+    }
+
+    pub(crate) fn verdict(&self, now: Timestamp, tokens: Tokens) -> Verdict {
+        self.paced.verdict(now, tokens)
+    }
+
+    pub(crate) fn delay_until_available(&self, now: Timestamp, tokens: Tokens) -> Duration {
+        self.paced.delay_until_available(now, tokens)
+    }
+
+    pub(crate) fn wait_behind(&self, now: Timestamp, ahead: f64, tokens: Tokens) -> Duration {
+        self.paced.wait_behind(now, ahead, tokens)
+    }
+
+    /// Takes what a call costs. Returns what was taken.
+    pub(crate) fn draw(&mut self, now: Timestamp, tokens: Tokens) -> f64 {
+        let taken = self.paced.draw(now, tokens);
+        self.count(now, taken);
+        taken
+    }
+
+    /// Puts back what a call took that never left.
+    pub(crate) fn undraw(&mut self, now: Timestamp, taken: f64) {
+        self.put_back(now, taken);
+        // It was drawn a moment ago, at most as long as a connect takes.
+        self.drawn -= taken;
+        self.this = (self.this - taken).max(0.0);
+    }
+
+    /// Puts back a part of what a call took, or takes more.
+    pub(crate) fn put_back(&mut self, now: Timestamp, tokens: f64) {
+        self.paced.put_back(now, tokens);
+    }
+
+    /// What a call of this cost has taken at least, if it was let through.
+    pub(crate) fn taken_by(&self, tokens: Tokens) -> f64 {
+        self.paced.least_taken(tokens)
+    }
+
+    fn count(&mut self, now: Timestamp, tokens: f64) {
+        let spans = now.since(self.since).as_nanos() / SPAN.as_nanos();
+        match spans {
+            0 => {}
+            1 => {
+                (self.last, self.this) = (self.this, 0.0);
+                self.since = self.since + SPAN;
+            }
+            _ => (self.last, self.this, self.since) = (0.0, 0.0, now),
+        }
+        self.this += tokens;
+        self.drawn += tokens;
+    }
+
+    /// The span that is being counted, and as much of the one before as makes up a whole one.
+    fn achieved(&self, now: Timestamp) -> f64 {
+        let span = SPAN.as_secs_f64();
+        let part = now.since(self.since).as_secs_f64() / span;
+        let counted = if part < 1.0 {
+            self.this + self.last * (1.0 - part)
+        } else {
+            self.this * (2.0 - part).max(0.0)
+        };
+        counted / span
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limiter::BurstRatio;
+
+    fn at(millis: u64) -> Timestamp {
+        Timestamp::ZERO + Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn the_achieved_rate_is_what_went_through_lately() {
+        let rate = Rate::new(100.0).expect("a rate");
+        let pace = Pace::new(rate, BurstRatio::STRICT);
+        let mut pacing = Pacing::new(Timestamp::ZERO, pace);
+        for tick in 0..3000 {
+            pacing.draw(at(tick * 20), Tokens::ONE);
+        }
+        let now = pacing.now(at(60_000));
+        assert!((now.achieved - 50.0).abs() < 0.2, "{}", now.achieved);
+        assert_eq!(now.drawn, 3000.0);
+        // What was is forgotten within two spans.
+        let later = pacing.now(at(65_000)).achieved;
+        assert!(later > 10.0 && later < 40.0, "{later}");
+        assert_eq!(pacing.now(at(80_000)).achieved, 0.0);
+        pacing.draw(at(90_000), Tokens::ONE);
+        assert_eq!(pacing.now(at(90_000)).achieved, 0.1);
+    }
+
+    #[test]
+    fn what_never_left_was_never_let_through() {
+        let rate = Rate::new(100.0).expect("a rate");
+        let mut pacing = Pacing::new(Timestamp::ZERO, Pace::new(rate, BurstRatio::STRICT));
+        let before = pacing.now(at(100));
+        let taken = pacing.draw(at(100), Tokens::ONE);
+        pacing.undraw(at(100), taken);
+        assert_eq!(pacing.now(at(100)), before);
+    }
+}

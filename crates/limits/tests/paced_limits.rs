@@ -1,0 +1,377 @@
+//! Paced limits in the scheduler: for all calls, for a function, and for whoever is charged to a
+//! bucket, beside limits of other kinds.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_limits::{
+    Backend, BucketId, BucketLimit, BucketMode, BucketOrder, BucketRule, BurstRatio, Call, Caller,
+    Class, ClassShare, Cost, Hold, Limit, LimitRule, OnExcess, Outcome, Pace, Paced, Policy,
+    Postpone, Rate, Scheduler, Scope, Settlement, Step, Supply, Timestamp, Tokens, Verdict, Weight,
+    WhenFull,
+};
+
+fn pace(rate: f64, ratio: f64) -> Pace {
+    let ratio = BurstRatio::new(ratio).expect("a ratio");
+    Pace::new(Rate::new(rate).expect("a rate"), ratio)
+}
+
+fn rule(name: &str, scope: Scope, limit: Limit) -> LimitRule {
+    LimitRule {
+        name: name.into(),
+        scope,
+        limit,
+        reserve: None,
+    }
+}
+
+fn policy(limits: Vec<LimitRule>) -> Policy {
+    let classes = vec![ClassShare {
+        name: "all".into(),
+        weight: 1,
+    }];
+    Policy::new(limits, 100_000, WhenFull::Refuse, Postpone::InTurn, classes).expect("sound")
+}
+
+fn call(function: &str, tokens: f64, now: Timestamp) -> Call {
+    Call {
+        function: function.into(),
+        backend: Backend(0),
+        class: Class(0),
+        caller: Caller::ANONYMOUS,
+        weight: Weight::ONE,
+        cost: Cost::ONE,
+        tokens: Tokens::new(tokens).expect("a cost"),
+        bucket: None,
+        arrived: now,
+        deadline: None,
+    }
+}
+
+fn paced_bucket(pace: Pace) -> BucketRule {
+    BucketRule {
+        name: "bucket".into(),
+        limit: BucketLimit::Paced(pace),
+        mode: BucketMode::Enforce,
+        on_excess: OnExcess::Delay,
+        order: BucketOrder::Fifo,
+        settlement: Settlement::Estimate,
+    }
+}
+
+fn at(nanos: u64) -> Timestamp {
+    Timestamp::from_nanos(nanos)
+}
+
+fn next(scheduler: &mut Scheduler<usize>, now: Timestamp) -> Step<usize> {
+    scheduler.next(now, &mut || unreachable!("nobody is set aside"))
+}
+
+/// When each of the calls that wait is let through, if each ends at once.
+fn run_out(scheduler: &mut Scheduler<usize>, mut now: Timestamp) -> Vec<(usize, Timestamp)> {
+    let mut went = Vec::new();
+    loop {
+        match next(scheduler, now) {
+            Step::Run { payload, hold, .. } => {
+                went.push((payload, now));
+                scheduler.sent(now, &hold);
+                scheduler.finish(now, hold, Outcome::Served, None);
+            }
+            Step::SleepUntil(until) => now = until,
+            Step::Idle => return went,
+            Step::Expired { .. } => panic!("nobody has a deadline"),
+        }
+    }
+}
+
+#[test]
+fn calls_go_at_the_pace_and_what_they_cost_counts() {
+    let limit = Limit::Paced {
+        pace: pace(100.0, 1.0),
+    };
+    let mut scheduler = Scheduler::new(policy(vec![rule("total", Scope::Every, limit)]));
+    for id in 0..10 {
+        let tokens = if id == 4 { 2.0 } else { 1.0 };
+        let ticket = scheduler.submit(at(0), call("f", tokens, at(0)), id);
+        ticket.expect("there is room");
+    }
+    let went = run_out(&mut scheduler, at(0));
+    let millis: Vec<_> = went
+        .iter()
+        .map(|(_, at)| at.as_nanos() / 1_000_000)
+        .collect();
+    // One at once; the dear one waits for the second token it takes, and the rest behind it.
+    assert_eq!(millis, [0, 10, 20, 30, 50, 60, 70, 80, 90, 100]);
+}
+
+#[test]
+fn the_late_catch_up_at_the_ratio_and_nobody_at_a_ratio_of_one() {
+    let check = |ratio, least, most| {
+        let limit = Limit::Paced {
+            pace: pace(1000.0, ratio),
+        };
+        let mut scheduler = Scheduler::new(policy(vec![rule("total", Scope::Every, limit)]));
+        // Two seconds in which nobody asks.
+        let start = at(2_000_000_000);
+        for id in 0..3_000 {
+            let ticket = scheduler.submit(start, call("f", 1.0, start), id);
+            ticket.expect("there is room");
+        }
+        let went = run_out(&mut scheduler, start);
+        let took = went.last().expect("all went").1.since(start).as_secs_f64();
+        assert!((least..most).contains(&took), "ratio {ratio}: {took} s");
+    };
+    check(1.5, 1.99, 2.01);
+    check(1.1, 2.71, 2.74);
+    check(1.0, 2.99, 3.01);
+}
+
+#[test]
+fn a_paced_function_holds_up_no_other() {
+    let slow = Limit::Paced {
+        pace: pace(1.0, 1.0),
+    };
+    let scope = Scope::Function("slow".into());
+    let mut scheduler = Scheduler::new(policy(vec![rule("function:slow", scope, slow)]));
+    for id in 0..6 {
+        let function = if id % 2 == 0 { "slow" } else { "quick" };
+        let ticket = scheduler.submit(at(0), call(function, 1.0, at(0)), id);
+        ticket.expect("there is room");
+    }
+    let went = run_out(&mut scheduler, at(0));
+    let at_once = went.iter().filter(|(_, at)| *at == Timestamp::ZERO);
+    let mut at_once: Vec<_> = at_once.map(|(id, _)| *id).collect();
+    at_once.sort_unstable();
+    assert_eq!(at_once, [0, 1, 3, 5]);
+    assert_eq!(went[4..], [(2, at(1_000_000_000)), (4, at(2_000_000_000))]);
+}
+
+#[test]
+fn what_could_not_be_sent_is_put_back() {
+    let limit = Limit::Paced {
+        pace: pace(10.0, 1.0),
+    };
+    let mut scheduler = Scheduler::new(policy(vec![rule("total", Scope::Every, limit)]));
+    let id = BucketId(1);
+    let set = scheduler.set_bucket(at(0), id, paced_bucket(pace(10.0, 1.0)));
+    set.expect("there is room");
+    let before = scheduler.limits_now(at(5)).remove(0).paced;
+    let bucket_before = scheduler.bucket_now(at(5), id);
+    let mut charged = call("f", 1.0, at(5));
+    charged.bucket = Some(id);
+    scheduler.submit(at(5), charged, 0).expect("there is room");
+    let Step::Run { hold, .. } = next(&mut scheduler, at(5)) else {
+        panic!("it may go at once");
+    };
+    assert_ne!(scheduler.limits_now(at(5)).remove(0).paced, before);
+    scheduler.give_back(at(5), hold);
+    assert_eq!(scheduler.limits_now(at(5)).remove(0).paced, before);
+    assert_eq!(scheduler.bucket_now(at(5), id), bucket_before);
+    assert!(scheduler.is_at_rest());
+}
+
+#[test]
+fn a_new_pace_holds_from_now_on_and_loses_nobody() {
+    let with = |rate| {
+        let pace = pace(rate, 1.0);
+        policy(vec![rule("total", Scope::Every, Limit::Paced { pace })])
+    };
+    let mut scheduler = Scheduler::new(with(1.0));
+    for id in 0..1_000 {
+        let ticket = scheduler.submit(at(0), call("f", 1.0, at(0)), id);
+        ticket.expect("there is room");
+    }
+    let mut now = at(0);
+    let mut went = 0;
+    while went < 3 {
+        match next(&mut scheduler, now) {
+            Step::Run { hold, .. } => {
+                went += 1;
+                scheduler.finish(now, hold, Outcome::Served, None);
+            }
+            Step::SleepUntil(until) => now = until,
+            other => panic!("{other:?}"),
+        }
+    }
+    scheduler.apply(now, with(1_000.0));
+    let rest = run_out(&mut scheduler, now);
+    assert_eq!(rest.len(), 997);
+    let took = rest.last().expect("all went").1.since(now);
+    // The time that was there stays, at the new price.
+    assert!(took <= Duration::from_millis(998), "{took:?}");
+    assert!(took >= Duration::from_millis(990), "{took:?}");
+}
+
+#[test]
+fn what_is_told_from_outside_is_the_rate_until_it_expires() {
+    let limit = Limit::Paced {
+        pace: pace(1.0, 1.0),
+    };
+    let mut scheduler: Scheduler<usize> =
+        Scheduler::new(policy(vec![rule("total", Scope::Every, limit)]));
+    let rate = |scheduler: &Scheduler<usize>, now| {
+        let paced = scheduler.limits_now(now).remove(0).paced;
+        paced.expect("it is paced").pace.rate().get()
+    };
+    assert!(scheduler.supply(at(0), "total", Supply::until(50, at(1_000), 2)));
+    assert_eq!(rate(&scheduler, at(0)), 50.0);
+    let _ = next(&mut scheduler, at(1_000));
+    assert_eq!(rate(&scheduler, at(1_000)), 2.0);
+    scheduler.supply(at(2_000), "total", Supply::capacity(0));
+    let opens = scheduler.limits_now(at(10_000_000_000)).remove(0).opens;
+    assert_eq!(opens, Verdict::WhenTold);
+    scheduler.supply(at(3_000), "total", Supply::configured());
+    assert_eq!(rate(&scheduler, at(3_000)), 1.0);
+}
+
+/// splitmix64, for loads that a seed brings back.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut bits = self.0;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (bits ^ (bits >> 31)) % end
+    }
+}
+
+/// Every draw is held against a limiter of its own, which the scheduler never sees: whoever went
+/// could go, and whenever the scheduler slept while somebody waited, whoever was first could not.
+#[test]
+fn every_call_goes_when_its_paces_allow_and_no_sooner() {
+    for seed in 0..2_000 {
+        check_load(seed);
+    }
+}
+
+fn check_load(seed: u64) {
+    let mut random = Random(seed);
+    let ratios = [1.0, 1.1, 1.5, 3.0];
+    let mut some_pace = |rates: u64| {
+        let rate = 1.0 + random.below(rates) as f64;
+        pace(rate, ratios[random.below(4) as usize])
+    };
+    let (total, slow, own) = (some_pace(200), some_pace(50), some_pace(50));
+    let outstanding = 1 + random.below(4) as u32;
+    let mut scheduler = Scheduler::new(policy(vec![
+        rule("total", Scope::Every, Limit::Paced { pace: total }),
+        rule(
+            "workers",
+            Scope::Every,
+            Limit::Outstanding { max: outstanding },
+        ),
+        rule(
+            "function:slow",
+            Scope::Function("slow".into()),
+            Limit::Paced { pace: slow },
+        ),
+    ]));
+    let id = BucketId(7);
+    let set = scheduler.set_bucket(at(0), id, paced_bucket(own));
+    set.expect("there is room");
+
+    let mut models: BTreeMap<&str, Paced> = [("total", total), ("slow", slow), ("own", own)]
+        .map(|(name, pace)| (name, Paced::new(at(0), pace)))
+        .into();
+    let met = |call: &Call| {
+        let mut met = vec!["total"];
+        met.extend((&*call.function == "slow").then_some("slow"));
+        met.extend(call.bucket.map(|_| "own"));
+        met
+    };
+    let mut calls: Vec<Call> = Vec::new();
+    let mut waiting: Vec<usize> = Vec::new();
+    let mut running: Vec<(u64, Hold)> = Vec::new();
+    let mut now = 0;
+    let mut left = 40;
+    loop {
+        match next(&mut scheduler, at(now)) {
+            Step::Run { payload, hold, .. } => {
+                let call = &calls[payload];
+                for name in met(call) {
+                    let model = models.get_mut(name).expect("there are three");
+                    assert!(
+                        model.take(at(now), call.tokens),
+                        "seed {seed}: at {now}, {name} had nothing for call {payload}"
+                    );
+                }
+                waiting.retain(|&id| id != payload);
+                if random.below(8) == 0 {
+                    // It could not be sent.
+                    for name in met(&calls[payload]) {
+                        let model = models.get_mut(name).expect("there are three");
+                        model.put_back(at(now), calls[payload].tokens.get());
+                    }
+                    scheduler.give_back(at(now), hold);
+                } else {
+                    scheduler.sent(at(now), &hold);
+                    running.push((now + random.below(300_000_000), hold));
+                }
+            }
+            step @ (Step::SleepUntil(_) | Step::Idle) => {
+                // With a worker free, the first of those that meet the same cannot go yet.
+                if running.len() < outstanding as usize {
+                    let mut seen: Vec<(Arc<str>, bool)> = Vec::new();
+                    let someone = waiting.iter().find(|&&id| {
+                        let call = &calls[id];
+                        let line = (call.function.clone(), call.bucket.is_some());
+                        if seen.contains(&line) {
+                            return false;
+                        }
+                        seen.push(line);
+                        met(call)
+                            .iter()
+                            .all(|name| models[name].has(at(now), call.tokens))
+                    });
+                    if let Some(&first) = someone {
+                        // Unless another is first in turn for a limit that both meet.
+                        let behind = waiting.iter().any(|&id| {
+                            id != first
+                                && met(&calls[id])
+                                    .iter()
+                                    .any(|name| !models[name].has(at(now), calls[id].tokens))
+                        });
+                        assert!(behind, "seed {seed}: at {now}, call {first} could go");
+                    }
+                }
+                let end = running.iter().map(|(end, _)| *end).min();
+                let arrival = (left > 0).then(|| now + random.below(60_000_000));
+                let opening = match step {
+                    Step::SleepUntil(until) => Some(until.as_nanos()),
+                    _ => None,
+                };
+                let Some(then) = [end, arrival, opening].into_iter().flatten().min() else {
+                    break;
+                };
+                now = then.max(now);
+                if end == Some(then) {
+                    let index = running.iter().position(|(end, _)| *end == then);
+                    let (_, hold) = running.swap_remove(index.expect("it ends now"));
+                    scheduler.finish(at(now), hold, Outcome::Served, None);
+                } else if arrival == Some(then) {
+                    left -= 1;
+                    let function = if random.below(2) == 0 {
+                        "slow"
+                    } else {
+                        "quick"
+                    };
+                    let tokens = 0.25 * (1 + random.below(8)) as f64;
+                    let mut call = call(function, tokens, at(now));
+                    call.bucket = (random.below(2) == 0).then_some(id);
+                    calls.push(call.clone());
+                    let payload = calls.len() - 1;
+                    waiting.push(payload);
+                    scheduler
+                        .submit(at(now), call, payload)
+                        .expect("there is room");
+                }
+            }
+            Step::Expired { .. } => panic!("nobody has a deadline"),
+        }
+    }
+    assert!(waiting.is_empty(), "seed {seed}: {waiting:?} never went");
+    assert!(scheduler.is_at_rest(), "seed {seed}");
+}
