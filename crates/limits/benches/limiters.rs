@@ -271,18 +271,15 @@ fn threads() -> String {
         "paced, shared",
         "paced, a slice for each",
         "ratelimit",
-        "leaky-bucket, unfair",
+        "leaky-bucket, fair",
         "tokio's semaphore",
     ];
     const COUNTS: [usize; 3] = [2, 8, 160];
     let bare = AtomicI64::new(i64::MAX);
     let shared = PacedLimiter::new(endless());
     let sliced = PacedLimiter::new(endless());
-    let (governor, ratelimit, leaky) = (
-        governor_endless(),
-        ratelimit_endless(),
-        leaky_endless(false),
-    );
+    let (governor, ratelimit, leaky) =
+        (governor_endless(), ratelimit_endless(), leaky_endless(true));
     let semaphore = tokio::sync::Semaphore::new(tokio::sync::Semaphore::MAX_PERMITS);
     thread::sleep(Duration::from_secs(1));
     let mut figures = vec![vec![Vec::new(); NAMES.len()]; COUNTS.len()];
