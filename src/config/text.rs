@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tidegate_limits::caller::{Network, NetworkError};
-use tracing_subscriber::filter::EnvFilter;
+use tracing_subscriber::filter::Targets;
 
 use crate::admin::Token;
 use crate::call::Bind;
@@ -449,7 +449,7 @@ pub(super) fn level() -> Kind<String> {
                     return Err(wrong(word));
                 }
             }
-            if EnvFilter::builder().parse(given).is_err() {
+            if given.parse::<Targets>().is_err() {
                 return Err(wrong(given));
             }
             Ok(given.to_owned())

@@ -14,7 +14,8 @@ use tracing_subscriber::fmt::time::FormatTime;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::reload;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
-use tracing_subscriber::{EnvFilter, Layer, Registry};
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::{Layer, Registry};
 
 use super::access::{AccessLog, Look, TimeOfDay};
 use super::{Format, Settings};
@@ -22,7 +23,7 @@ use super::{Format, Settings};
 /// The logs of a running process.
 #[derive(Debug)]
 pub struct Logs {
-    level: reload::Handle<EnvFilter, Registry>,
+    level: reload::Handle<Targets, Registry>,
     look: Look,
 }
 
@@ -123,7 +124,7 @@ impl Logs {
     }
 }
 
-fn filter(level: &str) -> Result<EnvFilter, LogError> {
+fn filter(level: &str) -> Result<Targets, LogError> {
     for part in level.split(',').map(str::trim) {
         // A lone word that is no level would be taken for a module to trace: a misspelt
         // level would then silence everything else. An empty one would mean "error".
@@ -132,8 +133,9 @@ fn filter(level: &str) -> Result<EnvFilter, LogError> {
             return Err(LogError::Level { given: part.into() });
         }
     }
-    EnvFilter::builder()
-        .parse(level.replace(' ', ""))
+    level
+        .replace(' ', "")
+        .parse()
         .map_err(|cause| LogError::Filter {
             given: level.into(),
             cause,
