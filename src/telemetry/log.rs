@@ -7,14 +7,14 @@ use std::io::{self, IsTerminal};
 use std::time::SystemTime;
 
 use tracing::Subscriber;
-use tracing_subscriber::filter::{LevelFilter, ParseError};
+use tracing_subscriber::filter::{LevelFilter, ParseError, Targets};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::FormatTime;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::reload;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
-use tracing_subscriber::filter::Targets;
+
 use tracing_subscriber::{Layer, Registry};
 
 use super::access::{AccessLog, Look, TimeOfDay};
