@@ -12,7 +12,7 @@ use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tidegate_limits::caller::{CallerId, Group, Kind, LastCall, NewCaller};
-use tidegate_limits::{BucketNow, Cause, PacedNow, Settlement, Span, Tokens, UsageNow, Weight};
+use tidegate_limits::{BucketNow, Cause, PacingNow, Settlement, Span, Tokens, UsageNow, Weight};
 
 pub(super) use self::keeper::Keeper;
 use super::lately::Ended;
@@ -498,7 +498,7 @@ impl CallersSource for Shared {
 }
 
 /// How a pace goes.
-pub(super) fn pace_state(paced: &PacedNow) -> PaceState {
+pub(super) fn pace_state(paced: &PacingNow) -> PaceState {
     PaceState {
         achieved: paced.achieved,
         drawn: paced.drawn,

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tidegate_limits::{
-    BucketLimit, Limit, LimitNow, LimitRule, PacedNow, Scope, Timestamp, Verdict,
+    BucketLimit, Limit, LimitNow, LimitRule, PacingNow, Scope, Timestamp, Verdict,
 };
 
 use super::Shared;
@@ -196,7 +196,7 @@ impl Shared {
     }
 }
 
-fn pace_level(paced: &PacedNow) -> PaceLevel {
+fn pace_level(paced: &PacingNow) -> PaceLevel {
     PaceLevel {
         rate: rate(paced),
         achieved: paced.achieved,
@@ -232,11 +232,11 @@ fn limit_state(rule: &LimitRule, state: &LimitNow, now: Timestamp) -> LimitState
     }
 }
 
-fn rate(paced: &PacedNow) -> f64 {
+fn rate(paced: &PacingNow) -> f64 {
     paced.pace.rate().get()
 }
 
-fn ratio(paced: &PacedNow) -> f64 {
+fn ratio(paced: &PacingNow) -> f64 {
     paced.pace.ratio().get()
 }
 

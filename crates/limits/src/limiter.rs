@@ -23,8 +23,8 @@ pub use paced::{
     AlreadyRunning, ApplyError, BurstRatio, Pace, PaceSpec, Paced, Pools, PoolsNow, Rate,
     SpecError, SpecScope, Verb,
 };
-pub use pacing::PacedNow;
 pub(crate) use pacing::Pacing;
+pub use pacing::PacingNow;
 pub use token_bucket::{Burst, DEBT_MAX_BURSTS, Fill, OutOfRange, TokenBucket, Tokens};
 use window::Window;
 
@@ -364,7 +364,7 @@ impl Limiter {
     }
 
     /// What a paced limit is like at `now`; `None` for any other.
-    pub(crate) fn paced_now(&self, now: Timestamp) -> Option<PacedNow> {
+    pub(crate) fn paced_now(&self, now: Timestamp) -> Option<PacingNow> {
         match &self.state {
             State::Paced(paced) => Some(paced.now(now)),
             State::Outstanding(_) | State::Window(_) => None,

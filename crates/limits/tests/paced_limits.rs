@@ -1,6 +1,8 @@
 //! Paced limits in the scheduler: for all calls, for a function, and for whoever is charged to a
 //! bucket, beside limits of other kinds.
 
+mod random;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +13,8 @@ use tidegate_limits::{
     Postpone, Rate, Scheduler, Scope, Settlement, Step, Supply, Timestamp, Tokens, Verdict, Weight,
     WhenFull,
 };
+
+use random::Random;
 
 fn pace(rate: f64, ratio: f64) -> Pace {
     let ratio = BurstRatio::new(ratio).expect("a ratio");
@@ -225,19 +229,6 @@ fn what_is_told_from_outside_is_the_rate_until_it_expires() {
     assert_eq!(rate(&scheduler, at(3_000)), 1.0);
 }
 
-/// splitmix64, for loads that a seed brings back.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.0;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (bits ^ (bits >> 31)) % end
-    }
-}
-
 /// Every draw is held against a limiter of its own, which the scheduler never sees: whoever went
 /// could go, and whenever the scheduler slept while somebody waited, whoever was first could not.
 #[test]
@@ -248,7 +239,7 @@ fn every_call_goes_when_its_paces_allow_and_no_sooner() {
 }
 
 fn check_load(seed: u64) {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let ratios = [1.0, 1.1, 1.5, 3.0];
     let mut some_pace = |rates: u64| {
         let rate = 1.0 + random.below(rates) as f64;

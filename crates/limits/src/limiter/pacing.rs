@@ -12,7 +12,7 @@ const SPAN: Duration = Duration::from_secs(10);
 
 /// A paced limit, as it is now.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct PacedNow {
+pub struct PacingNow {
     /// What is in force: as configured, or as told from outside.
     pub pace: Pace,
     /// What can be taken, and how far behind schedule the demand is.
@@ -62,8 +62,8 @@ impl Pacing {
         }
     }
 
-    pub(crate) fn now(&self, now: Timestamp) -> PacedNow {
-        PacedNow {
+    pub(crate) fn now(&self, now: Timestamp) -> PacingNow {
+        PacingNow {
             pace: *self.pace(),
             pools: self.paced.peek_pools(now),
             achieved: self.achieved(now),

@@ -14,6 +14,7 @@ use std::{thread, vec};
 
 use super::*;
 use crate::limiter::paced::{BurstRatio, Rate};
+use crate::random::Random;
 use crate::verdict::Cost;
 
 #[derive(Debug, Default)]
@@ -51,19 +52,6 @@ fn up_to(pace: Pace, largest: u32) -> Pace {
 fn limiter(pace: Pace) -> (HandLimiter, Arc<HandClock>) {
     let clock = Arc::new(HandClock(AtomicU64::new(1_000_000_000)));
     (PacedLimiter::with_clock(pace, Arc::clone(&clock)), clock)
-}
-
-/// Numbers that look random and come again from the same seed (splitmix64).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % end
-    }
 }
 
 /// Sleeps that end when the clock is set to their moment.
@@ -173,7 +161,7 @@ impl<'a> Task<'a> {
 #[test]
 fn a_grant_is_what_the_pools_say_and_no_refusal_is_wrong() {
     for seed in 0..10_000 {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let rate = [1e-7, 0.1, 100.0, 1234.5, 12_000.0, 9e5][random.below(6) as usize];
         let ratio = [1.0, 1.1, 1.5, 10.0][random.below(4) as usize];
         let pace = up_to(pace(rate, ratio), 1 + random.below(3) as u32);
@@ -220,7 +208,7 @@ fn threads_and_slices_together_get_all_that_flows_in_and_no_more() {
             for thread in 0..8_u64 {
                 let (limiter, clock, granted) = (&limiter, &clock, &granted);
                 scope.spawn(move || {
-                    let mut random = Random(thread);
+                    let mut random = Random::new(thread);
                     let mut slice = limiter.slice();
                     for step in 0..5_000 {
                         let n = 1 + random.below(3) as u32;

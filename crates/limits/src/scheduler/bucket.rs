@@ -18,7 +18,7 @@ use core::fmt;
 use core::time::Duration;
 
 use super::Scheduler;
-use crate::limiter::{Burst, Fill, Pace, PacedNow, Pacing, TokenBucket, Tokens};
+use crate::limiter::{Burst, Fill, Pace, Pacing, PacingNow, TokenBucket, Tokens};
 use crate::queue::fair::{Order, UNITS_PER_TOKEN, units};
 use crate::queue::{BucketId, Call, Place};
 use crate::slab::{Key, Slab};
@@ -150,7 +150,7 @@ pub struct BucketNow {
     /// Tokens in it; below zero in debt.
     pub tokens: f64,
     /// Its pools and its pace, if it is a paced one.
-    pub paced: Option<PacedNow>,
+    pub paced: Option<PacingNow>,
     /// What it would say now to a call of one token with nobody ahead.
     pub opens: Verdict,
     /// Calls in the queue that will be charged to it, whatever holds them.
@@ -251,7 +251,7 @@ impl Level {
         }
     }
 
-    fn paced_now(&self, now: Timestamp) -> Option<PacedNow> {
+    fn paced_now(&self, now: Timestamp) -> Option<PacingNow> {
         match self {
             Self::Bucket(_) => None,
             Self::Paced(level) => Some(level.now(now)),

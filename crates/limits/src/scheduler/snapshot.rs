@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::Scheduler;
-use crate::limiter::{Draw, PacedNow};
+use crate::limiter::{Draw, PacingNow};
 use crate::policy::{LimitRule, Scope};
 use crate::queue::{Class, Place};
 use crate::time::Timestamp;
@@ -30,7 +30,7 @@ pub struct LimitNow {
     /// Calls in the queue that meet it.
     pub waiting: u64,
     /// Its pools and its pace, if it is a paced one.
-    pub paced: Option<PacedNow>,
+    pub paced: Option<PacingNow>,
 }
 
 /// The queue, as it is now.

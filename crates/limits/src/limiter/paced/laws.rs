@@ -7,31 +7,13 @@ use super::model::Filler;
 use super::pools::{Level, TICKS_PER_NANO};
 use super::{BurstRatio, Pace, Paced, Rate, ticks};
 use crate::limiter::Tokens;
+use crate::random::Random;
 use crate::time::Timestamp;
 use crate::verdict::{Cost, Verdict};
 
 const SEEDS: u64 = 10_000;
 
-/// Numbers that look random and come again from the same seed (splitmix64).
-struct Random(u64);
-
 impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-
-    fn pick<T: Copy>(&mut self, of: &[T]) -> T {
-        of[self.below(of.len() as u64) as usize]
-    }
-
     /// A span of any order of magnitude, up to an hour.
     fn span(&mut self) -> Duration {
         let most = self.pick(&[100, 10_000, 1_000_000, 10_000_000, 1_000_000_000]);
@@ -68,7 +50,7 @@ impl Random {
 
 fn for_each_seed(check: impl Fn(u64, &mut Random)) {
     for seed in 0..SEEDS {
-        check(seed, &mut Random(seed));
+        check(seed, &mut Random::new(seed));
     }
 }
 
