@@ -29,6 +29,7 @@ pub mod cli;
 pub mod clock;
 pub mod coalesce;
 pub mod config;
+pub mod coordinate;
 pub mod forward;
 pub mod listen;
 pub mod live;

@@ -1,0 +1,6 @@
+//! Sharing one capacity with others: leases, elections, and the stores they stand on.
+//!
+//! Nothing here knows of the scheduler: what is wanted comes in and what may be used goes out as
+//! plain values, which `app` carries.
+
+pub mod wire;

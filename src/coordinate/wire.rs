@@ -1,0 +1,14 @@
+//! Doorman's protocol: the messages of `proto/doorman.proto`, and its gRPC client and server.
+
+/// What protox and prost make of `proto/doorman.proto`; a test holds the two together.
+#[allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::all,
+    clippy::pedantic,
+    rustdoc::all
+)]
+#[rustfmt::skip]
+mod doorman;
+
+pub use doorman::*;
