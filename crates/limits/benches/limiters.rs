@@ -20,8 +20,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use governor::{DefaultDirectRateLimiter, Quota};
-use tidegate_limits::paced::{Clock, FastClock, MonotonicClock, PacedLimiter, TokioTimer};
-use tidegate_limits::{BurstRatio, Cost, Pace, Paced, Rate, Timestamp, Tokens};
+use tidegate_limits::paced::{Clock, FastClock, MonotonicClock, PacedKeys, PacedLimiter, TokioTimer};
+use tidegate_limits::{BurstRatio, Cost, Pace, Rate, Timestamp, Tokens};
 
 const ROUNDS: usize = 9;
 
@@ -648,11 +648,7 @@ fn weigh(what: &str) -> f64 {
             let map: HashMap<u64, ()> = (0..KEYS).map(|key| (scattered(key), ())).collect();
             Box::new(map)
         }
-        "paced" => {
-            let pools = Paced::new(Timestamp::ZERO, pace(100.0, 1.1)).pools();
-            let map: HashMap<u64, _> = (0..KEYS).map(|key| (scattered(key), pools)).collect();
-            Box::new(map)
-        }
+        "paced" => Box::new(paced_keys()),
         _ => {
             let quota = Quota::per_second(NonZeroU32::new(100).expect("a rate"));
             let keyed = governor::RateLimiter::dashmap(quota);
@@ -675,26 +671,33 @@ fn resident() -> f64 {
 }
 
 fn keys() -> String {
-    let pace = pace(100.0, 1.1);
     let [map, paced, governor] = ["map", "paced", "governor"].map(weighed);
-    let mut pools: HashMap<u64, _> = (0..KEYS)
-        .map(|key| (scattered(key), Paced::new(Timestamp::ZERO, pace).pools()))
-        .collect();
+    let mut keys = paced_keys();
     let begin = Instant::now();
     let mut granted = 0_u64;
     for key in 0..KEYS {
         let key = scattered(key.wrapping_mul(7919) % KEYS);
-        let pools = pools.get_mut(&key).expect("it is there");
-        let mut paced = Paced::from_pools(pace, *pools);
-        granted += u64::from(paced.take(Timestamp::from_nanos(key >> 40), Tokens::ONE));
-        *pools = paced.pools();
+        let taken = keys.try_acquire(&key, Tokens::ONE, Timestamp::from_nanos(10_000_000));
+        granted += u64::from(taken.expect("it is there"));
     }
     let each = begin.elapsed().as_nanos() as f64 / KEYS as f64;
     assert_eq!(granted, KEYS);
     format!(
         "### A million keys\n\n|  | bytes a key |\n|---|---|\n| a `HashMap` of keys alone | {map:.1} |\n\
-         | with the pools of a paced limit, {} bytes, as values | {paced:.1} |\n| governor, keyed | {governor:.1} |\n\n\
-         A check of a random key and all: {each:.0} ns.\n",
-        size_of::<tidegate_limits::Pools>()
+         | `PacedKeys` | {paced:.1} |\n| governor, keyed | {governor:.1} |\n\n\
+         Over the map's own, a key of `PacedKeys` takes {:.1}. A grant to a random one: {each:.0} ns.\n",
+        paced - map
     )
+}
+
+/// Every key known, and its first operation taken.
+fn paced_keys() -> PacedKeys<u64> {
+    let keys_max = u32::try_from(KEYS).expect("a million");
+    let keys_max = NonZeroU32::new(keys_max).expect("not zero");
+    let mut keys = PacedKeys::new(pace(100.0, 1.1), keys_max);
+    for key in 0..KEYS {
+        let taken = keys.try_acquire(&scattered(key), Tokens::ONE, Timestamp::ZERO);
+        assert_eq!(taken, Ok(true));
+    }
+    keys
 }

@@ -4,7 +4,8 @@
 //! and go on ([`try_acquire`](PacedLimiter::try_acquire)), ask when
 //! ([`acquire_at`](PacedLimiter::acquire_at)), wait in a task
 //! ([`acquire`](PacedLimiter::acquire)) or in a thread
-//! ([`acquire_blocking`](PacedLimiter::acquire_blocking)).
+//! ([`acquire_blocking`](PacedLimiter::acquire_blocking)). [`PacedKeys`] is a pace for each of a
+//! million keys.
 //!
 //! - **A grant reads no clock and takes no lock**; only who finds nothing left does.
 //! - **Who waits, waits in a queue**, first come first served whatever they cost, and takes nothing
@@ -16,6 +17,7 @@
 
 mod acquire;
 mod clock;
+mod keyed;
 mod shared;
 mod slice;
 mod sync;
@@ -33,6 +35,7 @@ pub use acquire::Acquire;
 #[cfg(feature = "fast-clock")]
 pub use clock::FastClock;
 pub use clock::{Clock, MonotonicClock};
+pub use keyed::{PacedKeys, TooManyKeys};
 pub use shared::PacedNow;
 use shared::Shared;
 pub use slice::Slice;

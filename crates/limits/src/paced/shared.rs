@@ -216,7 +216,7 @@ impl Shared {
     fn claim_up_to(&self, cost: i64, wanted: impl Fn(i64) -> i64) -> Option<i64> {
         let pool = &self.pool.0.active;
         let mut active = pool.load(Relaxed);
-        let mut pause = 16_u32;
+        let mut pause = 64_u32;
         while active >= cost {
             let claimed = wanted(active).clamp(cost, active);
             match pool.compare_exchange_weak(active, active - claimed, AcqRel, Relaxed) {
@@ -227,7 +227,7 @@ impl Shared {
                     for _ in 0..pause {
                         spin_loop();
                     }
-                    pause = (pause * 2).min(256);
+                    pause = (pause * 2).min(512);
                     active = pool.load(Relaxed);
                 }
             }

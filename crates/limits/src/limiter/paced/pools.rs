@@ -152,6 +152,39 @@ impl Pools {
         self.since = self.since.max(now);
     }
 
+    /// The same in 28 bytes, of pools that run: for whoever keeps very many.
+    #[cfg(feature = "std")]
+    pub(crate) const fn words(&self) -> [u32; 7] {
+        let (active, waiting) = (self.active_nanos.cast_unsigned(), self.waiting_nanos);
+        let since = self.since.as_nanos();
+        [
+            active as u32,
+            (active >> 32) as u32,
+            waiting as u32,
+            (waiting >> 32) as u32,
+            since as u32,
+            (since >> 32) as u32,
+            (self.active_rest as u32) << 16 | self.waiting_rest as u32,
+        ]
+    }
+
+    /// What [`words`](Self::words) made of them.
+    #[cfg(feature = "std")]
+    pub(crate) const fn from_words(words: [u32; 7]) -> Self {
+        const fn long(low: u32, high: u32) -> u64 {
+            (high as u64) << 32 | low as u64
+        }
+        let [a, b, c, d, e, f, rests] = words;
+        Self {
+            active_nanos: long(a, b).cast_signed(),
+            waiting_nanos: long(c, d),
+            since: Timestamp::from_nanos(long(e, f)),
+            active_rest: (rests >> 16) as u16,
+            waiting_rest: rests as u16,
+            running: true,
+        }
+    }
+
     pub(super) fn set_running(&mut self, running: bool) {
         self.running = running;
     }
