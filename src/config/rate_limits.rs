@@ -19,7 +19,7 @@ use super::callers::{RawProfiles, burst, fill};
 use super::effective::Toml;
 use super::nearest::nearest;
 use super::per_window::function_name;
-use super::raw::Raw;
+use super::raw::{PostponeBy, Raw};
 use super::reader::{At, Notes, Section, Setting};
 use super::text::name;
 use super::tree::quoted;
@@ -190,8 +190,23 @@ pub(super) fn check(raw: &Raw, known_functions: &[&str], notes: &Notes) {
             None => {}
         }
         function_is_known(limit, raw, known_functions, notes);
+        goes_evenly(limit, raw, notes);
     }
     are_apart(&raw.rate_limits, notes);
+}
+
+/// Whoever a pace of everybody's holds is postponed like any other call.
+fn goes_evenly(limit: &RawRateLimit, raw: &Raw, notes: &Notes) {
+    let of_everybody = limit
+        .applies_to
+        .meant()
+        .is_some_and(|to| *to != AppliesTo::Callers);
+    if of_everybody && raw.queue.postpone.meant() == Some(&PostponeBy::Jitter) {
+        let told = "its calls do not go evenly while queue.postpone is \"jitter\": whoever it \
+                    holds waits aside for a random time";
+        let cure = "write postpone = \"in_turn\" in [queue]";
+        notes.warn(&limit.at, Mistake::new(told, cure));
+    }
 }
 
 fn bucket(limit: &RawRateLimit, profiles: &RawProfiles, notes: &Notes) {

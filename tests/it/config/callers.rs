@@ -438,6 +438,11 @@ fn what_was_probably_not_meant_is_a_warning() {
         "[[caller]]\nlabel = \"a\"\nmatch = { listener = \"nowa\" }",
         &["no listener is called \"nowa\"", "did you mean \"nova\"?"],
     );
+    let paced =
+        "[[rate_limit]]\nname = \"all\"\nkind = \"paced\"\nrate = 5\napplies_to = \"total\"";
+    doubted(paced, &["do not go evenly", "postpone = \"in_turn\""]);
+    let evenly = read(&format!("{paced}\n[queue]\npostpone = \"in_turn\""));
+    assert!(evenly.expect("it is right").warnings.is_empty());
 }
 
 #[test]
