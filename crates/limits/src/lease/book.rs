@@ -438,6 +438,9 @@ impl Book {
             self.places.remove(&row.holder);
             row.looked_at = Timestamp::MAX;
             self.free.push(place);
+            if self.places.is_empty() {
+                self.due.clear();
+            }
             return;
         };
         if next < row.looked_at {
