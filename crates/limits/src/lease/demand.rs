@@ -6,8 +6,8 @@
 //!
 //! A B+-tree (D. Comer, "The Ubiquitous B-Tree", 1979), in which each node says of its children what
 //! is wanted below them, and neighbours that would fit into three quarters of one node become one.
-//! Wide nodes, because a binary tree of 100,000 is slow for the memory that it touches: it took three
-//! times as long. As in `sums`, what changes is summed anew from the bottom up, and nothing is ever
+//! Wide nodes, because a binary tree of 100,000 is slow for the memory that it touches: it took
+//! twice as long at the least. As in `sums`, what changes is summed anew from the bottom up, and nothing is ever
 //! subtracted, so sums don't drift. A change is O(log n), and so is a share.
 
 use alloc::vec::Vec;
