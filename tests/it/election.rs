@@ -15,7 +15,7 @@ use tidegate_limits::Timestamp;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::peers::process::Process;
+use crate::peers::process::{Found, Process};
 use crate::relay::{Mode, Relay};
 use crate::stores::{self, Etcd};
 use crate::support::PATIENCE;
@@ -458,26 +458,39 @@ fn a_store_that_loses_its_leader(store: &str, servers: &str, leader: &mut Proces
         Fate::Stopped => leader.signal("STOP"),
     }
     let lost = wall();
-    // Once the store has another leader, somebody's fence is beyond what the old one could
-    // have confirmed.
-    let beyond = lost + 2 * TTL.as_nanos();
-    candidates[0].learns_after(beyond, "");
-    let address = candidates[1].learns_after(beyond, "");
-    let master = candidates.iter().find(|one| one.address == address);
-    let fence = master.expect("it is one of them").leads_after(beyond);
+    // Whatever the old leader could have confirmed has ended by then.
+    let mut fence = leads_after(&candidates, lost + TTL.as_nanos());
     let took = Duration::from_nanos((fence.from - lost) as u64);
     println!("{store}: leads {took:?} after the store's leader was {fate:?}");
     if let Fate::Stopped = fate {
         leader.signal("CONT");
-        let since = wall();
-        let master = master.expect("it is one of them");
+        fence.from = wall();
         // Three renewals with the old leader awake again.
-        let mut fence = master.leads_after(since);
         for _ in 0..3 {
-            fence = master.leads_after(fence.from);
+            fence = leads_after(&candidates, fence.from);
         }
     }
     disjoint(&candidates);
+}
+
+/// The first fence that any of them is given after a moment.
+fn leads_after(candidates: &[Candidate], moment: u128) -> Fence {
+    let (tell, told) = std::sync::mpsc::channel();
+    for candidate in candidates {
+        let (lines, tell) = (candidate.process.stdout.clone(), tell.clone());
+        std::thread::spawn(move || {
+            let found = lines.find(PATIENCE, |lines| {
+                let mut fences = lines.iter().filter_map(|line| fence(line));
+                fences.find(|fence| fence.from > moment)
+            });
+            if let Found::It(fence) = found {
+                // Another was faster, and nobody listens any more.
+                let _ = tell.send(fence);
+            }
+        });
+    }
+    drop(tell);
+    told.recv().expect("one of them leads")
 }
 
 #[test]

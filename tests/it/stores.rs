@@ -86,7 +86,7 @@ impl Etcd {
             member.stderr.until("serving", PATIENCE, |lines| {
                 lines
                     .iter()
-                    .any(|line| line.contains("ready to serve client requests"))
+                    .any(|line| line.contains("serving client traffic"))
                     .then_some(())
             });
         }

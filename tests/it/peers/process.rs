@@ -88,6 +88,14 @@ impl Drop for Process {
 #[derive(Clone)]
 pub(crate) struct Lines(Arc<Printed>);
 
+/// What came of looking for something.
+pub(crate) enum Found<T> {
+    It(T),
+    /// The stream ended first.
+    Ended,
+    NotInTime,
+}
+
 #[derive(Default)]
 struct Printed {
     state: Mutex<State>,
@@ -124,17 +132,34 @@ impl Lines {
         &self,
         what: &str,
         within: Duration,
-        mut pick: impl FnMut(&[String]) -> Option<T>,
+        pick: impl FnMut(&[String]) -> Option<T>,
     ) -> T {
+        match self.find(within, pick) {
+            Found::It(found) => found,
+            Found::Ended => panic!("it ended before {what}"),
+            Found::NotInTime => panic!("not within {within:?}: {what}"),
+        }
+    }
+
+    /// As [`until`](Self::until), where not to find it is no failure.
+    pub(crate) fn find<T>(
+        &self,
+        within: Duration,
+        mut pick: impl FnMut(&[String]) -> Option<T>,
+    ) -> Found<T> {
         let deadline = Instant::now() + within;
         let mut state = self.0.lock();
         loop {
             if let Some(found) = pick(&state.lines) {
-                return found;
+                return Found::It(found);
             }
             let left = deadline.saturating_duration_since(Instant::now());
-            assert!(!state.has_ended, "it ended before {what}");
-            assert!(!left.is_zero(), "not within {within:?}: {what}");
+            if state.has_ended {
+                return Found::Ended;
+            }
+            if left.is_zero() {
+                return Found::NotInTime;
+            }
             state = self
                 .0
                 .grown
