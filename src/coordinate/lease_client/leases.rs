@@ -191,14 +191,14 @@ impl Leases {
         }
     }
 
-    /// What is wanted of a resource from now on. True if that is to be asked for earlier than
-    /// anything was before.
+    /// What is wanted of a resource from now on. True if it is to be asked for earlier than
+    /// it was before.
     pub(super) fn set_wants(&mut self, now: Timestamp, id: &str, wants: f64) -> bool {
         debug_assert!(wants.is_finite() && wants >= 0.0, "{wants}");
-        let before = self.next_due();
         let Some(resource) = self.resources.get_mut(id) else {
             return false;
         };
+        let before = resource.due;
         resource.wants = wants;
         if resource
             .told
@@ -206,8 +206,7 @@ impl Leases {
         {
             resource.due = resource.due.min(now);
         }
-        let after = self.next_due();
-        after.is_some_and(|after| before.is_none_or(|before| after < before))
+        resource.due < before
     }
 
     /// What is wanted of a resource, and what may be used of it.
@@ -330,7 +329,8 @@ impl Leases {
                     &mut heard.ignored,
                 );
             }
-            // Left out, or answered with nothing that can be used: again as soon as one may.
+            // Left out, or answered with nothing that can be used: by the lease that it has, and
+            // without one as soon as it may be.
             resource.due = resource.due.min(resource.refreshed_at(under_way.sent));
             if resource.entitlement != before {
                 heard.changed.push((Arc::clone(id), resource.entitlement));
