@@ -166,10 +166,7 @@ impl Servers {
         &mut self,
         method: Method,
         request: &Q,
-        call: impl AsyncFn(
-            &mut CapacityClient<Channel>,
-            Q,
-        ) -> Result<tonic::Response<A>, tonic::Status>,
+        call: impl AsyncFn(&mut CapacityClient<Channel>, Q) -> Result<tonic::Response<A>, tonic::Status>,
         mastership: impl Fn(&A) -> Option<&Mastership>,
         sent: &mut impl FnMut(Timestamp),
     ) -> Result<(A, Timestamp, Option<i64>), Failure> {

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tidegate_limits::{BurstRatio, Pace, Paced, Rate, Timestamp, Tokens};
@@ -77,6 +77,7 @@ struct Demand {
     opened: Timestamp,
     /// What is in line.   operations or holders
     waiting: f64,
+    in_line: usize,
     measured: Measured,
 }
 
@@ -92,11 +93,13 @@ enum Used {
     Gauge { held: u64 },
 }
 
-/// Lets operations through evenly.
+/// Lets operations through evenly. A dear one goes when one of cost 1 could, and leaves a debt.
 #[derive(Debug)]
 struct Pacer {
     per_second: f64,
     paced: Paced,
+    /// When the debt is paid; `paced` counts from here.
+    paid: Timestamp,
 }
 
 /// What whoever is first in line is told.
@@ -164,6 +167,7 @@ impl Gate {
                 wants,
                 opened: now,
                 waiting: 0.0,
+                in_line: 0,
                 measured,
             };
             state.handles.insert(handle, demand);
@@ -230,13 +234,16 @@ impl Gate {
         tell: impl FnOnce(f64) + Send + 'a,
     ) -> impl Future<Output = Result<(), WaitError>> + Send + 'a {
         async move {
-            let _waiting = self.join(handle, cost, tell)?;
+            let mut waiting = self.join(handle, cost, tell)?;
             let _turn = self.turn.acquire().await.map_err(|_| WaitError::Closed)?;
             loop {
                 let turn = self.with(|state, now| state.take(now, handle, cost));
                 let changed = self.changed.notified();
                 match turn {
-                    Turn::Taken => return Ok(()),
+                    Turn::Taken => {
+                        waiting.is_in_line = false;
+                        return Ok(());
+                    }
                     Turn::NotBefore(at) => tokio::select! {
                         () = changed => {}
                         () = sleep_until(self.clock.instant(at)) => {}
@@ -264,9 +271,7 @@ impl Gate {
                 return Err(WaitError::TooMany);
             }
             state.waiting += 1;
-            let demand = state.demand(handle);
-            demand.waiting += demand.units(cost);
-            demand.record(now, cost);
+            state.demand(handle).join(now, cost);
             // Often enough to notice a change soon, too rarely to cost anything.
             let slot = slot(now);
             if slot != state.told_in || state.waiting.is_power_of_two() {
@@ -280,6 +285,7 @@ impl Gate {
             gate: self,
             handle,
             cost,
+            is_in_line: true,
         };
         if let Some(wants) = wants {
             tell(wants);
@@ -315,22 +321,16 @@ struct Waiting<'a> {
     gate: &'a Gate,
     handle: u64,
     cost: Tokens,
+    /// Whoever is let through leaves the line in the same step.
+    is_in_line: bool,
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.gate.with(|state, _| {
-            state.waiting -= 1;
-            if let Some(demand) = state.handles.get_mut(&self.handle) {
-                let left = demand.waiting - demand.units(self.cost);
-                // Sums of fractions may leave a trace of them.
-                demand.waiting = if state.waiting == 0 {
-                    0.0
-                } else {
-                    left.max(0.0)
-                };
-            }
-        });
+        if self.is_in_line {
+            self.gate
+                .with(|state, _| state.leave_line(self.handle, self.cost));
+        }
     }
 }
 
@@ -339,6 +339,11 @@ impl State {
         self.handles
             .get_mut(&handle)
             .expect("whoever waits keeps the handle")
+    }
+
+    fn leave_line(&mut self, handle: u64, cost: Tokens) {
+        self.waiting -= 1;
+        self.demand(handle).leave(cost);
     }
 
     fn wants(&mut self, now: Timestamp) -> f64 {
@@ -369,9 +374,8 @@ impl State {
             }
         };
         if matches!(turn, Turn::Taken) {
-            if let Some(demand) = self.handles.get_mut(&handle) {
-                demand.taken(now);
-            }
+            self.leave_line(handle, cost);
+            self.demand(handle).taken();
             return turn;
         }
         // What may be used changes by itself when the lease ends.
@@ -412,26 +416,54 @@ fn take_operations(
     if pacer.per_second != per_second {
         // What may go at once stays in operations, not in time: a debt from a slow rate would
         // last too long at a fast one, and what a fast one has saved be too much at a slow one.
-        *pacer = Pacer::new(now, rate, pacer.paced.peek(now).min(1.0));
+        *pacer = Pacer::new(now, rate, pacer.operations(now).min(1.0));
     }
-    if pacer.paced.take(now, cost) {
-        Turn::Taken
-    } else {
-        Turn::NotBefore(pacer.paced.available_at(now, cost))
-    }
+    pacer.take(now, cost)
 }
 
 impl Pacer {
+    /// At this rate, with so many operations that may go at once; below zero it is a debt.
     fn new(now: Timestamp, rate: Rate, at_once: f64) -> Self {
         let pace = Pace::new(rate, BurstRatio::STRICT)
             .with_pool_min(POOL_MIN)
             .expect("10 ms are a pool");
-        let mut paced = Paced::new(now, pace);
-        paced.put_back(now, at_once - 1.0);
+        let debt = Duration::try_from_secs_f64((-at_once).max(0.0) / rate.get());
+        let paid = now + debt.unwrap_or(Duration::MAX);
+        let mut paced = Paced::new(paid, pace);
+        paced.put_back(paid, at_once.max(0.0) - 1.0);
         Self {
             per_second: rate.get(),
             paced,
+            paid,
         }
+    }
+
+    /// Operations that may go at once; below zero in debt.
+    fn operations(&self, now: Timestamp) -> f64 {
+        if now < self.paid {
+            -self.paid.since(now).as_secs_f64() * self.per_second
+        } else {
+            self.paced.peek(now)
+        }
+    }
+
+    fn take(&mut self, now: Timestamp, cost: Tokens) -> Turn {
+        let needed = if cost > Tokens::ONE {
+            Tokens::ONE
+        } else {
+            cost
+        };
+        // In debt there is nothing in the pool, and nothing passes but what costs nothing.
+        if !self.paced.has(now, needed) {
+            return Turn::NotBefore(self.paced.available_at(self.paid.max(now), needed));
+        }
+        let left = self.operations(now) - cost.get();
+        if left < 0.0 {
+            *self = Self::new(now, self.paced.pace().rate(), left);
+        } else {
+            self.paced.draw(now, cost);
+        }
+        Turn::Taken
     }
 }
 
@@ -444,16 +476,26 @@ impl Demand {
         }
     }
 
-    /// Somebody joined the line.
-    fn record(&mut self, now: Timestamp, cost: Tokens) {
+    fn join(&mut self, now: Timestamp, cost: Tokens) {
+        self.in_line += 1;
+        self.waiting += self.units(cost);
         match &mut self.measured {
             Measured::Rate(arrivals) => arrivals.record(now, cost.get()),
             Measured::Gauge { peaks, held } => peaks.record(now, *held as f64 + self.waiting),
         }
     }
 
-    fn taken(&mut self, _now: Timestamp) {
-        // It is still counted as waiting until it has left the line, in the same poll.
+    fn leave(&mut self, cost: Tokens) {
+        self.in_line -= 1;
+        // Sums of fractions may leave a trace of them.
+        self.waiting = if self.in_line == 0 {
+            0.0
+        } else {
+            (self.waiting - self.units(cost)).max(0.0)
+        };
+    }
+
+    fn taken(&mut self) {
         if let Measured::Gauge { held, .. } = &mut self.measured {
             *held += 1;
         }

@@ -191,6 +191,21 @@ impl Leases {
         }
     }
 
+    /// Nobody uses anything any more.
+    pub(super) fn leave_all(&mut self) {
+        // An answer that is still under way is waited for by nobody.
+        self.under_way = None;
+        let used: Vec<Arc<str>> = self
+            .resources
+            .iter()
+            .filter(|(_, resource)| resource.phase == Phase::Used)
+            .map(|(id, _)| Arc::clone(id))
+            .collect();
+        for id in used {
+            self.leave(&id);
+        }
+    }
+
     /// What is wanted of a resource from now on. True if it is to be asked for earlier than
     /// it was before.
     pub(super) fn set_wants(&mut self, now: Timestamp, id: &str, wants: f64) -> bool {
@@ -207,12 +222,6 @@ impl Leases {
             resource.due = resource.due.min(now);
         }
         resource.due < before
-    }
-
-    /// What is wanted of a resource, and what may be used of it.
-    pub(super) fn standing(&self, id: &str) -> Option<(f64, Entitlement)> {
-        let resource = self.resources.get(id)?;
-        Some((resource.wants, resource.entitlement))
     }
 
     /// When to ask next. None while a request is under way, or if there is nothing to ask for.
@@ -405,7 +414,8 @@ impl Resource {
     }
 
     fn allowed_at(&self, interval_min: Duration) -> Timestamp {
-        self.sent.map_or(Timestamp::ZERO, |sent| sent + interval_min)
+        self.sent
+            .map_or(Timestamp::ZERO, |sent| sent + interval_min)
     }
 
     /// Whether it goes into a request that is made at `now`: among those that are due, or among
@@ -430,7 +440,11 @@ impl Resource {
         let refresh = u64::try_from(lease.refresh_interval).unwrap_or(0);
         let refresh = Duration::from_secs(refresh).min(REFRESH_MAX);
         // Whoever asks only when the lease has ended stands without one meanwhile.
-        sent + if refresh < length { refresh } else { length / 2 }
+        sent + if refresh < length {
+            refresh
+        } else {
+            length / 2
+        }
     }
 
     fn take(

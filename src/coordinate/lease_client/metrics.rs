@@ -172,7 +172,10 @@ mod tests {
             .requests
             .with_label_values(&["other", "GetCapacity"]);
         assert_eq!(others.get(), 10);
-        let first = metrics.0.requests.with_label_values(&["s0:1", "GetCapacity"]);
+        let first = metrics
+            .0
+            .requests
+            .with_label_values(&["s0:1", "GetCapacity"]);
         assert_eq!(first.get(), 1);
     }
 }
