@@ -53,7 +53,7 @@ struct Resource {
     entitlement: Entitlement,
     /// When it should be asked for; never earlier than the minimum interval allows.
     due: Timestamp,
-    /// When a server may have been asked for it last.
+    /// When a server saw it last, at the latest; while the answer is out, when it was sent.
     sent: Option<Timestamp>,
 }
 
@@ -328,6 +328,8 @@ impl Leases {
             let Some(resource) = self.resources.get_mut(id) else {
                 continue;
             };
+            // The server decided before now, by how much nobody knows.
+            resource.sent = Some(now);
             let before = resource.entitlement;
             if let Some(answer) = answer {
                 resource.take(

@@ -10,7 +10,7 @@ use super::*;
 const SECOND: Duration = Duration::from_secs(1);
 const INTERVAL_MIN: Duration = Duration::from_secs(5);
 const DEADLINE: Duration = Duration::from_secs(5);
-const LIVES: u64 = 4_000;
+const LIVES: u64 = 2_000;
 /// Milliseconds since 1970 when the client starts, by the true clock.
 const START_MS: i64 = 1_700_000_000_000;
 
@@ -62,7 +62,7 @@ struct Servers {
     is_calm: bool,
     /// Every lease that was granted of a resource.
     granted: BTreeMap<String, Vec<Granted>>,
-    /// When a master last saw a request for it.
+    /// When a master last saw a request for it of which the answer arrived.
     seen: BTreeMap<String, Timestamp>,
     too_early: Vec<String>,
 }
@@ -136,7 +136,7 @@ impl Servers {
         let mut response = Vec::new();
         for resource in &message.resource {
             let id = resource.resource_id.clone();
-            let seen = self.seen.insert(id.clone(), now);
+            let seen = self.seen.get(&id).copied();
             if seen.is_some_and(|seen| now.since(seen) < INTERVAL_MIN) {
                 self.too_early
                     .push(format!("{id} at {now:?}, seen at {seen:?}"));
@@ -144,7 +144,9 @@ impl Servers {
             if !self.is_calm && self.random.one_in(10) {
                 continue;
             }
-            let lease = 5 + self.random.below(56) as i64;
+            // One that is no longer than the minimum interval ends before it can be renewed.
+            let least = if self.is_calm { 10 } else { 1 };
+            let lease = least + self.random.below(50) as i64;
             let expiry_time = now_ms / 1000 + lease;
             let capacity = self.random.real(0.0, resource.wants);
             let left = u64::try_from(expiry_time * 1000 - now_ms).expect("it ends later");
@@ -202,6 +204,8 @@ struct Life {
     servers: Servers,
     late: Vec<Late>,
     modes: BTreeMap<String, AfterExpiry>,
+    /// When it was last asked for, but for requests of which nothing came.
+    sent: BTreeMap<String, Timestamp>,
     requests: u64,
     answered: u64,
 }
@@ -218,6 +222,7 @@ impl Life {
             servers,
             late: Vec::new(),
             modes: BTreeMap::new(),
+            sent: BTreeMap::new(),
             requests: 0,
             answered: 0,
             random,
@@ -299,6 +304,12 @@ impl Life {
         let deadline = self.now + DEADLINE;
         loop {
             self.requests += 1;
+            for resource in &message.resource {
+                let before = self.sent.get(&resource.resource_id);
+                let is_early = before.is_some_and(|&sent| self.now.since(sent) < INTERVAL_MIN);
+                assert!(!is_early, "{resource:?} again at {:?}", self.now);
+            }
+            let sent = self.now;
             let server = self.route.target().clone();
             self.leases.sent_again(self.now, request);
             let (there, back) = match self.servers.is_calm {
@@ -310,8 +321,9 @@ impl Life {
             };
             if !self.servers.is_calm && self.random.one_in(10) {
                 // Lost on the way.
+                self.was_sent(sent, message);
                 self.pass_to(deadline);
-                self.give_up(request, Failure::Unknown);
+                self.give_up(request);
                 return;
             }
             let arrives = self.now + there;
@@ -321,20 +333,26 @@ impl Life {
             if returns >= deadline || is_lost {
                 if let Reply::Answer(answer, server_now_ms) = reply {
                     self.late.push(Late {
-                        arrives: returns.max(deadline),
+                        arrives: returns.max(deadline) + Duration::from_nanos(1),
                         request,
                         answer,
                         server_now_ms,
                     });
                 }
+                self.was_sent(sent, message);
                 self.pass_to(deadline);
-                self.give_up(request, Failure::Unknown);
+                self.give_up(request);
                 return;
             }
             self.pass_to(returns);
             let onward = match reply {
                 Reply::Answer(answer, server_now_ms) => {
                     self.answered += 1;
+                    self.was_sent(sent, message);
+                    for resource in &message.resource {
+                        let id = resource.resource_id.clone();
+                        self.servers.seen.insert(id, arrives);
+                    }
                     self.route.answered();
                     self.leases
                         .answered(self.now, request, &answer, server_now_ms);
@@ -352,10 +370,17 @@ impl Life {
         }
     }
 
-    fn give_up(&mut self, request: RequestId, failure: Failure) {
+    fn was_sent(&mut self, sent: Timestamp, message: &wire::GetCapacityRequest) {
+        for resource in &message.resource {
+            self.sent.insert(resource.resource_id.clone(), sent);
+        }
+    }
+
+    fn give_up(&mut self, request: RequestId) {
         self.route.failed();
         let entropy = self.random.next();
-        self.leases.failed(self.now, request, failure, entropy);
+        self.leases
+            .failed(self.now, request, Failure::Unknown, entropy);
     }
 
     /// Time passes; what is late arrives, in any order, and is looked at on the way.
