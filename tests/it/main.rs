@@ -21,6 +21,7 @@ mod forwarding;
 mod framer;
 mod healthcheck;
 mod http_semantics;
+mod lease_agent;
 mod lease_client;
 mod lease_wire;
 mod leaving;

@@ -153,7 +153,8 @@ async fn gauge_wants(State(agent): Shared, id: OneId, body: Bytes) -> Result<Res
 }
 
 async fn resources(State(agent): Shared) -> Response {
-    let shown: Vec<Shown> = agent.client.resources().iter().map(Shown::of).collect();
+    let resources = agent.client.resources();
+    let shown: Vec<Shown> = resources.iter().map(Shown::of).collect();
     Json(shown).into_response()
 }
 

@@ -13,8 +13,11 @@ use tidegate::coordinate::wire::{
     ReleaseCapacityResponse, ResourceResponse,
 };
 use tidegate::lease::{Dial, Dialing, ServerAddress, Transport};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tonic::codegen::tokio_stream;
+use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status};
 
 /// How a server behaves, and what it saw.
@@ -71,6 +74,22 @@ impl Mock {
                 .duration_since(UNIX_EPOCH)
                 .expect("after 1970"),
         }
+    }
+
+    /// Answers on a free port of loopback until the returned set is dropped.
+    pub(crate) async fn serve(&self) -> (String, JoinSet<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address").to_string();
+        let service = CapacityServer::new(self.clone());
+        let mut serving = JoinSet::new();
+        serving.spawn(async move {
+            tonic::transport::Server::builder()
+                .add_service(service)
+                .serve_with_incoming(TcpIncoming::from(listener))
+                .await
+                .expect("it serves");
+        });
+        (address, serving)
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Behaviour> {
