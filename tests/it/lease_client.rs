@@ -1,5 +1,6 @@
 //! The lease client against servers that do as they are told, in paused time.
 
+mod example;
 pub(crate) mod mock;
 
 use std::future::Future;
@@ -58,9 +59,12 @@ async fn is_ready_now<T>(future: impl Future<Output = T>) -> bool {
     timeout(Duration::ZERO, future).await.is_ok()
 }
 
+/// Who was let through, and when.
+type Passed = Arc<Mutex<Vec<(usize, Instant)>>>;
+
 /// Starts so many waiters, in order; each notes its number and when it was let through.
-fn line(rate: &RateResource, count: usize) -> (JoinSet<()>, Arc<Mutex<Vec<(usize, Instant)>>>) {
-    let passed = Arc::new(Mutex::new(Vec::new()));
+fn line(rate: &RateResource, count: usize) -> (JoinSet<()>, Passed) {
+    let passed = Passed::default();
     let mut waiters = JoinSet::new();
     for number in 0..count {
         let (rate, passed) = (rate.clone(), Arc::clone(&passed));
@@ -594,4 +598,20 @@ async fn over_a_socket_a_lease_is_got_and_counted() {
     ] {
         assert!(text.contains(&line), "{line} is not in\n{text}");
     }
+}
+
+#[tokio::test]
+async fn the_example_of_the_document_is_this_one_and_works() {
+    let document = include_str!("../../docs/leases-client.md");
+    let block = document.split("```rust\n").nth(1).expect("an example");
+    let block = block.split("```").next().expect("split gives one at least");
+    assert_eq!(block, include_str!("lease_client/example.rs"));
+
+    let mock = Mock::new();
+    mock.lock().capacity = 1000.0;
+    let (address, _serving) = mock.serve().await;
+    let sent = timeout(20 * SECOND, example::send_all(&address, 5));
+    assert_eq!(sent.await.expect("in time").expect("it works"), 5);
+    let released: Vec<String> = mock.lock().released.concat();
+    assert_eq!(released, ["backend/connections", "backend/requests"]);
 }

@@ -23,6 +23,7 @@ mod healthcheck;
 mod http_semantics;
 mod lease_agent;
 mod lease_client;
+mod lease_example;
 mod lease_wire;
 mod leaving;
 mod lifecycle;

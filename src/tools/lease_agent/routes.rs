@@ -84,7 +84,7 @@ pub(super) fn router(agent: Arc<Agent>) -> Router {
         )
 }
 
-async fn wait(State(agent): Shared, id: OneId, asked: Asked) -> Result<Response, Response> {
+async fn wait(State(agent): Shared, id: OneId, asked: Asked) -> Result<Response, Refused> {
     let (Path(id), Query(asked)) = (id.map_err(bad_path)?, asked.map_err(bad_query)?);
     absent("ttl", asked.ttl)?;
     let cost = Tokens::new(asked.cost.unwrap_or(1.0))
@@ -99,7 +99,7 @@ async fn wait(State(agent): Shared, id: OneId, asked: Asked) -> Result<Response,
     }
 }
 
-async fn enter(State(agent): Shared, id: OneId, asked: Asked) -> Result<Response, Response> {
+async fn enter(State(agent): Shared, id: OneId, asked: Asked) -> Result<Response, Refused> {
     let (Path(id), Query(asked)) = (id.map_err(bad_path)?, asked.map_err(bad_query)?);
     absent("cost", asked.cost)?;
     let patience = seconds("timeout", asked.timeout, TIMEOUT, TIMEOUT_MAX)?;
@@ -112,7 +112,7 @@ async fn enter(State(agent): Shared, id: OneId, asked: Asked) -> Result<Response
         Err(_) => return Err(too_long(patience)),
     };
     let token = agent.guards.keep(&id, guard, ttl).ok_or_else(|| {
-        error(
+        Refused::new(
             StatusCode::SERVICE_UNAVAILABLE,
             "too many places are held through this agent",
         )
@@ -125,7 +125,7 @@ async fn enter(State(agent): Shared, id: OneId, asked: Asked) -> Result<Response
     Ok(Json(entered).into_response())
 }
 
-async fn renew(State(agent): Shared, path: IdAndToken, asked: Asked) -> Result<Response, Response> {
+async fn renew(State(agent): Shared, path: IdAndToken, asked: Asked) -> Result<Response, Refused> {
     let (Path((id, token)), Query(asked)) = (path.map_err(bad_path)?, asked.map_err(bad_query)?);
     absent("cost", asked.cost)?;
     absent("timeout", asked.timeout)?;
@@ -133,19 +133,19 @@ async fn renew(State(agent): Shared, path: IdAndToken, asked: Asked) -> Result<R
     held(agent.guards.renew(&id, &token, ttl))
 }
 
-async fn give_back(State(agent): Shared, path: IdAndToken) -> Result<Response, Response> {
+async fn give_back(State(agent): Shared, path: IdAndToken) -> Result<Response, Refused> {
     let Path((id, token)) = path.map_err(bad_path)?;
     held(agent.guards.give_back(&id, &token))
 }
 
-async fn rate_wants(State(agent): Shared, id: OneId, body: Bytes) -> Result<Response, Response> {
+async fn rate_wants(State(agent): Shared, id: OneId, body: Bytes) -> Result<Response, Refused> {
     let (Path(id), wants) = (id.map_err(bad_path)?, wants(&body)?);
     let rate = agent.rate(&id).map_err(not_opened)?;
     rate.set_wants(wants).map_err(|wrong| not_wanted(&wrong))?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-async fn gauge_wants(State(agent): Shared, id: OneId, body: Bytes) -> Result<Response, Response> {
+async fn gauge_wants(State(agent): Shared, id: OneId, body: Bytes) -> Result<Response, Refused> {
     let (Path(id), wants) = (id.map_err(bad_path)?, wants(&body)?);
     let gauge = agent.gauge(&id).map_err(not_opened)?;
     gauge.set_wants(wants).map_err(|wrong| not_wanted(&wrong))?;
@@ -263,7 +263,7 @@ fn seconds(
     given: Option<f64>,
     default: Duration,
     most: Duration,
-) -> Result<Duration, Response> {
+) -> Result<Duration, Refused> {
     let Some(given) = given else {
         return Ok(default);
     };
@@ -276,7 +276,7 @@ fn seconds(
     }
 }
 
-fn ttl(asked: &Question) -> Result<Duration, Response> {
+fn ttl(asked: &Question) -> Result<Duration, Refused> {
     let ttl = seconds("ttl", asked.ttl, TTL, TTL_MAX)?;
     if ttl.is_zero() {
         return Err(bad("ttl must be above 0"));
@@ -284,14 +284,14 @@ fn ttl(asked: &Question) -> Result<Duration, Response> {
     Ok(ttl)
 }
 
-fn absent(name: &str, given: Option<f64>) -> Result<(), Response> {
+fn absent(name: &str, given: Option<f64>) -> Result<(), Refused> {
     match given {
         None => Ok(()),
         Some(_) => Err(bad(&format!("{name} means nothing here"))),
     }
 }
 
-fn wants(body: &[u8]) -> Result<Option<f64>, Response> {
+fn wants(body: &[u8]) -> Result<Option<f64>, Refused> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
     struct Body {
@@ -303,18 +303,18 @@ fn wants(body: &[u8]) -> Result<Option<f64>, Response> {
         .map_err(|_| bad("the body must be like {\"wants\": 5} or {\"wants\": null}"))
 }
 
-fn held(is_held: bool) -> Result<Response, Response> {
+fn held(is_held: bool) -> Result<Response, Refused> {
     if is_held {
         Ok(StatusCode::NO_CONTENT.into_response())
     } else {
-        Err(error(
+        Err(Refused::new(
             StatusCode::NOT_FOUND,
             "nobody holds that place, or no longer",
         ))
     }
 }
 
-fn not_opened(why: NotOpened) -> Response {
+fn not_opened(why: NotOpened) -> Refused {
     match why {
         NotOpened::Refused(refused) => {
             let status = match refused {
@@ -322,45 +322,65 @@ fn not_opened(why: NotOpened) -> Response {
                 OpenError::OtherKind(_) => StatusCode::CONFLICT,
                 OpenError::TooMany | OpenError::Closed => StatusCode::SERVICE_UNAVAILABLE,
             };
-            error(status, &refused.to_string())
+            Refused::new(status, refused.to_string())
         }
-        NotOpened::TooMany => error(
+        NotOpened::TooMany => Refused::new(
             StatusCode::SERVICE_UNAVAILABLE,
             "all resources that this agent keeps are in use",
         ),
     }
 }
 
-fn not_let_through(why: WaitError) -> Response {
+fn not_let_through(why: WaitError) -> Refused {
     let status = match why {
         WaitError::TooMany => StatusCode::TOO_MANY_REQUESTS,
         WaitError::Closed => StatusCode::SERVICE_UNAVAILABLE,
     };
-    error(status, &why.to_string())
+    Refused::new(status, why.to_string())
 }
 
-fn too_long(patience: Duration) -> Response {
+fn too_long(patience: Duration) -> Refused {
     let seconds = patience.as_secs_f64();
-    error(
+    Refused::new(
         StatusCode::GATEWAY_TIMEOUT,
-        &format!("no capacity within {seconds} s"),
+        format!("no capacity within {seconds} s"),
     )
 }
 
-fn not_wanted(wrong: &NotACapacity) -> Response {
+fn not_wanted(wrong: &NotACapacity) -> Refused {
     bad(&wrong.to_string())
 }
 
-fn bad_path(rejection: PathRejection) -> Response {
+fn bad_path(rejection: PathRejection) -> Refused {
     bad(&rejection.body_text())
 }
 
-fn bad_query(rejection: QueryRejection) -> Response {
+fn bad_query(rejection: QueryRejection) -> Refused {
     bad(&rejection.body_text())
 }
 
-fn bad(message: &str) -> Response {
-    error(StatusCode::BAD_REQUEST, message)
+fn bad(message: &str) -> Refused {
+    Refused::new(StatusCode::BAD_REQUEST, message)
+}
+
+/// What was not done, and why.
+#[derive(Debug)]
+struct Refused {
+    status: StatusCode,
+    why: String,
+}
+
+impl Refused {
+    fn new(status: StatusCode, why: impl Into<String>) -> Self {
+        let why = why.into();
+        Self { status, why }
+    }
+}
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        error(self.status, &self.why)
+    }
 }
 
 /// An error, as every error here looks.
