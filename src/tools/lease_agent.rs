@@ -68,7 +68,7 @@ pub struct Options {
     #[arg(long = "server", value_name = "HOST:PORT", required = true)]
     pub servers: Vec<ServerAddress>,
     /// Where programs of this machine ask; port 0 takes a free one
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9190")]
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9192")]
     pub bind: SocketAddr,
     /// What may be used when a lease has ended and no server answers
     #[arg(long, value_enum, default_value = "safe")]
