@@ -5,6 +5,7 @@
 
 pub mod election;
 pub mod etcd;
+pub mod lease_client;
 pub mod wire;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;
