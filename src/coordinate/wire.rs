@@ -1,4 +1,7 @@
-//! Doorman's protocol: the messages of `proto/doorman.proto`, and its gRPC client and server.
+//! Doorman's protocol: the messages of `proto/doorman.proto`, its gRPC client and server, and
+//! its time.
+
+mod epoch;
 
 /// What protox and prost make of `proto/doorman.proto`; a test holds the two together.
 #[allow(
@@ -12,3 +15,4 @@
 mod doorman;
 
 pub use doorman::*;
+pub use epoch::Epoch;
