@@ -15,7 +15,7 @@ mod templates;
 pub use glob::{BadGlob, Glob};
 pub use rejected::Rejected;
 pub use state::{Bounds, CapacityServer, Place, Settings, Unmatched};
-pub use status::{Counts, LeaseNow, Standing, ResourceNow, Status};
+pub use status::{Counts, LeaseNow, ResourceNow, Standing, Status};
 pub use templates::{
     Algorithm, Catchall, Frees, RawAlgorithm, RawKind, RawParameter, RawTemplate, Reserve,
     Template, TemplateMistake, Templates,

@@ -480,7 +480,9 @@ fn check_algorithm(
         .lease
         .map(|given| ("parameters.lease_duration_secs", given)));
     let lease = span("lease_length", lease, mistakes).unwrap_or(default.lease);
-    let refresh = raw.refresh_interval.map(|given| ("refresh_interval", given));
+    let refresh = raw
+        .refresh_interval
+        .map(|given| ("refresh_interval", given));
     let refresh = refresh.or(parameters
         .refresh
         .map(|given| ("parameters.refresh_interval", given)));
@@ -551,11 +553,7 @@ fn split_of_number(number: i64) -> Option<Split> {
 }
 
 /// A span that must be given, of at least a second.
-fn span(
-    key: &str,
-    given: Option<(&str, i64)>,
-    mistakes: &mut Mistakes,
-) -> Option<Duration> {
+fn span(key: &str, given: Option<(&str, i64)>, mistakes: &mut Mistakes) -> Option<Duration> {
     let Some((found, given)) = given else {
         mistakes.add(
             format!("algorithm.{key}"),
