@@ -17,7 +17,10 @@
 //! Networks", 2nd edition, 1992, section 6.5.2, with weights.
 
 mod book;
+mod demand;
+mod outgoing;
 mod share;
+mod sums;
 
 use core::num::NonZeroU64;
 use core::time::Duration;
