@@ -29,6 +29,9 @@ use crate::coordinate::wire::{self, Epoch};
 /// long after the resource is made it is told so.
 const REFRESH_AWAITED: Duration = Duration::from_secs(1);
 const AWAITED_FOR: Duration = Duration::from_secs(10);
+/// Who comes back this much too early is answered all the same: timers and networks are no
+/// clockwork.
+const EARLY_BY: Duration = Duration::from_millis(50);
 /// When whoever above was asked and has not answered is asked again.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
 /// What is wanted has changed so much that the server above should hear of it early.
@@ -178,7 +181,7 @@ impl Resource {
         let seen = self.holders.get(&ask.holder).copied();
         // Whoever was told to come back sooner may.
         if let Some(seen) = seen
-            && now.since(seen.asked) < rules.minimum_interval.min(seen.refresh)
+            && now.since(seen.asked) + EARLY_BY < rules.minimum_interval.min(seen.refresh)
         {
             counts.early += 1;
             return None;

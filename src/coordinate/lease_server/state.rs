@@ -586,6 +586,12 @@ impl CapacityServer {
         self.parent_due()
     }
 
+    /// What was counted since the start, whoever was master.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
     /// Everything that is shown.
     pub fn status(&mut self, now: Timestamp) -> Status {
         self.clean_now(now);
