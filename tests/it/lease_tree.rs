@@ -372,7 +372,8 @@ impl Tree {
     /// Everything works again, and nobody wants anything else.
     fn calm(&mut self, seconds: u64) {
         self.faults = Faults::None;
-        self.events.retain(|_, event| !matches!(event, Event::Demand));
+        self.events
+            .retain(|_, event| !matches!(event, Event::Demand));
         self.run(self.now + seconds * 1_000);
     }
 }
@@ -458,7 +459,11 @@ fn without_the_root_its_tree_falls_to_the_safe_shares_when_its_leases_are_over()
     let now = tree.moment();
     tree.servers[0].deposed(now, None);
     tree.calm(10);
-    assert!(tree.used() > 0.99 * CAPACITY, "leases go on: {}", tree.used());
+    assert!(
+        tree.used() > 0.99 * CAPACITY,
+        "leases go on: {}",
+        tree.used()
+    );
     tree.calm(15);
     // All servers but the root still answer, and each client has its share.
     for client in &tree.clients {
