@@ -378,8 +378,11 @@ impl Tree {
     }
 }
 
-/// The most that clients ever had, in this many runs of ten minutes.
+/// The most that clients ever had, in this many runs of ten minutes; in as many as
+/// `TIDEGATE_TREE_RUNS` says.
 fn most(rule: Rule, seeds: u64) -> f64 {
+    let more = std::env::var("TIDEGATE_TREE_RUNS").ok();
+    let seeds = more.and_then(|runs| runs.parse().ok()).unwrap_or(seeds);
     let mut most: f64 = 0.0;
     for seed in 0..seeds {
         let mut tree = Tree::new(rule, seed);
@@ -410,7 +413,7 @@ fn most(rule: Rule, seeds: u64) -> f64 {
 
 #[test]
 fn no_loss_delay_or_death_lets_clients_have_more_than_there_is() {
-    assert!(most(Rule::FAIR, 60) > 0.9 * CAPACITY);
+    assert!(most(Rule::FAIR, 16) > 0.9 * CAPACITY);
 }
 
 #[test]
@@ -419,7 +422,7 @@ fn the_same_holds_for_proportional_shares() {
         split: "PROPORTIONAL_SHARE",
         ..Rule::FAIR
     };
-    assert!(most(rule, 30) > 0.9 * CAPACITY);
+    assert!(most(rule, 8) > 0.9 * CAPACITY);
 }
 
 #[test]
@@ -428,7 +431,7 @@ fn with_safe_shares_nobody_ever_has_nothing_and_all_have_no_more_than_there_is()
         reserved: true,
         ..Rule::FAIR
     };
-    assert!(most(rule, 60) > 0.9 * CAPACITY);
+    assert!(most(rule, 16) > 0.9 * CAPACITY);
 }
 
 /// That the law would notice: this is what the original does.

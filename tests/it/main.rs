@@ -21,6 +21,7 @@ mod forwarding;
 mod framer;
 mod healthcheck;
 mod http_semantics;
+mod lease_simulate;
 mod lease_state;
 mod lease_tree;
 mod lease_wire;
