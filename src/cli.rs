@@ -50,7 +50,7 @@ enum Command {
     /// Lend leased capacity to programs on this machine, over HTTP and JSON
     LeaseAgent(tools::lease_agent::Options),
     /// Run scenario files through the scheduler in virtual time. Exit 1 if one disappoints
-    Simulate(tools::simulate::Arguments),
+    Simulate(tools::simulate::Command),
 }
 
 #[derive(Debug, clap::Args)]
@@ -75,7 +75,7 @@ pub fn main() -> ExitCode {
         Command::Demo(arguments) => tools::demo::main(arguments).unwrap_or_else(failed),
         Command::Backend(arguments) => tools::backend::main(arguments).unwrap_or_else(failed),
         Command::LeaseAgent(options) => tools::lease_agent::main(options).unwrap_or_else(failed),
-        Command::Simulate(arguments) => tools::simulate::run(&arguments),
+        Command::Simulate(command) => tools::simulate::main(&command),
         Command::Bench(arguments) => tools::bench::main(arguments).unwrap_or_else(failed),
     }
 }

@@ -6,6 +6,7 @@
 pub mod election;
 pub mod etcd;
 pub mod lease_client;
+pub mod lease_server;
 pub mod wire;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;
