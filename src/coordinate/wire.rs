@@ -1,7 +1,9 @@
 //! Doorman's protocol: the messages of `proto/doorman.proto`, its gRPC client and server, and
 //! its time.
 
+mod codec;
 mod epoch;
+mod required;
 
 /// What protox and prost make of `proto/doorman.proto`; a test holds the two together.
 #[allow(
@@ -14,5 +16,7 @@ mod epoch;
 #[rustfmt::skip]
 mod doorman;
 
+pub use codec::{CheckedCodec, CheckedDecoder};
 pub use doorman::*;
 pub use epoch::Epoch;
+pub use required::{Field, NoMessage, Shape, Shaped, check};
