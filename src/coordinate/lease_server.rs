@@ -1,0 +1,22 @@
+//! The capacity server: lends out shares of a resource's capacity until a moment.
+//!
+//! Everything that is decided is decided in [`CapacityServer`], a machine without a clock, a
+//! socket or a thread: requests and the time come in, answers go out. What stands around it
+//! carries bytes.
+
+mod glob;
+mod rejected;
+mod resource;
+mod roster;
+mod state;
+mod status;
+mod templates;
+
+pub use glob::{BadGlob, Glob};
+pub use rejected::Rejected;
+pub use state::{Bounds, CapacityServer, Place, Settings, Unmatched};
+pub use status::{Counts, LeaseNow, ResourceNow, Standing, Status};
+pub use templates::{
+    Algorithm, Catchall, Frees, RawAlgorithm, RawKind, RawParameter, RawTemplate, Reserve,
+    Template, TemplateMistake, Templates,
+};
