@@ -82,7 +82,8 @@ where
             },
             Err(_) => Code::Unknown,
         };
-        self.metrics.answered(self.method, code, self.began.elapsed());
+        self.metrics
+            .answered(self.method, code, self.began.elapsed());
         Poll::Ready(answer)
     }
 }

@@ -7,7 +7,7 @@ use rand::RngExt as _;
 use tidegate_limits::Timestamp;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint};
-use tracing::{debug, info, warn};
+use tracing::{debug, warn};
 
 use super::metrics::{Metrics, ParentOutcome};
 use super::service::Service;
@@ -162,7 +162,7 @@ impl Asking {
     ) {
         self.metrics.parent(ParentOutcome::Answered);
         self.service.parent_answered(sent_at, millis, answer);
-        info!(
+        debug!(
             resources = answer.response.len(),
             "leases: the server above has answered"
         );

@@ -163,7 +163,11 @@ impl Service {
 
     /// The machine, the time, and whether it is the master and may answer as such.
     fn machine(&self) -> (MutexGuard<'_, Machine>, Timestamp, bool) {
-        let mut machine = self.0.machine.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut machine = self
+            .0
+            .machine
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let now = self.0.clock.now();
         let mastership = self.0.mastership.borrow();
         let is_certain = match &*mastership {
