@@ -21,6 +21,8 @@ mod forwarding;
 mod framer;
 mod healthcheck;
 mod http_semantics;
+mod lease_config;
+mod lease_server;
 mod lease_wire;
 mod leaving;
 mod lifecycle;
