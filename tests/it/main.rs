@@ -22,6 +22,7 @@ mod framer;
 mod healthcheck;
 mod http_semantics;
 mod lease_config;
+mod lease_process;
 mod lease_server;
 mod lease_wire;
 mod leaving;
