@@ -48,7 +48,6 @@ pub struct Shown {
 }
 
 /// Everything that answers on the status address.
-#[must_use]
 pub fn router(shown: Shown) -> Router {
     let bounded = ServiceBuilder::new()
         .layer(CatchPanicLayer::new())
