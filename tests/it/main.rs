@@ -24,6 +24,8 @@ mod http_semantics;
 mod lease_config;
 mod lease_process;
 mod lease_server;
+mod lease_state;
+mod lease_tree;
 mod lease_wire;
 mod leaving;
 mod lifecycle;
