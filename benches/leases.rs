@@ -5,7 +5,7 @@
 //! (`/proc/PID/stat`) and its own resident memory, so what the load costs does not count.
 //!
 //! ```text
-//! cargo bench --bench leases [-- --seconds 5 --clients 10,1000,8000,100000 --kinds fair_share]
+//! cargo bench -p tidegate --bench leases [-- --seconds 5 --clients 10,1000,8000,100000 --kinds fair_share]
 //! ```
 
 use std::io::{BufRead as _, BufReader};

@@ -25,6 +25,7 @@ mod healthcheck;
 mod http_semantics;
 mod lease_config;
 mod lease_process;
+mod lease_rules_in_etcd;
 mod lease_server;
 mod lease_state;
 mod lease_tree;
