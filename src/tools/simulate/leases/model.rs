@@ -294,7 +294,7 @@ impl World {
     }
 
     fn happen(&mut self, second: u64) {
-        if second % WALK_EVERY == 0 {
+        if second.is_multiple_of(WALK_EVERY) {
             for client in &mut self.clients {
                 let step = 2.0 * self.random.unit() - 1.0;
                 client.wants = (client.wants * (1.0 + WALK * step)).max(0.0);
