@@ -5,15 +5,25 @@
 //! carries bytes.
 
 mod glob;
+mod metrics;
+mod observed;
+pub mod page;
+mod parent;
 mod rejected;
 mod resource;
 mod roster;
+mod serve;
+mod service;
 mod state;
 mod status;
 mod templates;
 
 pub use glob::{BadGlob, Glob};
+pub use metrics::Metrics;
+pub use parent::keep_asking;
 pub use rejected::Rejected;
+pub use serve::{Reach, serve};
+pub use service::Service;
 pub use state::{Bounds, CapacityServer, Place, Settings, Unmatched};
 pub use status::{Counts, LeaseNow, ResourceNow, Standing, Status};
 pub use templates::{
