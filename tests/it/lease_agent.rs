@@ -27,6 +27,32 @@ struct Stage {
     _serving: JoinSet<()>,
 }
 
+/// An agent that asks this server.
+pub(crate) async fn agent_of(server: &str, more: &[&str]) -> Running {
+    let given = ["agent", "--server", server, "--bind", "127.0.0.1:0"];
+    let command = Command::parse_from(given.iter().chain(more));
+    Agent::start(command.options).await.expect("it starts")
+}
+
+async fn sent(agent: &Running, head: &str, body: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(agent.addr()).await.expect("it listens");
+    let request = format!(
+        "{head} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+        agent.addr(),
+        body.len(),
+    );
+    stream
+        .write_all(request.as_bytes())
+        .await
+        .expect("it reads");
+    stream
+}
+
+/// What the agent answers: status and body; null if there is none.
+pub(crate) async fn asked(agent: &Running, head: &str, body: &str) -> (u16, Value) {
+    read(sent(agent, head, body).await).await
+}
+
 impl Stage {
     async fn new(capacity: f64) -> Self {
         Self::with(capacity, &[]).await
@@ -36,30 +62,15 @@ impl Stage {
         let mock = Mock::new();
         mock.lock().capacity = capacity;
         let (server, serving) = mock.serve().await;
-        let given = ["agent", "--server", &server, "--bind", "127.0.0.1:0"];
-        let command = Command::parse_from(given.iter().chain(more));
-        let agent = Agent::start(command.options).await.expect("it starts");
         Self {
             mock,
-            agent,
+            agent: agent_of(&server, more).await,
             _serving: serving,
         }
     }
 
     async fn send(&self, head: &str, body: &str) -> TcpStream {
-        let mut stream = TcpStream::connect(self.agent.addr())
-            .await
-            .expect("it listens");
-        let request = format!(
-            "{head} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
-            self.agent.addr(),
-            body.len(),
-        );
-        stream
-            .write_all(request.as_bytes())
-            .await
-            .expect("it reads");
-        stream
+        sent(&self.agent, head, body).await
     }
 
     /// Status and body; null if there is none.

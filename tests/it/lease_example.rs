@@ -27,7 +27,7 @@ fn python() -> PathBuf {
     venv.join("bin/python")
 }
 
-fn example(servers: &[&str]) -> (Child, Lines<BufReader<ChildStdout>>) {
+pub(crate) fn example(servers: &[&str]) -> (Child, Lines<BufReader<ChildStdout>>) {
     let mut command = Command::new(python());
     command.arg(root().join("examples/lease_client.py"));
     for server in servers {
@@ -51,7 +51,7 @@ fn example(servers: &[&str]) -> (Child, Lines<BufReader<ChildStdout>>) {
     (child, BufReader::new(stdout).lines())
 }
 
-async fn says(lines: &mut Lines<BufReader<ChildStdout>>, expected: &str) {
+pub(crate) async fn says(lines: &mut Lines<BufReader<ChildStdout>>, expected: &str) {
     let line = timeout(BOUND, lines.next_line()).await;
     let line = line.expect("in time").expect("text").expect("a line");
     assert_eq!(line, expected);

@@ -32,6 +32,7 @@ mod lease_rules_in_etcd;
 mod lease_server;
 mod lease_simulate;
 mod lease_state;
+mod lease_together;
 mod lease_tree;
 mod lease_wire;
 mod leaving;
