@@ -27,6 +27,7 @@ mod lease_agent;
 mod lease_client;
 mod lease_config;
 mod lease_example;
+mod lease_failover;
 mod lease_process;
 mod lease_rules_in_etcd;
 mod lease_server;
