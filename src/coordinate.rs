@@ -3,4 +3,5 @@
 //! Nothing here knows of the scheduler: what is wanted comes in and what may be used goes out as
 //! plain values, which `app` carries.
 
+pub mod lease_client;
 pub mod wire;
