@@ -34,6 +34,9 @@ enum Command {
     /// Ask the sidecar with this config whether it takes calls. Exit 0 yes, 1 no
     Healthcheck(ConfigFile),
 
+    /// Run a capacity server: one capacity, lent out to many
+    LeaseServer(tools::lease_server::Arguments),
+
     /// List who calls, how much, and what limits them
     Callers(tools::client::Admin),
     /// List every limit and rate limit, and how much of it is used
@@ -67,6 +70,7 @@ pub fn main() -> ExitCode {
         Command::Serve(file) => tools::serve::run(&file.config, graphical),
         Command::Check(file) => tools::check::run(&file.config, graphical),
         Command::Healthcheck(file) => tools::healthcheck::run(&file.config, graphical),
+        Command::LeaseServer(arguments) => tools::lease_server::run(&arguments, graphical),
         Command::Callers(admin) => tools::callers::run(&admin),
         Command::Limits(admin) => tools::limits::run(&admin),
         Command::Explain(arguments) => tools::explain::run(&arguments),

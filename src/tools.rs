@@ -13,6 +13,7 @@ pub mod demo;
 pub mod explain;
 mod framing;
 pub mod healthcheck;
+pub mod lease_server;
 pub mod limits;
 pub mod serve;
 pub mod simulate;

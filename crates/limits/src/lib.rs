@@ -40,6 +40,7 @@ struct Readme;
 pub mod caller;
 mod costs;
 mod delay;
+pub mod lease;
 mod limiter;
 #[cfg(feature = "std")]
 pub mod paced;

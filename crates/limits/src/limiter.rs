@@ -25,6 +25,7 @@ pub use paced::{
 };
 pub(crate) use pacing::Pacing;
 pub use pacing::PacingNow;
+pub(crate) use token_bucket::in_range;
 pub use token_bucket::{Burst, DEBT_MAX_BURSTS, Fill, OutOfRange, TokenBucket, Tokens};
 use window::Window;
 

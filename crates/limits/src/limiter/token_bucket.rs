@@ -28,8 +28,8 @@ const NANOS_PER_SECOND: f64 = 1e9;
 /// Why a number is not what it was meant for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OutOfRange {
-    /// What it was meant for: `tokens`, `burst`, `fill`, `rate`, `burst ratio`, `largest cost` or
-    /// `pool seconds`.
+    /// What it was meant for: `tokens`, `burst`, `fill`, `rate`, `burst ratio`, `largest cost`,
+    /// `pool seconds` or `capacity`.
     pub what: &'static str,
     /// The number.
     pub given: f64,
@@ -57,7 +57,7 @@ impl fmt::Display for OutOfRange {
 impl core::error::Error for OutOfRange {}
 
 /// `given` if it is a number within the range; NaN is in none.
-pub(super) fn in_range(
+pub(crate) fn in_range(
     what: &'static str,
     given: f64,
     min: f64,

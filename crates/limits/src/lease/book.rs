@@ -1,0 +1,557 @@
+//! Who holds what, and what whoever asks gets of it.
+//!
+//! A decision needs what the others hold (`sums`), and what the holder ought to have among all that
+//! want something (`demand`); both are sums in trees, so it takes O(log n), whatever the split.
+//! What expires stands in a heap, where each holder has one entry: it is put off only when it is
+//! come to, so that a lease that is renewed in time costs the heap nothing.
+
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BinaryHeap};
+use alloc::vec::Vec;
+use core::cmp::Reverse;
+use core::time::Duration;
+
+use super::demand::{Demand, Node};
+use super::outgoing::Outgoing;
+use super::sums::Sums;
+use super::{Band, Capacity, Claim, Holder, Lease, Terms};
+use crate::time::Timestamp;
+
+/// The leases on one resource.
+///
+/// What it promises, for a split that shares:
+///
+/// - What counts as held ([`Book::held`]) adds up to the capacity at most, but for the rounding
+///   of the last of 15 digits. A capacity that was lowered, and leases that were learned, may be
+///   exceeded until they shrink; until then nobody is given more than it had.
+/// - No lease is on more than was wanted, but for one that was learned.
+/// - Once nobody changes what it wants, all have what [`Split`](super::Split) says after each has
+///   asked twice: first those who have too much get less, then the others get what these left.
+///
+/// Sums are never added to and subtracted from, so rounding does not pile up in them.
+///
+/// All methods take `now`, which must not go back. [`Book::ask`], [`Book::learn`] and
+/// [`Book::release`] take O(log n) in the number of holders, and so does what expires, each
+/// lease once.
+///
+/// ```
+/// use std::time::Duration;
+/// use tidegate_limits::Timestamp;
+/// use tidegate_limits::lease::{Band, Book, Capacity, Claim, Holder, Split, Terms};
+///
+/// let mut book = Book::new(Terms {
+///     capacity: Capacity::new(120.0)?,
+///     split: Split::Fair,
+///     by_priority: false,
+///     lease: Duration::from_secs(60),
+///     refresh: Duration::from_secs(16),
+///     frees_after: Duration::ZERO,
+/// });
+/// let mut ask = |holder, wants| -> Result<f64, tidegate_limits::OutOfRange> {
+///     let bands = [Band {
+///         priority: 0,
+///         clients: 1.try_into().unwrap(),
+///         wants: Capacity::new(wants)?,
+///     }];
+///     let claim = Claim { bands: &bands, has: Capacity::ZERO };
+///     let lease = book.ask(Timestamp::ZERO, Holder(holder), claim, None);
+///     Ok(lease.capacity.get())
+/// };
+/// assert_eq!(ask(0, 1000.0)?, 120.0);
+/// // All of it is held. What it holds too much, the first gives up when it asks again.
+/// assert_eq!(ask(1, 50.0)?, 0.0);
+/// assert_eq!(ask(0, 1000.0)?, 70.0);
+/// assert_eq!(ask(1, 50.0)?, 50.0);
+/// # Ok::<(), tidegate_limits::OutOfRange>(())
+/// ```
+#[derive(Debug)]
+pub struct Book {
+    terms: Terms,
+    /// Where each holder's row is.
+    places: BTreeMap<Holder, u32>,
+    rows: Vec<Row>,
+    /// Rows that are nobody's.
+    free: Vec<u32>,
+    /// How many rows have a lease that has not ended.
+    live: usize,
+    /// What those want, by row.
+    demand: Demand,
+    /// What counts as held, by row.
+    counted: Sums,
+    /// When to look at a row again. What a row's `looked_at` does not name is left over.
+    due: BinaryHeap<Reverse<(Timestamp, u32)>>,
+}
+
+/// 48 bytes, of which there is one for each holder.
+#[derive(Debug)]
+struct Row {
+    holder: Holder,
+    /// The one band that is wanted; none if `several` has them, or if the lease has ended.
+    band: Node,
+    /// What was given last.
+    granted: f64,
+    /// When that ends. At the start: it has ended.
+    expires: Timestamp,
+    /// When the heap has this row looked at.
+    looked_at: Timestamp,
+    several: Option<Box<Several>>,
+    /// What was given before and may still be in use.
+    outgoing: Option<Box<Outgoing>>,
+}
+
+/// What a holder wants that asks in any number of bands but one.
+#[derive(Debug)]
+struct Several {
+    /// By priority, each once.
+    bands: Box<[Band]>,
+    /// One for each band where priorities count, or else one for all.
+    nodes: Box<[Node]>,
+}
+
+/// What one holder holds and wants.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Held {
+    /// Who.
+    pub holder: Holder,
+    /// What it was given last. `refresh` is that of the terms that are in force.
+    pub lease: Lease,
+    /// What it said that it wants.
+    pub wants: Capacity,
+    /// For how many clients.
+    pub clients: u64,
+}
+
+impl Book {
+    /// A book without leases.
+    #[must_use]
+    pub fn new(terms: Terms) -> Self {
+        Self {
+            places: BTreeMap::new(),
+            rows: Vec::new(),
+            free: Vec::new(),
+            live: 0,
+            demand: Demand::new(terms.ranks()),
+            counted: Sums::new(),
+            due: BinaryHeap::new(),
+            terms,
+        }
+    }
+
+    /// By what is leased.
+    #[must_use]
+    pub const fn terms(&self) -> &Terms {
+        &self.terms
+    }
+
+    /// Leases by other terms from now on. Leases that were given stay as they are, and what has to
+    /// wait until it is free waits as long as it was told to. O(1), but O(n log n) if priorities
+    /// begin or cease to count.
+    pub fn set_terms(&mut self, now: Timestamp, terms: Terms) {
+        self.expire(now);
+        self.terms = terms;
+        if self.demand.is_ranked() == terms.ranks() {
+            return;
+        }
+        let wanted: Vec<(u32, Vec<Band>)> = self
+            .places
+            .values()
+            .filter(|&&place| self.rows[place as usize].is_live())
+            .map(|&place| (place, self.bands_of(place).collect()))
+            .collect();
+        self.demand = Demand::new(terms.ranks());
+        for (place, bands) in wanted {
+            let row = &mut self.rows[place as usize];
+            row.band = Node::NONE;
+            row.several = None;
+            self.want(place, &bands);
+        }
+    }
+
+    /// Gives a holder what it ought to have, as far as the others don't hold it, in place of what
+    /// it had. The lease ends no later than `cap`, which is the end of the lease that this one is
+    /// cut from; if that has ended already, nothing is given.
+    pub fn ask(
+        &mut self,
+        now: Timestamp,
+        holder: Holder,
+        claim: Claim<'_>,
+        cap: Option<Timestamp>,
+    ) -> Lease {
+        let place = self.claim(now, holder, claim);
+        self.counted.set(place as usize, 0.0);
+        let held_by_others = self.counted.total();
+        let capacity = self.terms.capacity.get();
+        let row = &self.rows[place as usize];
+        let nodes = row.nodes().iter();
+        let mut granted = nodes
+            .map(|&node| self.demand.share(self.terms.split, capacity, node))
+            .sum();
+        if self.terms.split.shares() {
+            granted = f64::min(granted, capacity - held_by_others);
+        }
+        self.give(now, place, Capacity::saturating(granted), cap)
+    }
+
+    /// Gives a holder what it says that it has, even if that is more than there is or than it
+    /// wants: how a book that knows nothing yet finds out what was leased before it was opened.
+    /// `cap` is as for [`Book::ask`].
+    pub fn learn(
+        &mut self,
+        now: Timestamp,
+        holder: Holder,
+        claim: Claim<'_>,
+        cap: Option<Timestamp>,
+    ) -> Lease {
+        let place = self.claim(now, holder, claim);
+        self.give(now, place, claim.has, cap)
+    }
+
+    /// Ends a holder's lease, of which it says that it no longer uses it. False if it has none.
+    pub fn release(&mut self, now: Timestamp, holder: Holder) -> bool {
+        self.expire(now);
+        let Some(&place) = self.places.get(&holder) else {
+            return false;
+        };
+        let row = &mut self.rows[place as usize];
+        if !row.is_live() {
+            return false;
+        }
+        let frees = now + self.terms.frees_after;
+        row.confirm(0.0, frees);
+        self.end(now, place, frees);
+        self.settle(now, place);
+        true
+    }
+
+    /// Ends what has expired by `now`. Every other method that takes `now` does so first, so this
+    /// is for looking at a book that nobody asks.
+    pub fn expire(&mut self, now: Timestamp) {
+        while let Some(&Reverse((moment, place))) = self.due.peek() {
+            if moment > now {
+                return;
+            }
+            self.due.pop();
+            let row = &mut self.rows[place as usize];
+            if row.looked_at != moment {
+                continue;
+            }
+            row.looked_at = Timestamp::MAX;
+            if row.is_live() && row.expires <= now {
+                let frees = row.expires + self.terms.frees_after;
+                self.end(now, place, frees);
+            }
+            self.settle(now, place);
+        }
+    }
+
+    /// When [`Book::expire`] may next have something to do; `None` if nothing is held. May name a
+    /// moment too early, after which it names a later one, but never one too late.
+    #[must_use]
+    pub fn next_due(&self) -> Option<Timestamp> {
+        self.due.peek().map(|Reverse((moment, _))| *moment)
+    }
+
+    /// What counts as held: of each holder what it was given last, or what it was given before
+    /// as long as that is not free ([`Terms::frees_after`]), if that is more.
+    #[must_use]
+    pub fn held(&self) -> Capacity {
+        Capacity::saturating(self.counted.total())
+    }
+
+    /// What all holders want together.
+    #[must_use]
+    pub fn wanted(&self) -> Capacity {
+        Capacity::saturating(self.demand.total().wants)
+    }
+
+    /// The clients of all holders together.
+    #[must_use]
+    pub fn clients(&self) -> u64 {
+        self.demand.total().clients
+    }
+
+    /// How many hold a lease, be it on nothing.
+    #[must_use]
+    pub const fn holders(&self) -> usize {
+        self.live
+    }
+
+    /// What all want, in one band for each priority, the greatest first: what a server asks the
+    /// level above for. O(n log n).
+    #[must_use]
+    pub fn bands(&self) -> Vec<Band> {
+        let places = self.places.values();
+        let mut bands: Vec<Band> = places.flat_map(|&place| self.bands_of(place)).collect();
+        merge(&mut bands, |a, b| a.priority == b.priority);
+        bands
+    }
+
+    /// What this holder was given last, if it has not ended.
+    #[must_use]
+    pub fn get(&self, holder: Holder) -> Option<Held> {
+        self.places
+            .get(&holder)
+            .and_then(|&place| self.held_by(place))
+    }
+
+    /// All leases that have not ended, by the holders' numbers.
+    pub fn iter(&self) -> impl Iterator<Item = Held> + '_ {
+        self.places
+            .values()
+            .filter_map(|&place| self.held_by(place))
+    }
+
+    /// Notes what a holder says. Returns its row.
+    fn claim(&mut self, now: Timestamp, holder: Holder, claim: Claim<'_>) -> u32 {
+        self.expire(now);
+        let place = match self.places.get(&holder) {
+            Some(&place) => place,
+            None => self.insert(holder),
+        };
+        let frees = now + self.terms.frees_after;
+        self.rows[place as usize].confirm(claim.has.get(), frees);
+        self.want(place, claim.bands);
+        place
+    }
+
+    /// A row for a new holder.
+    fn insert(&mut self, holder: Holder) -> u32 {
+        let row = Row {
+            holder,
+            band: Node::NONE,
+            granted: 0.0,
+            expires: Timestamp::ZERO,
+            looked_at: Timestamp::MAX,
+            several: None,
+            outgoing: None,
+        };
+        let place = if let Some(place) = self.free.pop() {
+            self.rows[place as usize] = row;
+            place
+        } else {
+            if self.rows.len() == self.rows.capacity() {
+                // A quarter more, not twice as much: there is one for each holder.
+                self.rows.reserve_exact(4 + self.rows.len() / 4);
+            }
+            self.rows.push(row);
+            u32::try_from(self.rows.len() - 1).expect("holders are numbered in 32 bits")
+        };
+        self.places.insert(holder, place);
+        place
+    }
+
+    /// Notes what a holder wants.
+    fn want(&mut self, place: u32, bands: &[Band]) {
+        let row = &mut self.rows[place as usize];
+        if let ([band], true) = (bands, row.band != Node::NONE) {
+            self.demand.replace(row.band, band);
+            return;
+        }
+        for node in row.nodes() {
+            self.demand.remove(*node);
+        }
+        row.several = None;
+        row.band = Node::NONE;
+        if let [band] = bands {
+            row.band = self.demand.insert(place, band);
+            return;
+        }
+        let mut bands = bands.to_vec();
+        merge(&mut bands, |a, b| a.priority == b.priority);
+        let mut parts = bands.clone();
+        if !self.demand.is_ranked() {
+            merge(&mut parts, |_, _| true);
+        }
+        let nodes = parts.iter().map(|band| self.demand.insert(place, band));
+        row.several = Some(Box::new(Several {
+            nodes: nodes.collect(),
+            bands: bands.into(),
+        }));
+    }
+
+    /// Notes what a holder is given.
+    fn give(
+        &mut self,
+        now: Timestamp,
+        place: u32,
+        granted: Capacity,
+        cap: Option<Timestamp>,
+    ) -> Lease {
+        let mut granted = granted;
+        // A lease that ended at the very start would look like none.
+        let mut expires = now + self.terms.lease.max(Duration::from_nanos(1));
+        match cap {
+            // What it wants is still to be known, so the row lives on.
+            Some(cap) if cap <= now => granted = Capacity::ZERO,
+            Some(cap) => expires = expires.min(cap),
+            None => {}
+        }
+        let row = &mut self.rows[place as usize];
+        if row.is_live() {
+            let lowered = granted.get() < row.granted || expires < row.expires;
+            if lowered && !self.terms.frees_after.is_zero() {
+                let outgoing = row.outgoing.get_or_insert_default();
+                outgoing.add(row.granted, row.expires + self.terms.frees_after);
+            }
+        } else {
+            self.live += 1;
+        }
+        row.granted = granted.get();
+        row.expires = expires;
+        self.settle(now, place);
+        Lease {
+            capacity: granted,
+            expires,
+            refresh: refresh_within(expires.since(now), self.terms.refresh),
+        }
+    }
+
+    /// Ends a lease that lives. What was given is free at `frees`.
+    fn end(&mut self, now: Timestamp, place: u32, frees: Timestamp) {
+        let row = &mut self.rows[place as usize];
+        if frees > now {
+            let outgoing = row.outgoing.get_or_insert_default();
+            outgoing.add(row.granted, frees);
+        }
+        for node in row.nodes() {
+            self.demand.remove(*node);
+        }
+        row.band = Node::NONE;
+        row.several = None;
+        row.granted = 0.0;
+        row.expires = Timestamp::ZERO;
+        self.live -= 1;
+    }
+
+    /// Counts what a row holds anew, sees to it that it is looked at again, and forgets it if
+    /// nothing is left of it.
+    fn settle(&mut self, now: Timestamp, place: u32) {
+        let row = &mut self.rows[place as usize];
+        if let Some(outgoing) = &mut row.outgoing {
+            outgoing.expire(now);
+            if outgoing.is_empty() {
+                row.outgoing = None;
+            }
+        }
+        self.counted.set(place as usize, row.counts());
+        let Some(next) = row.next() else {
+            self.places.remove(&row.holder);
+            row.looked_at = Timestamp::MAX;
+            self.free.push(place);
+            return;
+        };
+        if next < row.looked_at {
+            row.looked_at = next;
+            self.look_at(next, place);
+        }
+    }
+
+    fn look_at(&mut self, moment: Timestamp, place: u32) {
+        let rows = self.places.len();
+        if self.due.len() > 64 + rows + rows / 4 {
+            // More is left over of former moments than is worth keeping.
+            let rows = &self.rows;
+            self.due
+                .retain(|&Reverse((moment, place))| rows[place as usize].looked_at == moment);
+        }
+        if self.due.len() == self.due.capacity() {
+            self.due.reserve_exact(4 + self.due.len() / 4);
+        }
+        self.due.push(Reverse((moment, place)));
+    }
+
+    fn bands_of(&self, place: u32) -> impl Iterator<Item = Band> + '_ {
+        let row = &self.rows[place as usize];
+        let one = (row.band != Node::NONE).then(|| self.demand.band(row.band));
+        let several = row.several.iter().flat_map(|several| several.bands.iter());
+        one.into_iter().chain(several.copied())
+    }
+
+    fn held_by(&self, place: u32) -> Option<Held> {
+        let row = &self.rows[place as usize];
+        row.is_live().then(|| {
+            let wants = self.bands_of(place).map(|band| band.wants.get()).sum();
+            let clients = self.bands_of(place).map(|band| u64::from(band.weight()));
+            Held {
+                holder: row.holder,
+                lease: Lease {
+                    capacity: Capacity::saturating(row.granted),
+                    expires: row.expires,
+                    refresh: self.terms.refresh,
+                },
+                wants: Capacity::saturating(wants),
+                clients: clients.sum(),
+            }
+        })
+    }
+}
+
+impl Row {
+    fn is_live(&self) -> bool {
+        self.expires > Timestamp::ZERO
+    }
+
+    fn nodes(&self) -> &[Node] {
+        match &self.several {
+            Some(several) => &several.nodes,
+            None if self.band == Node::NONE => &[],
+            None => core::slice::from_ref(&self.band),
+        }
+    }
+
+    /// The holder says how much it has: of what it was given before the last lease, more than that
+    /// is free at `frees`. The last lease itself counts in full: its answer may be on its way.
+    fn confirm(&mut self, has: f64, frees: Timestamp) {
+        if let Some(outgoing) = &mut self.outgoing {
+            outgoing.limit(has, frees);
+        }
+    }
+
+    /// What counts as held.
+    fn counts(&self) -> f64 {
+        let outgoing = self.outgoing.as_ref();
+        self.granted
+            .max(outgoing.map_or(0.0, |outgoing| outgoing.amount()))
+    }
+
+    /// When to look at it again.
+    fn next(&self) -> Option<Timestamp> {
+        let expires = self.is_live().then_some(self.expires);
+        let outgoing = self.outgoing.as_ref();
+        let frees = outgoing.and_then(|outgoing| outgoing.next());
+        match (expires, frees) {
+            (Some(expires), Some(frees)) => Some(expires.min(frees)),
+            (expires, frees) => expires.or(frees),
+        }
+    }
+}
+
+impl Terms {
+    /// Whether one is served before another for its priority.
+    const fn ranks(&self) -> bool {
+        self.by_priority && self.split.shares()
+    }
+}
+
+/// How long to wait before asking again, if what is left of the lease is this long: not to its
+/// end, where it would be lost before it is renewed.
+fn refresh_within(left: Duration, refresh: Duration) -> Duration {
+    if refresh < left {
+        return refresh;
+    }
+    let second_before = left.saturating_sub(Duration::from_secs(1));
+    second_before.max(left / 2)
+}
+
+/// Makes one of those bands that belong together, the greatest priority first.
+fn merge(bands: &mut Vec<Band>, together: impl Fn(&Band, &Band) -> bool) {
+    bands.sort_by_key(|band| Reverse(band.priority));
+    bands.dedup_by(|next, kept| {
+        let merges = together(next, kept);
+        if merges {
+            kept.wants = Capacity::saturating(kept.wants.get() + next.wants.get());
+            kept.clients = kept.clients.saturating_add(next.clients.get());
+        }
+        merges
+    });
+}
