@@ -51,7 +51,7 @@ enum Command {
     /// Put load on a proxy or a backend, and measure
     Bench(tools::bench::Options),
     /// Run scenario files through the scheduler in virtual time. Exit 1 if one disappoints
-    Simulate(tools::simulate::Arguments),
+    Simulate(tools::simulate::Command),
 }
 
 #[derive(Debug, clap::Args)]
@@ -76,7 +76,7 @@ pub fn main() -> ExitCode {
         Command::Explain(arguments) => tools::explain::run(&arguments),
         Command::Demo(arguments) => tools::demo::main(arguments).unwrap_or_else(failed),
         Command::Backend(arguments) => tools::backend::main(arguments).unwrap_or_else(failed),
-        Command::Simulate(arguments) => tools::simulate::run(&arguments),
+        Command::Simulate(command) => tools::simulate::main(&command),
         Command::Bench(arguments) => tools::bench::main(arguments).unwrap_or_else(failed),
     }
 }

@@ -22,13 +22,16 @@ use tidegate_limits::lease::{Band, Book, Capacity, Claim, Holder, Lease, Split, 
 
 use super::roster::Kind;
 use super::status::Counts;
-use super::templates::{Algorithm, Frees, Template};
+use super::templates::{Algorithm, Frees, Template, granted_until};
 use crate::coordinate::wire::{self, Epoch};
 
 /// When a client of a server that has not heard from the one above should ask again, and for how
 /// long after the resource is made it is told so.
 const REFRESH_AWAITED: Duration = Duration::from_secs(1);
 const AWAITED_FOR: Duration = Duration::from_secs(10);
+/// Who comes back this much too early is answered all the same: timers and networks are no
+/// clockwork.
+const EARLY_BY: Duration = Duration::from_millis(50);
 /// When whoever above was asked and has not answered is asked again.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
 /// What is wanted has changed so much that the server above should hear of it early.
@@ -72,6 +75,8 @@ pub(super) struct Above {
     asked: Option<Asked>,
     /// Whether the answer to what was asked has come.
     answered: bool,
+    /// Whether any answer has come.
+    heard: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -101,6 +106,8 @@ struct Seen {
     /// The lease as it was told: by both it knows it.   seconds since 1970
     expiry_time: i64,
     capacity: f64,
+    /// The latest end of all that it was told.
+    until: Timestamp,
     reserved: bool,
 }
 
@@ -123,6 +130,8 @@ pub(super) struct Rules {
 pub(super) struct Answer {
     pub(super) gets: wire::Lease,
     pub(super) safe_capacity: f64,
+    /// When all that it was given before has ended; none if that is not known. Seconds since 1970
+    pub(super) granted_until: Option<i64>,
 }
 
 impl Resource {
@@ -178,7 +187,7 @@ impl Resource {
         let seen = self.holders.get(&ask.holder).copied();
         // Whoever was told to come back sooner may.
         if let Some(seen) = seen
-            && now.since(seen.asked) < rules.minimum_interval.min(seen.refresh)
+            && now.since(seen.asked) + EARLY_BY < rules.minimum_interval.min(seen.refresh)
         {
             counts.early += 1;
             return None;
@@ -258,7 +267,11 @@ impl Resource {
                 lease.expires
             },
         };
-        Some(self.answer(now, rules, ask, gets, reserved))
+        let mut answer = self.answer(now, rules, ask, gets, reserved);
+        if !learning {
+            answer.granted_until = Some(seen.map_or(0, |seen| rules.epoch.seconds(seen.until)));
+        }
+        Some(answer)
     }
 
     /// Whether a client has one of the safe shares, and how many are given.
@@ -337,7 +350,9 @@ impl Resource {
         let expiry_time = rules.epoch.seconds(gets.expires);
         // The wire has whole seconds, and none is "whenever you like".
         let refresh = gets.refresh.as_secs().max(1);
+        let before = self.holders.get(&ask.holder);
         let seen = Seen {
+            until: before.map_or(gets.expires, |seen| seen.until.max(gets.expires)),
             asked: now,
             refresh: Duration::from_secs(refresh),
             expires: gets.expires,
@@ -361,6 +376,7 @@ impl Resource {
                 Kind::Client if self.algorithm.reserve.is_some() && !reserved => 0.0,
                 _ => self.safe_capacity(),
             },
+            granted_until: None,
         }
     }
 
@@ -385,8 +401,9 @@ impl Resource {
     }
 
     /// What is told to a server below beside its lease.
-    pub(super) fn algorithm_told(&self) -> wire::Algorithm {
-        self.algorithm.to_wire(self.book.terms().capacity)
+    pub(super) fn algorithm_told(&self, answer: &Answer) -> wire::Algorithm {
+        let each = self.book.terms().capacity;
+        self.algorithm.to_wire(each, answer.granted_until)
     }
 
     pub(super) fn leased_until(&self) -> Option<Timestamp> {
@@ -426,9 +443,16 @@ impl Resource {
         counts: &mut Counts,
     ) {
         self.algorithm = algorithm;
-        // Shorter or longer, but it does not begin anew.
+        // Shorter or longer, but it does not begin anew. What the server above said of its end
+        // stands.
+        let heard = matches!(&self.source, Source::Above(above) if above.grant.is_some());
+        let was = self.learning_until;
         if self.is_learning(now) {
-            self.learning_until = Some(elected + self.algorithm.learning);
+            let until = elected + self.algorithm.learning;
+            self.learning_until = was
+                .filter(|_| heard)
+                .map(|was| was.min(until))
+                .or(Some(until));
         }
         self.set_terms(now, counts);
     }
@@ -483,9 +507,9 @@ impl Resource {
         let mut ends_from = Timestamp::MAX;
         let reserved = &mut self.reserved;
         self.holders.retain(|holder, seen| {
-            let stays = now < seen.expires;
+            let stays = now < seen.until;
             if stays {
-                ends_from = ends_from.min(seen.expires);
+                ends_from = ends_from.min(seen.until);
             } else {
                 *reserved -= u64::from(seen.reserved);
                 gone.push(*holder);
@@ -579,6 +603,7 @@ impl Resource {
         rules: Rules,
     ) -> Option<wire::ServerCapacityResourceRequest> {
         let has = self.has();
+        let learning = self.is_learning(now);
         let mut wants: Vec<_> = self
             .book
             .bands()
@@ -608,7 +633,9 @@ impl Resource {
         above.answered = false;
         let has = match above.grant {
             Some(grant) => Some(wire::Lease {
-                expiry_time: grant.expiry_time,
+                // Who does not know yet all that was handed on before its time says what it knows
+                // of, but by a lease that the server above never gave: that proves nothing.
+                expiry_time: grant.expiry_time - i64::from(learning),
                 refresh_interval: i64::try_from(grant.refresh.as_secs()).unwrap_or(i64::MAX),
                 capacity: has,
             }),
@@ -634,9 +661,10 @@ impl Resource {
         now: Timestamp,
         elected: Timestamp,
         answer: &wire::ServerCapacityResourceResponse,
-        expires: Timestamp,
+        moment: impl Fn(i64) -> (Timestamp, Timestamp),
         counts: &mut Counts,
     ) -> bool {
+        let (expires, _) = moment(answer.gets.expiry_time);
         self.refill(now, counts);
         // A Doorman below zero means that there is nothing.
         let Ok(capacity) = Capacity::new(answer.gets.capacity.max(0.0)) else {
@@ -658,6 +686,7 @@ impl Resource {
             above.shrinks_by = Some(by);
         }
         let refresh = u64::try_from(answer.gets.refresh_interval.max(1)).unwrap_or(1);
+        let first = !std::mem::replace(&mut above.heard, true);
         above.answered = true;
         above.grant = Some(Grant {
             capacity,
@@ -670,6 +699,13 @@ impl Resource {
         let heard = answer.algorithm.as_ref().and_then(Algorithm::from_wire);
         let algorithm = heard.unwrap_or_else(|| self.algorithm.clone());
         self.rule(now, elected, algorithm, counts);
+        // Whatever the master before handed on was cut from what the server above gave it, and is
+        // over when that is. After the first answer it would be this master's own lease.
+        let told = answer.algorithm.as_ref().and_then(granted_until);
+        if first && let Some(seconds) = told {
+            let (_, over) = moment(seconds);
+            self.learning_until = self.learning_until.map(|until| until.min(over));
+        }
         true
     }
 }

@@ -230,14 +230,15 @@ impl CapacityServer {
                     Decided::Early => return None,
                     Decided::Leased(answer) => {
                         let resource = self.resources.get(asked.resource_id.as_str())?;
-                        (answer, resource.algorithm_told())
+                        let algorithm = resource.algorithm_told(&answer);
+                        (answer, algorithm)
                     }
                     Decided::Unmatched(answer) => {
                         let algorithm = Algorithm {
                             split: tidegate_limits::lease::Split::None,
                             ..Algorithm::default()
                         };
-                        (answer, algorithm.to_wire(Capacity::ZERO))
+                        (answer, algorithm.to_wire(Capacity::ZERO, Some(0)))
                     }
                 };
                 Some(wire::ServerCapacityResourceResponse {
@@ -438,6 +439,7 @@ impl CapacityServer {
                 capacity: wants,
             },
             safe_capacity: wants,
+            granted_until: None,
         }
     }
 
@@ -554,19 +556,26 @@ impl CapacityServer {
             return;
         }
         self.asking = None;
+        let epoch = self.settings.epoch;
         for answer in &response.response {
-            let expires = match server_millis {
+            // A second of the server above, as the earliest and the latest moment that it may be
+            // here.
+            let moment = |seconds: i64| match server_millis {
                 Some(then) => {
-                    let length = answer.gets.expiry_time.saturating_mul(1_000) - then;
-                    sent_at + Duration::from_millis(u64::try_from(length).unwrap_or(0))
+                    let ahead = seconds.saturating_mul(1_000).saturating_sub(then);
+                    let ahead = Duration::from_millis(u64::try_from(ahead).unwrap_or(0));
+                    (sent_at + ahead, now + ahead)
                 }
-                None => self.settings.epoch.timestamp(answer.gets.expiry_time),
+                None => {
+                    let moment = epoch.timestamp(seconds);
+                    (moment, moment + Duration::from_secs(1))
+                }
             };
             let taken = self
                 .resources
                 .get_mut(answer.resource_id.as_str())
                 .is_some_and(|resource| {
-                    resource.answered(now, since, answer, expires, &mut self.counts)
+                    resource.answered(now, since, answer, moment, &mut self.counts)
                 });
             self.counts.parent_strays += u64::from(!taken);
         }
@@ -584,6 +593,12 @@ impl CapacityServer {
     #[must_use]
     pub fn next_due(&self) -> Option<Timestamp> {
         self.parent_due()
+    }
+
+    /// What was counted since the start, whoever was master.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.counts
     }
 
     /// Everything that is shown.

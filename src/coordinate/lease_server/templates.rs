@@ -17,6 +17,7 @@
 //! | `safe_share` | `safe_capacity` | the share set aside for each |
 //! | `capacity` | `capacity` | of a static split, what each client gets at most |
 //! | `level` | 0 | how many servers stand above: sent by servers, never configured |
+//! | `granted_until` | | when all that the asking server was given before has ended, in seconds since 1970; 0 is nothing: sent by servers, never configured |
 
 use std::collections::HashMap;
 use std::fmt;
@@ -282,7 +283,7 @@ impl Algorithm {
     /// As a server tells it to one below: the refresh interval is the one that it hears itself,
     /// its own clients are told it times `decay_factor`.
     #[must_use]
-    pub fn to_wire(&self, each: Capacity) -> wire::Algorithm {
+    pub fn to_wire(&self, each: Capacity, granted_until: Option<i64>) -> wire::Algorithm {
         let kind = match self.split {
             Split::None => wire::algorithm::Kind::NoAlgorithm,
             Split::Static => wire::algorithm::Kind::Static,
@@ -310,6 +311,9 @@ impl Algorithm {
             let clients = reserve.clients.to_string();
             parameters.push(parameter("reserved_clients", clients));
             parameters.push(parameter("safe_share", reserve.share.get().to_string()));
+        }
+        if let Some(seconds) = granted_until {
+            parameters.push(parameter(GRANTED_UNTIL, seconds.to_string()));
         }
         if self.split == Split::Static {
             parameters.push(parameter("capacity", each.get().to_string()));
@@ -357,6 +361,16 @@ impl Algorithm {
         algorithm.refresh = Duration::from_secs(refresh);
         Some(algorithm)
     }
+}
+
+/// The parameter by which a server is told when all that it was given before has ended.
+const GRANTED_UNTIL: &str = "granted_until";
+
+/// When all that was given before has ended, as a server is told.   seconds since 1970
+pub(super) fn granted_until(heard: &wire::Algorithm) -> Option<i64> {
+    let mut parameters = heard.parameters.iter();
+    let told = parameters.find(|parameter| parameter.name == GRANTED_UNTIL)?;
+    told.value.as_ref()?.parse().ok()
 }
 
 /// Whole seconds of a span of the config.

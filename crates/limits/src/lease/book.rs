@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 use core::cmp::Reverse;
 use core::time::Duration;
 
-use super::demand::{Demand, Node};
+use super::demand::Demand;
 use super::outgoing::Outgoing;
 use super::sums::Sums;
 use super::{Band, Capacity, Claim, Holder, Lease, Terms};
@@ -82,30 +82,26 @@ pub struct Book {
     due: BinaryHeap<Reverse<(Timestamp, u32)>>,
 }
 
-/// 48 bytes, of which there is one for each holder.
+/// 64 bytes, of which there is one for each holder.
 #[derive(Debug)]
 struct Row {
     holder: Holder,
-    /// The one band that is wanted; none if `several` has them, or if the lease has ended.
-    band: Node,
+    wants: Wants,
     /// What was given last.
     granted: f64,
     /// When that ends. At the start: it has ended.
     expires: Timestamp,
     /// When the heap has this row looked at.
     looked_at: Timestamp,
-    several: Option<Box<Several>>,
     /// What was given before and may still be in use.
     outgoing: Option<Box<Outgoing>>,
 }
 
-/// What a holder wants that asks in any number of bands but one.
-#[derive(Debug)]
-struct Several {
-    /// By priority, each once.
-    bands: Box<[Band]>,
-    /// One for each band where priorities count, or else one for all.
-    nodes: Box<[Node]>,
+#[derive(Debug, PartialEq)]
+enum Wants {
+    Band(Band),
+    /// Any number of bands but one, by priority, each once.
+    Bands(Box<[Band]>),
 }
 
 /// What one holder holds and wants.
@@ -152,18 +148,11 @@ impl Book {
         if self.demand.is_ranked() == terms.ranks() {
             return;
         }
-        let wanted: Vec<(u32, Vec<Band>)> = self
-            .places
-            .values()
-            .filter(|&&place| self.rows[place as usize].is_live())
-            .map(|&place| (place, self.bands_of(place).collect()))
-            .collect();
         self.demand = Demand::new(terms.ranks());
-        for (place, bands) in wanted {
-            let row = &mut self.rows[place as usize];
-            row.band = Node::NONE;
-            row.several = None;
-            self.want(place, &bands);
+        for &place in self.places.values() {
+            self.rows[place as usize]
+                .wants
+                .enter(&mut self.demand, place);
         }
     }
 
@@ -178,16 +167,19 @@ impl Book {
         cap: Option<Timestamp>,
     ) -> Lease {
         let place = self.claim(now, holder, claim);
+        let own = self.rows[place as usize].counts();
         self.counted.set(place as usize, 0.0);
         let held_by_others = self.counted.total();
         let capacity = self.terms.capacity.get();
         let row = &self.rows[place as usize];
-        let nodes = row.nodes().iter();
-        let mut granted = nodes
-            .map(|&node| self.demand.share(self.terms.split, capacity, node))
-            .sum();
+        let share = |band: &Band| self.demand.share(self.terms.split, capacity, band);
+        let mut granted = row.wants.parts(self.demand.is_ranked(), |parts| {
+            parts.iter().map(share).sum()
+        });
         if self.terms.split.shares() {
-            granted = f64::min(granted, capacity - held_by_others);
+            // Where more is held than there is, each who asks shrinks to its share at once. To take
+            // all of the excess from whoever comes first would leave it with nothing.
+            granted = f64::min(granted, f64::max(capacity - held_by_others, own));
         }
         self.give(now, place, Capacity::saturating(granted), cap)
     }
@@ -280,8 +272,11 @@ impl Book {
     /// level above for. O(n log n).
     #[must_use]
     pub fn bands(&self) -> Vec<Band> {
-        let places = self.places.values();
-        let mut bands: Vec<Band> = places.flat_map(|&place| self.bands_of(place)).collect();
+        let rows = self
+            .places
+            .values()
+            .map(|&place| &self.rows[place as usize]);
+        let mut bands: Vec<Band> = rows.flat_map(|row| row.wants.bands()).copied().collect();
         merge(&mut bands, |a, b| a.priority == b.priority);
         bands
     }
@@ -318,11 +313,10 @@ impl Book {
     fn insert(&mut self, holder: Holder) -> u32 {
         let row = Row {
             holder,
-            band: Node::NONE,
+            wants: Wants::nothing(),
             granted: 0.0,
             expires: Timestamp::ZERO,
             looked_at: Timestamp::MAX,
-            several: None,
             outgoing: None,
         };
         let place = if let Some(place) = self.free.pop() {
@@ -343,30 +337,19 @@ impl Book {
     /// Notes what a holder wants.
     fn want(&mut self, place: u32, bands: &[Band]) {
         let row = &mut self.rows[place as usize];
-        if let ([band], true) = (bands, row.band != Node::NONE) {
-            self.demand.replace(row.band, band);
-            return;
+        let wants = match bands {
+            [band] => Wants::Band(*band),
+            bands => {
+                let mut bands = bands.to_vec();
+                merge(&mut bands, |a, b| a.priority == b.priority);
+                Wants::Bands(bands.into())
+            }
+        };
+        if wants != row.wants {
+            row.wants.leave(&mut self.demand, place);
+            row.wants = wants;
+            row.wants.enter(&mut self.demand, place);
         }
-        for node in row.nodes() {
-            self.demand.remove(*node);
-        }
-        row.several = None;
-        row.band = Node::NONE;
-        if let [band] = bands {
-            row.band = self.demand.insert(place, band);
-            return;
-        }
-        let mut bands = bands.to_vec();
-        merge(&mut bands, |a, b| a.priority == b.priority);
-        let mut parts = bands.clone();
-        if !self.demand.is_ranked() {
-            merge(&mut parts, |_, _| true);
-        }
-        let nodes = parts.iter().map(|band| self.demand.insert(place, band));
-        row.several = Some(Box::new(Several {
-            nodes: nodes.collect(),
-            bands: bands.into(),
-        }));
     }
 
     /// Notes what a holder is given.
@@ -413,11 +396,8 @@ impl Book {
             let outgoing = row.outgoing.get_or_insert_default();
             outgoing.add(row.granted, frees);
         }
-        for node in row.nodes() {
-            self.demand.remove(*node);
-        }
-        row.band = Node::NONE;
-        row.several = None;
+        row.wants.leave(&mut self.demand, place);
+        row.wants = Wants::nothing();
         row.granted = 0.0;
         row.expires = Timestamp::ZERO;
         self.live -= 1;
@@ -438,6 +418,9 @@ impl Book {
             self.places.remove(&row.holder);
             row.looked_at = Timestamp::MAX;
             self.free.push(place);
+            if self.places.is_empty() {
+                self.due.clear();
+            }
             return;
         };
         if next < row.looked_at {
@@ -460,18 +443,11 @@ impl Book {
         self.due.push(Reverse((moment, place)));
     }
 
-    fn bands_of(&self, place: u32) -> impl Iterator<Item = Band> + '_ {
-        let row = &self.rows[place as usize];
-        let one = (row.band != Node::NONE).then(|| self.demand.band(row.band));
-        let several = row.several.iter().flat_map(|several| several.bands.iter());
-        one.into_iter().chain(several.copied())
-    }
-
     fn held_by(&self, place: u32) -> Option<Held> {
         let row = &self.rows[place as usize];
         row.is_live().then(|| {
-            let wants = self.bands_of(place).map(|band| band.wants.get()).sum();
-            let clients = self.bands_of(place).map(|band| u64::from(band.weight()));
+            let wants = row.wants.bands().iter().map(|band| band.wants.get()).sum();
+            let clients = row.wants.bands().iter();
             Held {
                 holder: row.holder,
                 lease: Lease {
@@ -480,7 +456,7 @@ impl Book {
                     refresh: self.terms.refresh,
                 },
                 wants: Capacity::saturating(wants),
-                clients: clients.sum(),
+                clients: clients.map(|band| u64::from(band.weight())).sum(),
             }
         })
     }
@@ -489,14 +465,6 @@ impl Book {
 impl Row {
     fn is_live(&self) -> bool {
         self.expires > Timestamp::ZERO
-    }
-
-    fn nodes(&self) -> &[Node] {
-        match &self.several {
-            Some(several) => &several.nodes,
-            None if self.band == Node::NONE => &[],
-            None => core::slice::from_ref(&self.band),
-        }
     }
 
     /// The holder says how much it has: of what it was given before the last lease, more than that
@@ -523,6 +491,43 @@ impl Row {
             (Some(expires), Some(frees)) => Some(expires.min(frees)),
             (expires, frees) => expires.or(frees),
         }
+    }
+}
+
+impl Wants {
+    fn nothing() -> Self {
+        Self::Bands(Box::default())
+    }
+
+    fn bands(&self) -> &[Band] {
+        match self {
+            Self::Band(band) => core::slice::from_ref(band),
+            Self::Bands(bands) => bands,
+        }
+    }
+
+    /// What stands in line: each band where priorities count, or else all as one.
+    fn parts<T>(&self, ranked: bool, each: impl FnOnce(&[Band]) -> T) -> T {
+        match self {
+            Self::Bands(bands) if !ranked => {
+                let mut all = bands.to_vec();
+                merge(&mut all, |_, _| true);
+                each(&all)
+            }
+            _ => each(self.bands()),
+        }
+    }
+
+    fn enter(&self, demand: &mut Demand, owner: u32) {
+        self.parts(demand.is_ranked(), |parts| {
+            parts.iter().for_each(|band| demand.insert(owner, band));
+        });
+    }
+
+    fn leave(&self, demand: &mut Demand, owner: u32) {
+        self.parts(demand.is_ranked(), |parts| {
+            parts.iter().for_each(|band| demand.remove(owner, band));
+        });
     }
 }
 
@@ -554,4 +559,14 @@ fn merge(bands: &mut Vec<Band>, together: impl Fn(&Band, &Band) -> bool) {
         }
         merges
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_takes_64_bytes() {
+        assert_eq!(size_of::<Row>(), 64);
+    }
 }
