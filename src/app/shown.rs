@@ -10,14 +10,15 @@ use tidegate_limits::{
 use super::Shared;
 use super::callers::pace_state;
 use crate::admin::{
-    BucketState, ClassQueue, FunctionQueue, LimitKind, LimitState, Opens, QueueState, Source,
+    BucketState, ClassQueue, FunctionQueue, LimitKind, LimitState, Opens, QueueState, SharedState,
+    Source,
 };
 use crate::call::Destination;
 use crate::callers::rate_limit::RateLimit;
 use crate::config;
 use crate::telemetry::metrics::{
-    CallersLevel, GroupLevel, Levels, LimiterLevel, PaceLevel, RATE_LIMIT_PREFIX, TasksLevel,
-    WindowLevel,
+    CallersLevel, GroupLevel, LeaseLevel, Levels, LimiterLevel, PaceLevel, RATE_LIMIT_PREFIX,
+    TasksLevel, WindowLevel,
 };
 
 impl Source for Shared {
@@ -25,7 +26,10 @@ impl Source for Shared {
         let (limits, now) = self.gate.limits_now();
         limits
             .iter()
-            .map(|(rule, state)| limit_state(rule, state, now))
+            .map(|(rule, state)| LimitState {
+                shared: self.shared(&rule.name),
+                ..limit_state(rule, state, now)
+            })
             .collect()
     }
 
@@ -49,6 +53,8 @@ impl Source for Shared {
                 tokens: bucket.tokens,
                 queued: bucket.waiting,
                 opens: opens(bucket.opens, self.clock.now()),
+                per_second: bucket.per_second,
+                shared: self.shared(&bucket.rule.name),
             })
         };
         limits.filter_map(state).collect()
@@ -110,6 +116,20 @@ impl Source for Shared {
 }
 
 impl Shared {
+    /// With whom the limit of this name is shared.
+    fn shared(&self, limit: &str) -> Option<SharedState> {
+        let shares = self.coordination.shares();
+        let share = shares.into_iter().find(|share| *share.limit == *limit)?;
+        Some(SharedState {
+            engine: "lease",
+            resource: share.resource.to_string(),
+            safe: share.safe,
+            wants: share.wants,
+            leased: share.lease.map(|(capacity, _)| capacity),
+            expires_in_seconds: share.lease.map(|(_, left)| left.as_secs_f64()),
+        })
+    }
+
     fn levels(&self) -> Levels {
         let queue = self.gate.queue_now();
         let (outstanding, outstanding_peak) = self.gate.outstanding();
@@ -148,6 +168,18 @@ impl Shared {
             },
             windows,
             limiters: self.limiters(&limits),
+            leases: self
+                .coordination
+                .shares()
+                .into_iter()
+                .map(|share| LeaseLevel {
+                    limit: (&*share.limit).into(),
+                    capacity: share.lease.map_or(0.0, |(capacity, _)| capacity),
+                    wants: share.wants,
+                    safe: share.safe,
+                    expires: share.lease.map_or(Duration::ZERO, |(_, left)| left),
+                })
+                .collect(),
             groups: self
                 .callers
                 .groups()
@@ -229,6 +261,8 @@ fn limit_state(rule: &LimitRule, state: &LimitNow, now: Timestamp) -> LimitState
         ratio: paced.map(ratio),
         pace: paced.map(pace_state),
         opens: opens(state.opens, now),
+        in_force: u64::from(state.max),
+        shared: None,
     }
 }
 
