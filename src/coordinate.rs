@@ -8,6 +8,7 @@ pub mod etcd;
 pub mod lease_client;
 pub mod lease_server;
 mod settings;
+pub(crate) mod supply;
 pub mod wire;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;

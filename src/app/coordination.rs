@@ -12,11 +12,10 @@
 //! with what leaves now.
 
 use std::collections::VecDeque;
-use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tidegate_limits::{BucketId, BucketNow, Fill, LimitNow, Supply, Timestamp};
+use tidegate_limits::{BucketId, BucketNow, Fill, Supply, Timestamp};
 use tokio::sync::Notify;
 use tracing::{info, warn};
 
@@ -24,19 +23,13 @@ use crate::admit::{self, Gate};
 use crate::callers::Callers;
 use crate::clock::Clock;
 use crate::coordinate::lease_client::{
-    Allowance, Client, ClientMetrics, ClientOptions, Leased, Share, Use,
+    Allowance, Client, ClientMetrics, ClientOptions, Share, Use,
 };
+use crate::coordinate::supply::{RATE_OVER, rate, use_of, whole};
 use crate::coordinate::{Safe, Servers, Settings, SharedLimit};
 
 /// How often what is needed is looked at while calls are here. An idle proxy looks at nothing.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Over how long the rate is taken at which a bucket was drawn from, and within which all that
-/// wait for it are wanted to be served.
-const RATE_OVER: Duration = Duration::from_secs(10);
-/// What rounding may have taken from a lease that is a whole number.
-const ROUNDING: f64 = 1e-6;
-/// Parts of a token in which a pace counts what waits for it.
-const UNITS_PER_TOKEN: f64 = (1 << 20) as f64;
 
 /// Carries for as long as the proxy runs.
 pub(super) struct Coordination {
@@ -347,47 +340,6 @@ fn bucket_of(callers: &Callers, limit: &str) -> Option<BucketId> {
     let all = callers.limits();
     let found = all.iter().find(|known| *known.label == *name)?;
     Some(found.id.bucket())
-}
-
-/// What a limit that counts may give out: whole calls of its lease, and its safe share always.
-fn whole(lease: Option<Leased>, safe: NonZeroU32, quiet_until: Option<Timestamp>) -> Supply {
-    let safe = safe.get();
-    if let Some(quiet_until) = quiet_until {
-        return Supply::until(0, quiet_until, safe);
-    }
-    lease.map_or(Supply::capacity(safe), |lease| {
-        // A conversion to an integer saturates.
-        let capacity = (lease.capacity + ROUNDING) as u32;
-        Supply::until(capacity.max(safe), lease.expires, safe)
-    })
-}
-
-/// At what rate a bucket may be filled.
-fn rate(lease: Option<Leased>, safe: Fill) -> Supply<Fill> {
-    let leased = lease.and_then(|lease| {
-        let fill = Fill::new(lease.capacity.min(1e9)).ok()?;
-        (fill.get() > safe.get()).then_some((fill, lease.expires))
-    });
-    leased.map_or(Supply::capacity(safe), |(fill, expires)| {
-        Supply::until(fill, expires, safe)
-    })
-}
-
-/// What a limit needs and uses. More than its rule says is never needed: it could not be used.
-fn use_of(state: &LimitNow) -> Use {
-    let configured = f64::from(state.configured);
-    let needs = match &state.paced {
-        Some(paced) => {
-            let waiting = state.need as f64 / UNITS_PER_TOKEN;
-            paced.achieved + waiting / RATE_OVER.as_secs_f64()
-        }
-        None => state.need as f64,
-    };
-    Use {
-        needs: needs.min(configured),
-        in_force: f64::from(state.max),
-        in_use: state.used as f64,
-    }
 }
 
 /// How much was drawn from a bucket lately.

@@ -236,6 +236,12 @@ impl Leases {
         }
     }
 
+    /// What may be used of a resource that is open.
+    #[cfg(test)]
+    pub(super) fn entitlement(&self, id: &str) -> Entitlement {
+        self.resources[id].entitlement
+    }
+
     /// When to ask next. None while a request is under way, or if there is nothing to ask for.
     pub(super) fn next_due(&self) -> Option<Timestamp> {
         if self.under_way.is_some() {

@@ -146,3 +146,6 @@ impl Drop for Shared {
         self.core.wake.notify_one();
     }
 }
+
+#[cfg(test)]
+mod laws;
