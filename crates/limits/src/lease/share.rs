@@ -22,7 +22,7 @@ impl Split {
     /// };
     /// let capacity = Capacity::new(120.0).unwrap();
     /// let shares = Split::Fair.share(capacity, &[want(1000.0), want(50.0), want(10.0)]);
-    /// assert_eq!(shares.map(Capacity::get), [60.0, 50.0, 10.0]);
+    /// assert_eq!(shares, [60.0, 50.0, 10.0].map(|share| Capacity::new(share).unwrap()));
     /// ```
     #[must_use]
     pub fn share(self, capacity: Capacity, bands: &[Band]) -> Vec<Capacity> {
