@@ -75,7 +75,7 @@ pub(super) struct Above {
     asked: Option<Asked>,
     /// Whether the answer to what was asked has come.
     answered: bool,
-    /// Whether any answer has come.
+    /// Whether an answer has come that says how capacity is lent out.
     heard: bool,
 }
 
@@ -129,7 +129,8 @@ pub(super) struct Rules {
 /// What is answered.
 pub(super) struct Answer {
     pub(super) gets: wire::Lease,
-    pub(super) safe_capacity: f64,
+    /// None while nothing is known: whoever asks keeps what it was told before.
+    pub(super) safe_capacity: Option<f64>,
     /// When all that it was given before has ended; none if that is not known. Seconds since 1970
     pub(super) granted_until: Option<i64>,
 }
@@ -237,7 +238,21 @@ impl Resource {
             }
             _ => false,
         };
-        let lease = if learning {
+        let lease = if learning && !self.knows_reserve() {
+            // What of it is a safe share can't be told yet, and nobody above may learn that as
+            // lent. So it is echoed, with the end that it has, and not entered.
+            let claim = Claim {
+                bands,
+                has: Capacity::ZERO,
+            };
+            let entered = self.book.learn(now, ask.holder, claim, None);
+            let ends = ask.has.map(|has| rules.epoch.timestamp(has.expiry_time));
+            Lease {
+                capacity: beyond(has),
+                expires: ends.unwrap_or(entered.expires).min(entered.expires),
+                ..entered
+            }
+        } else if learning {
             let claim = Claim {
                 bands,
                 has: beyond(has),
@@ -274,7 +289,15 @@ impl Resource {
         Some(answer)
     }
 
-    /// Whether a client has one of the safe shares, and how many are given.
+    /// Whether it is known what is set aside: from the config, or from the server above.
+    fn knows_reserve(&self) -> bool {
+        match &self.source {
+            Source::Template(_) => true,
+            Source::Above(above) => above.heard || self.algorithm.reserve.is_some(),
+        }
+    }
+
+    /// Whether a client has one of the safe shares.
     fn reserve_for(&mut self, ask: &Ask<'_>, seen: Option<Seen>, counts: &mut Counts) -> bool {
         let Some(reserve) = &self.algorithm.reserve else {
             return false;
@@ -373,8 +396,9 @@ impl Resource {
                 capacity: gets.capacity.get(),
             },
             safe_capacity: match ask.kind {
-                Kind::Client if self.algorithm.reserve.is_some() && !reserved => 0.0,
-                _ => self.safe_capacity(),
+                Kind::Client if self.algorithm.reserve.is_some() && !reserved => Some(0.0),
+                _ if self.safe_capacity.is_none() && !self.knows_reserve() => None,
+                _ => Some(self.safe_capacity()),
             },
             granted_until: None,
         }
@@ -401,9 +425,10 @@ impl Resource {
     }
 
     /// What is told to a server below beside its lease.
-    pub(super) fn algorithm_told(&self, answer: &Answer) -> wire::Algorithm {
+    pub(super) fn algorithm_told(&self, answer: &Answer) -> Option<wire::Algorithm> {
         let each = self.book.terms().capacity;
-        self.algorithm.to_wire(each, answer.granted_until)
+        self.knows_reserve()
+            .then(|| self.algorithm.to_wire(each, answer.granted_until))
     }
 
     pub(super) fn leased_until(&self) -> Option<Timestamp> {
@@ -583,17 +608,23 @@ impl Resource {
         }
     }
 
-    /// Whether the server above should hear early: much more or less is wanted, or something that
-    /// it took back has been given up by those who had it.
+    /// Whether the server above should hear early: much more or less is wanted, clients were found
+    /// to have more than it was told, or something that it took back has been given up by those who
+    /// had it.
     fn has_news(&self, above: &Above, asked: &Asked) -> bool {
         let wanted = self.book.wanted().get();
         let change = (wanted - asked.wanted).abs();
         if change > CHANGE_IS_BIG * wanted.max(asked.wanted) {
             return true;
         }
+        let has = self.has();
+        // A server above that learns knows only what it is told.
+        if self.learning_until.is_some() && has > asked.has {
+            return true;
+        }
         above
             .grant
-            .is_some_and(|grant| grant.capacity.get() < asked.has && self.has() < asked.has)
+            .is_some_and(|grant| grant.capacity.get() < asked.has && has < asked.has)
     }
 
     /// What to ask the server above for.
@@ -686,7 +717,8 @@ impl Resource {
             above.shrinks_by = Some(by);
         }
         let refresh = u64::try_from(answer.gets.refresh_interval.max(1)).unwrap_or(1);
-        let first = !std::mem::replace(&mut above.heard, true);
+        let first = !above.heard && answer.algorithm.is_some();
+        above.heard |= first;
         above.answered = true;
         above.grant = Some(Grant {
             capacity,
@@ -694,8 +726,10 @@ impl Resource {
             refresh: Duration::from_secs(refresh),
             expiry_time: answer.gets.expiry_time,
         });
-        self.template = None;
-        self.safe_capacity = answer.safe_capacity;
+        if answer.algorithm.is_some() {
+            self.template = None;
+            self.safe_capacity = answer.safe_capacity;
+        }
         let heard = answer.algorithm.as_ref().and_then(Algorithm::from_wire);
         let algorithm = heard.unwrap_or_else(|| self.algorithm.clone());
         self.rule(now, elected, algorithm, counts);

@@ -193,7 +193,7 @@ impl CapacityServer {
                 Some(wire::ResourceResponse {
                     resource_id: asked.resource_id.clone(),
                     gets: answer.gets,
-                    safe_capacity: Some(answer.safe_capacity),
+                    safe_capacity: answer.safe_capacity,
                 })
             })
             .collect();
@@ -238,14 +238,14 @@ impl CapacityServer {
                             split: tidegate_limits::lease::Split::None,
                             ..Algorithm::default()
                         };
-                        (answer, algorithm.to_wire(Capacity::ZERO, Some(0)))
+                        (answer, Some(algorithm.to_wire(Capacity::ZERO, Some(0))))
                     }
                 };
                 Some(wire::ServerCapacityResourceResponse {
                     resource_id: asked.resource_id.clone(),
                     gets: answer.gets,
-                    algorithm: Some(algorithm),
-                    safe_capacity: Some(answer.safe_capacity),
+                    algorithm,
+                    safe_capacity: answer.safe_capacity,
                 })
             })
             .collect();
@@ -438,7 +438,7 @@ impl CapacityServer {
                 refresh_interval: i64::try_from(default.refresh.as_secs()).unwrap_or(1),
                 capacity: wants,
             },
-            safe_capacity: wants,
+            safe_capacity: Some(wants),
             granted_until: None,
         }
     }

@@ -174,7 +174,7 @@ pub fn run(scenario: Scenario, seed: u64, rule: Rule, reserved_clients: u64) -> 
     for second in 0..=scenario.seconds() {
         world.ticks = 0;
         world.happen(second);
-        if second > 0 && second % SAMPLE_EVERY == 0 {
+        if second > 0 && second.is_multiple_of(SAMPLE_EVERY) {
             samples.push(world.sample(second));
         }
         world.everybody(second);
@@ -294,7 +294,7 @@ impl World {
     }
 
     fn happen(&mut self, second: u64) {
-        if second % WALK_EVERY == 0 {
+        if second.is_multiple_of(WALK_EVERY) {
             for client in &mut self.clients {
                 let step = 2.0 * self.random.unit() - 1.0;
                 client.wants = (client.wants * (1.0 + WALK * step)).max(0.0);
