@@ -204,7 +204,13 @@ impl Client {
     /// Any. [`Error::Unknown`] and [`Error::Garbage`] leave open whether it was written.
     pub async fn put(&self, key: &[u8], value: &[u8], lease: Option<i64>) -> Result<u64, Error> {
         let put = Txn::new().then(Operation::put(key, value, lease));
-        Ok(self.txn(&put).await?.revision)
+        let reply = self.txn(&put).await?;
+        if !reply.succeeded {
+            return Err(Error::Garbage(
+                "a condition failed where there was none".into(),
+            ));
+        }
+        Ok(reply.revision)
     }
 
     /// Compares, and does one or the other, as one step.
@@ -220,7 +226,11 @@ impl Client {
             Repeat::Never
         };
         let reply: json::TxnReplyBody = self.call("/v3/kv/txn", &json::txn(txn), repeat).await?;
-        reply.try_into()
+        let reply = TxnReply::try_from(reply)?;
+        if reply.outcomes.len() != txn.steps(reply.succeeded) {
+            return Err(Error::Garbage("a transaction of other steps".into()));
+        }
+        Ok(reply)
     }
 
     /// A new lease, of at least so long a life; of whole seconds.

@@ -223,16 +223,34 @@ impl Client {
         call: impl AsyncFnOnce(&zk::Client) -> Result<T, zk::Error>,
     ) -> Result<T, Error> {
         let deadline = self.0.settings.deadline;
-        let mut sent = false;
+        let mut used = None;
         let called = timeout(deadline, async {
             let session = self.session().await?;
-            sent = true;
+            used = Some(session.session_id());
             call(&session).await
         });
         match called.await {
             Ok(Ok(value)) => Ok(value),
-            Ok(Err(error)) => Err(classified(error, kind, sent)),
-            Err(_) => Err(classified(zk::Error::Timeout, kind, sent)),
+            Ok(Err(error)) => Err(classified(error, kind, used.is_some())),
+            Err(_) => {
+                if let Some(used) = used {
+                    self.abandon(used).await;
+                }
+                Err(classified(zk::Error::Timeout, kind, used.is_some()))
+            }
+        }
+    }
+
+    /// Leaves a session that does not answer. The library would hold on to it for as long as it
+    /// may live, at a server that hangs too; nothing here needs it, and the next one is made at
+    /// whichever server answers.
+    async fn abandon(&self, silent: zk::SessionId) {
+        let mut session = self.0.session.lock().await;
+        if session
+            .as_ref()
+            .is_some_and(|known| known.session_id() == silent)
+        {
+            *session = None;
         }
     }
 

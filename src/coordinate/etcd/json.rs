@@ -219,6 +219,16 @@ impl Txn {
         self
     }
 
+    /// How many steps it has for when all conditions hold, or for when not.
+    pub(super) fn steps(&self, succeeded: bool) -> usize {
+        if succeeded {
+            &self.then
+        } else {
+            &self.otherwise
+        }
+        .len()
+    }
+
     pub(super) fn only_reads(&self) -> bool {
         let mut all = self.then.iter().chain(&self.otherwise);
         all.all(|operation| matches!(operation, Operation::Get(_)))
@@ -519,6 +529,8 @@ pub(super) enum WatchMessage {
 pub(super) struct WatchReply {
     #[serde(default)]
     header: Header,
+    #[serde(default)]
+    pub(super) created: bool,
     #[serde(default)]
     pub(super) canceled: bool,
     #[serde(default)]

@@ -154,14 +154,16 @@ impl Watch {
             };
         }
         let revision = reply.revision();
+        if reply.created && self.from == 0 {
+            // From now on means from here on, whatever breaks later.
+            self.from = revision + 1;
+        }
         let mut changes = Vec::with_capacity(reply.events.len());
         for event in reply.events {
             let (entry, deleted) = event.read()?;
-            // One revision may be told in several messages, but only those behind it are new
-            // after a break.
-            if entry.mod_revision < self.from {
-                continue;
-            }
+            // How far it has told is known by its events alone: while it catches up, the
+            // revision beside them is the store's and not theirs.
+            self.from = self.from.max(entry.mod_revision + 1);
             changes.push(if deleted {
                 Change::Deleted {
                     key: entry.key,
@@ -171,7 +173,6 @@ impl Watch {
                 Change::Put(entry)
             });
         }
-        self.from = self.from.max(revision + 1);
         let told = (!changes.is_empty()).then_some(Watched::Changes(Changes { revision, changes }));
         Ok(told)
     }
