@@ -50,6 +50,8 @@ enum Command {
     Backend(tools::backend::Options),
     /// Put load on a proxy or a backend, and measure
     Bench(tools::bench::Options),
+    /// Lend leased capacity to programs on this machine, over HTTP and JSON
+    LeaseAgent(tools::lease_agent::Options),
     /// Run scenario files through the scheduler in virtual time. Exit 1 if one disappoints
     Simulate(tools::simulate::Command),
 }
@@ -77,6 +79,7 @@ pub fn main() -> ExitCode {
         Command::Demo(arguments) => tools::demo::main(arguments).unwrap_or_else(failed),
         Command::Backend(arguments) => tools::backend::main(arguments).unwrap_or_else(failed),
         Command::Simulate(command) => tools::simulate::main(&command),
+        Command::LeaseAgent(options) => tools::lease_agent::main(options).unwrap_or_else(failed),
         Command::Bench(arguments) => tools::bench::main(arguments).unwrap_or_else(failed),
     }
 }

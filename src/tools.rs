@@ -14,6 +14,7 @@ pub mod explain;
 mod framing;
 pub mod healthcheck;
 pub mod lease_server;
+pub mod lease_agent;
 pub mod limits;
 pub mod serve;
 pub mod simulate;

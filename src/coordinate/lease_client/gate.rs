@@ -5,7 +5,6 @@
 //! have drawn is drawn in the same poll in which it is let through, so nothing can be lost.
 
 use std::collections::BTreeMap;
-use std::future::Future;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -227,32 +226,30 @@ impl Gate {
     /// # Errors
     ///
     /// If too many wait, or the client was closed.
-    pub(super) fn pass<'a>(
-        &'a self,
+    pub(super) async fn pass(
+        &self,
         handle: u64,
         cost: Tokens,
-        tell: impl FnOnce(f64) + Send + 'a,
-    ) -> impl Future<Output = Result<(), WaitError>> + Send + 'a {
-        async move {
-            let mut waiting = self.join(handle, cost, tell)?;
-            let _turn = self.turn.acquire().await.map_err(|_| WaitError::Closed)?;
-            loop {
-                let turn = self.with(|state, now| state.take(now, handle, cost));
-                let changed = self.changed.notified();
-                match turn {
-                    Turn::Taken => {
-                        waiting.is_in_line = false;
-                        return Ok(());
-                    }
-                    Turn::NotBefore(at) => tokio::select! {
-                        () = changed => {}
-                        () = sleep_until(self.clock.instant(at)) => {}
-                    },
-                    Turn::WhenTold => changed.await,
+        tell: impl FnOnce(f64) + Send,
+    ) -> Result<(), WaitError> {
+        let mut waiting = self.join(handle, cost, tell)?;
+        let _turn = self.turn.acquire().await.map_err(|_| WaitError::Closed)?;
+        loop {
+            let turn = self.with(|state, now| state.take(now, handle, cost));
+            let changed = self.changed.notified();
+            match turn {
+                Turn::Taken => {
+                    waiting.is_in_line = false;
+                    return Ok(());
                 }
-                if self.turn.is_closed() {
-                    return Err(WaitError::Closed);
-                }
+                Turn::NotBefore(at) => tokio::select! {
+                    () = changed => {}
+                    () = sleep_until(self.clock.instant(at)) => {}
+                },
+                Turn::WhenTold => changed.await,
+            }
+            if self.turn.is_closed() {
+                return Err(WaitError::Closed);
             }
         }
     }
