@@ -784,7 +784,7 @@ fn algorithm(mut section: Section<'_>, keys: &mut Keys) -> RawAlgorithm {
 }
 
 fn any_number() -> Kind<f64> {
-    number("a number, 0 or more", |given| Ok::<_, ()>(given))
+    number("a number, 0 or more", Ok::<_, ()>)
 }
 
 /// A time of whole seconds, as the wire has it.

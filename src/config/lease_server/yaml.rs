@@ -170,6 +170,10 @@ impl<'de> Visitor<'de> for Walk<'_> {
         self.node(Value::Other("null".to_owned()))
     }
 
+    fn visit_none<E: serde::de::Error>(self) -> Result<Node, E> {
+        self.visit_unit()
+    }
+
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Node, A::Error> {
         let mut node = self.node(Value::List(Vec::new()))?;
         let mut list = Vec::new();

@@ -10,13 +10,14 @@ use std::time::Duration;
 use axum::Router;
 use axum::error_handling::HandleErrorLayer;
 use axum::extract::{Query, State};
-use axum::http::{HeaderName, StatusCode, header};
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{Html, IntoResponse, Redirect, Response};
 use axum::routing::get;
 use serde::Deserialize;
 use tower::ServiceBuilder;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::limit::RequestBodyLimitLayer;
+use tower_http::set_header::SetResponseHeaderLayer;
 use tower_http::timeout::TimeoutLayer;
 
 use super::metrics::Metrics;
@@ -47,7 +48,6 @@ pub struct Shown {
 }
 
 /// Everything that answers on the status address.
-#[must_use]
 pub fn router(shown: Shown) -> Router {
     let bounded = ServiceBuilder::new()
         .layer(CatchPanicLayer::new())
@@ -75,6 +75,10 @@ pub fn router(shown: Shown) -> Router {
         .route("/livez", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
         .fallback(|| async { (StatusCode::NOT_FOUND, "there is nothing here\n") })
+        .layer(SetResponseHeaderLayer::overriding(
+            header::CACHE_CONTROL,
+            HeaderValue::from_static("no-store"),
+        ))
         .with_state(shown)
 }
 
@@ -132,13 +136,12 @@ fn cut<T>(list: &mut Vec<T>) -> usize {
 
 /// The page runs nothing and loads nothing, and says so to the browser.
 fn as_page(html: String) -> Response {
-    let headers: [(HeaderName, &str); 3] = [
+    let headers: [(HeaderName, &str); 2] = [
         (
             header::CONTENT_SECURITY_POLICY,
             "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
         ),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        (header::CACHE_CONTROL, "no-store"),
     ];
     (headers, Html(html)).into_response()
 }
