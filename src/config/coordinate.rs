@@ -394,10 +394,7 @@ pub(super) fn settings(raw: &Raw) -> Option<Settings> {
             .safe
             .value
             .expect("a share without a safe one is an error");
-        let (Engine::Lease, _) = (
-            shared.engine.value.unwrap_or(coordinate.engine.value),
-            shared.engine.given,
-        );
+        let Engine::Lease = shared.engine.value.unwrap_or(coordinate.engine.value);
         SharedLimit {
             limit: name.into(),
             resource: resource

@@ -34,6 +34,8 @@ impl Source for Fake {
             ratio: None,
             pace: None,
             opens,
+            in_force: 9,
+            shared: None,
         };
         vec![
             window("total", 30, Opens::InSeconds(0.25)),
@@ -49,6 +51,8 @@ impl Source for Fake {
                 ratio: None,
                 pace: None,
                 opens: Opens::WhenTold,
+                in_force: 9,
+                shared: None,
             },
             LimitState {
                 name: "rate_limit:all".into(),
@@ -66,6 +70,8 @@ impl Source for Fake {
                     burst_seconds: 0.016,
                 }),
                 opens: Opens::InSeconds(0.0625),
+                in_force: 9,
+                shared: None,
             },
         ]
     }
@@ -82,6 +88,8 @@ impl Source for Fake {
             tokens: -1.5,
             queued: 3,
             opens: Opens::InSeconds(1.0),
+            per_second: 2.5,
+            shared: None,
         }]
     }
 

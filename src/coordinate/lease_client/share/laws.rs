@@ -116,6 +116,9 @@ struct Sidecar {
     leases: Leases,
     quiet_until: Timestamp,
     holds: BTreeMap<u64, Running>,
+    /// When it wakes next, and when its client asks: earlier plans count no more.
+    wakes: Option<Timestamp>,
+    asks: Option<Timestamp>,
 }
 
 struct Running {
@@ -290,7 +293,12 @@ impl World {
                 self.plan(after, Event::Demand(slot));
             }
             Event::Arrive(slot) => self.arrive(slot),
-            Event::Wake(slot, life) => self.let_through(slot, life),
+            Event::Wake(slot, life) => {
+                let sidecar = self.sidecar(slot, life);
+                if sidecar.is_some_and(|sidecar| sidecar.wakes == Some(now)) {
+                    self.let_through(slot, life);
+                }
+            }
             Event::Sent(slot, life, run) => {
                 let Some(sidecar) = self.sidecar(slot, life) else {
                     return;
@@ -323,7 +331,12 @@ impl World {
                     self.plan(after, Event::Carry(slot, life));
                 }
             }
-            Event::Ask(slot, life) => self.ask(slot, life),
+            Event::Ask(slot, life) => {
+                let sidecar = self.sidecar(slot, life);
+                if sidecar.is_some_and(|sidecar| sidecar.asks == Some(now)) {
+                    self.ask(slot, life);
+                }
+            }
             Event::AtServer(slot, life, request, message) => {
                 self.at_server(slot, life, request, &message);
             }
@@ -410,6 +423,8 @@ impl World {
             leases,
             quiet_until: self.now + quiet,
             holds: BTreeMap::new(),
+            wakes: None,
+            asks: None,
         });
         self.happen(Event::Carry(slot, life));
         self.plan_ask(slot, life);
@@ -466,11 +481,18 @@ impl World {
                 }
                 Step::Expired { .. } => unreachable!("no call has a deadline"),
                 Step::SleepUntil(at) => {
-                    let after = at.since(now);
-                    self.plan(after, Event::Wake(slot, life));
+                    let at = at.max(now);
+                    let is_planned = sidecar.wakes == Some(at) && at > now;
+                    sidecar.wakes = Some(at);
+                    if !is_planned {
+                        self.plan(at.since(now), Event::Wake(slot, life));
+                    }
                     return;
                 }
-                Step::Idle => return,
+                Step::Idle => {
+                    sidecar.wakes = None;
+                    return;
+                }
             }
         }
     }
@@ -522,7 +544,12 @@ impl World {
         if let Some(sidecar) = self.sidecar(slot, life)
             && let Some(due) = sidecar.leases.next_due()
         {
-            self.plan(due.since(now), Event::Ask(slot, life));
+            let due = due.max(now);
+            let is_planned = sidecar.asks == Some(due) && due > now;
+            sidecar.asks = Some(due);
+            if !is_planned {
+                self.plan(due.since(now), Event::Ask(slot, life));
+            }
         }
     }
 
@@ -598,7 +625,7 @@ fn live_all(without: Without, lives: u64) -> (u64, u64, u64) {
             std::panic::resume_unwind(broken);
         }
         sent += world.sent.len() as u64;
-        shared += u64::from(world.most_leased > f64::from(TOTAL.2) + 4.0);
+        shared += u64::from(world.most_leased > f64::from(TOTAL.2) + 2.0);
         if let Some(excess) = world.excess() {
             if excesses == 0 {
                 eprintln!("seed {seed}: {excess}");
@@ -655,8 +682,12 @@ fn without_any_one_precaution_more_is_sent_than_there_is() {
             },
         ),
     ] {
-        let (excesses, _, _) = live_all(without, LIVES);
-        eprintln!("without {what}: {excesses} of {LIVES} lives");
-        assert!(excesses > 0, "{what} is for nothing");
+        let found = (0..LIVES).find(|&seed| {
+            let mut world = World::new(seed, without);
+            world.live();
+            world.excess().is_some()
+        });
+        let seed = found.unwrap_or_else(|| panic!("{what} is for nothing"));
+        eprintln!("without {what}: the first with more is life {seed}");
     }
 }
