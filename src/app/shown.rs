@@ -9,6 +9,7 @@ use tidegate_limits::{
 
 use super::Shared;
 use super::callers::pace_state;
+use super::coordination::ShareNow;
 use crate::admin::{
     BucketState, ClassQueue, FunctionQueue, LimitKind, LimitState, Opens, QueueState, SharedState,
     Source,
@@ -24,10 +25,11 @@ use crate::telemetry::metrics::{
 impl Source for Shared {
     fn limits(&self) -> Vec<LimitState> {
         let (limits, now) = self.gate.limits_now();
+        let shares = self.coordination.shares();
         limits
             .iter()
             .map(|(rule, state)| LimitState {
-                shared: self.shared(&rule.name),
+                shared: shared(&shares, &rule.name),
                 ..limit_state(rule, state, now)
             })
             .collect()
@@ -35,6 +37,7 @@ impl Source for Shared {
 
     fn buckets(&self) -> Vec<BucketState> {
         let limits = self.callers.limits().into_iter();
+        let shares = self.coordination.shares();
         let state = |limit: RateLimit| {
             let bucket = self.gate.bucket_now(limit.id.bucket())?;
             let paced = bucket.paced.as_ref();
@@ -54,7 +57,7 @@ impl Source for Shared {
                 queued: bucket.waiting,
                 opens: opens(bucket.opens, self.clock.now()),
                 per_second: bucket.per_second,
-                shared: self.shared(&bucket.rule.name),
+                shared: shared(&shares, &bucket.rule.name),
             })
         };
         limits.filter_map(state).collect()
@@ -116,20 +119,6 @@ impl Source for Shared {
 }
 
 impl Shared {
-    /// With whom the limit of this name is shared.
-    fn shared(&self, limit: &str) -> Option<SharedState> {
-        let shares = self.coordination.shares();
-        let share = shares.into_iter().find(|share| *share.limit == *limit)?;
-        Some(SharedState {
-            engine: "lease",
-            resource: share.resource.to_string(),
-            safe: share.safe,
-            wants: share.wants,
-            leased: share.lease.map(|(capacity, _)| capacity),
-            expires_in_seconds: share.lease.map(|(_, left)| left.as_secs_f64()),
-        })
-    }
-
     fn levels(&self) -> Levels {
         let queue = self.gate.queue_now();
         let (outstanding, outstanding_peak) = self.gate.outstanding();
@@ -226,6 +215,19 @@ impl Shared {
         };
         of_callers.filter_map(level).chain(over_all).collect()
     }
+}
+
+/// With whom the limit of this name is shared.
+fn shared(shares: &[ShareNow], limit: &str) -> Option<SharedState> {
+    let share = shares.iter().find(|share| *share.limit == *limit)?;
+    Some(SharedState {
+        engine: "lease",
+        resource: share.resource.to_string(),
+        safe: share.safe,
+        wants: share.wants,
+        leased: share.lease.map(|(capacity, _)| capacity),
+        expires_in_seconds: share.lease.map(|(_, left)| left.as_secs_f64()),
+    })
 }
 
 fn pace_level(paced: &PacingNow) -> PaceLevel {

@@ -168,14 +168,8 @@ fn shares(config: &Config, coordinate: &coordinate::Settings, row: &mut impl FnM
                 f64::from(sidecars) * safe
             ),
         );
-        let counts = counts_for(config, &shared.limit);
         let mut servers = format!("reserved_clients = {sidecars}, safe_share = {safe}");
-        if !counts.is_zero() {
-            servers.push_str(&format!(
-                ", frees_after = \"{0}ms\" or more, learning: a lease and {0} ms or more",
-                counts.as_millis()
-            ));
-        }
+        servers.push_str(&counts_for(config, &shared.limit));
         row("  on the servers", servers);
     }
 }
@@ -183,18 +177,31 @@ fn shares(config: &Config, coordinate: &coordinate::Settings, row: &mut impl FnM
 /// How long what a sidecar used of its share may count on after the share has ended: until the
 /// calls that it let through by then have left, and their window is over; or until they have
 /// ended.
-fn counts_for(config: &Config, limit: &str) -> Duration {
+fn counts_for(config: &Config, limit: &str) -> String {
     let (connect, response) = (
         config.forward.connect_timeout,
         config.forward.response_timeout,
     );
+    let exactly = |counts: Duration| {
+        let counts = counts.as_millis();
+        format!(", frees_after = \"{counts}ms\" or more, learning: a lease and as much")
+    };
     match &config.admit.window {
-        _ if limit == "outstanding" => connect + response,
+        _ if limit == "outstanding" => format!(
+            ", frees_after: as long as a call takes, which may be {} here, learning: a lease and \
+             as much",
+            seconds(connect + response)
+        ),
         Some(window) if limit == "total" || limit.starts_with("function:") => {
-            let replied = window.stamp_replied.then_some(response).unwrap_or_default();
-            window.length + window.guard + connect + replied
+            let replied = if window.stamp_replied {
+                response
+            } else {
+                Duration::ZERO
+            };
+            exactly(window.length + window.guard + connect + replied)
         }
-        Some(_) | None => Duration::ZERO,
+        // What is drawn of a rate is gone.
+        Some(_) | None => String::new(),
     }
 }
 

@@ -261,7 +261,8 @@ fn sidecar_text(backend: SocketAddr, coordinate: &str) -> String {
         window_guard = "100ms"
         [[rate_limit]]
         name = "poller"
-        burst = 1
+        mode = "observe"
+        burst = 1000
         fill = 30
         [[caller]]
         label = "everybody"
