@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::json;
 use tidegate::admin::{
     self, BucketState, ClassQueue, FunctionQueue, LimitKind, LimitState, Opens, PaceState,
-    QueueState, ServeError, Source, Token,
+    QueueState, ServeError, SharedState, Source, Token,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};

@@ -140,6 +140,8 @@ struct World {
     server: CapacityServer,
     epoch: Epoch,
     is_up: bool,
+    /// Until when each sidecar reaches no server.
+    cut_off: [Timestamp; SIDECARS],
     /// Moments at which calls were sent.
     sent: Vec<Timestamp>,
     /// From when to when each was in flight.
@@ -238,6 +240,7 @@ impl World {
             server: CapacityServer::new(settings, templates, Timestamp::ZERO),
             epoch,
             is_up: true,
+            cut_off: [Timestamp::ZERO; SIDECARS],
             sent: Vec::new(),
             flights: Vec::new(),
             most_leased: 0.0,
@@ -367,6 +370,11 @@ impl World {
             Event::KillServer => {
                 self.server.deposed(now, None);
                 self.is_up = false;
+                // Now and then one of them never reaches the new master, or not before long.
+                if self.random.one_in(2) {
+                    let slot = self.random.below(SIDECARS as u64) as usize;
+                    self.cut_off[slot] = now + self.random.between(3_000 * MS..9_000 * MS);
+                }
                 let most = if self.random.one_in(2) { 50 } else { 6_000 };
                 let after = self.random.between(MS..most * MS);
                 self.plan(after, Event::Elect);
@@ -567,7 +575,7 @@ impl World {
             return;
         };
         self.plan(REQUEST_TIMEOUT, Event::GiveUp(slot, life, request));
-        if !self.random.one_in(12) {
+        if now >= self.cut_off[slot] && !self.random.one_in(12) {
             let delay = self.delay();
             self.plan(delay, Event::AtServer(slot, life, request, message));
         }
@@ -652,6 +660,7 @@ fn three_sidecars_never_send_more_than_there_is_whatever_dies_or_is_lost() {
 #[test]
 fn without_any_one_precaution_more_is_sent_than_there_is() {
     let none = Without::default();
+    let mut idle = Vec::new();
     for (what, without) in [
         (
             "frees_after",
@@ -687,7 +696,8 @@ fn without_any_one_precaution_more_is_sent_than_there_is() {
             world.live();
             world.excess().is_some()
         });
-        let seed = found.unwrap_or_else(|| panic!("{what} is for nothing"));
-        eprintln!("without {what}: the first with more is life {seed}");
+        eprintln!("without {what}: the first with more is life {found:?}");
+        idle.extend(found.is_none().then_some(what));
     }
+    assert!(idle.is_empty(), "{idle:?} are for nothing");
 }
