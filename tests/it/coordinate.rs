@@ -108,12 +108,9 @@ impl RunningSidecar {
 }
 
 /// Looks until what is seen is so.
-async fn wait_for<T: std::fmt::Debug, F: Future<Output = T>>(
-    look: impl Fn() -> F,
-    is_so: impl Fn(T) -> bool,
-) -> T
+async fn wait_for<T, F: Future<Output = T>>(look: impl Fn() -> F, is_so: impl Fn(T) -> bool) -> T
 where
-    T: Copy,
+    T: Copy + std::fmt::Debug,
 {
     let started = Instant::now();
     loop {
