@@ -7,8 +7,9 @@
 //! servers are killed and come back with empty heads; whoever carries between limits and client
 //! is late. Everything that was sent is written down and counted by brute force.
 //!
-//! Each precaution has a life without it, in which the count finds more than there is: so it
-//! would find it, and none of them is for nothing.
+//! Three precautions (`frees_after`, learning, the quiet start) have a life without them, in which
+//! the count finds more than there is: so it would find it. That `has` counts what is in use is not
+//! among them: here `frees_after` has always covered for it.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -58,12 +59,10 @@ const MS: Duration = Duration::from_millis(1);
 struct Without {
     /// The server frees a lowered share at once.
     frees_after: bool,
-    /// A new master learns for a lease, but not for what was left of it then.
+    /// A new master lends at once, and learns nothing.
     learning: bool,
     /// A sidecar uses its windows as soon as it starts.
     quiet_start: bool,
-    /// A client says that it has its lease, whatever is let through and in use.
-    in_use: bool,
 }
 
 /// SplitMix64.
@@ -174,7 +173,7 @@ fn template(resource: (&str, u32, u32), counts_for: Duration, without: Without) 
             kind: Some(RawKind::Name("FAIR_SHARE".into())),
             lease_length: Some(lease),
             refresh_interval: Some(1),
-            learning_mode_duration: Some(lease + if without.learning { 0 } else { counted }),
+            learning_mode_duration: Some(if without.learning { 0 } else { lease + counted }),
             parameters,
         }),
         ..RawTemplate::default()
@@ -507,7 +506,7 @@ impl World {
 
     /// What the app does: supply in, need and use out.
     fn carry(&mut self, slot: usize, life: u64) {
-        let (now, without) = (self.now, self.without);
+        let now = self.now;
         let Some(sidecar) = self.sidecar(slot, life) else {
             return;
         };
@@ -535,9 +534,7 @@ impl World {
                 in_force,
                 in_use,
             } = use_of(&state);
-            if !without.in_use {
-                sidecar.leases.set_in_use(resource, in_force.max(in_use));
-            }
+            sidecar.leases.set_in_use(resource, in_force.max(in_use));
             sidecar
                 .leases
                 .set_wants(now, resource, needs.max(safe.into()));
@@ -680,13 +677,6 @@ fn without_any_one_precaution_more_is_sent_than_there_is() {
             "quiet_start",
             Without {
                 quiet_start: true,
-                ..none
-            },
-        ),
-        (
-            "in_use",
-            Without {
-                in_use: true,
                 ..none
             },
         ),
