@@ -99,6 +99,28 @@ pub struct LimitState {
     pub pace: Option<PaceState>,
     /// When it has room for one more call.
     pub opens: Opens,
+    /// What it may give out now: what the config allows, or less while it is shared with others
+    /// or paused.
+    pub in_force: u64,
+    /// With whom it is shared, if it is.
+    pub shared: Option<SharedState>,
+}
+
+/// A limit that several sidecars have together.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SharedState {
+    /// Who shares it out: `lease`, capacity servers do.
+    pub engine: &'static str,
+    /// What they call it.
+    pub resource: String,
+    /// What this sidecar always owns of it.
+    pub safe: f64,
+    /// What it wants of them.
+    pub wants: f64,
+    /// What is leased from them; none where nothing is.
+    pub leased: Option<f64>,
+    /// How much longer that lasts.
+    pub expires_in_seconds: Option<f64>,
 }
 
 /// The state of a rate limit's bucket.
@@ -124,6 +146,11 @@ pub struct BucketState {
     pub queued: u64,
     /// When it has a token for one more call, with nobody ahead.
     pub opens: Opens,
+    /// Tokens that come back each second now: as configured, or less while it is shared with
+    /// others.
+    pub per_second: f64,
+    /// With whom it is shared, if it is.
+    pub shared: Option<SharedState>,
 }
 
 /// What a limit bounds.

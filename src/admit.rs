@@ -27,8 +27,8 @@ use rand::{Rng, RngExt};
 use tidegate_limits::caller::CallerId;
 use tidegate_limits::{
     Backend, BucketId, BucketMode, BucketNow, BucketRule, BurstRatio, Call, Caller, Class, Cost,
-    Delays, Hold, LimitNow, LimitRule, QueueNow, Rate, Scheduler, Scope, Step, Ticket, Timestamp,
-    Tokens, TooManyBuckets, Waited, Weight,
+    Delays, Fill, Hold, LimitNow, LimitRule, QueueNow, Rate, Scheduler, Scope, Step, Supplier,
+    Supply, Ticket, Timestamp, Tokens, TooManyBuckets, Waited, Weight,
 };
 use tokio::sync::{Notify, oneshot};
 
@@ -231,6 +231,9 @@ struct Core {
     /// Whether the queue has room, for accept loops that look without the lock.
     full: AtomicBool,
     room: Notify,
+    /// Somebody wants to hear when anything happens.
+    watched: AtomicBool,
+    stirred: Notify,
     draining: AtomicBool,
 }
 
@@ -328,6 +331,8 @@ impl Gate {
             rearm: Notify::new(),
             full: AtomicBool::new(false),
             room: Notify::new(),
+            watched: AtomicBool::new(false),
+            stirred: Notify::new(),
             draining: AtomicBool::new(false),
         };
         Self {
@@ -530,6 +535,45 @@ impl Gate {
         state.lanes[Lane::Limited as usize].bucket_wait(now, id, tokens)
     }
 
+    /// Tells a limit its share of what several proxies have together, and says how it stands
+    /// then, read in the same moment. None if there is no such limit.
+    pub fn supply(&self, limit: &str, supply: Supply) -> Option<LimitNow> {
+        self.core.change(|state, now| {
+            let calls = &mut state.lanes[Lane::Limited as usize];
+            calls.supply(now, limit, Supplier::Coordinator, supply);
+            calls.limit_now(now, limit)
+        })
+    }
+
+    /// The limit of this name as it is now, of those that limited calls meet.
+    #[must_use]
+    pub fn limit_now(&self, limit: &str) -> Option<LimitNow> {
+        let state = self.core.lock();
+        let now = self.core.clock.now();
+        state.lanes[Lane::Limited as usize].limit_now(now, limit)
+    }
+
+    /// Tells a bucket at what rate it may be filled, its share of what several proxies have
+    /// together, and says how it stands then. None if there is no such bucket.
+    pub fn supply_fill(&self, id: BucketId, supply: Supply<Fill>) -> Option<BucketNow> {
+        self.core.change(|state, now| {
+            let calls = &mut state.lanes[Lane::Limited as usize];
+            calls.supply_fill(now, id, supply);
+            calls.bucket_now(now, id)
+        })
+    }
+
+    /// From now on [`stirred`](Self::stirred) hears of the next change.
+    pub fn watch(&self) {
+        self.core.watched.store(true, Ordering::Release);
+    }
+
+    /// Waits until something has changed since [`watch`](Self::watch), be it before this is
+    /// waited for.
+    pub async fn stirred(&self) {
+        self.core.stirred.notified().await;
+    }
+
     /// From now on everything new is refused; what waits goes on.
     pub fn drain(&self) {
         self.core.draining.store(true, Ordering::Relaxed);
@@ -655,6 +699,9 @@ impl Core {
         }
         if has_opened {
             self.room.notify_waiters();
+        }
+        if self.watched.load(Ordering::Acquire) && self.watched.swap(false, Ordering::AcqRel) {
+            self.stirred.notify_one();
         }
         result
     }

@@ -1,6 +1,7 @@
 //! Builds everything, and takes it down again.
 
 mod callers;
+mod coordination;
 mod lately;
 pub mod lease_server;
 mod shown;
@@ -18,6 +19,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
 
 use self::callers::Keeper;
+use self::coordination::Coordination;
 use self::lately::Lately;
 use self::teller::Teller;
 use crate::admit::{self, Gate};
@@ -113,6 +115,7 @@ struct Shared {
     keeper: Mutex<Keeper>,
     lately: Arc<Lately>,
     gate: Gate,
+    coordination: Arc<Coordination>,
     forwarder: Forwarder,
     connections: Arc<Connections>,
     metrics: Arc<Metrics>,
@@ -158,6 +161,11 @@ impl App {
         follow(&gate, &callers, buckets);
         let metrics = Arc::new(Metrics::new(env!("CARGO_PKG_VERSION"), REVISION));
         metrics.config_taken(SystemTime::now());
+        let coordination = Arc::new(Coordination::new(gate.clone(), callers.clone(), clock));
+        coordination.apply(config.coordinate.as_ref(), &config.admit);
+        metrics
+            .show(|registry| coordination.metrics().register(registry))
+            .expect("nobody else has metrics of these names");
         metrics.connections_may_be(config.listen.max_connections);
         let teller = Teller::new(
             Arc::clone(&metrics),
@@ -193,6 +201,7 @@ impl App {
             coalescer,
             tasks,
             gate,
+            coordination,
             keeper: Mutex::new(keeper),
             forwarder,
             connections: Connections::new(config.listen.max_connections),
@@ -214,6 +223,11 @@ impl App {
             beside
                 .clone()
                 .run_until_cancelled_owned(async move { timer.keep_time().await }),
+        );
+        tokio::spawn(
+            beside
+                .clone()
+                .run_until_cancelled_owned(Arc::clone(&shared.coordination).keep_carrying()),
         );
         if let Some(listener) = admin {
             let listener = tokio::net::TcpListener::from_std(listener).map_err(StartError::Log)?;
@@ -299,6 +313,9 @@ impl App {
         shared
             .gate
             .apply(&with_costs(&config.admit, &shared.callers));
+        shared
+            .coordination
+            .apply(config.coordinate.as_ref(), &config.admit);
         shared.forwarder.apply(config.forward.clone());
         // After what it may change: what is kept comes from before.
         shared.coalescer.apply(config.coalesce.clone());
@@ -370,6 +387,7 @@ impl App {
         // What was handed over is brought to its end as what somebody waits for.
         let finished = async { tokio::join!(shared.conversations.wait(), shared.tasks.drain()) };
         if tokio::time::timeout(bound, finished).await.is_ok() {
+            shared.coordination.close().await;
             return true;
         }
         let (running, waiting) = self.busy();
@@ -381,6 +399,7 @@ impl App {
         // An answer that cannot be written by then is lost with the process.
         let last = async { tokio::join!(shared.conversations.wait(), shared.tasks.drain()) };
         let _ = tokio::time::timeout(LAST_WORDS, last).await;
+        // What may still be under way is not given back: the leases end by themselves.
         false
     }
 }

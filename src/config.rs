@@ -10,6 +10,7 @@ mod callers;
 mod certificates;
 mod check;
 mod classes;
+mod coordinate;
 mod effective;
 pub mod lease_server;
 mod nearest;
@@ -67,6 +68,8 @@ pub struct Config {
     pub admit: crate::admit::Settings,
     /// Settings of the forwarder.
     pub forward: crate::forward::Settings,
+    /// Which limits are shared with other sidecars, and through whom; none shares nothing.
+    pub coordinate: Option<crate::coordinate::Settings>,
     /// Settings of the admin address.
     pub admin: crate::admin::Settings,
     /// Settings of logs.
@@ -212,7 +215,9 @@ pub fn read_knowing(
 #[must_use]
 pub fn options() -> BTreeMap<String, String> {
     // One entry of each array, so that its options are asked for.
-    let parsed = syntax::parse("[[listen]]\n[[route]]\n[[class]]\n[[caller]]\n[[rate_limit]]\n");
+    let parsed = syntax::parse(
+        "[[listen]]\n[[route]]\n[[class]]\n[[caller]]\n[[rate_limit]]\n[[coordinate.limit]]\n",
+    );
     let notes = Notes::default();
     raw::read(Section::root(&parsed.tree, &notes));
     notes.finish().1

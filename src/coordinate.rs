@@ -7,6 +7,10 @@ pub mod election;
 pub mod etcd;
 pub mod lease_client;
 pub mod lease_server;
+mod settings;
+pub(crate) mod supply;
 pub mod wire;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;
+
+pub use self::settings::{Safe, Servers, Settings, SharedLimit};

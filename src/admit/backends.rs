@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use tidegate_limits::{Supply, Timestamp};
+use tidegate_limits::{Supplier, Supply, Timestamp};
 
 use super::{Lane, State, policy};
 use crate::call::Destination;
@@ -106,7 +106,7 @@ impl State {
         for lane in [Lane::Limited, Lane::Unlimited] {
             let scheduler = &mut self.lanes[lane as usize];
             let in_use = scheduler.in_use(&name).unwrap_or(0);
-            scheduler.supply(now, &name, supply(in_use));
+            scheduler.supply(now, &name, Supplier::Health, supply(in_use));
         }
     }
 }

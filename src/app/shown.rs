@@ -9,28 +9,35 @@ use tidegate_limits::{
 
 use super::Shared;
 use super::callers::pace_state;
+use super::coordination::ShareNow;
 use crate::admin::{
-    BucketState, ClassQueue, FunctionQueue, LimitKind, LimitState, Opens, QueueState, Source,
+    BucketState, ClassQueue, FunctionQueue, LimitKind, LimitState, Opens, QueueState, SharedState,
+    Source,
 };
 use crate::call::Destination;
 use crate::callers::rate_limit::RateLimit;
 use crate::config;
 use crate::telemetry::metrics::{
-    CallersLevel, GroupLevel, Levels, LimiterLevel, PaceLevel, RATE_LIMIT_PREFIX, TasksLevel,
-    WindowLevel,
+    CallersLevel, GroupLevel, LeaseLevel, Levels, LimiterLevel, PaceLevel, RATE_LIMIT_PREFIX,
+    TasksLevel, WindowLevel,
 };
 
 impl Source for Shared {
     fn limits(&self) -> Vec<LimitState> {
         let (limits, now) = self.gate.limits_now();
+        let shares = self.coordination.shares();
         limits
             .iter()
-            .map(|(rule, state)| limit_state(rule, state, now))
+            .map(|(rule, state)| LimitState {
+                shared: shared(&shares, &rule.name),
+                ..limit_state(rule, state, now)
+            })
             .collect()
     }
 
     fn buckets(&self) -> Vec<BucketState> {
         let limits = self.callers.limits().into_iter();
+        let shares = self.coordination.shares();
         let state = |limit: RateLimit| {
             let bucket = self.gate.bucket_now(limit.id.bucket())?;
             let paced = bucket.paced.as_ref();
@@ -49,6 +56,8 @@ impl Source for Shared {
                 tokens: bucket.tokens,
                 queued: bucket.waiting,
                 opens: opens(bucket.opens, self.clock.now()),
+                per_second: bucket.per_second,
+                shared: shared(&shares, &bucket.rule.name),
             })
         };
         limits.filter_map(state).collect()
@@ -148,6 +157,18 @@ impl Shared {
             },
             windows,
             limiters: self.limiters(&limits),
+            leases: self
+                .coordination
+                .shares()
+                .into_iter()
+                .map(|share| LeaseLevel {
+                    limit: (&*share.limit).into(),
+                    capacity: share.lease.map_or(0.0, |(capacity, _)| capacity),
+                    wants: share.wants,
+                    safe: share.safe,
+                    expires: share.lease.map_or(Duration::ZERO, |(_, left)| left),
+                })
+                .collect(),
             groups: self
                 .callers
                 .groups()
@@ -196,6 +217,19 @@ impl Shared {
     }
 }
 
+/// With whom the limit of this name is shared.
+fn shared(shares: &[ShareNow], limit: &str) -> Option<SharedState> {
+    let share = shares.iter().find(|share| *share.limit == *limit)?;
+    Some(SharedState {
+        engine: "lease",
+        resource: share.resource.to_string(),
+        safe: share.safe,
+        wants: share.wants,
+        leased: share.lease.map(|(capacity, _)| capacity),
+        expires_in_seconds: share.lease.map(|(_, left)| left.as_secs_f64()),
+    })
+}
+
 fn pace_level(paced: &PacingNow) -> PaceLevel {
     PaceLevel {
         rate: rate(paced),
@@ -229,6 +263,8 @@ fn limit_state(rule: &LimitRule, state: &LimitNow, now: Timestamp) -> LimitState
         ratio: paced.map(ratio),
         pace: paced.map(pace_state),
         opens: opens(state.opens, now),
+        in_force: u64::from(state.max),
+        shared: None,
     }
 }
 

@@ -12,6 +12,7 @@ use crate::classify::operation::{Kind, function};
 
 use super::callers;
 use super::classes;
+use super::coordinate;
 use super::nearest::nearest;
 use super::rate_limits::{self, RawRateLimit};
 use super::raw::{Limits, Listen, PostponeBy, Raw, Route, UNIX_MODE};
@@ -53,6 +54,7 @@ pub(super) fn check(raw: &Raw, known_functions: &[&str], notes: &Notes) {
     rate_limits::check(raw, known_functions, notes);
     callers::check(raw, known_functions, notes);
     classes::check(raw, known_functions, notes);
+    coordinate::check(raw, notes);
     admin(raw, notes);
 }
 

@@ -56,7 +56,7 @@ pub(super) struct Classes {
 
 /// `[[class]]`
 pub(super) struct Class {
-    name: Setting<Option<String>>,
+    pub(super) name: Setting<Option<String>>,
     weight: Setting<Option<u32>>,
     deadline: Setting<Option<Deadline>>,
     functions: Setting<Vec<String>>,
@@ -64,8 +64,8 @@ pub(super) struct Class {
     outstanding_max: Setting<Option<u32>>,
     beside_total: Setting<bool>,
     per_window: Setting<Option<u32>>,
-    reserve_outstanding: Setting<u32>,
-    reserve_per_window: Setting<u32>,
+    pub(super) reserve_outstanding: Setting<u32>,
+    pub(super) reserve_per_window: Setting<u32>,
 }
 
 /// What a listener says.

@@ -13,6 +13,7 @@ use crate::telemetry::Format;
 use super::Config;
 use super::callers;
 use super::classes;
+use super::coordinate;
 use super::rate_limits;
 use super::value::{show_duration, show_size};
 
@@ -47,6 +48,9 @@ pub fn effective(config: &Config) -> String {
     out.classes(config);
     out.coalesce(config);
     out.tasks(config);
+    if let Some(coordinate) = &config.coordinate {
+        coordinate::write(&mut out, coordinate);
+    }
     out.header("[admin]");
     let bind = config.admin.bind.map(|bind| bind.to_string());
     out.text("bind", &bind.unwrap_or_default());

@@ -170,6 +170,27 @@ impl RawRateLimit {
         }
     }
 
+    /// Whether callers have it, each group a bucket of its own.
+    pub(super) fn is_of_callers(&self) -> bool {
+        self.applies_to.value == AppliesTo::Callers
+    }
+
+    /// Tokens a second, as far as that can be told.
+    pub(super) fn per_second(&self, profiles: &RawProfiles) -> Option<f64> {
+        if let Some((rate, _)) = self.figures() {
+            return Some(rate.get());
+        }
+        if let Some(name) = &self.profile.value {
+            let (_, allowance) = profiles.list.iter().find(|(known, _)| known == name)?;
+            return match allowance {
+                Allowance::Bucket { fill, .. } => Some(fill.get()),
+                Allowance::Paced { rate, .. } => Some(rate.get()),
+                Allowance::Exempt => None,
+            };
+        }
+        self.fill.value.map(Fill::get)
+    }
+
     fn is_named(&self) -> &str {
         let name = self.name.value.as_deref();
         name.expect("a rate limit without a name is an error")

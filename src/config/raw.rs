@@ -20,6 +20,7 @@ use crate::telemetry::Format;
 use super::callers::{self, RawCaller, RawCosts, RawProfiles};
 use super::certificates::{self, Clients, In};
 use super::classes::{self, Class, Classes, OfListener};
+use super::coordinate::{self, RawCoordinate};
 use super::per_window::{self, CALLS_MAX, PerWindow};
 use super::problem::Place;
 use super::rate_limits::{self, RawRateLimit};
@@ -86,6 +87,7 @@ pub(super) struct Raw {
     pub(super) limits: Limits,
     pub(super) coalesce: Coalesce,
     pub(super) tasks: Tasks,
+    pub(super) coordinate: RawCoordinate,
     pub(super) admin: Admin,
     pub(super) log: Log,
     pub(super) routes: Vec<Route>,
@@ -242,6 +244,7 @@ pub(super) fn read(mut root: Section<'_>) -> Raw {
         limits: limits(root.section("limits")),
         coalesce: coalesce(root.section("coalesce")),
         tasks: tasks(root.section("tasks")),
+        coordinate: coordinate::read(root.section("coordinate")),
         admin: admin(root.section("admin")),
         log: log(root.section("log")),
         routes: root

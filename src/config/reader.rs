@@ -279,7 +279,8 @@ impl<'a> Section<'a> {
             return Some(Vec::new());
         };
         let wrong = |node: &Node| {
-            let cure = format!("write [[{key}]] on a line of its own, and its options below");
+            let path = self.path_of(key);
+            let cure = format!("write [[{path}]] on a line of its own, and its options below");
             Mistake::new(format!("{} is not an array of tables", node.told()), cure)
         };
         let Value::List(list) = &node.value else {

@@ -11,6 +11,7 @@ use super::Config;
 use super::callers;
 use super::check;
 use super::classes;
+use super::coordinate;
 use super::rate_limits;
 use super::raw::{Limits, Listen, PostponeBy, Raw, Tls, WindowShape, WindowStamp};
 
@@ -84,6 +85,7 @@ pub(super) fn of(raw: &Raw) -> Config {
             pool_max_idle: raw.backend.pool_max_idle.value as usize,
             pool_idle_timeout: raw.backend.pool_idle_timeout.value,
         },
+        coordinate: coordinate::settings(raw),
         admin: admin::Settings {
             bind: raw.admin.bind.value,
             token: raw.admin.token.value.clone(),

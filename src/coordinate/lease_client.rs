@@ -15,6 +15,7 @@ mod gate;
 mod leases;
 mod metrics;
 mod route;
+mod share;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,6 +37,7 @@ pub use self::entitlement::{AfterExpiry, Allowance, NotACapacity, SafeCapacity};
 pub use self::gate::{Kind, WaitError};
 pub use self::metrics::ClientMetrics;
 pub use self::route::{BadAddress, ServerAddress};
+pub use self::share::{Leased, Share, Use};
 pub use tidegate_limits::Tokens;
 
 /// Resources that one client uses at once, those among them that it left a moment ago.
@@ -189,6 +191,8 @@ struct Core {
     registry: Mutex<Registry>,
     /// For the task: there may be something to do.
     wake: Notify,
+    /// For whoever keeps to shares himself: one of them has changed.
+    shares_changed: Notify,
     /// The task must end.
     closing: CancellationToken,
     /// The task has ended.
@@ -200,6 +204,8 @@ struct Core {
 struct Registry {
     leases: Leases,
     resources: BTreeMap<Arc<str>, Weak<Resource>>,
+    /// Resources whose users keep to their shares themselves.
+    shares: BTreeMap<Arc<str>, Weak<share::Shared>>,
 }
 
 /// A resource that somebody uses. When nobody does any more, its lease is released.
@@ -243,6 +249,23 @@ impl Client {
     ///
     /// Outside of a tokio runtime.
     pub fn new(servers: Vec<ServerAddress>, options: ClientOptions) -> Result<Self, ClientError> {
+        Self::with_clock(servers, options, Clock::start())
+    }
+
+    /// The same, on a clock that somebody else has too: its moments are what a [`Share`] says.
+    ///
+    /// # Errors
+    ///
+    /// If no server is named, or a time of the options is zero.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime.
+    pub fn with_clock(
+        servers: Vec<ServerAddress>,
+        options: ClientOptions,
+        clock: Clock,
+    ) -> Result<Self, ClientError> {
         if servers.is_empty() {
             return Err(ClientError::NoServer);
         }
@@ -252,7 +275,6 @@ impl Client {
         if options.interval_min.is_zero() {
             return Err(ClientError::Zero("interval_min"));
         }
-        let clock = Clock::start();
         let client_id = options.client_id.unwrap_or_else(unique_id);
         let core = Arc::new(Core {
             clock,
@@ -260,8 +282,10 @@ impl Client {
             registry: Mutex::new(Registry {
                 leases: Leases::new(client_id, options.interval_min),
                 resources: BTreeMap::new(),
+                shares: BTreeMap::new(),
             }),
             wake: Notify::new(),
+            shares_changed: Notify::new(),
             closing: CancellationToken::new(),
             closed: CancellationToken::new(),
             handles: AtomicU64::new(0),
@@ -302,6 +326,60 @@ impl Client {
     /// [`OpenError`] says why not.
     pub fn gauge(&self, id: &str, options: ResourceOptions) -> Result<GaugeResource, OpenError> {
         self.open(id, Kind::Gauge, options).map(GaugeResource)
+    }
+
+    /// A share of a resource, for somebody who keeps to it himself. `wants_min` is what is wanted
+    /// of it however little is needed.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`] says why not; a resource has one such user.
+    pub fn share(&self, id: &str, wants_min: f64) -> Result<Share, OpenError> {
+        if id.is_empty() || id.len() > ID_BYTES_MAX {
+            return Err(OpenError::BadId(id.len()));
+        }
+        let wants_min = capacity("wants_min", wants_min)?;
+        if self.core.closing.is_cancelled() {
+            return Err(OpenError::Closed);
+        }
+        let now = self.core.clock.now();
+        let mut registry = self.core.registry();
+        let is_used = registry.resources.contains_key(id) || registry.shares.contains_key(id);
+        if is_used {
+            return Err(OpenError::OtherKind(id.to_owned()));
+        }
+        if registry.leases.len() >= RESOURCES_MAX {
+            return Err(OpenError::TooMany);
+        }
+        let id: Arc<str> = id.into();
+        let opening = Opening {
+            priority: 0,
+            wants: wants_min,
+            // His user knows what he owns.
+            after_expiry: AfterExpiry::Pessimistic,
+            safe: None,
+        };
+        let entitlement = registry.leases.open(now, &id, opening);
+        let shared = Arc::new(share::Shared {
+            id: Arc::clone(&id),
+            core: Arc::clone(&self.core),
+            state: Mutex::new(share::ShareState {
+                entitlement,
+                wants_min,
+                needs: 0.0,
+                peaks: demand::Peaks::new(),
+            }),
+            _lifetime: Arc::clone(&self.lifetime),
+        });
+        registry.shares.insert(id, Arc::downgrade(&shared));
+        drop(registry);
+        self.core.wake.notify_one();
+        Ok(Share(shared))
+    }
+
+    /// Waits until a lease of a [`Share`] has changed since this was last waited for.
+    pub async fn shares_changed(&self) {
+        self.core.shares_changed.notified().await;
     }
 
     /// Every resource in use, by id.
@@ -365,6 +443,9 @@ impl Client {
         let mut registry = self.core.registry();
         if let Some(resource) = registry.resources.get(id).and_then(Weak::upgrade) {
             return Ok(resource);
+        }
+        if registry.shares.contains_key(id) {
+            return Err(OpenError::OtherKind(id.to_owned()));
         }
         if registry.leases.len() >= RESOURCES_MAX {
             return Err(OpenError::TooMany);
@@ -562,11 +643,24 @@ impl Core {
             .iter()
             .map(|resource| resource.gate.wants())
             .collect();
+        let shares: Vec<Arc<share::Shared>> = {
+            let registry = self.registry();
+            registry.shares.values().filter_map(Weak::upgrade).collect()
+        };
         let now = self.clock.now();
+        let of_shares: Vec<f64> = shares
+            .iter()
+            .map(|shared| shared.state().wants(now))
+            .collect();
         let mut registry = self.registry();
         for (resource, wants) in in_use.iter().zip(wants) {
             registry.leases.set_wants(now, &resource.id, wants);
         }
+        for (shared, wants) in shares.iter().zip(of_shares) {
+            registry.leases.set_wants(now, &shared.id, wants);
+        }
+        // Whoever lets go of the last handle asks for the registry.
+        drop(registry);
     }
 
     fn step(&self) -> Step {
@@ -587,6 +681,20 @@ impl Core {
 
     /// Hands on what may be used.
     fn entitle(&self, changed: Vec<(Arc<str>, Entitlement)>) {
+        let shares: Vec<(Arc<share::Shared>, Entitlement)> = {
+            let registry = self.registry();
+            let find = |id: &Arc<str>| registry.shares.get(id).and_then(Weak::upgrade);
+            changed
+                .iter()
+                .filter_map(|(id, entitlement)| Some((find(id)?, *entitlement)))
+                .collect()
+        };
+        for (shared, entitlement) in &shares {
+            shared.state().entitlement = *entitlement;
+        }
+        if !shares.is_empty() {
+            self.shares_changed.notify_one();
+        }
         let of: Vec<(Arc<Resource>, Entitlement)> = {
             let registry = self.registry();
             let find = |id: &Arc<str>| registry.resources.get(id).and_then(Weak::upgrade);

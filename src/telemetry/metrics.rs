@@ -123,6 +123,15 @@ pub struct Metrics {
     /// Calls that were charged in the end by the time that they took.
     call_cost_settled_total: IntCounterVec, // function
 
+    /// What is leased of a limit that is shared; 0 where nothing is.
+    lease_capacity: GaugeVec, // limit
+    /// What is wanted of the capacity servers.
+    lease_wants: GaugeVec, // limit
+    /// What this sidecar always owns of it.
+    lease_safe: GaugeVec, // limit
+    /// How much longer the lease lasts; 0 where there is none.
+    lease_expires_seconds: GaugeVec, // limit
+
     /// Client connections open now.
     connections: IntGaugeVec, // listener
     /// Client connections that may be open at once.
@@ -209,10 +218,27 @@ pub struct Levels {
     pub windows: Vec<WindowLevel>,
     /// Every rate limit that does not let everything through, of callers or over all of them.
     pub limiters: Vec<LimiterLevel>,
+    /// Every limit that is shared with others.
+    pub leases: Vec<LeaseLevel>,
     /// Every group of callers.
     pub groups: Vec<GroupLevel>,
     /// Who is remembered.
     pub callers: CallersLevel,
+}
+
+/// A snapshot of one limit that is shared with others.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LeaseLevel {
+    /// Its name in metrics.
+    pub limit: Box<str>,
+    /// What is leased.
+    pub capacity: f64,
+    /// What is wanted.
+    pub wants: f64,
+    /// What this sidecar always owns.
+    pub safe: f64,
+    /// How much longer the lease lasts.
+    pub expires: Duration,
 }
 
 /// A snapshot of one rate limit.
@@ -519,6 +545,34 @@ impl Metrics {
                 ),
                 &["function"],
             )),
+            lease_capacity: r.add(GaugeVec::new(
+                opts(
+                    "lease_capacity",
+                    "What is leased of a limit that is shared; 0 where nothing is.",
+                ),
+                &["limit"],
+            )),
+            lease_wants: r.add(GaugeVec::new(
+                opts(
+                    "lease_wants",
+                    "What is wanted of the capacity servers, by limit.",
+                ),
+                &["limit"],
+            )),
+            lease_safe: r.add(GaugeVec::new(
+                opts(
+                    "lease_safe",
+                    "What this sidecar always owns of a limit that is shared.",
+                ),
+                &["limit"],
+            )),
+            lease_expires_seconds: r.add(GaugeVec::new(
+                opts(
+                    "lease_expires_seconds",
+                    "How much longer the lease lasts, by limit; 0 where there is none.",
+                ),
+                &["limit"],
+            )),
             connections: r.add(IntGaugeVec::new(
                 opts("connections", "Client connections that are open."),
                 &["listener"],
@@ -757,7 +811,44 @@ impl Metrics {
             known.insert(window.limit.clone());
         }
         drop(known);
+        self.mirror_leases(&levels.leases);
         self.mirror_callers(levels);
+    }
+
+    fn mirror_leases(&self, leases: &[LeaseLevel]) {
+        let figures = |level: &LeaseLevel| {
+            [
+                level.capacity,
+                level.wants,
+                level.safe,
+                level.expires.as_secs_f64(),
+            ]
+        };
+        let of_leases = [
+            &self.lease_capacity,
+            &self.lease_wants,
+            &self.lease_safe,
+            &self.lease_expires_seconds,
+        ];
+        for (at, metric) in of_leases.into_iter().enumerate() {
+            retain(metric, "limit", |label| {
+                leases.iter().any(|level| *level.limit == *label)
+            });
+            for level in leases {
+                metric
+                    .with_label_values(&[&*level.limit])
+                    .set(figures(level)[at]);
+            }
+        }
+    }
+
+    /// Shows metrics that somebody else counts.
+    ///
+    /// # Errors
+    ///
+    /// If one of them has the name of another.
+    pub fn show<E>(&self, register: impl FnOnce(&Registry) -> Result<(), E>) -> Result<(), E> {
+        register(&self.registry)
     }
 
     /// Sets what is shown of rate limits, groups and callers.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::admit::{ClassRule, Deadline, Pool, Postpone, WhenFull};
 use crate::config::{self, Checked, Config};
+use crate::coordinate;
 
 /// What the command has to say.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -142,12 +143,66 @@ fn table(config: &Config) -> String {
     row("queue", format!("{} calls, then {full}", gate.capacity));
     row("workers", format!("{} calls", gate.workers));
 
+    if let Some(coordinate) = &config.coordinate {
+        shares(config, coordinate, &mut row);
+    }
+
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let mut text = String::new();
     for (name, value) in rows {
         text.push_str(&format!("{name:width$}  {value}\n"));
     }
     text
+}
+
+/// What is shared, and what the servers have to say for nothing to be exceeded.
+fn shares(config: &Config, coordinate: &coordinate::Settings, row: &mut impl FnMut(&str, String)) {
+    let sidecars = coordinate.expected_sidecars.get();
+    for shared in &coordinate.limits {
+        let safe = shared.safe.get();
+        row(
+            &format!("shared: {}", shared.limit),
+            format!(
+                "as {}; safe {safe}, for {sidecars} sidecars {} of the whole",
+                shared.resource,
+                f64::from(sidecars) * safe
+            ),
+        );
+        let mut servers = format!("reserved_clients = {sidecars}, safe_share = {safe}");
+        servers.push_str(&counts_for(config, &shared.limit));
+        row("  on the servers", servers);
+    }
+}
+
+/// How long what a sidecar used of its share may count on after the share has ended: until the
+/// calls that it let through by then have left, and their window is over; or until they have
+/// ended.
+fn counts_for(config: &Config, limit: &str) -> String {
+    let (connect, response) = (
+        config.forward.connect_timeout,
+        config.forward.response_timeout,
+    );
+    let exactly = |counts: Duration| {
+        let counts = counts.as_millis();
+        format!(", frees_after = \"{counts}ms\" or more, learning: a lease and as much")
+    };
+    match &config.admit.window {
+        _ if limit == "outstanding" => format!(
+            ", frees_after: as long as a call takes, which may be {} here, learning: a lease and \
+             as much",
+            seconds(connect + response)
+        ),
+        Some(window) if limit == "total" || limit.starts_with("function:") => {
+            let replied = if window.stamp_replied {
+                response
+            } else {
+                Duration::ZERO
+            };
+            exactly(window.length + window.guard + connect + replied)
+        }
+        // What is drawn of a rate is gone.
+        Some(_) | None => String::new(),
+    }
 }
 
 fn class_in_words(class: &ClassRule) -> String {

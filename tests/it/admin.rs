@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::json;
 use tidegate::admin::{
     self, BucketState, ClassQueue, FunctionQueue, LimitKind, LimitState, Opens, PaceState,
-    QueueState, ServeError, Source, Token,
+    QueueState, ServeError, SharedState, Source, Token,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -34,6 +34,8 @@ impl Source for Fake {
             ratio: None,
             pace: None,
             opens,
+            in_force: 9,
+            shared: None,
         };
         vec![
             window("total", 30, Opens::InSeconds(0.25)),
@@ -49,6 +51,15 @@ impl Source for Fake {
                 ratio: None,
                 pace: None,
                 opens: Opens::WhenTold,
+                in_force: 9,
+                shared: Some(SharedState {
+                    engine: "lease",
+                    resource: "zvm1/outstanding".into(),
+                    safe: 2.0,
+                    wants: 10.0,
+                    leased: Some(9.5),
+                    expires_in_seconds: Some(12.5),
+                }),
             },
             LimitState {
                 name: "rate_limit:all".into(),
@@ -66,6 +77,8 @@ impl Source for Fake {
                     burst_seconds: 0.016,
                 }),
                 opens: Opens::InSeconds(0.0625),
+                in_force: 9,
+                shared: None,
             },
         ]
     }
@@ -82,6 +95,8 @@ impl Source for Fake {
             tokens: -1.5,
             queued: 3,
             opens: Opens::InSeconds(1.0),
+            per_second: 2.5,
+            shared: None,
         }]
     }
 
@@ -187,19 +202,24 @@ async fn limits_say_what_is_configured_used_and_when_they_open() {
         answer.is(200).json(),
         json!({"limits": [
             {"name": "total", "scope": "all", "kind": "window", "window_seconds": 1.0,
-             "configured": 30, "used": 30, "rate": null, "ratio": null, "pace": null, "opens": {"in_seconds": 0.25}},
+             "configured": 30, "used": 30, "rate": null, "ratio": null, "pace": null, "opens": {"in_seconds": 0.25},
+             "in_force": 9, "shared": null},
             {"name": "guest_list", "scope": "guest_list", "kind": "window", "window_seconds": 1.0,
-             "configured": 30, "used": 1, "rate": null, "ratio": null, "pace": null, "opens": "now"},
+             "configured": 30, "used": 1, "rate": null, "ratio": null, "pace": null, "opens": "now",
+             "in_force": 9, "shared": null},
             {"name": "outstanding", "scope": "all", "kind": "outstanding", "window_seconds": null,
-             "configured": 10, "used": 10, "rate": null, "ratio": null, "pace": null, "opens": "when_told"},
+             "configured": 10, "used": 10, "rate": null, "ratio": null, "pace": null, "opens": "when_told", "in_force": 9,
+             "shared": {"engine": "lease", "resource": "zvm1/outstanding", "safe": 2.0, "wants": 10.0,
+                        "leased": 9.5, "expires_in_seconds": 12.5}},
             {"name": "rate_limit:all", "scope": "all", "kind": "paced", "window_seconds": null,
              "configured": 13, "used": 0, "rate": 12.5, "ratio": 1.1,
              "pace": {"achieved": 13.75, "drawn": 1500.0, "wait_seconds": 2.5,
                       "burst_seconds": 0.016},
-             "opens": {"in_seconds": 0.0625}},
+             "opens": {"in_seconds": 0.0625}, "in_force": 9, "shared": null},
         ], "buckets": [
             {"name": "rate_limit:gold", "rate_limit": "r1", "burst": 10.0, "fill": 2.5,
-             "rate": null, "ratio": null, "pace": null, "tokens": -1.5, "queued": 3, "opens": {"in_seconds": 1.0}},
+             "rate": null, "ratio": null, "pace": null, "tokens": -1.5, "queued": 3, "opens": {"in_seconds": 1.0},
+             "per_second": 2.5, "shared": null},
         ]})
     );
 }

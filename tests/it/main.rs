@@ -13,6 +13,7 @@ mod certificates;
 mod classes;
 mod coalesce;
 mod config;
+mod coordinate;
 mod demo;
 mod dialect;
 mod documents;

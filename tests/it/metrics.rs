@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, UNIX_EPOCH};
 
 use tidegate::telemetry::metrics::{
-    CallersLevel, Charged, Durations, GroupLevel, Levels, LimiterLevel, Metrics, PaceLevel,
-    TasksLevel, WindowLevel,
+    CallersLevel, Charged, Durations, GroupLevel, LeaseLevel, Levels, LimiterLevel, Metrics,
+    PaceLevel, TasksLevel, WindowLevel,
 };
 
 /// Metrics of which each has at least one value.
@@ -81,6 +81,13 @@ fn exercised() -> Metrics {
                 burst: Duration::from_millis(16),
             }),
         }],
+        leases: vec![LeaseLevel {
+            limit: "total".into(),
+            capacity: 12.5,
+            wants: 30.0,
+            safe: 5.0,
+            expires: Duration::from_millis(7250),
+        }],
         groups: vec![GroupLevel {
             group: "monitoring".into(),
             calls: 5,
@@ -130,6 +137,10 @@ fn a_scrape_says_what_was_told() {
         r#"tidegate_tasks_ended_total{outcome="not_kept"} 0"#,
         r#"tidegate_window_used{limit="total"} 12"#,
         r#"tidegate_window_limit{limit="total"} 30"#,
+        r#"tidegate_lease_capacity{limit="total"} 12.5"#,
+        r#"tidegate_lease_wants{limit="total"} 30"#,
+        r#"tidegate_lease_safe{limit="total"} 5"#,
+        r#"tidegate_lease_expires_seconds{limit="total"} 7.25"#,
         r#"tidegate_limiter_tokens{limiter="poller"} -2.5"#,
         r#"tidegate_limiter_queued{limiter="poller"} 4"#,
         r#"tidegate_limiter_wait_seconds_count{limiter="poller"} 1"#,

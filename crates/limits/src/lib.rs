@@ -62,8 +62,8 @@ pub use costs::{CostError, CostModel, ServiceTime, ServiceTimes, Settled};
 pub use delay::{Cause, Delay, Delays};
 pub use limiter::{
     AlreadyRunning, ApplyError, Burst, BurstRatio, DEBT_MAX_BURSTS, Fill, Limit, OutOfRange, Pace,
-    PaceSpec, Paced, PacingNow, Pools, PoolsNow, Rate, SpecError, SpecScope, Supply, TokenBucket,
-    Tokens, Verb, WindowShape, WindowStamp,
+    PaceSpec, Paced, PacingNow, Pools, PoolsNow, Rate, SpecError, SpecScope, Supplier, Supply,
+    TokenBucket, Tokens, Verb, WindowShape, WindowStamp,
 };
 pub use policy::{ClassShare, LimitRule, Policy, PolicyError, Postpone, Reserve, Scope, WhenFull};
 pub use queue::{Backend, BucketId, Call, Caller, Class, Ticket, Weight};

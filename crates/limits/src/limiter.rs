@@ -117,24 +117,43 @@ pub enum WindowStamp {
     Replied,
 }
 
-/// What a limit may give out, told from outside.
+/// Who tells a limit from outside what it may give out. Each has a word of its own, and the
+/// strictest counts: none can lift what another has said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Supplier {
+    /// Whoever knows whether what stands behind the limit is there at all.
+    Health,
+    /// Whoever shares one capacity out among several.
+    Coordinator,
+}
+
+impl Supplier {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Health, Self::Coordinator];
+}
+
+/// What a limit may give out, told from outside: an amount `A`, which is the maximum of a limit
+/// or the rate of a bucket.
+///
+/// It can only lower what the rule says. The rule is what this backend can bear from this proxy,
+/// whatever there is elsewhere.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Supply {
+pub enum Supply<A = u32> {
     /// What its rule says.
     #[default]
     Configured,
-    /// This much instead of the rule's maximum, more or less, until told otherwise.
+    /// No more than this, until told otherwise.
     Capacity {
-        /// The maximum in force; 0 closes the limit.
-        capacity: u32,
+        /// How much; 0 closes a limit.
+        capacity: A,
         /// When `then` takes over; `None` for never.
         expires_at: Option<Timestamp>,
-        /// The maximum from `expires_at` on.
-        then: u32,
+        /// How much from `expires_at` on.
+        then: A,
     },
 }
 
-impl Supply {
+impl<A: Copy> Supply<A> {
     /// Back to what the rule says.
     #[must_use]
     pub const fn configured() -> Self {
@@ -143,7 +162,7 @@ impl Supply {
 
     /// `capacity` until told otherwise; 0 closes the limit.
     #[must_use]
-    pub const fn capacity(capacity: u32) -> Self {
+    pub const fn capacity(capacity: A) -> Self {
         Self::Capacity {
             capacity,
             expires_at: None,
@@ -153,11 +172,27 @@ impl Supply {
 
     /// `capacity` until `expires_at`, `then` from that moment on.
     #[must_use]
-    pub const fn until(capacity: u32, expires_at: Timestamp, then: u32) -> Self {
+    pub const fn until(capacity: A, expires_at: Timestamp, then: A) -> Self {
         Self::Capacity {
             capacity,
             expires_at: Some(expires_at),
             then,
+        }
+    }
+
+    /// How much at `now`; `None` for what the rule says.
+    #[must_use]
+    pub fn at(self, now: Timestamp) -> Option<A> {
+        match self {
+            Self::Configured => None,
+            Self::Capacity {
+                capacity,
+                expires_at,
+                then,
+            } => Some(match expires_at {
+                Some(end) if now >= end => then,
+                _ => capacity,
+            }),
         }
     }
 
@@ -192,7 +227,8 @@ pub(crate) struct Limiter {
     configured: u32,
     /// The configured rate of a paced limit.
     rate: Rate,
-    supply: Supply,
+    /// One for each [`Supplier`].
+    supplies: [Supply; Supplier::ALL.len()],
     state: State,
     kept: Option<Box<Kept>>,
 }
@@ -306,7 +342,7 @@ impl Limiter {
                 Limit::Paced { pace } => pace.rate(),
                 Limit::Outstanding { .. } | Limit::Window { .. } => Rate::MAX,
             },
-            supply: Supply::Configured,
+            supplies: Default::default(),
             state: State::new(now, limit),
             kept: reserve.map(|reserve| {
                 let used = State::new(now, limit);
@@ -315,28 +351,19 @@ impl Limiter {
         }
     }
 
-    /// What may be given out at `now`.
+    /// What may be given out at `now`: what the rule says, or less.
     #[inline]
     pub(crate) fn max(&self, now: Timestamp) -> u32 {
-        match self.supply {
-            Supply::Configured => self.configured,
-            Supply::Capacity {
-                capacity,
-                expires_at,
-                then,
-            } => match expires_at {
-                Some(end) if now >= end => then,
-                _ => capacity,
-            },
-        }
+        let told = self.supplies.iter().filter_map(|supply| supply.at(now));
+        told.fold(self.configured, u32::min)
     }
 
-    pub(crate) fn supply(&self) -> Supply {
-        self.supply
+    pub(crate) const fn supply(&self, supplier: Supplier) -> Supply {
+        self.supplies[supplier as usize]
     }
 
-    pub(crate) fn set_supply(&mut self, now: Timestamp, supply: Supply) {
-        self.supply = supply;
+    pub(crate) fn set_supply(&mut self, now: Timestamp, supplier: Supplier, supply: Supply) {
+        self.supplies[supplier as usize] = supply;
         self.follow_supply(now);
     }
 
@@ -346,10 +373,10 @@ impl Limiter {
         let State::Paced(paced) = &mut self.state else {
             return;
         };
-        let rate = if self.supply == Supply::Configured {
-            self.rate
-        } else {
+        let rate = if max < self.configured {
             Rate::new(f64::from(max)).unwrap_or(self.rate)
+        } else {
+            self.rate
         };
         paced.set_rate(now, rate);
     }
@@ -396,20 +423,14 @@ impl Limiter {
         }
     }
 
-    /// Whether a call of this class and cost is more than the limit will ever allow, as things
-    /// stand.
+    /// Whether a call of this class and cost is more than the limit allows by its rule.
     #[inline]
-    pub(crate) fn is_beyond(&self, now: Timestamp, class: Class, draw: Draw) -> bool {
-        self.is_beyond_max(self.max(now), class, draw)
-    }
-
-    #[inline]
-    fn is_beyond_max(&self, max: u32, class: Class, draw: Draw) -> bool {
+    pub(crate) fn is_beyond(&self, class: Class, draw: Draw) -> bool {
         if let State::Paced(_) = self.state {
             // What is dearer than its pool goes into debt.
             return false;
         }
-        let reach = self.configured.max(max) - self.out_of_reach(class);
+        let reach = self.configured - self.out_of_reach(class);
         self.draw_of(draw) > u64::from(reach)
     }
 
@@ -441,7 +462,7 @@ impl Limiter {
     #[inline]
     pub(crate) fn peek(&self, now: Timestamp, class: Class, draw: Draw) -> Verdict {
         let max = self.max(now);
-        if self.is_beyond_max(max, class, draw) {
+        if self.is_beyond(class, draw) {
             return Verdict::Never;
         }
         match &self.kept {
@@ -599,7 +620,8 @@ impl Limiter {
             (State::Outstanding(_) | State::Window(_) | State::Paced(_), _) => false,
         };
         if inherited {
-            self.set_supply(now, old.supply);
+            self.supplies = old.supplies;
+            self.follow_supply(now);
             if let (Some(new), Some(old)) = (&mut self.kept, &mut old.kept)
                 && same_class(old.reserve.class, new.reserve.class)
                 && let (State::Window(new), State::Window(old)) = (&mut new.used, &mut old.used)

@@ -37,11 +37,11 @@ use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::limiter::{Limiter, Supply};
+use crate::limiter::{Limiter, Supplier, Supply};
 use crate::policy::{LimitId, LimitRule, LimitSets, Policy, Postpone, SetId, WhenFull};
 use crate::queue::account::Stay;
 use crate::queue::fair::{Charge, Fair, Flow, Turn};
-use crate::queue::{Bar, Call, Class, LineId, Place, Queue, Ticket, Waiting};
+use crate::queue::{Bar, BucketId, Call, Class, LineId, Place, Queue, Ticket, Waiting};
 use crate::slab::{Key, Slab};
 use crate::time::{Timestamp, nanos};
 use crate::verdict::Verdict;
@@ -102,6 +102,13 @@ impl Metered {
     }
 }
 
+/// What runs out when a supply does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Supplied {
+    Limit(LimitId, Supplier),
+    Bucket(BucketId),
+}
+
 /// Holds calls back until their limits allow them, and decides whose turn it is.
 #[derive(Debug)]
 pub struct Scheduler<T> {
@@ -114,7 +121,7 @@ pub struct Scheduler<T> {
     parking: Parking,
     holds: Slab<Held>,
     /// When supplies run out.
-    expiries: BTreeSet<(Timestamp, LimitId)>,
+    expiries: BTreeSet<(Timestamp, Supplied)>,
     /// The latest moment handed in: one that steps back counts as this one.
     now: Timestamp,
     /// Joinings of the queue so far.
@@ -220,7 +227,6 @@ impl<T> Scheduler<T> {
     pub fn next(&mut self, now: Timestamp, entropy: &mut impl FnMut() -> u64) -> Step<T> {
         let now = self.advance(now);
         if self.queue.is_empty() {
-            self.expire_supplies(now);
             self.parking.nobody_waits();
             let expires_at = self.expiries.first().map(|&(moment, _)| moment);
             return expires_at.map_or(Step::Idle, Step::SleepUntil);
@@ -229,7 +235,6 @@ impl<T> Scheduler<T> {
             return self.expire(now, key, Reason::DeadlinePassed, None);
         }
         self.rejoin_due(now);
-        self.expire_supplies(now);
         self.parking.open_due(now);
         loop {
             self.wake(now);
@@ -324,19 +329,27 @@ impl<T> Scheduler<T> {
         true
     }
 
-    /// Tells a limit what it may give out. False if no limit has this name.
-    pub fn supply(&mut self, now: Timestamp, limit: &str, supply: Supply) -> bool {
+    /// Tells a limit what it may give out. What other suppliers said stays said, and the strictest
+    /// counts. False if no limit has this name.
+    pub fn supply(
+        &mut self,
+        now: Timestamp,
+        limit: &str,
+        supplier: Supplier,
+        supply: Supply,
+    ) -> bool {
         let now = self.advance(now);
         let Some(id) = self.find_limit(limit) else {
             return false;
         };
         let limiter = &mut self.limits[id as usize].limiter;
-        if let Some(expires_at) = limiter.supply().expires_at() {
-            self.expiries.remove(&(expires_at, id));
+        let supplied = Supplied::Limit(id, supplier);
+        if let Some(expires_at) = limiter.supply(supplier).expires_at() {
+            self.expiries.remove(&(expires_at, supplied));
         }
-        limiter.set_supply(now, supply);
+        limiter.set_supply(now, supplier, supply);
         if let Some(expires_at) = supply.expires_at() {
-            self.expiries.insert((expires_at, id));
+            self.expiries.insert((expires_at, supplied));
         }
         self.parking.change(id);
         true
@@ -387,9 +400,11 @@ impl<T> Scheduler<T> {
             && self.buckets.iter().all(|(_, bucket)| bucket.waiting == 0)
     }
 
-    /// Time only goes forward here.
+    /// Time only goes forward here. Supplies run out at their own moment, whatever comes next.
+    #[inline]
     fn advance(&mut self, now: Timestamp) -> Timestamp {
         self.now = self.now.max(now);
+        self.expire_supplies();
         self.now
     }
 
@@ -439,7 +454,7 @@ impl<T> Scheduler<T> {
         let mut last = (now, None);
         for &limit in self.sets.limits(set).iter() {
             let limiter = &self.limits[limit as usize].limiter;
-            if limiter.is_beyond(now, call.class, call.draw()) {
+            if limiter.is_beyond(call.class, call.draw()) {
                 return Some((Reason::NeverPossible, Some(Bar::Limit(limit))));
             }
             // Most deadlines are beyond whatever a limit could be waiting for.
@@ -738,13 +753,20 @@ impl<T> Scheduler<T> {
     }
 
     #[inline]
-    fn expire_supplies(&mut self, now: Timestamp) {
-        while let Some(&(expires_at, limit)) = self.expiries.first()
-            && expires_at <= now
+    fn expire_supplies(&mut self) {
+        while let Some(&(expires_at, supplied)) = self.expiries.first()
+            && expires_at <= self.now
         {
             self.expiries.pop_first();
-            self.limits[limit as usize].limiter.follow_supply(now);
-            self.parking.change(limit);
+            match supplied {
+                Supplied::Limit(limit, _) => {
+                    self.limits[limit as usize]
+                        .limiter
+                        .follow_supply(expires_at);
+                    self.parking.change(limit);
+                }
+                Supplied::Bucket(id) => self.bucket_supply_expired(expires_at, id),
+            }
         }
     }
 

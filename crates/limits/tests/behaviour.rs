@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tidegate_limits::{
     Backend, Call, Caller, Class, ClassShare, Cost, Hold, Limit, LimitRule, Outcome, Policy,
-    Postpone, Reason, Refusal, Scheduler, Scope, Step, Supply, Ticket, Timestamp, Tokens, Weight,
-    WhenFull, WindowShape, WindowStamp,
+    Postpone, Reason, Refusal, Scheduler, Scope, Step, Supplier, Supply, Ticket, Timestamp, Tokens,
+    Weight, WhenFull, WindowShape, WindowStamp,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -779,7 +779,7 @@ fn a_limit_closed_by_supply_opens_for_one_probe() {
     let (_, hold) = gate.run_and_send();
     assert!(
         gate.scheduler
-            .supply(gate.now, "backend", Supply::capacity(0))
+            .supply(gate.now, "backend", Supplier::Health, Supply::capacity(0))
     );
     gate.submit(call(gate.now, "f"), 1);
     gate.submit(call(gate.now, "f"), 2);
@@ -797,28 +797,36 @@ fn a_limit_closed_by_supply_opens_for_one_probe() {
         .in_use("backend")
         .expect("there is such a limit");
     assert_eq!(in_use, 1);
-    gate.scheduler
-        .supply(gate.now, "backend", Supply::capacity(in_use + 1));
+    gate.scheduler.supply(
+        gate.now,
+        "backend",
+        Supplier::Health,
+        Supply::capacity(in_use + 1),
+    );
     let (id, probe) = gate.run();
     assert_eq!(id, 1);
     gate.idles();
     gate.scheduler.requeue(gate.now, probe, 1);
     gate.scheduler
-        .supply(gate.now, "backend", Supply::configured());
+        .supply(gate.now, "backend", Supplier::Health, Supply::configured());
     assert_eq!(gate.drain(2), [1, 2]);
     gate.finish(hold);
     assert!(
         !gate
             .scheduler
-            .supply(gate.now, "nobody", Supply::configured())
+            .supply(gate.now, "nobody", Supplier::Health, Supply::configured())
     );
 }
 
 #[test]
 fn a_supply_that_runs_out_leaves_what_it_said_then() {
     let mut gate = Gate::new(policy(vec![outstanding("leased", Scope::Every, 9)]));
-    gate.scheduler
-        .supply(gate.now, "leased", Supply::until(0, at(700), 1));
+    gate.scheduler.supply(
+        gate.now,
+        "leased",
+        Supplier::Coordinator,
+        Supply::until(0, at(700), 1),
+    );
     gate.submit(call(gate.now, "f"), 0);
     gate.submit(call(gate.now, "f"), 1);
     gate.sleeps_until(700);
@@ -827,6 +835,26 @@ fn a_supply_that_runs_out_leaves_what_it_said_then() {
     gate.idles();
     gate.finish(hold);
     assert_eq!(gate.run().0, 1);
+}
+
+#[test]
+fn the_strictest_of_several_suppliers_counts_and_none_lifts_what_another_said() {
+    let mut gate = Gate::new(policy(vec![outstanding("shared", Scope::Every, 4)]));
+    let told = |gate: &mut Gate, supplier, supply| {
+        assert!(gate.scheduler.supply(gate.now, "shared", supplier, supply));
+        gate.scheduler.limits_now(gate.now)[0].max
+    };
+    let (health, share) = (Supplier::Health, Supplier::Coordinator);
+    assert_eq!(told(&mut gate, share, Supply::until(3, at(700), 1)), 3);
+    assert_eq!(told(&mut gate, health, Supply::capacity(0)), 0);
+    // The backend is back: what is left is the share.
+    assert_eq!(told(&mut gate, health, Supply::configured()), 3);
+    assert_eq!(told(&mut gate, health, Supply::capacity(2)), 2);
+    gate.now = at(700);
+    assert_eq!(gate.scheduler.limits_now(gate.now)[0].max, 1);
+    // Of a share that is larger than the rule, the rule is left.
+    assert_eq!(told(&mut gate, health, Supply::configured()), 1);
+    assert_eq!(told(&mut gate, share, Supply::capacity(9)), 4);
 }
 
 #[test]

@@ -166,12 +166,14 @@ fn what_held_a_call_one_after_the_other_is_told_with_the_time_of_each() {
     gate.0.supply(
         at(1400),
         "outstanding",
+        tidegate_limits::Supplier::Health,
         tidegate_limits::Supply::capacity(0),
     );
     assert!(gate.run(1500).is_empty());
     gate.0.supply(
         at(1750),
         "outstanding",
+        tidegate_limits::Supplier::Health,
         tidegate_limits::Supply::configured(),
     );
     let (id, _, delays) = gate.run_one(1750);
@@ -233,8 +235,12 @@ fn what_a_call_waited_for_goes_with_it_wherever_it_is_moved() {
         outstanding(1),
     ];
     gate.0.apply(at(600), policy(limits, 1, Postpone::InTurn));
-    gate.0
-        .supply(at(600), "closed", tidegate_limits::Supply::capacity(0));
+    gate.0.supply(
+        at(600),
+        "closed",
+        tidegate_limits::Supplier::Health,
+        tidegate_limits::Supply::capacity(0),
+    );
     assert!(gate.run(600).is_empty());
     assert!(gate.run(1000).is_empty());
     // Its own history, while it waits.
@@ -246,8 +252,12 @@ fn what_a_call_waited_for_goes_with_it_wherever_it_is_moved() {
         ("closed", 100),
     ];
     assert_eq!(parts(&waited.delays), expected);
-    gate.0
-        .supply(at(1200), "closed", tidegate_limits::Supply::configured());
+    gate.0.supply(
+        at(1200),
+        "closed",
+        tidegate_limits::Supplier::Health,
+        tidegate_limits::Supply::configured(),
+    );
     let (_, _, delays) = gate.run_one(1200);
     let expected = [
         ("door", 100),

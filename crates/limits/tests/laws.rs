@@ -21,8 +21,8 @@ use random::Random;
 use tidegate_limits::{
     Backend, BucketId, BucketLimit, BucketMode, BucketOrder, BucketRule, Burst, Call, Caller,
     Cause, Class, ClassShare, Cost, Fill, Hold, Limit, LimitRule, OnExcess, Outcome, Policy,
-    Postpone, Reason, Refusal, Reserve, Scheduler, Scope, Settlement, Step, Supply, Ticket,
-    Timestamp, TokenBucket, Tokens, Waited, Weight, WhenFull, WindowShape, WindowStamp,
+    Postpone, Reason, Refusal, Reserve, Scheduler, Scope, Settlement, Step, Supplier, Supply,
+    Ticket, Timestamp, TokenBucket, Tokens, Waited, Weight, WhenFull, WindowShape, WindowStamp,
 };
 
 const SEEDS: u64 = 12_000;
@@ -274,6 +274,7 @@ enum Event {
     Replied(usize),
     End(usize),
     Supply,
+    SupplyFill,
     Apply,
     SetBucket,
     RemoveBucket,
@@ -381,9 +382,15 @@ impl World {
             };
             self.schedule(moment, Event::Submit);
         }
-        for _ in 0..self.random.below(4) {
+        for _ in 0..self.random.below(6) {
             let moment = self.random.below(span);
             self.schedule(moment, Event::Supply);
+        }
+        if self.shape.buckets > 0 {
+            for _ in 0..self.random.below(4) {
+                let moment = self.random.below(span);
+                self.schedule(moment, Event::SupplyFill);
+            }
         }
         if self.shape.buckets > 0 && self.shape.reloads {
             for _ in 0..self.random.between(1, 4) {
@@ -599,14 +606,40 @@ impl World {
                     .iter()
                     .find(|rule| &*rule.name == LIMITS[index].0);
                 let name = rule.map(|rule| rule.name.clone());
-                if self.scheduler.supply(at(self.now), LIMITS[index].0, supply) != name.is_some() {
+                let supplier = Supplier::ALL[self.random.below(2) as usize];
+                let (now, limit) = (at(self.now), LIMITS[index].0);
+                if self.scheduler.supply(now, limit, supplier, supply) != name.is_some() {
                     return Err(format!(
                         "supply found {:?} where there is {name:?}",
                         LIMITS[index].0
                     ));
                 }
                 if let Some(name) = name {
-                    self.oracle.supplied(&name, supply);
+                    self.oracle.supplied(&name, supplier, supply);
+                }
+            }
+            Event::SupplyFill => {
+                self.handed = self.now;
+                let id = BucketId(self.random.below(self.shape.buckets));
+                let fill = |random: &mut Random| {
+                    let quarters = random.between(1, 12) as f64 / 4.0;
+                    Fill::new(quarters * 1e8).expect("a rate")
+                };
+                let capacity = fill(&mut self.random);
+                let supply = match self.random.below(4) {
+                    0 => Supply::configured(),
+                    1 => Supply::capacity(capacity),
+                    _ => {
+                        let end = self.now + self.random.below(30);
+                        Supply::until(capacity, at(end), fill(&mut self.random))
+                    }
+                };
+                let is_there = self.oracle.buckets().any(|(known, _)| known == id);
+                if self.scheduler.supply_fill(at(self.now), id, supply) != is_there {
+                    return Err(format!("{id:?} was supplied, and is there: {is_there}"));
+                }
+                if is_there {
+                    self.oracle.bucket_supplied(id, supply, self.now);
                 }
             }
             Event::Apply => {
@@ -853,7 +886,7 @@ impl World {
                     self.oracle.taken(rule, call, deadline) + draw(&rule.limit, call)
                         > self.oracle.max(rule, self.now)
                 });
-                let closed = closed || !self.oracle.has_tokens(call, deadline, CLOSE);
+                let closed = closed || !self.oracle.has_tokens_by(call, self.now, deadline);
                 // Where a reload made the count inexact, it may well be higher than it looks.
                 if closed || !self.oracle.is_exact() {
                     Ok(())

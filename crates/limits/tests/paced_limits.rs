@@ -10,8 +10,8 @@ use std::time::Duration;
 use tidegate_limits::{
     Backend, BucketId, BucketLimit, BucketMode, BucketOrder, BucketRule, BurstRatio, Call, Caller,
     Class, ClassShare, Cost, Hold, Limit, LimitRule, OnExcess, Outcome, Pace, Paced, Policy,
-    Postpone, Rate, Scheduler, Scope, Settlement, Step, Supply, Timestamp, Tokens, Verdict, Weight,
-    WhenFull,
+    Postpone, Rate, Scheduler, Scope, Settlement, Step, Supplier, Supply, Timestamp, Tokens,
+    Verdict, Weight, WhenFull,
 };
 
 use random::Random;
@@ -210,7 +210,7 @@ fn a_new_pace_holds_from_now_on_and_loses_nobody() {
 #[test]
 fn what_is_told_from_outside_is_the_rate_until_it_expires() {
     let limit = Limit::Paced {
-        pace: pace(1.0, 1.0),
+        pace: pace(60.0, 1.0),
     };
     let mut scheduler: Scheduler<usize> =
         Scheduler::new(policy(vec![rule("total", Scope::Every, limit)]));
@@ -218,15 +218,19 @@ fn what_is_told_from_outside_is_the_rate_until_it_expires() {
         let paced = scheduler.limits_now(now).remove(0).paced;
         paced.expect("it is paced").pace.rate().get()
     };
-    assert!(scheduler.supply(at(0), "total", Supply::until(50, at(1_000), 2)));
+    let told = Supplier::Coordinator;
+    assert!(scheduler.supply(at(0), "total", told, Supply::until(50, at(1_000), 2)));
     assert_eq!(rate(&scheduler, at(0)), 50.0);
     let _ = next(&mut scheduler, at(1_000));
     assert_eq!(rate(&scheduler, at(1_000)), 2.0);
-    scheduler.supply(at(2_000), "total", Supply::capacity(0));
+    scheduler.supply(at(2_000), "total", told, Supply::capacity(0));
     let opens = scheduler.limits_now(at(10_000_000_000)).remove(0).opens;
     assert_eq!(opens, Verdict::WhenTold);
-    scheduler.supply(at(3_000), "total", Supply::configured());
-    assert_eq!(rate(&scheduler, at(3_000)), 1.0);
+    // What its rule says is the most, whatever there is elsewhere.
+    scheduler.supply(at(3_000), "total", told, Supply::capacity(100));
+    assert_eq!(rate(&scheduler, at(3_000)), 60.0);
+    scheduler.supply(at(3_000), "total", told, Supply::configured());
+    assert_eq!(rate(&scheduler, at(3_000)), 60.0);
 }
 
 /// Every draw is held against a limiter of its own, which the scheduler never sees: whoever went

@@ -12,8 +12,8 @@ use random::Random;
 use tidegate_limits::{
     BUCKETS_MAX, Backend, BucketId, BucketLimit, BucketMode, BucketOrder, BucketRule, Burst, Call,
     Caller, Class, ClassShare, Cost, Fill, Hold, Limit, LimitRule, OnExcess, Outcome, Policy,
-    Postpone, Reason, Refusal, Reserve, Scheduler, Scope, Settlement, Step, Ticket, Timestamp,
-    Tokens, Waited, Weight, WhenFull, WindowShape, WindowStamp,
+    Postpone, Reason, Refusal, Reserve, Scheduler, Scope, Settlement, Step, Supply, Ticket,
+    Timestamp, Tokens, Waited, Weight, WhenFull, WindowShape, WindowStamp,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -1053,4 +1053,63 @@ fn a_call_for_whose_class_something_is_kept_is_never_set_aside() {
         } => assert_eq!((payload, waited.postponed), (100, 0)),
         step => panic!("the user call runs, not {step:?}"),
     }
+}
+
+#[test]
+fn a_rate_that_is_told_counts_from_then_on_and_refunds_nothing() {
+    let fill = |rate| Fill::new(rate).expect("a rate");
+    let mut gate = Gate::limited(bucket(100.0, 10.0));
+    let level = |gate: &Gate, now| {
+        let bucket = gate.scheduler.bucket_now(now, BUCKET);
+        let bucket = bucket.expect("it was made");
+        (bucket.tokens, bucket.per_second)
+    };
+    gate.submit(gate.call(100.0), 0);
+    let _ = gate.run();
+    assert_eq!(level(&gate, at(0)), (0.0, 10.0));
+    let told = Supply::until(fill(2.0), at(4_000), fill(1.0));
+    gate.now = at(1_000);
+    assert!(gate.scheduler.supply_fill(gate.now, BUCKET, told));
+    // A second at ten, three at two, and from then on one a second, although nobody looked.
+    assert_eq!(level(&gate, at(1_000)), (10.0, 2.0));
+    gate.now = at(6_000);
+    gate.submit(gate.call(18.0), 1);
+    assert_eq!(level(&gate, at(6_000)), (18.0, 1.0));
+    let _ = gate.run();
+    // What the rule says is the most.
+    let more = Supply::capacity(fill(1_000.0));
+    assert!(gate.scheduler.supply_fill(gate.now, BUCKET, more));
+    assert_eq!(level(&gate, at(7_000)), (10.0, 10.0));
+    // A rule that changes is slowed as the one before was.
+    let slow = Supply::capacity(fill(0.5));
+    assert!(gate.scheduler.supply_fill(gate.now, BUCKET, slow));
+    gate.set(bucket(100.0, 20.0));
+    assert_eq!(level(&gate, gate.now).1, 0.5);
+    assert!(
+        gate.scheduler
+            .supply_fill(gate.now, BUCKET, Supply::configured())
+    );
+    assert_eq!(level(&gate, gate.now).1, 20.0);
+    assert!(!gate.scheduler.supply_fill(gate.now, BucketId(99), slow));
+    let drawn = gate
+        .scheduler
+        .bucket_now(gate.now, BUCKET)
+        .map(|bucket| bucket.drawn);
+    assert_eq!(drawn, Some(118.0));
+}
+
+#[test]
+fn a_bucket_that_is_gone_when_what_it_was_told_runs_out_harms_nobody() {
+    let fill = |rate| Fill::new(rate).expect("a rate");
+    let mut gate = Gate::limited(bucket(1.0, 1.0));
+    let told = Supply::until(fill(0.5), at(1_000), fill(0.1));
+    assert!(gate.scheduler.supply_fill(gate.now, BUCKET, told));
+    assert!(gate.scheduler.remove_bucket(gate.now, BUCKET, |_| None));
+    gate.now = at(2_000);
+    gate.set(bucket(1.0, 1.0));
+    let bucket = gate
+        .scheduler
+        .bucket_now(gate.now, BUCKET)
+        .expect("it is made anew");
+    assert_eq!(bucket.per_second, 1.0);
 }

@@ -48,6 +48,9 @@ struct Resource {
     phase: Phase,
     priority: i64,
     wants: f64,
+    /// What its user lets through and uses, where he keeps to his share himself. He says that he
+    /// has as much, for as long as he does.
+    in_use: f64,
     /// What was wanted when it was asked for last.
     told: Option<f64>,
     entitlement: Entitlement,
@@ -157,6 +160,7 @@ impl Leases {
                 phase: Phase::Released,
                 priority,
                 wants: 0.0,
+                in_use: 0.0,
                 told: None,
                 entitlement: Entitlement {
                     lease: None,
@@ -224,6 +228,20 @@ impl Leases {
         resource.due < before
     }
 
+    /// So much of a resource is used or may be, whatever its lease says by now.
+    pub(super) fn set_in_use(&mut self, id: &str, in_use: f64) {
+        debug_assert!(in_use.is_finite() && in_use >= 0.0, "{in_use}");
+        if let Some(resource) = self.resources.get_mut(id) {
+            resource.in_use = in_use;
+        }
+    }
+
+    /// What may be used of a resource that is open.
+    #[cfg(test)]
+    pub(super) fn entitlement(&self, id: &str) -> Entitlement {
+        self.resources[id].entitlement
+    }
+
     /// When to ask next. None while a request is under way, or if there is nothing to ask for.
     pub(super) fn next_due(&self) -> Option<Timestamp> {
         if self.under_way.is_some() {
@@ -260,7 +278,7 @@ impl Leases {
                     has: resource.entitlement.live(now).map(|held| wire::Lease {
                         expiry_time: held.expiry_time,
                         refresh_interval: held.refresh_interval,
-                        capacity: held.capacity,
+                        capacity: held.capacity.max(resource.in_use),
                     }),
                     wants: resource.wants,
                 });
@@ -393,6 +411,7 @@ impl Leases {
         for (id, resource) in &mut self.resources {
             if resource.phase == Phase::Left && resource_id.len() < RESOURCES_PER_REQUEST {
                 resource.phase = Phase::Released;
+                resource.in_use = 0.0;
                 resource.entitlement.lease = None;
                 resource.told = None;
                 resource.due = Timestamp::MAX;

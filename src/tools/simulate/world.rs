@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_limits::{
-    Backend, Call, Cost, Hold, Outcome, Policy, Refusal, Scheduler, Step, Supply, Ticket,
+    Backend, Call, Cost, Hold, Outcome, Policy, Refusal, Scheduler, Step, Supplier, Supply, Ticket,
     Timestamp, Tokens, Verdict, Weight,
 };
 
@@ -332,9 +332,9 @@ impl World<'_> {
     }
 
     fn supply(&mut self, supply: Supply) {
-        let is_known = self
-            .scheduler
-            .supply(self.now, &backend_limit(BACKEND), supply);
+        let is_known =
+            self.scheduler
+                .supply(self.now, &backend_limit(BACKEND), Supplier::Health, supply);
         assert!(is_known, "every policy has the backend's limit");
     }
 

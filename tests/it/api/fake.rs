@@ -618,6 +618,8 @@ impl Source for Fake {
                 tokens: limit.tokens?,
                 queued: limit.queued,
                 opens: Opens::Now,
+                per_second: 2.5,
+                shared: None,
             })
         };
         limits.filter_map(bucket).collect()
@@ -636,6 +638,8 @@ impl Source for Fake {
                 ratio: None,
                 pace: None,
                 opens: Opens::InSeconds(0.25),
+                in_force: 9,
+                shared: None,
             },
             LimitState {
                 name: "outstanding".into(),
@@ -648,6 +652,8 @@ impl Source for Fake {
                 ratio: None,
                 pace: None,
                 opens: Opens::Now,
+                in_force: 9,
+                shared: None,
             },
         ]
     }

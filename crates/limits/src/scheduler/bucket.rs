@@ -17,8 +17,8 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::time::Duration;
 
-use super::Scheduler;
-use crate::limiter::{Burst, Fill, Pace, Pacing, PacingNow, TokenBucket, Tokens};
+use super::{Scheduler, Supplied};
+use crate::limiter::{Burst, Fill, Pace, Pacing, PacingNow, Rate, Supply, TokenBucket, Tokens};
 use crate::queue::fair::{Order, UNITS_PER_TOKEN, units};
 use crate::queue::{BucketId, Call, Place};
 use crate::slab::{Key, Slab};
@@ -67,6 +67,22 @@ impl BucketLimit {
         match self {
             Self::Bucket { burst, .. } => burst.get(),
             Self::Paced(pace) => pace.pool().as_secs_f64() * pace.rate().get(),
+        }
+    }
+
+    /// The same, but with no more than this many tokens a second.
+    fn slowed_to(self, per_second: f64) -> Self {
+        match self {
+            _ if per_second >= self.per_second() => self,
+            Self::Bucket { burst, .. } => Self::Bucket {
+                burst,
+                fill: Fill::new(per_second).expect("it is above zero, and below one that is none"),
+            },
+            // A rate at which the dearest call would take a lifetime is passed over.
+            Self::Paced(pace) => Rate::new(per_second)
+                .ok()
+                .and_then(|rate| pace.at(rate, pace.ratio()).ok())
+                .map_or(self, Self::Paced),
         }
     }
 
@@ -149,6 +165,10 @@ pub struct BucketNow {
     pub rule: BucketRule,
     /// Tokens in it; below zero in debt.
     pub tokens: f64,
+    /// Tokens that come back each second, which a supply may have lowered.
+    pub per_second: f64,
+    /// Tokens that it was charged so far, and were not put back.
+    pub drawn: f64,
     /// Its pools and its pace, if it is a paced one.
     pub paced: Option<PacingNow>,
     /// What it would say now to a call of one token with nobody ahead.
@@ -170,7 +190,10 @@ pub struct BucketNow {
 #[derive(Debug)]
 pub(super) struct Bucket {
     pub(super) rule: BucketRule,
+    /// The rate that it was told, by whoever shares out one for several.
+    supply: Supply<Fill>,
     pub(super) level: Level,
+    drawn: f64,
     pub(super) waiting: u64,
     /// In the units of fair turns, which add up without error.
     waiting_units: u64,
@@ -251,6 +274,13 @@ impl Level {
         }
     }
 
+    fn per_second(&self) -> f64 {
+        match self {
+            Self::Bucket(level) => level.fill().get(),
+            Self::Paced(level) => level.pace().rate().get(),
+        }
+    }
+
     fn paced_now(&self, now: Timestamp) -> Option<PacingNow> {
         match self {
             Self::Bucket(_) => None,
@@ -297,12 +327,15 @@ impl Bucket {
             self.would_have_delayed += 1;
             self.would_have_delayed_for = self.would_have_delayed_for.saturating_add(delay);
         }
-        self.level.draw(now, tokens)
+        let drawn = self.level.draw(now, tokens);
+        self.drawn += drawn;
+        drawn
     }
 
     /// The call never left.
     pub(super) fn undraw(&mut self, now: Timestamp, charged: f64) {
         self.charged -= 1;
+        self.drawn -= charged;
         self.level.undraw(now, charged);
     }
 
@@ -319,7 +352,15 @@ impl Bucket {
             // No more is put back than was taken.
             let surcharge = (measured.get() - estimate).clamp(-charged, SURCHARGE_MAX * estimate);
             self.level.put_back(now, -surcharge);
+            self.drawn += surcharge;
         }
+    }
+
+    /// Changes the level to what flows now: what the rule says, or what it was told if that is
+    /// less. Nothing is refunded, and nothing taken away.
+    fn follow(&mut self, now: Timestamp) {
+        let told = self.supply.at(now).map_or(f64::INFINITY, Fill::get);
+        self.level.set_limit(now, self.rule.limit.slowed_to(told));
     }
 }
 
@@ -395,8 +436,8 @@ impl<T> Scheduler<T> {
         let now = self.advance(now);
         if let Some(key) = self.buckets.find(Some(id)) {
             let bucket = self.buckets.expect_mut(key);
-            bucket.level.set_limit(now, rule.limit);
             bucket.rule = rule;
+            bucket.follow(now);
             self.parking.change_bucket(key);
             return Ok(());
         }
@@ -406,6 +447,8 @@ impl<T> Scheduler<T> {
         let key = self.buckets.all.insert(Bucket {
             level: Level::new(now, rule.limit),
             rule,
+            supply: Supply::Configured,
+            drawn: 0.0,
             waiting: 0,
             waiting_units: 0,
             charged: 0,
@@ -416,6 +459,35 @@ impl<T> Scheduler<T> {
         self.buckets.by_id.insert(id, key);
         self.parking.make_bucket(key);
         Ok(())
+    }
+
+    /// Tells a bucket at what rate it may be filled, if that is less than its rule says. Nothing
+    /// is refunded. What was told is kept when the rule changes, and forgotten with the bucket.
+    /// False if there is no such bucket.
+    pub fn supply_fill(&mut self, now: Timestamp, id: BucketId, supply: Supply<Fill>) -> bool {
+        let now = self.advance(now);
+        let Some(key) = self.buckets.find(Some(id)) else {
+            return false;
+        };
+        let bucket = self.buckets.expect_mut(key);
+        let supplied = Supplied::Bucket(id);
+        if let Some(expires_at) = bucket.supply.expires_at() {
+            self.expiries.remove(&(expires_at, supplied));
+        }
+        bucket.supply = supply;
+        bucket.follow(now);
+        if let Some(expires_at) = supply.expires_at() {
+            self.expiries.insert((expires_at, supplied));
+        }
+        self.parking.change_bucket(key);
+        true
+    }
+
+    pub(super) fn bucket_supply_expired(&mut self, expires_at: Timestamp, id: BucketId) {
+        let key = self.buckets.find(Some(id));
+        let key = key.expect("what a removed bucket was told is removed with it");
+        self.buckets.expect_mut(key).follow(expires_at);
+        self.parking.change_bucket(key);
     }
 
     /// Removes a bucket. Nobody who waits for it is lost: `reroute` says of each call that was
@@ -441,6 +513,9 @@ impl<T> Scheduler<T> {
             let to = reroute(&self.queue.expect(key).call);
             self.reroute(key, to);
         }
+        if let Some(expires_at) = self.buckets.expect(gone).supply.expires_at() {
+            self.expiries.remove(&(expires_at, Supplied::Bucket(id)));
+        }
         self.parking.remove_bucket(gone);
         self.fair.forget_bucket(gone.index());
         self.buckets.all.remove(gone);
@@ -455,6 +530,8 @@ impl<T> Scheduler<T> {
         Some(BucketNow {
             rule: bucket.rule.clone(),
             tokens: bucket.level.peek(now),
+            per_second: bucket.level.per_second(),
+            drawn: bucket.drawn,
             paced: bucket.level.paced_now(now),
             opens: bucket.peek(now, Tokens::ONE),
             waiting: bucket.waiting,

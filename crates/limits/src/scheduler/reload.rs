@@ -11,8 +11,8 @@ use core::mem;
 
 use super::park::Parking;
 use super::waited::Names;
-use super::{Metered, Scheduler};
-use crate::limiter::Limit;
+use super::{Metered, Scheduler, Supplied};
+use crate::limiter::{Limit, Supplier};
 use crate::policy::{LimitId, LimitSets, Policy, Postpone};
 use crate::queue::fair::{GroupId, Turn};
 use crate::queue::{Bar, Class, Place};
@@ -47,15 +47,15 @@ impl<T> Scheduler<T> {
         self.policy = policy;
         self.redraw_holds(now, &before, &classes);
         self.sort_waiting(&before, &classes);
-        self.expiries = BTreeSet::new();
+        self.expiries
+            .retain(|(_, supplied)| matches!(supplied, Supplied::Bucket(_)));
         for (met, id) in self.limits.iter().zip(0..) {
-            if let Some(expires_at) = met
-                .limiter
-                .supply()
-                .expires_at()
-                .filter(|&moment| moment > now)
-            {
-                self.expiries.insert((expires_at, id));
+            for supplier in Supplier::ALL {
+                let expires_at = met.limiter.supply(supplier).expires_at();
+                if let Some(expires_at) = expires_at.filter(|&moment| moment > now) {
+                    self.expiries
+                        .insert((expires_at, Supplied::Limit(id, supplier)));
+                }
             }
         }
         self.let_in();

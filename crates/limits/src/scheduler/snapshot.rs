@@ -5,7 +5,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::Scheduler;
+use super::{Metered, Scheduler};
 use crate::limiter::{Draw, PacingNow};
 use crate::policy::{LimitRule, Scope};
 use crate::queue::{Class, Place};
@@ -25,6 +25,8 @@ pub struct LimitNow {
     pub max: u32,
     /// Drawn and not back: calls in flight, or cost reserved and departed within the window.
     pub used: u64,
+    /// Used, and wanted by those that wait: calls, cost, or for a paced limit 2^-20 tokens.
+    pub need: u64,
     /// What it would say now to a call of the first class and cost 1 with nobody ahead.
     pub opens: Verdict,
     /// Calls in the queue that meet it.
@@ -86,24 +88,36 @@ pub struct Demand {
     pub used: u64,
 }
 
+impl Metered {
+    fn now(&self, now: Timestamp) -> LimitNow {
+        let used = self.limiter.used(now);
+        LimitNow {
+            name: self.rule.name.clone(),
+            scope: self.rule.scope.clone(),
+            configured: self.rule.limit.max(),
+            max: self.limiter.max(now),
+            used,
+            need: used + self.waiting_draw,
+            opens: self.limiter.peek(now, Class(0), Draw::ONE),
+            waiting: self.waiting,
+            paced: self.limiter.paced_now(now),
+        }
+    }
+}
+
 impl<T> Scheduler<T> {
     /// Every limit as it is at `now`, in the policy's order.
     #[must_use]
     pub fn limits_now(&self, now: Timestamp) -> Vec<LimitNow> {
         let now = self.now.max(now);
-        self.limits
-            .iter()
-            .map(|met| LimitNow {
-                name: met.rule.name.clone(),
-                scope: met.rule.scope.clone(),
-                configured: met.rule.limit.max(),
-                max: met.limiter.max(now),
-                used: met.limiter.used(now),
-                opens: met.limiter.peek(now, Class(0), Draw::ONE),
-                waiting: met.waiting,
-                paced: met.limiter.paced_now(now),
-            })
-            .collect()
+        self.limits.iter().map(|met| met.now(now)).collect()
+    }
+
+    /// The limit of this name as it is at `now`; `None` if there is none.
+    #[must_use]
+    pub fn limit_now(&self, now: Timestamp, limit: &str) -> Option<LimitNow> {
+        let id = self.find_limit(limit)?;
+        Some(self.limits[id as usize].now(self.now.max(now)))
     }
 
     /// The queue as it is at `now`. Looks at every waiting call.

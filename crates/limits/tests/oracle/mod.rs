@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_limits::{
-    BucketId, BucketMode, BucketRule, Call, Limit, LimitRule, OnExcess, Scope, Settlement, Supply,
-    Timestamp, Tokens, WindowShape, WindowStamp,
+    BucketId, BucketMode, BucketRule, Call, Fill, Limit, LimitRule, OnExcess, Scope, Settlement,
+    Supplier, Supply, Timestamp, Tokens, WindowShape, WindowStamp,
 };
 
 /// Numbers of tokens this close are the same: they are sums of fractions of two, but for
@@ -43,7 +43,7 @@ pub(crate) enum End {
 #[derive(Debug)]
 pub(crate) struct Oracle {
     rules: Vec<LimitRule>,
-    supplies: BTreeMap<Arc<str>, Supply>,
+    supplies: BTreeMap<(Arc<str>, Supplier), Supply>,
     buckets: BTreeMap<BucketId, BucketHistory>,
     lives: u64,
     runs: Vec<Run>,
@@ -86,17 +86,20 @@ impl Oracle {
     }
 
     pub(crate) fn max(&self, rule: &LimitRule, now: u64) -> u64 {
-        match self.supplies.get(&rule.name) {
-            None | Some(Supply::Configured) => u64::from(rule.limit.max()),
-            Some(&Supply::Capacity {
+        let told = Supplier::ALL.iter().filter_map(|&supplier| {
+            let supply = self.supplies.get(&(rule.name.clone(), supplier))?;
+            let &Supply::Capacity {
                 capacity,
                 expires_at,
                 then,
-            }) => {
-                let expired = expires_at.is_some_and(|end| now >= end.as_nanos());
-                u64::from(if expired { then } else { capacity })
-            }
-        }
+            } = supply
+            else {
+                return None;
+            };
+            let expired = expires_at.is_some_and(|end| now >= end.as_nanos());
+            Some(if expired { then } else { capacity })
+        });
+        u64::from(told.min().unwrap_or(u32::MAX).min(rule.limit.max()))
     }
 
     /// Drawn and not back, recounted.
@@ -156,6 +159,20 @@ impl Oracle {
         let (level, rule) = bucket.level(now);
         rule.mode == BucketMode::Observe
             || level >= call.tokens.get().min(rule.limit.most()) + spare
+    }
+
+    /// Whether there will be enough by then, as far as one can tell now: a supply that runs out
+    /// before, or is told anew, may change it either way.
+    pub(crate) fn has_tokens_by(&self, call: &Call, now: u64, deadline: u64) -> bool {
+        let Some(bucket) = self.bucket(call) else {
+            return true;
+        };
+        let (level, rule) = bucket.level(now);
+        let flows = (deadline - now) as f64 * 1e-9 * bucket.flows(now);
+        let most = rule.limit.most();
+        rule.mode == BucketMode::Observe
+            || (level + flows).min(most) >= call.tokens.get().min(most) + CLOSE
+            || level >= most
     }
 
     pub(crate) fn bucket(&self, call: &Call) -> Option<&BucketHistory> {
@@ -268,21 +285,23 @@ impl Oracle {
         }
     }
 
-    pub(crate) fn supplied(&mut self, limit: &Arc<str>, supply: Supply) {
-        self.supplies.insert(limit.clone(), supply);
-        if let Supply::Capacity { capacity, then, .. } = supply
-            && let Some((_, largest)) = self.constant.get_mut(limit)
-        {
-            *largest = (*largest).max(u64::from(capacity)).max(u64::from(then));
-        }
+    pub(crate) fn supplied(&mut self, limit: &Arc<str>, supplier: Supplier, supply: Supply) {
+        self.supplies.insert((limit.clone(), supplier), supply);
+    }
+
+    pub(crate) fn bucket_supplied(&mut self, id: BucketId, supply: Supply<Fill>, now: u64) {
+        let bucket = self.buckets.get_mut(&id).expect("it was made");
+        bucket.events.push((now, Happened::Supplied(supply)));
     }
 
     /// Moments at which a supply runs out.
     pub(crate) fn expiries(&self) -> impl Iterator<Item = u64> {
-        self.supplies.values().filter_map(|supply| match supply {
+        let limits = self.supplies.values().filter_map(|supply| match supply {
             Supply::Configured => None,
             Supply::Capacity { expires_at, .. } => expires_at.map(Timestamp::as_nanos),
-        })
+        });
+        let buckets = self.buckets.values();
+        limits.chain(buckets.filter_map(BucketHistory::supply_expires))
     }
 
     /// Another policy is in force.
@@ -312,7 +331,7 @@ impl Oracle {
                     }
                 }
                 None | Some(_) => {
-                    self.supplies.remove(&rule.name);
+                    self.supplies.retain(|(name, _), _| *name != rule.name);
                     for run in self.runs.iter_mut() {
                         if run.end.is_some() {
                             run.forgotten_by.insert(rule.name.clone());
@@ -324,7 +343,7 @@ impl Oracle {
             }
         }
         self.supplies
-            .retain(|name, _| rules.iter().any(|rule| rule.name == *name));
+            .retain(|(name, _), _| rules.iter().any(|rule| rule.name == *name));
         let same = |a: &LimitRule, b: &LimitRule| {
             a.scope == b.scope && with_max(&a.limit, 0) == with_max(&b.limit, 0)
         };
@@ -351,7 +370,8 @@ impl Oracle {
         if let Some(bucket) = self.bucket(call) {
             let (level, rule) = bucket.level(now);
             let lacking = call.tokens.get().min(rule.limit.most()) + CLOSE - level;
-            let wait = (lacking / rule.limit.per_second() * 1e9).ceil();
+            // As if what flows now flowed for ever: where it does not, a supply runs out before.
+            let wait = (lacking / bucket.flows(now) * 1e9).ceil();
             openings.extend((wait > 0.0 && wait < 1e12).then(|| now + wait as u64 + 1));
         }
         openings
@@ -368,15 +388,20 @@ impl Oracle {
                 continue;
             }
             for (nth, (from, first)) in draws.iter().enumerate() {
-                let Happened::Drawn(first) = *first else {
-                    break;
+                let first = match *first {
+                    Happened::Drawn(first) => first,
+                    Happened::Supplied(_) => continue,
+                    Happened::Set(_) | Happened::PutBack(_) | Happened::Settled(..) => break,
                 };
                 let mut drawn = first;
                 for (to, event) in &draws[nth + 1..] {
-                    let Happened::Drawn(cost) = *event else {
-                        break;
+                    let cost = match *event {
+                        Happened::Drawn(cost) => cost,
+                        // It lowers what flows from then on.
+                        Happened::Supplied(_) => continue,
+                        Happened::Set(_) | Happened::PutBack(_) | Happened::Settled(..) => break,
                     };
-                    let flowed = (to - from) as f64 * 1e-9 * rule.limit.per_second();
+                    let flowed = bucket.flowed(*from, *to);
                     let (burst, needed) = (rule.limit.most(), cost.min(rule.limit.most()));
                     // A debt at its greatest swallows the rest.
                     if drawn + needed > burst + flowed + CLOSE && drawn <= 11.0 * burst {
@@ -474,6 +499,8 @@ pub(crate) struct BucketHistory {
 #[derive(Clone, Debug)]
 enum Happened {
     Set(BucketRule),
+    /// It was told at what rate to fill.
+    Supplied(Supply<Fill>),
     Drawn(f64),
     /// The draw of this event never was.
     PutBack(usize),
@@ -488,8 +515,7 @@ impl BucketHistory {
         let (mut level, mut at) = (0.0_f64, 0);
         let mut taken: BTreeMap<usize, f64> = BTreeMap::new();
         let flow = |level: f64, rule: &BucketRule, from: u64, to: u64| {
-            let flowed = (to - from) as f64 * 1e-9 * rule.limit.per_second();
-            (level + flowed).min(rule.limit.most())
+            (level + self.flowed(from, to)).min(rule.limit.most())
         };
         for (nth, (moment, event)) in self.events.iter().enumerate() {
             if let Some(rule) = rule {
@@ -504,6 +530,7 @@ impl BucketHistory {
                     }
                     rule = Some(new);
                 }
+                Happened::Supplied(_) => {}
                 Happened::Drawn(cost) => level -= cost,
                 Happened::PutBack(draw) => level += taken[draw],
                 Happened::Settled(draw, measured) => {
@@ -521,6 +548,62 @@ impl BucketHistory {
         }
         let rule = rule.expect("it was made");
         (flow(level, rule, at, now), rule)
+    }
+
+    /// Tokens a second that flow right after everything that happened up to a moment.
+    pub(crate) fn flows(&self, moment: u64) -> f64 {
+        let past = || self.events.iter().rev().filter(|(at, _)| *at <= moment);
+        let by_rule = past().find_map(|(_, event)| match event {
+            Happened::Set(rule) => Some(rule.limit.per_second()),
+            _ => None,
+        });
+        let told = past().find_map(|(_, event)| match event {
+            Happened::Supplied(supply) => Some(*supply),
+            _ => None,
+        });
+        let told = match told {
+            None | Some(Supply::Configured) => f64::INFINITY,
+            Some(Supply::Capacity {
+                capacity,
+                expires_at,
+                then,
+            }) => {
+                let expired = expires_at.is_some_and(|end| moment >= end.as_nanos());
+                if expired { then.get() } else { capacity.get() }
+            }
+        };
+        by_rule.expect("it was made").min(told)
+    }
+
+    /// Tokens that flow between two moments, into a bucket that is never full.
+    fn flowed(&self, from: u64, to: u64) -> f64 {
+        let changes = self.events.iter().flat_map(|(at, event)| {
+            let expires_at = match event {
+                Happened::Supplied(Supply::Capacity { expires_at, .. }) => *expires_at,
+                _ => None,
+            };
+            [Some(*at), expires_at.map(Timestamp::as_nanos)]
+        });
+        let between = changes.flatten().filter(|&at| from < at && at < to);
+        let mut moments: BTreeSet<u64> = between.collect();
+        moments.extend([from, to]);
+        let moments: Vec<u64> = moments.into_iter().collect();
+        moments
+            .windows(2)
+            .map(|span| (span[1] - span[0]) as f64 * 1e-9 * self.flows(span[0]))
+            .sum()
+    }
+
+    /// When what was told last runs out.
+    fn supply_expires(&self) -> Option<u64> {
+        let told = self.events.iter().rev().find_map(|(_, event)| match event {
+            Happened::Supplied(supply) => Some(*supply),
+            _ => None,
+        });
+        match told? {
+            Supply::Configured => None,
+            Supply::Capacity { expires_at, .. } => expires_at.map(Timestamp::as_nanos),
+        }
     }
 
     /// Whether a call that comes now, behind so many tokens, is refused.

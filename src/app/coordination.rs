@@ -1,0 +1,373 @@
+//! Carries between the gate's limits and the servers that share out their capacity: what is
+//! needed goes out, leases come in, as plain values. The gate knows of no server, and no client
+//! of the gate.
+//!
+//! What a limit may give out is the largest of its lease and its safe share, and never more than
+//! its own rule: that is what this backend can bear, whatever there is for all together. A lease
+//! that ends leaves the safe share by itself, in the scheduler, whether or not anybody here is
+//! awake.
+//!
+//! Whoever was here before may have used all that it had up to its end. So a window stays closed
+//! for its own length after the process has started: what left before can't meet in one window
+//! with what leaves now.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tidegate_limits::{BucketId, BucketNow, Fill, Supply, Timestamp};
+use tokio::sync::Notify;
+use tracing::{info, warn};
+
+use crate::admit::{self, Gate};
+use crate::callers::Callers;
+use crate::clock::Clock;
+use crate::coordinate::lease_client::{
+    Allowance, Client, ClientMetrics, ClientOptions, Share, Use,
+};
+use crate::coordinate::supply::{RATE_OVER, rate, use_of, whole};
+use crate::coordinate::{Safe, Servers, Settings, SharedLimit};
+
+/// How often what is needed is looked at while calls are here. An idle proxy looks at nothing.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// Carries for as long as the proxy runs.
+pub(super) struct Coordination {
+    gate: Gate,
+    callers: Callers,
+    clock: Clock,
+    started: Timestamp,
+    metrics: ClientMetrics,
+    running: Mutex<Option<Running>>,
+    /// There are other settings.
+    changed: Notify,
+}
+
+struct Running {
+    servers: Servers,
+    client: Client,
+    entries: Vec<Entry>,
+}
+
+struct Entry {
+    rule: SharedLimit,
+    share: Share,
+    /// A window is closed until then.
+    quiet_until: Timestamp,
+    told: Told,
+    drawn: Lately,
+    /// What it was that the servers keep for this one, and was warned of.
+    warned: Option<f64>,
+}
+
+/// What the limit was told last.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Told {
+    Nothing,
+    Whole(Supply),
+    Rate(Supply<Fill>),
+}
+
+/// How a limit that is shared stands, for operators.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct ShareNow {
+    /// The limit's name.
+    pub(super) limit: Arc<str>,
+    /// The id of the resource.
+    pub(super) resource: Arc<str>,
+    /// What this sidecar always owns.
+    pub(super) safe: f64,
+    /// What is wanted of the servers.
+    pub(super) wants: f64,
+    /// What is leased, and for how much longer; none if nothing is.
+    pub(super) lease: Option<(f64, Duration)>,
+}
+
+impl Coordination {
+    pub(super) fn new(gate: Gate, callers: Callers, clock: Clock) -> Self {
+        Self {
+            gate,
+            callers,
+            clock,
+            started: clock.now(),
+            metrics: ClientMetrics::new(),
+            running: Mutex::default(),
+            changed: Notify::new(),
+        }
+    }
+
+    /// What is counted of the requests to servers.
+    pub(super) const fn metrics(&self) -> &ClientMetrics {
+        &self.metrics
+    }
+
+    /// Takes new settings, after the gate has. Leases of resources that stay are kept. A limit
+    /// that is no longer shared goes back to its rule.
+    pub(super) fn apply(&self, settings: Option<&Settings>, gate: &admit::Settings) {
+        let before = self.running().take();
+        let mut left = Vec::new();
+        let kept_client = match before {
+            Some(before) => {
+                let same = settings.is_some_and(|settings| settings.servers == before.servers);
+                left = before.entries;
+                if !same {
+                    // What was leased from others says nothing here.
+                    for entry in &left {
+                        entry.unshare(&self.gate, &self.callers);
+                    }
+                    left.clear();
+                }
+                same.then_some(before.client)
+            }
+            None => None,
+        };
+        if let Some(settings) = settings {
+            // Before anybody is asked: what a limit may give out without a lease.
+            let client = kept_client.unwrap_or_else(|| self.client(&settings.servers));
+            for entry in left.extract_if(.., |entry| !entry.stays(&settings.limits)) {
+                entry.unshare(&self.gate, &self.callers);
+            }
+            let quiet_until = self.started + window_counts(gate);
+            let entries = settings.limits.iter().map(|rule| {
+                let same = |entry: &Entry| entry.rule.resource == rule.resource;
+                if let Some(at) = left.iter().position(same) {
+                    let mut entry = left.swap_remove(at);
+                    entry.rule = rule.clone();
+                    entry.told = Told::Nothing;
+                    entry.share.set_wants_min(rule.safe.get());
+                    return entry;
+                }
+                info!(limit = %rule.limit, resource = %rule.resource, "the limit is shared");
+                let share = client.share(&rule.resource, rule.safe.get());
+                Entry {
+                    share: share.expect("the config names each resource once, and not too many"),
+                    rule: rule.clone(),
+                    quiet_until,
+                    told: Told::Nothing,
+                    drawn: Lately::default(),
+                    warned: None,
+                }
+            });
+            let mut running = Running {
+                entries: entries.collect(),
+                servers: settings.servers.clone(),
+                client,
+            };
+            running.carry(self);
+            *self.running() = Some(running);
+        } else {
+            for entry in &left {
+                entry.unshare(&self.gate, &self.callers);
+            }
+        }
+        self.changed.notify_one();
+    }
+
+    fn client(&self, servers: &Servers) -> Client {
+        let options = ClientOptions {
+            client_id: servers.id.as_deref().map(ToOwned::to_owned),
+            request_timeout: servers.request_timeout,
+            interval_min: servers.interval_min,
+            metrics: self.metrics.clone(),
+            ..ClientOptions::default()
+        };
+        let client = Client::with_clock(servers.addresses.clone(), options, self.clock);
+        client.expect("the config names a server, and no time is zero")
+    }
+
+    /// Carries until dropped.
+    pub(super) async fn keep_carrying(self: Arc<Self>) {
+        loop {
+            self.gate.watch();
+            let (client, look_again) = match &mut *self.running() {
+                Some(running) => (Some(running.client.clone()), running.carry(self.as_ref())),
+                None => (None, false),
+            };
+            let leased = async {
+                match &client {
+                    Some(client) => client.shares_changed().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = leased => {}
+                () = self.changed.notified() => {}
+                () = tokio::time::sleep(LOOK_EVERY), if look_again => {}
+                () = self.gate.stirred(), if !look_again && client.is_some() => {}
+            }
+        }
+    }
+
+    /// Gives back what is leased: nothing leaves any more.
+    pub(super) async fn close(&self) {
+        let running = self.running().take();
+        if let Some(running) = running {
+            running.client.close().await;
+        }
+    }
+
+    /// Every limit that is shared.
+    pub(super) fn shares(&self) -> Vec<ShareNow> {
+        let now = self.clock.now();
+        let running = self.running();
+        let entries = running.iter().flat_map(|running| &running.entries);
+        entries
+            .map(|entry| ShareNow {
+                limit: Arc::clone(&entry.rule.limit),
+                resource: Arc::clone(&entry.rule.resource),
+                safe: entry.rule.safe.get(),
+                wants: entry.share.wants(),
+                lease: entry
+                    .share
+                    .lease()
+                    .map(|lease| (lease.capacity, lease.expires.since(now))),
+            })
+            .collect()
+    }
+
+    fn running(&self) -> MutexGuard<'_, Option<Running>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Running {
+    /// Carries once. Returns whether there is anything to look at again soon.
+    fn carry(&mut self, with: &Coordination) -> bool {
+        let now = with.clock.now();
+        let mut look_again = false;
+        for entry in &mut self.entries {
+            let needs = entry.carry(now, &with.gate, &with.callers);
+            look_again |= needs > 0.0 || now < entry.quiet_until;
+        }
+        look_again
+    }
+}
+
+impl Entry {
+    /// Whether the new settings share the same limit from the same resource.
+    fn stays(&self, limits: &[SharedLimit]) -> bool {
+        limits.iter().any(|rule| {
+            rule.resource == self.rule.resource
+                && rule.limit == self.rule.limit
+                && std::mem::discriminant(&rule.safe) == std::mem::discriminant(&self.rule.safe)
+        })
+    }
+
+    /// Tells the limit what it may give out, and the client what is needed and used. Returns what
+    /// is needed.
+    fn carry(&mut self, now: Timestamp, gate: &Gate, callers: &Callers) -> f64 {
+        let lease = self.share.lease();
+        let reported = match self.rule.safe {
+            Safe::Whole(safe) => {
+                let quiet_until = Some(self.quiet_until).filter(|&quiet| now < quiet);
+                let supply = whole(lease, safe, quiet_until);
+                let limit = &self.rule.limit;
+                let state = if self.told == Told::Whole(supply) {
+                    gate.limit_now(limit)
+                } else {
+                    gate.supply(limit, supply)
+                };
+                self.told = Told::Whole(supply);
+                state.map(|state| use_of(&state))
+            }
+            Safe::Rate(safe) => {
+                let supply = rate(lease, safe);
+                let bucket = bucket_of(callers, &self.rule.limit);
+                let state = bucket.and_then(|bucket| {
+                    if self.told == Told::Rate(supply) {
+                        gate.bucket_now(bucket)
+                    } else {
+                        gate.supply_fill(bucket, supply)
+                    }
+                });
+                self.told = Told::Rate(supply);
+                state.map(|state| self.drawn.use_of(now, &state))
+            }
+        };
+        // A limit that a reload has just taken away needs nothing.
+        let reported = reported.unwrap_or_default();
+        self.share.report(reported);
+        self.warn();
+        reported.needs
+    }
+
+    /// Whether the servers keep as much for this one as it takes for its own.
+    fn warn(&mut self) {
+        let kept = match self.share.safe_capacity() {
+            Some(Allowance::UpTo(kept)) if kept < self.rule.safe.get() => Some(kept),
+            Some(Allowance::UpTo(_) | Allowance::Unlimited) | None => None,
+        };
+        if kept != self.warned {
+            self.warned = kept;
+            if let Some(kept) = kept {
+                warn!(
+                    limit = %self.rule.limit,
+                    resource = %self.rule.resource,
+                    safe = self.rule.safe.get(),
+                    kept,
+                    "the servers keep less for this sidecar than it takes for its own: are there \
+                     more than expected_sidecars?"
+                );
+            }
+        }
+    }
+
+    /// The limit goes back to its rule.
+    fn unshare(&self, gate: &Gate, callers: &Callers) {
+        info!(limit = %self.rule.limit, resource = %self.rule.resource, "the limit is shared no more");
+        match self.rule.safe {
+            Safe::Whole(_) => {
+                gate.supply(&self.rule.limit, Supply::configured());
+            }
+            Safe::Rate(_) => {
+                if let Some(bucket) = bucket_of(callers, &self.rule.limit) {
+                    gate.supply_fill(bucket, Supply::configured());
+                }
+            }
+        }
+    }
+}
+
+/// How long a departure counts in the windows.
+fn window_counts(gate: &admit::Settings) -> Duration {
+    let window = gate.window.as_ref();
+    window.map_or(Duration::ZERO, |window| window.length + window.guard)
+}
+
+/// The bucket of a rate limit, by the limit's name in metrics.
+fn bucket_of(callers: &Callers, limit: &str) -> Option<BucketId> {
+    let name = limit.strip_prefix(crate::telemetry::metrics::RATE_LIMIT_PREFIX)?;
+    let all = callers.limits();
+    let found = all.iter().find(|known| *known.label == *name)?;
+    Some(found.id.bucket())
+}
+
+/// How much was drawn from a bucket lately.
+#[derive(Debug, Default)]
+struct Lately {
+    /// Moments, a second or more apart, and what had been drawn by then.
+    seen: VecDeque<(Timestamp, f64)>,
+}
+
+impl Lately {
+    fn use_of(&mut self, now: Timestamp, state: &BucketNow) -> Use {
+        let newest = self.seen.back();
+        if newest.is_none_or(|(at, _)| now.since(*at) >= Duration::from_secs(1)) {
+            self.seen.push_back((now, state.drawn));
+        }
+        // One that is older than the span is needed to see the whole of it.
+        while self.seen.len() > 1 && now.since(self.seen[1].0) >= RATE_OVER {
+            self.seen.pop_front();
+        }
+        let &(since, drawn) = self.seen.front().expect("one was just seen, or before");
+        let seconds = now.since(since).as_secs_f64().max(1.0);
+        let drawn = (state.drawn - drawn).max(0.0) / seconds;
+        let needs = drawn + state.waiting_tokens / RATE_OVER.as_secs_f64();
+        Use {
+            needs: needs.min(state.rule.limit.per_second()),
+            in_force: state.per_second,
+            // What is drawn is gone.
+            in_use: 0.0,
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! A share of a resource for somebody who keeps to it himself, without a gate: he is told what
+//! is leased until when, and tells what he wants and uses.
+//!
+//! What a client says that it has decides what the servers give to others. Whoever is told a
+//! smaller lease goes on using the larger one for a moment: what is under way can't be called
+//! back, and what left a moment ago counts in its window. So `has` is the largest of the lease,
+//! what its user lets through by now, and what he uses: a smaller lease is confirmed only once
+//! it is kept to, and only then the difference is somebody else's.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tidegate_limits::Timestamp;
+use tokio_util::sync::DropGuard;
+
+use super::Core;
+use super::demand::Peaks;
+use super::entitlement::{Allowance, Entitlement, capacity};
+
+/// What the user of a [`Share`] says.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Use {
+    /// What is wanted, those that wait included.
+    pub needs: f64,
+    /// The most that he lets through as things stand. Read together with `in_use`, at one moment.
+    pub in_force: f64,
+    /// What is in use and can't be called back.
+    pub in_use: f64,
+}
+
+/// A lease as the user of a [`Share`] sees it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Leased {
+    /// How much, from 0 up.
+    pub capacity: f64,
+    /// From here on it is over, on the clock that the client was made with.
+    pub expires: Timestamp,
+}
+
+/// A share of a resource, without a gate. Whoever drops it gives it back, and must not use it
+/// any more by then.
+#[derive(Debug)]
+pub struct Share(pub(super) Arc<Shared>);
+
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) id: Arc<str>,
+    pub(super) core: Arc<Core>,
+    pub(super) state: Mutex<ShareState>,
+    pub(super) _lifetime: Arc<DropGuard>,
+}
+
+#[derive(Debug)]
+pub(super) struct ShareState {
+    pub(super) entitlement: Entitlement,
+    /// What is wanted whether it is needed or not.
+    pub(super) wants_min: f64,
+    pub(super) needs: f64,
+    pub(super) peaks: Peaks,
+}
+
+impl Share {
+    /// What is needed and used now. What is wanted of the servers is the most that was needed
+    /// within the last ten seconds.
+    ///
+    /// Numbers that are no capacity count as nothing needed and all used.
+    pub fn report(&self, of: Use) {
+        let sound = |given: f64, otherwise: f64| {
+            if given.is_finite() && given >= 0.0 {
+                given
+            } else {
+                otherwise
+            }
+        };
+        let used = sound(of.in_force, f64::MAX).max(sound(of.in_use, f64::MAX));
+        let shared = &self.0;
+        let now = shared.core.clock.now();
+        let wants = {
+            let mut state = shared.state();
+            state.needs = sound(of.needs, 0.0);
+            state.wants(now)
+        };
+        let is_sooner = {
+            let mut registry = shared.core.registry();
+            registry.leases.set_in_use(&shared.id, used);
+            registry.leases.set_wants(now, &shared.id, wants)
+        };
+        if is_sooner {
+            shared.core.wake.notify_one();
+        }
+    }
+
+    /// From now on this is wanted however little is needed. What is no capacity changes nothing.
+    pub fn set_wants_min(&self, wants_min: f64) {
+        if let Ok(wants_min) = capacity("wants_min", wants_min) {
+            self.0.state().wants_min = wants_min;
+        }
+    }
+
+    /// The lease, unless it has ended.
+    #[must_use]
+    pub fn lease(&self) -> Option<Leased> {
+        let now = self.0.core.clock.now();
+        let held = self.0.state().entitlement.live(now)?;
+        Some(Leased {
+            capacity: held.capacity,
+            expires: held.expires,
+        })
+    }
+
+    /// What is wanted of the servers.
+    #[must_use]
+    pub fn wants(&self) -> f64 {
+        self.0.state().wants(self.0.core.clock.now())
+    }
+
+    /// What the servers say that they keep for whoever loses them, if they said so.
+    #[must_use]
+    pub fn safe_capacity(&self) -> Option<Allowance> {
+        let safe = self.0.state().entitlement.safe?;
+        Some(safe.allowance())
+    }
+}
+
+impl Shared {
+    pub(super) fn state(&self) -> MutexGuard<'_, ShareState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ShareState {
+    pub(super) fn wants(&mut self, now: Timestamp) -> f64 {
+        let needs = self.needs;
+        self.peaks.most(now, needs).max(self.wants_min)
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let mut registry = self.core.registry();
+        let is_this = |other: &std::sync::Weak<Self>| std::ptr::eq(other.as_ptr(), self);
+        if registry.shares.get(&self.id).is_some_and(is_this) {
+            registry.shares.remove(&self.id);
+            registry.leases.leave(&self.id);
+        }
+        drop(registry);
+        self.core.wake.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod laws;
