@@ -61,7 +61,7 @@ pub struct Arguments {
     /// How far the clock of a host may be off the true time, in either direction
     #[arg(long, value_name = "DURATION", value_parser = super::parse_duration, default_value = "10ms")]
     pub clock_error: Duration,
-    /// Calls held back to put them in order, about 200 bytes each
+    /// Calls held back to put them in order, 80 bytes each
     #[arg(long, value_name = "CALLS", value_parser = clap::value_parser!(u32).range(1..=100_000_000), default_value_t = 1_000_000)]
     pub reorder: u32,
     /// Take it that calls without a line never left

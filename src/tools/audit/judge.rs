@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::limit::{Limit, Meets, Scope, tokens};
+use super::limit::{Limit, Meets, Scope, Span, tokens};
 use super::line::{Draw, Sent};
 use super::order::Stamped;
 use super::quota::Quotas;
@@ -230,6 +230,7 @@ impl Judged {
                     });
                 }
             }
+            Some(_) if sidecars.is_empty() => {}
             Some(sweep) => {
                 let found = sweep.found();
                 let missing = sidecars.iter().map(|sidecar| sidecar.missing).sum();
@@ -238,11 +239,16 @@ impl Judged {
                     0 | 1 => (found.one_clock, 0),
                     _ => (found.clocks, error),
                 };
-                // What one sidecar sent alone needs no other's clock.
-                let alone = each.iter().map(|(_, found)| found.one_clock.least).max();
-                let bounds = Bounds {
-                    least: bounds.least.max(alone.unwrap_or(0)),
-                    ..bounds
+                // What each sidecar sent by itself needs no other's clock: there was no less
+                // than what one of them sent, and no more than the most of each together. But
+                // where windows are aligned, each aligns them by its own clock.
+                let alone = || each.iter().map(|(_, found)| found.one_clock);
+                let bounds = match self.limit.span {
+                    Span::Aligned(_) => bounds,
+                    Span::Any(_) | Span::AtOnce => Bounds {
+                        least: alone().map(|it| it.least).fold(bounds.least, u64::max),
+                        most: bounds.most.min(alone().map(|it| it.most).sum()),
+                    },
                 };
                 let (verdict, why) = self.judge(bounds, &found, unknown, error);
                 looks.push(Look {
@@ -307,7 +313,7 @@ impl Judged {
                 let span = densest.to - densest.from;
                 let span = format!("{}.{:06} s", span / 1_000_000, span % 1_000_000);
                 let when = match self.limit.span {
-                    super::Span::AtOnce => moment(densest.from),
+                    Span::AtOnce => moment(densest.from),
                     _ => format!("{} + {span}", moment(densest.from)),
                 };
                 (when, calls(densest.first, densest.last))
@@ -373,5 +379,15 @@ impl Names {
         self.names.push(name.into());
         self.numbers.insert(name.into(), number);
         number
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_that_is_held_back_takes_what_the_arguments_say() {
+        assert_eq!(size_of::<Event>(), 80);
     }
 }
