@@ -191,7 +191,7 @@ fn microseconds(milliseconds: f64) -> Option<u64> {
         clippy::cast_sign_loss,
         reason = "it lies between 0 and 10^16"
     )]
-    (0.0..=1e16).contains(&micros).then(|| micros as u64)
+    (0.0..=1e16).contains(&micros).then_some(micros as u64)
 }
 
 #[cfg(test)]
