@@ -5,7 +5,7 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant, SystemTime};
 
-use tidegate::telemetry::access::{AccessLine, AccessLog, Look, Written};
+use tidegate::telemetry::access::{AccessLine, AccessLog, Look, Started, Written};
 use tidegate::telemetry::metrics::{Durations, Metrics};
 use tidegate_limits::TokenCount;
 use tidegate_limits::caller::CallerId;
@@ -33,6 +33,7 @@ fn main() {
 
     let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 53_422));
     let at = SystemTime::now();
+    let started = Started::new(at);
     let line = AccessLine {
         id: 7,
         at,
@@ -58,6 +59,9 @@ fn main() {
         status: None,
         overall_rc: Some(0),
         sent: Some(Duration::from_micros(1_234_567)),
+        started: &started,
+        limited: true,
+        quota: &[],
         shared: false,
         handed_over: false,
     };

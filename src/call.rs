@@ -629,6 +629,8 @@ pub struct Facts {
     pub shared: bool,
     /// Whether it was handed over, and so ran without its client.
     pub handed_over: bool,
+    /// Whether it meets limits and takes a worker.
+    pub limited: bool,
     /// Why, if it was refused or failed.
     pub reason: Option<Reason>,
     /// The limit that held it longest or refused it.
@@ -726,6 +728,7 @@ impl Record {
             left: false,
             shared: false,
             handed_over: false,
+            limited: true,
             reason: None,
             limit: None,
             delays: Delays::default(),

@@ -44,6 +44,9 @@ enum Command {
     /// Say which limits held a call that ended lately, and how long each
     Explain(tools::explain::Arguments),
 
+    /// Say by access logs whether a limit was ever exceeded. Exit 0 kept, 1 exceeded, 2 unknown
+    Audit(tools::audit::Arguments),
+
     /// See it work: a fragile backend, a storm of calls, with and without Tidegate
     Demo(tools::demo::Options),
     /// Run a stand-in z/VM SDK server that falls over when too much arrives
@@ -76,6 +79,7 @@ pub fn main() -> ExitCode {
         Command::Callers(admin) => tools::callers::run(&admin),
         Command::Limits(admin) => tools::limits::run(&admin),
         Command::Explain(arguments) => tools::explain::run(&arguments),
+        Command::Audit(arguments) => tools::audit::run(&arguments, graphical),
         Command::Demo(arguments) => tools::demo::main(arguments).unwrap_or_else(failed),
         Command::Backend(arguments) => tools::backend::main(arguments).unwrap_or_else(failed),
         Command::LeaseAgent(options) => tools::lease_agent::main(options).unwrap_or_else(failed),

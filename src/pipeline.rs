@@ -217,7 +217,10 @@ impl Pipeline {
             (None, Arc::clone(&self.observer))
         };
         let record = open_record(origin, &message, &operation, observer);
-        record.note(|facts| facts.claim = Some(claim));
+        record.note(|facts| {
+            facts.claim = Some(claim);
+            facts.limited = operation.limited;
+        });
         let way = match (outgoing(message, &operation), key, preference) {
             (Ok(outgoing), None, None) => Way::Alone(ask, outgoing),
             (Ok(outgoing), Some(key), None) => {

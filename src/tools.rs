@@ -4,6 +4,7 @@
 //! None of them is the product. They share a byte-level reading of the two protocols
 //! that is deliberately not the product's, so that a mistake in one is seen by the other.
 
+pub mod audit;
 pub mod backend;
 pub mod bench;
 pub mod callers;

@@ -9,7 +9,7 @@ use crate::call::{Claim, Facts, Identity, Observe, Peer, Reason, Record, Rejecti
 use crate::callers::Callers;
 use crate::callers::rate_limit::NAME_PREFIX;
 use crate::clock::Clock;
-use crate::telemetry::access::{AccessLine, AccessLog, Written};
+use crate::telemetry::access::{AccessLine, AccessLog, Started, Written};
 use crate::telemetry::metrics::{Charged, Durations, Metrics};
 
 /// Hears of every call and tells metrics and the log.
@@ -20,6 +20,7 @@ pub struct Teller {
     callers: Callers,
     lately: Arc<Lately>,
     clock: Clock,
+    started: Started,
 }
 
 impl Teller {
@@ -36,6 +37,7 @@ impl Teller {
             access,
             callers,
             lately: Arc::default(),
+            started: Started::new(clock.wall(tidegate_limits::Timestamp::ZERO)),
             clock,
         }
     }
@@ -162,6 +164,9 @@ impl Observe for Teller {
             sent: facts
                 .sent
                 .map(|sent| sent.since(tidegate_limits::Timestamp::ZERO)),
+            started: &self.started,
+            limited: facts.limited,
+            quota: &[],
             shared: facts.shared,
             handed_over: facts.handed_over,
         });

@@ -95,10 +95,46 @@ pub struct AccessLine<'a> {
     pub overall_rc: Option<i64>,
     /// When the call's bytes left, since the start of the process.
     pub sent: Option<Duration>,
+    /// When that was.
+    pub started: &'a Started,
+    /// Whether it met limits and took a worker.
+    pub limited: bool,
+    /// What it drew from quotas; empty if it met none.
+    pub quota: &'a [QuotaDraw<'a>],
     /// Whether it was answered with another call's answer.
     pub shared: bool,
     /// Whether it was handed over, and ran without its client.
     pub handed_over: bool,
+}
+
+/// The start of the process, in microseconds since the epoch, as its lines have it. All times
+/// in them count from it on one monotonic clock, so lines that agree on it can be compared to
+/// the microsecond, and others only as well as the clocks of their hosts agree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Started(Box<str>);
+
+impl Started {
+    /// This moment.
+    #[must_use]
+    pub fn new(at: SystemTime) -> Self {
+        let since_epoch = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self(micros(since_epoch).to_string().into())
+    }
+}
+
+/// What one call drew from one key of a quota.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct QuotaDraw<'a> {
+    /// Name of the quota.
+    pub limit: &'a str,
+    /// The key whose quota it is, such as the user.
+    pub key: &'a str,
+    /// Number of the window that the tokens belong to, by the time of the store.
+    pub window: u64,
+    /// Tokens of the key in that window, over all sidecars.
+    pub total: u64,
+    /// How many of them it drew.
+    pub cost: TokenCount,
 }
 
 /// What became of a line.
@@ -328,6 +364,14 @@ fn json(out: &mut Vec<u8>, line: &AccessLine<'_>) -> io::Result<()> {
     number(out, line.overall_rc.map(i64::unsigned_abs));
     out.extend_from_slice(br#","sent_us":"#);
     number(out, line.sent.map(micros));
+    out.extend_from_slice(br#","started_us":"#);
+    out.extend_from_slice(line.started.0.as_bytes());
+    let limited: &[u8] = match line.limited {
+        true => br#","limited":true,"quota":"#,
+        false => br#","limited":false,"quota":"#,
+    };
+    out.extend_from_slice(limited);
+    quota(out, line.quota)?;
     let flags: &[u8] = match (line.shared, line.handed_over) {
         (false, false) => br#","shared":false,"handed_over":false}"#,
         (true, false) => br#","shared":true,"handed_over":false}"#,
@@ -389,6 +433,32 @@ fn tokens(out: &mut Vec<u8>, count: Option<TokenCount>) -> io::Result<()> {
             Ok(())
         }
     }
+}
+
+/// What was drawn from quotas, or `null`.
+fn quota(out: &mut Vec<u8>, draws: &[QuotaDraw<'_>]) -> io::Result<()> {
+    if draws.is_empty() {
+        out.extend_from_slice(b"null");
+        return Ok(());
+    }
+    let mut before = b'[';
+    for draw in draws {
+        out.push(before);
+        out.extend_from_slice(br#"{"limit":"#);
+        word(out, Some(draw.limit))?;
+        out.extend_from_slice(br#","key":"#);
+        word(out, Some(draw.key))?;
+        out.extend_from_slice(br#","window":"#);
+        number(out, Some(draw.window));
+        out.extend_from_slice(br#","total":"#);
+        number(out, Some(draw.total));
+        out.extend_from_slice(br#","cost":"#);
+        tokens(out, Some(draw.cost))?;
+        out.push(b'}');
+        before = b',';
+    }
+    out.push(b']');
+    Ok(())
 }
 
 fn text(out: &mut Vec<u8>, line: &AccessLine<'_>, colour: bool) -> io::Result<()> {

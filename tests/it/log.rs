@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ use tidegate::call::{Observe, Origin, Reason, Record, Verdict};
 use tidegate::callers::{self, Callers};
 use tidegate::clock::Clock;
 use tidegate::telemetry::Metrics;
-use tidegate::telemetry::access::{AccessLine, AccessLog, Look, Written};
+use tidegate::telemetry::access::{AccessLine, AccessLog, Look, QuotaDraw, Started, Written};
 use tidegate_limits::caller::CallerId;
 use tidegate_limits::{Timestamp, TokenCount};
 
@@ -48,6 +48,8 @@ fn peer() -> SocketAddr {
 }
 
 fn line() -> AccessLine<'static> {
+    static STARTED: LazyLock<Started> =
+        LazyLock::new(|| Started::new(UNIX_EPOCH + Duration::from_micros(1_699_999_998_888_889)));
     AccessLine {
         id: 0x0123_4567_89ab_cdef,
         at: UNIX_EPOCH + Duration::from_micros(1_700_000_000_123_456),
@@ -73,6 +75,9 @@ fn line() -> AccessLine<'static> {
         status: None,
         overall_rc: Some(0),
         sent: Some(Duration::from_micros(1_234_567)),
+        started: &STARTED,
+        limited: true,
+        quota: &[],
         shared: false,
         handed_over: false,
     }
@@ -104,7 +109,7 @@ fn a_line_in_json_has_these_fields_in_this_order() {
             r#""function":"guest_get_info","class":"polling","userid":"ICIC0001","verdict":"delayed","#,
             r#""reason":null,"limit":"total","caller":"c7","rate_limit":"poller","tokens":2.5,"queue_ms":12.345,"backend_ms":50.100,"#,
             r#""total_ms":62.500,"bytes_in":34,"bytes_out":128,"status":null,"overallRC":0,"#,
-            r#""sent_us":1234567,"shared":false,"handed_over":false}"#,
+            r#""sent_us":1234567,"started_us":1699999998888889,"limited":true,"quota":null,"shared":false,"handed_over":false}"#,
             "\n"
         )
     );
@@ -126,6 +131,31 @@ fn a_line_in_json_is_read_back_as_it_was_told() {
     assert_eq!(read["status"], json!(200));
     assert_eq!(read["total_ms"], json!(1000.001));
     assert_eq!(read["tokens"], json!(2.5));
+    let draws = [
+        ("a \"b\"", TokenCount::ONE),
+        ("c", TokenCount::from_micros(2_500_000)),
+    ];
+    let draws = draws.map(|(key, cost)| QuotaDraw {
+        limit: "per_user",
+        key,
+        window: 7,
+        total: 100,
+        cost,
+    });
+    let told = AccessLine {
+        limited: false,
+        quota: &draws,
+        ..line()
+    };
+    let read: Value = serde_json::from_str(&written(Look::Json, &[told])).expect("one object");
+    assert_eq!(read["limited"], json!(false));
+    assert_eq!(
+        read["quota"],
+        json!([
+            {"limit": "per_user", "key": "a \"b\"", "window": 7, "total": 100, "cost": 1},
+            {"limit": "per_user", "key": "c", "window": 7, "total": 100, "cost": 2.5},
+        ])
+    );
     for (tokens, written) in [(None, json!(null)), (Some(TokenCount::ONE), json!(1))] {
         let told = AccessLine { tokens, ..line() };
         let text = self::written(Look::Json, &[told]);

@@ -4,6 +4,7 @@ mod admin;
 mod api;
 mod array_call;
 mod async_calls;
+mod audit;
 mod backend;
 mod bad_input;
 mod bench;

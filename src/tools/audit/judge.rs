@@ -1,0 +1,393 @@
+//! Counts each call in the limits that it met, and says of each whether it was kept.
+
+use std::collections::HashMap;
+
+use super::limit::{Limit, Meets, Scope, Span, tokens};
+use super::line::{Draw, Sent};
+use super::order::Stamped;
+use super::quota::Quotas;
+use super::report::{Row, Sidecar, Verdict, moment, sidecar_name};
+use super::sweep::{Bounds, Found, Mark, Sweep};
+use super::{Settings, Unread};
+
+/// Names that are told apart: of functions, classes, rate limits and quotas.
+const NAMES_MAX: usize = 65_536;
+
+/// A name, by its place among all. The first is of what came after too many others.
+type Name = u32;
+
+/// One call that left, as it is held back and counted.
+#[derive(Debug)]
+pub(super) struct Event {
+    mark: Mark,
+    sidecar: u32,
+    function: Name,
+    class: Name,
+    rate_limit: Option<Name>,
+    /// Millionths.
+    tokens: u64,
+    limited: bool,
+    quota: Box<[Draw]>,
+}
+
+impl Event {
+    /// When the backend was done with it.   µs since the epoch
+    pub(super) fn end(&self) -> u64 {
+        self.mark.end
+    }
+}
+
+impl Stamped for Event {
+    fn key(&self) -> (u64, u64) {
+        (self.mark.at, self.mark.id)
+    }
+}
+
+/// All limits, and what they have counted.
+#[derive(Debug)]
+pub(super) struct Judge {
+    names: Names,
+    limits: Vec<Judged>,
+    error: u64,
+    quotas: Quotas,
+}
+
+#[derive(Debug)]
+struct Judged {
+    limit: Limit,
+    meets: MeetsName,
+    /// By the sidecar, where it sent anything that counts.
+    each: Vec<Option<Sweep>>,
+    /// Over all sidecars, if that is what it limits.
+    together: Option<Sweep>,
+}
+
+#[derive(Debug)]
+enum MeetsName {
+    Every,
+    Function(Name),
+    Class(Name),
+    EveryBut(Vec<Name>),
+    RateLimit(Name),
+}
+
+impl Judge {
+    pub(super) fn new(settings: &Settings) -> Self {
+        let mut names = Names::default();
+        let error = u64::try_from(settings.clock_error.as_micros()).expect("it is an hour at most");
+        let limits = settings.limits.iter().map(|limit| Judged {
+            limit: limit.clone(),
+            meets: match &limit.meets {
+                Meets::Every => MeetsName::Every,
+                Meets::Function(name) => MeetsName::Function(names.of(name)),
+                Meets::Class(name) => MeetsName::Class(names.of(name)),
+                Meets::EveryBut(classes) => {
+                    MeetsName::EveryBut(classes.iter().map(|name| names.of(name)).collect())
+                }
+                Meets::RateLimit(name) => MeetsName::RateLimit(names.of(name)),
+            },
+            each: Vec::new(),
+            together: match limit.scope {
+                Scope::Sidecar => None,
+                Scope::Together => Some(Sweep::new(limit.span, error)),
+            },
+        });
+        Self {
+            limits: limits.collect(),
+            names,
+            error,
+            quotas: Quotas::default(),
+        }
+    }
+
+    /// What was sent, as it is held back.
+    pub(super) fn event(&mut self, sidecar: usize, started: u64, id: u64, sent: Sent) -> Event {
+        let at = started + sent.at;
+        Event {
+            mark: Mark {
+                at,
+                end: at + sent.backend,
+                amount: 0,
+                id,
+            },
+            sidecar: u32::try_from(sidecar).expect("sidecars are bounded"),
+            function: self.names.of(&sent.function),
+            class: self.names.of(&sent.class),
+            rate_limit: sent.rate_limit.map(|name| self.names.of(&name)),
+            tokens: sent.tokens,
+            limited: sent.limited,
+            quota: sent.quota,
+        }
+    }
+
+    /// Counts one call. They come in the order in which they left.
+    pub(super) fn judge(&mut self, event: Event) {
+        for draw in &event.quota {
+            let name = self.names.of(&draw.limit);
+            self.quotas.draw(name, draw, event.mark.id);
+        }
+        if !event.limited {
+            return;
+        }
+        for judged in &mut self.limits {
+            let amount = judged.counts(&event);
+            if amount == 0 {
+                continue;
+            }
+            let mark = Mark {
+                amount,
+                ..event.mark
+            };
+            if let Some(sweep) = &mut judged.together {
+                sweep.push(mark);
+            }
+            let sidecar = event.sidecar as usize;
+            if judged.each.len() <= sidecar {
+                judged.each.resize_with(sidecar + 1, || None);
+            }
+            let span = judged.limit.span;
+            // Within one process no clock of a host matters.
+            judged.each[sidecar]
+                .get_or_insert_with(|| Sweep::new(span, 0))
+                .push(mark);
+        }
+    }
+
+    /// What became of each limit, and of all.
+    pub(super) fn verdict(&self, sidecars: &[Sidecar], unread: Unread) -> (Vec<Row>, Verdict) {
+        let mut rows: Vec<Row> = self
+            .limits
+            .iter()
+            .map(|judged| judged.row(sidecars, unread, self.error))
+            .collect();
+        rows.extend(self.quota_rows(sidecars, unread));
+        let worst = rows.iter().map(|row| row.verdict).max();
+        // Of logs that hold no call nothing is known.
+        let is_empty = sidecars.is_empty();
+        let verdict = worst.filter(|_| !is_empty).unwrap_or(Verdict::Unknown);
+        (rows, verdict)
+    }
+
+    fn quota_rows(&self, sidecars: &[Sidecar], unread: Unread) -> Vec<Row> {
+        let missing = sidecars.iter().map(|sidecar| sidecar.missing).sum();
+        let unknown = unread.beside(missing).saturating_add(self.quotas.uncounted);
+        let rows = self.quotas.found.iter().map(|(name, fullest)| {
+            let window = fullest.window;
+            let (verdict, why) = match (fullest.exceeded, unknown) {
+                (0, 0) => (Verdict::Kept, String::new()),
+                (0, _) => (Verdict::Unknown, calls_unknown(unknown)),
+                (windows, _) => (Verdict::Exceeded, format!("{windows} windows in all")),
+            };
+            Row {
+                limit: format!("quota:{}", self.names.names[*name as usize]),
+                allowed: format!("{} in a window", tokens(window.total)),
+                densest: tokens(window.spent),
+                when: format!("{:?} in window {}", fullest.key, window.number),
+                calls: calls(window.first, window.last),
+                sidecar: "all".to_owned(),
+                verdict,
+                why,
+            }
+        });
+        let mut rows: Vec<Row> = rows.collect();
+        rows.sort_by(|a, b| a.limit.cmp(&b.limit));
+        rows
+    }
+}
+
+impl Judged {
+    /// What a call counts for here.
+    fn counts(&self, event: &Event) -> u64 {
+        let meets = match &self.meets {
+            MeetsName::Every => true,
+            MeetsName::Function(name) => event.function == *name,
+            MeetsName::Class(name) => event.class == *name,
+            MeetsName::EveryBut(classes) => !classes.contains(&event.class),
+            MeetsName::RateLimit(name) if event.rate_limit == Some(*name) => return event.tokens,
+            MeetsName::RateLimit(_) => false,
+        };
+        u64::from(meets)
+    }
+
+    fn row(&self, sidecars: &[Sidecar], unread: Unread, error: u64) -> Row {
+        let each = self.each.iter().enumerate();
+        let each = each.filter_map(|(number, sweep)| Some((number, sweep.as_ref()?.found())));
+        let each: Vec<(usize, Found)> = each.collect();
+        let mut looks: Vec<Look> = Vec::new();
+        match &self.together {
+            None => {
+                for (number, sidecar) in sidecars.iter().enumerate() {
+                    let found = each.iter().find(|(of, _)| *of == number);
+                    let found = found.map_or(Found::default(), |(_, found)| *found);
+                    let unknown = unread.beside(sidecar.missing);
+                    let one_clock = found.one_clock;
+                    let (verdict, why) = self.judge(one_clock, &found, unknown, 0);
+                    looks.push(Look {
+                        verdict,
+                        why,
+                        found,
+                        sidecar: sidecar_name(number),
+                    });
+                }
+            }
+            Some(_) if sidecars.is_empty() => {}
+            Some(sweep) => {
+                let found = sweep.found();
+                let missing = sidecars.iter().map(|sidecar| sidecar.missing).sum();
+                let unknown = unread.beside(missing);
+                let (bounds, error) = match each.len() {
+                    0 | 1 => (found.one_clock, 0),
+                    _ => (found.clocks, error),
+                };
+                // What each sidecar sent by itself needs no other's clock: there was no less
+                // than what one of them sent, and no more than the most of each together. But
+                // where windows are aligned, each aligns them by its own clock.
+                let alone = || each.iter().map(|(_, found)| found.one_clock);
+                let bounds = match self.limit.span {
+                    Span::Aligned(_) => bounds,
+                    Span::Any(_) | Span::AtOnce => Bounds {
+                        least: alone().map(|it| it.least).fold(bounds.least, u64::max),
+                        most: bounds.most.min(alone().map(|it| it.most).sum()),
+                    },
+                };
+                let (verdict, why) = self.judge(bounds, &found, unknown, error);
+                looks.push(Look {
+                    verdict,
+                    why,
+                    found,
+                    sidecar: "all".to_owned(),
+                });
+            }
+        }
+        let worst = looks
+            .into_iter()
+            .max_by_key(|look| (look.verdict, look.found.densest.amount));
+        let none = Look {
+            verdict: Verdict::Unknown,
+            why: "there is no access line".to_owned(),
+            found: Found::default(),
+            sidecar: "-".to_owned(),
+        };
+        self.shown(worst.unwrap_or(none))
+    }
+
+    fn judge(&self, bounds: Bounds, found: &Found, unknown: u64, error: u64) -> (Verdict, String) {
+        let Bounds { least, most } = bounds;
+        let max = self.limit.max;
+        let amount = |amount| self.limit.amount(amount);
+        if least > max {
+            let why = match found.overflowed {
+                true => "more than was counted".to_owned(),
+                false => String::new(),
+            };
+            return (Verdict::Exceeded, why);
+        }
+        if found.overflowed {
+            let why = "there were more calls than are counted".to_owned();
+            return (Verdict::Unknown, why);
+        }
+        if most > max {
+            let (least, most) = (amount(least), amount(most));
+            let why = match error {
+                0 => format!("{least} to {most}: stamps are cut to a microsecond"),
+                _ => format!("{least} to {most}: clocks may differ by twice {error} us"),
+            };
+            return (Verdict::Unknown, why);
+        }
+        // Of calls that are not known, neither is what they cost.
+        let room = match self.limit.counts_tokens() {
+            true => 0,
+            false => max - most,
+        };
+        if unknown > room {
+            return (Verdict::Unknown, calls_unknown(unknown));
+        }
+        (Verdict::Kept, String::new())
+    }
+
+    fn shown(&self, look: Look) -> Row {
+        let densest = look.found.densest;
+        let (when, calls) = match densest.amount {
+            0 => ("-".to_owned(), "-".to_owned()),
+            _ => {
+                let span = densest.to - densest.from;
+                let span = format!("{}.{:06} s", span / 1_000_000, span % 1_000_000);
+                let when = match self.limit.span {
+                    Span::AtOnce => moment(densest.from),
+                    _ => format!("{} + {span}", moment(densest.from)),
+                };
+                (when, calls(densest.first, densest.last))
+            }
+        };
+        Row {
+            limit: self.limit.name.clone().into(),
+            allowed: self.limit.allowed(),
+            densest: self.limit.amount(densest.amount),
+            when,
+            calls,
+            sidecar: look.sidecar,
+            verdict: look.verdict,
+            why: look.why,
+        }
+    }
+}
+
+/// What one sidecar, or all, did to a limit.
+struct Look {
+    verdict: Verdict,
+    why: String,
+    found: Found,
+    sidecar: String,
+}
+
+fn calls(first: u64, last: u64) -> String {
+    match first == last {
+        true => format!("{first:016x}"),
+        false => format!("{first:016x} to {last:016x}"),
+    }
+}
+
+fn calls_unknown(calls: u64) -> String {
+    format!("{calls} calls are not known")
+}
+
+/// Names, each once.
+#[derive(Debug)]
+struct Names {
+    numbers: HashMap<Box<str>, Name>,
+    names: Vec<Box<str>>,
+}
+
+impl Default for Names {
+    fn default() -> Self {
+        Self {
+            numbers: HashMap::new(),
+            names: vec!["(too many names)".into()],
+        }
+    }
+}
+
+impl Names {
+    fn of(&mut self, name: &str) -> Name {
+        if let Some(number) = self.numbers.get(name) {
+            return *number;
+        }
+        if self.names.len() == NAMES_MAX {
+            return 0;
+        }
+        let number = Name::try_from(self.names.len()).expect("names are bounded");
+        self.names.push(name.into());
+        self.numbers.insert(name.into(), number);
+        number
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_that_is_held_back_takes_what_the_arguments_say() {
+        assert_eq!(size_of::<Event>(), 80);
+    }
+}

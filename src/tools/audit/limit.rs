@@ -1,0 +1,329 @@
+//! What is audited: the limits of a config, or some given by hand.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::admit::{self, Pool};
+use crate::config::Config;
+
+/// A window may be this long.   31 days
+const WINDOW_MAX: Duration = Duration::from_secs(31 * 24 * 60 * 60);
+/// Largest number that a limit may allow; millionths of it still fit.
+const MAX: f64 = 1e12;
+/// A token, in the unit that tokens are counted in.
+const TOKEN: u64 = 1_000_000;
+
+/// A limit whose keeping is looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limit {
+    /// Its name in the report.
+    pub name: Box<str>,
+    /// Which calls count.
+    pub meets: Meets,
+    /// How much there may be: calls, or millionths of a token where tokens count.
+    pub max: u64,
+    /// In which time.
+    pub span: Span,
+    /// Of whom.
+    pub scope: Scope,
+}
+
+/// Which of the calls that meet limits count in one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Meets {
+    /// All.
+    Every,
+    /// Those of a function.
+    Function(Box<str>),
+    /// Those of a class.
+    Class(Box<str>),
+    /// Those of all classes but these.
+    EveryBut(Vec<Box<str>>),
+    /// Those that a rate limit was charged for, each for its tokens.
+    RateLimit(Box<str>),
+}
+
+/// The time in which a limit counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Span {
+    /// Any of this length, wherever it begins.
+    Any(Duration),
+    /// Each of this length, aligned to the epoch.
+    Aligned(Duration),
+    /// At once: from a call's last byte sent until the backend was done with it.
+    AtOnce,
+}
+
+/// Whose calls a limit counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Each sidecar's by themselves: the limits of a config are those of one process.
+    Sidecar,
+    /// Those of all sidecars.
+    Together,
+}
+
+impl Limit {
+    /// The windows and outstanding limits in force with a config.
+    #[must_use]
+    pub fn of(config: &Config) -> Vec<Self> {
+        let gate = &config.admit;
+        let mut limits = Vec::new();
+        let mut limit = |name: String, meets, max: u32, span| {
+            limits.push(Self {
+                name: name.into(),
+                meets,
+                max: max.into(),
+                span,
+                scope: Scope::Sidecar,
+            });
+        };
+        if let Some(window) = &gate.window {
+            let span = span(window);
+            if let Some(total) = window.total {
+                limit("total".to_owned(), Meets::Every, total, span);
+            }
+            for (function, max) in &window.functions {
+                let meets = Meets::Function((&**function).into());
+                limit(format!("function:{function}"), meets, *max, span);
+            }
+        }
+        let is_beside = |class: &&admit::ClassRule| matches!(class.pool, Some(Pool::Beside(_)));
+        let beside: Vec<Box<str>> = gate
+            .classes
+            .iter()
+            .filter(is_beside)
+            .map(|class| (&*class.name).into())
+            .collect();
+        if let Some(max) = gate.outstanding_max {
+            let meets = match beside.is_empty() {
+                true => Meets::Every,
+                false => Meets::EveryBut(beside),
+            };
+            limit("outstanding".to_owned(), meets, max, Span::AtOnce);
+        }
+        for class in &gate.classes {
+            let meets = || Meets::Class((&*class.name).into());
+            if let Some(pool) = class.pool {
+                let name = format!("class:{}:outstanding", class.name);
+                limit(name, meets(), pool.max(), Span::AtOnce);
+            }
+            if let (Some(max), Some(window)) = (class.per_window, &gate.window) {
+                limit(
+                    format!("class:{}:window", class.name),
+                    meets(),
+                    max,
+                    span(window),
+                );
+            }
+        }
+        limits
+    }
+
+    /// What a call counts for in the unit of [`Self::max`]: itself, or its tokens.
+    #[must_use]
+    pub fn counts_tokens(&self) -> bool {
+        matches!(self.meets, Meets::RateLimit(_))
+    }
+
+    /// How much it allows, in words.
+    #[must_use]
+    pub fn allowed(&self) -> String {
+        let max = self.amount(self.max);
+        match self.span {
+            Span::Any(length) => format!("{max} in any {} s", length.as_secs_f64()),
+            Span::Aligned(length) => format!("{max} in each {} s", length.as_secs_f64()),
+            Span::AtOnce => format!("{max} at once"),
+        }
+    }
+
+    /// An amount in its unit.
+    #[must_use]
+    pub fn amount(&self, amount: u64) -> String {
+        if self.counts_tokens() {
+            format!("{} tokens", tokens(amount))
+        } else {
+            amount.to_string()
+        }
+    }
+}
+
+fn span(window: &admit::Window) -> Span {
+    match window.fixed {
+        true => Span::Aligned(window.length),
+        false => Span::Any(window.length),
+    }
+}
+
+/// Tokens, of millionths.
+pub(super) fn tokens(micros: u64) -> String {
+    let (whole, rest) = (micros / TOKEN, micros % TOKEN);
+    if rest == 0 {
+        return whole.to_string();
+    }
+    format!("{whole}.{rest:06}")
+        .trim_end_matches('0')
+        .to_owned()
+}
+
+/// Millionths, of tokens; none of what no number of tokens can be.
+pub(super) fn micros(tokens: f64) -> Option<u64> {
+    let fits = (0.0..=MAX).contains(&tokens);
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "it lies between 0 and 10^18"
+    )]
+    fits.then(|| (tokens * 1e6).round() as u64)
+}
+
+/// `total=30/1s`, `guest_list=10/1s:fixed`, `outstanding=10`, `rate_limit:nova=2.5/1s`
+impl FromStr for Limit {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        const FORM: &str = "write it as total=30/1s, guest_list=10/1s or outstanding=10";
+        let Some((name, rest)) = text.rsplit_once('=') else {
+            return Err(format!("`{text}` names no number; {FORM}"));
+        };
+        let (max, span) = match rest.split_once('/') {
+            None => (rest, Span::AtOnce),
+            Some((max, window)) => {
+                let (length, fixed) = match window.strip_suffix(":fixed") {
+                    Some(length) => (length, true),
+                    None => (window, false),
+                };
+                let length = super::super::parse_duration(length)?;
+                if length < Duration::from_millis(1) || length > WINDOW_MAX {
+                    return Err(format!("`{window}` is not a window of 1ms to 31 days"));
+                }
+                match fixed {
+                    true => (max, Span::Aligned(length)),
+                    false => (max, Span::Any(length)),
+                }
+            }
+        };
+        let meets = match name.split_once(':') {
+            Some(("function", name)) => Meets::Function(name.into()),
+            Some(("class", name)) => Meets::Class(name.into()),
+            Some(("rate_limit", name)) => Meets::RateLimit(name.into()),
+            Some(_) => {
+                return Err(format!(
+                    "`{name}` is neither function:…, class:… nor rate_limit:…"
+                ));
+            }
+            None if name.is_empty() => return Err(format!("`{text}` has no name; {FORM}")),
+            None if name == "total" || name == "outstanding" => Meets::Every,
+            None => Meets::Function(name.into()),
+        };
+        let wrong = || format!("`{max}` is not a number above 0; {FORM}");
+        let max = match &meets {
+            Meets::RateLimit(_) if span == Span::AtOnce => {
+                return Err(format!("`{text}` has no window, and tokens are not held"));
+            }
+            Meets::RateLimit(_) => max.parse().ok().and_then(micros),
+            _ => max.parse::<u32>().ok().map(u64::from),
+        };
+        let max = max.filter(|max| *max > 0).ok_or_else(wrong)?;
+        if name == "outstanding" && span != Span::AtOnce {
+            return Err(format!(
+                "`{text}`: what is outstanding has no window; write outstanding={rest}",
+                rest = rest.split('/').next().unwrap_or(rest)
+            ));
+        }
+        Ok(Self {
+            name: name.into(),
+            meets,
+            max,
+            span,
+            scope: Scope::Together,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limit(name: &str, meets: Meets, max: u64, span: Span) -> Limit {
+        Limit {
+            name: name.into(),
+            meets,
+            max,
+            span,
+            scope: Scope::Together,
+        }
+    }
+
+    #[test]
+    fn a_limit_is_read_as_it_is_meant() {
+        let second = Duration::from_secs(1);
+        let check = |text: &str, expected| assert_eq!(text.parse::<Limit>(), Ok(expected));
+        check(
+            "total=30/1s",
+            limit("total", Meets::Every, 30, Span::Any(second)),
+        );
+        check(
+            "guest_list=10/1s:fixed",
+            limit(
+                "guest_list",
+                Meets::Function("guest_list".into()),
+                10,
+                Span::Aligned(second),
+            ),
+        );
+        check(
+            "outstanding=10",
+            limit("outstanding", Meets::Every, 10, Span::AtOnce),
+        );
+        check(
+            "class:polling=3",
+            limit(
+                "class:polling",
+                Meets::Class("polling".into()),
+                3,
+                Span::AtOnce,
+            ),
+        );
+        check(
+            "rate_limit:nova=2.5/500ms",
+            limit(
+                "rate_limit:nova",
+                Meets::RateLimit("nova".into()),
+                2_500_000,
+                Span::Any(second / 2),
+            ),
+        );
+    }
+
+    #[test]
+    fn what_is_no_limit_is_told() {
+        for wrong in [
+            "",
+            "total",
+            "total=",
+            "=3/1s",
+            "total=0/1s",
+            "total=-1/1s",
+            "total=1.5/1s",
+            "total=3/1",
+            "total=3/0s",
+            "total=3/1s:rolling",
+            "total=4294967296/1s",
+            "colour:red=3/1s",
+            "rate_limit:nova=3",
+            "rate_limit:nova=nan/1s",
+            "outstanding=3/1s",
+        ] {
+            let error = wrong.parse::<Limit>().expect_err(wrong);
+            assert!(error.contains('`'), "{wrong:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn tokens_are_written_without_idle_places() {
+        for (micros, text) in [(0, "0"), (1, "0.000001"), (2_500_000, "2.5")] {
+            assert_eq!(tokens(micros), text);
+        }
+    }
+}

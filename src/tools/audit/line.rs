@@ -1,0 +1,276 @@
+//! One line of a log.
+
+use memchr::memmem;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use super::limit::micros;
+
+/// Times beyond this many microseconds, year 100,000, are damage; sums of them don't overflow.
+const TIME_MAX: u64 = 3_093_527_980_800_000_000;
+/// Quotas of one call that are read; a sidecar has fewer.
+const DRAWS_MAX: usize = 64;
+
+/// What a line says that matters here.
+#[derive(Debug, PartialEq)]
+pub(super) enum Line {
+    /// A call has ended.
+    Call(Box<Call>),
+    /// So many access lines were lost, for want of a reader.
+    Lost(u64),
+    /// Something else.
+    Other,
+    /// It can't be read, for this reason.
+    Broken(&'static str),
+}
+
+/// One call, of its access line.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Call {
+    /// Its own id.
+    pub(super) id: u64,
+    /// When its process started, which tells processes apart.   µs since the epoch
+    pub(super) started: u64,
+    /// When it left for the backend, if it did.
+    pub(super) sent: Option<Sent>,
+}
+
+/// What was sent.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Sent {
+    /// When, since the start of its process.   µs
+    pub(super) at: u64,
+    /// How long the backend took.   µs
+    pub(super) backend: u64,
+    pub(super) function: Box<str>,
+    pub(super) class: Box<str>,
+    /// The rate limit charged.
+    pub(super) rate_limit: Option<Box<str>>,
+    /// What it cost.   millionths of a token
+    pub(super) tokens: u64,
+    /// Whether it met limits.
+    pub(super) limited: bool,
+    /// What it drew from quotas.
+    pub(super) quota: Box<[Draw]>,
+}
+
+/// What one call drew from one key of a quota.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Draw {
+    pub(super) limit: Box<str>,
+    pub(super) key: Box<str>,
+    pub(super) window: u64,
+    /// Millionths of a token, as is the cost.
+    pub(super) total: u64,
+    pub(super) cost: u64,
+}
+
+/// The fields as they stand there. Strings are owned: one with an escape could not be borrowed.
+#[derive(Deserialize)]
+struct Written {
+    id: String,
+    started_us: Option<u64>,
+    sent_us: Option<u64>,
+    backend_ms: Option<f64>,
+    function: Box<str>,
+    class: Box<str>,
+    rate_limit: Option<Box<str>>,
+    tokens: Option<f64>,
+    #[serde(default = "yes")]
+    limited: bool,
+    #[serde(default)]
+    quota: Option<Vec<WrittenDraw>>,
+}
+
+#[derive(Deserialize)]
+struct WrittenDraw {
+    limit: Box<str>,
+    key: Box<str>,
+    window: u64,
+    total: f64,
+    cost: f64,
+}
+
+#[derive(Deserialize)]
+struct WrittenLoss {
+    lines: u64,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// Reads a line, without its end. What stands before the first brace is what a collector puts
+/// there, such as a time and the name of the stream.
+pub(super) fn read(line: &[u8]) -> Line {
+    let Some(start) = memchr::memchr(b'{', line) else {
+        return match line.iter().all(u8::is_ascii_whitespace) {
+            true => Line::Other,
+            false => Line::Broken("it is no JSON"),
+        };
+    };
+    let object = &line[start..];
+    if memmem::find(object, br#""target":"access""#).is_some() {
+        return match serde_json::from_slice::<Written>(object) {
+            Ok(written) => call(written).map_or_else(Line::Broken, |it| Line::Call(Box::new(it))),
+            Err(error) if error.is_data() => Line::Broken("a field is missing or of another type"),
+            Err(_) => Line::Broken("it is cut or damaged"),
+        };
+    }
+    if serde_json::from_slice::<IgnoredAny>(object).is_err() {
+        return Line::Broken("it is cut or damaged");
+    }
+    if memmem::find(object, br#""message":"access lines lost"#).is_some() {
+        return match serde_json::from_slice::<WrittenLoss>(object) {
+            Ok(loss) => Line::Lost(loss.lines),
+            Err(_) => Line::Broken("it does not say how many lines were lost"),
+        };
+    }
+    Line::Other
+}
+
+fn call(written: Written) -> Result<Call, &'static str> {
+    let is_id = written.id.len() == 16;
+    let id = u64::from_str_radix(&written.id, 16).ok().filter(|_| is_id);
+    let id = id.ok_or("its id is none")?;
+    let started = written
+        .started_us
+        .ok_or("it has no started_us: it comes from a version that can't be audited")?;
+    let sent = match written.sent_us {
+        None => None,
+        Some(at) => {
+            let backend = written.backend_ms.and_then(microseconds);
+            let backend = backend.ok_or("it was sent, and does not say until when")?;
+            let end = started
+                .checked_add(at)
+                .and_then(|at| at.checked_add(backend));
+            if end.is_none_or(|end| end > TIME_MAX) {
+                return Err("it has a time that can't be");
+            }
+            let tokens = match written.tokens {
+                None => 0,
+                Some(tokens) => micros(tokens).ok_or("its tokens can't be")?,
+            };
+            Some(Sent {
+                at,
+                backend,
+                function: written.function,
+                class: written.class,
+                rate_limit: written.rate_limit,
+                tokens,
+                limited: written.limited,
+                quota: draws(written.quota.unwrap_or_default())?,
+            })
+        }
+    };
+    Ok(Call { id, started, sent })
+}
+
+fn draws(written: Vec<WrittenDraw>) -> Result<Box<[Draw]>, &'static str> {
+    if written.len() > DRAWS_MAX {
+        return Err("it drew from more quotas than there can be");
+    }
+    let draws = written.into_iter().map(|draw| {
+        let (total, cost) = (micros(draw.total), micros(draw.cost));
+        Ok(Draw {
+            limit: draw.limit,
+            key: draw.key,
+            window: draw.window,
+            total: total.ok_or("the total of a quota can't be")?,
+            cost: cost.ok_or("what it drew can't be")?,
+        })
+    });
+    draws.collect()
+}
+
+/// Whole microseconds, of milliseconds to three places.
+fn microseconds(milliseconds: f64) -> Option<u64> {
+    let micros = (milliseconds * 1e3).round();
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "it lies between 0 and 10^16"
+    )]
+    (0.0..=1e16).contains(&micros).then_some(micros as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CALL: &str = r#"{"timestamp":"2026-11-22T01:00:00.000000Z","level":"INFO","target":"access","id":"00000000000000ff","function":"guest_list","class":"user","rate_limit":"nova","tokens":2.5,"backend_ms":50.107,"sent_us":7,"started_us":1000,"limited":true,"quota":[{"limit":"per_user","key":"alice","window":3,"total":100,"cost":2.5}],"more":{"a":[1]}}"#;
+
+    fn of(text: &str) -> Line {
+        read(text.as_bytes())
+    }
+
+    #[test]
+    fn a_line_is_read_with_what_matters_whatever_else_it_has() {
+        let call = Call {
+            id: 255,
+            started: 1000,
+            sent: Some(Sent {
+                at: 7,
+                backend: 50_107,
+                function: "guest_list".into(),
+                class: "user".into(),
+                rate_limit: Some("nova".into()),
+                tokens: 2_500_000,
+                limited: true,
+                quota: Box::new([Draw {
+                    limit: "per_user".into(),
+                    key: "alice".into(),
+                    window: 3,
+                    total: 100_000_000,
+                    cost: 2_500_000,
+                }]),
+            }),
+        };
+        assert_eq!(of(CALL), Line::Call(Box::new(call.clone())));
+        let collected = format!("2026-11-22T01:00:00Z stderr F {CALL}\r");
+        assert_eq!(of(&collected), Line::Call(Box::new(call)));
+    }
+
+    #[test]
+    fn a_call_that_never_left_says_so() {
+        let text = CALL.replace(r#""sent_us":7"#, r#""sent_us":null"#);
+        let text = text.replace("50.107", "null");
+        let Line::Call(call) = of(&text) else {
+            panic!("it is a call")
+        };
+        assert_eq!(call.sent, None);
+    }
+
+    #[test]
+    fn no_cut_of_a_line_is_taken_for_a_call() {
+        for end in 1..CALL.len() {
+            let line = of(&CALL[..end]);
+            assert!(matches!(line, Line::Broken(_)), "{end}: {line:?}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_broken_and_what_is_something_else_is_not() {
+        let broken = |from: &str, to: &str| {
+            let text = CALL.replace(from, to);
+            assert_ne!(text, CALL);
+            let line = of(&text);
+            assert!(matches!(line, Line::Broken(_)), "{text}: {line:?}");
+        };
+        broken(r#""started_us":1000,"#, "");
+        broken("50.107", "null");
+        broken("50.107", "-1");
+        broken(r#""sent_us":7"#, r#""sent_us":18446744073709551615"#);
+        broken(r#""sent_us":7"#, r#""sent_us":"7""#);
+        broken("00000000000000ff", "ff");
+        broken("00000000000000ff", "00000000000000fg");
+        broken(r#""tokens":2.5"#, r#""tokens":-2.5"#);
+        broken(r#""cost":2.5"#, r#""cost":1e300"#);
+        assert!(matches!(of("thread 'main' panicked"), Line::Broken(_)));
+        assert_eq!(of(""), Line::Other);
+        let other = r#"{"timestamp":"x","level":"INFO","target":"tidegate","message":"ready"}"#;
+        assert_eq!(of(other), Line::Other);
+        let lost = r#"{"timestamp":"x","level":"WARN","message":"access lines lost, stderr is read too slowly","lines":41,"target":"tidegate::telemetry::access"}"#;
+        assert_eq!(of(lost), Line::Lost(41));
+    }
+}

@@ -1,0 +1,223 @@
+//! The logs as lines, those of several merged by time.
+//!
+//! Of all logs the one is read on that has come least far, so that what was written at one
+//! time on many hosts is read at nearly one time, and little has to be held back.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read as _};
+use std::path::Path;
+
+/// Longest line that is read; an access line has less than 2 KiB.   bytes
+const LINE_MAX: usize = 64 << 10;
+/// Read at a time.   bytes
+const CHUNK: usize = 64 << 10;
+const GZIP: [u8; 2] = [0x1f, 0x8b];
+
+/// One log, and what it is called in the report.
+pub struct Log {
+    name: String,
+    reader: Box<dyn BufRead>,
+    line: u64,
+    buffer: Vec<u8>,
+}
+
+impl std::fmt::Debug for Log {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Log({:?} at line {})", self.name, self.line)
+    }
+}
+
+/// A log that can't be read.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot read {name}")]
+pub struct LogError {
+    name: String,
+    #[source]
+    cause: io::Error,
+}
+
+/// One line of a log.
+pub(super) struct At<'a> {
+    /// The log, by its place among those given.
+    pub(super) log: usize,
+    /// Which line of it, from 1.
+    pub(super) number: u64,
+    /// The line without its end; none if it is longer than a line can be.
+    pub(super) line: Option<&'a [u8]>,
+}
+
+impl Log {
+    /// Opens a file; `-` is the standard input.
+    ///
+    /// # Errors
+    ///
+    /// If it can't be read, or is compressed.
+    pub fn open(path: &Path) -> Result<Self, LogError> {
+        if path == Path::new("-") {
+            let stdin = BufReader::with_capacity(CHUNK, io::stdin());
+            return Self::new("(stdin)".to_owned(), stdin);
+        }
+        let name = path.display().to_string();
+        match File::open(path) {
+            Ok(file) => Self::new(name, BufReader::with_capacity(CHUNK, file)),
+            Err(cause) => Err(LogError { name, cause }),
+        }
+    }
+
+    /// A log that comes from there.
+    ///
+    /// # Errors
+    ///
+    /// If it can't be read, or is compressed.
+    pub fn new(name: String, reader: impl BufRead + 'static) -> Result<Self, LogError> {
+        let mut reader: Box<dyn BufRead> = Box::new(reader);
+        let cause = match reader.fill_buf() {
+            Ok(start) if start.starts_with(&GZIP) => {
+                io::Error::other("it is compressed: gzip -dc FILE | tidegate audit … -")
+            }
+            Ok(_) => {
+                return Ok(Self {
+                    name,
+                    reader,
+                    line: 0,
+                    buffer: Vec::new(),
+                });
+            }
+            Err(cause) => cause,
+        };
+        Err(LogError { name, cause })
+    }
+
+    /// What it is called.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Reads one line. False at the end.
+    fn next(&mut self) -> io::Result<Option<Length>> {
+        self.buffer.clear();
+        let most = LINE_MAX as u64 + 1;
+        let read = (&mut self.reader)
+            .take(most)
+            .read_until(b'\n', &mut self.buffer)?;
+        if read == 0 {
+            return Ok(None);
+        }
+        self.line += 1;
+        if self.buffer.last() == Some(&b'\n') {
+            self.buffer.pop();
+        } else if self.buffer.len() > LINE_MAX {
+            self.skip_line()?;
+            return Ok(Some(Length::TooLong));
+        }
+        Ok(Some(Length::Fits))
+    }
+
+    fn skip_line(&mut self) -> io::Result<()> {
+        loop {
+            let chunk = self.reader.fill_buf()?;
+            let (used, ended) = match memchr::memchr(b'\n', chunk) {
+                Some(at) => (at + 1, true),
+                None => (chunk.len(), chunk.is_empty()),
+            };
+            self.reader.consume(used);
+            if ended {
+                return Ok(());
+            }
+        }
+    }
+}
+
+enum Length {
+    Fits,
+    TooLong,
+}
+
+/// Reads all lines of all logs. `take` says how far the log has come by a line, in
+/// microseconds since the epoch, if the line tells.
+///
+/// # Errors
+///
+/// If a log can't be read on.
+pub(super) fn merge(
+    logs: &mut [Log],
+    mut take: impl FnMut(At<'_>) -> Option<u64>,
+) -> Result<(), LogError> {
+    let mut turns: BinaryHeap<_> = (0..logs.len()).map(|log| Reverse((0, log))).collect();
+    while let Some(Reverse((mut come, log))) = turns.pop() {
+        let next = turns.peek().map_or(u64::MAX, |Reverse((come, _))| *come);
+        let open = &mut logs[log];
+        while come <= next {
+            let length = match open.next() {
+                Ok(Some(length)) => length,
+                Ok(None) => break,
+                Err(cause) => {
+                    let name = open.name.clone();
+                    return Err(LogError { name, cause });
+                }
+            };
+            let at = At {
+                log,
+                number: open.line,
+                line: match length {
+                    Length::Fits => Some(&open.buffer),
+                    Length::TooLong => None,
+                },
+            };
+            come = come.max(take(at).unwrap_or(0));
+        }
+        if come > next {
+            turns.push(Reverse((come, log)));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+
+    use super::*;
+
+    fn log(name: &str, text: impl Into<Vec<u8>>) -> Log {
+        Log::new(name.to_owned(), Cursor::new(text.into())).expect("it is readable")
+    }
+
+    #[test]
+    fn logs_are_read_side_by_side_by_the_times_in_them() {
+        let mut logs = [log("a", "1\n4\n7\n"), log("b", "2\nx\n3\n9"), log("c", "")];
+        let mut read = Vec::new();
+        merge(&mut logs, |at| {
+            let line = str::from_utf8(at.line?).ok()?.to_owned();
+            read.push(line.clone());
+            line.parse().ok()
+        })
+        .expect("memory");
+        // Each is read until it has come further than the one that has come least.
+        assert_eq!(read, ["1", "2", "4", "x", "3", "9", "7"]);
+    }
+
+    #[test]
+    fn a_line_without_end_is_skipped_and_the_next_is_read() {
+        let mut text = vec![b'x'; 3 * LINE_MAX];
+        text.extend_from_slice(b"\nshort\n");
+        text.extend(vec![b'y'; LINE_MAX]);
+        let mut read = Vec::new();
+        merge(&mut [log("a", text)], |at| {
+            read.push((at.number, at.line.map(<[u8]>::len)));
+            None
+        })
+        .expect("memory");
+        assert_eq!(read, [(1, None), (2, Some(5)), (3, Some(LINE_MAX))]);
+    }
+
+    #[test]
+    fn a_compressed_log_is_told_with_what_to_do() {
+        let given = Cursor::new(vec![0x1f, 0x8b, 8, 0]);
+        let error = Log::new("access.log.2.gz".to_owned(), given).expect_err("it is compressed");
+        let cause = std::error::Error::source(&error).expect("a cause");
+        assert!(cause.to_string().contains("gzip -dc"), "{cause}");
+    }
+}

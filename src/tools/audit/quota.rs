@@ -1,0 +1,167 @@
+//! What was spent of quotas: by key and window, over all sidecars.
+//!
+//! A window is the store's, and its number stands in each line, so no clock of a host matters.
+//! A call late in a window may be told after others of the next, so two windows of a key are
+//! kept.
+
+use std::collections::HashMap;
+
+use super::line::Draw;
+
+/// Keys that are followed.
+const KEYS_MAX: usize = 1 << 20;
+
+/// All quotas.
+#[derive(Debug, Default)]
+pub(super) struct Quotas {
+    keys: HashMap<(u32, Box<str>), Windows>,
+    /// By the quota's name, what was found.
+    pub(super) found: HashMap<u32, Fullest>,
+    /// Draws that are in no sum: of keys past the bound, or of windows long over.
+    pub(super) uncounted: u64,
+}
+
+/// The window of a quota that was spent furthest.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Fullest {
+    pub(super) key: Box<str>,
+    pub(super) window: Window,
+    /// Windows of any key that were spent beyond their total.
+    pub(super) exceeded: u64,
+}
+
+/// One window of one key. Amounts are millionths of a token.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Window {
+    pub(super) number: u64,
+    pub(super) spent: u64,
+    /// The largest that any line gives: a total that is changed holds for what comes after.
+    pub(super) total: u64,
+    pub(super) first: u64,
+    pub(super) last: u64,
+    is_exceeded: bool,
+}
+
+#[derive(Debug)]
+struct Windows {
+    newest: Window,
+    before: Option<Window>,
+}
+
+impl Quotas {
+    /// Counts what a call drew. `quota` stands for the quota's name.
+    pub(super) fn draw(&mut self, quota: u32, draw: &Draw, id: u64) {
+        let fresh = Window {
+            number: draw.window,
+            first: id,
+            ..Window::default()
+        };
+        let key = (quota, draw.key.clone());
+        if !self.keys.contains_key(&key) && self.keys.len() == KEYS_MAX {
+            self.uncounted += 1;
+            return;
+        }
+        let windows = self.keys.entry(key).or_insert(Windows {
+            newest: fresh,
+            before: None,
+        });
+        let Some(window) = windows.of(fresh) else {
+            self.uncounted += 1;
+            return;
+        };
+        window.spent = window.spent.saturating_add(draw.cost);
+        window.total = window.total.max(draw.total);
+        window.last = id;
+        let found = self.found.entry(quota).or_default();
+        if window.spent > window.total && !window.is_exceeded {
+            window.is_exceeded = true;
+            found.exceeded += 1;
+        }
+        if window.fuller_than(&found.window) {
+            found.window = *window;
+            if found.key != draw.key {
+                found.key = draw.key.clone();
+            }
+        }
+    }
+}
+
+impl Windows {
+    /// The window with the number of a fresh one; `None` if it is over since long.
+    fn of(&mut self, fresh: Window) -> Option<&mut Window> {
+        if fresh.number > self.newest.number {
+            self.before = Some(std::mem::replace(&mut self.newest, fresh));
+        }
+        if fresh.number == self.newest.number {
+            return Some(&mut self.newest);
+        }
+        let before = self.before.get_or_insert(fresh);
+        if before.number < fresh.number {
+            *before = fresh;
+        }
+        (before.number == fresh.number).then_some(before)
+    }
+}
+
+impl Window {
+    /// Whether more of its total was spent than of another's.
+    fn fuller_than(&self, other: &Self) -> bool {
+        let product = |spent: u64, total: u64| u128::from(spent) * u128::from(total.max(1));
+        product(self.spent, other.total) > product(other.spent, self.total)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn draw(key: &str, window: u64, total: u64, cost: u64) -> Draw {
+        Draw {
+            limit: "per_user".into(),
+            key: key.into(),
+            window,
+            total,
+            cost,
+        }
+    }
+
+    #[test]
+    fn a_window_is_the_sum_of_what_was_drawn_from_it_by_any_and_in_any_order() {
+        let mut quotas = Quotas::default();
+        for (id, (key, window, cost)) in (0..).zip([
+            ("a", 1, 60),
+            ("b", 1, 90),
+            ("a", 2, 50),
+            ("a", 1, 40),
+            ("a", 2, 51),
+            ("b", 2, 100),
+        ]) {
+            quotas.draw(0, &draw(key, window, 100, cost), id);
+        }
+        let found = &quotas.found[&0];
+        assert_eq!((&*found.key, found.window.number), ("a", 2));
+        assert_eq!((found.window.spent, found.exceeded), (101, 1));
+        assert_eq!((found.window.first, found.window.last), (2, 4));
+        assert_eq!(quotas.uncounted, 0);
+    }
+
+    #[test]
+    fn what_comes_after_two_windows_is_told_to_be_in_no_sum() {
+        let mut quotas = Quotas::default();
+        for window in [1, 2, 3, 1] {
+            quotas.draw(0, &draw("a", window, 100, 100), 0);
+        }
+        assert_eq!((quotas.found[&0].exceeded, quotas.uncounted), (0, 1));
+    }
+
+    #[test]
+    fn a_total_that_was_raised_within_a_window_holds_for_it() {
+        let mut quotas = Quotas::default();
+        quotas.draw(0, &draw("a", 1, 100, 100), 0);
+        quotas.draw(0, &draw("a", 1, 200, 100), 1);
+        quotas.draw(0, &draw("a", 1, 100, 0), 2);
+        assert_eq!(quotas.found[&0].exceeded, 0);
+        quotas.draw(0, &draw("a", 1, 200, 1), 3);
+        assert_eq!(quotas.found[&0].exceeded, 1);
+    }
+}

@@ -1,0 +1,94 @@
+//! Which calls of a process have a line.
+//!
+//! A process numbers its calls one after another, so a number in between that has no line is a
+//! call of which nothing is known: it had not ended where the log does, its line was lost, or
+//! it stands in a file that was not given. The numbers come nearly in order, so they are few
+//! ranges, however long the log.
+
+use std::collections::BTreeMap;
+
+/// Ranges that are kept of one process.
+const RANGES_MAX: usize = 65_536;
+
+/// The ids that were seen of one process.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    /// By its first number, the last of each range. Numbers count from the middle, where the
+    /// first id that is seen stands: ids begin anywhere and may pass zero.
+    ranges: BTreeMap<u64, u64>,
+    origin: Option<u64>,
+    /// Calls without a line in gaps that are no longer kept.
+    closed: u64,
+}
+
+impl Seen {
+    /// Takes note of an id. False if it was seen before.
+    pub(super) fn insert(&mut self, id: u64) -> bool {
+        let origin = *self.origin.get_or_insert(id);
+        let number = id.wrapping_sub(origin).wrapping_add(1 << 63);
+        let before = self.ranges.range(..=number).next_back();
+        let before = before.map(|(&first, &last)| (first, last));
+        if before.is_some_and(|(_, last)| number <= last) {
+            return false;
+        }
+        let first = match before {
+            Some((first, last)) if last + 1 == number => first,
+            _ => number,
+        };
+        let last = match number.checked_add(1) {
+            Some(next) => self.ranges.remove(&next).unwrap_or(number),
+            None => number,
+        };
+        self.ranges.insert(first, last);
+        if self.ranges.len() > RANGES_MAX {
+            self.close_lowest_gap();
+        }
+        true
+    }
+
+    /// Calls between the first and the last that have no line.
+    pub(super) fn missing(&self) -> u64 {
+        let ranges = self.ranges.iter().zip(self.ranges.keys().skip(1));
+        self.closed + ranges.map(|((_, last), next)| next - last - 1).sum::<u64>()
+    }
+
+    fn close_lowest_gap(&mut self) {
+        let (first, last) = self.ranges.pop_first().expect("there are many ranges");
+        let (next, end) = self.ranges.pop_first().expect("there are many ranges");
+        self.closed = self.closed.saturating_add(next - last - 1);
+        self.ranges.insert(first, end);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_between_and_was_not_seen_is_missing() {
+        let check = |ids: &[u64], missing: u64, twice: usize| {
+            let mut seen = Seen::default();
+            let repeated = ids.iter().filter(|id| !seen.insert(**id)).count();
+            assert_eq!((seen.missing(), repeated), (missing, twice), "{ids:?}");
+        };
+        check(&[], 0, 0);
+        check(&[7], 0, 0);
+        check(&[7, 8, 6, 5], 0, 0);
+        check(&[7, 9, 12], 3, 0);
+        check(&[7, 9, 12, 8, 10, 11], 0, 0);
+        check(&[7, 9, 7, 9, 9], 1, 3);
+        check(&[u64::MAX, 1, 0], 0, 0);
+        check(&[1, u64::MAX], 1, 0);
+    }
+
+    #[test]
+    fn a_log_full_of_gaps_takes_no_more_than_its_bound_and_forgets_no_call() {
+        let mut seen = Seen::default();
+        let ids = 3 * RANGES_MAX as u64;
+        for id in 0..ids {
+            assert!(seen.insert(2 * id));
+        }
+        assert_eq!(seen.ranges.len(), RANGES_MAX);
+        assert_eq!(seen.missing(), ids - 1);
+    }
+}
