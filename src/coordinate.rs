@@ -5,6 +5,7 @@
 
 pub mod election;
 pub mod etcd;
+pub mod quota_store;
 pub mod wire;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;
