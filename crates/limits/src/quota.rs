@@ -27,10 +27,17 @@
 //! takes a part of what is left, so the first grants are large and cheap, and the last ones small
 //! enough that little strands.
 
+mod ledger;
 mod record;
+mod rule;
 mod store_time;
 
+pub use ledger::{
+    Answer, Counts, Ledger, LedgerNow, Outcome, Question, Spent, Step, Trouble, Waiting, Write,
+    take_all,
+};
 pub use record::{FORMAT, Record, RecordError, TEXT_BYTES_MAX};
+pub use rule::{Away, LENGTH_MAX, LENGTH_MIN, Mode, Rule, RuleError, Settings, TOTAL_MAX};
 pub use store_time::StoreTime;
 
 /// Which write of a key stands in the store, in the store's own counting.
@@ -67,17 +74,4 @@ impl Standing {
             Err(error) => Self::Unreadable { error },
         }
     }
-}
-
-/// What came of a compare-and-set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// It was applied, and what was written has this version.
-    Written(Version),
-    /// It was not applied, because something else stands there.
-    Conflict(Standing),
-    /// Nobody knows: the connection was lost or the time was up after it was sent.
-    Unknown,
-    /// It was not applied: the store can't be reached.
-    Unavailable,
 }

@@ -191,7 +191,8 @@ mod tests {
         for _ in 0..10_000 {
             let start = Duration::from_nanos(random.below(1 << 50));
             let time = StoreTime::between(at(3), start, start + ms(random.below(50)));
-            let moment = start + Duration::from_nanos(random.below(1 << random.below(50)));
+            let span = 1 << random.below(50);
+            let moment = start + Duration::from_nanos(random.below(span));
             let then = time.surely_at(moment);
             assert!(time.at(then).earliest() >= moment, "seed 2");
             let slack = time.at(then).earliest().saturating_sub(moment);
