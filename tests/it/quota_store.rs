@@ -42,9 +42,12 @@ impl Node {
         entry
     }
 
+    async fn try_swap(&self, writes: &[Write]) -> Result<Swapped, Error> {
+        self.store.compare_and_set(writes).await
+    }
+
     async fn swap(&self, writes: &[Write]) -> Swapped {
-        let swapped = self.store.compare_and_set(writes).await;
-        swapped.expect("the store is up")
+        self.try_swap(writes).await.expect("the store is up")
     }
 
     /// Writes one key, which must be done.
@@ -268,7 +271,7 @@ async fn no_update_is_lost_among_eight(name: &str, start: &impl Fn() -> Node) {
             let (mut known, mut conflicts) = (node.get(&key).await, 0);
             for _ in 0..EACH {
                 loop {
-                    let count = known.as_ref().map_or(0, |entry| count(entry));
+                    let count = known.as_ref().map_or(0, count);
                     let version = known.as_ref().map(|entry| entry.version);
                     let text = (count + 1).to_string();
                     match node.swap(&[write(&key, version, &text)]).await {
@@ -363,7 +366,8 @@ async fn is_unavailable(node: &Node, within: Duration) {
     let took = began.elapsed();
     // The machine is shared.
     assert!(took < within + Duration::from_millis(500), "{took:?}");
-    let waiting = node.store.changed(&key("away"), None);
+    let key = key("away");
+    let waiting = node.store.changed(&key, None);
     let waiting = tokio::time::timeout(PATIENCE, waiting).await;
     let waiting = waiting.expect("nobody waits for a store that is away");
     assert!(matches!(waiting, Err(Error::Unavailable(_))), "{waiting:?}");

@@ -299,8 +299,4 @@ impl Redis {
     pub(crate) fn addr(&self) -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], self.port))
     }
-
-    pub(crate) fn process(&mut self) -> &mut Process {
-        &mut self.server
-    }
 }

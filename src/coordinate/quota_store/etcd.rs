@@ -67,6 +67,8 @@ impl Settings {
 const ASK: Duration = Duration::from_secs(5);
 /// The pause before something that failed, or was not answered, is tried again.
 const RETRY: Duration = Duration::from_millis(250);
+/// The pause after etcd did not know the user. It spends much on finding that out.
+const RETRY_STRANGER: Duration = Duration::from_secs(5);
 
 /// A store of quota records in etcd. See the [module](self).
 pub struct Etcd {
@@ -201,7 +203,7 @@ impl Shared {
                 if !std::mem::replace(&mut away, true) {
                     warn!(%error, "quota: etcd is away");
                 }
-                tokio::time::sleep(RETRY).await;
+                tokio::time::sleep(pause(&error)).await;
             }
         };
         stopped.run_until_cancelled(lives).await;
@@ -289,7 +291,7 @@ impl Shared {
         loop {
             if let Err(error) = self.counted(&tell).await {
                 debug!(%error, "quota: etcd does not tell its members");
-                tokio::time::sleep(RETRY).await;
+                tokio::time::sleep(pause(&error)).await;
             }
         }
     }
@@ -346,7 +348,7 @@ impl Shared {
             Ok(Err(error)) => {
                 debug!(%error, "quota: etcd does not tell of changes");
                 self.waiters.tell_all();
-                tokio::time::sleep(RETRY).await;
+                tokio::time::sleep(pause(&error)).await;
             }
         }
     }
@@ -455,6 +457,14 @@ fn found(outcomes: Vec<Outcome>) -> Result<Vec<Option<Entry>>, Error> {
         _ => Err(Error::Garbage("a read that is none".into())),
     };
     outcomes.into_iter().map(entry).collect()
+}
+
+/// How long to wait after an error before trying again.
+fn pause(error: &etcd::Error) -> Duration {
+    match error {
+        etcd::Error::Unauthenticated(_) => RETRY_STRANGER,
+        _ => RETRY,
+    }
 }
 
 fn told(error: etcd::Error) -> Error {

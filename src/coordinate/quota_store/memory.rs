@@ -1,7 +1,7 @@
 //! Records in the memory of one process: the store of a sidecar on its own, and a double that
 //! fails as it is told.
 //!
-//! Nodes of one process share it ([`Memory::join`]). What is kept is gone with the last of them,
+//! Nodes of one process share it ([`Memory::node`]). What is kept is gone with the last of them,
 //! so a restart begins with a full window: exact on one node as long as it runs.
 
 use std::collections::{HashMap, VecDeque};
@@ -31,8 +31,12 @@ pub enum Fault {
     Stale,
 }
 
+/// The records of one process.
+#[derive(Clone)]
+pub struct Memory(Arc<Shared>);
+
 /// One node of a store in memory.
-pub struct Memory {
+pub struct Node {
     shared: Arc<Shared>,
     faults: Mutex<VecDeque<Fault>>,
     time: watch::Sender<StoreTime>,
@@ -63,26 +67,23 @@ struct Record {
 struct Asked(Fault);
 
 impl Memory {
-    /// An empty store with one node. Its time is that of the process's clock.
+    /// An empty store without a node. Its time is that of the process's clock.
     #[must_use]
     pub fn new() -> Self {
-        Self::of(Arc::new(Shared {
+        Self(Arc::new(Shared {
             records: Mutex::default(),
             writes: watch::channel(0).0,
             members: watch::channel(0).0,
         }))
     }
 
-    /// Another node of the same store.
+    /// One more node.
     #[must_use]
-    pub fn join(&self) -> Self {
-        Self::of(Arc::clone(&self.shared))
-    }
-
-    fn of(shared: Arc<Shared>) -> Self {
+    pub fn node(&self) -> Node {
+        let shared = Arc::clone(&self.0);
         shared.members.send_modify(|members| *members += 1);
         let exact = StoreTime::between(Timestamp::ZERO, Duration::ZERO, Duration::ZERO);
-        Self {
+        Node {
             shared,
             faults: Mutex::default(),
             time: watch::channel(exact).0,
@@ -90,6 +91,25 @@ impl Memory {
         }
     }
 
+    /// Puts any text at a key, or takes what stands there away, as another program would.
+    pub fn tamper(&self, key: &Key, text: Option<&[u8]>) {
+        let mut records = self.0.lock();
+        match text {
+            Some(text) => drop(records.put(key, text.to_vec())),
+            None => drop(records.standing.remove(key)),
+        }
+        drop(records);
+        self.0.writes.send_modify(|writes| *writes += 1);
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Records> {
+        self.records.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Node {
     /// The next calls of this node meet these faults, one each; those after them meet none.
     pub fn fail_next(&self, faults: impl IntoIterator<Item = Fault>) {
         self.faults_lock().extend(faults);
@@ -99,17 +119,6 @@ impl Memory {
     pub fn set_time(&self, time: StoreTime) {
         self.skewed.store(true, Ordering::Relaxed);
         self.time.send_replace(time);
-    }
-
-    /// Puts any text at a key, or takes what stands there away, as another program would.
-    pub fn tamper(&self, key: &Key, text: Option<&[u8]>) {
-        let mut records = self.lock();
-        match text {
-            Some(text) => drop(records.put(key, text.to_vec())),
-            None => drop(records.standing.remove(key)),
-        }
-        drop(records);
-        self.shared.writes.send_modify(|writes| *writes += 1);
     }
 
     async fn fault(&self) -> Option<Fault> {
@@ -123,11 +132,6 @@ impl Memory {
     fn faults_lock(&self) -> MutexGuard<'_, VecDeque<Fault>> {
         self.faults.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    fn lock(&self) -> MutexGuard<'_, Records> {
-        let records = self.shared.records.lock();
-        records.unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Default for Memory {
@@ -136,7 +140,7 @@ impl Default for Memory {
     }
 }
 
-impl Drop for Memory {
+impl Drop for Node {
     fn drop(&mut self) {
         self.shared.members.send_modify(|members| *members -= 1);
     }
@@ -144,8 +148,15 @@ impl Drop for Memory {
 
 impl fmt::Debug for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let keys = self.lock().standing.len();
+        let keys = self.0.lock().standing.len();
         f.debug_struct("Memory").field("keys", &keys).finish()
+    }
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let store = Memory(Arc::clone(&self.shared));
+        f.debug_tuple("Node").field(&store).finish()
     }
 }
 
@@ -165,7 +176,7 @@ impl Records {
     }
 }
 
-impl QuotaStore for Memory {
+impl QuotaStore for Node {
     fn get<'a>(&'a self, keys: &'a [Key]) -> Answer<'a, Vec<Option<Entry>>> {
         assert_bounded(keys.iter());
         Box::pin(async move {
@@ -173,7 +184,7 @@ impl QuotaStore for Memory {
             if let Some(Fault::Away | Fault::RequestLost | Fault::ReplyLost) = fault {
                 return Err(away(fault));
             }
-            let records = self.lock();
+            let records = self.shared.lock();
             let stale = fault == Some(Fault::Stale);
             let found = keys.iter().map(|key| {
                 let record = records.standing.get(key)?;
@@ -197,7 +208,7 @@ impl QuotaStore for Memory {
                 _ => {}
             }
             let swapped = {
-                let mut records = self.lock();
+                let mut records = self.shared.lock();
                 let stands = |write: &Write| records.get(&write.key);
                 let found: Vec<_> = writes.iter().map(stands).collect();
                 let expected = writes.iter().map(|write| write.expected);
@@ -244,7 +255,7 @@ impl QuotaStore for Memory {
                 return Err(away(fault));
             }
             let mut writes = self.shared.writes.subscribe();
-            let other = |_: &u64| self.lock().get(key).map(|entry| entry.version) != since;
+            let other = |_: &u64| self.shared.lock().get(key).map(|entry| entry.version) != since;
             let changed = writes.wait_for(other).await;
             changed.expect("this node holds the sender");
             Ok(())

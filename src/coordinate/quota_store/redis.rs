@@ -115,7 +115,7 @@ for at, key in ipairs(KEYS) do
   found[at] = redis.call('HMGET', key, 'version', 'record')
   if (found[at][1] or '') ~= ARGV[3 * at - 2] then same = false end
 end
-local told = {time[1], time[2], same and 1 or 0}
+local told = {time[1], time[2], same and '1' or '0'}
 for at, key in ipairs(KEYS) do
   local version, record = found[at][1] or '', found[at][2] or ''
   if same then
@@ -138,7 +138,7 @@ local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('%.0f', now))
 redis.call('ZADD', KEYS[1], string.format('%.0f', now + tonumber(ARGV[2])), ARGV[1])
-return {time[1], time[2], redis.call('ZCARD', KEYS[1])}
+return {time[1], time[2], tostring(redis.call('ZCARD', KEYS[1]))}
 ";
 
 static READ_SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(READ));
@@ -157,6 +157,8 @@ struct Shared {
     clock: Clock,
     time: watch::Sender<StoreTime>,
     link: Mutex<Link>,
+    /// Held while one is changed, so that no end of one overtakes its beginning.
+    subscriptions: Mutex<Subscriptions>,
     waiters: Arc<Waiters>,
 }
 
@@ -166,9 +168,16 @@ struct Link {
     connection: Option<MultiplexedConnection>,
     /// Counts connections, so that only who used it gives one up.
     number: u64,
-    subscribed: HashSet<Key>,
     failures: u32,
     not_before: Option<Instant>,
+}
+
+/// The keys whose channels a connection listens to.
+#[derive(Default)]
+struct Subscriptions {
+    /// Of that connection.
+    number: u64,
+    keys: HashSet<Key>,
 }
 
 impl fmt::Debug for Redis {
@@ -194,6 +203,7 @@ impl Redis {
             clock,
             time: watch::channel(StoreTime::unknown(Timestamp::ZERO)).0,
             link: Mutex::default(),
+            subscriptions: Mutex::default(),
             waiters: Arc::default(),
         });
         let (tell, members) = watch::channel(0);
@@ -340,7 +350,6 @@ impl Shared {
             }
         };
         link.number += 1;
-        link.subscribed.clear();
         link.connection = Some(connection.clone());
         let number = link.number;
         drop(link);
@@ -415,44 +424,55 @@ impl Shared {
     async fn subscribe(&self, key: &Key) -> Result<(), Error> {
         let deadline = Instant::now() + self.settings.deadline;
         let late = |_| Error::Unavailable("no connection in time".into());
+        let subscriptions = timeout_at(deadline, self.subscriptions.lock()).await;
+        let mut subscriptions = subscriptions.map_err(late)?;
         let connected = timeout_at(deadline, self.connection(deadline)).await;
         let (mut connection, number) = connected.map_err(late)??;
-        if self.link.lock().await.subscribed.contains(key) {
+        if subscriptions.number != number {
+            subscriptions.number = number;
+            subscriptions.keys.clear();
+        }
+        if subscriptions.keys.contains(key) {
             return Ok(());
         }
-        match timeout_at(deadline, connection.subscribe(self.channel(key))).await {
+        let error = match timeout_at(deadline, connection.subscribe(self.channel(key))).await {
             Ok(Ok(())) => {
-                let mut link = self.link.lock().await;
-                if link.number == number {
-                    link.subscribed.insert(key.clone());
-                }
-                Ok(())
+                subscriptions.keys.insert(key.clone());
+                return Ok(());
             }
-            Ok(Err(error)) => {
-                self.failed(number).await;
-                Err(told(error, Kind::Read))
-            }
-            Err(_) => {
-                self.failed(number).await;
-                Err(Error::Unavailable("no answer in time".into()))
-            }
-        }
+            Ok(Err(error)) => told(error, Kind::Read),
+            Err(_) => Error::Unavailable("no answer in time".into()),
+        };
+        self.failed(number).await;
+        Err(error)
     }
 
     /// Ends the subscriptions that nobody waits for any more.
     async fn unsubscribe(&self) {
-        let mut link = self.link.lock().await;
+        let mut subscriptions = self.subscriptions.lock().await;
+        // Who begins to wait from here on finds his channel gone, and subscribes anew.
         let waited_for: HashSet<_> = self.waiters.waited_for().into_iter().collect();
-        let idle: Vec<_> = link.subscribed.difference(&waited_for).cloned().collect();
-        let Some(mut connection) = link.connection.clone() else {
+        let connection = {
+            let link = self.link.lock().await;
+            let same = link.number == subscriptions.number;
+            link.connection.clone().filter(|_| same)
+        };
+        let Some(mut connection) = connection else {
             return;
         };
+        let idle: Vec<_> = subscriptions
+            .keys
+            .difference(&waited_for)
+            .cloned()
+            .collect();
         for key in idle {
-            link.subscribed.remove(&key);
+            subscriptions.keys.remove(&key);
             let deadline = Instant::now() + self.settings.deadline;
             let ended = connection.unsubscribe(self.channel(&key));
-            // A channel too many costs some bytes, and is left at the latest with its connection.
-            let _ = timeout_at(deadline, ended).await;
+            if !matches!(timeout_at(deadline, ended).await, Ok(Ok(()))) {
+                // A channel too many costs some bytes, and goes with its connection at the latest.
+                return;
+            }
         }
     }
 }

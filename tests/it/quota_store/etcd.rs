@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tidegate::coordinate::election::TimeToLive;
 use tidegate::coordinate::etcd::Credentials;
+use tidegate::coordinate::quota_store::Error;
 use tidegate::coordinate::quota_store::etcd::{Etcd as Store, Settings};
-use tidegate::coordinate::quota_store::{Error, QuotaStore};
 use tidegate_limits::quota::StoreTime;
 
 use super::{Node, comes_back, entry, is_unavailable, key, until, write};
@@ -46,10 +46,7 @@ async fn a_write_that_etcd_did_not_answer_is_left_open() {
     let key = key("a");
     let version = lossy.put(&key, None, "1").await;
     relay.set(Mode::Deaf);
-    let lost = lossy
-        .store
-        .compare_and_set(&[write(&key, Some(version), "2")]);
-    let lost = lost.await;
+    let lost = lossy.try_swap(&[write(&key, Some(version), "2")]).await;
     assert!(matches!(lost, Err(Error::Unknown(_))), "{lost:?}");
     // It was done, as it happens.
     let found = node(&etcd.urls()).get(&key).await;
@@ -131,7 +128,8 @@ async fn what_is_no_time_of_ours_is_left_alone_and_nobody_knows_the_time() {
 
 #[tokio::test]
 async fn an_etcd_that_wants_a_password_is_told() {
-    let etcd = Etcd::start(1);
+    // To check a password is made to take long, and here it is done often.
+    let etcd = Etcd::with(1, "http", |_, _| vec!["--bcrypt-cost=4".into()]);
     etcd.control(&["user", "add", "root:secret"]);
     etcd.control(&["user", "grant-role", "root", "root"]);
     etcd.control(&["user", "add", "reader:weak"]);
@@ -148,7 +146,7 @@ async fn an_etcd_that_wants_a_password_is_told() {
         let told = of(wrong).store.get(&[key("a")]).await;
         assert!(matches!(told, Err(Error::Unauthenticated(_))), "{told:?}");
         let write = [write(&key("a"), None, "1")];
-        let told = of(wrong).store.compare_and_set(&write).await;
+        let told = of(wrong).try_swap(&write).await;
         assert!(matches!(told, Err(Error::Unauthenticated(_))), "{told:?}");
     }
     of(Some(("root", "secret"))).put(&key("a"), None, "1").await;
@@ -161,7 +159,6 @@ async fn what_is_no_etcd_is_told() {
     let node = Node::new(|clock| Store::start(settings, clock));
     let told = node.store.get(&[key("a")]).await;
     assert!(matches!(told, Err(Error::Garbage(_))), "{told:?}");
-    let told = node.store.compare_and_set(&[write(&key("a"), None, "1")]);
-    let told = told.await;
+    let told = node.try_swap(&[write(&key("a"), None, "1")]).await;
     assert!(told.is_err_and(|error| error.is_open()));
 }

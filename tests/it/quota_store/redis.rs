@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use tidegate::coordinate::quota_store::Error;
 use tidegate::coordinate::quota_store::redis::{Redis as Store, Settings};
-use tidegate::coordinate::quota_store::{Error, QuotaStore};
 
 use super::{Node, comes_back, entry, is_unavailable, key, until, write};
 use crate::relay::{Mode, Relay};
@@ -59,10 +59,7 @@ async fn a_write_that_redis_did_not_answer_is_left_open() {
     let key = key("a");
     let version = lossy.put(&key, None, "1").await;
     relay.set(Mode::Deaf);
-    let lost = lossy
-        .store
-        .compare_and_set(&[write(&key, Some(version), "2")]);
-    let lost = lost.await;
+    let lost = lossy.try_swap(&[write(&key, Some(version), "2")]).await;
     assert!(matches!(lost, Err(Error::Unknown(_))), "{lost:?}");
     // It was done, as it happens.
     let found = node(redis.addr()).get(&key).await;
@@ -146,7 +143,7 @@ async fn what_somebody_else_keeps_at_a_record_is_told_and_left_alone() {
         let key = key(id);
         let told = node.store.get(std::slice::from_ref(&key)).await;
         assert!(matches!(told, Err(Error::Refused(_))), "{told:?}");
-        let told = node.store.compare_and_set(&[write(&key, None, "1")]).await;
+        let told = node.try_swap(&[write(&key, None, "1")]).await;
         assert!(matches!(told, Err(Error::Refused(_))), "{told:?}");
     }
     assert_eq!(
@@ -165,7 +162,7 @@ async fn a_redis_that_wants_a_password_is_told() {
         let told = node(&wrong).store.get(&[key("a")]).await;
         assert!(matches!(told, Err(Error::Unauthenticated(_))), "{told:?}");
         let write = [write(&key("a"), None, "1")];
-        let told = node(&wrong).store.compare_and_set(&write).await;
+        let told = node(&wrong).try_swap(&write).await;
         assert!(matches!(told, Err(Error::Unauthenticated(_))), "{told:?}");
     }
     node(format!(":secret@{addr}"))
@@ -177,8 +174,7 @@ async fn a_redis_that_wants_a_password_is_told() {
 async fn a_redis_that_takes_no_writes_is_away_and_has_done_nothing() {
     let redis = Redis::start(&["--min-replicas-to-write", "1"]);
     let node = node(redis.addr());
-    let told = node.store.compare_and_set(&[write(&key("a"), None, "1")]);
-    let told = told.await;
+    let told = node.try_swap(&[write(&key("a"), None, "1")]).await;
     assert!(matches!(told, Err(Error::Unavailable(_))), "{told:?}");
     assert_eq!(
         control(&redis, &["exists", "tidegate:quota:record:a"]),

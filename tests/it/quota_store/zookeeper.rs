@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tidegate::coordinate::quota_store::zookeeper::{Settings, ZooKeeper as Store};
-use tidegate::coordinate::quota_store::{Configured, Error, QuotaStore};
+use tidegate::coordinate::quota_store::{Configured, Error};
 use tidegate::coordinate::zookeeper::{self, Client};
 
 use super::{Node, comes_back, entry, is_unavailable, key, until, write};
@@ -51,10 +51,7 @@ async fn a_write_that_zookeeper_did_not_answer_is_left_open() {
     let key = key("a");
     let version = lossy.put(&key, None, "1").await;
     relay.set(Mode::Deaf);
-    let lost = lossy
-        .store
-        .compare_and_set(&[write(&key, Some(version), "2")]);
-    let lost = lost.await;
+    let lost = lossy.try_swap(&[write(&key, Some(version), "2")]).await;
     assert!(matches!(lost, Err(Error::Unknown(_))), "{lost:?}");
     // It was done, as it happens.
     let found = node(zookeeper.servers()).get(&key).await;
@@ -198,7 +195,7 @@ async fn a_zookeeper_that_wants_a_password_is_told() {
         write(&key("a"), Some(version), "2"),
         write(&key("b"), None, "2"),
     ] {
-        let told = stranger.store.compare_and_set(&[write]).await;
+        let told = stranger.try_swap(&[write]).await;
         assert!(matches!(told, Err(Error::Unauthenticated(_))), "{told:?}");
     }
     assert_eq!(owner.get(&key("a")).await, entry(version, "1"));
