@@ -296,6 +296,10 @@ impl Redis {
         self.server = Self::server(self.folder.path(), self.port, flags);
     }
 
+    pub(crate) fn kill(&mut self) {
+        self.server.kill();
+    }
+
     pub(crate) fn addr(&self) -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], self.port))
     }

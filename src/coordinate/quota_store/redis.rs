@@ -12,9 +12,9 @@
 //! **What a fail-over costs.** Replicas lag behind: a primary that dies takes with it the draws
 //! that it had confirmed and not yet passed on, and they are granted again. A window is then
 //! exceeded by at most what was drawn within that lag. `min-replicas-to-write 1` and
-//! `min-replicas-max-lag 1` on the server narrow it to about a second, `appendonly yes` with
-//! `appendfsync always` closes it for a server that is restarted. Where it must be none, take
-//! ZooKeeper or etcd.
+//! `min-replicas-max-lag 1` on the server bound it to a few seconds: it counts the lag in whole
+//! seconds and hears from its replicas once in each. `appendonly yes` with `appendfsync always`
+//! closes it for a server that is restarted. Where it must be none, take ZooKeeper or etcd.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -285,8 +285,10 @@ impl Shared {
         let answer = match timeout_at(deadline, called).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => {
+                // Whoever answers so is there, and the next call may fare better.
+                let answered = matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension);
                 let told = told(error, kind);
-                if !matches!(told, Error::Refused(_)) {
+                if !answered || matches!(told, Error::Unauthenticated(_)) {
                     self.failed(number).await;
                 }
                 return Err(told);

@@ -2,12 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use tidegate::coordinate::quota_store::Error;
 use tidegate::coordinate::quota_store::redis::{Redis as Store, Settings};
+use tidegate::coordinate::quota_store::{Error, Swapped};
 
 use super::{Node, comes_back, entry, is_unavailable, key, until, write};
 use crate::relay::{Mode, Relay};
 use crate::stores::Redis;
+use crate::support::PATIENCE;
 
 /// Not what a sidecar would use: the machine that tests run on is shared.
 const DEADLINE: Duration = Duration::from_millis(500);
@@ -180,6 +181,57 @@ async fn a_redis_that_takes_no_writes_is_away_and_has_done_nothing() {
         control(&redis, &["exists", "tidegate:quota:record:a"]),
         "0\n"
     );
+}
+
+/// The bound that the module's head gives.
+#[tokio::test]
+async fn a_fail_over_forgets_what_the_replica_was_behind_and_no_more() {
+    let flags = "--min-replicas-to-write 1 --min-replicas-max-lag 1 --repl-diskless-sync-delay 0";
+    let mut primary = Redis::start(&flags.split(' ').collect::<Vec<_>>());
+    let relay = Relay::start(primary.addr()).await;
+    let of = relay.addr.port().to_string();
+    let replica = Redis::start(&["--replicaof", "127.0.0.1", &of]);
+    let (node, key) = (node(primary.addr()), key("a"));
+    let mut confirmed = 0;
+    let mut version = None;
+    let mut count_on = async || {
+        let text = (confirmed + 1).to_string();
+        let swapped = node.try_swap(&[write(&key, version, &text)]).await?;
+        let Swapped::Done(versions) = swapped else {
+            panic!("nobody else writes");
+        };
+        version = Some(versions[0]);
+        confirmed += 1;
+        Ok::<_, Error>(confirmed)
+    };
+    // The replica must be there before anything is written.
+    let replicated = async { while count_on().await.is_err() {} };
+    let replicated = tokio::time::timeout(PATIENCE, replicated).await;
+    replicated.expect("the replica joins");
+    let mut kept = 0;
+    for _ in 0..100 {
+        kept = count_on().await.expect("the replica is there");
+    }
+    assert_eq!(control(&primary, &["wait", "1", "10000"]), "1\n");
+    relay.set(Mode::Stalled);
+    let began = Instant::now();
+    let mut all = kept;
+    let told = loop {
+        match count_on().await {
+            Ok(confirmed) => all = confirmed,
+            Err(error) => break error,
+        }
+    };
+    let lag = began.elapsed();
+    assert!(matches!(told, Error::Unavailable(_)), "{told:?}");
+    primary.kill();
+    control(&replica, &["replicaof", "no", "one"]);
+    let found = self::node(replica.addr()).get(&key).await;
+    let found = super::count(&found.expect("it was replicated"));
+    let lost = all - kept;
+    println!("Redis, failed over: {lost} of {all} writes forgotten, those of {lag:?}");
+    assert_eq!(found, kept);
+    assert!(lag < Duration::from_secs(5), "{lag:?}");
 }
 
 #[tokio::test]
