@@ -5,6 +5,8 @@
 
 pub mod election;
 pub mod etcd;
+pub mod lease_client;
+pub mod lease_server;
 pub mod quota_store;
 pub mod wire;
 #[cfg(feature = "zookeeper")]
