@@ -9,7 +9,7 @@ mod redis;
 mod zookeeper;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use tidegate::clock::Clock;
 use tidegate::coordinate::quota_store::{Entry, Error, Key, QuotaStore, Swapped, Write};
@@ -331,7 +331,9 @@ async fn all_nodes_agree_on_the_time(name: &str, start: &impl Fn() -> Node) {
 }
 
 /// What a store whose servers tell the time of this machine says is right.
+#[cfg(any(feature = "redis", feature = "zookeeper"))]
 fn contains_the_time_of_day(node: &Node) {
+    use std::time::{SystemTime, UNIX_EPOCH};
     let wall = || {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         since.expect("it is after 1970")

@@ -1,7 +1,7 @@
 //! Real etcd, ZooKeeper and Redis on loopback, for one test each.
 
 use std::net::{SocketAddr, TcpListener};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use tidegate::coordinate::etcd::{self, Endpoint};
@@ -207,7 +207,7 @@ impl ZooKeeper {
     }
 
     fn server(&self, at: usize) -> Process {
-        let own: PathBuf = self.folder.path().join(at.to_string());
+        let own = self.folder.path().join(at.to_string());
         let mut command = script("zookeeper/server.sh");
         command
             .arg((at + 1).to_string())
