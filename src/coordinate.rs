@@ -7,6 +7,7 @@ pub mod election;
 pub mod etcd;
 pub mod lease_client;
 pub mod lease_server;
+pub mod quota_store;
 mod settings;
 pub(crate) mod supply;
 pub mod wire;

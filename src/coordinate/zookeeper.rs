@@ -85,6 +85,17 @@ pub struct Node {
     pub stat: zk::Stat,
 }
 
+/// One of the writes of [`Client::write_all`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Write<'a> {
+    /// The node.
+    pub path: &'a str,
+    /// What it is to hold.
+    pub data: &'a [u8],
+    /// How often it must have been written before; `None` to make it.
+    pub version: Option<i32>,
+}
+
 /// Ready once the node that was read has changed, or its session has ended.
 pub type Changed = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -170,21 +181,13 @@ impl Client {
     ///
     /// Any.
     pub async fn create(&self, path: &str, data: &[u8]) -> Result<Option<zk::Stat>, Error> {
-        let acls = match self.0.settings.auth {
-            Some(_) => zk::Acls::creator_all(),
-            None => zk::Acls::anyone_all(),
-        };
-        let options = zk::CreateMode::Persistent.with_acls(acls);
+        let options = zk::CreateMode::Persistent.with_acls(self.acls());
         let made = self.call(Kind::Write, async |session| {
             match session.create(path, data, &options).await {
                 Err(zk::Error::NoNode) => {}
                 made => return made,
             }
-            let above = path.rsplit_once('/').map_or("", |(above, _)| above);
-            match session.mkdir(above, &options).await {
-                Ok(()) | Err(zk::Error::NodeExists) => {}
-                Err(error) => return Err(error),
-            }
+            make_above(session, path, &options).await?;
             session.create(path, data, &options).await
         });
         match made.await {
@@ -213,6 +216,172 @@ impl Client {
             Ok(stat) => Ok(Some(stat)),
             Err(Error::Refused(zk::Error::BadVersion | zk::Error::NoNode)) => Ok(None),
             Err(error) => Err(error),
+        }
+    }
+
+    /// What several nodes hold at one moment, in their order; `None` for those that do not
+    /// exist. Takes ZooKeeper 3.6 or later, unless it is one.
+    ///
+    /// # Errors
+    ///
+    /// Any but [`Error::Unknown`].
+    pub async fn get_all(&self, paths: &[String]) -> Result<Vec<Option<Node>>, Error> {
+        if let [path] = paths {
+            return Ok(vec![self.get(path).await?]);
+        }
+        self.call(Kind::Read, async |session| {
+            let mut reader = session.new_multi_reader();
+            for path in paths {
+                reader.add_get_data(path)?;
+            }
+            let results = reader.commit().await?;
+            if results.len() != paths.len() {
+                return Err(zk::Error::UnexpectedError("other reads than asked".into()));
+            }
+            let node = |result| match result {
+                zk::MultiReadResult::Data { data, stat } => Ok(Some(Node { data, stat })),
+                zk::MultiReadResult::Error {
+                    err: zk::Error::NoNode,
+                } => Ok(None),
+                zk::MultiReadResult::Error { err } => Err(err),
+                _ => Err(zk::Error::UnexpectedError("another kind of read".into())),
+            };
+            results.into_iter().map(node).collect()
+        })
+        .await
+    }
+
+    /// Makes and writes several nodes, all or none. Their new states in order, or `None` if one
+    /// of them was made or written meanwhile, or does not exist. Ancestors that are missing are
+    /// made, and stay.
+    ///
+    /// The state of a node that was just made may be [invalid](zk::Stat::is_invalid): not every
+    /// ZooKeeper tells it (ZOOKEEPER-4026, ZOOKEEPER-4667). Its version is 0.
+    ///
+    /// # Errors
+    ///
+    /// Any.
+    pub async fn write_all(&self, writes: &[Write<'_>]) -> Result<Option<Vec<zk::Stat>>, Error> {
+        let options = zk::CreateMode::Persistent.with_acls(self.acls());
+        self.call(Kind::Write, async |session| {
+            let mut made_ancestors = false;
+            loop {
+                let mut writer = session.new_multi_writer();
+                for Write {
+                    path,
+                    data,
+                    version,
+                } in writes
+                {
+                    match version {
+                        None => writer.add_create(path, data, &options)?,
+                        Some(version) => writer.add_set_data(path, data, Some(*version))?,
+                    }
+                }
+                let (index, error) = match writer.commit().await {
+                    Ok(results) => {
+                        let stat = |result| match result {
+                            zk::MultiWriteResult::Create { stat, .. }
+                            | zk::MultiWriteResult::SetData { stat } => Ok(stat),
+                            // It is done, all the same.
+                            _ => Err(zk::Error::UnexpectedError("another kind of write".into())),
+                        };
+                        let stats: Result<Vec<_>, _> = results.into_iter().map(stat).collect();
+                        return stats.map(Some);
+                    }
+                    Err(zk::MultiWriteError::RequestFailed { source }) => return Err(source),
+                    Err(zk::MultiWriteError::OperationFailed { index, source }) => (index, source),
+                };
+                let failed = writes.get(index);
+                match error {
+                    zk::Error::BadVersion | zk::Error::NodeExists => return Ok(None),
+                    // It was not made because what it would stand in is missing.
+                    zk::Error::NoNode
+                        if !made_ancestors
+                            && failed.is_some_and(|write| write.version.is_none()) =>
+                    {
+                        made_ancestors = true;
+                        for write in writes.iter().filter(|write| write.version.is_none()) {
+                            make_above(session, write.path, &options).await?;
+                        }
+                    }
+                    zk::Error::NoNode => return Ok(None),
+                    error => return Err(error),
+                }
+            }
+        })
+        .await
+    }
+
+    /// Writes a node that lives no longer than this client's session, whatever it holds, and
+    /// makes it and what it stands in if it is missing. Its state.
+    ///
+    /// Sessions are replaced without a word: who needs it to live on writes it again and again.
+    ///
+    /// # Errors
+    ///
+    /// Any.
+    pub async fn put_ephemeral(&self, path: &str, data: &[u8]) -> Result<zk::Stat, Error> {
+        let lasting = zk::CreateMode::Persistent.with_acls(self.acls());
+        let ephemeral = zk::CreateMode::Ephemeral.with_acls(self.acls());
+        self.call(Kind::Write, async |session| {
+            match session.set_data(path, data, None).await {
+                Err(zk::Error::NoNode) => {}
+                set => return set,
+            }
+            let made = match session.create(path, data, &ephemeral).await {
+                Err(zk::Error::NoNode) => {
+                    make_above(session, path, &lasting).await?;
+                    session.create(path, data, &ephemeral).await
+                }
+                made => made,
+            };
+            made.map(|(stat, _)| stat)
+        })
+        .await
+    }
+
+    /// Deletes a node, whatever it holds. Whether there was one.
+    ///
+    /// # Errors
+    ///
+    /// Any.
+    pub async fn delete(&self, path: &str) -> Result<bool, Error> {
+        let deleted = self.call(Kind::Write, async |session| {
+            session.delete(path, None).await
+        });
+        match deleted.await {
+            Ok(()) => Ok(true),
+            Err(Error::Refused(zk::Error::NoNode)) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The names of the nodes in a node; none, if it does not exist. Tells once when one comes or
+    /// goes.
+    ///
+    /// # Errors
+    ///
+    /// Any but [`Error::Unknown`].
+    pub async fn children_and_watch(&self, path: &str) -> Result<(Vec<String>, Changed), Error> {
+        self.call(Kind::Read, async |session| {
+            match session.list_and_watch_children(path).await {
+                Ok((children, watcher)) => Ok((children, changed(watcher))),
+                Err(zk::Error::NoNode) => {
+                    let (_, watcher) = session.check_and_watch_stat(path).await?;
+                    Ok((Vec::new(), changed(watcher)))
+                }
+                Err(error) => Err(error),
+            }
+        })
+        .await
+    }
+
+    /// Everybody may read and change what is made, or with credentials only who has the same.
+    fn acls(&self) -> zk::Acls<'static> {
+        match self.0.settings.auth {
+            Some(_) => zk::Acls::creator_all(),
+            None => zk::Acls::anyone_all(),
         }
     }
 
@@ -277,6 +446,19 @@ impl Client {
         debug!(session = %made.session_id(), "zookeeper: a new session");
         *session = Some(made.clone());
         Ok(made)
+    }
+}
+
+/// Makes what a node stands in, as far as it is missing.
+async fn make_above(
+    session: &zk::Client,
+    path: &str,
+    options: &zk::CreateOptions<'_>,
+) -> Result<(), zk::Error> {
+    let above = path.rsplit_once('/').map_or("", |(above, _)| above);
+    match session.mkdir(above, options).await {
+        Ok(()) | Err(zk::Error::NodeExists) => Ok(()),
+        Err(error) => Err(error),
     }
 }
 

@@ -1,7 +1,7 @@
-//! Real etcd and ZooKeeper on loopback, for one test each.
+//! Real etcd, ZooKeeper and Redis on loopback, for one test each.
 
 use std::net::{SocketAddr, TcpListener};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use tidegate::coordinate::etcd::{self, Endpoint};
@@ -207,7 +207,7 @@ impl ZooKeeper {
     }
 
     fn server(&self, at: usize) -> Process {
-        let own: PathBuf = self.folder.path().join(at.to_string());
+        let own = self.folder.path().join(at.to_string());
         let mut command = script("zookeeper/server.sh");
         command
             .arg((at + 1).to_string())
@@ -251,5 +251,56 @@ impl ZooKeeper {
     /// Starts a server again that was killed, with what it had kept.
     pub(crate) fn restart(&mut self, at: usize) {
         self.servers[at] = self.server(at);
+    }
+}
+
+/// A Redis, gone with its value.
+#[cfg(feature = "redis")]
+pub(crate) struct Redis {
+    server: Process,
+    port: u16,
+    folder: tempfile::TempDir,
+}
+
+#[cfg(feature = "redis")]
+impl Redis {
+    /// Starts one, with flags of the test's own, and waits until it serves.
+    pub(crate) fn start(flags: &[&str]) -> Self {
+        needs(&["/usr/bin/redis-server", "/usr/local/bin/redis-server"]);
+        let folder = tempfile::tempdir().expect("there is room");
+        let port = free_ports(1)[0];
+        let server = Self::server(folder.path(), port, flags);
+        Self {
+            server,
+            port,
+            folder,
+        }
+    }
+
+    fn server(folder: &Path, port: u16, flags: &[&str]) -> Process {
+        let mut command = script("redis/server.sh");
+        command.arg(folder).arg(port.to_string()).args(flags);
+        let server = Process::start("Redis", &mut command);
+        server.stdout.until("serving", PATIENCE, |lines| {
+            lines
+                .iter()
+                .any(|line| line.contains("Ready to accept connections"))
+                .then_some(())
+        });
+        server
+    }
+
+    /// Kills it and starts it again, with what it had kept.
+    pub(crate) fn restart(&mut self, flags: &[&str]) {
+        self.server.kill();
+        self.server = Self::server(self.folder.path(), self.port, flags);
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.server.kill();
+    }
+
+    pub(crate) fn addr(&self) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], self.port))
     }
 }

@@ -46,6 +46,7 @@ mod limiter;
 pub mod paced;
 mod policy;
 mod queue;
+pub mod quota;
 #[cfg(test)]
 #[path = "../tests/random/mod.rs"]
 mod random;

@@ -1,0 +1,443 @@
+//! A quota as configured, checked.
+
+use alloc::vec::Vec;
+use core::fmt;
+use core::time::Duration;
+
+use super::record::Record;
+use crate::time::nanos;
+
+/// The largest total.   tokens in a window
+pub const TOTAL_MAX: u64 = 1_000_000_000_000_000;
+/// The shortest window: far above what is uncertain of the store's time.
+pub const LENGTH_MIN: Duration = Duration::from_millis(100);
+/// The longest window.
+pub const LENGTH_MAX: Duration = Duration::from_secs(366 * 86_400);
+
+const NODES_MAX: u32 = 10_000;
+const TIMES_MAX: u32 = 1_000;
+const TIMEOUT_MIN: Duration = Duration::from_millis(1);
+const TIMEOUT_MAX: Duration = Duration::from_secs(60);
+
+/// A quota as configured. [`Rule::check`] takes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// What all nodes together may spend in one window.   tokens
+    pub total: u64,
+    /// How long a window is; windows begin at multiples of it by the store's clock.
+    pub length: Duration,
+    /// The smallest grant that is asked for; `None` for a hundredth of an equal share.   tokens
+    pub base: Option<u64>,
+    /// How many nodes there are, for as long as nobody counts them, and for the safe share.
+    pub nodes_expected: u32,
+    /// The next grant is asked for when no more than this of the last one is held.   percent
+    pub prefetch_percent: u32,
+    /// How much of an equal share of what is left is asked for.   percent
+    pub ask_percent: u32,
+    /// How often is looked for a surplus, which is at least four times in a window.
+    pub relinquish_every: Duration,
+    /// What is held is a surplus from so many grants on.
+    pub relinquish_above: u32,
+    /// After this time without a reply a draw counts as not granted.
+    pub draw_timeout: Duration,
+    /// Whether a call may go before its draw is done.
+    pub mode: Mode,
+    /// What is done while the store is away.
+    pub away: Away,
+}
+
+impl Settings {
+    /// Such a quota, with the defaults for everything else.
+    #[must_use]
+    pub const fn new(total: u64, length: Duration) -> Self {
+        Self {
+            total,
+            length,
+            base: None,
+            nodes_expected: 1,
+            prefetch_percent: 20,
+            ask_percent: 40,
+            relinquish_every: Duration::from_secs(15),
+            relinquish_above: 2,
+            draw_timeout: Duration::from_millis(200),
+            mode: Mode::Drawn,
+            away: Away::Safe { percent: 50 },
+        }
+    }
+}
+
+/// Whether a call may go before its draw is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Nothing passes undrawn.
+    Drawn,
+    /// While a draw is due calls pass on account, up to the base, and the draw pays for them. All
+    /// nodes together overshoot a window by at most one base each.
+    Optimistic,
+}
+
+/// What is done while the store is away and what is held is spent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Away {
+    /// Nothing passes.
+    Deny,
+    /// Everything passes, and is counted.
+    Allow,
+    /// Each node has a share of its own, whether the store is there or not: so much of an equal
+    /// share of the total among the nodes that are expected, in whole tokens. What all own is
+    /// never drawn from the store, so that the total holds.
+    Safe {
+        /// 1 to 100.
+        percent: u32,
+    },
+}
+
+/// A quota that was checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rule(Settings);
+
+impl Rule {
+    /// Takes a quota if it can be.
+    ///
+    /// # Errors
+    ///
+    /// Everything that is wrong with it.
+    pub fn check(settings: Settings) -> Result<Self, Vec<RuleError>> {
+        let mut errors = Vec::new();
+        let mut require = |holds: bool, error: RuleError| {
+            if !holds {
+                errors.push(error);
+            }
+        };
+        let Settings {
+            total,
+            length,
+            base,
+            nodes_expected,
+            prefetch_percent,
+            ask_percent,
+            relinquish_every,
+            relinquish_above,
+            draw_timeout,
+            mode: _,
+            away,
+        } = settings;
+        require((1..=TOTAL_MAX).contains(&total), RuleError::Total(total));
+        let whole = length.subsec_nanos().is_multiple_of(1_000_000);
+        let length_fits = (LENGTH_MIN..=LENGTH_MAX).contains(&length);
+        require(whole && length_fits, RuleError::Length(length));
+        if let Some(base) = base {
+            require((1..=total).contains(&base), RuleError::Base { base, total });
+        }
+        let nodes_fit = (1..=NODES_MAX).contains(&nodes_expected);
+        require(nodes_fit, RuleError::Nodes(nodes_expected));
+        let prefetch = RuleError::Prefetch(prefetch_percent);
+        require(prefetch_percent <= 100, prefetch);
+        let ask = RuleError::Ask(ask_percent);
+        require((1..=100).contains(&ask_percent), ask);
+        let every = RuleError::RelinquishEvery(relinquish_every);
+        require(relinquish_every >= TIMEOUT_MIN, every);
+        let above = RuleError::RelinquishAbove(relinquish_above);
+        require((1..=TIMES_MAX).contains(&relinquish_above), above);
+        let timeout_fits = (TIMEOUT_MIN..=TIMEOUT_MAX).contains(&draw_timeout);
+        require(timeout_fits, RuleError::DrawTimeout(draw_timeout));
+        if let Away::Safe { percent } = away {
+            require((1..=100).contains(&percent), RuleError::Safe(percent));
+        }
+        if errors.is_empty() {
+            Ok(Self(settings))
+        } else {
+            Err(errors)
+        }
+    }
+
+    /// What was checked.
+    #[must_use]
+    pub const fn settings(&self) -> &Settings {
+        &self.0
+    }
+
+    /// What each node owns of every window.   tokens
+    #[must_use]
+    pub fn safe_share(&self) -> u64 {
+        match self.0.away {
+            Away::Deny | Away::Allow => 0,
+            Away::Safe { percent } => {
+                self.0.total * u64::from(percent) / (100 * u64::from(self.0.nodes_expected))
+            }
+        }
+    }
+
+    /// What of the total is owned, and never drawn.   tokens
+    #[must_use]
+    pub fn reserved(&self) -> u64 {
+        self.safe_share() * u64::from(self.0.nodes_expected)
+    }
+
+    /// The dearest call that can ever pass.   tokens
+    #[must_use]
+    pub fn dearest(&self) -> u64 {
+        self.0.total - self.reserved() + self.safe_share()
+    }
+
+    /// The smallest grant that is asked for, among so many nodes.   tokens
+    #[must_use]
+    pub fn base(&self, nodes: u64) -> u64 {
+        self.0.base.unwrap_or((self.0.total / 100 / nodes).max(1))
+    }
+
+    /// How often is looked for a surplus.
+    pub(super) fn relinquish_every(&self) -> Duration {
+        self.0.relinquish_every.min(self.0.length / 4)
+    }
+
+    /// The window that runs at a moment of the store's time, nothing drawn yet. `None` for a moment
+    /// past the end of time.
+    pub(super) fn window_at(&self, moment: Duration) -> Option<Record> {
+        let length = self.0.length;
+        let window = moment.as_millis() / length.as_millis();
+        let left = self.0.total - self.reserved();
+        let window = u64::try_from(window).ok()?;
+        Record::new(window, left, self.0.total, self.reserved(), length).ok()
+    }
+
+    /// For how long ahead a grant should do, where a reply takes `reply`.
+    pub(super) fn horizon(&self, reply: Duration) -> Duration {
+        let least = reply.saturating_mul(20);
+        (self.0.length / 20).max(least).min(Duration::from_secs(1))
+    }
+}
+
+/// How large a grant to ask for.
+pub(super) struct Ask {
+    /// Nodes that live.
+    pub(super) nodes: u64,
+    /// What the node has drawn in this window already.
+    pub(super) drawn: u64,
+    /// What it spends.   thousandths of a token a second
+    pub(super) rate: u64,
+    /// How long a reply takes.
+    pub(super) reply: Duration,
+    /// What waits for tokens and is covered by none.
+    pub(super) missing: u64,
+    /// The part of it without which not even the first call can go.
+    pub(super) need: u64,
+}
+
+impl Ask {
+    /// What to draw; at most what is left, and `None` if that is less than what is needed.
+    pub(super) fn grant(&self, rule: &Rule, record: &Record) -> Option<u64> {
+        let (left, total) = (record.left(), record.total());
+        if left == 0 || left < self.need {
+            return None;
+        }
+        Some(self.size(rule, left, total).max(self.need).min(left))
+    }
+
+    /// How large a grant is where so much is left.
+    pub(super) fn size(&self, rule: &Rule, left: u64, total: u64) -> u64 {
+        let base = rule.base(self.nodes).min(total);
+        let most = (total / 4).max(base);
+        let part = u128::from(left) * u128::from(rule.0.ask_percent);
+        let guided = u64::try_from(part / (100 * u128::from(self.nodes))).unwrap_or(left);
+        let horizon = u128::from(nanos(rule.horizon(self.reply)));
+        let demand = u128::from(self.rate) * horizon / 1_000_000_000_000;
+        let demand = u64::try_from(demand).unwrap_or(u64::MAX);
+        let ahead = guided.min(demand).clamp(base, most);
+        // What waits already is no guess. So much of it as is the node's own equal share may
+        // be had at once.
+        let own = (total / self.nodes).saturating_sub(self.drawn);
+        ahead.max(self.missing.min(own).min(most))
+    }
+}
+
+/// Why a quota can't be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RuleError {
+    /// The total is 0 or too large.
+    Total(u64),
+    /// The window is too short, too long or no whole number of milliseconds.
+    Length(Duration),
+    /// The base is 0 or above the total.
+    Base {
+        /// What was given.
+        base: u64,
+        /// The total.
+        total: u64,
+    },
+    /// There are no nodes, or too many.
+    Nodes(u32),
+    /// More than a whole grant.
+    Prefetch(u32),
+    /// Nothing, or more than an equal share.
+    Ask(u32),
+    /// All the time.
+    RelinquishEvery(Duration),
+    /// No grant, or too many.
+    RelinquishAbove(u32),
+    /// Too short or too long.
+    DrawTimeout(Duration),
+    /// No share, or more than an equal one.
+    Safe(u32),
+}
+
+impl fmt::Display for RuleError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Total(given) => write!(out, "total must be 1 to {TOTAL_MAX}, not {given}"),
+            Self::Length(given) => write!(
+                out,
+                "the window must be a whole number of milliseconds from {LENGTH_MIN:?} to 366 \
+                 days, not {given:?}"
+            ),
+            Self::Base { base, total } => {
+                write!(out, "base must be 1 to the total, {total}, not {base}")
+            }
+            Self::Nodes(given) => {
+                write!(out, "nodes expected must be 1 to {NODES_MAX}, not {given}")
+            }
+            Self::Prefetch(given) => {
+                write!(out, "the prefetch percentage must be 0 to 100, not {given}")
+            }
+            Self::Ask(given) => write!(out, "the ask percentage must be 1 to 100, not {given}"),
+            Self::RelinquishEvery(given) => write!(
+                out,
+                "the relinquish interval must be at least {TIMEOUT_MIN:?}, not {given:?}"
+            ),
+            Self::RelinquishAbove(given) => write!(
+                out,
+                "the relinquish threshold must be 1 to {TIMES_MAX} grants, not {given}"
+            ),
+            Self::DrawTimeout(given) => write!(
+                out,
+                "the draw timeout must be {TIMEOUT_MIN:?} to {TIMEOUT_MAX:?}, not {given:?}"
+            ),
+            Self::Safe(given) => write!(
+                out,
+                "the safe share must be 1 to 100 percent of an equal share, not {given}"
+            ),
+        }
+    }
+}
+
+impl core::error::Error for RuleError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(total: u64, change: impl FnOnce(&mut Settings)) -> Rule {
+        let mut settings = Settings::new(total, Duration::from_secs(10));
+        settings.nodes_expected = 4;
+        change(&mut settings);
+        Rule::check(settings).expect("a rule")
+    }
+
+    const QUIET: Ask = Ask {
+        nodes: 4,
+        drawn: 0,
+        rate: 0,
+        reply: Duration::ZERO,
+        missing: 0,
+        need: 0,
+    };
+    /// A node that spends a million tokens a second.
+    const BUSY: Ask = Ask {
+        rate: 1_000_000_000,
+        ..QUIET
+    };
+
+    #[test]
+    fn every_mistake_is_told_at_once() {
+        let settings = Settings {
+            total: 10,
+            length: Duration::ZERO,
+            base: Some(11),
+            nodes_expected: 0,
+            prefetch_percent: 101,
+            ask_percent: 0,
+            relinquish_every: Duration::ZERO,
+            relinquish_above: 0,
+            draw_timeout: Duration::from_secs(61),
+            mode: Mode::Drawn,
+            away: Away::Safe { percent: 101 },
+        };
+        let errors = Rule::check(settings).expect_err("all of it is wrong");
+        assert_eq!(errors.len(), 9);
+        let total = Rule::check(Settings::new(0, LENGTH_MIN));
+        assert_eq!(total, Err([RuleError::Total(0)].into()));
+        let odd = Duration::from_micros(1_000_500);
+        let length = Rule::check(Settings::new(1, odd));
+        assert_eq!(length, Err([RuleError::Length(odd)].into()));
+    }
+
+    #[test]
+    fn what_nodes_own_is_never_drawn() {
+        let check = |total, own, pool| {
+            let rule = rule(total, |_| {});
+            assert_eq!(rule.safe_share(), own);
+            let window = rule.window_at(Duration::from_secs(25)).expect("a window");
+            assert_eq!((window.window(), window.left()), (2, pool));
+            assert_eq!(window.reserved() + window.left(), total);
+        };
+        check(1_000, 125, 500);
+        check(7, 0, 7);
+        check(TOTAL_MAX, TOTAL_MAX / 8, TOTAL_MAX / 2);
+        let deny = rule(1_000, |settings| settings.away = Away::Deny);
+        assert_eq!((deny.safe_share(), deny.dearest()), (0, 1_000));
+    }
+
+    #[test]
+    fn a_grant_is_a_part_of_what_is_left_between_base_and_a_quarter() {
+        let rule = rule(1_000, |_| {});
+        let check = |left, size| assert_eq!(BUSY.size(&rule, left, 1_000), size);
+        check(1_000, 100);
+        check(100, 10);
+        check(10, 2);
+        check(0, 2);
+        let alone = Ask { nodes: 1, ..BUSY };
+        assert_eq!(alone.size(&rule, 1_000, 1_000), 250);
+    }
+
+    #[test]
+    fn who_spends_little_asks_for_little() {
+        let rule = rule(1_000, |_| {});
+        assert_eq!(QUIET.size(&rule, 1_000, 1_000), 2);
+        // Ten a second, for half a second.
+        let slow = Ask {
+            rate: 10_000,
+            ..QUIET
+        };
+        assert_eq!(slow.size(&rule, 1_000, 1_000), 5);
+    }
+
+    #[test]
+    fn what_waits_is_drawn_at_once_up_to_an_equal_share() {
+        let rule = rule(1_000, |_| {});
+        let waits = |missing, drawn| Ask {
+            missing,
+            drawn,
+            ..QUIET
+        };
+        assert_eq!(waits(90, 0).size(&rule, 1_000, 1_000), 90);
+        assert_eq!(waits(900, 0).size(&rule, 1_000, 1_000), 250);
+        assert_eq!(waits(900, 240).size(&rule, 1_000, 1_000), 10);
+        assert_eq!(waits(900, 250).size(&rule, 1_000, 1_000), 2);
+    }
+
+    #[test]
+    fn a_grant_is_never_less_than_needed_nor_more_than_left() {
+        let rule = rule(1_000, |_| {});
+        let record = rule.window_at(Duration::ZERO).expect("a window");
+        let needs = |need| Ask { need, ..QUIET }.grant(&rule, &record);
+        assert_eq!(record.left(), 500);
+        assert_eq!(needs(0), Some(2));
+        assert_eq!(needs(400), Some(400));
+        assert_eq!(needs(500), Some(500));
+        assert_eq!(needs(501), None);
+        let one = record.less(499).expect("so much is left");
+        assert_eq!(BUSY.grant(&rule, &one), Some(1));
+        let none = record.less(500).expect("so much is left");
+        assert_eq!(BUSY.grant(&rule, &none), None);
+    }
+}

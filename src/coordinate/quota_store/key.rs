@@ -1,0 +1,127 @@
+//! What a quota is kept for, in a form that every store takes as a name.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// A user, caller, function or whatever else has a quota of its own.
+///
+/// It stands in every store under its percent-encoded name: letters, digits, `-` and `_` as they
+/// are, `.` too unless it comes first (no store has a name `.` or `..`, and names of ours begin
+/// with it), every other byte as `%` and two digits.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key(Arc<str>);
+
+/// What is no name of anything that has a quota.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KeyError {
+    /// Nothing to tell it by.
+    #[error("a quota's key must not be empty")]
+    Empty,
+    /// Longer than [`Key::BYTES_MAX`].
+    #[error("a quota's key must not be longer than {max} bytes, not {given}", max = Key::BYTES_MAX)]
+    TooLong {
+        /// Its length in bytes.
+        given: usize,
+    },
+}
+
+impl Key {
+    /// The longest id. Encoded it is three times as long at most.
+    pub const BYTES_MAX: usize = 256;
+
+    /// The key of an id, which may hold any character.
+    ///
+    /// # Errors
+    ///
+    /// If it is empty or longer than [`BYTES_MAX`](Self::BYTES_MAX).
+    pub fn new(id: &str) -> Result<Self, KeyError> {
+        if id.is_empty() {
+            return Err(KeyError::Empty);
+        }
+        if id.len() > Self::BYTES_MAX {
+            return Err(KeyError::TooLong { given: id.len() });
+        }
+        let mut encoded = String::with_capacity(id.len());
+        for (at, byte) in id.bytes().enumerate() {
+            match byte {
+                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => {
+                    encoded.push(char::from(byte));
+                }
+                b'.' if at > 0 => encoded.push('.'),
+                _ => {
+                    encoded.push('%');
+                    for half in [byte >> 4, byte & 0xf] {
+                        let digit = char::from_digit(u32::from(half), 16);
+                        let digit = digit.expect("four bits are one digit");
+                        encoded.push(digit.to_ascii_uppercase());
+                    }
+                }
+            }
+        }
+        Ok(Self(encoded.into()))
+    }
+
+    /// Its percent-encoded name.
+    #[must_use]
+    pub fn encoded(&self) -> &str {
+        &self.0
+    }
+
+    /// The key of a name that a store knows.
+    pub(super) fn of_encoded(encoded: &str) -> Self {
+        Self(encoded.into())
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Key({})", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(id: &str, encoded: &str) {
+        assert_eq!(Key::new(id).expect("it is a key").encoded(), encoded);
+    }
+
+    #[test]
+    fn what_a_store_could_take_for_something_else_is_encoded() {
+        check("alice@example.com", "alice%40example.com");
+        check("a/b", "a%2Fb");
+        check("..", "%2E.");
+        check(".members", "%2Emembers");
+        check("a\u{0}\n\u{7f}", "a%00%0A%7F");
+        check("50%", "50%25");
+        check("tür_-9", "t%C3%BCr_-9");
+        check("{a}*", "%7Ba%7D%2A");
+    }
+
+    #[test]
+    fn two_ids_never_have_one_name() {
+        let ids = ["a/b", "a%2Fb", "a%2fb", ".", "%2E", "A", "a"];
+        let mut names: Vec<_> = ids.iter().map(|id| Key::new(id)).collect();
+        names.sort_by_key(|name| name.clone().expect("it is a key"));
+        names.dedup();
+        assert_eq!(names.len(), ids.len());
+    }
+
+    #[test]
+    fn a_key_is_neither_empty_nor_too_long() {
+        assert_eq!(Key::new(""), Err(KeyError::Empty));
+        let longest = "x".repeat(Key::BYTES_MAX);
+        assert!(Key::new(&longest).is_ok());
+        assert_eq!(
+            Key::new(&(longest + "x")),
+            Err(KeyError::TooLong { given: 257 })
+        );
+    }
+}

@@ -1,0 +1,272 @@
+//! Records in the memory of one process: the store of a sidecar on its own, and a double that
+//! fails as it is told.
+//!
+//! Nodes of one process share it ([`Memory::node`]). What is kept is gone with the last of them,
+//! so a restart begins with a full window: exact on one node as long as it runs.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tidegate_limits::Timestamp;
+use tidegate_limits::quota::{StoreTime, Version};
+use tokio::sync::watch;
+
+use super::{Answer, Entry, Error, Key, QuotaStore, Swapped, Write, assert_bounded};
+
+/// What goes wrong with one call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// It takes so long until the call is done, and is right then.
+    Slow(Duration),
+    /// Nothing is done, and the caller is told so.
+    Away,
+    /// Nothing is done, and the caller is told that nobody knows.
+    RequestLost,
+    /// All is done, and the caller is told that nobody knows.
+    ReplyLost,
+    /// A read tells what stood there before the last write. A write is done as ever.
+    Stale,
+}
+
+/// The records of one process.
+#[derive(Clone)]
+pub struct Memory(Arc<Shared>);
+
+/// One node of a store in memory.
+pub struct Node {
+    shared: Arc<Shared>,
+    faults: Mutex<VecDeque<Fault>>,
+    time: watch::Sender<StoreTime>,
+    /// Whether that is anything else than the process's own time.
+    skewed: AtomicBool,
+}
+
+struct Shared {
+    records: Mutex<Records>,
+    /// The number of writes, told so that those who wait look again.
+    writes: watch::Sender<u64>,
+    members: watch::Sender<usize>,
+}
+
+#[derive(Default)]
+struct Records {
+    standing: HashMap<Key, Record>,
+    versions: u64,
+}
+
+struct Record {
+    entry: Entry,
+    before: Option<Entry>,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("{0:?} was asked for")]
+struct Asked(Fault);
+
+impl Memory {
+    /// An empty store without a node. Its time is that of the process's clock.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(Arc::new(Shared {
+            records: Mutex::default(),
+            writes: watch::channel(0).0,
+            members: watch::channel(0).0,
+        }))
+    }
+
+    /// One more node.
+    #[must_use]
+    pub fn node(&self) -> Node {
+        let shared = Arc::clone(&self.0);
+        shared.members.send_modify(|members| *members += 1);
+        let exact = StoreTime::between(Timestamp::ZERO, Duration::ZERO, Duration::ZERO);
+        Node {
+            shared,
+            faults: Mutex::default(),
+            time: watch::channel(exact).0,
+            skewed: AtomicBool::new(false),
+        }
+    }
+
+    /// Puts any text at a key, or takes what stands there away, as another program would.
+    pub fn tamper(&self, key: &Key, text: Option<&[u8]>) {
+        let mut records = self.0.lock();
+        match text {
+            Some(text) => drop(records.put(key, text.to_vec())),
+            None => drop(records.standing.remove(key)),
+        }
+        drop(records);
+        self.0.writes.send_modify(|writes| *writes += 1);
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Records> {
+        self.records.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Node {
+    /// The next calls of this node meet these faults, one each; those after them meet none.
+    pub fn fail_next(&self, faults: impl IntoIterator<Item = Fault>) {
+        self.faults_lock().extend(faults);
+    }
+
+    /// This node knows the store's time as this from now on.
+    pub fn set_time(&self, time: StoreTime) {
+        self.skewed.store(true, Ordering::Relaxed);
+        self.time.send_replace(time);
+    }
+
+    async fn fault(&self) -> Option<Fault> {
+        let fault = self.faults_lock().pop_front();
+        if let Some(Fault::Slow(delay)) = fault {
+            tokio::time::sleep(delay).await;
+        }
+        fault
+    }
+
+    fn faults_lock(&self) -> MutexGuard<'_, VecDeque<Fault>> {
+        self.faults.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.shared.members.send_modify(|members| *members -= 1);
+    }
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let keys = self.0.lock().standing.len();
+        f.debug_struct("Memory").field("keys", &keys).finish()
+    }
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let store = Memory(Arc::clone(&self.shared));
+        f.debug_tuple("Node").field(&store).finish()
+    }
+}
+
+impl Records {
+    fn get(&self, key: &Key) -> Option<Entry> {
+        self.standing.get(key).map(|record| record.entry.clone())
+    }
+
+    fn put(&mut self, key: &Key, text: Vec<u8>) -> Version {
+        // Counted over all keys, so that no version comes twice even where a key was deleted.
+        self.versions += 1;
+        let version = Version(self.versions);
+        let before = self.get(key);
+        let entry = Entry { version, text };
+        self.standing.insert(key.clone(), Record { entry, before });
+        version
+    }
+}
+
+impl QuotaStore for Node {
+    fn get<'a>(&'a self, keys: &'a [Key]) -> Answer<'a, Vec<Option<Entry>>> {
+        assert_bounded(keys.iter());
+        Box::pin(async move {
+            let fault = self.fault().await;
+            if let Some(Fault::Away | Fault::RequestLost | Fault::ReplyLost) = fault {
+                return Err(away(fault));
+            }
+            let records = self.shared.lock();
+            let stale = fault == Some(Fault::Stale);
+            let found = keys.iter().map(|key| {
+                let record = records.standing.get(key)?;
+                match &record.before {
+                    before if stale => before.clone(),
+                    _ => Some(record.entry.clone()),
+                }
+            });
+            Ok(found.collect())
+        })
+    }
+
+    fn compare_and_set<'a>(&'a self, writes: &'a [Write]) -> Answer<'a, Swapped> {
+        assert_bounded(writes.iter().map(|write| &write.key));
+        Box::pin(async move {
+            let fault = self.fault().await;
+            let lost = |fault| Error::Unknown(Asked(fault).into());
+            match fault {
+                Some(Fault::Away) => return Err(away(fault)),
+                Some(fault @ Fault::RequestLost) => return Err(lost(fault)),
+                _ => {}
+            }
+            let swapped = {
+                let mut records = self.shared.lock();
+                let stands = |write: &Write| records.get(&write.key);
+                let found: Vec<_> = writes.iter().map(stands).collect();
+                let expected = writes.iter().map(|write| write.expected);
+                let same = found
+                    .iter()
+                    .map(|entry| entry.as_ref().map(|entry| entry.version))
+                    .eq(expected);
+                if same {
+                    let put = writes
+                        .iter()
+                        .map(|write| records.put(&write.key, write.text.clone()));
+                    Swapped::Done(put.collect())
+                } else {
+                    Swapped::Conflict(found)
+                }
+            };
+            if let Swapped::Done(_) = swapped {
+                self.shared.writes.send_modify(|writes| *writes += 1);
+            }
+            match fault {
+                Some(fault @ Fault::ReplyLost) => Err(lost(fault)),
+                _ => Ok(swapped),
+            }
+        })
+    }
+
+    fn time(&self) -> watch::Receiver<StoreTime> {
+        self.time.subscribe()
+    }
+
+    fn now(&self, at: Timestamp) -> StoreTime {
+        if self.skewed.load(Ordering::Relaxed) {
+            return self.time.borrow().at(at);
+        }
+        // A clock does not drift from itself.
+        let now = at.since(Timestamp::ZERO);
+        StoreTime::between(at, now, now)
+    }
+
+    fn changed<'a>(&'a self, key: &'a Key, since: Option<Version>) -> Answer<'a, ()> {
+        Box::pin(async move {
+            let fault = self.fault().await;
+            if let Some(Fault::Away | Fault::RequestLost | Fault::ReplyLost) = fault {
+                return Err(away(fault));
+            }
+            let mut writes = self.shared.writes.subscribe();
+            let other = |_: &u64| self.shared.lock().get(key).map(|entry| entry.version) != since;
+            let changed = writes.wait_for(other).await;
+            changed.expect("this node holds the sender");
+            Ok(())
+        })
+    }
+
+    fn members(&self) -> watch::Receiver<usize> {
+        self.shared.members.subscribe()
+    }
+}
+
+fn away(fault: Option<Fault>) -> Error {
+    Error::Unavailable(Asked(fault.unwrap_or(Fault::Away)).into())
+}

@@ -1,0 +1,604 @@
+//! Records as hashes of Redis or Valkey, compared and set by a script.
+//!
+//! | key | what it is |
+//! |---|---|
+//! | `tidegate:quota:record:<key>` | hash: `version`, and the `record` |
+//! | `tidegate:quota:members` | sorted set of the nodes that live, by the time that each is believed to have died at |
+//! | `tidegate:quota:changed:<key>` | channel: told with each write |
+//!
+//! Every script answers with the server's `TIME`, which is the store's time. One server, or a
+//! primary with replicas, of Redis 6 or Valkey on; no cluster, since a call may name several keys.
+//!
+//! **What a fail-over costs.** Replicas lag behind: a primary that dies takes with it the draws
+//! that it had confirmed and not yet passed on, and they are granted again. A window is then
+//! exceeded by at most what was drawn within that lag. `min-replicas-to-write 1` and
+//! `min-replicas-max-lag 1` on the server bound it to a few seconds: it counts the lag in whole
+//! seconds and hears from its replicas once in each. `appendonly yes` with `appendfsync always`
+//! closes it for a server that is restarted. Where it must be none, take ZooKeeper or etcd.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{
+    AsyncConnectionConfig, ErrorKind, IntoConnectionInfo, ProtocolVersion, PushInfo, PushKind,
+    RedisError, Script, ScriptInvocation, ServerErrorKind,
+};
+use tidegate_limits::Timestamp;
+use tidegate_limits::quota::{StoreTime, Version};
+use tokio::sync::{Mutex, watch};
+use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tracing::{info, warn};
+
+use super::waiters::Waiters;
+use super::{Answer, Entry, Error, Key, QuotaStore, Swapped, Write, assert_bounded, learn};
+use crate::clock::Clock;
+
+/// Where Redis is, who asks, and how long an answer may take.
+#[derive(Clone)]
+pub struct Settings {
+    server: redis::ConnectionInfo,
+    /// What all keys and channels begin with.
+    pub prefix: String,
+    /// How long a call may take, a connection that must first be made included.
+    pub deadline: Duration,
+    /// How long a node that is not heard of counts as a member.
+    pub member_ttl: Duration,
+}
+
+/// What is no address of Redis.
+#[derive(Debug, thiserror::Error)]
+#[error("an address of Redis reads redis://[user[:password]@]host[:port][/database]")]
+pub struct AddressError(#[source] RedisError);
+
+impl Settings {
+    /// `redis://[user[:password]@]host[:port][/database]`; 50 ms for a call, 10 s for a member.
+    ///
+    /// # Errors
+    ///
+    /// If it is no such address.
+    pub fn new(address: &str) -> Result<Self, AddressError> {
+        let server = address.into_connection_info().map_err(AddressError)?;
+        // Only this protocol tells of changes over the connection that the calls go over.
+        let settings = server.redis_settings().clone();
+        let settings = settings.set_protocol(ProtocolVersion::RESP3);
+        Ok(Self {
+            server: server.set_redis_settings(settings),
+            prefix: "tidegate:quota:".into(),
+            deadline: Duration::from_millis(50),
+            member_ttl: Duration::from_secs(10),
+        })
+    }
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settings")
+            .field("server", &self.server.addr().to_string())
+            .field("prefix", &self.prefix)
+            .field("deadline", &self.deadline)
+            .field("member_ttl", &self.member_ttl)
+            .finish()
+    }
+}
+
+/// After a failure nobody asks again for so long: at first, and at most. Meanwhile calls fail at
+/// once.
+const BREAK: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+/// To what Redis's time is rounded down.
+const RESOLUTION: Duration = Duration::from_micros(1);
+
+/// What stands at each of `KEYS`, after the time.
+const READ: &str = r"
+local told = redis.call('TIME')
+for _, key in ipairs(KEYS) do
+  local entry = redis.call('HMGET', key, 'version', 'record')
+  told[#told + 1] = entry[1] or ''
+  told[#told + 1] = entry[2] or ''
+end
+return told
+";
+
+/// Writes all of `KEYS` if each has the version in `ARGV` (none: an empty text), or none. Answers
+/// with the time, whether it wrote, and the new versions or what stands there.
+///
+/// The versions of a key that is made anew begin with the time, so that none comes twice. Nothing
+/// is written before all is read, and what may fail after that, as the publishing for want of a
+/// permission, ends nothing: all or none are written.
+const SWAP: &str = r"
+local time = redis.call('TIME')
+local same, found = true, {}
+for at, key in ipairs(KEYS) do
+  found[at] = redis.call('HMGET', key, 'version', 'record')
+  if (found[at][1] or '') ~= ARGV[3 * at - 2] then same = false end
+end
+local told = {time[1], time[2], same and '1' or '0'}
+for at, key in ipairs(KEYS) do
+  local version, record = found[at][1] or '', found[at][2] or ''
+  if same then
+    local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
+    version = string.format('%.0f', math.max(now, (tonumber(version) or 0) + 1))
+    record = ''
+    redis.call('HSET', key, 'version', version, 'record', ARGV[3 * at - 1])
+    redis.pcall('PUBLISH', ARGV[3 * at], '')
+  end
+  told[#told + 1] = version
+  told[#told + 1] = record
+end
+return told
+";
+
+/// Counts the member `ARGV[1]` as alive for `ARGV[2]` microseconds more. Answers with the time
+/// and the number of members.
+const BEAT: &str = r"
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('%.0f', now))
+redis.call('ZADD', KEYS[1], string.format('%.0f', now + tonumber(ARGV[2])), ARGV[1])
+return {time[1], time[2], tostring(redis.call('ZCARD', KEYS[1]))}
+";
+
+static READ_SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(READ));
+static SWAP_SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(SWAP));
+static BEAT_SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(BEAT));
+
+/// A store of quota records in Redis. See the [module](self).
+pub struct Redis {
+    shared: Arc<Shared>,
+    members: watch::Receiver<usize>,
+    _stop: DropGuard,
+}
+
+struct Shared {
+    settings: Settings,
+    clock: Clock,
+    time: watch::Sender<StoreTime>,
+    link: Mutex<Link>,
+    /// Held while one is changed, so that no end of one overtakes its beginning.
+    subscriptions: Mutex<Subscriptions>,
+    waiters: Arc<Waiters>,
+}
+
+/// The one connection, and what keeps it from being made too often.
+#[derive(Default)]
+struct Link {
+    connection: Option<MultiplexedConnection>,
+    /// Counts connections, so that only who used it gives one up.
+    number: u64,
+    failures: u32,
+    not_before: Option<Instant>,
+}
+
+/// The keys whose channels a connection listens to.
+#[derive(Default)]
+struct Subscriptions {
+    /// Of that connection.
+    number: u64,
+    keys: HashSet<Key>,
+}
+
+impl fmt::Debug for Redis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let settings = &self.shared.settings;
+        f.debug_tuple("Redis").field(settings).finish()
+    }
+}
+
+/// Whether a call that got no answer may have changed anything.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Read,
+    Write,
+}
+
+impl Redis {
+    /// Connects and becomes a member, in the background; needs a tokio runtime.
+    #[must_use]
+    pub fn start(settings: Settings, clock: Clock) -> Self {
+        let shared = Arc::new(Shared {
+            settings,
+            clock,
+            time: watch::channel(StoreTime::unknown(Timestamp::ZERO)).0,
+            link: Mutex::default(),
+            subscriptions: Mutex::default(),
+            waiters: Arc::default(),
+        });
+        let (tell, members) = watch::channel(0);
+        let stopped = CancellationToken::new();
+        tokio::spawn(Arc::clone(&shared).beat(tell, stopped.clone()));
+        Self {
+            shared,
+            members,
+            _stop: stopped.drop_guard(),
+        }
+    }
+}
+
+impl Shared {
+    fn record(&self, key: &Key) -> String {
+        format!("{}record:{}", self.settings.prefix, key.encoded())
+    }
+
+    fn channel(&self, key: &Key) -> String {
+        format!("{}changed:{}", self.settings.prefix, key.encoded())
+    }
+
+    fn members(&self) -> String {
+        format!("{}members", self.settings.prefix)
+    }
+
+    /// Gives a sign of life again and again, and takes its leave at the end.
+    async fn beat(self: Arc<Self>, tell: watch::Sender<usize>, stopped: CancellationToken) {
+        let node = format!("{:016x}", rand::random::<u64>());
+        let ttl = self.settings.member_ttl;
+        let mut beat = BEAT_SCRIPT.key(self.members());
+        beat.arg(&node).arg(micros(ttl));
+        let mut away = false;
+        let beats = async {
+            loop {
+                let pause = match self.call(&beat, Kind::Read).await {
+                    Ok(told) => {
+                        let count = told.first().and_then(|count| parse(count));
+                        if let Some(count) = count {
+                            tell.send_if_modified(|told| std::mem::replace(told, count) != count);
+                        }
+                        if std::mem::take(&mut away) {
+                            info!("quota: Redis is back");
+                        }
+                        self.unsubscribe().await;
+                        ttl / 5
+                    }
+                    Err(error) => {
+                        let cause = std::error::Error::source(&error).map(ToString::to_string);
+                        if !std::mem::replace(&mut away, true) {
+                            warn!(%error, cause, "quota: Redis is away");
+                        }
+                        BREAK.0
+                    }
+                };
+                tokio::time::sleep(pause.mul_f64(0.75 + rand::random::<f64>() / 2.0)).await;
+            }
+        };
+        stopped.run_until_cancelled(beats).await;
+        // Nobody need wait for its end. If it is not told, the end comes by itself.
+        let deadline = Instant::now() + self.settings.deadline;
+        if let Ok(mut link) = timeout_at(deadline, self.link.lock()).await
+            && let Some(mut connection) = link.connection.take()
+        {
+            let mut leave = redis::cmd("ZREM");
+            leave.arg(self.members()).arg(&node);
+            let _ = timeout_at(deadline, leave.exec_async(&mut connection)).await;
+        }
+    }
+
+    /// Calls a script once. What it answers, after the time, of which this learns.
+    async fn call(&self, script: &ScriptInvocation<'_>, kind: Kind) -> Result<Vec<Vec<u8>>, Error> {
+        let deadline = Instant::now() + self.settings.deadline;
+        let late = |_| Error::Unavailable("no connection in time".into());
+        let connected = timeout_at(deadline, self.connection(deadline)).await;
+        let (mut connection, number) = connected.map_err(late)??;
+        let sent = self.clock.now();
+        let called = script.invoke_async::<Vec<Vec<u8>>>(&mut connection);
+        let answer = match timeout_at(deadline, called).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(error)) => {
+                // Whoever answers so is there, and the next call may fare better.
+                let answered = matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension);
+                let told = told(error, kind);
+                if !answered || matches!(told, Error::Unauthenticated(_)) {
+                    self.failed(number).await;
+                }
+                return Err(told);
+            }
+            Err(_) => {
+                self.failed(number).await;
+                return Err(match kind {
+                    Kind::Read => Error::Unavailable("no answer in time".into()),
+                    Kind::Write => Error::Unknown("no answer in time".into()),
+                });
+            }
+        };
+        let (seconds, micros) = match &answer[..] {
+            [seconds, micros, ..] => (parse(seconds), parse(micros)),
+            _ => (None, None),
+        };
+        let (Some(seconds), Some(micros)) = (seconds, micros) else {
+            return Err(Error::Garbage("a time that is none".into()));
+        };
+        let stamp = Duration::from_secs(seconds).saturating_add(Duration::from_micros(micros));
+        let received = self.clock.now();
+        learn(
+            &self.time,
+            StoreTime::from_reply(sent, received, stamp, RESOLUTION),
+        );
+        self.link.lock().await.failures = 0;
+        Ok(answer.into_iter().skip(2).collect())
+    }
+
+    /// The connection there is or a new one, and its number.
+    async fn connection(&self, deadline: Instant) -> Result<(MultiplexedConnection, u64), Error> {
+        let mut link = self.link.lock().await;
+        if let Some(connection) = &link.connection {
+            return Ok((connection.clone(), link.number));
+        }
+        if link.not_before.is_some_and(|then| Instant::now() < then) {
+            let text = "it did not answer a moment ago";
+            return Err(Error::Unavailable(text.into()));
+        }
+        let client = redis::Client::open(self.settings.server.clone());
+        let client = client.map_err(|error| Error::Refused(error.into()))?;
+        let waiters = Arc::clone(&self.waiters);
+        let channels = format!("{}changed:", self.settings.prefix);
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(self.settings.deadline))
+            .set_response_timeout(Some(self.settings.deadline))
+            .set_push_sender(move |push| {
+                pushed(&push, &channels, &waiters);
+                Ok::<_, redis::aio::SendError>(())
+            });
+        let connected = client.get_multiplexed_async_connection_with_config(&config);
+        let connection = match timeout_at(deadline, connected).await {
+            Ok(Ok(connection)) => connection,
+            Ok(Err(error)) => {
+                link.trip();
+                return Err(told(error, Kind::Read));
+            }
+            Err(_) => {
+                link.trip();
+                return Err(Error::Unavailable("no connection in time".into()));
+            }
+        };
+        link.number += 1;
+        link.connection = Some(connection.clone());
+        let number = link.number;
+        drop(link);
+        // What they waited for was said to the connection before, if to anybody.
+        self.waiters.tell_all();
+        Ok((connection, number))
+    }
+
+    /// Gives a connection up: what is still under way on it would come too late.
+    async fn failed(&self, number: u64) {
+        let mut link = self.link.lock().await;
+        if link.number == number && link.connection.take().is_some() {
+            link.trip();
+            drop(link);
+            self.waiters.tell_all();
+        }
+    }
+
+    async fn get(&self, keys: &[Key]) -> Result<Vec<Option<Entry>>, Error> {
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut read = READ_SCRIPT.prepare_invoke();
+        for key in keys {
+            read.key(self.record(key));
+        }
+        entries(&self.call(&read, Kind::Read).await?, keys.len())
+    }
+
+    async fn compare_and_set(&self, writes: &[Write]) -> Result<Swapped, Error> {
+        if writes.is_empty() {
+            return Ok(Swapped::Done(Vec::new()));
+        }
+        let mut swap = SWAP_SCRIPT.prepare_invoke();
+        for write in writes {
+            let expected = write.expected.map(|version| version.0.to_string());
+            swap.key(self.record(&write.key))
+                .arg(expected.unwrap_or_default())
+                .arg(&write.text[..])
+                .arg(self.channel(&write.key));
+        }
+        let answer = self.call(&swap, Kind::Write).await?;
+        let garbage = || Error::Garbage("a script that was not asked for".into());
+        let (done, rest) = answer.split_first().ok_or_else(garbage)?;
+        let found = entries(rest, writes.len())?;
+        match &done[..] {
+            b"0" => Ok(Swapped::Conflict(found)),
+            b"1" => {
+                let versions = found.into_iter().map(|entry| Some(entry?.version));
+                let versions: Option<_> = versions.collect();
+                Ok(Swapped::Done(versions.ok_or_else(garbage)?))
+            }
+            _ => Err(garbage()),
+        }
+    }
+
+    async fn changed(&self, key: &Key, since: Option<Version>) -> Result<(), Error> {
+        loop {
+            // In this order nothing is missed: whatever changes after the read is told.
+            let told = self.waiters.wait(key);
+            self.subscribe(key).await?;
+            let stands = self.get(std::slice::from_ref(key)).await?;
+            let stands = stands.into_iter().flatten().next();
+            if stands.map(|entry| entry.version) != since {
+                return Ok(());
+            }
+            // An error means that all were told.
+            let _ = told.await;
+        }
+    }
+
+    async fn subscribe(&self, key: &Key) -> Result<(), Error> {
+        let deadline = Instant::now() + self.settings.deadline;
+        let late = |_| Error::Unavailable("no connection in time".into());
+        let subscriptions = timeout_at(deadline, self.subscriptions.lock()).await;
+        let mut subscriptions = subscriptions.map_err(late)?;
+        let connected = timeout_at(deadline, self.connection(deadline)).await;
+        let (mut connection, number) = connected.map_err(late)??;
+        if subscriptions.number != number {
+            subscriptions.number = number;
+            subscriptions.keys.clear();
+        }
+        if subscriptions.keys.contains(key) {
+            return Ok(());
+        }
+        let error = match timeout_at(deadline, connection.subscribe(self.channel(key))).await {
+            Ok(Ok(())) => {
+                subscriptions.keys.insert(key.clone());
+                return Ok(());
+            }
+            Ok(Err(error)) => told(error, Kind::Read),
+            Err(_) => Error::Unavailable("no answer in time".into()),
+        };
+        self.failed(number).await;
+        Err(error)
+    }
+
+    /// Ends the subscriptions that nobody waits for any more.
+    async fn unsubscribe(&self) {
+        let mut subscriptions = self.subscriptions.lock().await;
+        // Who begins to wait from here on finds his channel gone, and subscribes anew.
+        let waited_for: HashSet<_> = self.waiters.waited_for().into_iter().collect();
+        let connection = {
+            let link = self.link.lock().await;
+            let same = link.number == subscriptions.number;
+            link.connection.clone().filter(|_| same)
+        };
+        let Some(mut connection) = connection else {
+            return;
+        };
+        let idle: Vec<_> = subscriptions
+            .keys
+            .difference(&waited_for)
+            .cloned()
+            .collect();
+        for key in idle {
+            subscriptions.keys.remove(&key);
+            let deadline = Instant::now() + self.settings.deadline;
+            let ended = connection.unsubscribe(self.channel(&key));
+            if !matches!(timeout_at(deadline, ended).await, Ok(Ok(()))) {
+                // A channel too many costs some bytes, and goes with its connection at the latest.
+                return;
+            }
+        }
+    }
+}
+
+impl Link {
+    /// Keeps everybody away for a while, longer each time.
+    fn trip(&mut self) {
+        let (first, longest) = BREAK;
+        let pause = first
+            .saturating_mul(1 << self.failures.min(10))
+            .min(longest);
+        self.failures = self.failures.saturating_add(1);
+        let pause = pause.mul_f64(0.5 + rand::random::<f64>() / 2.0);
+        self.not_before = Some(Instant::now() + pause);
+    }
+}
+
+impl QuotaStore for Redis {
+    fn get<'a>(&'a self, keys: &'a [Key]) -> Answer<'a, Vec<Option<Entry>>> {
+        assert_bounded(keys.iter());
+        Box::pin(self.shared.get(keys))
+    }
+
+    fn compare_and_set<'a>(&'a self, writes: &'a [Write]) -> Answer<'a, Swapped> {
+        assert_bounded(writes.iter().map(|write| &write.key));
+        Box::pin(self.shared.compare_and_set(writes))
+    }
+
+    fn time(&self) -> watch::Receiver<StoreTime> {
+        self.shared.time.subscribe()
+    }
+
+    fn changed<'a>(&'a self, key: &'a Key, since: Option<Version>) -> Answer<'a, ()> {
+        Box::pin(self.shared.changed(key, since))
+    }
+
+    fn members(&self) -> watch::Receiver<usize> {
+        self.members.clone()
+    }
+}
+
+/// Pairs of a version and a text, none for an empty version.
+fn entries(told: &[Vec<u8>], count: usize) -> Result<Vec<Option<Entry>>, Error> {
+    if told.len() != 2 * count {
+        return Err(Error::Garbage("another number of keys".into()));
+    }
+    let entry = |pair: &[Vec<u8>]| {
+        let [version, text] = pair else {
+            unreachable!("they come in pairs");
+        };
+        if version.is_empty() && text.is_empty() {
+            return Ok(None);
+        }
+        // Somebody else's hash: it has no version that a write could be compared with.
+        let version = parse(version).ok_or_else(|| {
+            let text = "a hash without a version of ours stands at the key";
+            Error::Refused(text.into())
+        })?;
+        let (version, text) = (Version(version), text.clone());
+        Ok(Some(Entry { version, text }))
+    };
+    told.chunks_exact(2).map(entry).collect()
+}
+
+fn parse<T: std::str::FromStr>(text: &[u8]) -> Option<T> {
+    str::from_utf8(text).ok()?.parse().ok()
+}
+
+fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Wakes those who wait for what a push tells of.
+fn pushed(push: &PushInfo, channels: &str, waiters: &Waiters) {
+    match push.kind {
+        PushKind::Message => {
+            let Some(redis::Value::BulkString(channel)) = push.data.first() else {
+                return;
+            };
+            let key = str::from_utf8(channel).ok();
+            if let Some(key) = key.and_then(|channel| channel.strip_prefix(channels)) {
+                waiters.tell(&Key::of_encoded(key));
+            }
+        }
+        // Whatever is said from now on is said to nobody.
+        PushKind::Disconnection => waiters.tell_all(),
+        _ => {}
+    }
+}
+
+/// What an error of the library says about a call.
+fn told(error: RedisError, kind: Kind) -> Error {
+    let wants_credentials = matches!(error.code(), Some("NOAUTH" | "WRONGPASS" | "NOPERM"));
+    match error.kind() {
+        _ if wants_credentials => Error::Unauthenticated(error.into()),
+        ErrorKind::AuthenticationFailed | ErrorKind::Server(ServerErrorKind::NoPerm) => {
+            Error::Unauthenticated(error.into())
+        }
+        // It runs, and cannot serve: it loads its records, or has lost its primary.
+        ErrorKind::Server(
+            ServerErrorKind::BusyLoading
+            | ServerErrorKind::ClusterDown
+            | ServerErrorKind::MasterDown
+            | ServerErrorKind::NotBusy
+            | ServerErrorKind::ReadOnly
+            | ServerErrorKind::TryAgain,
+        ) => Error::Unavailable(error.into()),
+        ErrorKind::Server(_) | ErrorKind::Extension if is_away(&error) => {
+            Error::Unavailable(error.into())
+        }
+        ErrorKind::Server(_) | ErrorKind::Extension => Error::Refused(error.into()),
+        ErrorKind::Parse | ErrorKind::UnexpectedReturnType | ErrorKind::RESP3NotSupported => {
+            Error::Garbage(error.into())
+        }
+        _ if kind == Kind::Write => Error::Unknown(error.into()),
+        _ => Error::Unavailable(error.into()),
+    }
+}
+
+/// Answers of a server that runs and does not serve now, which the library has no name for: too
+/// few replicas, no memory, a script of somebody else that does not end.
+fn is_away(error: &RedisError) -> bool {
+    matches!(
+        error.code(),
+        Some("NOREPLICAS" | "OOM" | "BUSY" | "MISCONF" | "READONLY")
+    )
+}

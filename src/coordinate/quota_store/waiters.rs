@@ -1,0 +1,87 @@
+//! Who waits for the news of which key, for the stores that tell of many keys over one
+//! connection.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::oneshot;
+
+use super::Key;
+
+/// Those who wait. One that is dropped is forgotten with the next look at its key.
+#[derive(Debug, Default)]
+pub(super) struct Waiters(Mutex<HashMap<Key, Vec<oneshot::Sender<()>>>>);
+
+impl Waiters {
+    /// Waits for the next news of a key: those that come after this call, none missing.
+    pub(super) fn wait(&self, key: &Key) -> oneshot::Receiver<()> {
+        let (tell, told) = oneshot::channel();
+        let mut all = self.lock();
+        let waiters = all.entry(key.clone()).or_default();
+        waiters.retain(|waiter| !waiter.is_closed());
+        waiters.push(tell);
+        told
+    }
+
+    /// There is news of a key.
+    pub(super) fn tell(&self, key: &Key) {
+        for waiter in self.lock().remove(key).unwrap_or_default() {
+            // An error means that it waits no more.
+            let _ = waiter.send(());
+        }
+    }
+
+    /// There may be news of every key.
+    pub(super) fn tell_all(&self) {
+        for waiter in self.lock().drain().flat_map(|(_, waiters)| waiters) {
+            let _ = waiter.send(());
+        }
+    }
+
+    /// Whether nobody waits for anything.
+    pub(super) fn is_empty(&self) -> bool {
+        self.waited_for().is_empty()
+    }
+
+    /// The keys that somebody waits for.
+    pub(super) fn waited_for(&self) -> Vec<Key> {
+        let mut all = self.lock();
+        all.retain(|_, waiters| {
+            waiters.retain(|waiter| !waiter.is_closed());
+            !waiters.is_empty()
+        });
+        all.keys().cloned().collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Vec<oneshot::Sender<()>>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn news_reach_all_who_wait_for_their_key_and_nobody_else() {
+        let waiters = Waiters::default();
+        let [a, b] = ["a", "b"].map(|id| Key::new(id).expect("it is a key"));
+        let mut first = waiters.wait(&a);
+        let mut second = waiters.wait(&a);
+        let mut other = waiters.wait(&b);
+        waiters.tell(&a);
+        assert!(first.try_recv().is_ok() && second.try_recv().is_ok());
+        assert!(other.try_recv().is_err());
+        assert_eq!(waiters.waited_for(), [b]);
+        waiters.tell_all();
+        assert!(other.try_recv().is_ok() && waiters.is_empty());
+    }
+
+    #[test]
+    fn who_waits_no_more_is_forgotten() {
+        let waiters = Waiters::default();
+        let a = Key::new("a").expect("it is a key");
+        drop(waiters.wait(&a));
+        assert!(waiters.is_empty());
+    }
+}
