@@ -13,7 +13,7 @@
 //! - A new master echoes what its clients say they have. What doesn't fit into a lease of its own
 //!   keeps the end that it had.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,8 +58,8 @@ pub(super) struct Resource {
     seen: Rows<Seen>,
     /// Rows that nobody has.
     left: VecDeque<Holder>,
-    /// Holders with a safe share.
-    reserved: u64,
+    /// Who has a safe share.
+    reserved: HashSet<Holder>,
     made: Timestamp,
     /// Nobody's lease ends before this.
     ends_from: Timestamp,
@@ -106,22 +106,40 @@ struct Asked {
     has: f64,
 }
 
-/// What is known of a holder beside the book, in 32 bytes: there is one for each.
+/// What is known of a holder beside the book, in 24 bytes: there is one for each.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     /// The lease as it was told, by which the holder knows it: how much, and until when, of which
     /// the wire has the second that it began.
     capacity: f64,
     expires: Timestamp,
-    /// Before this it need not ask again.
-    early_until: Timestamp,
+    /// How long before the end it may ask again, rounded up.   hundredths of a second
+    asks_before: u32,
     /// When all that it was told has ended, if some of it outlasts the last lease: so many seconds
     /// after the process's start, rounded up.
     outlasts: Option<NonZeroU32>,
-    reserved: bool,
 }
 
 impl Seen {
+    /// What is told at last; before, it was told of leases until `before`. Whoever asks again
+    /// before `early_until` need not have.
+    fn new(lease: Lease, early_until: Timestamp, before: Timestamp) -> Self {
+        let ahead = lease.expires.since(early_until).as_nanos();
+        Self {
+            capacity: lease.capacity.get(),
+            expires: lease.expires,
+            // No lease is longer than a year, and this is enough for more.
+            asks_before: u32::try_from(ahead.div_ceil(10_000_000)).unwrap_or(u32::MAX),
+            outlasts: Self::outlasts(before, lease.expires),
+        }
+    }
+
+    /// Before this it need not ask again: at the latest when the lease ends.
+    fn early_until(&self) -> Timestamp {
+        let ahead = Duration::from_millis(u64::from(self.asks_before) * 10);
+        Timestamp::ZERO + self.expires.since(Timestamp::ZERO + ahead)
+    }
+
     /// The latest end of all that it was told.
     fn until(&self) -> Timestamp {
         let outlasts = self.outlasts.map_or(0, NonZeroU32::get);
@@ -129,7 +147,7 @@ impl Seen {
         outlasts.max(self.expires)
     }
 
-    /// How `until` is kept, if it is later than the end of the last lease.
+    /// How `until` is kept: not at all, unless it is later than the end of the last lease.
     fn outlasts(until: Timestamp, expires: Timestamp) -> Option<NonZeroU32> {
         if until <= expires {
             return None;
@@ -189,7 +207,7 @@ impl Resource {
             places: HashMap::new(),
             seen: Rows::new(),
             left: VecDeque::new(),
-            reserved: 0,
+            reserved: HashSet::new(),
             made: now,
             ends_from: now,
         }
@@ -207,7 +225,7 @@ impl Resource {
     }
 
     pub(super) fn reserved(&self) -> u64 {
-        self.reserved
+        self.reserved.len() as u64
     }
 
     /// Answers one who asks; `None` if it asked too early, and keeps what it has.
@@ -221,7 +239,7 @@ impl Resource {
         self.refill(now, counts);
         let place = self.places.get(&ask.member).copied();
         let seen = place.map(|Holder(row)| self.seen[row as usize]);
-        if seen.is_some_and(|seen| now < seen.early_until) {
+        if seen.is_some_and(|seen| now < seen.early_until()) {
             counts.early += 1;
             return None;
         }
@@ -245,7 +263,7 @@ impl Resource {
             }
         }
 
-        let reserved = self.reserve_for(ask, seen, counts);
+        let reserved = self.reserve_for(ask, holder, seen.is_none(), counts);
         let share = match (&self.algorithm.reserve, reserved) {
             (Some(reserve), true) => reserve.share.get(),
             _ => 0.0,
@@ -332,22 +350,27 @@ impl Resource {
     }
 
     /// Whether a client has one of the safe shares.
-    fn reserve_for(&mut self, ask: &Ask<'_>, seen: Option<Seen>, counts: &mut Counts) -> bool {
+    fn reserve_for(
+        &mut self,
+        ask: &Ask<'_>,
+        holder: Holder,
+        is_new: bool,
+        counts: &mut Counts,
+    ) -> bool {
         let Some(reserve) = &self.algorithm.reserve else {
             return false;
         };
         if ask.kind == Kind::Server {
             return false;
         }
-        if seen.is_some_and(|seen| seen.reserved) {
+        if self.reserved.contains(&holder) {
             return true;
         }
-        if self.reserved >= reserve.clients.get() {
-            counts.unreserved += u64::from(seen.is_none());
+        if self.reserved() >= reserve.clients.get() {
+            counts.unreserved += u64::from(is_new);
             return false;
         }
-        self.reserved += 1;
-        true
+        self.reserved.insert(holder)
     }
 
     fn refresh_told(&self, now: Timestamp, refresh: Duration) -> Duration {
@@ -425,13 +448,7 @@ impl Resource {
             Some(_) => self.seen[row].until(),
             None => gets.expires,
         };
-        let seen = Seen {
-            capacity: gets.capacity.get(),
-            expires: gets.expires,
-            early_until: now + interval.saturating_sub(EARLY_BY),
-            outlasts: Seen::outlasts(before, gets.expires),
-            reserved,
-        };
+        let seen = Seen::new(gets, now + interval.saturating_sub(EARLY_BY), before);
         if row == self.seen.len() {
             self.seen.push(seen);
         } else {
@@ -577,8 +594,7 @@ impl Resource {
         let Some(place) = self.places.remove(&member) else {
             return false;
         };
-        let Holder(row) = place;
-        self.reserved -= u64::from(self.seen[row as usize].reserved);
+        self.reserved.remove(&place);
         self.book.release(now, place);
         self.left.push_back(place);
         true
@@ -606,7 +622,7 @@ impl Resource {
             if stays {
                 ends_from = ends_from.min(until);
             } else {
-                *reserved -= u64::from(seen.reserved);
+                reserved.remove(place);
                 left.push_back(*place);
                 gone.push(*member);
             }
@@ -639,7 +655,7 @@ impl Resource {
             let seen = &self.seen[place.0 as usize];
             let mut held = self.book.get(*place)?;
             held.lease.expires = seen.expires;
-            Some((*member, held, seen.reserved))
+            Some((*member, held, self.reserved.contains(place)))
         })
     }
 
@@ -859,28 +875,42 @@ fn terms(algorithm: &Algorithm, source: &Source) -> Terms {
 mod tests {
     use super::*;
 
+    fn at(millis: u64) -> Timestamp {
+        Timestamp::ZERO + Duration::from_millis(millis)
+    }
+
+    fn seen(expires: Timestamp, early_until: Timestamp, before: Timestamp) -> Seen {
+        let lease = Lease {
+            capacity: Capacity::ZERO,
+            expires,
+            refresh: Duration::ZERO,
+        };
+        Seen::new(lease, early_until, before)
+    }
+
     #[test]
-    fn what_is_seen_of_a_holder_takes_32_bytes() {
-        assert_eq!(size_of::<Seen>(), 32);
+    fn what_is_seen_of_a_holder_takes_24_bytes() {
+        assert_eq!(size_of::<Seen>(), 24);
     }
 
     #[test]
     fn what_outlasts_the_last_lease_is_never_taken_to_end_before_it_does() {
-        let at = |millis| Timestamp::ZERO + Duration::from_millis(millis);
-        let seen = |until, expires| Seen {
-            capacity: 0.0,
-            expires,
-            early_until: Timestamp::ZERO,
-            outlasts: Seen::outlasts(until, expires),
-            reserved: false,
-        };
-        assert_eq!(seen(at(2_300), at(2_300)).until(), at(2_300));
-        assert_eq!(seen(at(2_300), at(2_400)).until(), at(2_400));
-        assert_eq!(seen(at(2_300), at(1_000)).until(), at(3_000));
+        let until = |before, expires| seen(expires, at(0), before).until();
+        assert_eq!(until(at(2_300), at(2_300)), at(2_300));
+        assert_eq!(until(at(2_300), at(2_400)), at(2_400));
+        assert_eq!(until(at(2_300), at(1_000)), at(3_000));
         // Said again and again it gets no later.
-        assert_eq!(
-            seen(seen(at(2_300), at(1_000)).until(), at(1_700)).until(),
-            at(3_000)
-        );
+        assert_eq!(until(until(at(2_300), at(1_000)), at(1_700)), at(3_000));
+    }
+
+    #[test]
+    fn who_asks_early_is_told_from_who_does_not_whatever_the_lease() {
+        let early_until = |expires, early| seen(expires, early, at(0)).early_until();
+        let year = 366 * 24 * 3_600_000;
+        assert_eq!(early_until(at(60_000), at(4_950)), at(4_950));
+        assert_eq!(early_until(at(4_950 + year), at(4_950)), at(4_950));
+        // Up to a hundredth of a second is forgiven, and all when the lease has ended.
+        assert_eq!(early_until(at(60_004), at(4_951)), at(4_944));
+        assert_eq!(early_until(at(300), at(950)), at(300));
     }
 }
