@@ -25,7 +25,7 @@ pub use rejected::Rejected;
 pub use serve::{Reach, serve};
 pub use service::Service;
 pub use state::{Bounds, CapacityServer, Place, Settings, Unmatched};
-pub use status::{Counts, LeaseNow, ResourceNow, Standing, Status};
+pub use status::{Counts, LeaseNow, ResourceNow, Resources, Standing, Status, View};
 pub use templates::{
     Algorithm, Catchall, Frees, RawAlgorithm, RawKind, RawParameter, RawTemplate, Reserve,
     Template, TemplateMistake, Templates,

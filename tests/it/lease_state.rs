@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use tidegate::coordinate::lease_server::{
-    Bounds, CapacityServer, Catchall, Place, RawAlgorithm, RawKind, RawParameter, RawTemplate,
-    Rejected, Settings, Standing, TemplateMistake, Templates, Unmatched,
+    Bounds, CapacityServer, Catchall, LeaseNow, Place, RawAlgorithm, RawKind, RawParameter,
+    RawTemplate, Rejected, Resources, Settings, Standing, TemplateMistake, Templates, Unmatched,
+    View,
 };
 use tidegate::coordinate::wire::{
     Algorithm, Epoch, GetCapacityRequest, GetCapacityResponse, GetServerCapacityRequest,
@@ -795,4 +796,72 @@ fn a_server_that_was_deposed_and_elected_again_knows_nothing() {
         0.0,
         "a may still have all of it"
     );
+}
+
+#[test]
+fn whoever_comes_after_one_that_gave_up_its_lease_does_not_inherit_what_that_may_still_use() {
+    let frees = [("frees", "confirmed"), ("frees_after_ms", "20000")];
+    let mut server = root(vec![template("r", 100.0, algorithm("FAIR_SHARE", &frees))]);
+    assert_eq!(granted(&mut server, LATER, "first", 500.0), 100.0);
+    let release = ReleaseCapacityRequest {
+        client_id: "first".to_owned(),
+        resource_id: vec!["r".to_owned()],
+    };
+    server.release_capacity(at(LATER + 5), &release);
+    assert_eq!(granted(&mut server, LATER + 6, "second", 500.0), 0.0);
+    assert_eq!(granted(&mut server, LATER + 24, "second", 500.0), 0.0);
+    assert_eq!(granted(&mut server, LATER + 30, "second", 500.0), 100.0);
+}
+
+#[test]
+fn rows_are_used_again_while_clients_come_and_go() {
+    let mut server = root(vec![template("r", 100.0, algorithm("FAIR_SHARE", &[]))]);
+    for round in 0..20_u32 {
+        for client in 0..50 {
+            let client = format!("{round}-{client}");
+            let wants = f64::from(round + 1);
+            let got = granted(&mut server, LATER + 100 * u64::from(round), &client, wants);
+            assert!(got <= wants);
+        }
+        let status = server.status(at(LATER + 100 * u64::from(round) + 1));
+        let resource = &status.resources[0];
+        assert_eq!((status.holders, resource.leases_total), (50, 50));
+        assert_eq!(resource.wanted.get(), 50.0 * f64::from(round + 1));
+        assert!(resource.held.get() <= 100.0);
+        let all_of_this_round = |lease: &LeaseNow| lease.holder.starts_with(&format!("{round}-"));
+        assert!(resource.leases.iter().all(all_of_this_round));
+    }
+}
+
+#[test]
+fn as_many_leases_are_shown_as_were_asked_for_and_all_are_counted() {
+    let mut server = root(vec![template("*", 1e6, algorithm("FAIR_SHARE", &[]))]);
+    for client in 0..700 {
+        let both = ["a", "b"].map(|id| resource(id, 1.0, None));
+        let request = request(&format!("client-{client}"), both.to_vec());
+        server.get_capacity(at(LATER), &request).expect("good");
+    }
+    let mut check = |resources, leases_max, expected: &[(&str, usize)]| {
+        let view = View {
+            resources,
+            leases_max,
+        };
+        let status = server.view(at(LATER), view);
+        let shown: Vec<_> = status
+            .resources
+            .iter()
+            .map(|one| {
+                assert!(one.leases.is_sorted_by_key(|lease| &lease.holder));
+                assert_eq!((one.leases_total, one.held.get()), (700, 700.0));
+                (one.id.as_str(), one.leases.len())
+            })
+            .collect();
+        assert_eq!(shown, expected, "{view:?}");
+        assert_eq!(status.holders, 700);
+    };
+    check(Resources::All, 0, &[("a", 0), ("b", 0)]);
+    check(Resources::All, 1_000, &[("a", 700), ("b", 300)]);
+    check(Resources::After("a"), 1_000, &[("b", 700)]);
+    check(Resources::One("b"), 3, &[("b", 3)]);
+    check(Resources::One("c"), 3, &[]);
 }

@@ -18,7 +18,9 @@
 
 mod book;
 mod demand;
+mod due;
 mod outgoing;
+mod rows;
 mod share;
 mod sums;
 
@@ -29,6 +31,7 @@ use crate::limiter::{OutOfRange, in_range};
 use crate::time::Timestamp;
 
 pub use book::{Book, Held};
+pub use rows::Rows;
 
 /// An amount of what is shared, such as calls per second: a number from 0 to 10^18.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
@@ -147,6 +150,7 @@ pub struct Terms {
     pub frees_after: Duration,
 }
 
-/// Who holds a lease. Whoever keeps the book gives each holder a number of its own.
+/// Who holds a lease. Whoever keeps the book gives each holder a number of its own, from zero on:
+/// a book has a row for every number up to the greatest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Holder(pub u32);

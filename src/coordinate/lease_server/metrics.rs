@@ -286,7 +286,7 @@ fn write_state(page: &mut Page, status: &Status) {
         "gauge",
         status.holders as f64,
     );
-    let leases: usize = status.resources.iter().map(|it| it.leases.len()).sum();
+    let leases: usize = status.resources.iter().map(|it| it.leases_total).sum();
     page.one(
         "tidegate_lease_leases",
         "Leases that have not ended.",

@@ -22,7 +22,7 @@ use tower_http::timeout::TimeoutLayer;
 
 use super::metrics::Metrics;
 use super::service::Service;
-use super::{Status, Templates};
+use super::{Resources, Status, Templates, View};
 use crate::live::Live;
 
 /// Requests that are answered at once; further ones are turned away.
@@ -91,20 +91,37 @@ struct Which {
     after: Option<String>,
 }
 
-/// The state, off the event loop: there may be a million leases.
+impl Which {
+    /// What is looked at for these, with so many leases.
+    fn view(&self, leases_max: usize) -> View<'_> {
+        let resources = match (&self.resource, &self.after) {
+            (Some(id), _) => Resources::One(id),
+            (None, Some(id)) => Resources::After(id),
+            (None, None) => Resources::All,
+        };
+        View {
+            resources,
+            leases_max,
+        }
+    }
+}
+
+/// The state, off the event loop: there may be thousands of resources.
 async fn look<T: Send + 'static>(
     shown: Shown,
+    which: Which,
+    leases_max: usize,
     show: impl FnOnce(&Shown, Status) -> T + Send + 'static,
 ) -> T {
     let looked = tokio::task::spawn_blocking(move || {
-        let status = shown.service.status();
+        let status = shown.service.view(which.view(leases_max));
         show(&shown, status)
     });
     looked.await.expect("looking does not fail")
 }
 
 async fn page(State(shown): State<Shown>) -> Response {
-    let html = look(shown, |shown, mut status| {
+    let html = look(shown, Which::default(), 0, |shown, mut status| {
         let left_out = cut(&mut status.resources);
         html::overview(shown, &status, left_out)
     });
@@ -112,14 +129,11 @@ async fn page(State(shown): State<Shown>) -> Response {
 }
 
 async fn resources(State(shown): State<Shown>, Query(which): Query<Which>) -> Response {
-    let Some(id) = which.resource else {
+    if which.resource.is_none() {
         return Redirect::to("/").into_response();
-    };
-    let html = look(shown, move |shown, mut status| {
-        status.resources.retain(|resource| resource.id == id);
-        let resource = status.resources.first_mut()?;
-        let left_out = cut(&mut resource.leases);
-        Some(html::resource(shown, &status, left_out))
+    }
+    let html = look(shown, which, SHOWN_MAX, |_, status| {
+        (!status.resources.is_empty()).then(|| html::resource(&status))
     });
     match html.await {
         Some(html) => as_page(html),
@@ -147,12 +161,7 @@ fn as_page(html: String) -> Response {
 }
 
 async fn leases(State(shown): State<Shown>, Query(which): Query<Which>) -> Response {
-    let json = look(shown, move |shown, mut status| {
-        if let Some(id) = &which.resource {
-            status.resources.retain(|resource| resource.id == *id);
-        } else if let Some(after) = &which.after {
-            status.resources.retain(|resource| resource.id > *after);
-        }
+    let json = look(shown, which, SHOWN_MAX, |shown, mut status| {
         let left_out = cut(&mut status.resources);
         json::leases(shown, &status, left_out)
     });
@@ -165,7 +174,7 @@ async fn config(State(shown): State<Shown>) -> Response {
 }
 
 async fn metrics(State(shown): State<Shown>) -> Response {
-    let text = look(shown, |shown, status| {
+    let text = look(shown, Which::default(), 0, |shown, status| {
         let service = &shown.service;
         let wall = service.clock().wall(status.at);
         shown.metrics.text(&status, service.redirected(), wall)

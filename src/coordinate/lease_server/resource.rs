@@ -13,14 +13,17 @@
 //! - A new master echoes what its clients say they have. What doesn't fit into a lease of its own
 //!   keeps the end that it had.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_limits::Timestamp;
-use tidegate_limits::lease::{Band, Book, Capacity, Claim, Holder, Lease, Split, Terms};
+use tidegate_limits::lease::{
+    Band, Book, Capacity, Claim, Held, Holder, Lease, Rows, Split, Terms,
+};
 
-use super::roster::Kind;
+use super::roster::{Kind, Member};
 use super::status::Counts;
 use super::templates::{Algorithm, Frees, Template, granted_until};
 use crate::coordinate::wire::{self, Epoch};
@@ -36,6 +39,8 @@ const EARLY_BY: Duration = Duration::from_millis(50);
 const ASK_AGAIN: Duration = Duration::from_secs(5);
 /// What is wanted has changed so much that the server above should hear of it early.
 const CHANGE_IS_BIG: f64 = 0.1;
+/// Rows that nobody has any more which are looked at for one that may be given out again.
+const LOOKED_AT: usize = 8;
 
 #[derive(Debug)]
 pub(super) struct Resource {
@@ -47,9 +52,14 @@ pub(super) struct Resource {
     pub(super) source: Source,
     pub(super) book: Book,
     pub(super) learning_until: Option<Timestamp>,
-    holders: HashMap<Holder, Seen>,
-    /// Holders with a safe share.
-    reserved: u64,
+    /// The row of everybody that was told of a lease, here and in the book.
+    places: HashMap<Member, Holder>,
+    /// By row.
+    seen: Rows<Seen>,
+    /// Rows that nobody has.
+    left: VecDeque<Holder>,
+    /// Who has a safe share.
+    reserved: HashSet<Holder>,
     made: Timestamp,
     /// Nobody's lease ends before this.
     ends_from: Timestamp,
@@ -96,24 +106,64 @@ struct Asked {
     has: f64,
 }
 
-/// What is known of a holder beside the book.
+/// What is known of a holder beside the book, in 24 bytes: there is one for each.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
-    asked: Timestamp,
-    /// When it was told to ask again.
-    refresh: Duration,
-    expires: Timestamp,
-    /// The lease as it was told: by both it knows it.   seconds since 1970
-    expiry_time: i64,
+    /// The lease as it was told, by which the holder knows it: how much, and until when, of which
+    /// the wire has the second that it began.
     capacity: f64,
+    expires: Timestamp,
+    /// How long before the end it may ask again, rounded up.   hundredths of a second
+    asks_before: u32,
+    /// When all that it was told has ended, if some of it outlasts the last lease: so many seconds
+    /// after the process's start, rounded up.
+    outlasts: Option<NonZeroU32>,
+}
+
+impl Seen {
+    /// What is told at last; before, it was told of leases until `before`. Whoever asks again
+    /// before `early_until` need not have.
+    fn new(lease: Lease, early_until: Timestamp, before: Timestamp) -> Self {
+        let ahead = lease.expires.since(early_until).as_nanos();
+        Self {
+            capacity: lease.capacity.get(),
+            expires: lease.expires,
+            // No lease is longer than a year, and this is enough for more.
+            asks_before: u32::try_from(ahead.div_ceil(10_000_000)).unwrap_or(u32::MAX),
+            outlasts: Self::outlasts(before, lease.expires),
+        }
+    }
+
+    /// Before this it need not ask again: at the latest when the lease ends.
+    fn early_until(&self) -> Timestamp {
+        let ahead = Duration::from_millis(u64::from(self.asks_before) * 10);
+        Timestamp::ZERO + self.expires.since(Timestamp::ZERO + ahead)
+    }
+
     /// The latest end of all that it was told.
-    until: Timestamp,
-    reserved: bool,
+    fn until(&self) -> Timestamp {
+        let outlasts = self.outlasts.map_or(0, NonZeroU32::get);
+        let outlasts = Timestamp::ZERO + Duration::from_secs(outlasts.into());
+        outlasts.max(self.expires)
+    }
+
+    /// How `until` is kept: not at all, unless it is later than the end of the last lease.
+    fn outlasts(until: Timestamp, expires: Timestamp) -> Option<NonZeroU32> {
+        if until <= expires {
+            return None;
+        }
+        let seconds = until
+            .since(Timestamp::ZERO)
+            .as_nanos()
+            .div_ceil(1_000_000_000);
+        // A hundred years from the start are for ever.
+        NonZeroU32::new(u32::try_from(seconds).unwrap_or(u32::MAX))
+    }
 }
 
 /// Who asks for what.
 pub(super) struct Ask<'a> {
-    pub(super) holder: Holder,
+    pub(super) member: Member,
     pub(super) kind: Kind,
     pub(super) bands: &'a [Band],
     pub(super) has: Option<&'a wire::Lease>,
@@ -154,8 +204,10 @@ impl Resource {
             source,
             book: Book::new(terms),
             learning_until: (learning_until > now).then_some(learning_until),
-            holders: HashMap::new(),
-            reserved: 0,
+            places: HashMap::new(),
+            seen: Rows::new(),
+            left: VecDeque::new(),
+            reserved: HashSet::new(),
             made: now,
             ends_from: now,
         }
@@ -168,12 +220,12 @@ impl Resource {
         self.learning_until.is_some()
     }
 
-    pub(super) fn is_held_by(&self, holder: Holder) -> bool {
-        self.holders.contains_key(&holder)
+    pub(super) fn is_held_by(&self, member: Member) -> bool {
+        self.places.contains_key(&member)
     }
 
     pub(super) fn reserved(&self) -> u64 {
-        self.reserved
+        self.reserved.len() as u64
     }
 
     /// Answers one who asks; `None` if it asked too early, and keeps what it has.
@@ -185,14 +237,13 @@ impl Resource {
         counts: &mut Counts,
     ) -> Option<Answer> {
         self.refill(now, counts);
-        let seen = self.holders.get(&ask.holder).copied();
-        // Whoever was told to come back sooner may.
-        if let Some(seen) = seen
-            && now.since(seen.asked) + EARLY_BY < rules.minimum_interval.min(seen.refresh)
-        {
+        let place = self.places.get(&ask.member).copied();
+        let seen = place.map(|Holder(row)| self.seen[row as usize]);
+        if seen.is_some_and(|seen| now < seen.early_until()) {
             counts.early += 1;
             return None;
         }
+        let holder = place.unwrap_or_else(|| self.next_place());
         let learning = self.is_learning(now);
         let live = seen.filter(|seen| now < seen.expires);
         let has = ask
@@ -212,7 +263,7 @@ impl Resource {
             }
         }
 
-        let reserved = self.reserve_for(ask, seen, counts);
+        let reserved = self.reserve_for(ask, holder, seen.is_none(), counts);
         let share = match (&self.algorithm.reserve, reserved) {
             (Some(reserve), true) => reserve.share.get(),
             _ => 0.0,
@@ -234,7 +285,8 @@ impl Resource {
         let knows_last = match (ask.has, seen) {
             // A server may say that it has more, never less.
             (Some(has), Some(seen)) => {
-                has.expiry_time == seen.expiry_time && has.capacity >= seen.capacity
+                let expiry_time = rules.epoch.seconds(seen.expires);
+                has.expiry_time == expiry_time && has.capacity >= seen.capacity
             }
             _ => false,
         };
@@ -245,7 +297,7 @@ impl Resource {
                 bands,
                 has: Capacity::ZERO,
             };
-            let entered = self.book.learn(now, ask.holder, claim, None);
+            let entered = self.book.learn(now, holder, claim, None);
             let ends = ask.has.map(|has| rules.epoch.timestamp(has.expiry_time));
             Lease {
                 capacity: beyond(has),
@@ -257,8 +309,8 @@ impl Resource {
                 bands,
                 has: beyond(has),
             };
-            let cap = self.cap_learned(ask, claim.has, rules);
-            self.book.learn(now, ask.holder, claim, cap)
+            let cap = self.cap_learned(ask, holder, claim.has, rules);
+            self.book.learn(now, holder, claim, cap)
         } else {
             let claim = Claim {
                 bands,
@@ -270,7 +322,7 @@ impl Resource {
                 },
             };
             let cap = self.cap(now);
-            self.book.ask(now, ask.holder, claim, cap)
+            self.book.ask(now, holder, claim, cap)
         };
         let gets = Lease {
             capacity: Capacity::new(share.min(wants) + lease.capacity.get()).unwrap_or_default(),
@@ -282,9 +334,9 @@ impl Resource {
                 lease.expires
             },
         };
-        let mut answer = self.answer(now, rules, ask, gets, reserved);
+        let mut answer = self.answer(now, rules, (ask, holder), gets, reserved);
         if !learning {
-            answer.granted_until = Some(seen.map_or(0, |seen| rules.epoch.seconds(seen.until)));
+            answer.granted_until = Some(seen.map_or(0, |seen| rules.epoch.seconds(seen.until())));
         }
         Some(answer)
     }
@@ -298,22 +350,27 @@ impl Resource {
     }
 
     /// Whether a client has one of the safe shares.
-    fn reserve_for(&mut self, ask: &Ask<'_>, seen: Option<Seen>, counts: &mut Counts) -> bool {
+    fn reserve_for(
+        &mut self,
+        ask: &Ask<'_>,
+        holder: Holder,
+        is_new: bool,
+        counts: &mut Counts,
+    ) -> bool {
         let Some(reserve) = &self.algorithm.reserve else {
             return false;
         };
         if ask.kind == Kind::Server {
             return false;
         }
-        if seen.is_some_and(|seen| seen.reserved) {
+        if self.reserved.contains(&holder) {
             return true;
         }
-        if self.reserved >= reserve.clients.get() {
-            counts.unreserved += u64::from(seen.is_none());
+        if self.reserved() >= reserve.clients.get() {
+            counts.unreserved += u64::from(is_new);
             return false;
         }
-        self.reserved += 1;
-        true
+        self.reserved.insert(holder)
     }
 
     fn refresh_told(&self, now: Timestamp, refresh: Duration) -> Duration {
@@ -343,10 +400,16 @@ impl Resource {
 
     /// The same for what is echoed: what fits into a lease of its own lasts as long as that, the
     /// rest until the end that it has.
-    fn cap_learned(&mut self, ask: &Ask<'_>, has: Capacity, rules: Rules) -> Option<Timestamp> {
+    fn cap_learned(
+        &mut self,
+        ask: &Ask<'_>,
+        holder: Holder,
+        has: Capacity,
+        rules: Rules,
+    ) -> Option<Timestamp> {
         let own = self
             .book
-            .get(ask.holder)
+            .get(holder)
             .map_or(0.0, |held| held.lease.capacity.get());
         let together = self.book.held().get() - own + has.get();
         let ends = ask.has.map(|has| rules.epoch.timestamp(has.expiry_time));
@@ -366,32 +429,34 @@ impl Resource {
         &mut self,
         now: Timestamp,
         rules: Rules,
-        ask: &Ask<'_>,
+        (ask, holder): (&Ask<'_>, Holder),
         gets: Lease,
         reserved: bool,
     ) -> Answer {
-        let expiry_time = rules.epoch.seconds(gets.expires);
         // The wire has whole seconds, and none is "whenever you like".
         let refresh = gets.refresh.as_secs().max(1);
-        let before = self.holders.get(&ask.holder);
-        let seen = Seen {
-            until: before.map_or(gets.expires, |seen| seen.until.max(gets.expires)),
-            asked: now,
-            refresh: Duration::from_secs(refresh),
-            expires: gets.expires,
-            expiry_time,
-            capacity: gets.capacity.get(),
-            reserved,
-        };
-        self.ends_from = if self.holders.is_empty() {
+        // Whoever was told to come back sooner than others may.
+        let interval = rules.minimum_interval.min(Duration::from_secs(refresh));
+        self.ends_from = if self.places.is_empty() {
             gets.expires
         } else {
             self.ends_from.min(gets.expires)
         };
-        self.holders.insert(ask.holder, seen);
+        let Holder(row) = holder;
+        let row = row as usize;
+        let before = match self.places.insert(ask.member, holder) {
+            Some(_) => self.seen[row].until(),
+            None => gets.expires,
+        };
+        let seen = Seen::new(gets, now + interval.saturating_sub(EARLY_BY), before);
+        if row == self.seen.len() {
+            self.seen.push(seen);
+        } else {
+            self.seen[row] = seen;
+        }
         Answer {
             gets: wire::Lease {
-                expiry_time,
+                expiry_time: rules.epoch.seconds(gets.expires),
                 refresh_interval: i64::try_from(refresh).unwrap_or(i64::MAX),
                 capacity: gets.capacity.get(),
             },
@@ -511,18 +576,32 @@ impl Resource {
         }
     }
 
+    /// A row for somebody new, who has it once it is answered.
+    fn next_place(&mut self) -> Holder {
+        for _ in 0..self.left.len().min(LOOKED_AT) {
+            let place = self.left.pop_front().expect("there is one for each round");
+            if self.book.is_vacant(place) {
+                // Until it is answered it is not lost, and then it is not free.
+                return place;
+            }
+            self.left.push_back(place);
+        }
+        Holder(u32::try_from(self.seen.len()).expect("leases are bounded below 2^32"))
+    }
+
     /// Ends a lease. False if there is none.
-    pub(super) fn release(&mut self, now: Timestamp, holder: Holder) -> bool {
-        let Some(seen) = self.holders.remove(&holder) else {
+    pub(super) fn release(&mut self, now: Timestamp, member: Member) -> bool {
+        let Some(place) = self.places.remove(&member) else {
             return false;
         };
-        self.reserved -= u64::from(seen.reserved);
-        self.book.release(now, holder);
+        self.reserved.remove(&place);
+        self.book.release(now, place);
+        self.left.push_back(place);
         true
     }
 
     /// Forgets who let its lease end, and says who that was.
-    pub(super) fn clean(&mut self, now: Timestamp, counts: &mut Counts) -> Vec<Holder> {
+    pub(super) fn clean(&mut self, now: Timestamp, counts: &mut Counts) -> Vec<Member> {
         self.refill(now, counts);
         self.book.expire(now);
         if now < self.ends_from {
@@ -530,14 +609,22 @@ impl Resource {
         }
         let mut gone = Vec::new();
         let mut ends_from = Timestamp::MAX;
-        let reserved = &mut self.reserved;
-        self.holders.retain(|holder, seen| {
-            let stays = now < seen.until;
+        let (seen, book) = (&self.seen, &self.book);
+        let (reserved, left) = (&mut self.reserved, &mut self.left);
+        self.places.retain(|member, place| {
+            let seen = &seen[place.0 as usize];
+            // What was entered may outlast what was told, while a reserve is not known.
+            let until = match book.get(*place) {
+                Some(held) => held.lease.expires.max(seen.until()),
+                None => seen.until(),
+            };
+            let stays = now < until;
             if stays {
-                ends_from = ends_from.min(seen.until);
+                ends_from = ends_from.min(until);
             } else {
-                *reserved -= u64::from(seen.reserved);
-                gone.push(*holder);
+                reserved.remove(place);
+                left.push_back(*place);
+                gone.push(*member);
             }
             stays
         });
@@ -547,7 +634,7 @@ impl Resource {
 
     /// Whether nothing is known that a new resource of this id would not know.
     pub(super) fn is_spent(&self) -> bool {
-        self.holders.is_empty()
+        self.places.is_empty()
             && self.book.held() == Capacity::ZERO
             && match &self.source {
                 Source::Template(_) => true,
@@ -557,14 +644,19 @@ impl Resource {
             }
     }
 
-    /// Takes this out of the holders, for whoever drops the resource.
-    pub(super) fn into_holders(self) -> impl Iterator<Item = Holder> {
-        self.holders.into_keys()
+    /// Takes all who hold something out, for whoever drops the resource.
+    pub(super) fn into_members(self) -> impl Iterator<Item = Member> {
+        self.places.into_keys()
     }
 
-    pub(super) fn expires_of(&self, holder: Holder) -> Option<(Timestamp, bool)> {
-        let seen = self.holders.get(&holder)?;
-        Some((seen.expires, seen.reserved))
+    /// What each holds, and whether it has a safe share, in no order.
+    pub(super) fn leases(&self) -> impl Iterator<Item = (Member, Held, bool)> {
+        self.places.iter().filter_map(|(member, place)| {
+            let seen = &self.seen[place.0 as usize];
+            let mut held = self.book.get(*place)?;
+            held.lease.expires = seen.expires;
+            Some((*member, held, self.reserved.contains(place)))
+        })
     }
 
     /// What is held according to the server itself, said to the one above: all that it handed on,
@@ -776,5 +868,49 @@ fn terms(algorithm: &Algorithm, source: &Source) -> Terms {
             // Zero would be at once.
             Frees::Confirmed(after) => after.max(Duration::from_nanos(1)),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Timestamp {
+        Timestamp::ZERO + Duration::from_millis(millis)
+    }
+
+    fn seen(expires: Timestamp, early_until: Timestamp, before: Timestamp) -> Seen {
+        let lease = Lease {
+            capacity: Capacity::ZERO,
+            expires,
+            refresh: Duration::ZERO,
+        };
+        Seen::new(lease, early_until, before)
+    }
+
+    #[test]
+    fn what_is_seen_of_a_holder_takes_24_bytes() {
+        assert_eq!(size_of::<Seen>(), 24);
+    }
+
+    #[test]
+    fn what_outlasts_the_last_lease_is_never_taken_to_end_before_it_does() {
+        let until = |before, expires| seen(expires, at(0), before).until();
+        assert_eq!(until(at(2_300), at(2_300)), at(2_300));
+        assert_eq!(until(at(2_300), at(2_400)), at(2_400));
+        assert_eq!(until(at(2_300), at(1_000)), at(3_000));
+        // Said again and again it gets no later.
+        assert_eq!(until(until(at(2_300), at(1_000)), at(1_700)), at(3_000));
+    }
+
+    #[test]
+    fn who_asks_early_is_told_from_who_does_not_whatever_the_lease() {
+        let early_until = |expires, early| seen(expires, early, at(0)).early_until();
+        let year = 366 * 24 * 3_600_000;
+        assert_eq!(early_until(at(60_000), at(4_950)), at(4_950));
+        assert_eq!(early_until(at(4_950 + year), at(4_950)), at(4_950));
+        // Up to a hundredth of a second is forgiven, and all when the lease has ended.
+        assert_eq!(early_until(at(60_004), at(4_951)), at(4_944));
+        assert_eq!(early_until(at(300), at(950)), at(300));
     }
 }

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::metadata::MetadataValue;
 use tonic::{Request, Response, Status};
 
-use super::{CapacityServer, Rejected, Settings, Status as Shown, Templates};
+use super::{CapacityServer, Rejected, Settings, Status as Shown, Templates, View};
 use crate::clock::Clock;
 use crate::coordinate::election::Mastership;
 use crate::coordinate::wire::capacity_server::Capacity;
@@ -236,9 +236,9 @@ impl Service {
 
     /// What there is to see.
     #[must_use]
-    pub fn status(&self) -> Shown {
+    pub fn view(&self, view: View<'_>) -> Shown {
         let (mut machine, now, _) = self.machine();
-        machine.server.status(now)
+        machine.server.view(now, view)
     }
 
     /// Whether it is the master, or knows who is.

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_limits::Timestamp;
-use tidegate_limits::lease::{Band, Capacity, Holder};
+use tidegate_limits::lease::{Band, Capacity};
 
 use super::rejected::Rejected;
 use super::resource::{Answer, Ask, Resource, Rules, Source};
-use super::roster::{Kind, Roster};
-use super::status::{Counts, LeaseNow, ResourceNow, Standing, Status};
+use super::roster::{Kind, Member, Roster};
+use super::status::{Counts, LeaseNow, ResourceNow, Resources, Standing, Status, View};
 use super::templates::{Algorithm, Reserve, Templates};
 use crate::coordinate::wire::{self, Epoch};
 
@@ -266,13 +266,13 @@ impl CapacityServer {
                 mastership: Some(mastership),
             };
         }
-        if let Some(holder) = self.roster.find(Kind::Client, &request.client_id) {
+        if let Some(member) = self.roster.find(Kind::Client, &request.client_id) {
             for id in &request.resource_id {
                 if let Some(resource) = self.resources.get_mut(id.as_str())
-                    && resource.release(now, holder)
+                    && resource.release(now, member)
                 {
                     self.leases -= 1;
-                    self.roster.lost(holder);
+                    self.roster.lost(member);
                 }
             }
         }
@@ -323,12 +323,12 @@ impl CapacityServer {
     /// Whether there is room for all that is new in a request.
     fn admit(&self, kind: Kind, id: &str, wishes: &[Wish<'_>]) -> Result<(), Rejected> {
         let bounds = &self.settings.bounds;
-        let holder = self.roster.find(kind, id);
+        let member = self.roster.find(kind, id);
         let (mut resources, mut leases) = (0, 0);
         for wish in wishes {
             match self.resources.get(wish.id) {
                 Some(resource) => {
-                    let known = holder.is_some_and(|holder| resource.is_held_by(holder));
+                    let known = member.is_some_and(|member| resource.is_held_by(member));
                     leases += usize::from(!known);
                 }
                 None if self.is_unmatched(wish.id) => {
@@ -351,7 +351,7 @@ impl CapacityServer {
         if leases > 0 && self.leases + leases > bounds.leases {
             return full("leases", bounds.leases);
         }
-        let own = holder.map_or(0, |holder| self.roster.leases(holder));
+        let own = member.map_or(0, |member| self.roster.leases(member));
         if kind == Kind::Client && leases > 0 && own + leases > bounds.leases_per_client {
             return full("leases of one client", bounds.leases_per_client);
         }
@@ -379,18 +379,18 @@ impl CapacityServer {
             .resources
             .get_mut(wish.id)
             .expect("it is there or has just been made");
-        let holder = self.roster.find_or_add(kind, id);
+        let member = self.roster.find_or_add(kind, id);
         let ask = Ask {
-            holder,
+            member,
             kind,
             bands: &wish.bands,
             has: wish.has,
         };
-        let known = resource.is_held_by(holder);
+        let known = resource.is_held_by(member);
         match resource.ask(now, rules, &ask, &mut self.counts) {
             Some(answer) => {
                 if !known {
-                    self.roster.gained(holder);
+                    self.roster.gained(member);
                     self.leases += 1;
                 }
                 Decided::Leased(answer)
@@ -467,9 +467,9 @@ impl CapacityServer {
         let Some(resource) = self.resources.remove(id) else {
             return;
         };
-        for holder in resource.into_holders() {
+        for member in resource.into_members() {
             self.leases -= 1;
-            self.roster.lost(holder);
+            self.roster.lost(member);
         }
     }
 
@@ -482,7 +482,7 @@ impl CapacityServer {
 
     fn clean_now(&mut self, now: Timestamp) {
         self.cleaned = now;
-        let mut ended: Vec<Holder> = Vec::new();
+        let mut ended: Vec<Member> = Vec::new();
         let counts = &mut self.counts;
         self.resources.retain(|_, resource| {
             if resource.is_learning(now) {
@@ -493,8 +493,8 @@ impl CapacityServer {
             !resource.is_spent()
         });
         self.leases -= ended.len();
-        for holder in ended {
-            self.roster.lost(holder);
+        for member in ended {
+            self.roster.lost(member);
         }
     }
 
@@ -601,20 +601,35 @@ impl CapacityServer {
         self.counts
     }
 
-    /// Everything that is shown.
+    /// What is shown: all resources, and the leases that [`View::default`] has.
     pub fn status(&mut self, now: Timestamp) -> Status {
+        self.view(now, View::default())
+    }
+
+    /// What is shown of it. O(n) in resources and in the leases that are shown, but not in those
+    /// that are not.
+    pub fn view(&mut self, now: Timestamp, view: View<'_>) -> Status {
         self.clean_now(now);
-        let Self {
-            resources,
-            roster,
-            templates,
-            ..
-        } = self;
-        let mut shown: Vec<_> = resources
-            .values_mut()
-            .map(|resource| resource_now(now, resource, roster, templates))
-            .collect();
-        shown.sort_by(|one, other| one.id.cmp(&other.id));
+        let mut ids: Vec<Arc<str>> = match view.resources {
+            Resources::All => self.resources.keys().cloned().collect(),
+            Resources::After(id) => {
+                let after = self.resources.keys().filter(|other| ***other > *id);
+                after.cloned().collect()
+            }
+            Resources::One(id) => {
+                let one = self.resources.get_key_value(id);
+                one.map(|(id, _)| Arc::clone(id)).into_iter().collect()
+            }
+        };
+        ids.sort();
+        let mut room = view.leases_max;
+        let mut shown = Vec::with_capacity(ids.len());
+        for id in ids {
+            let resource = self.resources.get_mut(&id).expect("its id is a key");
+            let resource = resource_now(now, resource, &self.roster, &self.templates, room);
+            room -= resource.leases.len();
+            shown.push(resource);
+        }
         Status {
             at: now,
             id: self.settings.id.clone(),
@@ -632,6 +647,7 @@ fn resource_now(
     resource: &mut Resource,
     roster: &Roster,
     templates: &Templates,
+    leases_max: usize,
 ) -> ResourceNow {
     let learning = resource.is_learning(now);
     let share = resource
@@ -639,19 +655,18 @@ fn resource_now(
         .reserve
         .map_or(0.0, |reserve| reserve.share.get());
     let mut leases: Vec<_> = resource
-        .book
-        .iter()
-        .filter_map(|held| {
-            let (expires, reserved) = resource.expires_of(held.holder)?;
+        .leases()
+        .take(leases_max)
+        .map(|(member, held, reserved)| {
             let own = if reserved { share } else { 0.0 };
-            Some(LeaseNow {
-                holder: roster.name(held.holder).to_owned(),
-                server: roster.kind(held.holder) == Kind::Server,
+            LeaseNow {
+                holder: roster.name(member).to_owned(),
+                server: roster.kind(member) == Kind::Server,
                 clients: held.clients,
                 capacity: held.lease.capacity.get() + own,
                 wants: held.wants.get() + own,
-                expires,
-            })
+                expires: held.lease.expires,
+            }
         })
         .collect();
     leases.sort_by(|one, other| one.holder.cmp(&other.holder));
@@ -675,6 +690,7 @@ fn resource_now(
         leased_until: resource.leased_until(),
         refresh: resource.algorithm.refresh,
         safe_capacity: resource.safe_capacity(),
+        leases_total: resource.book.holders(),
         leases,
     }
 }

@@ -14,7 +14,7 @@ pub struct Status {
     pub id: String,
     /// Master or not, since when.
     pub standing: Standing,
-    /// All resources, by id.
+    /// The resources that were asked for, by id.
     pub resources: Vec<ResourceNow>,
     /// Ids that no template matched, the latest last, and how often each was asked for.
     pub unmatched: Vec<(String, u64)>,
@@ -22,6 +22,37 @@ pub struct Status {
     pub counts: Counts,
     /// Different clients and servers that hold something.
     pub holders: usize,
+}
+
+/// What is to be shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct View<'a> {
+    /// Of which resources.
+    pub resources: Resources<'a>,
+    /// How many leases in all, of the first of these resources. The server answers nobody while
+    /// they are copied, so those who only want sums ask for none.
+    pub leases_max: usize,
+}
+
+/// Which resources are to be shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resources<'a> {
+    /// All.
+    All,
+    /// Those whose ids come after this one.
+    After(&'a str),
+    /// The one of this id, if there is one.
+    One(&'a str),
+}
+
+impl Default for View<'_> {
+    /// All resources, and 1,000 leases.
+    fn default() -> Self {
+        Self {
+            resources: Resources::All,
+            leases_max: 1_000,
+        }
+    }
 }
 
 /// Whether the server lends.
@@ -70,7 +101,10 @@ pub struct ResourceNow {
     pub refresh: Duration,
     /// What clients are told is safe.
     pub safe_capacity: f64,
-    /// Who holds what, by name.
+    /// Leases that have not ended.
+    pub leases_total: usize,
+    /// Who holds what, by name: as many of them as were asked for ([`View::leases_max`]). Which, if
+    /// these are not all, nobody should rely on.
     pub leases: Vec<LeaseNow>,
 }
 

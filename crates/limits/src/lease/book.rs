@@ -2,17 +2,23 @@
 //!
 //! A decision needs what the others hold (`sums`), and what the holder ought to have among all that
 //! want something (`demand`); both are sums in trees, so it takes O(log n), whatever the split.
-//! What expires stands in a heap, where each holder has one entry: it is put off only when it is
-//! come to, so that a lease that is renewed in time costs the heap nothing.
+//! What expires stands in a heap (`due`), where each holder has one entry: it is put off only when
+//! it is come to, so that a lease that is renewed in time costs the heap nothing.
+//!
+//! A holder's number is the number of its row, so nothing has to be searched for. All that there is
+//! for each holder is kept small and in chunks (`rows`): a row, a place in the order of demand, an
+//! entry in the heap, and an eighth of a sum.
 
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, BinaryHeap};
 use alloc::vec::Vec;
 use core::cmp::Reverse;
+use core::num::NonZeroU64;
 use core::time::Duration;
 
 use super::demand::Demand;
+use super::due::Due;
 use super::outgoing::Outgoing;
+use super::rows::Rows;
 use super::sums::Sums;
 use super::{Band, Capacity, Claim, Holder, Lease, Terms};
 use crate::time::Timestamp;
@@ -32,7 +38,8 @@ use crate::time::Timestamp;
 ///
 /// All methods take `now`, which must not go back. [`Book::ask`], [`Book::learn`] and
 /// [`Book::release`] take O(log n) in the number of holders, and so does what expires, each
-/// lease once.
+/// lease once. Memory is for as many holders as the greatest number says, so numbers are best given
+/// from zero on, and again once they are vacant ([`Book::is_vacant`]).
 ///
 /// ```
 /// use std::time::Duration;
@@ -67,25 +74,27 @@ use crate::time::Timestamp;
 #[derive(Debug)]
 pub struct Book {
     terms: Terms,
-    /// Where each holder's row is.
-    places: BTreeMap<Holder, u32>,
-    rows: Vec<Row>,
-    /// Rows that are nobody's.
-    free: Vec<u32>,
+    /// By the holders' numbers.
+    rows: Rows<Row>,
+    /// How many rows are not vacant.
+    occupied: usize,
     /// How many rows have a lease that has not ended.
     live: usize,
     /// What those want, by row.
     demand: Demand,
-    /// What counts as held, by row.
+    /// What counts as held, by groups of rows.
     counted: Sums,
     /// When to look at a row again. What a row's `looked_at` does not name is left over.
-    due: BinaryHeap<Reverse<(Timestamp, u32)>>,
+    due: Due,
 }
 
-/// 64 bytes, of which there is one for each holder.
+/// Rows that are one number among what is counted: a number for each would be a sixth of a row,
+/// and summing up a few rows is not what takes time.
+const GROUP: usize = 8;
+
+/// 48 bytes, of which there is one for each holder.
 #[derive(Debug)]
 struct Row {
-    holder: Holder,
     wants: Wants,
     /// What was given last.
     granted: f64,
@@ -99,10 +108,19 @@ struct Row {
 
 #[derive(Debug, PartialEq)]
 enum Wants {
-    Band(Band),
-    /// Any number of bands but one, by priority, each once.
-    Bands(Box<[Band]>),
+    Nothing,
+    /// One client, of a priority such as people write: what nearly every holder is, in 16 bytes.
+    Client {
+        priority: i32,
+        wants: f64,
+    },
+    /// Any other, by priority, each once.
+    Bands(Box<Bands>),
 }
+
+/// A box of its own, so that whoever is not there takes no more than a pointer to it.
+#[derive(Debug, PartialEq)]
+struct Bands(Box<[Band]>);
 
 /// What one holder holds and wants.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -122,13 +140,12 @@ impl Book {
     #[must_use]
     pub fn new(terms: Terms) -> Self {
         Self {
-            places: BTreeMap::new(),
-            rows: Vec::new(),
-            free: Vec::new(),
+            rows: Rows::new(),
+            occupied: 0,
             live: 0,
             demand: Demand::new(terms.ranks()),
             counted: Sums::new(),
-            due: BinaryHeap::new(),
+            due: Due::new(),
             terms,
         }
     }
@@ -149,10 +166,8 @@ impl Book {
             return;
         }
         self.demand = Demand::new(terms.ranks());
-        for &place in self.places.values() {
-            self.rows[place as usize]
-                .wants
-                .enter(&mut self.demand, place);
+        for (row, place) in self.rows.iter().zip(0..) {
+            row.wants.enter(&mut self.demand, place);
         }
     }
 
@@ -168,8 +183,7 @@ impl Book {
     ) -> Lease {
         let place = self.claim(now, holder, claim);
         let own = self.rows[place as usize].counts();
-        self.counted.set(place as usize, 0.0);
-        let held_by_others = self.counted.total();
+        let held_by_others = self.held_by_others(place);
         let capacity = self.terms.capacity.get();
         let row = &self.rows[place as usize];
         let share = |band: &Band| self.demand.share(self.terms.split, capacity, band);
@@ -201,15 +215,12 @@ impl Book {
     /// Ends a holder's lease, of which it says that it no longer uses it. False if it has none.
     pub fn release(&mut self, now: Timestamp, holder: Holder) -> bool {
         self.expire(now);
-        let Some(&place) = self.places.get(&holder) else {
-            return false;
-        };
-        let row = &mut self.rows[place as usize];
-        if !row.is_live() {
+        let Holder(place) = holder;
+        if !self.rows.get(place as usize).is_some_and(Row::is_live) {
             return false;
         }
         let frees = now + self.terms.frees_after;
-        row.confirm(0.0, frees);
+        self.rows[place as usize].confirm(0.0, frees);
         self.end(now, place, frees);
         self.settle(now, place);
         true
@@ -218,7 +229,7 @@ impl Book {
     /// Ends what has expired by `now`. Every other method that takes `now` does so first, so this
     /// is for looking at a book that nobody asks.
     pub fn expire(&mut self, now: Timestamp) {
-        while let Some(&Reverse((moment, place))) = self.due.peek() {
+        while let Some((moment, place)) = self.due.first() {
             if moment > now {
                 return;
             }
@@ -240,7 +251,7 @@ impl Book {
     /// moment too early, after which it names a later one, but never one too late.
     #[must_use]
     pub fn next_due(&self) -> Option<Timestamp> {
-        self.due.peek().map(|Reverse((moment, _))| *moment)
+        self.due.first().map(|(moment, _)| moment)
     }
 
     /// What counts as held: of each holder what it was given last, or what it was given before
@@ -272,11 +283,10 @@ impl Book {
     /// level above for. O(n log n).
     #[must_use]
     pub fn bands(&self) -> Vec<Band> {
-        let rows = self
-            .places
-            .values()
-            .map(|&place| &self.rows[place as usize]);
-        let mut bands: Vec<Band> = rows.flat_map(|row| row.wants.bands()).copied().collect();
+        let mut bands = Vec::new();
+        for row in self.rows.iter() {
+            row.wants.bands(|own| bands.extend_from_slice(own));
+        }
         merge(&mut bands, |a, b| a.priority == b.priority);
         bands
     }
@@ -284,53 +294,39 @@ impl Book {
     /// What this holder was given last, if it has not ended.
     #[must_use]
     pub fn get(&self, holder: Holder) -> Option<Held> {
-        self.places
-            .get(&holder)
-            .and_then(|&place| self.held_by(place))
+        let row = self.rows.get(holder.0 as usize)?;
+        self.held_by(row, holder)
+    }
+
+    /// Whether this holder has no lease and nothing that it had counts any more, so that its
+    /// number may be given to another. Otherwise what the one may still use would count as the
+    /// other's.
+    #[must_use]
+    pub fn is_vacant(&self, holder: Holder) -> bool {
+        let row = self.rows.get(holder.0 as usize);
+        row.is_none_or(|row| row.next().is_none())
     }
 
     /// All leases that have not ended, by the holders' numbers.
     pub fn iter(&self) -> impl Iterator<Item = Held> + '_ {
-        self.places
-            .values()
-            .filter_map(|&place| self.held_by(place))
+        let rows = self.rows.iter().zip(0..);
+        rows.filter_map(|(row, place)| self.held_by(row, Holder(place)))
     }
 
     /// Notes what a holder says. Returns its row.
     fn claim(&mut self, now: Timestamp, holder: Holder, claim: Claim<'_>) -> u32 {
         self.expire(now);
-        let place = match self.places.get(&holder) {
-            Some(&place) => place,
-            None => self.insert(holder),
-        };
+        let Holder(place) = holder;
+        while self.rows.len() <= place as usize {
+            self.rows.push(Row::VACANT);
+        }
         let frees = now + self.terms.frees_after;
-        self.rows[place as usize].confirm(claim.has.get(), frees);
+        let row = &mut self.rows[place as usize];
+        if row.next().is_none() {
+            self.occupied += 1;
+        }
+        row.confirm(claim.has.get(), frees);
         self.want(place, claim.bands);
-        place
-    }
-
-    /// A row for a new holder.
-    fn insert(&mut self, holder: Holder) -> u32 {
-        let row = Row {
-            holder,
-            wants: Wants::nothing(),
-            granted: 0.0,
-            expires: Timestamp::ZERO,
-            looked_at: Timestamp::MAX,
-            outgoing: None,
-        };
-        let place = if let Some(place) = self.free.pop() {
-            self.rows[place as usize] = row;
-            place
-        } else {
-            if self.rows.len() == self.rows.capacity() {
-                // A quarter more, not twice as much: there is one for each holder.
-                self.rows.reserve_exact(4 + self.rows.len() / 4);
-            }
-            self.rows.push(row);
-            u32::try_from(self.rows.len() - 1).expect("holders are numbered in 32 bits")
-        };
-        self.places.insert(holder, place);
         place
     }
 
@@ -338,11 +334,12 @@ impl Book {
     fn want(&mut self, place: u32, bands: &[Band]) {
         let row = &mut self.rows[place as usize];
         let wants = match bands {
-            [band] => Wants::Band(*band),
+            [] => Wants::Nothing,
+            [band] => Wants::of(*band),
             bands => {
                 let mut bands = bands.to_vec();
                 merge(&mut bands, |a, b| a.priority == b.priority);
-                Wants::Bands(bands.into())
+                Wants::Bands(Box::new(Bands(bands.into())))
             }
         };
         if wants != row.wants {
@@ -397,7 +394,7 @@ impl Book {
             outgoing.add(row.granted, frees);
         }
         row.wants.leave(&mut self.demand, place);
-        row.wants = Wants::nothing();
+        row.wants = Wants::Nothing;
         row.granted = 0.0;
         row.expires = Timestamp::ZERO;
         self.live -= 1;
@@ -413,12 +410,12 @@ impl Book {
                 row.outgoing = None;
             }
         }
-        self.counted.set(place as usize, row.counts());
+        self.count(place);
+        let row = &mut self.rows[place as usize];
         let Some(next) = row.next() else {
-            self.places.remove(&row.holder);
             row.looked_at = Timestamp::MAX;
-            self.free.push(place);
-            if self.places.is_empty() {
+            self.occupied -= 1;
+            if self.occupied == 0 {
                 self.due.clear();
             }
             return;
@@ -430,39 +427,66 @@ impl Book {
     }
 
     fn look_at(&mut self, moment: Timestamp, place: u32) {
-        let rows = self.places.len();
-        if self.due.len() > 64 + rows + rows / 4 {
+        if self.due.len() > 64 + self.occupied + self.occupied / 4 {
             // More is left over of former moments than is worth keeping.
             let rows = &self.rows;
             self.due
-                .retain(|&Reverse((moment, place))| rows[place as usize].looked_at == moment);
+                .retain(|moment, place| rows[place as usize].looked_at == moment);
         }
-        if self.due.len() == self.due.capacity() {
-            self.due.reserve_exact(4 + self.due.len() / 4);
-        }
-        self.due.push(Reverse((moment, place)));
+        self.due.push(moment, place);
     }
 
-    fn held_by(&self, place: u32) -> Option<Held> {
-        let row = &self.rows[place as usize];
+    /// Counts the group of this row anew.
+    fn count(&mut self, place: u32) {
+        let held = self.group(place).map(|(_, row)| row.counts()).sum();
+        self.counted.set(place as usize / GROUP, held);
+    }
+
+    /// What counts as held but for this row, which is to be counted anew afterwards.
+    fn held_by_others(&mut self, place: u32) -> f64 {
+        let others = self.group(place).filter(|(at, _)| *at != place as usize);
+        let held = others.map(|(_, row)| row.counts()).sum();
+        self.counted.set(place as usize / GROUP, held);
+        self.counted.total()
+    }
+
+    /// The rows that are counted together with this one.
+    fn group(&self, place: u32) -> impl Iterator<Item = (usize, &Row)> {
+        let first = place as usize / GROUP * GROUP;
+        let last = self.rows.len().min(first + GROUP);
+        (first..last).map(|at| (at, &self.rows[at]))
+    }
+
+    fn held_by(&self, row: &Row, holder: Holder) -> Option<Held> {
         row.is_live().then(|| {
-            let wants = row.wants.bands().iter().map(|band| band.wants.get()).sum();
-            let clients = row.wants.bands().iter();
+            let (wants, clients) = row.wants.bands(|bands| {
+                let wants = bands.iter().map(|band| band.wants.get()).sum();
+                let clients = bands.iter().map(|band| u64::from(band.weight())).sum();
+                (wants, clients)
+            });
             Held {
-                holder: row.holder,
+                holder,
                 lease: Lease {
                     capacity: Capacity::saturating(row.granted),
                     expires: row.expires,
                     refresh: self.terms.refresh,
                 },
                 wants: Capacity::saturating(wants),
-                clients: clients.map(|band| u64::from(band.weight())).sum(),
+                clients,
             }
         })
     }
 }
 
 impl Row {
+    const VACANT: Self = Self {
+        wants: Wants::Nothing,
+        granted: 0.0,
+        expires: Timestamp::ZERO,
+        looked_at: Timestamp::MAX,
+        outgoing: None,
+    };
+
     fn is_live(&self) -> bool {
         self.expires > Timestamp::ZERO
     }
@@ -495,27 +519,39 @@ impl Row {
 }
 
 impl Wants {
-    fn nothing() -> Self {
-        Self::Bands(Box::default())
+    fn of(band: Band) -> Self {
+        match i32::try_from(band.priority) {
+            Ok(priority) if band.clients == NonZeroU64::MIN => Self::Client {
+                priority,
+                wants: band.wants.get(),
+            },
+            _ => Self::Bands(Box::new(Bands(Box::new([band])))),
+        }
     }
 
-    fn bands(&self) -> &[Band] {
+    /// Each band, to whoever looks at them.
+    fn bands<T>(&self, look: impl FnOnce(&[Band]) -> T) -> T {
         match self {
-            Self::Band(band) => core::slice::from_ref(band),
-            Self::Bands(bands) => bands,
+            Self::Nothing => look(&[]),
+            Self::Client { priority, wants } => look(&[Band {
+                priority: i64::from(*priority),
+                clients: NonZeroU64::MIN,
+                wants: Capacity::saturating(*wants),
+            }]),
+            Self::Bands(bands) => look(&bands.0),
         }
     }
 
     /// What stands in line: each band where priorities count, or else all as one.
-    fn parts<T>(&self, ranked: bool, each: impl FnOnce(&[Band]) -> T) -> T {
-        match self {
-            Self::Bands(bands) if !ranked => {
-                let mut all = bands.to_vec();
-                merge(&mut all, |_, _| true);
-                each(&all)
+    fn parts<T>(&self, ranked: bool, look: impl FnOnce(&[Band]) -> T) -> T {
+        self.bands(|bands| {
+            if ranked || bands.len() < 2 {
+                return look(bands);
             }
-            _ => each(self.bands()),
-        }
+            let mut all = bands.to_vec();
+            merge(&mut all, |_, _| true);
+            look(&all)
+        })
     }
 
     fn enter(&self, demand: &mut Demand, owner: u32) {
@@ -566,7 +602,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_takes_64_bytes() {
-        assert_eq!(size_of::<Row>(), 64);
+    fn a_row_takes_48_bytes() {
+        assert_eq!(size_of::<Row>(), 48);
     }
 }

@@ -7,11 +7,17 @@
 //! A B+-tree (D. Comer, "The Ubiquitous B-Tree", 1979), in which each node says of its children what
 //! is wanted below them, and neighbours that would fit into three quarters of one node become one.
 //! Wide nodes, because a binary tree of 100,000 is slow for the memory that it touches: it took
-//! twice as long at the least. As in `sums`, what changes is summed anew from the bottom up, and nothing is ever
-//! subtracted, so sums don't drift. A change is O(log n), and so is a share.
+//! twice as long at the least. As in `sums`, what changes is summed anew from the bottom up, and
+//! nothing is ever subtracted, so sums don't drift. A change is O(log n), and so is a share.
+//!
+//! There is an entry for each holder, so entries are small (what is wanted for each client is
+//! worked out when they are compared, and a priority is kept only where priorities count), a leaf
+//! has hardly more room than it has entries, and one that grows at its end, as it does while many
+//! who want the same come one after the other, is not cut in the middle.
 
 use alloc::vec::Vec;
 use core::cmp::Ordering;
+use core::fmt::Debug;
 use core::ops::Add;
 
 use super::share::{above_equal_share, at_level};
@@ -19,45 +25,61 @@ use super::{Band, Split};
 
 /// The most children of a node.
 const WIDTH: usize = 32;
-/// The most entries of a leaf. Fewer, since they are read from memory and not from a cache.
-const LEAF_WIDTH: usize = 16;
+/// The most entries of a leaf. Fewer, since they are read from memory and not from a cache; with
+/// the one too many that is cut off again they fill 256 bytes.
+const LEAF_WIDTH: usize = 15;
+/// Entries and children for which room is made at once.
+const STEP: usize = 4;
 
 #[derive(Debug)]
-pub(super) struct Demand {
-    root: Node,
-    /// Whether priorities count.
-    ranked: bool,
+pub(super) enum Demand {
+    /// Where priorities mean nothing.
+    Plain(Node<Plain>),
+    /// Where they count.
+    Ranked(Node<Ranked>),
 }
 
 #[derive(Debug)]
-enum Node {
-    Leaf(Vec<Entry>),
+pub(super) enum Node<E> {
+    Leaf(Vec<E>),
     /// Never empty.
-    Inner(Vec<Child>),
+    Inner(Vec<Child<E>>),
 }
 
 #[derive(Debug)]
-struct Child {
+pub(super) struct Child<E> {
     /// The first below it.
     first: Key,
     /// Of all below it.
     sum: Sum,
-    node: Node,
+    node: Node<E>,
 }
 
-/// 32 bytes, of which there is one for each holder.
+/// What an owner wants, as a leaf keeps it.
+pub(super) trait Entry: Copy + Debug {
+    fn new(owner: u32, band: &Band) -> Self;
+    fn key(&self) -> Key;
+    fn own(&self) -> Sum;
+}
+
+/// 16 bytes, of which there is one for each holder.
 #[derive(Clone, Copy, Debug)]
-struct Entry {
-    priority: i64,
-    each: f64,
+pub(super) struct Plain {
     wants: f64,
     weight: u32,
     owner: u32,
 }
 
+/// The same with its priority: 24 bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ranked {
+    priority: i64,
+    plain: Plain,
+}
+
 /// By what entries are in order.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Key {
+pub(super) struct Key {
     /// Zero where priorities don't count.
     priority: i64,
     /// What is wanted for each client.
@@ -91,43 +113,39 @@ impl core::iter::Sum for Sum {
 
 impl Demand {
     pub(super) const fn new(ranked: bool) -> Self {
-        Self {
-            root: Node::Leaf(Vec::new()),
-            ranked,
+        if ranked {
+            Self::Ranked(Node::Leaf(Vec::new()))
+        } else {
+            Self::Plain(Node::Leaf(Vec::new()))
         }
     }
 
     pub(super) const fn is_ranked(&self) -> bool {
-        self.ranked
+        matches!(self, Self::Ranked(_))
     }
 
     /// Of all.
     pub(super) fn total(&self) -> Sum {
-        self.root.sum()
+        match self {
+            Self::Plain(root) => root.sum(),
+            Self::Ranked(root) => root.sum(),
+        }
     }
 
     /// Puts a band in. An owner has no other of this priority, and no other at all where priorities
     /// don't count.
     pub(super) fn insert(&mut self, owner: u32, band: &Band) {
-        let entry = self.entry(owner, band);
-        if let Some(right) = self.root.insert(entry) {
-            let left = core::mem::replace(&mut self.root, Node::Leaf(Vec::new()));
-            let mut children = Vec::with_capacity(WIDTH + 1);
-            children.extend([Child::of(left), Child::of(right)]);
-            self.root = Node::Inner(children);
+        match self {
+            Self::Plain(root) => root.insert_at_root(Plain::new(owner, band)),
+            Self::Ranked(root) => root.insert_at_root(Ranked::new(owner, band)),
         }
     }
 
     /// Takes a band out that is in.
     pub(super) fn remove(&mut self, owner: u32, band: &Band) {
-        let key = self.entry(owner, band).key();
-        self.root.remove(&key);
-        if let Node::Inner(children) = &mut self.root {
-            match children.as_mut_slice() {
-                [] => self.root = Node::Leaf(Vec::new()),
-                [_] => self.root = children.remove(0).node,
-                _ => {}
-            }
+        match self {
+            Self::Plain(root) => root.remove_at_root(&Plain::new(owner, band).key()),
+            Self::Ranked(root) => root.remove_at_root(&Ranked::new(owner, band).key()),
         }
     }
 
@@ -156,8 +174,8 @@ impl Demand {
         let wants_more =
             |key: &Key| key.priority < priority || key.priority == priority && key.each >= each;
         let past = |key: &Key| key.priority < priority;
-        let modest = self.root.between(&here, &wants_more);
-        let others = self.root.between(&wants_more, &past);
+        let modest = self.between(&here, &wants_more);
+        let others = self.between(&wants_more, &past);
         let unused = each * modest.clients as f64 - modest.wants;
         let beyond = others.wants - each * others.clients as f64;
         above_equal_share(band, each, unused, beyond)
@@ -178,7 +196,7 @@ impl Demand {
             Ordering::Equal => before.wants + key.each * left(before) > capacity,
             Ordering::Greater => true,
         };
-        let level = match self.root.before_first(Sum::default(), &short) {
+        let level = match self.before_first(&short) {
             // All of this rank can, but for the rounding of their sum.
             None => f64::INFINITY,
             Some(before) if before.clients >= end => f64::INFINITY,
@@ -189,34 +207,56 @@ impl Demand {
 
     /// What the greater priorities want, and what this one does.
     fn around(&self, priority: i64) -> (Sum, Sum) {
-        if !self.ranked {
+        if !self.is_ranked() {
             return (Sum::default(), self.total());
         }
         let here = |key: &Key| key.priority <= priority;
         let past = |key: &Key| key.priority < priority;
-        let above = self.root.between(&|_| true, &here);
-        (above, self.root.between(&here, &past))
+        let above = self.between(&|_| true, &here);
+        (above, self.between(&here, &past))
     }
 
     fn priority(&self, band: &Band) -> i64 {
-        if self.ranked { band.priority } else { 0 }
+        if self.is_ranked() { band.priority } else { 0 }
     }
 
-    fn entry(&self, owner: u32, band: &Band) -> Entry {
-        Entry {
-            priority: self.priority(band),
-            each: band.each(),
-            wants: band.wants.get(),
-            weight: band.weight(),
-            owner,
+    fn between(&self, begun: &impl Fn(&Key) -> bool, past: &impl Fn(&Key) -> bool) -> Sum {
+        match self {
+            Self::Plain(root) => root.between(begun, past),
+            Self::Ranked(root) => root.between(begun, past),
+        }
+    }
+
+    fn before_first(&self, is_first: &impl Fn(&Key, Sum) -> bool) -> Option<Sum> {
+        match self {
+            Self::Plain(root) => root.before_first(Sum::default(), is_first),
+            Self::Ranked(root) => root.before_first(Sum::default(), is_first),
         }
     }
 }
 
-impl Node {
+impl<E: Entry> Node<E> {
+    fn insert_at_root(&mut self, entry: E) {
+        if let Some(right) = self.insert(entry) {
+            let left = core::mem::replace(self, Self::Leaf(Vec::new()));
+            *self = Self::Inner(alloc::vec![Child::of(left), Child::of(right)]);
+        }
+    }
+
+    fn remove_at_root(&mut self, key: &Key) {
+        self.remove(key);
+        if let Self::Inner(children) = self {
+            match children.as_mut_slice() {
+                [] => *self = Self::Leaf(Vec::new()),
+                [_] => *self = children.remove(0).node,
+                _ => {}
+            }
+        }
+    }
+
     fn sum(&self) -> Sum {
         match self {
-            Self::Leaf(entries) => entries.iter().map(Entry::own).sum(),
+            Self::Leaf(entries) => entries.iter().map(E::own).sum(),
             Self::Inner(children) => children.iter().map(|child| child.sum).sum(),
         }
     }
@@ -229,27 +269,22 @@ impl Node {
         }
     }
 
-    /// Puts an entry in. Returns the second half of the node if it has become too wide.
-    fn insert(&mut self, entry: Entry) -> Option<Self> {
+    /// Puts an entry in. Returns the second part of the node if it has become too wide.
+    fn insert(&mut self, entry: E) -> Option<Self> {
         match self {
             Self::Leaf(entries) => {
-                if entries.capacity() <= LEAF_WIDTH {
-                    entries.reserve_exact(LEAF_WIDTH + 1 - entries.len());
-                }
-                let key = entry.key();
-                let place = place_in(entries, &key);
-                entries.insert(place, entry);
-                second_half(entries, LEAF_WIDTH).map(Self::Leaf)
+                let place = place_in(entries, &entry.key());
+                put(entries, place, entry);
+                second_part(entries, place, LEAF_WIDTH).map(Self::Leaf)
             }
             Self::Inner(children) => {
                 let place = place_of(children, &entry.key());
                 let child = &mut children[place];
                 let right = child.node.insert(entry);
                 child.sum_up();
-                if let Some(right) = right {
-                    children.insert(place + 1, Child::of(right));
-                }
-                second_half(children, WIDTH).map(Self::Inner)
+                let right = right?;
+                put(children, place + 1, Child::of(right));
+                second_part(children, place + 1, WIDTH).map(Self::Inner)
             }
         }
     }
@@ -261,6 +296,9 @@ impl Node {
                 let place = place_in(entries, key);
                 let entry = entries.remove(place);
                 debug_assert_eq!(entry.key(), *key);
+                if entries.capacity() - entries.len() >= 2 * STEP {
+                    entries.shrink_to(entries.len() + STEP);
+                }
             }
             Self::Inner(children) => {
                 let place = place_of(children, key);
@@ -285,7 +323,7 @@ impl Node {
             Self::Leaf(entries) => {
                 let first = entries.partition_point(|entry| !begun(&entry.key()));
                 let end = entries.partition_point(|entry| !past(&entry.key()));
-                entries[first..end].iter().map(Entry::own).sum()
+                entries[first..end].iter().map(E::own).sum()
             }
             Self::Inner(children) => {
                 let first = children.partition_point(|child| !begun(&child.first));
@@ -313,7 +351,7 @@ impl Node {
         match self {
             Self::Leaf(entries) => {
                 let first = entries.partition_point(|entry| !begun(&entry.key()));
-                entries[first..].iter().map(Entry::own).sum()
+                entries[first..].iter().map(E::own).sum()
             }
             Self::Inner(children) => {
                 let first = children.partition_point(|child| !begun(&child.first));
@@ -331,7 +369,7 @@ impl Node {
         match self {
             Self::Leaf(entries) => {
                 let end = entries.partition_point(|entry| !past(&entry.key()));
-                entries[..end].iter().map(Entry::own).sum()
+                entries[..end].iter().map(E::own).sum()
             }
             Self::Inner(children) => {
                 let end = children.partition_point(|child| !past(&child.first));
@@ -360,8 +398,8 @@ impl Node {
             }
             Self::Inner(children) => {
                 // It is below the last child whose first it is not yet, or the first of the next.
-                let mut last: Option<(&Child, Sum)> = None;
-                let within = |last: Option<(&Child, Sum)>| {
+                let mut last: Option<(&Child<E>, Sum)> = None;
+                let within = |last: Option<(&Child<E>, Sum)>| {
                     last.and_then(|(child, before)| child.node.before_first(before, is_first))
                 };
                 for child in children {
@@ -379,30 +417,46 @@ impl Node {
 
 /// How many of these are before the key. All are looked at and none is waited for, so that a leaf
 /// that is not in the cache is fetched as a whole and not in the steps of a binary search.
-fn place_in(entries: &[Entry], key: &Key) -> usize {
+fn place_in<E: Entry>(entries: &[E], key: &Key) -> usize {
     let before = entries.iter().map(|entry| entry.key().is_before(key));
     before.map(usize::from).sum()
 }
 
 /// Which of these is the one that the key belongs below.
-fn place_of(children: &[Child], key: &Key) -> usize {
+fn place_of<E>(children: &[Child<E>], key: &Key) -> usize {
     let after = children.partition_point(|child| !key.is_before(&child.first));
     after.saturating_sub(1)
 }
 
-/// Cuts what is too wide in two.
-fn second_half<T>(items: &mut Vec<T>, width: usize) -> Option<Vec<T>> {
+/// Puts one among these, with room for a few more if there is none.
+fn put<T>(items: &mut Vec<T>, place: usize, item: T) {
+    if items.len() == items.capacity() {
+        items.reserve_exact(STEP);
+    }
+    items.insert(place, item);
+}
+
+/// Cuts what is too wide in two, after one was put at this place: in the middle, but nearer to the
+/// end if that is where it grows, since nothing more may come to the first part then.
+fn second_part<T>(items: &mut Vec<T>, place: usize, width: usize) -> Option<Vec<T>> {
     if items.len() <= width {
         return None;
     }
-    let mut right = Vec::with_capacity(width + 1);
-    right.extend(items.drain(width / 2..));
+    let grows_at_end = place + 1 == items.len();
+    let cut = if grows_at_end {
+        items.len() * 3 / 4
+    } else {
+        items.len() / 2
+    };
+    let mut right = Vec::with_capacity((items.len() - cut).next_multiple_of(STEP));
+    right.extend(items.drain(cut..));
+    items.shrink_to(cut.next_multiple_of(STEP));
     Some(right)
 }
 
 /// Makes one of a child and the next if they fit into three quarters of one: so that it isn't
 /// cut again soon, and neighbours are never nearly empty.
-fn join_if_narrow(children: &mut Vec<Child>, left: usize) {
+fn join_if_narrow<E: Entry>(children: &mut Vec<Child<E>>, left: usize) {
     let (Some(child), Some(next)) = (children.get(left), children.get(left + 1)) else {
         return;
     };
@@ -416,15 +470,21 @@ fn join_if_narrow(children: &mut Vec<Child>, left: usize) {
     let next = children.remove(left + 1);
     let child = &mut children[left];
     match (&mut child.node, next.node) {
-        (Node::Leaf(entries), Node::Leaf(more)) => entries.extend(more),
-        (Node::Inner(children), Node::Inner(more)) => children.extend(more),
+        (Node::Leaf(entries), Node::Leaf(more)) => append(entries, more),
+        (Node::Inner(children), Node::Inner(more)) => append(children, more),
         _ => unreachable!("all leaves are equally deep"),
     }
     child.sum_up();
 }
 
-impl Child {
-    fn of(node: Node) -> Self {
+/// Puts these behind those, with no more room than they take.
+fn append<T>(items: &mut Vec<T>, more: Vec<T>) {
+    items.reserve_exact(more.len());
+    items.extend(more);
+}
+
+impl<E: Entry> Child<E> {
+    fn of(node: Node<E>) -> Self {
         let mut child = Self {
             first: Key {
                 priority: 0,
@@ -448,20 +508,48 @@ impl Child {
     }
 }
 
-impl Entry {
+impl Entry for Plain {
+    fn new(owner: u32, band: &Band) -> Self {
+        Self {
+            wants: band.wants.get(),
+            weight: band.weight(),
+            owner,
+        }
+    }
+
+    fn key(&self) -> Key {
+        Key {
+            priority: 0,
+            each: self.wants / f64::from(self.weight),
+            owner: self.owner,
+        }
+    }
+
     fn own(&self) -> Sum {
         Sum {
             wants: self.wants,
             clients: self.weight.into(),
         }
     }
+}
+
+impl Entry for Ranked {
+    fn new(owner: u32, band: &Band) -> Self {
+        Self {
+            priority: band.priority,
+            plain: Plain::new(owner, band),
+        }
+    }
 
     fn key(&self) -> Key {
         Key {
             priority: self.priority,
-            each: self.each,
-            owner: self.owner,
+            ..self.plain.key()
         }
+    }
+
+    fn own(&self) -> Sum {
+        self.plain.own()
     }
 }
 
@@ -482,14 +570,15 @@ mod tests {
     use crate::random::Random;
     use core::num::NonZeroU64;
 
-    impl Node {
+    impl<E: Entry> Node<E> {
         /// Checks what is promised of a node and all below it, and lists the entries in order.
         /// Returns how deep it is.
-        fn check(&self, list: &mut Vec<Entry>) -> usize {
+        fn check(&self, list: &mut Vec<Key>) -> usize {
             match self {
                 Self::Leaf(entries) => {
                     assert!(entries.len() <= LEAF_WIDTH);
-                    list.extend(entries);
+                    assert!(entries.capacity() - entries.len() < 2 * STEP);
+                    list.extend(entries.iter().map(E::key));
                     1
                 }
                 Self::Inner(children) => {
@@ -499,7 +588,7 @@ mod tests {
                         .map(|child| {
                             let first = list.len();
                             let depth = child.node.check(list);
-                            assert_eq!(list[first].key(), child.first);
+                            assert_eq!(list[first], child.first);
                             assert_eq!(child.sum, child.node.sum());
                             depth
                         })
@@ -523,6 +612,11 @@ mod tests {
             // Few different ones, so that many want the same.
             wants: Capacity::new(random.below(40) as f64).unwrap(),
         }
+    }
+
+    #[test]
+    fn an_entry_takes_16_bytes_and_a_priority_another_8() {
+        assert_eq!((size_of::<Plain>(), size_of::<Ranked>()), (16, 24));
     }
 
     #[test]
@@ -552,10 +646,13 @@ mod tests {
                     continue;
                 }
                 let mut list = Vec::new();
-                demand.root.check(&mut list);
+                match &demand {
+                    Demand::Plain(root) => root.check(&mut list),
+                    Demand::Ranked(root) => root.check(&mut list),
+                };
                 assert_eq!(list.len(), owners.len(), "seed {seed}");
                 for pair in list.windows(2) {
-                    assert!(pair[0].key().is_before(&pair[1].key()), "seed {seed}");
+                    assert!(pair[0].is_before(&pair[1]), "seed {seed}");
                 }
                 let clients: u64 = owners.iter().map(|band| band.clients.get()).sum();
                 assert_eq!(demand.total().clients, clients, "seed {seed}");

@@ -53,12 +53,12 @@ pub(super) fn overview(shown: &Shown, status: &Status, left_out: usize) -> Strin
 }
 
 /// One resource, with who holds what.
-pub(super) fn resource(_: &Shown, status: &Status, left_out: usize) -> String {
+pub(super) fn resource(status: &Status) -> String {
     let mut page = Page::begin("Tidegate leases");
     page.add(format_args!("<p><a href=\"/\">all resources</a></p>"));
     page.resources(status, 0);
     for resource in &status.resources {
-        page.leases(status.at, resource, left_out);
+        page.leases(status.at, resource);
     }
     page.end()
 }
@@ -168,7 +168,7 @@ impl Page {
         self.add(format_args!("</td></tr>"));
     }
 
-    fn leases(&mut self, now: Timestamp, resource: &ResourceNow, left_out: usize) {
+    fn leases(&mut self, now: Timestamp, resource: &ResourceNow) {
         self.add(format_args!(
             "<h2>Leases</h2><table><tr><th>holder</th><th class=\"n\">has</th>\
              <th class=\"n\">wants</th><th class=\"n\">clients</th><th>ends in</th></tr>"
@@ -186,7 +186,8 @@ impl Page {
             ));
         }
         self.add(format_args!("</table>"));
-        self.left_out(left_out, "leases");
+        let shown = resource.leases.len();
+        self.left_out(resource.leases_total.saturating_sub(shown), "leases");
     }
 
     fn unmatched(&mut self, status: &Status) {

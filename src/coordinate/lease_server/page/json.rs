@@ -4,20 +4,19 @@ use serde_json::{Value, json};
 use tidegate_limits::Timestamp;
 use tidegate_limits::lease::Split;
 
-use super::{SHOWN_MAX, Shown};
+use super::Shown;
 use crate::coordinate::lease_server::{
     Frees, LeaseNow, ResourceNow, Standing, Status, Template, Templates,
 };
 use crate::coordinate::wire::Epoch;
 
-/// Mastership, resources, and who holds what of them; at most so many leases in all.
+/// Mastership, resources, and who holds what of them, as far as that was looked at.
 pub(super) fn leases(shown: &Shown, status: &Status, left_out: usize) -> String {
     let epoch = shown.service.epoch();
-    let mut room = SHOWN_MAX;
     let resources: Vec<_> = status
         .resources
         .iter()
-        .map(|one| resource(epoch, one, &mut room))
+        .map(|one| resource(epoch, one))
         .collect();
     let (is_master, master, since) = match &status.standing {
         Standing::Master { since } => (true, Some(status.id.clone()), Some(seconds(epoch, *since))),
@@ -52,13 +51,8 @@ pub(super) fn leases(shown: &Shown, status: &Status, left_out: usize) -> String 
     text(&state)
 }
 
-fn resource(epoch: Epoch, of: &ResourceNow, room: &mut usize) -> Value {
-    let shown = of.leases.len().min(*room);
-    *room -= shown;
-    let leases: Vec<_> = of.leases[..shown]
-        .iter()
-        .map(|it| lease(epoch, it))
-        .collect();
+fn resource(epoch: Epoch, of: &ResourceNow) -> Value {
+    let leases: Vec<_> = of.leases.iter().map(|it| lease(epoch, it)).collect();
     json!({
         "resource_id": of.id,
         "template": of.template,
@@ -74,7 +68,7 @@ fn resource(epoch: Epoch, of: &ResourceNow, room: &mut usize) -> Value {
         "learning_until_seconds": of.learning_until.map(|at| seconds(epoch, at)),
         "leased_until_seconds": of.leased_until.map(|at| seconds(epoch, at)),
         "leases": leases,
-        "leases_left_out": of.leases.len() - shown,
+        "leases_left_out": of.leases_total.saturating_sub(of.leases.len()),
     })
 }
 

@@ -1,0 +1,149 @@
+//! A list that grows without being moved.
+//!
+//! A vector that grows is copied into a larger one: for a moment there are both, and afterwards
+//! room that nobody uses yet. Where there is a row for each of a hundred thousand holders, that is
+//! as much as some of their fields. Here rows stand in chunks, of which only the first is ever
+//! moved, while it is small.
+
+use alloc::vec::Vec;
+use core::ops::{Index, IndexMut};
+
+/// Rows of one chunk: some kilobytes, which the allocator has at hand.
+const CHUNK: usize = 256;
+
+/// Rows by number, from zero on. Reading, adding and taking off the last are O(1).
+#[derive(Debug)]
+pub struct Rows<T> {
+    /// All full but the last, and none empty.
+    chunks: Vec<Vec<T>>,
+}
+
+impl<T> Rows<T> {
+    /// No rows.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { chunks: Vec::new() }
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self.chunks.as_slice() {
+            [] => 0,
+            [full @ .., last] => full.len() * CHUNK + last.len(),
+        }
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.chunks.is_empty()
+    }
+
+    /// Adds one behind the last.
+    pub fn push(&mut self, row: T) {
+        match self.chunks.last_mut() {
+            Some(last) if last.len() < CHUNK => {
+                if last.len() == last.capacity() {
+                    last.reserve_exact(last.len().min(CHUNK - last.len()));
+                }
+                last.push(row);
+            }
+            last => {
+                let room = if last.is_none() { 4 } else { CHUNK };
+                let mut chunk = Vec::with_capacity(room);
+                chunk.push(row);
+                self.chunks.push(chunk);
+            }
+        }
+    }
+
+    /// Takes the last off.
+    pub fn pop(&mut self) -> Option<T> {
+        let last = self.chunks.last_mut()?;
+        let row = last.pop();
+        if last.is_empty() {
+            self.chunks.pop();
+        }
+        row
+    }
+
+    /// The one of this number, if there is one.
+    #[must_use]
+    pub fn get(&self, number: usize) -> Option<&T> {
+        self.chunks.get(number / CHUNK)?.get(number % CHUNK)
+    }
+
+    /// All, by their numbers.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.chunks.iter().flatten()
+    }
+
+    /// Lets two change places.
+    ///
+    /// # Panics
+    ///
+    /// If there are not so many.
+    pub fn swap(&mut self, one: usize, other: usize)
+    where
+        T: Copy,
+    {
+        let row = self[one];
+        self[one] = self[other];
+        self[other] = row;
+    }
+}
+
+impl<T> Default for Rows<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T> Index<usize> for Rows<T> {
+    type Output = T;
+
+    fn index(&self, number: usize) -> &T {
+        &self.chunks[number / CHUNK][number % CHUNK]
+    }
+}
+
+impl<T> IndexMut<usize> for Rows<T> {
+    fn index_mut(&mut self, number: usize) -> &mut T {
+        &mut self.chunks[number / CHUNK][number % CHUNK]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_keep_their_numbers_whatever_comes_and_goes_behind_them() {
+        let mut rows = Rows::new();
+        for number in 0..3 * CHUNK + 7 {
+            assert_eq!(rows.len(), number);
+            rows.push(number);
+        }
+        for number in (CHUNK - 1..3 * CHUNK + 7).rev() {
+            assert_eq!(rows.pop(), Some(number));
+            assert_eq!(rows.len(), number);
+            assert_eq!(rows.get(number), None);
+        }
+        rows[3] = 77;
+        rows.swap(3, 5);
+        assert_eq!((rows[3], rows[5]), (5, 77));
+        for number in CHUNK - 1..CHUNK + 1 {
+            rows.push(number);
+        }
+        assert!(rows.iter().skip(6).copied().eq(6..CHUNK + 1));
+    }
+
+    #[test]
+    fn what_is_full_has_no_room_to_spare() {
+        let mut rows = Rows::new();
+        (0..2 * CHUNK).for_each(|number| rows.push(number));
+        let room: usize = rows.chunks.iter().map(Vec::capacity).sum();
+        assert_eq!(room, 2 * CHUNK);
+    }
+}
