@@ -18,7 +18,7 @@ use quota_model::world::{Faults, MS, Run, Setup, run};
 use random::Random;
 use tidegate_limits::quota::{Away, Mode, Rule, Settings};
 
-const SEEDS: u64 = 6_000;
+const SEEDS: u64 = 5_000;
 
 /// Says which seed was running when a test panics.
 struct Seed(u64);
@@ -140,5 +140,98 @@ fn whatever_goes_wrong_no_window_is_exceeded() {
     for seed in seeds(SEEDS) {
         let _seed = Seed(seed);
         hold(&run(&anything(seed)));
+    }
+}
+
+/// What a run under more demand than there is came to.
+#[derive(Debug)]
+struct Figures {
+    /// Mean part of the total that was used, over all windows but the first.
+    used: f64,
+    /// The least that a node got in any of them, as part of an equal share.
+    least: f64,
+    draws: f64,
+    conflicts_per_draw: f64,
+    /// Calls that were decided without waiting for the store.
+    local: f64,
+}
+
+fn figures(setup: &Setup) -> Figures {
+    let run = run(setup);
+    hold(&run);
+    let settings = setup.rules[0].settings();
+    let length = settings.length.as_nanos() as u64;
+    let windows = 1..(setup.duration / length) as usize;
+    let count = windows.len() as f64;
+    let total = settings.total as f64;
+    let got =
+        |node: &Vec<Vec<u64>>, window: usize| node[0].get(window).copied().unwrap_or(0) as f64;
+    let share = total / setup.nodes as f64;
+    let used: f64 = windows
+        .clone()
+        .map(|window| {
+            run.admitted
+                .iter()
+                .map(|node| got(node, window))
+                .sum::<f64>()
+                / total
+        })
+        .sum();
+    let least = run
+        .admitted
+        .iter()
+        .flat_map(|node| windows.clone().map(|window| got(node, window) / share))
+        .fold(f64::MAX, f64::min);
+    Figures {
+        used: used / count,
+        least,
+        draws: run.counts.draws as f64 / (count + 1.0),
+        conflicts_per_draw: run.counts.conflicts as f64 / run.counts.draws as f64,
+        local: 1.0 - run.waited as f64 / run.decided as f64,
+    }
+}
+
+fn saturated(
+    nodes: usize,
+    total: u64,
+    length_ms: u64,
+    per_second: u64,
+    costs: (u64, u64),
+) -> Setup {
+    let mut settings = Settings::new(total, Duration::from_millis(length_ms));
+    settings.nodes_expected = nodes as u32;
+    settings.away = Away::Deny;
+    Setup {
+        seed: 1,
+        nodes,
+        rules: vec![rule(settings)],
+        duration: 20 * length_ms * MS,
+        gaps: vec![1_000 * MS / per_second; nodes],
+        costs,
+        way: (MS / 5, 2 * MS),
+        faults: Faults::default(),
+        saturated: true,
+        shift_at: None,
+    }
+}
+
+#[test]
+fn under_saturation_little_strands_nobody_starves_and_few_draws_do() {
+    // Nodes, total, window in ms, calls a second of each, costs; draws at most, as a prototype
+    // of the design needed on a real ensemble under the same demand.
+    let cases = [
+        (3, 3_000, 3_000, 1_000, (1, 1), 24.0),
+        (4, 3_000, 2_000, 1_000, (1, 1), 31.0),
+        (8, 60_000, 2_000, 1_000, (1, 14), 98.0),
+        (8, 200, 1_000, 1_000, (1, 1), 10.0),
+    ];
+    for (nodes, total, length, per_second, costs, draws) in cases {
+        for seed in seeds(10) {
+            let _seed = Seed(seed);
+            let mut setup = saturated(nodes, total, length, per_second, costs);
+            setup.seed = seed;
+            let figures = figures(&setup);
+            println!("{nodes} nodes, {total} in {length} ms, seed {seed}: {figures:?}");
+        }
     }
 }

@@ -296,6 +296,7 @@ enum Page {
 #[derive(Clone, Debug)]
 pub struct Ledger {
     rule: Rule,
+    made_at: Timestamp,
     nodes: u64,
     stands: Stands,
     /// What was last seen in the store, or what has to stand there because it was lost.
@@ -324,13 +325,15 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Knows nothing and holds nothing. Its own share begins with the first window after `now`, since
+    /// Knows nothing and holds nothing. Its own share, and what may pass on account, begin with the
+    /// first window after `now`, since
     /// the node may have run before.
     #[must_use]
     pub fn new(rule: Rule, now: Timestamp) -> Self {
         Self {
             nodes: u64::from(rule.settings().nodes_expected),
             rule,
+            made_at: now,
             stands: Stands::NotKnown,
             record: None,
             opened_until: Duration::ZERO,
@@ -402,7 +405,7 @@ impl Ledger {
         }
         match page {
             Page::Between(until) => Answer::Between { until },
-            Page::Running(record) | Page::Open(record) if self.may_owe(cost, &record) => {
+            Page::Running(record) | Page::Open(record) if self.may_owe(cost, &record, time) => {
                 Answer::Covered
             }
             Page::Running(_) | Page::Open(_) | Page::NotKnown => Answer::Draw,
@@ -864,9 +867,13 @@ impl Ledger {
         self.opened_until = self.opened_until.max(record.end());
         let ours = |window: u64, end| (window, end) == (record.window(), record.end());
         self.purse = self.purse.filter(|purse| ours(purse.window, purse.end));
-        if let Some(account) = self.account.filter(|one| !ours(one.window, one.end)) {
+        self.settle(|account| account.end <= record.start());
+    }
+
+    /// What was owed in a window that is over is owed to nobody.
+    fn settle(&mut self, is_over: impl Fn(&Account) -> bool) {
+        if let Some(account) = self.account.take_if(|account| is_over(account)) {
             self.counts.overshot = self.counts.overshot.saturating_add(account.owed);
-            self.account = None;
         }
     }
 
@@ -966,12 +973,10 @@ impl Ledger {
             }
         }
         let left = self.safe.left.min(share);
-        let passed = time.now().since(self.safe.spent_at);
-        let slack = drift(passed);
-        let spent_until = time.latest().saturating_sub(passed).saturating_add(slack);
-        let before =
-            time.latest() < Duration::MAX && start.is_some_and(|start| spent_until < start);
-        if before || passed > span.saturating_add(slack) {
+        let spent_at = self.safe.spent_at;
+        let passed = time.now().since(spent_at);
+        let before = start.is_some_and(|start| surely_before(spent_at, start, time));
+        if before || passed > span.saturating_add(drift(passed)) {
             share
         } else {
             left
@@ -985,12 +990,15 @@ impl Ledger {
         account.map_or(0, |account| account.owed)
     }
 
-    fn may_owe(&self, cost: u64, record: &Record) -> bool {
+    /// Whether so much more may pass on account: up to the base, in a window that began in the life
+    /// of this ledger. An earlier run of the node may have owed something in an older one.
+    fn may_owe(&self, cost: u64, record: &Record, time: &StoreTime) -> bool {
         let settings = self.rule.settings();
         let owed = self.owed_in(record).saturating_add(cost);
         settings.mode == Mode::Optimistic
-            && owed <= self.rule.base(self.nodes)
+            && owed <= self.rule.base(u64::from(settings.nodes_expected))
             && owed <= record.left()
+            && surely_before(self.made_at, record.start(), time)
     }
 
     fn purse_of(&self, record: &Record) -> Option<&Purse> {
@@ -1007,10 +1015,7 @@ impl Ledger {
     /// Forgets what is over for certain.
     fn expire(&mut self, time: &StoreTime) {
         self.purse = self.purse.filter(|purse| time.latest() < purse.end);
-        if let Some(account) = self.account.filter(|one| time.latest() >= one.end) {
-            self.counts.overshot = self.counts.overshot.saturating_add(account.owed);
-            self.account = None;
-        }
+        self.settle(|account| account.end <= time.latest());
     }
 
     // ---- When to draw.
@@ -1064,6 +1069,16 @@ impl Pace {
         let rate = u128::from(self.spent) * 1_000_000_000_000 / passed;
         u64::try_from(rate).unwrap_or(u64::MAX)
     }
+}
+
+/// Whether the store's time at a local moment that is past was surely before `start`.
+fn surely_before(then: Timestamp, start: Duration, time: &StoreTime) -> bool {
+    let passed = time.now().since(then);
+    let latest = time
+        .latest()
+        .saturating_sub(passed)
+        .saturating_add(drift(passed));
+    time.latest() < Duration::MAX && latest < start
 }
 
 /// A random part of a span.

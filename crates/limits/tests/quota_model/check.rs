@@ -210,7 +210,8 @@ pub(crate) fn check(log: &Log) -> Vec<Violation> {
                 pause,
             } => {
                 let length = log.lengths[key];
-                let own = windows.entry((key, at / length)).or_default();
+                // A share has no tag: it counts where it was decided.
+                let own = windows.entry((key, (at - pause) / length)).or_default();
                 own.safe += safe;
                 let own = windows.entry((key, window)).or_default();
                 own.drawn += drawn;
