@@ -218,20 +218,27 @@ fn saturated(
 #[test]
 fn under_saturation_little_strands_nobody_starves_and_few_draws_do() {
     // Nodes, total, window in ms, calls a second of each, costs; draws at most, as a prototype
-    // of the design needed on a real ensemble under the same demand.
+    // of the design needed on a real ensemble; and how much is decided without waiting.
     let cases = [
-        (3, 3_000, 3_000, 1_000, (1, 1), 24.0),
-        (4, 3_000, 2_000, 1_000, (1, 1), 31.0),
-        (8, 60_000, 2_000, 1_000, (1, 14), 98.0),
-        (8, 200, 1_000, 1_000, (1, 1), 10.0),
+        (3, 3_000, 3_000, 1_000, (1, 1), 24.0, 0.98),
+        (4, 3_000, 2_000, 1_000, (1, 1), 31.0, 0.98),
+        (8, 60_000, 2_000, 1_000, (1, 14), 98.0, 0.98),
+        // Forty times too much: all that is there goes in the first moments of a window, in which
+        // nobody knows of it.
+        (8, 200, 1_000, 1_000, (1, 1), 10.0, 0.94),
     ];
-    for (nodes, total, length, per_second, costs, draws) in cases {
-        for seed in seeds(10) {
+    for (nodes, total, length, per_second, costs, draws, local) in cases {
+        for seed in seeds(3) {
             let _seed = Seed(seed);
             let mut setup = saturated(nodes, total, length, per_second, costs);
             setup.seed = seed;
             let figures = figures(&setup);
-            println!("{nodes} nodes, {total} in {length} ms, seed {seed}: {figures:?}");
+            let case = format!("{nodes} nodes, {total} in {length} ms, seed {seed}: {figures:?}");
+            println!("{case}");
+            assert!(figures.used >= 0.98, "{case}");
+            assert!(figures.least >= 0.5, "{case}");
+            assert!(figures.draws <= draws, "{case}");
+            assert!(figures.local >= local, "{case}");
         }
     }
 }

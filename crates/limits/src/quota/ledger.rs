@@ -217,6 +217,10 @@ struct Purse {
     grant: u64,
     /// What was drawn in all.
     drawn: u64,
+    /// When the last grant came.
+    granted_at: Timestamp,
+    /// Grants beyond an equal share, in a row, with nobody in the way.
+    alone: u32,
     relinquish_at: Timestamp,
 }
 
@@ -233,8 +237,8 @@ struct Account {
 /// count.
 #[derive(Clone, Copy, Debug)]
 struct Pace {
-    /// Thousandths of a token a second.
-    rate: u64,
+    /// Thousandths of a token a second, once it was measured.
+    rate: Option<u64>,
     /// Since when the present grant is spent, until it was measured.
     since: Option<Timestamp>,
     spent: u64,
@@ -345,7 +349,7 @@ impl Ledger {
                 spent_at: now,
             },
             pace: Pace {
-                rate: 0,
+                rate: None,
                 since: None,
                 spent: 0,
                 reply: Duration::ZERO,
@@ -462,6 +466,10 @@ impl Ledger {
             }
         }
         self.pace.spent = self.pace.spent.saturating_add(spent.drawn);
+        if spent.drawn > 0 && self.purse.is_some_and(|purse| self.is_low(&purse)) {
+            // Now, since there may be nothing to draw for the rest of the window.
+            self.measure(time.now());
+        }
         if rest == 0 {
             return spent;
         }
@@ -525,6 +533,7 @@ impl Ledger {
         let ask = Ask {
             nodes: self.nodes,
             drawn: 0,
+            alone: 0,
             rate: self.pace.rate,
             reply: self.pace.reply,
             missing: (waiting.sum + owed).saturating_sub(covered),
@@ -559,9 +568,23 @@ impl Ledger {
         }
         if needs || prefetches {
             self.measure(now);
-            let drawn = self.purse_of(&record).map_or(0, |purse| purse.drawn);
-            let rate = self.pace.rate;
-            let ask = Ask { drawn, rate, ..ask };
+            let purse = self.purse_of(&record);
+            let (drawn, alone) = purse.map_or((0, 0), |purse| (purse.drawn, purse.alone));
+            if let Some(purse) = purse
+                && drawn >= record.total() / self.nodes
+            {
+                let yields = self.rule.yields(self.nodes, self.pace.reply);
+                let next = purse.granted_at + yields;
+                if now < next {
+                    return Step::Sleep(next);
+                }
+            }
+            let ask = Ask {
+                drawn,
+                alone,
+                rate: self.pace.rate,
+                ..ask
+            };
             let pays = Ask {
                 need: 0,
                 missing: owed,
@@ -598,7 +621,8 @@ impl Ledger {
     fn relinquish(&mut self, record: Record, waiting: Waiting, now: Timestamp) -> Step {
         let every = self.rule.relinquish_every();
         let above = u64::from(self.rule.settings().relinquish_above);
-        let rate = self.pace.rate.min(self.pace.rate_now(now));
+        let rate_now = self.pace.rate_now(now);
+        let rate = self.pace.rate.map_or(rate_now, |rate| rate.min(rate_now));
         let nodes = self.nodes;
         let purse = self
             .purse
@@ -612,7 +636,8 @@ impl Ledger {
         let ask = Ask {
             nodes,
             drawn: purse.drawn,
-            rate,
+            alone: 0,
+            rate: Some(rate),
             reply: self.pace.reply,
             missing: waiting.sum,
             need: 0,
@@ -680,7 +705,10 @@ impl Ledger {
                 self.away_since = None;
                 self.failures_in_a_row = 0;
                 let reply = now.since(flight.asked_at);
-                self.pace.reply = (self.pace.reply * 7 + reply) / 8;
+                self.pace.reply = match self.pace.reply {
+                    Duration::ZERO => reply,
+                    mean => (mean * 7 + reply) / 8,
+                };
             }
         }
         match (flight.kind, outcome) {
@@ -740,11 +768,17 @@ impl Ledger {
             held: 0,
             grant: 0,
             drawn: 0,
+            granted_at: now,
+            alone: 0,
             relinquish_at: now + self.rule.relinquish_every(),
         });
+        if purse.drawn >= record.total() / self.nodes {
+            purse.alone += 1;
+        }
         purse.held += grant;
         purse.grant = grant;
         purse.drawn += grant;
+        purse.granted_at = now;
         self.pace.since = Some(now);
         self.pace.spent = 0;
         if let Some(account) = &mut self.account {
@@ -757,6 +791,9 @@ impl Ledger {
 
     fn conflict(&mut self, standing: Standing, time: &StoreTime, entropy: u64) {
         self.counts.conflicts += 1;
+        if let Some(purse) = &mut self.purse {
+            purse.alone = 0;
+        }
         let doublings = self.conflicts_in_a_row.min(CONFLICT_DOUBLINGS);
         self.conflicts_in_a_row += 1;
         let most = CONFLICT_WAIT.saturating_mul(1 << doublings);
@@ -1024,12 +1061,14 @@ impl Ledger {
         let Page::Running(record) = page else {
             return false;
         };
+        let purse = self.purse_of(&record);
+        record.left() > 0 && !self.lost && purse.is_some_and(|purse| self.is_low(purse))
+    }
+
+    /// Whether so little of the last grant is held that it is time for the next.
+    fn is_low(&self, purse: &Purse) -> bool {
         let percent = u128::from(self.rule.settings().prefetch_percent);
-        record.left() > 0
-            && !self.lost
-            && self.purse_of(&record).is_some_and(|purse| {
-                u128::from(purse.held) * 100 <= u128::from(purse.grant) * percent
-            })
+        u128::from(purse.held) * 100 <= u128::from(purse.grant) * percent
     }
 
     /// When a surplus is looked for.
@@ -1049,11 +1088,8 @@ impl Ledger {
             return;
         }
         let rate = self.pace.rate_now(now);
-        self.pace.rate = if self.pace.rate == 0 {
-            rate
-        } else {
-            self.pace.rate / 2 + rate / 2
-        };
+        let mean = self.pace.rate.map_or(rate, |before| before / 2 + rate / 2);
+        self.pace.rate = Some(mean);
         self.pace.since = None;
     }
 }
@@ -1063,7 +1099,7 @@ impl Pace {
     /// if none is.
     fn rate_now(&self, now: Timestamp) -> u64 {
         let Some(since) = self.since else {
-            return self.rate;
+            return self.rate.unwrap_or(0);
         };
         let passed = u128::from(nanos(now.since(since))).max(1);
         let rate = u128::from(self.spent) * 1_000_000_000_000 / passed;
