@@ -265,6 +265,11 @@ impl World {
                 steps: 0,
                 step_count: 0,
                 supplied_within: 2_500 * MS,
+                totals: setup
+                    .rules
+                    .iter()
+                    .map(|rule| rule.settings().total)
+                    .collect(),
                 lengths,
             },
             counts: Counts::default(),
@@ -558,7 +563,7 @@ impl World {
 
     fn wait_or_refuse(&mut self, node: usize, call: Call, taken: Result<(), Answer>) {
         match taken {
-            Ok(()) => self.supplied(node),
+            Ok(()) => {}
             Err(Answer::Draw | Answer::Between { .. }) => {
                 self.run.waited += 1;
                 if self.nodes[node].queue.len() < QUEUE {
@@ -588,7 +593,7 @@ impl World {
             }
             let time = self.time(node);
             match self.take(node, call, &time, 0) {
-                Ok(()) => self.supplied(node),
+                Ok(()) => {}
                 Err(Answer::Draw | Answer::Between { .. }) => return,
                 Err(Answer::Exhausted { .. } | Answer::Never) => self.supplied(node),
                 Err(Answer::Away { .. } | Answer::Covered) => {}
@@ -831,6 +836,7 @@ impl World {
         }
         if after.counts.draws > before.counts.draws {
             self.trips[trip].answered = true;
+            self.supplied(node);
             self.log(Entry::Answered { node, key });
             let Asked::Write { record, .. } = asked else {
                 unreachable!("only what was written grants");
@@ -889,7 +895,9 @@ impl World {
         if !self.nodes[node].alive {
             return;
         }
-        let at = self.now + self.random.below(self.run.log.lengths[0]);
+        // Under saturation it is missed only for a moment.
+        let part = if self.setup.saturated { 20 } else { 1 };
+        let at = self.now + self.random.below(self.run.log.lengths[0] / part);
         self.lose_all(node);
         self.nodes[node].alive = false;
         self.nodes[node].queue.clear();
