@@ -1,5 +1,5 @@
 //! Every order of events, for the smallest quota that can go wrong: two nodes, three tokens, two
-//! windows, one crash, and one message that is lost.
+//! windows, and one crash, which loses whatever is on its way.
 
 use std::collections::HashSet;
 use std::collections::hash_map::DefaultHasher;
@@ -99,6 +99,9 @@ impl World {
         if self.moment + 1 < MOMENTS.len() {
             let mut next = self.clone();
             next.moment += 1;
+            for node in 0..2 {
+                next.ask(node);
+            }
             all.push(next);
         }
         for node in 0..2 {
@@ -119,6 +122,7 @@ impl World {
                 next.nodes[node].calls += 1;
                 next.nodes[node].waits = true;
                 next.take(node);
+                next.ask(node);
             });
         }
         // The nodes are alike, so it does not matter which of them dies.
@@ -133,7 +137,7 @@ impl World {
             });
         }
         match &who.trip {
-            Trip::None => with(&|next| next.ask(node)),
+            Trip::None => {}
             Trip::There(question, write) => {
                 with(&|next| {
                     let outcome = next.apply(*write);
@@ -156,7 +160,11 @@ impl World {
         }
     }
 
+    /// A node asks as soon as there is something to ask: what it waits for is the way.
     fn ask(&mut self, node: usize) {
+        if !matches!(self.nodes[node].trip, Trip::None) {
+            return;
+        }
         let time = self.time(node);
         let waits = u64::from(self.nodes[node].waits);
         let waiting = Waiting {
@@ -215,6 +223,7 @@ impl World {
         if self.nodes[node].waits {
             self.take(node);
         }
+        self.ask(node);
     }
 
     /// What tells states apart. Not what only ever grows: counts, and the numbers of questions; nor the
@@ -257,9 +266,6 @@ pub(crate) fn search() -> usize {
     while let Some(world) = open.pop() {
         if !seen.insert(world.key()) {
             continue;
-        }
-        if seen.len() % 50_000 == 0 {
-            eprintln!("{} {}", seen.len(), open.len());
         }
         for (admitted, committed) in world.admitted.iter().zip(world.committed) {
             assert!(*admitted <= committed, "I4: {world:?}");
