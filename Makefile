@@ -1,14 +1,14 @@
 # Two commands do it all on a fresh machine with Rust, make and python3:
 #   make run    builds Tidegate and shows it holding back a flood
 #   make test   installs what the tests need and runs every test
-.PHONY: run test check loom peers promtool bench bench-limiters clean
+.PHONY: run test check loom peers stores promtool bench bench-limiters clean
 
 CARGO ?= cargo
 
 run:
 	$(CARGO) run --release -- demo
 
-test: peers promtool
+test: peers stores promtool
 	$(CARGO) test --workspace --no-fail-fast
 
 # What a change must pass, besides the tests.
@@ -29,6 +29,10 @@ loom:
 # The real z/VM SDK server and clients, in .venv-peers.
 peers:
 	sh tests/peers/setup.sh .venv-peers
+
+# etcd, ZooKeeper and Redis.
+stores:
+	sh tests/peers/stores.sh
 
 # promtool, which the metrics must please.
 promtool:

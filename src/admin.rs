@@ -37,7 +37,7 @@ pub use callers::{
     Suggested, SuggestedCost, Top, UsageTable, Used, What, milliseconds,
 };
 pub use guard::Token;
-pub use server::{ServeError, needs_token, serve};
+pub use server::{ServeError, needs_token, serve, serve_router};
 
 /// No answer takes longer than this.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);

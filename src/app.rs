@@ -2,6 +2,7 @@
 
 mod callers;
 mod lately;
+pub mod lease_server;
 mod shown;
 pub mod teller;
 

@@ -34,6 +34,9 @@ enum Command {
     /// Ask the sidecar with this config whether it takes calls. Exit 0 yes, 1 no
     Healthcheck(ConfigFile),
 
+    /// Run a capacity server: one capacity, lent out to many
+    LeaseServer(tools::lease_server::Arguments),
+
     /// List who calls, how much, and what limits them
     Callers(tools::client::Admin),
     /// List every limit and rate limit, and how much of it is used
@@ -47,8 +50,10 @@ enum Command {
     Backend(tools::backend::Options),
     /// Put load on a proxy or a backend, and measure
     Bench(tools::bench::Options),
+    /// Lend leased capacity to programs on this machine, over HTTP and JSON
+    LeaseAgent(tools::lease_agent::Options),
     /// Run scenario files through the scheduler in virtual time. Exit 1 if one disappoints
-    Simulate(tools::simulate::Arguments),
+    Simulate(tools::simulate::Command),
 }
 
 #[derive(Debug, clap::Args)]
@@ -67,12 +72,14 @@ pub fn main() -> ExitCode {
         Command::Serve(file) => tools::serve::run(&file.config, graphical),
         Command::Check(file) => tools::check::run(&file.config, graphical),
         Command::Healthcheck(file) => tools::healthcheck::run(&file.config, graphical),
+        Command::LeaseServer(arguments) => tools::lease_server::run(&arguments, graphical),
         Command::Callers(admin) => tools::callers::run(&admin),
         Command::Limits(admin) => tools::limits::run(&admin),
         Command::Explain(arguments) => tools::explain::run(&arguments),
         Command::Demo(arguments) => tools::demo::main(arguments).unwrap_or_else(failed),
         Command::Backend(arguments) => tools::backend::main(arguments).unwrap_or_else(failed),
-        Command::Simulate(arguments) => tools::simulate::run(&arguments),
+        Command::LeaseAgent(options) => tools::lease_agent::main(options).unwrap_or_else(failed),
+        Command::Simulate(command) => tools::simulate::main(&command),
         Command::Bench(arguments) => tools::bench::main(arguments).unwrap_or_else(failed),
     }
 }

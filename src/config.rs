@@ -11,6 +11,7 @@ mod certificates;
 mod check;
 mod classes;
 mod effective;
+pub mod lease_server;
 mod nearest;
 mod per_window;
 mod problem;

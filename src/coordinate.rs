@@ -3,4 +3,10 @@
 //! Nothing here knows of the scheduler: what is wanted comes in and what may be used goes out as
 //! plain values, which `app` carries.
 
+pub mod election;
+pub mod etcd;
+pub mod lease_client;
+pub mod lease_server;
 pub mod wire;
+#[cfg(feature = "zookeeper")]
+pub mod zookeeper;

@@ -39,3 +39,6 @@ pub mod state;
 pub mod tasks;
 pub mod telemetry;
 pub mod tools;
+
+/// The lease client, for programs that are no sidecar.
+pub use coordinate::lease_client as lease;

@@ -13,6 +13,8 @@ pub mod demo;
 pub mod explain;
 mod framing;
 pub mod healthcheck;
+pub mod lease_agent;
+pub mod lease_server;
 pub mod limits;
 pub mod serve;
 pub mod simulate;

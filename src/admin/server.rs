@@ -62,10 +62,15 @@ pub async fn serve(
     if token.is_none() && needs_token(bind) {
         return Err(ServeError::NeedsToken(bind));
     }
-    let router = router(token, source, callers);
+    tracing::info!(%bind, "admin address is up");
+    serve_router(listener, router(token, source, callers), stop).await;
+    Ok(())
+}
+
+/// Answers on `listener` with `router`, within the same bounds and until told to stop.
+pub async fn serve_router(listener: TcpListener, router: Router, stop: CancellationToken) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let connections = TaskTracker::new();
-    tracing::info!(%bind, "admin address is up");
     loop {
         let accepted = tokio::select! {
             () = stop.cancelled() => break,
@@ -87,7 +92,6 @@ pub async fn serve(
     }
     connections.close();
     connections.wait().await;
-    Ok(())
 }
 
 /// The next connection, once there is a place for it.

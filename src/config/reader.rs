@@ -53,6 +53,17 @@ pub(super) struct Notes {
     broken: BTreeSet<usize>,
     /// Whether whole sections may be lost, so that what is missing may not be missing.
     lost: bool,
+    /// The file that lists every option.
+    example: Example,
+}
+
+/// The file that lists every option.
+struct Example(&'static str);
+
+impl Default for Example {
+    fn default() -> Self {
+        Self("config.toml.example")
+    }
 }
 
 struct Leftover {
@@ -67,6 +78,14 @@ impl Notes {
             broken,
             lost,
             ..Self::default()
+        }
+    }
+
+    /// The same, for the config that another example lists.
+    pub(super) fn of(example: &'static str, broken: BTreeSet<usize>, lost: bool) -> Self {
+        Self {
+            example: Example(example),
+            ..Self::new(broken, lost)
         }
     }
 
@@ -138,7 +157,7 @@ impl Notes {
             .find(|key| key.rsplit('.').next() == Some(&leftover.name));
         let cure = match elsewhere.and_then(|key| key.split_once('.')) {
             Some((section, name)) => format!("{name} belongs in [{section}]"),
-            None => "leave it out; config.toml.example lists every option".to_owned(),
+            None => format!("leave it out; {} lists every option", self.example.0),
         };
         Mistake::new(message, cure)
     }

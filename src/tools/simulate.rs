@@ -8,6 +8,7 @@
 mod backend;
 mod expect;
 mod figures;
+pub mod leases;
 mod random;
 mod reader;
 mod report;
@@ -28,7 +29,32 @@ pub use report::{Held, Part, Report, Style, ToldNo};
 /// Largest scenario file that is read.   bytes
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// The arguments of `tidegate simulate`.
+/// What `tidegate simulate` is asked to run: scenario files, or the scenarios of leases.
+#[derive(Clone, Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct Command {
+    #[command(flatten)]
+    files: Arguments,
+    #[command(subcommand)]
+    other: Option<Other>,
+}
+
+#[derive(Clone, Debug, clap::Subcommand)]
+enum Other {
+    /// Run Doorman's seven scenarios on the capacity server. Exit 1 if one disappoints
+    Leases(leases::Arguments),
+}
+
+/// Runs what is asked for.
+#[must_use]
+pub fn main(command: &Command) -> ExitCode {
+    match &command.other {
+        Some(Other::Leases(arguments)) => leases::main(arguments),
+        None => run(&command.files),
+    }
+}
+
+/// The arguments of `tidegate simulate FILE…`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Arguments {
     /// Scenario files, run one after another

@@ -16,7 +16,7 @@
 mod answers;
 mod leaving;
 mod odd_input;
-mod process;
+pub(crate) mod process;
 mod restart;
 mod stage;
 mod storm;

@@ -32,7 +32,7 @@ pub(crate) struct Sidecar {
 pub(crate) struct Log(watch::Receiver<Arc<Vec<String>>>);
 
 impl Log {
-    fn read(stderr: ChildStderr) -> (Self, JoinHandle<()>) {
+    pub(crate) fn read(stderr: ChildStderr) -> (Self, JoinHandle<()>) {
         let (tell, lines) = watch::channel(Arc::<Vec<String>>::default());
         let reading = tokio::spawn(async move {
             let mut stderr = BufReader::new(stderr).lines();

@@ -287,13 +287,15 @@ impl Decide for Book {
 impl Decide for Model {
     fn ask(&mut self, now: Timestamp, holder: u32, bands: &[Band], _has: f64) -> f64 {
         self.expire(now);
-        let known = self.rows.remove(&holder).is_some();
+        let had = self.rows.remove(&holder).map(|row| row.1);
+        let known = had.is_some();
         if known || self.mistake != Mistake::StaleSums {
             self.stale_held = self.held();
         }
         let mut granted = self.share(holder, bands);
         if self.terms.split.shares() {
-            granted = granted.min(self.terms.capacity.get() - self.stale_held);
+            let free = self.terms.capacity.get() - self.stale_held;
+            granted = granted.min(free.max(had.unwrap_or(0.0)));
         }
         let granted = granted.max(0.0);
         let row = (bands.to_vec(), granted, now + self.terms.lease);
@@ -875,10 +877,11 @@ fn a_lowered_capacity_waits_for_leases_to_shrink() {
     let now = Timestamp::ZERO;
     let ask = |book: &mut Book, holder| Decide::ask(book, now, holder, &[want(0, 50.0)], 0.0);
     assert_eq!((ask(&mut book, 0), ask(&mut book, 1)), (50.0, 50.0));
-    book.set_terms(now, plain(Split::Fair, 10.0));
+    book.set_terms(now, plain(Split::Fair, 12.0));
     assert_eq!(book.held(), capacity(100.0));
-    assert_eq!((ask(&mut book, 0), ask(&mut book, 1)), (0.0, 5.0));
-    assert_eq!((ask(&mut book, 0), ask(&mut book, 2)), (5.0, 0.0));
+    // Each shrinks to its share when it asks; whoever comes anew waits until all have.
+    assert_eq!((ask(&mut book, 0), ask(&mut book, 2)), (6.0, 0.0));
+    assert_eq!((ask(&mut book, 1), ask(&mut book, 2)), (4.0, 2.0));
 }
 
 #[test]

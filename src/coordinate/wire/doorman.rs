@@ -323,7 +323,7 @@ pub mod capacity_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::coordinate::wire::CheckedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/doorman.Capacity/Discovery",
             );
@@ -348,7 +348,7 @@ pub mod capacity_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::coordinate::wire::CheckedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/doorman.Capacity/GetCapacity",
             );
@@ -373,7 +373,7 @@ pub mod capacity_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::coordinate::wire::CheckedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/doorman.Capacity/GetServerCapacity",
             );
@@ -398,7 +398,7 @@ pub mod capacity_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::coordinate::wire::CheckedCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/doorman.Capacity/ReleaseCapacity",
             );
@@ -563,7 +563,7 @@ pub mod capacity_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = DiscoverySvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::coordinate::wire::CheckedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -608,7 +608,7 @@ pub mod capacity_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = GetCapacitySvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::coordinate::wire::CheckedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -653,7 +653,7 @@ pub mod capacity_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = GetServerCapacitySvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::coordinate::wire::CheckedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -698,7 +698,7 @@ pub mod capacity_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ReleaseCapacitySvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::coordinate::wire::CheckedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,

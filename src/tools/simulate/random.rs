@@ -34,6 +34,12 @@ impl Random {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
+    /// A whole number below another one that is not 0. The bias is below one in 2^32 for the
+    /// small numbers that are asked for.
+    pub(super) fn below(&mut self, end: u64) -> u64 {
+        ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
+    }
+
     /// A time between the two, both possible; the same time costs no draw.
     pub(super) fn between(&mut self, (min, max): (Duration, Duration)) -> Duration {
         if min == max {

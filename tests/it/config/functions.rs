@@ -1,5 +1,6 @@
 //! Names of functions, wherever they stand: limits, routes, what is coalesced.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::config::{self};
@@ -29,12 +30,12 @@ fn routes_are_read_and_their_functions_known() {
     ));
     assert_eq!(config.classify.routes[0].function.as_deref(), Some("a_get"));
     assert_eq!(config.classify.routes[1].function, None);
-    assert_eq!(config.classify.functions, ["a_get".into()]);
+    assert_eq!(config.classify.functions, ["a_get"].map(Arc::<str>::from));
     let both = good(
         &route("method = \"GET\"\npath = \"/a\"\nfunction = \"x\"")
             .replace("total:30", "total:30, y:1, x:2"),
     );
-    assert_eq!(both.classify.functions, ["y".into(), "x".into()]);
+    assert_eq!(both.classify.functions, ["y", "x"].map(Arc::<str>::from));
 
     let check = |lines: &str, words: &[&str]| {
         let problems = read(&route(lines)).expect_err(lines);

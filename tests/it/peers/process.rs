@@ -11,15 +11,15 @@ const LAST_LINES: usize = 20;
 
 /// A child process. It is killed when this is dropped, also by a panic; the peers end with
 /// their stdin besides, so that they outlive not even a test that was killed.
-pub(super) struct Process {
+pub(crate) struct Process {
     name: String,
     child: Child,
-    pub(super) stdout: Lines,
-    pub(super) stderr: Lines,
+    pub(crate) stdout: Lines,
+    pub(crate) stderr: Lines,
 }
 
 impl Process {
-    pub(super) fn start(name: impl Into<String>, command: &mut Command) -> Self {
+    pub(crate) fn start(name: impl Into<String>, command: &mut Command) -> Self {
         let name = name.into();
         let mut child = command
             .stdin(Stdio::piped())
@@ -38,18 +38,31 @@ impl Process {
     }
 
     /// Whether it has ended.
-    pub(super) fn has_ended(&mut self) -> bool {
+    pub(crate) fn has_ended(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(Some(_)))
     }
 
+    /// Sends it a signal, such as `STOP` or `CONT`.
+    pub(crate) fn signal(&self, signal: &str) {
+        let pid = self.child.id().to_string();
+        let sent = Command::new("sh")
+            .args(["-c", "kill -s \"$1\" \"$2\"", "sh", signal, &pid])
+            .status();
+        assert!(
+            sent.is_ok_and(|status| status.success()),
+            "{signal} to {}",
+            self.name
+        );
+    }
+
     /// Kills it (SIGKILL) and waits until it is gone.
-    pub(super) fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.child.kill().expect("it is ours and was not reaped");
         self.child.wait().expect("it was started by us");
     }
 
     /// Waits for its end, which must be a good one, and returns its stdout.
-    pub(super) fn finish(mut self, within: Duration) -> Vec<String> {
+    pub(crate) fn finish(mut self, within: Duration) -> Vec<String> {
         let lines = self.stdout.to_the_end(within);
         // Its stdout is closed, so it is ending.
         let status = self.child.wait().expect("it was started by us");
@@ -73,7 +86,15 @@ impl Drop for Process {
 
 /// What one stream of a process has printed so far.
 #[derive(Clone)]
-pub(super) struct Lines(Arc<Printed>);
+pub(crate) struct Lines(Arc<Printed>);
+
+/// What came of looking for something.
+pub(crate) enum Found<T> {
+    It(T),
+    /// The stream ended first.
+    Ended,
+    NotInTime,
+}
 
 #[derive(Default)]
 struct Printed {
@@ -102,26 +123,43 @@ impl Lines {
         Self(printed)
     }
 
-    pub(super) fn all(&self) -> Vec<String> {
+    pub(crate) fn all(&self) -> Vec<String> {
         self.0.lock().lines.clone()
     }
 
     /// Waits until `pick` finds what it looks for in all that has been printed.
-    pub(super) fn until<T>(
+    pub(crate) fn until<T>(
         &self,
         what: &str,
         within: Duration,
-        mut pick: impl FnMut(&[String]) -> Option<T>,
+        pick: impl FnMut(&[String]) -> Option<T>,
     ) -> T {
+        match self.find(within, pick) {
+            Found::It(found) => found,
+            Found::Ended => panic!("it ended before {what}"),
+            Found::NotInTime => panic!("not within {within:?}: {what}"),
+        }
+    }
+
+    /// As [`until`](Self::until), where not to find it is no failure.
+    pub(crate) fn find<T>(
+        &self,
+        within: Duration,
+        mut pick: impl FnMut(&[String]) -> Option<T>,
+    ) -> Found<T> {
         let deadline = Instant::now() + within;
         let mut state = self.0.lock();
         loop {
             if let Some(found) = pick(&state.lines) {
-                return found;
+                return Found::It(found);
             }
             let left = deadline.saturating_duration_since(Instant::now());
-            assert!(!state.has_ended, "it ended before {what}");
-            assert!(!left.is_zero(), "not within {within:?}: {what}");
+            if state.has_ended {
+                return Found::Ended;
+            }
+            if left.is_zero() {
+                return Found::NotInTime;
+            }
             state = self
                 .0
                 .grown

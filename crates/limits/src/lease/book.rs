@@ -167,6 +167,7 @@ impl Book {
         cap: Option<Timestamp>,
     ) -> Lease {
         let place = self.claim(now, holder, claim);
+        let own = self.rows[place as usize].counts();
         self.counted.set(place as usize, 0.0);
         let held_by_others = self.counted.total();
         let capacity = self.terms.capacity.get();
@@ -176,7 +177,9 @@ impl Book {
             parts.iter().map(share).sum()
         });
         if self.terms.split.shares() {
-            granted = f64::min(granted, capacity - held_by_others);
+            // Where more is held than there is, each who asks shrinks to its share at once. To take
+            // all of the excess from whoever comes first would leave it with nothing.
+            granted = f64::min(granted, f64::max(capacity - held_by_others, own));
         }
         self.give(now, place, Capacity::saturating(granted), cap)
     }

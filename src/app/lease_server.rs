@@ -1,0 +1,331 @@
+//! Builds the capacity server, and takes it down again.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_limits::Timestamp;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{error, info, warn};
+
+use crate::admin;
+use crate::clock::Clock;
+use crate::config::lease_server::{self as config, Rules};
+use crate::coordinate::election::Election as _;
+use crate::coordinate::etcd;
+use crate::coordinate::lease_server::{
+    Metrics, Service, Templates, keep_asking,
+    page::{self, Shown},
+    serve,
+};
+use crate::coordinate::wire::Epoch;
+use crate::listen;
+use crate::live::Live;
+
+/// How long the answers under way may take when it must end.
+const DRAIN: Duration = Duration::from_secs(5);
+/// The first pause when etcd does not answer; each further one is 1.3 times as long.
+const PAUSE_FIRST: Duration = Duration::from_secs(1);
+/// The longest pause.
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+
+/// Why the server did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// An address cannot be had.
+    #[error("cannot listen on {address} ({what}): {cause}")]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// What for.
+        what: &'static str,
+        /// What the system said.
+        #[source]
+        cause: io::Error,
+    },
+}
+
+/// A running capacity server.
+pub struct LeaseServer {
+    address: SocketAddr,
+    status_address: Option<SocketAddr>,
+    rules: Arc<Current>,
+    stop: CancellationToken,
+    /// Ends when every answer under way has gone out.
+    serving: JoinHandle<()>,
+    /// What runs beside: status page, election, the questions to the server above.
+    beside: TaskTracker,
+    /// Ends it.
+    stop_beside: CancellationToken,
+}
+
+/// The rules in force.
+struct Current {
+    service: Service,
+    templates: Arc<Live<Templates>>,
+    metrics: Arc<Metrics>,
+}
+
+impl Current {
+    fn apply(&self, templates: Templates) {
+        self.service.apply(templates.clone());
+        self.templates.set(templates);
+        self.metrics.reloaded();
+        info!("leases: the rules were read anew");
+    }
+}
+
+impl LeaseServer {
+    /// Binds every address, then starts. Where the rules are in etcd, it waits for the first that
+    /// are good before it binds anything.
+    ///
+    /// # Errors
+    ///
+    /// If an address cannot be had; then nothing is running.
+    pub async fn start(config: &config::LeaseServer) -> Result<Self, StartError> {
+        let (templates, followed) = match &config.rules {
+            Rules::Here(templates) | Rules::File { templates, .. } => (templates.clone(), None),
+            Rules::Etcd { store, key } => {
+                let mut followed = Followed::new(store.clone(), key);
+                (followed.first().await, Some(followed))
+            }
+        };
+        let listener = bind(config.bind, "leases")?;
+        let status = config
+            .status_bind
+            .map(|at| bind(at, "status"))
+            .transpose()?;
+        let local =
+            |listener: &tokio::net::TcpListener, bind| listener.local_addr().unwrap_or(bind);
+        let address = local(&listener, config.bind);
+        let status_address = status
+            .as_ref()
+            .zip(config.status_bind)
+            .map(|(listener, bind)| local(listener, bind));
+
+        let clock = Clock::start();
+        let epoch = Epoch::new(Timestamp::ZERO, clock.phase());
+        let (stop, stop_beside) = (CancellationToken::new(), CancellationToken::new());
+        let mastership = config.election.clone().start(clock, stop_beside.clone());
+        let machine = config.machine(epoch);
+        let service = Service::new(machine, templates.clone(), clock, mastership);
+        let metrics = Arc::new(Metrics::default());
+        let rules = Arc::new(Current {
+            service: service.clone(),
+            templates: Arc::new(Live::new(templates)),
+            metrics: Arc::clone(&metrics),
+        });
+
+        let beside = TaskTracker::new();
+        beside.spawn(service.clone().keep_following(stop_beside.clone()));
+        if !config.parents.is_empty() {
+            beside.spawn(keep_asking(
+                service.clone(),
+                config.parents.clone(),
+                Arc::clone(&metrics),
+                stop_beside.clone(),
+            ));
+        }
+        if let Some(followed) = followed {
+            let following = followed.follow(Arc::clone(&rules));
+            beside.spawn(stop_beside.clone().run_until_cancelled_owned(following));
+        }
+        if let Some(listener) = status {
+            let router = page::router(Shown {
+                service: service.clone(),
+                metrics: Arc::clone(&metrics),
+                rules: Arc::clone(&rules.templates),
+                settings: config.shown().into(),
+            });
+            beside.spawn(admin::serve_router(listener, router, stop_beside.clone()));
+        }
+        let answering = serve(listener, service, config.reach, metrics, stop.clone());
+        let serving = tokio::spawn(async move {
+            if let Err(error) = answering.await {
+                error!(%error, "leases: no longer served");
+            }
+        });
+        info!(%address, status = ?status_address, "leases: ready");
+        Ok(Self {
+            address,
+            status_address,
+            rules,
+            stop,
+            serving,
+            beside,
+            stop_beside,
+        })
+    }
+
+    /// Where clients ask, with the port that it really got.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Where there is something to see, with the port that it really got.
+    #[must_use]
+    pub fn status_address(&self) -> Option<SocketAddr> {
+        self.status_address
+    }
+
+    /// Takes new rules. Leases stay.
+    pub fn apply(&self, templates: Templates) {
+        self.rules.apply(templates);
+    }
+
+    /// New rules have mistakes; the old ones stay.
+    pub fn reload_refused(&self) {
+        self.rules.metrics.reload_refused();
+    }
+
+    /// Takes nothing new, lets the answers under way go out, and resigns. Whether all of them
+    /// went out in time.
+    pub async fn drain(self) -> bool {
+        self.stop.cancel();
+        let mut serving = self.serving;
+        let finished = tokio::time::timeout(DRAIN, &mut serving).await.is_ok();
+        serving.abort();
+        self.stop_beside.cancel();
+        self.beside.close();
+        let ended = tokio::time::timeout(DRAIN, self.beside.wait()).await;
+        finished && ended.is_ok()
+    }
+}
+
+fn bind(address: SocketAddr, what: &'static str) -> Result<tokio::net::TcpListener, StartError> {
+    let listener: io::Result<TcpListener> = listen::bind_tcp(address);
+    listener
+        .and_then(tokio::net::TcpListener::from_std)
+        .map_err(|cause| StartError::Bind {
+            address,
+            what,
+            cause,
+        })
+}
+
+/// Rules in a key of etcd.
+struct Followed {
+    client: etcd::Client,
+    key: String,
+    /// The revision after which changes count.
+    from: u64,
+}
+
+impl Followed {
+    fn new(store: etcd::Settings, key: &str) -> Self {
+        Self {
+            client: etcd::Client::new(store),
+            key: key.to_owned(),
+            from: 0,
+        }
+    }
+
+    /// The first rules that are good, whenever there are some.
+    async fn first(&mut self) -> Templates {
+        let mut pauses = Pauses::default();
+        loop {
+            match self.read().await {
+                Ok(Some(text)) => match self.parse(&text) {
+                    Ok(templates) => return templates,
+                    Err(()) => warn!("leases: waiting for rules without a mistake"),
+                },
+                Ok(None) => warn!(key = self.key, "leases: there are no rules in etcd yet"),
+                Err(error) => warn!(%error, "leases: etcd does not say what the rules are"),
+            }
+            pauses.next().await;
+        }
+    }
+
+    async fn read(&mut self) -> Result<Option<Vec<u8>>, etcd::Error> {
+        let mut found = self
+            .client
+            .range(&etcd::Range::key(self.key.as_bytes()))
+            .await?;
+        self.from = found.revision + 1;
+        Ok(found.entries.pop().map(|entry| entry.value))
+    }
+
+    fn parse(&self, text: &[u8]) -> Result<Templates, ()> {
+        let origin = format!("etcd:{}", self.key);
+        let Ok(text) = std::str::from_utf8(text) else {
+            error!("{origin} is not UTF-8");
+            return Err(());
+        };
+        config::templates(text, &origin).map_err(|problems| {
+            for problem in problems.iter() {
+                error!("{}", problems.plain(problem));
+            }
+        })
+    }
+
+    /// Takes every change at once; one with a mistake changes nothing.
+    async fn follow(mut self, current: Arc<Current>) {
+        let mut pauses = Pauses::default();
+        loop {
+            let range = etcd::Range::key(self.key.as_bytes());
+            let mut watch = self.client.watch(range, self.from);
+            loop {
+                let latest = match watch.next().await {
+                    Ok(etcd::Watched::Changes(changes)) => {
+                        pauses = Pauses::default();
+                        let latest = changes.changes.into_iter().next_back();
+                        latest.and_then(|change| match change {
+                            etcd::Change::Put(entry) => Some(entry.value),
+                            etcd::Change::Deleted { .. } => {
+                                warn!("leases: the rules are gone from etcd; the old ones stay");
+                                None
+                            }
+                        })
+                    }
+                    Ok(etcd::Watched::Compacted { .. }) => match self.read().await {
+                        Ok(text) => text,
+                        Err(error) => {
+                            warn!(%error, "leases: etcd does not say what the rules are");
+                            break;
+                        }
+                    },
+                    Err(error) => {
+                        warn!(%error, "leases: the rules in etcd can't be followed");
+                        break;
+                    }
+                };
+                if let Some(text) = latest {
+                    match self.parse(&text) {
+                        Ok(templates) => current.apply(templates),
+                        Err(()) => {
+                            error!("leases: rules refused, the old ones stay");
+                            current.metrics.reload_refused();
+                        }
+                    }
+                }
+            }
+            pauses.next().await;
+            // What was missed meanwhile is read anew.
+            if let Ok(Some(text)) = self.read().await
+                && let Ok(templates) = self.parse(&text)
+            {
+                current.apply(templates);
+            }
+        }
+    }
+}
+
+/// Pauses that grow.
+struct Pauses(Duration);
+
+impl Default for Pauses {
+    fn default() -> Self {
+        Self(PAUSE_FIRST)
+    }
+}
+
+impl Pauses {
+    async fn next(&mut self) {
+        tokio::time::sleep(self.0).await;
+        self.0 = self.0.mul_f64(1.3).min(PAUSE_MAX);
+    }
+}

@@ -1,0 +1,442 @@
+//! A small client of etcd v3, over the JSON gateway that every etcd from 3.4 on carries.
+//!
+//! A call goes to the member that answered last. One that does not answer within
+//! [`Settings::try_timeout`] is left for the next, until [`Settings::deadline`]. What may have
+//! been applied is never sent again: [`Error::Unknown`] says so, and the caller finds out by
+//! reading. Leases are an exception, since one that nobody knows of ends by itself.
+
+mod base64;
+mod connection;
+mod endpoint;
+mod json;
+mod watch;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::sync::Mutex;
+use tokio::time::{Instant, timeout_at};
+
+use self::connection::{Pool, Unsent};
+pub use self::endpoint::{Endpoint, EndpointError, TlsError, tls};
+pub use self::json::{Compare, KeyValue, Operation, Outcome, Range, Ranged, Txn, TxnReply};
+pub use self::watch::{Change, Changes, Watch, Watched};
+
+/// Where etcd is, who asks, and how long an answer may take.
+#[derive(Clone)]
+pub struct Settings {
+    /// The members, tried in this order until one answers.
+    pub endpoints: Vec<Endpoint>,
+    /// Name and password, where etcd wants them.
+    pub credentials: Option<Credentials>,
+    /// For `https` endpoints; see [`tls`].
+    pub tls: Option<Arc<tokio_rustls::rustls::ClientConfig>>,
+    /// How long one member may take, from connecting to the last byte of its answer.
+    pub try_timeout: Duration,
+    /// How long a call may take over all members.
+    pub deadline: Duration,
+    /// The largest answer taken, and the largest batch of a watch. Bytes.
+    pub max_reply: usize,
+}
+
+impl Settings {
+    /// 500 ms for a member, 2 s for a call, 4 MiB for an answer.
+    #[must_use]
+    pub fn new(endpoints: Vec<Endpoint>) -> Self {
+        Self {
+            endpoints,
+            credentials: None,
+            tls: None,
+            try_timeout: Duration::from_millis(500),
+            deadline: Duration::from_secs(2),
+            max_reply: 4 << 20,
+        }
+    }
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settings")
+            .field("endpoints", &self.endpoints)
+            .field("credentials", &self.credentials)
+            .field("tls", &self.tls.is_some())
+            .field("try_timeout", &self.try_timeout)
+            .field("deadline", &self.deadline)
+            .field("max_reply", &self.max_reply)
+            .finish()
+    }
+}
+
+/// A user of etcd.
+#[derive(Clone)]
+pub struct Credentials {
+    /// The name.
+    pub user: String,
+    /// The password; never shown.
+    pub password: String,
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:***", self.user)
+    }
+}
+
+/// Why a call has no result.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// etcd says no, and has done nothing.
+    #[error("etcd refused: {message} (code {code})")]
+    Refused {
+        /// The gRPC status code.
+        code: i32,
+        /// What etcd says about it.
+        message: String,
+    },
+    /// It may have been applied, or may yet be: the answer did not come.
+    #[error("etcd did not say whether it was done: {0}")]
+    Unknown(Box<str>),
+    /// No member answered; nothing was done.
+    #[error("no etcd member answers: {0}")]
+    Unreachable(Box<str>),
+    /// etcd wants a user, or knows none of this name and password.
+    #[error("etcd wants other credentials: {0}")]
+    Unauthenticated(Box<str>),
+    /// What answered is no etcd, or speaks another dialect. Of a write it says nothing about
+    /// whether it was done.
+    #[error("an answer that etcd does not give: {0}")]
+    Garbage(Box<str>),
+}
+
+/// A lease as it was granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// Its id.
+    pub id: i64,
+    /// How long it lives from its grant or its last renewal on. etcd counts in whole seconds and
+    /// has a shortest one.
+    pub time_to_live: Duration,
+}
+
+/// Whether a call may be sent a second time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Repeat {
+    /// To do it twice is to do it once.
+    Harmless,
+    /// What may have been applied is not sent again.
+    Never,
+}
+
+/// A client of one cluster. Clones share connections.
+#[derive(Clone)]
+pub struct Client(Arc<Shared>);
+
+struct Shared {
+    settings: Settings,
+    pools: Vec<Pool>,
+    /// The member that answered last.
+    preferred: AtomicUsize,
+    token: Mutex<Option<Token>>,
+}
+
+/// What etcd gave for a name and password. Counted, so that of many calls that find it spent
+/// one asks for the next.
+#[derive(Clone)]
+struct Token {
+    value: String,
+    number: u64,
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Client").field(&self.0.settings).finish()
+    }
+}
+
+impl Client {
+    /// Connects with the first call.
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
+        let pools = settings
+            .endpoints
+            .iter()
+            .map(|endpoint| Pool::new(endpoint.clone(), settings.tls.clone()))
+            .collect();
+        Self(Arc::new(Shared {
+            settings,
+            pools,
+            preferred: AtomicUsize::new(0),
+            token: Mutex::new(None),
+        }))
+    }
+
+    /// What a key holds, linearizably.
+    ///
+    /// # Errors
+    ///
+    /// Any but [`Error::Unknown`].
+    pub async fn get(&self, key: &[u8]) -> Result<Option<KeyValue>, Error> {
+        let mut found = self.range(&Range::key(key)).await?;
+        Ok(found.entries.pop())
+    }
+
+    /// What a range of keys holds, linearizably.
+    ///
+    /// # Errors
+    ///
+    /// Any but [`Error::Unknown`].
+    pub async fn range(&self, range: &Range) -> Result<Ranged, Error> {
+        let reply: json::RangeReply = self
+            .call("/v3/kv/range", &json::range(range), Repeat::Harmless)
+            .await?;
+        reply.try_into()
+    }
+
+    /// Writes a key, whatever it holds, and binds it to a lease or to none. The revision of the
+    /// write.
+    ///
+    /// # Errors
+    ///
+    /// Any. [`Error::Unknown`] and [`Error::Garbage`] leave open whether it was written.
+    pub async fn put(&self, key: &[u8], value: &[u8], lease: Option<i64>) -> Result<u64, Error> {
+        let put = Txn::new().then(Operation::put(key, value, lease));
+        let reply = self.txn(&put).await?;
+        if !reply.succeeded {
+            return Err(Error::Garbage(
+                "a condition failed where there was none".into(),
+            ));
+        }
+        Ok(reply.revision)
+    }
+
+    /// Compares, and does one or the other, as one step.
+    ///
+    /// # Errors
+    ///
+    /// Any. [`Error::Unknown`] and [`Error::Garbage`] leave open whether it was done, unless it
+    /// only reads.
+    pub async fn txn(&self, txn: &Txn) -> Result<TxnReply, Error> {
+        let repeat = if txn.only_reads() {
+            Repeat::Harmless
+        } else {
+            Repeat::Never
+        };
+        let reply: json::TxnReplyBody = self.call("/v3/kv/txn", &json::txn(txn), repeat).await?;
+        let reply = TxnReply::try_from(reply)?;
+        if reply.outcomes.len() != txn.steps(reply.succeeded) {
+            return Err(Error::Garbage("a transaction of other steps".into()));
+        }
+        Ok(reply)
+    }
+
+    /// A new lease, of at least so long a life; of whole seconds.
+    ///
+    /// # Errors
+    ///
+    /// Any but [`Error::Unknown`]: a lease that was granted without an answer is sent for again.
+    pub async fn lease_grant(&self, time_to_live: Duration) -> Result<Lease, Error> {
+        let whole = time_to_live.as_secs() + u64::from(time_to_live.subsec_nanos() > 0);
+        let body = serde_json::json!({ "TTL": whole.max(1).to_string() });
+        let reply: json::LeaseReply = self
+            .call("/v3/lease/grant", &body, Repeat::Harmless)
+            .await?;
+        match (reply.id, reply.time_to_live()) {
+            (id, Some(time_to_live)) if id != 0 => Ok(Lease { id, time_to_live }),
+            _ => Err(Error::Garbage("a lease without an id or a life".into())),
+        }
+    }
+
+    /// Renews a lease once. Its new life, or `None` if there is no such lease.
+    ///
+    /// Members before 3.4.28 and 3.5.10 answer this without asking the others, so one that does
+    /// not know yet that it leads no more renews what the new leader lets end: nothing that must
+    /// be certain may be built on it.
+    ///
+    /// # Errors
+    ///
+    /// Any but [`Error::Unknown`].
+    pub async fn lease_keep_alive(&self, id: i64) -> Result<Option<Duration>, Error> {
+        let body = serde_json::json!({ "ID": id.to_string() });
+        let reply: json::Streamed<json::LeaseReply> = self
+            .call("/v3/lease/keepalive", &body, Repeat::Harmless)
+            .await?;
+        Ok(reply.result.time_to_live())
+    }
+
+    /// Ends a lease and deletes what is bound to it. Whether there was one.
+    ///
+    /// # Errors
+    ///
+    /// Any but [`Error::Unknown`].
+    pub async fn lease_revoke(&self, id: i64) -> Result<bool, Error> {
+        let body = serde_json::json!({ "ID": id.to_string() });
+        let revoked: Result<json::Ignored, _> =
+            self.call("/v3/lease/revoke", &body, Repeat::Harmless).await;
+        match revoked {
+            Ok(_) => Ok(true),
+            Err(Error::Refused { code, .. }) if code == json::NOT_FOUND => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What is left of a lease, in whole seconds, or `None` if there is no such lease.
+    ///
+    /// # Errors
+    ///
+    /// Any but [`Error::Unknown`].
+    pub async fn lease_time_to_live(&self, id: i64) -> Result<Option<Duration>, Error> {
+        let body = serde_json::json!({ "ID": id.to_string() });
+        let reply: json::LeaseReply = self
+            .call("/v3/lease/timetolive", &body, Repeat::Harmless)
+            .await?;
+        Ok(reply.time_to_live())
+    }
+
+    /// Follows the changes of a range from a revision on; from now on, if it is 0.
+    #[must_use]
+    pub fn watch(&self, range: Range, from: u64) -> Watch {
+        Watch::new(self.clone(), range, from)
+    }
+
+    /// Sends a call until a member answers it.
+    async fn call<T: DeserializeOwned>(
+        &self,
+        path: &'static str,
+        body: &impl Serialize,
+        repeat: Repeat,
+    ) -> Result<T, Error> {
+        let body = serde_json::to_vec(body).expect("what we send is always JSON");
+        let deadline = Instant::now() + self.0.settings.deadline;
+        let mut authenticated_anew = false;
+        loop {
+            let token = self.token(deadline).await?;
+            let bytes = self
+                .answered(path, &body, token.as_ref(), repeat, deadline)
+                .await;
+            match bytes {
+                Err(Error::Unauthenticated(_)) if token.is_some() && !authenticated_anew => {
+                    // Tokens end, and members forget them when they restart.
+                    authenticated_anew = true;
+                    self.forget(token).await;
+                }
+                Err(error) => return Err(error),
+                Ok(bytes) => return json::parse(&bytes),
+            }
+        }
+    }
+
+    /// Tries one member after the other, from the one that answered last on, and each once.
+    async fn answered(
+        &self,
+        path: &'static str,
+        body: &[u8],
+        token: Option<&Token>,
+        repeat: Repeat,
+        deadline: Instant,
+    ) -> Result<Vec<u8>, Error> {
+        let shared = &*self.0;
+        let count = shared.pools.len();
+        let first = shared.preferred.load(Ordering::Relaxed);
+        let token = token.map(|token| token.value.as_str());
+        let mut last = Error::Unreachable("there are no endpoints".into());
+        for member in (0..count).map(|at| (first + at) % count) {
+            let pool = &shared.pools[member];
+            let end = deadline.min(Instant::now() + shared.settings.try_timeout);
+            let sent = pool.post(path, body, token, end, shared.settings.max_reply);
+            last = match sent.await {
+                Ok(reply) => {
+                    let answer = json::checked(reply.status, reply.body);
+                    match answer {
+                        // The member is up and its cluster is not, or not for it.
+                        Err(json::Failure::Trouble(message)) => trouble(repeat, &message),
+                        Err(json::Failure::Final(error)) => return Err(error),
+                        Ok(body) => {
+                            shared.preferred.store(member, Ordering::Relaxed);
+                            return Ok(body);
+                        }
+                    }
+                }
+                Err(Unsent::Never(cause)) => Error::Unreachable(cause),
+                Err(Unsent::Perhaps(cause)) => trouble(repeat, &cause),
+                Err(Unsent::Garbage(cause)) => Error::Garbage(cause),
+            };
+            if matches!(last, Error::Unknown(_))
+                || (repeat == Repeat::Never && matches!(last, Error::Garbage(_)))
+            {
+                // Whoever asks next begins elsewhere.
+                shared
+                    .preferred
+                    .store((member + 1) % count, Ordering::Relaxed);
+                return Err(last);
+            }
+            if Instant::now() >= deadline {
+                break;
+            }
+        }
+        shared
+            .preferred
+            .store((first + 1) % count.max(1), Ordering::Relaxed);
+        Err(last)
+    }
+
+    /// The token to send, fetched if there is none; `None` where no user is configured.
+    async fn token(&self, deadline: Instant) -> Result<Option<Token>, Error> {
+        let Some(credentials) = &self.0.settings.credentials else {
+            return Ok(None);
+        };
+        let late = || Error::Unreachable("no token in time".into());
+        let mut token = timeout_at(deadline, self.0.token.lock())
+            .await
+            .map_err(|_| late())?;
+        if let Some(known) = token.as_ref().filter(|token| !token.value.is_empty()) {
+            return Ok(Some(known.clone()));
+        }
+        let body = serde_json::json!({
+            "name": credentials.user,
+            "password": credentials.password,
+        });
+        let body = serde_json::to_vec(&body).expect("strings are always JSON");
+        let reply = self
+            .answered(
+                "/v3/auth/authenticate",
+                &body,
+                None,
+                Repeat::Harmless,
+                deadline,
+            )
+            .await
+            .map_err(|error| match error {
+                Error::Refused { message, .. } => Error::Unauthenticated(message.into()),
+                other => other,
+            })?;
+        let reply: json::AuthenticateReply = json::parse(&reply)?;
+        let next = Token {
+            value: reply.token,
+            number: token.as_ref().map_or(0, |token| token.number) + 1,
+        };
+        *token = Some(next.clone());
+        Ok(Some(next))
+    }
+
+    /// Forgets a token, unless another call has replaced it already.
+    async fn forget(&self, spent: Option<Token>) {
+        let mut token = self.0.token.lock().await;
+        if let (Some(known), Some(spent)) = (token.as_mut(), spent)
+            && known.number == spent.number
+        {
+            known.value.clear();
+        }
+    }
+}
+
+/// A call that was sent and not answered.
+fn trouble(repeat: Repeat, cause: &str) -> Error {
+    match repeat {
+        Repeat::Harmless => Error::Unreachable(cause.into()),
+        Repeat::Never => Error::Unknown(cause.into()),
+    }
+}

@@ -1,0 +1,122 @@
+//! Where a member of etcd listens.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
+
+/// One member: `http://host:port` or `https://host:port`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Endpoint {
+    /// `host:port`, as it is connected to.
+    pub(super) authority: Box<str>,
+    pub(super) host: Box<str>,
+    pub(super) https: bool,
+}
+
+/// What is no endpoint.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("an etcd endpoint is http://HOST:PORT or https://HOST:PORT, not {given:?}")]
+pub struct EndpointError {
+    /// What was given.
+    pub given: String,
+}
+
+impl FromStr for Endpoint {
+    type Err = EndpointError;
+
+    fn from_str(text: &str) -> Result<Self, EndpointError> {
+        let wrong = || EndpointError {
+            given: text.to_owned(),
+        };
+        let uri: http::Uri = text.parse().map_err(|_| wrong())?;
+        let https = match uri.scheme_str() {
+            Some("http") => false,
+            Some("https") => true,
+            _ => return Err(wrong()),
+        };
+        let authority = uri.authority().ok_or_else(wrong)?;
+        // Neither a user in front, nor a path behind: both would be lost silently.
+        let plain = uri.path_and_query().is_none_or(|path| path == "/");
+        if authority.port_u16().is_none() || authority.as_str().contains('@') || !plain {
+            return Err(wrong());
+        }
+        let host = authority.host();
+        let bare = host
+            .strip_prefix('[')
+            .and_then(|host| host.strip_suffix(']'));
+        Ok(Self {
+            authority: authority.as_str().into(),
+            host: bare.unwrap_or(host).into(),
+            https,
+        })
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.https { "https" } else { "http" };
+        write!(f, "{scheme}://{}", self.authority)
+    }
+}
+
+impl Endpoint {
+    /// The name that its certificate must carry.
+    pub(super) fn server_name(&self) -> Option<ServerName<'static>> {
+        ServerName::try_from(self.host.to_string()).ok()
+    }
+}
+
+/// Certificates that TLS cannot be spoken with.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// No PEM, or none of the kind expected.
+    #[error("the {0} cannot be read as PEM")]
+    Pem(&'static str, #[source] rustls::pki_types::pem::Error),
+    /// Well formed, but of no use.
+    #[error("TLS cannot be spoken with these certificates")]
+    Unusable(#[from] rustls::Error),
+}
+
+/// What `https` endpoints need: whom to trust, and who we are where etcd asks for a certificate.
+/// All of it in PEM.
+///
+/// # Errors
+///
+/// If something is no PEM, there is no authority in it, or certificate and key do not fit.
+pub fn tls(
+    authorities: &[u8],
+    identity: Option<(&[u8], &[u8])>,
+) -> Result<Arc<ClientConfig>, TlsError> {
+    let mut roots = RootCertStore::empty();
+    let mut any = false;
+    for authority in CertificateDer::pem_slice_iter(authorities) {
+        roots.add(authority.map_err(|cause| TlsError::Pem("authority", cause))?)?;
+        any = true;
+    }
+    if !any {
+        let cause = rustls::pki_types::pem::Error::NoItemsFound;
+        return Err(TlsError::Pem("authority", cause));
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots);
+    let mut config = match identity {
+        None => config.with_no_client_auth(),
+        Some((chain, key)) => {
+            let chain = CertificateDer::pem_slice_iter(chain)
+                .collect::<Result<Vec<_>, _>>()
+                .map_err(|cause| TlsError::Pem("certificate", cause))?;
+            let key =
+                PrivateKeyDer::from_pem_slice(key).map_err(|cause| TlsError::Pem("key", cause))?;
+            config.with_client_auth_cert(chain, key)?
+        }
+    };
+    // The gateway is spoken to in HTTP/1.1; etcd would choose HTTP/2.
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}

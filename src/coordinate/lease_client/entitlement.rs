@@ -1,0 +1,200 @@
+//! What a resource may use: a lease while it lasts, and afterwards what its owner chose.
+
+use std::time::Duration;
+
+use tidegate_limits::Timestamp;
+
+/// What may be used of a resource: operations a second, or holders at once.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Allowance {
+    /// No more than this; a finite number from 0 up.
+    UpTo(f64),
+    /// As much as one likes.
+    Unlimited,
+}
+
+impl Allowance {
+    /// Nothing may be used.
+    pub const NOTHING: Self = Self::UpTo(0.0);
+}
+
+/// A number that is no capacity: negative, infinite or not a number.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[error("{what} must be a finite number from 0 up, not {given}")]
+pub struct NotACapacity {
+    /// What it should have been.
+    pub what: &'static str,
+    /// What it was.
+    pub given: f64,
+}
+
+/// `given`, if it is a capacity.
+pub(super) fn capacity(what: &'static str, given: f64) -> Result<f64, NotACapacity> {
+    if given.is_finite() && given >= 0.0 {
+        Ok(given)
+    } else {
+        Err(NotACapacity { what, given })
+    }
+}
+
+/// What a client may use of a resource when its lease has ended and no server answers.
+///
+/// Doorman's `safe_capacity`: 0 blocks, -1 is no limit, anything above 0 is that much.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SafeCapacity(Allowance);
+
+impl SafeCapacity {
+    /// Nothing.
+    pub const BLOCK: Self = Self(Allowance::NOTHING);
+    /// As much as one likes.
+    pub const UNLIMITED: Self = Self(Allowance::Unlimited);
+
+    /// As it stands on the wire: -1 is no limit, anything else that much.
+    ///
+    /// # Errors
+    ///
+    /// If it is neither -1 nor a finite number from 0 up.
+    pub fn new(given: f64) -> Result<Self, NotACapacity> {
+        if given == -1.0 {
+            return Ok(Self::UNLIMITED);
+        }
+        capacity("a safe capacity other than -1", given).map(|up_to| Self(Allowance::UpTo(up_to)))
+    }
+
+    /// What may be used.
+    #[must_use]
+    pub const fn allowance(self) -> Allowance {
+        self.0
+    }
+}
+
+/// What is done when a lease has ended and no server has given another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AfterExpiry {
+    /// What is wanted is used, as if it had been granted.
+    Optimistic,
+    /// Nothing is used.
+    Pessimistic,
+    /// The safe capacity is used: what the server said last, before that what the resource's
+    /// options say, and nothing where neither says anything.
+    #[default]
+    Safe,
+}
+
+/// A lease as its holder keeps it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Held {
+    /// A finite number from 0 up.
+    pub(super) capacity: f64,
+    /// Nothing is used of it from here on.
+    pub(super) expires: Timestamp,
+    /// The same moment as the server wrote it, to be sent back.   seconds since 1970
+    pub(super) expiry_time: i64,
+    /// As the server wrote it.   seconds
+    pub(super) refresh_interval: i64,
+}
+
+/// All that decides what a resource may use.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Entitlement {
+    pub(super) lease: Option<Held>,
+    pub(super) after_expiry: AfterExpiry,
+    pub(super) safe: Option<SafeCapacity>,
+}
+
+impl Entitlement {
+    /// What may be used at `now` by whoever wants this much.
+    pub(super) fn allowance(&self, now: Timestamp, wants: f64) -> Allowance {
+        match self.live(now) {
+            Some(lease) => Allowance::UpTo(lease.capacity),
+            None => match self.after_expiry {
+                AfterExpiry::Optimistic => Allowance::UpTo(wants),
+                AfterExpiry::Pessimistic => Allowance::NOTHING,
+                AfterExpiry::Safe => self
+                    .safe
+                    .map_or(Allowance::NOTHING, SafeCapacity::allowance),
+            },
+        }
+    }
+
+    /// The lease, unless it has ended.
+    pub(super) fn live(&self, now: Timestamp) -> Option<Held> {
+        self.lease.filter(|lease| now < lease.expires)
+    }
+}
+
+/// How long a lease that a server gave is counted, from the moment its request was sent.
+///
+/// `server_now_ms` is the server's clock when it decided. That was after the request was sent,
+/// so the lease never seems longer than it is, however long the answer took. None if the lease
+/// has ended already.
+pub(super) fn length(expiry_time: i64, server_now_ms: i64) -> Option<Duration> {
+    /// What is longer is a mistake of somebody's, and so is a client that believes it.
+    const LEASE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+    let left = expiry_time
+        .saturating_mul(1000)
+        .saturating_sub(server_now_ms);
+    let left = u64::try_from(left).ok().filter(|&left| left > 0)?;
+    Some(Duration::from_millis(left).min(LEASE_MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_safe_capacity_blocks_limits_or_lets_all_through() {
+        let check = |given: f64, expected| {
+            let safe = SafeCapacity::new(given).ok().map(SafeCapacity::allowance);
+            assert_eq!(safe, expected, "{given}");
+        };
+        check(0.0, Some(Allowance::NOTHING));
+        check(-1.0, Some(Allowance::Unlimited));
+        check(2.5, Some(Allowance::UpTo(2.5)));
+        check(-2.0, None);
+        check(f64::NAN, None);
+        check(f64::INFINITY, None);
+    }
+
+    #[test]
+    fn a_lease_is_counted_from_the_servers_clock_and_never_longer_than_a_day() {
+        let check = |expiry_time, now_ms, expected| {
+            assert_eq!(length(expiry_time, now_ms), expected);
+        };
+        check(1015, 1_000_000, Some(15 * SECOND));
+        check(1015, 1_000_250, Some(Duration::from_millis(14_750)));
+        check(1015, 1_015_000, None);
+        check(1015, 2_000_000, None);
+        check(i64::MAX, 0, Some(86_400 * SECOND));
+        check(i64::MIN, i64::MAX, None);
+    }
+
+    #[test]
+    fn after_the_expiry_it_is_what_was_chosen_and_before_it_the_lease() {
+        let at = |seconds| Timestamp::ZERO + seconds * SECOND;
+        let check = |after_expiry, safe: Option<f64>, expected| {
+            let entitlement = Entitlement {
+                lease: Some(Held {
+                    capacity: 50.0,
+                    expires: at(15),
+                    expiry_time: 15,
+                    refresh_interval: 5,
+                }),
+                after_expiry,
+                safe: safe.map(|safe| SafeCapacity::new(safe).expect("a safe capacity")),
+            };
+            let before = at(15).as_nanos() - 1;
+            let before = entitlement.allowance(Timestamp::from_nanos(before), 70.0);
+            assert_eq!(before, Allowance::UpTo(50.0));
+            assert_eq!(entitlement.allowance(at(15), 70.0), expected);
+        };
+        check(AfterExpiry::Optimistic, Some(5.0), Allowance::UpTo(70.0));
+        check(AfterExpiry::Pessimistic, Some(5.0), Allowance::NOTHING);
+        check(AfterExpiry::Safe, Some(5.0), Allowance::UpTo(5.0));
+        check(AfterExpiry::Safe, Some(-1.0), Allowance::Unlimited);
+        check(AfterExpiry::Safe, Some(0.0), Allowance::NOTHING);
+        check(AfterExpiry::Safe, None, Allowance::NOTHING);
+    }
+}

@@ -1,0 +1,525 @@
+//! Where the users of one resource wait in line until they may go on.
+//!
+//! The line is a fair semaphore with one permit: whoever has it is first, and the only one who
+//! looks at the clock. To leave the line, anywhere in it, is to drop the future; what it would
+//! have drawn is drawn in the same poll in which it is let through, so nothing can be lost.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tidegate_limits::{BurstRatio, Pace, Paced, Rate, Timestamp, Tokens};
+use tokio::sync::{Notify, Semaphore};
+use tokio::time::sleep_until;
+
+use super::demand::{Arrivals, Peaks, REMEMBERED, slot};
+use super::entitlement::{Allowance, Entitlement};
+use crate::clock::Clock;
+
+/// Timers are late by up to a millisecond or two; what becomes due meanwhile goes at once.
+const POOL_MIN: Duration = Duration::from_millis(10);
+
+/// Why somebody was not let through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WaitError {
+    /// As many wait as the resource's options allow.
+    #[error("too many wait for this resource already")]
+    TooMany,
+    /// The client was closed.
+    #[error("the lease client was closed")]
+    Closed,
+}
+
+/// What kind of resource it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Its capacity is operations a second.
+    Rate,
+    /// Its capacity is holders at once.
+    Gauge,
+}
+
+/// What a handle wants of its resource.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Wants {
+    /// What its use shows, and this much at least until something was measured.
+    Measured { at_first: f64 },
+    /// This much.
+    Fixed(f64),
+}
+
+/// The line before one resource.
+#[derive(Debug)]
+pub(super) struct Gate {
+    clock: Clock,
+    waiting_max: usize,
+    turn: Semaphore,
+    /// For whoever is first: something changed.
+    changed: Notify,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    entitlement: Entitlement,
+    handles: BTreeMap<u64, Demand>,
+    waiting: usize,
+    /// The slot of time in which the demand was told last.
+    told_in: u64,
+    used: Used,
+}
+
+/// What one handle wants, and what is known of its use.
+#[derive(Debug)]
+struct Demand {
+    wants: Wants,
+    opened: Timestamp,
+    /// What is in line.   operations or holders
+    waiting: f64,
+    in_line: usize,
+    measured: Measured,
+}
+
+#[derive(Debug)]
+enum Measured {
+    Rate(Box<Arrivals>),
+    Gauge { peaks: Peaks, held: u64 },
+}
+
+#[derive(Debug)]
+enum Used {
+    Rate(Option<Pacer>),
+    Gauge { held: u64 },
+}
+
+/// Lets operations through evenly. A dear one goes when one of cost 1 could, and leaves a debt.
+#[derive(Debug)]
+struct Pacer {
+    per_second: f64,
+    paced: Paced,
+    /// When the debt is paid; `paced` counts from here.
+    paid: Timestamp,
+}
+
+/// What whoever is first in line is told.
+enum Turn {
+    Taken,
+    NotBefore(Timestamp),
+    WhenTold,
+}
+
+/// A look at a gate.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Seen {
+    pub(super) entitlement: Entitlement,
+    pub(super) allowance: Allowance,
+    pub(super) wants: f64,
+    pub(super) waiting: usize,
+    pub(super) held: u64,
+    pub(super) handles: usize,
+}
+
+impl Gate {
+    pub(super) fn new(
+        clock: Clock,
+        kind: Kind,
+        waiting_max: usize,
+        entitlement: Entitlement,
+    ) -> Self {
+        let used = match kind {
+            Kind::Rate => Used::Rate(None),
+            Kind::Gauge => Used::Gauge { held: 0 },
+        };
+        Self {
+            clock,
+            waiting_max: waiting_max.min(Semaphore::MAX_PERMITS),
+            turn: Semaphore::new(1),
+            changed: Notify::new(),
+            state: Mutex::new(State {
+                entitlement,
+                handles: BTreeMap::new(),
+                waiting: 0,
+                told_in: 0,
+                used,
+            }),
+        }
+    }
+
+    pub(super) fn kind(&self) -> Kind {
+        self.with(|state, _| match state.used {
+            Used::Rate(_) => Kind::Rate,
+            Used::Gauge { .. } => Kind::Gauge,
+        })
+    }
+
+    /// Somebody else uses it too.
+    pub(super) fn add_handle(&self, handle: u64, wants: Wants) {
+        self.with(|state, now| {
+            let measured = match state.used {
+                Used::Rate(_) => Measured::Rate(Box::new(Arrivals::new())),
+                Used::Gauge { .. } => Measured::Gauge {
+                    peaks: Peaks::new(),
+                    held: 0,
+                },
+            };
+            let demand = Demand {
+                wants,
+                opened: now,
+                waiting: 0.0,
+                in_line: 0,
+                measured,
+            };
+            state.handles.insert(handle, demand);
+        });
+    }
+
+    pub(super) fn remove_handle(&self, handle: u64) {
+        self.with(|state, _| state.handles.remove(&handle));
+    }
+
+    pub(super) fn set_wants(&self, handle: u64, wants: Wants) {
+        self.with(|state, _| {
+            if let Some(demand) = state.handles.get_mut(&handle) {
+                demand.wants = wants;
+            }
+        });
+        self.changed.notify_one();
+    }
+
+    /// What all handles want together, measured now.
+    pub(super) fn wants(&self) -> f64 {
+        self.with(State::wants)
+    }
+
+    /// From now on this may be used.
+    pub(super) fn entitle(&self, entitlement: Entitlement) {
+        self.with(|state, _| state.entitlement = entitlement);
+        self.changed.notify_one();
+    }
+
+    /// Nobody is let through any more.
+    pub(super) fn close(&self) {
+        self.turn.close();
+        self.changed.notify_one();
+    }
+
+    pub(super) fn look(&self) -> Seen {
+        self.with(|state, now| {
+            let wants = state.wants(now);
+            Seen {
+                entitlement: state.entitlement,
+                allowance: state.entitlement.allowance(now, wants),
+                wants,
+                waiting: state.waiting,
+                held: match state.used {
+                    Used::Rate(_) => 0,
+                    Used::Gauge { held } => held,
+                },
+                handles: state.handles.len(),
+            }
+        })
+    }
+
+    /// Waits in line for `cost` operations, or for a place of a gauge. `tell` is called with
+    /// what is wanted when that is worth telling.
+    ///
+    /// # Errors
+    ///
+    /// If too many wait, or the client was closed.
+    pub(super) async fn pass(
+        &self,
+        handle: u64,
+        cost: Tokens,
+        tell: impl FnOnce(f64) + Send,
+    ) -> Result<(), WaitError> {
+        let mut waiting = self.join(handle, cost, tell)?;
+        let _turn = self.turn.acquire().await.map_err(|_| WaitError::Closed)?;
+        loop {
+            let turn = self.with(|state, now| state.take(now, handle, cost));
+            let changed = self.changed.notified();
+            match turn {
+                Turn::Taken => {
+                    waiting.is_in_line = false;
+                    return Ok(());
+                }
+                Turn::NotBefore(at) => tokio::select! {
+                    () = changed => {}
+                    () = sleep_until(self.clock.instant(at)) => {}
+                },
+                Turn::WhenTold => changed.await,
+            }
+            if self.turn.is_closed() {
+                return Err(WaitError::Closed);
+            }
+        }
+    }
+
+    fn join(
+        &self,
+        handle: u64,
+        cost: Tokens,
+        tell: impl FnOnce(f64),
+    ) -> Result<Waiting<'_>, WaitError> {
+        if self.turn.is_closed() {
+            return Err(WaitError::Closed);
+        }
+        let wants = self.with(|state, now| {
+            if state.waiting >= self.waiting_max {
+                return Err(WaitError::TooMany);
+            }
+            state.waiting += 1;
+            state.demand(handle).join(now, cost);
+            // Often enough to notice a change soon, too rarely to cost anything.
+            let slot = slot(now);
+            if slot != state.told_in || state.waiting.is_power_of_two() {
+                state.told_in = slot;
+                Ok(Some(state.wants(now)))
+            } else {
+                Ok(None)
+            }
+        })?;
+        let waiting = Waiting {
+            gate: self,
+            handle,
+            cost,
+            is_in_line: true,
+        };
+        if let Some(wants) = wants {
+            tell(wants);
+        }
+        Ok(waiting)
+    }
+
+    /// A place of a gauge is free again.
+    pub(super) fn give_back(&self, handle: u64) {
+        self.with(|state, now| {
+            if let Used::Gauge { held } = &mut state.used {
+                *held = held
+                    .checked_sub(1)
+                    .expect("a place is given back by the one guard that has it");
+            }
+            if let Some(demand) = state.handles.get_mut(&handle) {
+                demand.give_back(now);
+            }
+        });
+        self.changed.notify_one();
+    }
+
+    /// Reads the clock inside the lock: time never goes backwards for the state.
+    fn with<R>(&self, look: impl FnOnce(&mut State, Timestamp) -> R) -> R {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = self.clock.now();
+        look(&mut state, now)
+    }
+}
+
+/// Somebody in line.
+struct Waiting<'a> {
+    gate: &'a Gate,
+    handle: u64,
+    cost: Tokens,
+    /// Whoever is let through leaves the line in the same step.
+    is_in_line: bool,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if self.is_in_line {
+            self.gate
+                .with(|state, _| state.leave_line(self.handle, self.cost));
+        }
+    }
+}
+
+impl State {
+    fn demand(&mut self, handle: u64) -> &mut Demand {
+        self.handles
+            .get_mut(&handle)
+            .expect("whoever waits keeps the handle")
+    }
+
+    fn leave_line(&mut self, handle: u64, cost: Tokens) {
+        self.waiting -= 1;
+        self.demand(handle).leave(cost);
+    }
+
+    fn wants(&mut self, now: Timestamp) -> f64 {
+        let wants: f64 = self
+            .handles
+            .values_mut()
+            .map(|demand| demand.wants(now))
+            .sum();
+        wants.min(f64::MAX)
+    }
+
+    fn take(&mut self, now: Timestamp, handle: u64, cost: Tokens) -> Turn {
+        let wants = self.wants_if_needed(now);
+        let allowance = self.entitlement.allowance(now, wants);
+        let turn = match &mut self.used {
+            Used::Rate(pacer) => take_operations(pacer, now, allowance, cost),
+            Used::Gauge { held } => {
+                let is_free = match allowance {
+                    Allowance::Unlimited => true,
+                    Allowance::UpTo(capacity) => *held < capacity.floor() as u64,
+                };
+                if is_free {
+                    *held += 1;
+                    Turn::Taken
+                } else {
+                    Turn::WhenTold
+                }
+            }
+        };
+        if matches!(turn, Turn::Taken) {
+            self.leave_line(handle, cost);
+            self.demand(handle).taken();
+            return turn;
+        }
+        // What may be used changes by itself when the lease ends.
+        let ends = self.entitlement.live(now).map(|lease| lease.expires);
+        match (turn, ends) {
+            (Turn::WhenTold, Some(ends)) => Turn::NotBefore(ends),
+            (Turn::NotBefore(at), Some(ends)) => Turn::NotBefore(at.min(ends)),
+            (turn, _) => turn,
+        }
+    }
+
+    /// What is wanted, where what may be used depends on it.
+    fn wants_if_needed(&mut self, now: Timestamp) -> f64 {
+        if self.entitlement.live(now).is_some() {
+            0.0
+        } else {
+            self.wants(now)
+        }
+    }
+}
+
+fn take_operations(
+    pacer: &mut Option<Pacer>,
+    now: Timestamp,
+    allowance: Allowance,
+    cost: Tokens,
+) -> Turn {
+    let per_second = match allowance {
+        Allowance::Unlimited => return Turn::Taken,
+        Allowance::UpTo(per_second) => per_second.min(Rate::MAX.get()),
+    };
+    let Ok(rate) = Rate::new(per_second) else {
+        // Less than one in 116 days, if not nothing at all. What time has brought meanwhile is
+        // no more than a pool.
+        return Turn::WhenTold;
+    };
+    let pacer = pacer.get_or_insert_with(|| Pacer::new(now, rate, 1.0));
+    if pacer.per_second != per_second {
+        // What may go at once stays in operations, not in time: a debt from a slow rate would
+        // last too long at a fast one, and what a fast one has saved be too much at a slow one.
+        *pacer = Pacer::new(now, rate, pacer.operations(now).min(1.0));
+    }
+    pacer.take(now, cost)
+}
+
+impl Pacer {
+    /// At this rate, with so many operations that may go at once; below zero it is a debt.
+    fn new(now: Timestamp, rate: Rate, at_once: f64) -> Self {
+        let pace = Pace::new(rate, BurstRatio::STRICT)
+            .with_pool_min(POOL_MIN)
+            .expect("10 ms are a pool");
+        let debt = Duration::try_from_secs_f64((-at_once).max(0.0) / rate.get());
+        let paid = now + debt.unwrap_or(Duration::MAX);
+        let mut paced = Paced::new(paid, pace);
+        paced.put_back(paid, at_once.max(0.0) - 1.0);
+        Self {
+            per_second: rate.get(),
+            paced,
+            paid,
+        }
+    }
+
+    /// Operations that may go at once; below zero in debt.
+    fn operations(&self, now: Timestamp) -> f64 {
+        if now < self.paid {
+            -self.paid.since(now).as_secs_f64() * self.per_second
+        } else {
+            self.paced.peek(now)
+        }
+    }
+
+    fn take(&mut self, now: Timestamp, cost: Tokens) -> Turn {
+        let needed = if cost > Tokens::ONE {
+            Tokens::ONE
+        } else {
+            cost
+        };
+        // In debt there is nothing in the pool, and nothing passes but what costs nothing.
+        if !self.paced.has(now, needed) {
+            return Turn::NotBefore(self.paced.available_at(self.paid.max(now), needed));
+        }
+        let left = self.operations(now) - cost.get();
+        if left < 0.0 {
+            *self = Self::new(now, self.paced.pace().rate(), left);
+        } else {
+            self.paced.draw(now, cost);
+        }
+        Turn::Taken
+    }
+}
+
+impl Demand {
+    /// What a cost counts for: a place of a gauge is one.
+    fn units(&self, cost: Tokens) -> f64 {
+        match self.measured {
+            Measured::Rate(_) => cost.get(),
+            Measured::Gauge { .. } => 1.0,
+        }
+    }
+
+    fn join(&mut self, now: Timestamp, cost: Tokens) {
+        self.in_line += 1;
+        self.waiting += self.units(cost);
+        match &mut self.measured {
+            Measured::Rate(arrivals) => arrivals.record(now, cost.get()),
+            Measured::Gauge { peaks, held } => peaks.record(now, *held as f64 + self.waiting),
+        }
+    }
+
+    fn leave(&mut self, cost: Tokens) {
+        self.in_line -= 1;
+        // Sums of fractions may leave a trace of them.
+        self.waiting = if self.in_line == 0 {
+            0.0
+        } else {
+            (self.waiting - self.units(cost)).max(0.0)
+        };
+    }
+
+    fn taken(&mut self) {
+        if let Measured::Gauge { held, .. } = &mut self.measured {
+            *held += 1;
+        }
+    }
+
+    fn give_back(&mut self, now: Timestamp) {
+        if let Measured::Gauge { peaks, held } = &mut self.measured {
+            peaks.record(now, *held as f64 + self.waiting);
+            *held = held.saturating_sub(1);
+        }
+    }
+
+    fn wants(&mut self, now: Timestamp) -> f64 {
+        let at_first = match self.wants {
+            Wants::Fixed(wants) => return wants,
+            Wants::Measured { at_first } => at_first,
+        };
+        let measured = match &mut self.measured {
+            Measured::Rate(arrivals) => {
+                arrivals.per_second(now) + self.waiting / REMEMBERED.as_secs_f64()
+            }
+            Measured::Gauge { peaks, held } => peaks.most(now, *held as f64 + self.waiting),
+        };
+        if now.since(self.opened) < REMEMBERED {
+            measured.max(at_first)
+        } else {
+            measured
+        }
+    }
+}

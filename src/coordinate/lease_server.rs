@@ -1,0 +1,32 @@
+//! The capacity server: lends out shares of a resource's capacity until a moment.
+//!
+//! Everything that is decided is decided in [`CapacityServer`], a machine without a clock, a
+//! socket or a thread: requests and the time come in, answers go out. What stands around it
+//! carries bytes.
+
+mod glob;
+mod metrics;
+mod observed;
+pub mod page;
+mod parent;
+mod rejected;
+mod resource;
+mod roster;
+mod serve;
+mod service;
+mod state;
+mod status;
+mod templates;
+
+pub use glob::{BadGlob, Glob};
+pub use metrics::Metrics;
+pub use parent::keep_asking;
+pub use rejected::Rejected;
+pub use serve::{Reach, serve};
+pub use service::Service;
+pub use state::{Bounds, CapacityServer, Place, Settings, Unmatched};
+pub use status::{Counts, LeaseNow, ResourceNow, Standing, Status};
+pub use templates::{
+    Algorithm, Catchall, Frees, RawAlgorithm, RawKind, RawParameter, RawTemplate, Reserve,
+    Template, TemplateMistake, Templates,
+};

@@ -1,0 +1,89 @@
+//! Counts every request where its answer leaves, those among them that were no message.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+use http::{Request, Response};
+use tonic::Code;
+use tower::{Layer, Service};
+
+use super::metrics::{Method, Metrics};
+
+/// Puts [`Observed`] around what answers.
+#[derive(Clone)]
+pub(super) struct Observe(pub(super) Arc<Metrics>);
+
+impl<S> Layer<S> for Observe {
+    type Service = Observed<S>;
+
+    fn layer(&self, inner: S) -> Observed<S> {
+        Observed {
+            inner,
+            metrics: Arc::clone(&self.0),
+        }
+    }
+}
+
+/// What answers, observed.
+#[derive(Clone)]
+pub(super) struct Observed<S> {
+    inner: S,
+    metrics: Arc<Metrics>,
+}
+
+impl<S, B, R> Service<Request<B>> for Observed<S>
+where
+    S: Service<Request<B>, Response = Response<R>>,
+    S::Future: Unpin,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = Observing<S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let method = Method::of_path(request.uri().path());
+        Observing {
+            answer: self.inner.call(request),
+            began: Instant::now(),
+            method,
+            metrics: Arc::clone(&self.metrics),
+        }
+    }
+}
+
+/// An answer that is being made.
+pub(super) struct Observing<F> {
+    answer: F,
+    began: Instant,
+    method: Method,
+    metrics: Arc<Metrics>,
+}
+
+impl<F, R, E> Future for Observing<F>
+where
+    F: Future<Output = Result<Response<R>, E>> + Unpin,
+{
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let answer = ready!(Pin::new(&mut self.answer).poll(cx));
+        let code = match &answer {
+            // An answer that is an error has its code in its head; of a good one it comes last.
+            Ok(response) => match response.headers().get("grpc-status") {
+                Some(code) => Code::from_bytes(code.as_bytes()),
+                None => Code::Ok,
+            },
+            Err(_) => Code::Unknown,
+        };
+        self.metrics
+            .answered(self.method, code, self.began.elapsed());
+        Poll::Ready(answer)
+    }
+}

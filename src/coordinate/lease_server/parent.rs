@@ -1,0 +1,214 @@
+//! The loop that asks the server above for what is handed on here.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::RngExt as _;
+use tidegate_limits::Timestamp;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::{Channel, Endpoint};
+use tracing::{debug, warn};
+
+use super::metrics::{Metrics, ParentOutcome};
+use super::service::Service;
+use crate::coordinate::wire::capacity_client::CapacityClient;
+use crate::coordinate::wire::{self, GetServerCapacityRequest, GetServerCapacityResponse};
+
+/// How long a connect may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long one question may take, the connect included.
+const DEADLINE: Duration = Duration::from_secs(5);
+/// How often a question follows from server to server within one round.
+const REDIRECTS_MAX: usize = 4;
+/// The first pause when nobody answers; each further one is 1.3 times as long.
+const PAUSE_FIRST: Duration = Duration::from_secs(1);
+/// The longest pause.
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+/// Requests from below can make it time to ask. However many there are, one looks no more often
+/// than this.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// The largest answer that is taken.   bytes
+const ANSWER_MAX: usize = 16 << 20;
+
+/// Asks for as long as the process lives.
+pub async fn keep_asking(
+    service: Service,
+    parents: Vec<String>,
+    metrics: Arc<Metrics>,
+    stop: CancellationToken,
+) {
+    let mut asking = Asking {
+        service,
+        parents,
+        next: 0,
+        connected: None,
+        metrics,
+    };
+    stop.run_until_cancelled(asking.go_on()).await;
+}
+
+struct Asking {
+    service: Service,
+    /// `host:port` of those that may be the master.
+    parents: Vec<String>,
+    /// Which of them is tried next.
+    next: usize,
+    /// The one that answered last.
+    connected: Option<(String, CapacityClient<Channel>)>,
+    metrics: Arc<Metrics>,
+}
+
+impl Asking {
+    async fn go_on(&mut self) {
+        let mut failures = 0;
+        loop {
+            self.until_due().await;
+            let Some((sent_at, request)) = self.service.ask_parent() else {
+                continue;
+            };
+            if self.ask(sent_at, request).await {
+                failures = 0;
+            } else {
+                self.service.parent_unanswered(sent_at);
+                let pause = pause_after(failures, rand::rng().random());
+                failures += 1;
+                warn!(?pause, failures, "leases: no server above answers");
+                tokio::time::sleep(pause).await;
+            }
+        }
+    }
+
+    async fn until_due(&self) {
+        let clock = self.service.clock();
+        loop {
+            let due = self.service.next_due();
+            let looked = clock.now();
+            match due {
+                Some(due) if due <= looked => return,
+                Some(due) => tokio::select! {
+                    () = tokio::time::sleep_until(clock.instant(due)) => {}
+                    () = self.service.changed() => {}
+                },
+                None => self.service.changed().await,
+            }
+            tokio::time::sleep_until(clock.instant(looked + LOOK_EVERY)).await;
+        }
+    }
+
+    /// Asks one server after the other, and whoever they name, each once. Whether one answered.
+    async fn ask(&mut self, sent_at: Timestamp, request: GetServerCapacityRequest) -> bool {
+        let mut redirects = 0;
+        let mut tried = 0;
+        let mut named: Option<String> = None;
+        while tried < self.parents.len() + 1 || named.is_some() {
+            let is_kept = named.is_none() && tried == 0 && self.connected.is_some();
+            let (address, mut client) = match (named.take(), self.connected.take()) {
+                (Some(address), _) => match connect(&address) {
+                    Some(client) => (address, client),
+                    None => continue,
+                },
+                (None, Some(connected)) if is_kept => connected,
+                (None, _) => {
+                    let address = self.parents[self.next % self.parents.len()].clone();
+                    self.next = self.next.wrapping_add(1);
+                    match connect(&address) {
+                        Some(client) => (address, client),
+                        None => {
+                            tried += 1;
+                            continue;
+                        }
+                    }
+                }
+            };
+            tried += 1;
+            let question = client.get_server_capacity(request.clone());
+            let answer = tokio::time::timeout(DEADLINE, question).await;
+            match answer {
+                Ok(Ok(answer)) => {
+                    let millis = wire::server_millis(answer.metadata());
+                    let answer = answer.into_inner();
+                    let Some(mastership) = &answer.mastership else {
+                        self.answered(sent_at, millis, &answer);
+                        self.connected = Some((address, client));
+                        return true;
+                    };
+                    self.metrics.parent(ParentOutcome::Redirected);
+                    let master = mastership.master_address.clone();
+                    debug!(%address, ?master, "leases: the server above is not the master");
+                    if redirects < REDIRECTS_MAX {
+                        named = master.filter(|master| !master.is_empty());
+                        redirects += 1;
+                    }
+                }
+                Ok(Err(status)) => {
+                    self.metrics.parent(ParentOutcome::Failed);
+                    warn!(%address, code = ?status.code(), message = status.message(),
+                          "leases: the server above answers with an error");
+                }
+                Err(_) => {
+                    self.metrics.parent(ParentOutcome::Failed);
+                    warn!(%address, "leases: the server above does not answer in time");
+                }
+            }
+        }
+        false
+    }
+
+    fn answered(
+        &self,
+        sent_at: Timestamp,
+        millis: Option<i64>,
+        answer: &GetServerCapacityResponse,
+    ) {
+        self.metrics.parent(ParentOutcome::Answered);
+        self.service.parent_answered(sent_at, millis, answer);
+        debug!(
+            resources = answer.response.len(),
+            "leases: the server above has answered"
+        );
+    }
+}
+
+/// Connects with the first question. Nothing, if that is no address.
+fn connect(address: &str) -> Option<CapacityClient<Channel>> {
+    let endpoint = match Endpoint::from_shared(format!("http://{address}")) {
+        Ok(endpoint) => endpoint,
+        Err(error) => {
+            warn!(address, %error, "leases: that is no address of a server");
+            return None;
+        }
+    };
+    let channel = endpoint
+        .connect_timeout(CONNECT_TIMEOUT)
+        .http2_keep_alive_interval(Duration::from_secs(30))
+        .connect_lazy();
+    let client = CapacityClient::new(channel);
+    Some(client.max_decoding_message_size(ANSWER_MAX))
+}
+
+/// How long to pause after so many failures in a row. Entropy is from 0 to 1: the pause is half
+/// of itself and up to as much again, so that servers which lost the same one do not come back
+/// together.
+fn pause_after(failures: u32, entropy: f64) -> Duration {
+    let grown = PAUSE_FIRST.as_secs_f64() * 1.3_f64.powi(failures.min(64) as i32);
+    let whole = grown.min(PAUSE_MAX.as_secs_f64());
+    Duration::from_secs_f64(whole * (0.5 + 0.5 * entropy))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_to_a_minute_and_no_further() {
+        assert_eq!(pause_after(0, 1.0), Duration::from_secs(1));
+        assert_eq!(pause_after(0, 0.0), Duration::from_millis(500));
+        assert_eq!(pause_after(1, 1.0), Duration::from_millis(1_300));
+        for failures in [16, 64, u32::MAX] {
+            assert_eq!(pause_after(failures, 1.0), PAUSE_MAX, "{failures}");
+        }
+        for failures in 0..40 {
+            assert!(pause_after(failures, 0.3) <= pause_after(failures + 1, 0.3));
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! `tidegate lease-agent`: the lease client for programs in any language, over HTTP and JSON on
+//! this machine.
+//!
+//! | request | answer |
+//! |---|---|
+//! | `POST /v1/rate/{id}/wait?cost=&timeout=` | 200 once the operation may go |
+//! | `POST /v1/gauge/{id}/enter?ttl=&timeout=` | 200 with a token once there is a place |
+//! | `PUT /v1/gauge/{id}/{token}?ttl=` | 204; the place is kept for another `ttl` |
+//! | `DELETE /v1/gauge/{id}/{token}` | 204; the place is given back |
+//! | `PUT /v1/rate/{id}/wants`, `PUT /v1/gauge/{id}/wants` | 204; body `{"wants": 5}`, or null for what use shows |
+//! | `GET /v1/resources` | every resource and how it stands |
+//! | `GET /metrics`, `GET /livez` | for Prometheus, for whoever watches |
+//!
+//! An id is one segment of the path: a "/" in it is written `%2F`. Times are seconds. Whoever
+//! hangs up while it waits leaves the line. A place whose user dies comes back when its `ttl` is
+//! over, and each place comes back once, whatever comes first.
+
+mod guards;
+mod routes;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use self::guards::Guards;
+use crate::coordinate::lease_client::{
+    AfterExpiry, Client, ClientMetrics, ClientOptions, GaugeResource, OpenError, RateResource,
+    ResourceOptions, ResourceState, SafeCapacity, ServerAddress,
+};
+
+/// Connections open at once, nearly all of them waiting; further ones wait in the kernel's
+/// backlog.
+const CONNECTIONS_MAX: usize = 4096;
+/// Resources kept at once. One that nobody used for a while is forgotten for another.
+const RESOURCES_MAX: usize = 1000;
+/// A connection on which nothing is asked for this long is closed.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+/// A pause after a failed accept, which would otherwise fail again at once.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What `--after-expiry` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Mode {
+    /// What is wanted
+    Optimistic,
+    /// Nothing
+    Pessimistic,
+    /// The safe capacity
+    Safe,
+}
+
+/// What the agent is told.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// A capacity server; may be given several times. Any may name another as the master
+    #[arg(long = "server", value_name = "HOST:PORT", required = true)]
+    pub servers: Vec<ServerAddress>,
+    /// Where programs of this machine ask; port 0 takes a free one
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9192")]
+    pub bind: SocketAddr,
+    /// What may be used when a lease has ended and no server answers
+    #[arg(long, value_enum, default_value = "safe")]
+    pub after_expiry: Mode,
+    /// The safe capacity until a server says one: 0 blocks, -1 is no limit
+    #[arg(long, value_name = "CAPACITY", value_parser = parse_safe, allow_negative_numbers = true)]
+    pub safe_capacity: Option<SafeCapacity>,
+    /// The greater, the more urgent
+    #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
+    pub priority: i64,
+    /// A resource that nobody used for so long is released
+    #[arg(long, default_value = "10m", value_parser = super::parse_duration)]
+    pub forget_after: Duration,
+    /// Who it says it is, if not host, process and chance
+    #[arg(long, value_name = "ID")]
+    pub client_id: Option<String>,
+}
+
+fn parse_safe(text: &str) -> Result<SafeCapacity, String> {
+    let wrong = || format!("`{text}` is no safe capacity: -1, or a number from 0 up");
+    let given: f64 = text.parse().map_err(|_| wrong())?;
+    SafeCapacity::new(given).map_err(|_| wrong())
+}
+
+/// The command: answers until ctrl-c, then releases what it has.
+///
+/// # Errors
+///
+/// An address that cannot be listened on, or is not loopback's.
+pub fn main(options: Options) -> io::Result<ExitCode> {
+    super::runtime(1)?.block_on(async {
+        let running = Agent::start(options).await?;
+        eprintln!("lease agent: on http://{}; ctrl-c ends it", running.addr());
+        tokio::signal::ctrl_c().await?;
+        running.stop().await;
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+/// The lease client behind its address.
+#[derive(Debug)]
+pub struct Agent {
+    client: Client,
+    registry: prometheus::Registry,
+    defaults: ResourceOptions,
+    forget_after: Duration,
+    opened: Mutex<BTreeMap<String, Opened>>,
+    guards: Guards,
+}
+
+#[derive(Debug)]
+struct Opened {
+    handle: Opening,
+    used: Instant,
+}
+
+#[derive(Clone, Debug)]
+enum Opening {
+    Rate(RateResource),
+    Gauge(GaugeResource),
+}
+
+/// Why a resource was not opened.
+#[derive(Debug)]
+enum NotOpened {
+    /// The client says no.
+    Refused(OpenError),
+    /// All are in use.
+    TooMany,
+}
+
+/// An agent that answers. Dropping it stops it.
+#[derive(Debug)]
+pub struct Running {
+    addr: SocketAddr,
+    agent: Arc<Agent>,
+    _stop: DropGuard,
+}
+
+impl Running {
+    /// Where it answers.
+    #[must_use]
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Releases everything, and ends.
+    pub async fn stop(self) {
+        self.agent.client.close().await;
+    }
+}
+
+impl Agent {
+    /// Listens and answers in the runtime it is called in.
+    ///
+    /// # Errors
+    ///
+    /// An address that cannot be listened on, or is not loopback's: whoever can reach it can
+    /// use up what others are lent.
+    pub async fn start(options: Options) -> io::Result<Running> {
+        let wrong = |text: String| io::Error::new(io::ErrorKind::InvalidInput, text);
+        if !options.bind.ip().to_canonical().is_loopback() {
+            let bind = options.bind;
+            return Err(wrong(format!("{bind} is not a loopback address")));
+        }
+        let listener = super::listen(options.bind, 1024)?;
+        let addr = listener.local_addr()?;
+        let metrics = ClientMetrics::new();
+        let registry = prometheus::Registry::new();
+        metrics
+            .register(&registry)
+            .expect("a new registry has no names");
+        let client = ClientOptions {
+            client_id: options.client_id,
+            metrics,
+            ..ClientOptions::default()
+        };
+        let client =
+            Client::new(options.servers, client).map_err(|error| wrong(error.to_string()))?;
+        let agent = Arc::new(Self {
+            client,
+            registry,
+            defaults: ResourceOptions {
+                priority: options.priority,
+                after_expiry: match options.after_expiry {
+                    Mode::Optimistic => AfterExpiry::Optimistic,
+                    Mode::Pessimistic => AfterExpiry::Pessimistic,
+                    Mode::Safe => AfterExpiry::Safe,
+                },
+                safe_capacity: options.safe_capacity,
+                ..ResourceOptions::default()
+            },
+            forget_after: options.forget_after,
+            opened: Mutex::default(),
+            guards: Guards::default(),
+        });
+        let stop = CancellationToken::new();
+        tokio::spawn(serve(listener, Arc::clone(&agent), stop.clone()));
+        Ok(Running {
+            addr,
+            agent,
+            _stop: stop.drop_guard(),
+        })
+    }
+
+    fn opened(&self) -> MutexGuard<'_, BTreeMap<String, Opened>> {
+        self.opened.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The resource of this id as a rate, opened if nobody uses it.
+    fn rate(&self, id: &str) -> Result<RateResource, NotOpened> {
+        let open = || Ok(Opening::Rate(self.client.rate(id, self.defaults)?));
+        match self.open(id, open)? {
+            Opening::Rate(rate) => Ok(rate),
+            Opening::Gauge(_) => Err(NotOpened::Refused(OpenError::OtherKind(id.to_owned()))),
+        }
+    }
+
+    /// The resource of this id as a gauge, opened if nobody uses it.
+    fn gauge(&self, id: &str) -> Result<GaugeResource, NotOpened> {
+        let open = || Ok(Opening::Gauge(self.client.gauge(id, self.defaults)?));
+        match self.open(id, open)? {
+            Opening::Gauge(gauge) => Ok(gauge),
+            Opening::Rate(_) => Err(NotOpened::Refused(OpenError::OtherKind(id.to_owned()))),
+        }
+    }
+
+    fn open(
+        &self,
+        id: &str,
+        open: impl FnOnce() -> Result<Opening, OpenError>,
+    ) -> Result<Opening, NotOpened> {
+        let mut opened = self.opened();
+        let used = Instant::now();
+        if let Some(known) = opened.get_mut(id) {
+            known.used = used;
+            return Ok(known.handle.clone());
+        }
+        if opened.len() >= RESOURCES_MAX {
+            self.forget_idle(&mut opened, used);
+            if opened.len() >= RESOURCES_MAX {
+                return Err(NotOpened::TooMany);
+            }
+        }
+        let handle = open().map_err(NotOpened::Refused)?;
+        opened.insert(
+            id.to_owned(),
+            Opened {
+                handle: handle.clone(),
+                used,
+            },
+        );
+        Ok(handle)
+    }
+
+    /// Lets go of what nobody used for a while, and nobody waits for or holds.
+    fn forget_idle(&self, opened: &mut BTreeMap<String, Opened>, now: Instant) {
+        opened.retain(|_, opened| {
+            let state = opened.handle.state();
+            let is_recent = now.duration_since(opened.used) < self.forget_after;
+            is_recent || state.waiting > 0 || state.held > 0
+        });
+    }
+
+    async fn forget(&self) {
+        loop {
+            tokio::time::sleep((self.forget_after / 4).max(Duration::from_millis(100))).await;
+            self.forget_idle(&mut self.opened(), Instant::now());
+        }
+    }
+}
+
+impl Opening {
+    fn state(&self) -> ResourceState {
+        match self {
+            Self::Rate(rate) => rate.state(),
+            Self::Gauge(gauge) => gauge.state(),
+        }
+    }
+}
+
+/// Answers until told to stop; whoever waits then is cut off.
+async fn serve(listener: TcpListener, agent: Arc<Agent>, stop: CancellationToken) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let router = routes::router(Arc::clone(&agent));
+    let answering = async {
+        let mut connections = JoinSet::new();
+        loop {
+            let place = Arc::clone(&places)
+                .acquire_owned()
+                .await
+                .expect("nobody closes the semaphore");
+            while connections.try_join_next().is_some() {}
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    let router = router.clone();
+                    connections.spawn(async move {
+                        answer(stream, router).await;
+                        drop(place);
+                    });
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "lease agent's accept failed");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    };
+    tokio::select! {
+        () = answering => {}
+        () = agent.guards.expire() => {}
+        () = agent.forget() => {}
+        () = stop.cancelled() => {}
+    }
+}
+
+/// Answers the requests of one connection. A client that hangs up drops what it waits for.
+async fn answer(stream: TcpStream, router: axum::Router) {
+    let served = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(IDLE_TIMEOUT)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
+        .await;
+    if let Err(error) = served {
+        tracing::debug!(%error, "lease agent's connection ended early");
+    }
+}

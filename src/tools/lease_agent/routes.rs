@@ -1,0 +1,393 @@
+//! What is asked of the agent, and what it answers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Bytes;
+use axum::error_handling::HandleErrorLayer;
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, Request, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post, put};
+use axum::{Json, Router};
+use serde::{Deserialize, Serialize};
+use tokio::time::{Instant, timeout};
+use tower::ServiceBuilder;
+use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::limit::RequestBodyLimitLayer;
+use tower_http::set_header::SetResponseHeaderLayer;
+
+use super::{Agent, NotOpened};
+use crate::coordinate::lease_client::{
+    Allowance, Kind, NotACapacity, OpenError, ResourceState, Tokens, WaitError,
+};
+
+/// No body is larger.   bytes
+const BODY_MAX: usize = 1024;
+/// How long is waited if nothing is said, and at most.
+const TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT_MAX: Duration = Duration::from_secs(300);
+/// How long a place is kept if nothing is said, and at most.
+const TTL: Duration = Duration::from_secs(60);
+const TTL_MAX: Duration = Duration::from_secs(3600);
+
+type Shared = State<Arc<Agent>>;
+type OneId = Result<Path<String>, PathRejection>;
+type IdAndToken = Result<Path<(String, String)>, PathRejection>;
+type Asked = Result<Query<Question>, QueryRejection>;
+
+/// What may stand behind the "?".
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Question {
+    cost: Option<f64>,
+    /// Seconds.
+    timeout: Option<f64>,
+    /// Seconds.
+    ttl: Option<f64>,
+}
+
+pub(super) fn router(agent: Arc<Agent>) -> Router {
+    Router::new()
+        .route("/v1/rate/{id}/wait", post(wait))
+        .route("/v1/rate/{id}/wants", put(rate_wants))
+        .route("/v1/gauge/{id}/enter", post(enter))
+        .route("/v1/gauge/{id}/wants", put(gauge_wants))
+        .route("/v1/gauge/{id}/{token}", put(renew).delete(give_back))
+        .route("/v1/resources", get(resources))
+        .route("/metrics", get(metrics))
+        .route("/livez", get(|| async { "ok\n" }))
+        .fallback(|| async { error(StatusCode::NOT_FOUND, "there is nothing here") })
+        .method_not_allowed_fallback(|| async {
+            error(
+                StatusCode::METHOD_NOT_ALLOWED,
+                "this is not answered to that method",
+            )
+        })
+        .with_state(agent)
+        .layer(
+            ServiceBuilder::new()
+                .layer(SetResponseHeaderLayer::overriding(
+                    header::CACHE_CONTROL,
+                    HeaderValue::from_static("no-store"),
+                ))
+                .layer(CatchPanicLayer::custom(|_| -> Response {
+                    error(StatusCode::INTERNAL_SERVER_ERROR, "our own mistake")
+                }))
+                .layer(axum::middleware::from_fn(no_browsers))
+                .layer(HandleErrorLayer::new(|_| async {
+                    error(StatusCode::BAD_REQUEST, "the request cannot be read")
+                }))
+                .layer(RequestBodyLimitLayer::new(BODY_MAX)),
+        )
+}
+
+async fn wait(State(agent): Shared, id: OneId, asked: Asked) -> Result<Response, Refused> {
+    let (Path(id), Query(asked)) = (id.map_err(bad_path)?, asked.map_err(bad_query)?);
+    absent("ttl", asked.ttl)?;
+    let cost = Tokens::new(asked.cost.unwrap_or(1.0))
+        .map_err(|_| bad("cost must be a number from 0 to 1,000,000"))?;
+    let patience = seconds("timeout", asked.timeout, TIMEOUT, TIMEOUT_MAX)?;
+    let rate = agent.rate(&id).map_err(not_opened)?;
+    let began = Instant::now();
+    match timeout(patience, rate.wait_with_cost(cost)).await {
+        Ok(Ok(())) => Ok(Json(Waited::since(began)).into_response()),
+        Ok(Err(refused)) => Err(not_let_through(refused)),
+        Err(_) => Err(too_long(patience)),
+    }
+}
+
+async fn enter(State(agent): Shared, id: OneId, asked: Asked) -> Result<Response, Refused> {
+    let (Path(id), Query(asked)) = (id.map_err(bad_path)?, asked.map_err(bad_query)?);
+    absent("cost", asked.cost)?;
+    let patience = seconds("timeout", asked.timeout, TIMEOUT, TIMEOUT_MAX)?;
+    let ttl = ttl(&asked)?;
+    let gauge = agent.gauge(&id).map_err(not_opened)?;
+    let began = Instant::now();
+    let guard = match timeout(patience, gauge.enter()).await {
+        Ok(Ok(guard)) => guard,
+        Ok(Err(refused)) => return Err(not_let_through(refused)),
+        Err(_) => return Err(too_long(patience)),
+    };
+    let token = agent.guards.keep(&id, guard, ttl).ok_or_else(|| {
+        Refused::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "too many places are held through this agent",
+        )
+    })?;
+    let entered = Entered {
+        token,
+        ttl_seconds: ttl.as_secs_f64(),
+        waited: Waited::since(began),
+    };
+    Ok(Json(entered).into_response())
+}
+
+async fn renew(State(agent): Shared, path: IdAndToken, asked: Asked) -> Result<Response, Refused> {
+    let (Path((id, token)), Query(asked)) = (path.map_err(bad_path)?, asked.map_err(bad_query)?);
+    absent("cost", asked.cost)?;
+    absent("timeout", asked.timeout)?;
+    let ttl = ttl(&asked)?;
+    held(agent.guards.renew(&id, &token, ttl))
+}
+
+async fn give_back(State(agent): Shared, path: IdAndToken) -> Result<Response, Refused> {
+    let Path((id, token)) = path.map_err(bad_path)?;
+    held(agent.guards.give_back(&id, &token))
+}
+
+async fn rate_wants(State(agent): Shared, id: OneId, body: Bytes) -> Result<Response, Refused> {
+    let (Path(id), wants) = (id.map_err(bad_path)?, wants(&body)?);
+    let rate = agent.rate(&id).map_err(not_opened)?;
+    rate.set_wants(wants).map_err(|wrong| not_wanted(&wrong))?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+async fn gauge_wants(State(agent): Shared, id: OneId, body: Bytes) -> Result<Response, Refused> {
+    let (Path(id), wants) = (id.map_err(bad_path)?, wants(&body)?);
+    let gauge = agent.gauge(&id).map_err(not_opened)?;
+    gauge.set_wants(wants).map_err(|wrong| not_wanted(&wrong))?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+async fn resources(State(agent): Shared) -> Response {
+    let resources = agent.client.resources();
+    let shown: Vec<Shown> = resources.iter().map(Shown::of).collect();
+    Json(shown).into_response()
+}
+
+async fn metrics(State(agent): Shared) -> Response {
+    let text = prometheus::TextEncoder::new().encode_to_string(&agent.registry.gather());
+    match text {
+        Ok(text) => text.into_response(),
+        Err(_) => error(StatusCode::INTERNAL_SERVER_ERROR, "our own mistake"),
+    }
+}
+
+/// How long somebody stood in line.
+#[derive(Serialize)]
+struct Waited {
+    waited_seconds: f64,
+}
+
+impl Waited {
+    fn since(began: Instant) -> Self {
+        Self {
+            waited_seconds: began.elapsed().as_secs_f64(),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Entered {
+    token: String,
+    ttl_seconds: f64,
+    #[serde(flatten)]
+    waited: Waited,
+}
+
+/// A resource, as JSON.
+#[derive(Serialize)]
+struct Shown<'a> {
+    id: &'a str,
+    kind: &'static str,
+    /// Null: no limit.
+    allowance: Option<f64>,
+    /// Null: it has ended, or there was none yet.
+    lease: Option<ShownLease>,
+    wants: f64,
+    waiting: usize,
+    held: u64,
+}
+
+#[derive(Serialize)]
+struct ShownLease {
+    capacity: f64,
+    ends_in_seconds: f64,
+}
+
+impl<'a> Shown<'a> {
+    fn of(state: &'a ResourceState) -> Self {
+        Self {
+            id: &state.id,
+            kind: match state.kind {
+                Kind::Rate => "rate",
+                Kind::Gauge => "gauge",
+            },
+            allowance: match state.allowance {
+                Allowance::UpTo(up_to) => Some(up_to),
+                Allowance::Unlimited => None,
+            },
+            lease: state.lease.map(|(capacity, ends_in)| ShownLease {
+                capacity,
+                ends_in_seconds: ends_in.as_secs_f64(),
+            }),
+            wants: state.wants,
+            waiting: state.waiting,
+            held: state.held,
+        }
+    }
+}
+
+/// Turns away what a browser sends for a page: no page may use up what this machine is lent.
+async fn no_browsers(request: Request, next: Next) -> Response {
+    let headers = request.headers();
+    if headers.contains_key(header::ORIGIN) || !is_local(headers) {
+        return error(
+            StatusCode::FORBIDDEN,
+            "only programs of this machine are answered, not web pages",
+        );
+    }
+    next.run(request).await
+}
+
+/// Whether the host that was asked for is an address or this machine: a name that somebody
+/// else's server answers for is neither.
+fn is_local(headers: &HeaderMap) -> bool {
+    let Some(host) = headers.get(header::HOST) else {
+        return true;
+    };
+    let Ok(Ok(host)) = host.to_str().map(str::parse::<axum::http::uri::Authority>) else {
+        return false;
+    };
+    let host = host.host();
+    let address = host.trim_start_matches('[').trim_end_matches(']');
+    host.eq_ignore_ascii_case("localhost") || address.parse::<std::net::IpAddr>().is_ok()
+}
+
+/// A time in seconds, or what stands for it.
+fn seconds(
+    name: &str,
+    given: Option<f64>,
+    default: Duration,
+    most: Duration,
+) -> Result<Duration, Refused> {
+    let Some(given) = given else {
+        return Ok(default);
+    };
+    match Duration::try_from_secs_f64(given) {
+        Ok(span) if span <= most => Ok(span),
+        _ => Err(bad(&format!(
+            "{name} must be a number of seconds from 0 to {}, not {given}",
+            most.as_secs()
+        ))),
+    }
+}
+
+fn ttl(asked: &Question) -> Result<Duration, Refused> {
+    let ttl = seconds("ttl", asked.ttl, TTL, TTL_MAX)?;
+    if ttl.is_zero() {
+        return Err(bad("ttl must be above 0"));
+    }
+    Ok(ttl)
+}
+
+fn absent(name: &str, given: Option<f64>) -> Result<(), Refused> {
+    match given {
+        None => Ok(()),
+        Some(_) => Err(bad(&format!("{name} means nothing here"))),
+    }
+}
+
+fn wants(body: &[u8]) -> Result<Option<f64>, Refused> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Body {
+        #[serde(deserialize_with = "Option::deserialize")]
+        wants: Option<f64>,
+    }
+    serde_json::from_slice(body)
+        .map(|body: Body| body.wants)
+        .map_err(|_| bad("the body must be like {\"wants\": 5} or {\"wants\": null}"))
+}
+
+fn held(is_held: bool) -> Result<Response, Refused> {
+    if is_held {
+        Ok(StatusCode::NO_CONTENT.into_response())
+    } else {
+        Err(Refused::new(
+            StatusCode::NOT_FOUND,
+            "nobody holds that place, or no longer",
+        ))
+    }
+}
+
+fn not_opened(why: NotOpened) -> Refused {
+    match why {
+        NotOpened::Refused(refused) => {
+            let status = match refused {
+                OpenError::BadId(_) | OpenError::NotACapacity(_) => StatusCode::BAD_REQUEST,
+                OpenError::OtherKind(_) => StatusCode::CONFLICT,
+                OpenError::TooMany | OpenError::Closed => StatusCode::SERVICE_UNAVAILABLE,
+            };
+            Refused::new(status, refused.to_string())
+        }
+        NotOpened::TooMany => Refused::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "all resources that this agent keeps are in use",
+        ),
+    }
+}
+
+fn not_let_through(why: WaitError) -> Refused {
+    let status = match why {
+        WaitError::TooMany => StatusCode::TOO_MANY_REQUESTS,
+        WaitError::Closed => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    Refused::new(status, why.to_string())
+}
+
+fn too_long(patience: Duration) -> Refused {
+    let seconds = patience.as_secs_f64();
+    Refused::new(
+        StatusCode::GATEWAY_TIMEOUT,
+        format!("no capacity within {seconds} s"),
+    )
+}
+
+fn not_wanted(wrong: &NotACapacity) -> Refused {
+    bad(&wrong.to_string())
+}
+
+fn bad_path(rejection: PathRejection) -> Refused {
+    bad(&rejection.body_text())
+}
+
+fn bad_query(rejection: QueryRejection) -> Refused {
+    bad(&rejection.body_text())
+}
+
+fn bad(message: &str) -> Refused {
+    Refused::new(StatusCode::BAD_REQUEST, message)
+}
+
+/// What was not done, and why.
+#[derive(Debug)]
+struct Refused {
+    status: StatusCode,
+    why: String,
+}
+
+impl Refused {
+    fn new(status: StatusCode, why: impl Into<String>) -> Self {
+        let why = why.into();
+        Self { status, why }
+    }
+}
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        error(self.status, &self.why)
+    }
+}
+
+/// An error, as every error here looks.
+fn error(status: StatusCode, message: &str) -> Response {
+    #[derive(Serialize)]
+    struct Body<'a> {
+        error: &'a str,
+    }
+    (status, Json(Body { error: message })).into_response()
+}

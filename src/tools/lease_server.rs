@@ -1,0 +1,130 @@
+//! `tidegate lease-server`: runs the capacity server until it is told to stop.
+
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tracing::{error, info, warn};
+
+use crate::app::lease_server::LeaseServer;
+use crate::config::LoadError;
+use crate::config::lease_server::{self as config, Checked, DEFAULT_PATH, Rules};
+use crate::telemetry;
+
+/// What the command takes.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Arguments {
+    /// The config file
+    #[arg(long, short, env = "TIDEGATE_LEASE_CONFIG", default_value = DEFAULT_PATH, value_name = "FILE")]
+    pub config: PathBuf,
+    /// Read the config, print every mistake or what is in force, and end. Exit 0 good, 1 bad
+    #[arg(long)]
+    pub check: bool,
+}
+
+/// Runs the server. Exit code 0 after a drain that finished everything, 1 otherwise.
+#[must_use]
+pub fn run(arguments: &Arguments, graphical: bool) -> ExitCode {
+    let path = &arguments.config;
+    let Checked { config, warnings } = match config::load(path) {
+        Ok(checked) => checked,
+        Err(error) => return fail(&error.render(graphical)),
+    };
+    if arguments.check {
+        if !warnings.is_empty() {
+            let _ = writeln!(io::stderr(), "{}", warnings.render(graphical).trim_end());
+        }
+        let _ = writeln!(
+            io::stdout(),
+            "{}\n{} is good",
+            config.shown(),
+            path.display()
+        );
+        return ExitCode::SUCCESS;
+    }
+    if let Err(error) = telemetry::log::init(&config.telemetry) {
+        return fail(&format!("tidegate: {error}"));
+    }
+    for warning in warnings.iter() {
+        warn!("{}", warnings.plain(warning));
+    }
+    // One lock stands around everything that is decided: more threads would wait for it.
+    let runtime = match super::runtime(1) {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(&format!("tidegate: cannot start threads: {error}")),
+    };
+    match runtime.block_on(until_told(config, path)) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => fail(&format!("tidegate: {error}")),
+    }
+}
+
+fn fail(message: &str) -> ExitCode {
+    // Where nobody can read why, the exit code still says that.
+    let _ = writeln!(io::stderr(), "{}", message.trim_end());
+    ExitCode::FAILURE
+}
+
+async fn until_told(config: config::LeaseServer, path: &Path) -> io::Result<bool> {
+    let mut hang_up = signal(SignalKind::hangup())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    // Rules in etcd may be waited for.
+    let started = tokio::select! {
+        started = LeaseServer::start(&config) => started,
+        () = stop(&mut terminate, &mut interrupt) => return Ok(true),
+    };
+    let server = started.map_err(|error| io::Error::other(error.to_string()))?;
+    let settings = config.shown();
+    loop {
+        tokio::select! {
+            _ = hang_up.recv() => reload(&server, path, &settings),
+            () = stop(&mut terminate, &mut interrupt) => break,
+        }
+    }
+    info!("draining; a second signal ends at once");
+    let finished = tokio::select! {
+        finished = server.drain() => finished,
+        () = stop(&mut terminate, &mut interrupt) => false,
+    };
+    info!(finished, "stopped");
+    Ok(finished)
+}
+
+async fn stop(terminate: &mut Signal, interrupt: &mut Signal) {
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+}
+
+/// Takes the rules as the files are now; a bad one changes nothing.
+fn reload(server: &LeaseServer, path: &Path, settings: &str) {
+    let checked = match config::load(path) {
+        Ok(checked) => checked,
+        Err(error) => {
+            match error {
+                LoadError::Wrong(problems) => {
+                    for problem in problems.iter() {
+                        error!("{}", problems.plain(problem));
+                    }
+                }
+                error @ LoadError::Unreadable { .. } => error!("{}", error.render(false)),
+            }
+            error!("config refused, the old one stays");
+            return server.reload_refused();
+        }
+    };
+    for warning in checked.warnings.iter() {
+        warn!("{}", checked.warnings.plain(warning));
+    }
+    if checked.config.shown() != settings {
+        warn!("only resources are taken anew; everything else needs a restart");
+    }
+    match checked.config.rules {
+        Rules::Here(templates) | Rules::File { templates, .. } => server.apply(templates),
+        Rules::Etcd { .. } => info!("the rules are in etcd, and followed there"),
+    }
+}

@@ -1,0 +1,82 @@
+//! `tidegate simulate leases`: Doorman's seven scenarios on the real capacity server, in virtual
+//! time.
+//!
+//! The model is that of the simulation that came with Doorman: jobs of three tasks of which one is
+//! master, one resource of 500, clients whose demand walks at random, and mishaps. What is decided
+//! is decided by [`crate::coordinate::lease_server::CapacityServer`], with the rule by which its
+//! clients ask again; only the clock, the network and the elections are made up. docs/simulate.md
+//! says what the columns mean.
+
+mod model;
+mod table;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+pub use model::{Outcome, Rule, Scenario, run};
+pub use table::Summary;
+
+/// The arguments of `tidegate simulate leases`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Arguments {
+    /// Which of the seven; all of them if none is given
+    #[arg(long, value_name = "1..7", value_parser = clap::value_parser!(u8).range(1..=7))]
+    pub scenario: Vec<u8>,
+    /// How often each is run, every time with another seed
+    #[arg(long, default_value_t = 40, value_name = "NUMBER",
+          value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub runs: u32,
+    /// The seed of the first run; the others count on from it
+    #[arg(long, default_value_t = 1, value_name = "NUMBER")]
+    pub seed: u64,
+    /// When a lowered lease is free for others
+    #[arg(long, value_enum, default_value_t = Rule::Confirmed)]
+    pub frees: Rule,
+    /// For how many clients a safe share of 10 is set aside
+    #[arg(long, default_value_t = 0, value_name = "NUMBER",
+          value_parser = clap::value_parser!(u64).range(0..=50))]
+    pub reserved_clients: u64,
+    /// Print one JSON array, with an object for each scenario
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Runs the scenarios. Exit code 0 if each keeps what is expected of it, 1 if one does not.
+#[must_use]
+pub fn main(arguments: &Arguments) -> ExitCode {
+    match write_summaries(arguments, &mut io::stdout()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) | Err(_) => ExitCode::FAILURE,
+    }
+}
+
+/// Runs the scenarios and writes what came of them. False if one disappoints.
+///
+/// # Errors
+///
+/// What can't be written.
+pub fn write_summaries(arguments: &Arguments, out: &mut impl Write) -> io::Result<bool> {
+    let chosen: Vec<Scenario> = Scenario::ALL
+        .into_iter()
+        .filter(|one| arguments.scenario.is_empty() || arguments.scenario.contains(&one.number()))
+        .collect();
+    let mut summaries = Vec::new();
+    for scenario in chosen {
+        let outcomes: Vec<Outcome> = (0..u64::from(arguments.runs))
+            .map(|at| {
+                let seed = arguments.seed.wrapping_add(at);
+                run(scenario, seed, arguments.frees, arguments.reserved_clients)
+            })
+            .collect();
+        let summary = Summary::new(scenario, arguments.seed, &outcomes);
+        if !arguments.json {
+            write!(out, "{summary}")?;
+        }
+        summaries.push(summary);
+    }
+    if arguments.json {
+        serde_json::to_writer_pretty(&mut *out, &summaries)?;
+        writeln!(out)?;
+    }
+    Ok(summaries.iter().all(Summary::holds))
+}

@@ -1,0 +1,483 @@
+//! The model: jobs, clients, mishaps, and a clock of whole seconds.
+//!
+//! At each second first come the events of that second (walks, mishaps, elections, the sample), then
+//! everybody who is due, in random order, as often as anybody is due. A message takes no time and
+//! is never lost: what the bound needs when they are is tried elsewhere, by the tests of the server.
+
+use std::time::Duration;
+
+use tidegate_limits::Timestamp;
+
+use super::super::random::Random;
+use crate::coordinate::lease_server::{
+    Bounds, CapacityServer, Catchall, Place, RawAlgorithm, RawKind, RawParameter, RawTemplate,
+    Settings, Templates, Unmatched,
+};
+use crate::coordinate::wire::{
+    Epoch, GetCapacityRequest, GetServerCapacityRequest, GetServerCapacityResponse, Lease,
+    ResourceRequest,
+};
+
+/// What there is.
+pub(super) const CAPACITY: f64 = 500.0;
+const SAFE: f64 = 10.0;
+const RESOURCE: &str = "resource";
+/// Doorman's simulation answers nobody again within this time.
+const MINIMUM_INTERVAL: Duration = Duration::from_secs(2);
+/// Who finds no master tries again after this.   seconds
+const RETRY: u64 = 5;
+/// Time between two changes of demand, and by how much at most.   seconds, part of it
+const WALK_EVERY: u64 = 10;
+const WALK: f64 = 0.1;
+/// Time between two samples, and up to when they are of the time in which all learn.   seconds
+pub(super) const SAMPLE_EVERY: u64 = 5;
+const LEARNING_UNTIL: u64 = 60;
+const TASKS: u64 = 3;
+/// When it is that the simulation begins, since 1970.
+const BEGIN: Duration = Duration::from_secs(1_000_000_000);
+
+/// One of the seven.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "they are called what they are called")]
+pub enum Scenario {
+    One,
+    Two,
+    Three,
+    Four,
+    Five,
+    Six,
+    Seven,
+}
+
+/// When a lowered lease is free for others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Rule {
+    /// Once its holder says that it has the lower one.
+    Confirmed,
+    /// As soon as it is lowered, as in the original.
+    AtOnce,
+}
+
+impl Scenario {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::One,
+        Self::Two,
+        Self::Three,
+        Self::Four,
+        Self::Five,
+        Self::Six,
+        Self::Seven,
+    ];
+
+    /// Its number.
+    #[must_use]
+    pub const fn number(self) -> u8 {
+        self as u8 + 1
+    }
+
+    fn seconds(self) -> u64 {
+        if self == Self::Seven { 3_600 } else { 300 }
+    }
+
+    /// For each job the one above it; clients of each job of the lowest level, and what each
+    /// wants at first.
+    fn tree(self) -> (Vec<Option<usize>>, usize, f64) {
+        match self {
+            Self::One | Self::Two | Self::Three => (vec![None], 5, 110.0),
+            Self::Four => (vec![None, Some(0)], 5, 100.0),
+            Self::Five | Self::Six | Self::Seven => {
+                let mut above = vec![None, Some(0), Some(0), Some(0)];
+                above.extend((0..9).map(|at| Some(1 + at / 3)));
+                (above, 5, 15.0)
+            }
+        }
+    }
+}
+
+/// What came of a run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// By which it can be had again.
+    pub seed: u64,
+    /// Every 5 s: when, what all clients want, and what they have.
+    pub samples: Vec<Sample>,
+    /// Mishaps that happened: elections, spikes, losses.
+    pub mishaps: [u32; 3],
+    /// Times that a server was lowered below what it had handed on.
+    pub shortfalls: u64,
+}
+
+/// One look at all clients.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sample {
+    /// Seconds since the start.
+    pub at: u64,
+    /// What they want.
+    pub wants: f64,
+    /// What they have.
+    pub has: f64,
+}
+
+impl Outcome {
+    /// Samples of the time after the first learning.
+    pub fn later(&self) -> impl Iterator<Item = &Sample> + '_ {
+        self.samples
+            .iter()
+            .filter(|sample| sample.at > LEARNING_UNTIL)
+    }
+}
+
+struct Job {
+    server: CapacityServer,
+    above: Option<usize>,
+    /// Which task is master.
+    master: Option<u64>,
+    /// Not asked before this: whoever found no master above tries again then.
+    retry_at: u64,
+}
+
+struct Client {
+    id: String,
+    job: usize,
+    wants: f64,
+    lease: Option<Lease>,
+    next_at: u64,
+}
+
+#[derive(Clone, Copy)]
+enum Event {
+    Lose(usize),
+    Elect(usize),
+    /// Two clients want a thousand.
+    Six,
+    Mishap,
+}
+
+struct World {
+    random: Random,
+    jobs: Vec<Job>,
+    clients: Vec<Client>,
+    /// In the order in which they were added; those of one second happen in it.
+    events: Vec<(u64, Event)>,
+    epoch: Epoch,
+    /// Nanoseconds into the second: no two things happen at the same moment.
+    ticks: u64,
+    mishaps: [u32; 3],
+}
+
+/// Runs a scenario.
+#[must_use]
+pub fn run(scenario: Scenario, seed: u64, rule: Rule, reserved_clients: u64) -> Outcome {
+    let mut world = World::new(scenario, seed, rule, reserved_clients);
+    let mut samples = Vec::new();
+    for second in 0..=scenario.seconds() {
+        world.ticks = 0;
+        world.happen(second);
+        if second > 0 && second.is_multiple_of(SAMPLE_EVERY) {
+            samples.push(world.sample(second));
+        }
+        world.everybody(second);
+    }
+    let shortfalls = world.jobs.iter().map(|job| job.server.counts().shortfalls);
+    Outcome {
+        seed,
+        samples,
+        mishaps: world.mishaps,
+        shortfalls: shortfalls.sum(),
+    }
+}
+
+fn templates(rule: Rule, reserved_clients: u64) -> Templates {
+    let parameter = |name: &str, value: String| RawParameter {
+        name: name.to_owned(),
+        value: Some(value),
+    };
+    let frees = match rule {
+        Rule::Confirmed => "confirmed",
+        Rule::AtOnce => "at_once",
+    };
+    let template = RawTemplate {
+        identifier_glob: Some("*".to_owned()),
+        capacity: Some(CAPACITY),
+        safe_capacity: Some(SAFE),
+        description: None,
+        algorithm: Some(RawAlgorithm {
+            kind: Some(RawKind::Name("PROPORTIONAL_SHARE".to_owned())),
+            lease_length: Some(60),
+            refresh_interval: Some(8),
+            learning_mode_duration: None,
+            parameters: vec![
+                parameter("decay_factor", "0.5".to_owned()),
+                parameter("frees", frees.to_owned()),
+                parameter("reserved_clients", reserved_clients.to_string()),
+            ],
+        }),
+    };
+    Templates::new(vec![template], Catchall::Required).expect("the simulation's own template")
+}
+
+impl World {
+    fn new(scenario: Scenario, seed: u64, rule: Rule, reserved_clients: u64) -> Self {
+        let epoch = Epoch::new(Timestamp::ZERO, BEGIN);
+        let (above, clients_each, wants) = scenario.tree();
+        let mut random = Random::new(seed, 0);
+        let jobs: Vec<Job> = above
+            .iter()
+            .enumerate()
+            .map(|(at, above)| {
+                let settings = Settings {
+                    id: format!("job-{at}"),
+                    address: format!("job-{at}"),
+                    place: if above.is_none() {
+                        Place::Root
+                    } else {
+                        Place::Below
+                    },
+                    epoch,
+                    minimum_interval: MINIMUM_INTERVAL,
+                    unmatched: Unmatched::Grant,
+                    bounds: Bounds::default(),
+                };
+                let templates = match above {
+                    None => templates(rule, reserved_clients),
+                    Some(_) => Templates::default(),
+                };
+                let mut server = CapacityServer::new(settings, templates, Timestamp::ZERO);
+                server.elected(Timestamp::ZERO);
+                Job {
+                    server,
+                    above: *above,
+                    master: Some(random.below(TASKS)),
+                    retry_at: 0,
+                }
+            })
+            .collect();
+        let leaves: Vec<usize> = (0..jobs.len())
+            .filter(|job| !above.contains(&Some(*job)))
+            .collect();
+        let clients = leaves
+            .iter()
+            .flat_map(|job| (0..clients_each).map(move |at| (*job, at)))
+            .map(|(job, at)| Client {
+                id: format!("client-{job}-{at}"),
+                job,
+                wants,
+                lease: None,
+                next_at: 0,
+            })
+            .collect();
+        let events = match scenario {
+            Scenario::Two => vec![(120, Event::Lose(0)), (140, Event::Elect(0))],
+            Scenario::Three => vec![(120, Event::Lose(0)), (190, Event::Elect(0))],
+            Scenario::Six => vec![(150, Event::Six)],
+            Scenario::Seven => (1..=60)
+                .map(|minute| (minute * 60, Event::Mishap))
+                .collect(),
+            _ => Vec::new(),
+        };
+        Self {
+            random,
+            jobs,
+            clients,
+            events,
+            epoch,
+            ticks: 0,
+            mishaps: [0; 3],
+        }
+    }
+
+    /// A moment of this second that was not before.
+    fn now(&mut self, second: u64) -> Timestamp {
+        self.ticks += 1;
+        Timestamp::from_nanos(second * 1_000_000_000 + self.ticks)
+    }
+
+    fn happen(&mut self, second: u64) {
+        if second.is_multiple_of(WALK_EVERY) {
+            for client in &mut self.clients {
+                let step = 2.0 * self.random.unit() - 1.0;
+                client.wants = (client.wants * (1.0 + WALK * step)).max(0.0);
+            }
+        }
+        let mut at = 0;
+        while at < self.events.len() {
+            if self.events[at].0 == second {
+                let (_, event) = self.events.remove(at);
+                self.event(second, event);
+            } else {
+                at += 1;
+            }
+        }
+    }
+
+    fn event(&mut self, second: u64, event: Event) {
+        match event {
+            Event::Lose(job) => self.lose(second, job),
+            Event::Elect(job) => self.elect(second, job),
+            Event::Six => {
+                let clients = self.clients.len() as u64;
+                let first = self.random.below(clients) as usize;
+                let mut second = first;
+                while second == first {
+                    second = self.random.below(clients) as usize;
+                }
+                self.clients[first].wants = 1_000.0;
+                self.clients[second].wants = 1_000.0;
+            }
+            Event::Mishap => {
+                let outcome = self.random.below(15);
+                let job = self.random.below(self.jobs.len() as u64) as usize;
+                match outcome {
+                    0 => {
+                        self.mishaps[0] += 1;
+                        self.elect(second, job);
+                    }
+                    1..=10 => {
+                        self.mishaps[1] += 1;
+                        let client = self.random.below(self.clients.len() as u64) as usize;
+                        self.clients[client].wants += 100.0;
+                    }
+                    _ => {
+                        self.mishaps[2] += 1;
+                        self.lose(second, job);
+                        let back = second + self.random.below(61);
+                        self.events.push((back, Event::Elect(job)));
+                    }
+                }
+            }
+        }
+    }
+
+    fn lose(&mut self, second: u64, job: usize) {
+        let now = self.now(second);
+        self.jobs[job].master = None;
+        self.jobs[job].server.deposed(now, None);
+    }
+
+    /// Any task may win, also the one that is master: then nothing happens.
+    fn elect(&mut self, second: u64, job: usize) {
+        let winner = self.random.below(TASKS);
+        if self.jobs[job].master == Some(winner) {
+            return;
+        }
+        let now = self.now(second);
+        self.jobs[job].master = Some(winner);
+        self.jobs[job].server.elected(now);
+        self.jobs[job].retry_at = 0;
+    }
+
+    fn sample(&mut self, second: u64) -> Sample {
+        let now = self.now(second);
+        let seconds = self.epoch.seconds(now);
+        let live = |client: &Client| {
+            let lease = client.lease.filter(|lease| seconds < lease.expiry_time);
+            lease.map_or(0.0, |lease| lease.capacity)
+        };
+        Sample {
+            at: second,
+            wants: self.clients.iter().map(|client| client.wants).sum(),
+            has: self.clients.iter().map(live).sum(),
+        }
+    }
+
+    /// Lets everybody who is due act, in random order, until nobody is.
+    fn everybody(&mut self, second: u64) {
+        loop {
+            let mut due: Vec<usize> = (0..self.jobs.len())
+                .filter(|job| self.is_due(second, *job))
+                .chain(
+                    (0..self.clients.len())
+                        .filter(|client| self.clients[*client].next_at <= second)
+                        .map(|client| self.jobs.len() + client),
+                )
+                .collect();
+            if due.is_empty() {
+                return;
+            }
+            for last in (1..due.len()).rev() {
+                let other = self.random.below(last as u64 + 1) as usize;
+                due.swap(last, other);
+            }
+            for who in due {
+                match who.checked_sub(self.jobs.len()) {
+                    Some(client) => self.client_asks(second, client),
+                    None => self.server_asks(second, who),
+                }
+            }
+        }
+    }
+
+    fn is_due(&self, second: u64, job: usize) -> bool {
+        let end = Timestamp::from_nanos((second + 1) * 1_000_000_000 - 1);
+        let job = &self.jobs[job];
+        job.retry_at <= second && job.server.next_due().is_some_and(|due| due <= end)
+    }
+
+    fn server_asks(&mut self, second: u64, job: usize) {
+        let Some(above) = self.jobs[job].above else {
+            return;
+        };
+        if self.jobs[above].master.is_none() {
+            self.jobs[job].retry_at = second + RETRY;
+            return;
+        }
+        // What is due in this second may be so only later in it.
+        let due = self.jobs[job].server.next_due().unwrap_or(Timestamp::ZERO);
+        let into = due.since(Timestamp::from_nanos(second * 1_000_000_000));
+        self.ticks = self.ticks.max(u64::from(into.subsec_nanos()));
+        let sent_at = self.now(second);
+        let Some(request) = self.jobs[job].server.ask_parent(sent_at) else {
+            return;
+        };
+        let response = self.answer_server(second, above, &request);
+        let now = self.now(second);
+        self.jobs[job]
+            .server
+            .parent_answered(now, sent_at, None, &response);
+    }
+
+    fn answer_server(
+        &mut self,
+        second: u64,
+        above: usize,
+        request: &GetServerCapacityRequest,
+    ) -> GetServerCapacityResponse {
+        let now = self.now(second);
+        self.jobs[above]
+            .server
+            .get_server_capacity(now, request)
+            .expect("a server's own request is right")
+    }
+
+    fn client_asks(&mut self, second: u64, client: usize) {
+        let now = self.now(second);
+        let seconds = self.epoch.seconds(now);
+        let client = &mut self.clients[client];
+        let job = &mut self.jobs[client.job];
+        if job.master.is_none() {
+            client.next_at = second + RETRY;
+            return;
+        }
+        client.lease = client.lease.filter(|lease| seconds < lease.expiry_time);
+        let request = GetCapacityRequest {
+            client_id: client.id.clone(),
+            resource: vec![ResourceRequest {
+                resource_id: RESOURCE.to_owned(),
+                priority: 1,
+                has: client.lease,
+                wants: client.wants,
+            }],
+        };
+        let response = job
+            .server
+            .get_capacity(now, &request)
+            .expect("a client's own request is right");
+        if let Some(answer) = response.response.first() {
+            client.lease = Some(answer.gets);
+        }
+        let refresh = client.lease.map_or(0, |lease| lease.refresh_interval);
+        let refresh = u64::try_from(refresh).unwrap_or(0);
+        client.next_at = second + if refresh == 0 { RETRY } else { refresh };
+    }
+}

@@ -1,0 +1,281 @@
+//! What many runs of a scenario came to, beside what was published and measured elsewhere.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::model::{CAPACITY, Outcome, SAMPLE_EVERY, Scenario};
+
+/// Above the capacity, and not by the rounding of a sum.
+const EXCEEDS: f64 = CAPACITY * (1.0 + 1e-9);
+/// Below this part of what could be handed out, clients go short.
+const SHORT_BELOW: f64 = 0.95;
+
+/// Least, middle and greatest over all runs.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Spread {
+    /// The least.
+    pub min: f64,
+    /// The middle one, or the mean of the two.
+    pub median: f64,
+    /// The greatest.
+    pub max: f64,
+}
+
+impl Spread {
+    fn of(mut values: Vec<f64>) -> Option<Self> {
+        values.sort_by(f64::total_cmp);
+        let (min, max) = (*values.first()?, *values.last()?);
+        let middle = values.len() / 2;
+        let median = if values.len() % 2 == 1 {
+            values[middle]
+        } else {
+            f64::midpoint(values[middle - 1], values[middle])
+        };
+        Some(Self { min, median, max })
+    }
+}
+
+/// Many runs of one scenario. All but the shortfalls is of the samples after the first 60 s.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Summary {
+    /// Its number.
+    pub scenario: u8,
+    /// How many.
+    pub runs: usize,
+    /// The seed of the first.
+    pub seed: u64,
+    /// Mean of what clients have, as percent of the capacity.
+    pub handed_out_percent: Spread,
+    /// The same of what they could have: the capacity, or what they want if that is less.
+    pub of_possible_percent: Spread,
+    /// Samples above the capacity.
+    pub samples_above: Spread,
+    /// The greatest sample, of runs that have one above the capacity.
+    pub highest: Option<Spread>,
+    /// The mean of the samples above the capacity, of the same runs.
+    pub mean_above: Option<Spread>,
+    /// The longest time in which clients had less than 95 % of what they could have.   seconds
+    pub longest_dip_seconds: Spread,
+    /// Times that a server was lowered below what it had handed on.
+    pub shortfalls: Spread,
+    /// Elections, spikes and losses of a master, in all runs together.
+    pub mishaps: [u32; 3],
+    /// What is expected and did not come.
+    pub disappointments: Vec<String>,
+}
+
+/// What was found elsewhere: handed out, samples above, highest, mean above, longest dip.
+type Row = [&'static str; 5];
+
+struct Elsewhere {
+    /// The original's rules, run again over many seeds.
+    measured: Row,
+    /// What its authors published.
+    published: Option<Row>,
+}
+
+impl Summary {
+    pub(super) fn new(scenario: Scenario, seed: u64, outcomes: &[Outcome]) -> Self {
+        let each = |figure: &dyn Fn(&Outcome) -> f64| {
+            Spread::of(outcomes.iter().map(figure).collect()).expect("there is at least one run")
+        };
+        let above = |outcome: &Outcome| -> Vec<f64> {
+            outcome
+                .later()
+                .map(|sample| sample.has)
+                .filter(|has| *has > EXCEEDS)
+                .collect()
+        };
+        let of_those = |figure: &dyn Fn(Vec<f64>) -> f64| {
+            let runs = outcomes.iter().map(above).filter(|above| !above.is_empty());
+            Spread::of(runs.map(figure).collect())
+        };
+        let mut mishaps = [0; 3];
+        for outcome in outcomes {
+            for (sum, one) in mishaps.iter_mut().zip(outcome.mishaps) {
+                *sum += one;
+            }
+        }
+        let mut summary = Self {
+            scenario: scenario.number(),
+            runs: outcomes.len(),
+            seed,
+            handed_out_percent: each(&|outcome| {
+                100.0 * mean(outcome.later().map(|sample| sample.has / CAPACITY))
+            }),
+            of_possible_percent: each(&|outcome| {
+                let has: f64 = outcome.later().map(|sample| sample.has).sum();
+                let possible: f64 = outcome.later().map(|one| one.wants.min(CAPACITY)).sum();
+                100.0 * has / possible
+            }),
+            samples_above: each(&|outcome| above(outcome).len() as f64),
+            highest: of_those(&|above| above.into_iter().fold(0.0, f64::max)),
+            mean_above: of_those(&|above| mean(above.into_iter())),
+            longest_dip_seconds: each(&longest_dip),
+            shortfalls: each(&|outcome| outcome.shortfalls as f64),
+            mishaps,
+            disappointments: Vec::new(),
+        };
+        summary.disappointments = summary.check(scenario);
+        summary
+    }
+
+    /// Whether all that is expected came.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        self.disappointments.is_empty()
+    }
+
+    fn check(&self, scenario: Scenario) -> Vec<String> {
+        let mut missed = Vec::new();
+        let mut expect = |holds: bool, what: &str| {
+            if !holds {
+                missed.push(what.to_owned());
+            }
+        };
+        let handed_out = self.handed_out_percent.median;
+        if scenario == Scenario::Seven {
+            expect(
+                self.samples_above.median < 14.0,
+                "fewer than 14 samples above the capacity (median)",
+            );
+            expect(
+                self.highest.is_none_or(|highest| highest.max < 530.24),
+                "no sample as high as 530.24",
+            );
+            expect(handed_out >= 96.6, "at least 96.6 % handed out (median)");
+            expect(
+                self.longest_dip_seconds.median < 75.0,
+                "no dip of 75 s (median)",
+            );
+        } else {
+            expect(
+                self.samples_above.max == 0.0,
+                "no sample above the capacity in any run",
+            );
+        }
+        if scenario == Scenario::Five {
+            expect(handed_out >= 97.2, "at least 97.2 % handed out (median)");
+        }
+        missed
+    }
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> f64 {
+    let (sum, count) = values.fold((0.0, 0.0), |(sum, count), value| (sum + value, count + 1.0));
+    if count > 0.0 { sum / count } else { 0.0 }
+}
+
+fn longest_dip(outcome: &Outcome) -> f64 {
+    let (mut longest, mut now) = (0, 0);
+    for sample in outcome.later() {
+        let short = sample.has < SHORT_BELOW * sample.wants.min(CAPACITY);
+        now = if short { now + SAMPLE_EVERY } else { 0 };
+        longest = longest.max(now);
+    }
+    longest as f64
+}
+
+fn elsewhere(scenario: u8) -> Elsewhere {
+    let (measured, published) = match scenario {
+        1 => (["89.9 / 99.3 / 99.5", "0", "-", "-", "0 / 0 / 5"], None),
+        2 => (["92.0 / 99.0 / 99.7", "0", "-", "-", "0 / 0 / 10"], None),
+        3 => (["58.2 / 62.0 / 65.2", "0", "-", "-", "90 / 95 / 95"], None),
+        4 => (["76.8 / 95.8 / 99.6", "0", "-", "-", "0 / 0 / 20"], None),
+        5 => (
+            ["96.0 / 97.2 / 98.4", "0 / 0 / 3", "501.1", "500.3", "0"],
+            Some(["96.8", "-", "-", "-", "-"]),
+        ),
+        6 => (
+            [
+                "94.5 / 95.8 / 97.9",
+                "0 / 0 / 3",
+                "504.9",
+                "500.4",
+                "5 / 10 / 20",
+            ],
+            None,
+        ),
+        _ => (
+            [
+                "92.6 / 96.2 / 97.6",
+                "5 / 15 / 42",
+                "502.9 / 514.6 / 729.5",
+                "501.1 / 504.9 / 513.5",
+                "55 / 75 / 175",
+            ],
+            Some(["96.6", "14", "530.24", "509.99", "at most 120"]),
+        ),
+    };
+    Elsewhere {
+        measured,
+        published,
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let spread = |spread: &Spread, digits: usize| {
+            format!(
+                "{:.digits$} / {:.digits$} / {:.digits$}",
+                spread.min, spread.median, spread.max
+            )
+        };
+        let rare = |of: &Option<Spread>| of.as_ref().map_or("-".to_owned(), |of| spread(of, 1));
+        let ours = [
+            spread(&self.handed_out_percent, 1),
+            spread(&self.samples_above, 0),
+            rare(&self.highest),
+            rare(&self.mean_above),
+            spread(&self.longest_dip_seconds, 0),
+        ];
+        let verdict = if self.holds() { "holds" } else { "disappoints" };
+        writeln!(
+            out,
+            "scenario {}  {verdict}  {} runs from seed {}",
+            self.scenario, self.runs, self.seed
+        )?;
+        let mut line = |name: &str, cells: &[String; 5]| {
+            writeln!(
+                out,
+                "  {name:<12}{:>22}{:>14}{:>24}{:>24}{:>16}",
+                cells[0], cells[1], cells[2], cells[3], cells[4]
+            )
+        };
+        line(
+            "",
+            &[
+                "handed out %",
+                "samples above",
+                "highest",
+                "mean above",
+                "longest dip s",
+            ]
+            .map(str::to_owned),
+        )?;
+        line("tidegate", &ours)?;
+        let elsewhere = elsewhere(self.scenario);
+        line("re-measured", &elsewhere.measured.map(str::to_owned))?;
+        if let Some(published) = elsewhere.published {
+            line("published", &published.map(str::to_owned))?;
+        }
+        writeln!(
+            out,
+            "  of what could be handed out {} %; lowered below what was handed on {} times",
+            spread(&self.of_possible_percent, 1),
+            spread(&self.shortfalls, 0)
+        )?;
+        if self.mishaps != [0; 3] {
+            let [elections, spikes, losses] = self.mishaps;
+            writeln!(
+                out,
+                "  {elections} elections, {spikes} spikes, {losses} losses of a master in all runs"
+            )?;
+        }
+        for missed in &self.disappointments {
+            writeln!(out, "  missed: {missed}")?;
+        }
+        writeln!(out)
+    }
+}

@@ -1,0 +1,158 @@
+//! Two capacity servers as processes, one of which etcd makes the master: killed, started again,
+//! paused and resumed, while clients hold leases.
+
+use std::net::SocketAddr;
+use std::process::Command;
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tidegate::coordinate::wire::capacity_client::CapacityClient;
+use tidegate::coordinate::wire::{
+    DiscoveryRequest, GetCapacityRequest, GetCapacityResponse, ResourceRequest,
+};
+use tidegate::lease::{Allowance, Client, ClientOptions, GaugeResource, ResourceOptions};
+
+use crate::lease_server::channel;
+use crate::peers::process::Process;
+use crate::sidecar::TIDEGATE;
+use crate::stores::{Etcd, free_ports};
+use crate::support::until;
+
+struct Candidate {
+    process: Process,
+    folder: TempDir,
+    address: SocketAddr,
+}
+
+impl Candidate {
+    /// Ten for all, of which one is set aside for each of two.
+    fn start(etcd: &Etcd, port: u16) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        let text = format!(
+            "bind = \"{address}\"\nstatus_bind = \"\"\nid = \"leases\"\nminimum_interval = \"0s\"\n\
+             [election]\nengine = \"etcd\"\nkey = \"/tests/master\"\ntime_to_live = \"1s\"\n\
+             [etcd]\nendpoints = [\"{}\"]\n\
+             [[resource]]\nglob = \"*\"\ncapacity = 10\nsafe_capacity = 1\n\
+             algorithm = {{ kind = \"fair_share\", lease = \"12s\", refresh = \"1s\", \
+             reserved_clients = 2 }}\n",
+            etcd.url(0)
+        );
+        std::fs::write(folder.path().join("leases.toml"), text).expect("written");
+        let process = Self::run(&folder);
+        Self {
+            process,
+            folder,
+            address,
+        }
+    }
+
+    fn run(folder: &TempDir) -> Process {
+        let mut command = Command::new(TIDEGATE);
+        command
+            .args(["lease-server", "--config"])
+            .arg(folder.path().join("leases.toml"));
+        Process::start("lease-server", &mut command)
+    }
+
+    fn again(&mut self) {
+        self.process = Self::run(&self.folder);
+    }
+
+    async fn is_master(&self) -> bool {
+        let mut client = CapacityClient::new(channel(self.address));
+        let answer = client.discovery(DiscoveryRequest {}).await;
+        answer.is_ok_and(|it| it.into_inner().is_master)
+    }
+
+    async fn asked_by(&self, client_id: &str) -> Option<GetCapacityResponse> {
+        let request = GetCapacityRequest {
+            client_id: client_id.to_owned(),
+            resource: vec![ResourceRequest {
+                resource_id: "disks".to_owned(),
+                priority: 0,
+                has: None,
+                wants: 10.0,
+            }],
+        };
+        let mut client = CapacityClient::new(channel(self.address));
+        let answer = client.get_capacity(request).await;
+        answer.ok().map(tonic::Response::into_inner)
+    }
+}
+
+async fn comes_to_lead(candidate: &Candidate) {
+    let leads = async {
+        while !candidate.is_master().await {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let within = tokio::time::timeout(crate::support::PATIENCE, leads).await;
+    assert!(within.is_ok(), "{} never came to lead", candidate.address);
+}
+
+fn may_use(gauge: &GaugeResource) -> f64 {
+    match gauge.state().allowance {
+        Allowance::UpTo(amount) => amount,
+        Allowance::Unlimited => f64::INFINITY,
+    }
+}
+
+fn lasts(gauge: &GaugeResource, at_least: Duration) -> bool {
+    let lease = gauge.state().lease;
+    lease.is_some_and(|(_, left)| left >= at_least)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leases_outlive_their_master_and_who_was_paused_lends_nothing() {
+    let etcd = Etcd::start(1);
+    let ports = free_ports(2);
+    let mut first = Candidate::start(&etcd, ports[0]);
+    comes_to_lead(&first).await;
+    let second = Candidate::start(&etcd, ports[1]);
+
+    let options = ClientOptions {
+        interval_min: Duration::from_millis(100),
+        request_timeout: Duration::from_secs(1),
+        ..ClientOptions::default()
+    };
+    let servers = [&first, &second].map(|one| one.address.to_string().parse().expect("address"));
+    let client = Client::new(servers.to_vec(), options).expect("options are right");
+    let gauge = client
+        .gauge("disks", ResourceOptions::default())
+        .expect("it opens");
+    gauge.set_wants(Some(10.0)).expect("a capacity");
+    // While the first one learns, whoever is new has the share set aside for him.
+    until(|| may_use(&gauge) == 1.0, || "the safe share".to_owned()).await;
+    // All but the share that is set aside for another.
+    until(|| may_use(&gauge) == 9.0, || "all there is".to_owned()).await;
+
+    // Killed: the other one leads, and the lease goes on.
+    first.process.kill();
+    comes_to_lead(&second).await;
+    let fresh = Duration::from_secs(11);
+    let so = || {
+        assert!(may_use(&gauge) <= 9.0);
+        lasts(&gauge, fresh)
+    };
+    until(so, || "a lease of the new master".to_owned()).await;
+    assert_eq!(may_use(&gauge), 9.0, "learned from whom it is lent to");
+    let newcomer = second.asked_by("newcomer").await.expect("it answers");
+    let gets = newcomer.response[0].gets;
+    assert_eq!(gets.capacity, 1.0, "what is set aside, and no more");
+
+    // Paused: the first one, back again, leads; whoever wakes up lends nothing.
+    first.again();
+    second.process.signal("STOP");
+    comes_to_lead(&first).await;
+    second.process.signal("CONT");
+    for _ in 0..50 {
+        let Some(answer) = second.asked_by("late").await else {
+            continue;
+        };
+        assert!(answer.response.is_empty(), "two lend: {answer:?}");
+        assert!(answer.mastership.is_some(), "{answer:?}");
+    }
+    until(so, || "a lease of the first one again".to_owned()).await;
+    assert_eq!(may_use(&gauge), 9.0);
+}

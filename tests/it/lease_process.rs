@@ -1,0 +1,309 @@
+//! `tidegate lease-server` as a process: reload, signals, mistakes in its config; and clients
+//! and servers of another stack, generated from the same file.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Output, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+use tempfile::TempDir;
+use tidegate::app::lease_server::LeaseServer;
+use tidegate::coordinate::wire::capacity_client::CapacityClient;
+use tidegate::coordinate::wire::{self, GetCapacityRequest, ResourceRequest};
+use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
+use tokio::process::{Child, ChildStdout, Command};
+
+use crate::lease_server::{channel, started};
+use crate::sidecar::{Log, TIDEGATE, field};
+use crate::support::{Answer, PATIENCE, ask};
+
+const RULES: &str = "
+resources:
+- identifier_glob: disk
+  capacity: 100
+  algorithm: {kind: FAIR_SHARE, lease_length: 60, refresh_interval: 5, learning_mode_duration: 0}
+- identifier_glob: '*'
+  capacity: 7
+  algorithm: {kind: STATIC, lease_length: 60, refresh_interval: 5}
+";
+
+struct Process {
+    child: Child,
+    log: Log,
+    folder: TempDir,
+    address: SocketAddr,
+    status: SocketAddr,
+}
+
+impl Process {
+    async fn start() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let rules = folder.path().join("rules.yaml");
+        std::fs::write(&rules, RULES).expect("written");
+        let config = folder.path().join("leases.toml");
+        let text = format!(
+            "bind = \"127.0.0.1:0\"\nstatus_bind = \"127.0.0.1:0\"\nminimum_interval = \"0s\"\n\
+             resources = \"file:{}\"\n[log]\nformat = \"json\"\n",
+            rules.display()
+        );
+        std::fs::write(&config, text).expect("written");
+        let mut child = Command::new(TIDEGATE)
+            .args(["lease-server", "--config"])
+            .arg(&config)
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .expect("the binary runs");
+        let (log, _) = Log::read(child.stderr.take().expect("piped"));
+        let ready = log.wait(&["leases: ready"]).await;
+        let status = field(&ready, "status");
+        let status = status.trim_start_matches("Some(").trim_end_matches(')');
+        Self {
+            child,
+            log,
+            folder,
+            address: field(&ready, "address").parse().expect("an address"),
+            status: status.parse().expect("an address"),
+        }
+    }
+
+    fn write_rules(&self, text: &str) {
+        std::fs::write(self.folder.path().join("rules.yaml"), text).expect("written");
+    }
+
+    async fn signal(&self, name: &str) {
+        let pid = self.child.id().expect("it lives").to_string();
+        let mut kill = Command::new("kill");
+        let sent = kill.args([&format!("-{name}"), &pid]).status().await;
+        assert!(sent.expect("there is a kill command").success());
+    }
+
+    async fn get(&self, path: &str) -> Answer {
+        let asked = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        Answer::read(ask(self.status, asked).await.as_bytes())
+    }
+
+    async fn granted(&self, who: &str, wants: f64) -> f64 {
+        granted(self.address, who, wants).await.0
+    }
+}
+
+/// What is granted of "disk", and the answer's metadata.
+async fn granted(address: SocketAddr, who: &str, wants: f64) -> (f64, Option<i64>) {
+    let mut client = CapacityClient::new(channel(address));
+    let asked = GetCapacityRequest {
+        client_id: who.to_owned(),
+        resource: vec![ResourceRequest {
+            resource_id: "disk".into(),
+            priority: 0,
+            has: None,
+            wants,
+        }],
+    };
+    let answer = client.get_capacity(asked).await.expect("an answer");
+    let millis = wire::server_millis(answer.metadata());
+    (answer.into_inner().response[0].gets.capacity, millis)
+}
+
+#[tokio::test]
+async fn a_reload_takes_good_rules_and_never_bad_ones() {
+    let server = Process::start().await;
+    assert_eq!(server.granted("a", 60.0).await, 60.0);
+    server.write_rules(&RULES.replace("capacity: 100", "capacity: 90"));
+    server.signal("HUP").await;
+    let (_, at) = server.log.wait_from(0, &["rules were read anew"]).await;
+    // The lease of "a" stays, and with it only 30 are left.
+    assert_eq!(server.granted("b", 60.0).await, 30.0);
+
+    server.write_rules(&RULES.replace("capacity: 100", "capacity: -1"));
+    server.signal("HUP").await;
+    let (told, _) = server.log.wait_from(at, &["rules.yaml", "capacity"]).await;
+    assert!(told.contains("rules.yaml:4"), "{told}");
+    server.log.wait_from(at, &["the old one stays"]).await;
+    let rules = server.get("/v1/config").await.json();
+    assert_eq!(rules["resources"][0]["capacity"], 90.0);
+    let metrics = server.get("/metrics").await.body;
+    for line in [
+        "tidegate_lease_config_last_reload_successful 0",
+        "tidegate_lease_config_reloads_total{outcome=\"taken\"} 1",
+        "tidegate_lease_config_reloads_total{outcome=\"refused\"} 1",
+    ] {
+        assert!(metrics.contains(line), "no {line} in {metrics}");
+    }
+}
+
+#[tokio::test]
+async fn told_to_stop_it_ends_well() {
+    for signal in ["TERM", "INT"] {
+        let mut server = Process::start().await;
+        // A connection that stays open does not hold it up.
+        let mut client = CapacityClient::new(channel(server.address));
+        client
+            .discovery(wire::DiscoveryRequest {})
+            .await
+            .expect("an answer");
+        server.signal(signal).await;
+        let ended = tokio::time::timeout(PATIENCE, server.child.wait()).await;
+        assert!(ended.expect("it ends").expect("ours").success());
+    }
+}
+
+async fn run(config: &str, more: &[&str]) -> Output {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("leases.toml");
+    std::fs::write(&path, config).expect("written");
+    let mut command = Command::new(TIDEGATE);
+    command
+        .args(["lease-server", "--config"])
+        .arg(&path)
+        .args(more);
+    command.kill_on_drop(true);
+    let output = tokio::time::timeout(PATIENCE, command.output()).await;
+    output.expect("it ends").expect("it runs")
+}
+
+#[tokio::test]
+async fn a_config_with_mistakes_does_not_start_and_check_says_what_is_in_force() {
+    let bad = "unmatched = \"x\"\n[[resource]]\nglob = \"[\"\ncapacity = -1\n";
+    for more in [&[][..], &["--check"]] {
+        let output = run(bad, more).await;
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        for word in ["leases.toml:1:", "leases.toml:3:", "leases.toml:4:"] {
+            assert!(told.contains(word), "no {word} in {told}");
+        }
+    }
+    let good = "[[resource]]\nglob = \"*\"\ncapacity = 1\n";
+    let output = run(good, &["--check"]).await;
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && told.contains("127.0.0.1:9190"),
+        "{told}"
+    );
+}
+
+// Another stack.
+
+/// A script of `tests/peers/leases`, in the Python that tests/peers/setup.sh installs.
+fn peer(script: &str) -> Command {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let python = root.join(".venv-peers/bin/python");
+    assert!(
+        python.is_file(),
+        "grpcio is not installed: `make test` sets it up (or tests/peers/setup.sh)"
+    );
+    let mut command = Command::new(python);
+    command
+        .arg(root.join("tests/peers/leases").join(script))
+        .kill_on_drop(true)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    command
+}
+
+const ROOT: &str = "
+bind = \"127.0.0.1:0\"
+status_bind = \"\"
+minimum_interval = \"0s\"
+[[resource]]
+glob = \"*\"
+capacity = 100
+algorithm = { kind = \"fair_share\", lease = \"60s\", refresh = \"5s\", learning = \"0s\", frees = \"at_once\" }
+";
+
+#[tokio::test]
+async fn a_python_client_is_redirected_served_renewed_and_released() {
+    let mut python = peer("client.py");
+    let root: LeaseServer = started(ROOT).await;
+    let other = crate::lease_server::redirecting_to(root.address()).await;
+    python.arg(other.address.to_string());
+    let output = tokio::time::timeout(PATIENCE, python.output()).await;
+    let output = output.expect("it ends").expect("it runs");
+    assert!(output.status.success());
+    let seen: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let number = |name: &str| seen[name].as_f64().expect("a number");
+    assert_eq!(seen["redirects"], 1);
+    assert_eq!((number("first"), number("second")), (80.0, 20.0));
+    // Once the second is known, both have half.
+    assert_eq!(number("first_again"), 50.0);
+    assert_eq!(number("safe"), 100.0);
+    assert!((59.0..=60.0).contains(&number("seconds")), "{seen}");
+    assert!(number("clock_apart") < 10.0, "{seen}");
+    assert_eq!(
+        (number("server"), &seen["kind"]),
+        (30.0, &"FAIR_SHARE".into())
+    );
+    assert_eq!(number("third"), 40.0);
+    assert_eq!(seen["missing"], "UNKNOWN");
+    assert_eq!(seen["garbage"], "FAILED_PRECONDITION");
+}
+
+/// A server in Python, and what it says of each request.
+struct Mock {
+    _child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+    address: SocketAddr,
+}
+
+impl Mock {
+    async fn start(master: Option<SocketAddr>) -> Self {
+        let mut python = peer("mock.py");
+        python.args(master.map(|it| it.to_string()));
+        let mut child = python.spawn().expect("it runs");
+        let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        let port = next(&mut lines).await;
+        Self {
+            _child: child,
+            lines,
+            address: format!("127.0.0.1:{port}").parse().expect("an address"),
+        }
+    }
+
+    async fn next(&mut self) -> Value {
+        serde_json::from_str(&next(&mut self.lines).await).expect("JSON")
+    }
+}
+
+async fn next(lines: &mut Lines<BufReader<ChildStdout>>) -> String {
+    let line = tokio::time::timeout(PATIENCE, lines.next_line()).await;
+    line.expect("in time")
+        .expect("it is text")
+        .expect("it goes on")
+}
+
+#[tokio::test]
+async fn our_client_and_our_server_below_are_served_by_a_python_server() {
+    let mut master = Mock::start(None).await;
+    let (got, millis) = granted(master.address, "a", 80.0).await;
+    // It is none of ours, and says nothing of when it decided.
+    assert_eq!((got, millis), (40.0, None));
+    let asked = master.next().await;
+    assert_eq!(asked["request"]["client_id"], "a");
+    assert_eq!(asked["request"]["resource"][0]["priority"], "0");
+
+    // A server of ours below one that redirects to it.
+    let other = Mock::start(Some(master.address)).await;
+    let leaf = started(&format!(
+        "bind = \"127.0.0.1:0\"\nstatus_bind = \"\"\nid = \"leaf\"\nminimum_interval = \"0s\"\n\
+         parent = [\"{}\"]\n",
+        other.address
+    ))
+    .await;
+    let asking = async {
+        while granted(leaf.address(), "b", 10.0).await.0 < 5.0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, asking)
+        .await
+        .expect("it is granted");
+    let asked = master.next().await;
+    assert_eq!(asked["call"], "GetServerCapacity");
+    assert_eq!(asked["request"]["server_id"], "leaf");
+    let band = &asked["request"]["resource"][0]["wants"][0];
+    assert_eq!(
+        (&band["num_clients"], &band["wants"]),
+        (&"1".into(), &10.0.into())
+    );
+}

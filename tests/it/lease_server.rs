@@ -1,0 +1,730 @@
+//! The capacity server over real sockets: the four calls, redirects, everything that no client
+//! should send, and what there is to see.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Buf, BufMut};
+use prost::Message;
+use tidegate::app::lease_server::LeaseServer;
+use tidegate::clock::Clock;
+use tidegate::config::lease_server as config;
+use tidegate::coordinate::election::Mastership;
+use tidegate::coordinate::lease_server::{
+    Bounds, Catchall, Metrics, Place, RawAlgorithm, RawKind, RawTemplate, Reach, Service, Settings,
+    Templates, Unmatched, serve,
+};
+use tidegate::coordinate::wire::capacity_client::CapacityClient;
+use tidegate::coordinate::wire::{self, Epoch, GetCapacityRequest, ResourceRequest};
+use tidegate_limits::Timestamp;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
+
+use crate::support::{Answer, PATIENCE, ask, connect};
+
+/// No learning and no pause between requests, so that each answer is the split.
+const ROOT: &str = "
+bind = \"127.0.0.1:0\"
+status_bind = \"127.0.0.1:0\"
+minimum_interval = \"0s\"
+[[resource]]
+glob = \"*\"
+capacity = 100
+algorithm = { kind = \"fair_share\", lease = \"60s\", refresh = \"5s\", learning = \"0s\", frees = \"at_once\" }
+[[resource]]
+glob = \"dir/*\"
+capacity = 50
+algorithm = { learning = \"0s\" }
+";
+
+pub(crate) async fn started(text: &str) -> LeaseServer {
+    let (config, _) = config::read(text, "leases.toml").unwrap_or_else(|it| panic!("{it}"));
+    LeaseServer::start(&config).await.expect("it starts")
+}
+
+pub(crate) fn channel(address: SocketAddr) -> Channel {
+    Endpoint::from_shared(format!("http://{address}"))
+        .expect("an address")
+        .connect_lazy()
+}
+
+fn client(address: SocketAddr) -> CapacityClient<Channel> {
+    CapacityClient::new(channel(address))
+}
+
+fn wish(resource: &str, wants: f64) -> ResourceRequest {
+    ResourceRequest {
+        resource_id: resource.to_owned(),
+        priority: 0,
+        has: None,
+        wants,
+    }
+}
+
+fn request(who: &str, resource: Vec<ResourceRequest>) -> GetCapacityRequest {
+    GetCapacityRequest {
+        client_id: who.to_owned(),
+        resource,
+    }
+}
+
+/// What one client is granted of one resource.
+async fn granted(client: &mut CapacityClient<Channel>, who: &str, of: &str, wants: f64) -> f64 {
+    let asked = request(who, vec![wish(of, wants)]);
+    let answer = client.get_capacity(asked).await.expect("an answer");
+    let answer = answer.into_inner();
+    assert_eq!(answer.mastership, None);
+    answer.response[0].gets.capacity
+}
+
+#[tokio::test]
+async fn all_four_calls_are_answered() {
+    let server = started(ROOT).await;
+    let mut client = client(server.address());
+    let found = client.discovery(wire::DiscoveryRequest {}).await;
+    let found = found.expect("an answer").into_inner();
+    assert!(found.is_master);
+    let address = found.mastership.master_address;
+    // The port of the config is 0, so this is what the operator wrote.
+    assert_eq!(address.as_deref(), Some("127.0.0.1:0"));
+
+    let before = unix_millis();
+    let asked = request("a", vec![wish("disk", 70.0), wish("dir/x", 10.0)]);
+    let answer = client.get_capacity(asked).await.expect("an answer");
+    let millis = wire::server_millis(answer.metadata()).expect("it says when");
+    assert!((before..=unix_millis()).contains(&millis), "{millis}");
+    let answer = answer.into_inner();
+    let gets = |id: &str| {
+        let found = answer.response.iter().find(|it| it.resource_id == id);
+        found.expect("answered").clone()
+    };
+    assert_eq!(gets("disk").gets.capacity, 70.0);
+    assert_eq!(gets("disk").gets.refresh_interval, 5);
+    assert_eq!(gets("disk").safe_capacity, Some(100.0));
+    assert_eq!(gets("dir/x").gets.capacity, 10.0);
+    let length = gets("disk").gets.expiry_time * 1000 - millis;
+    assert!((59_000..=60_000).contains(&length), "{length}");
+
+    let band = wire::PriorityBandAggregate {
+        priority: 1,
+        num_clients: 3,
+        wants: 90.0,
+    };
+    let asked = wire::GetServerCapacityRequest {
+        server_id: "below".into(),
+        resource: vec![wire::ServerCapacityResourceRequest {
+            resource_id: "disk".into(),
+            has: None,
+            wants: vec![band],
+        }],
+    };
+    let answer = client.get_server_capacity(asked).await.expect("an answer");
+    let answer = answer.into_inner();
+    assert_eq!(answer.response[0].gets.capacity, 30.0);
+    let algorithm = answer.response[0].algorithm.as_ref().expect("it says how");
+    assert_eq!(algorithm.kind, wire::algorithm::Kind::FairShare as i32);
+
+    let released = wire::ReleaseCapacityRequest {
+        client_id: "a".into(),
+        // As Doorman's client does: an empty id for each, before the real ones.
+        resource_id: vec![String::new(), "disk".into(), "nobody's".into()],
+    };
+    let released = client.release_capacity(released).await.expect("an answer");
+    assert_eq!(released.into_inner().mastership, None);
+    assert_eq!(granted(&mut client, "b", "disk", 10.0).await, 10.0);
+}
+
+fn unix_millis() -> i64 {
+    let now = std::time::SystemTime::now();
+    let since = now
+        .duration_since(std::time::UNIX_EPOCH)
+        .expect("after 1970");
+    i64::try_from(since.as_millis()).expect("not that long")
+}
+
+/// A server that says that another is the master.
+pub(crate) async fn redirecting_to(master: SocketAddr) -> Directed {
+    directed(Mastership::Other(master.to_string()), Reach::default()).await
+}
+
+/// A service whose mastership the test decides.
+pub(crate) struct Directed {
+    pub(crate) address: SocketAddr,
+    mastership: watch::Sender<Mastership>,
+    _stop: tokio_util::sync::DropGuard,
+}
+
+async fn directed(first: Mastership, reach: Reach) -> Directed {
+    let clock = Clock::start();
+    let rule = RawTemplate {
+        identifier_glob: Some("*".into()),
+        capacity: Some(100.0),
+        algorithm: Some(RawAlgorithm {
+            kind: Some(RawKind::Number(3)),
+            lease_length: Some(60),
+            refresh_interval: Some(5),
+            learning_mode_duration: Some(0),
+            parameters: Vec::new(),
+        }),
+        ..RawTemplate::default()
+    };
+    let settings = Settings {
+        id: "one".into(),
+        address: "one:1".into(),
+        place: Place::Root,
+        epoch: Epoch::new(Timestamp::ZERO, clock.phase()),
+        minimum_interval: Duration::ZERO,
+        unmatched: Unmatched::Grant,
+        bounds: Bounds::default(),
+    };
+    let templates = Templates::new(vec![rule], Catchall::Optional).expect("good");
+    let (mastership, told) = watch::channel(first);
+    let service = Service::new(settings, templates, clock, told);
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+        .await
+        .expect("free");
+    let address = listener.local_addr().expect("it has one");
+    let stop = CancellationToken::new();
+    tokio::spawn(service.clone().keep_following(stop.clone()));
+    tokio::spawn(serve(
+        listener,
+        service,
+        reach,
+        Arc::new(Metrics::default()),
+        stop.clone(),
+    ));
+    Directed {
+        address,
+        mastership,
+        _stop: stop.drop_guard(),
+    }
+}
+
+const FOR_EVER: Mastership = Mastership::Master {
+    until: Timestamp::MAX,
+    term: 1,
+};
+
+#[tokio::test]
+async fn who_is_not_the_master_says_who_is_in_every_call() {
+    let server = directed(Mastership::Other("two:2".into()), Reach::default()).await;
+    let mut client = client(server.address);
+    let two = Some(wire::Mastership {
+        master_address: Some("two:2".into()),
+    });
+    let asked = request("a", vec![wish("disk", 1.0)]);
+    let answer = client
+        .get_capacity(asked)
+        .await
+        .expect("an answer")
+        .into_inner();
+    assert_eq!((answer.response.len(), answer.mastership), (0, two.clone()));
+    let asked = wire::GetServerCapacityRequest {
+        server_id: "s".into(),
+        resource: Vec::new(),
+    };
+    let answer = client.get_server_capacity(asked).await.expect("an answer");
+    assert_eq!(answer.into_inner().mastership, two);
+    let asked = wire::ReleaseCapacityRequest {
+        client_id: "a".into(),
+        resource_id: Vec::new(),
+    };
+    let answer = client.release_capacity(asked).await.expect("an answer");
+    assert_eq!(answer.into_inner().mastership, two);
+    let answer = client
+        .discovery(wire::DiscoveryRequest {})
+        .await
+        .expect("an answer");
+    let answer = answer.into_inner();
+    assert_eq!((Some(answer.mastership), answer.is_master), (two, false));
+
+    server.mastership.send_replace(Mastership::Unknown);
+    let asked = request("a", vec![wish("disk", 1.0)]);
+    let answer = client
+        .get_capacity(asked)
+        .await
+        .expect("an answer")
+        .into_inner();
+    let nobody = wire::Mastership {
+        master_address: None,
+    };
+    assert_eq!(answer.mastership, Some(nobody));
+}
+
+#[tokio::test]
+async fn a_master_whose_fence_has_passed_grants_nothing_and_forgets_nothing() {
+    let server = directed(FOR_EVER, Reach::default()).await;
+    let mut client = client(server.address);
+    assert_eq!(granted(&mut client, "a", "disk", 60.0).await, 60.0);
+
+    // Not renewed: whatever the channel says besides, the moment has passed.
+    server.mastership.send_replace(Mastership::Master {
+        until: Timestamp::ZERO,
+        term: 1,
+    });
+    let asked = request("a", vec![wish("disk", 60.0)]);
+    let answer = client.get_capacity(asked).await;
+    let answer = answer.expect("an answer").into_inner();
+    assert_eq!(answer.response, []);
+    let nobody = wire::Mastership {
+        master_address: None,
+    };
+    assert_eq!(answer.mastership, Some(nobody.clone()));
+    let found = client
+        .discovery(wire::DiscoveryRequest {})
+        .await
+        .expect("an answer");
+    let found = found.into_inner();
+    assert_eq!((found.is_master, found.mastership), (false, nobody));
+
+    // Renewed in the same term, it still knows who has what.
+    server.mastership.send_replace(FOR_EVER);
+    assert_eq!(granted(&mut client, "b", "disk", 100.0).await, 40.0);
+    // In another term it knows nothing; this rule has no time to learn.
+    server.mastership.send_replace(Mastership::Master {
+        until: Timestamp::MAX,
+        term: 2,
+    });
+    assert_eq!(granted(&mut client, "c", "disk", 100.0).await, 100.0);
+}
+
+// What no client should send.
+
+/// Bytes as they are.
+#[derive(Clone, Copy, Default)]
+struct Raw;
+
+impl Codec for Raw {
+    type Encode = Vec<u8>;
+    type Decode = Vec<u8>;
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self {
+        Self
+    }
+
+    fn decoder(&mut self) -> Self {
+        Self
+    }
+}
+
+impl Encoder for Raw {
+    type Item = Vec<u8>;
+    type Error = Status;
+
+    fn encode(&mut self, item: Vec<u8>, into: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        into.put_slice(&item);
+        Ok(())
+    }
+}
+
+impl Decoder for Raw {
+    type Item = Vec<u8>;
+    type Error = Status;
+
+    fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<Vec<u8>>, Status> {
+        Ok(Some(from.copy_to_bytes(from.remaining()).to_vec()))
+    }
+}
+
+async fn call(channel: &Channel, method: &str, bytes: Vec<u8>) -> Result<Vec<u8>, Status> {
+    let mut grpc = tonic::client::Grpc::new(channel.clone());
+    grpc.ready().await.expect("it is there");
+    let path = format!("/doorman.Capacity/{method}");
+    let path = path.parse().expect("a path");
+    let answer = grpc.unary(tonic::Request::new(bytes), path, Raw).await?;
+    Ok(answer.into_inner())
+}
+
+#[tokio::test]
+async fn bytes_that_are_no_message_are_answered_as_doorman_answers_them() {
+    let server = started(ROOT).await;
+    let channel = channel(server.address());
+    let check = async |method: &str, bytes: &[u8], code: Code, word: &str| {
+        let answer = call(&channel, method, bytes.to_vec()).await;
+        let status = answer.expect_err("refused");
+        assert_eq!(status.code(), code, "{method} {bytes:?}: {status}");
+        assert!(status.message().contains(word), "{status}");
+    };
+    for method in ["GetCapacity", "GetServerCapacity", "ReleaseCapacity"] {
+        check(method, &[0xff; 64], Code::FailedPrecondition, "no protobuf").await;
+        check(
+            method,
+            &[0x0a, 9, b'x'],
+            Code::FailedPrecondition,
+            "no protobuf",
+        )
+        .await;
+    }
+    check("Discovery", &[0x0f], Code::FailedPrecondition, "").await;
+    // A text that is none.
+    check(
+        "ReleaseCapacity",
+        &[0x0a, 1, 0xff],
+        Code::FailedPrecondition,
+        "no protobuf",
+    )
+    .await;
+    check("GetCapacity", &[], Code::Unknown, "client_id is not set").await;
+    check(
+        "GetServerCapacity",
+        &[],
+        Code::Unknown,
+        "server_id is not set",
+    )
+    .await;
+    check(
+        "ReleaseCapacity",
+        &[],
+        Code::Unknown,
+        "client_id is not set",
+    )
+    .await;
+    let no_wants = [0x0a, 1, b'c', 0x12, 5, 0x0a, 1, b'r', 0x10, 0];
+    check("GetCapacity", &no_wants, Code::Unknown, "wants is not set").await;
+    check("Nothing", &[], Code::Unimplemented, "").await;
+    // An empty request has an empty answer.
+    let empty = request("c", Vec::new()).encode_to_vec();
+    let answer = call(&channel, "GetCapacity", empty).await;
+    assert_eq!(answer.expect("answered"), Vec::<u8>::new());
+    let mut client = CapacityClient::new(channel.clone());
+    assert_eq!(granted(&mut client, "c", "disk", 5.0).await, 5.0);
+}
+
+#[tokio::test]
+async fn a_wish_that_cannot_be_is_refused_whole_and_nobody_else_is_the_worse() {
+    let server = started(ROOT).await;
+    let mut client = client(server.address());
+    assert_eq!(granted(&mut client, "good", "disk", 40.0).await, 40.0);
+    let good = || wish("other", 1.0);
+    let refused = [
+        (
+            request("bad", vec![good(), wish("disk", f64::NAN)]),
+            "wants",
+        ),
+        (
+            request("bad", vec![good(), wish("disk", f64::INFINITY)]),
+            "wants",
+        ),
+        (request("bad", vec![good(), wish("disk", -1.0)]), "wants"),
+        (request("bad", vec![good(), good()]), "twice"),
+        (request("bad", vec![good(), wish("", 1.0)]), "resource_id"),
+        (request("", vec![good()]), "client_id"),
+        (
+            request("bad", vec![wish(&"x".repeat(1_025), 1.0)]),
+            "1025 bytes",
+        ),
+    ];
+    for (asked, word) in refused {
+        let status = client.get_capacity(asked).await.expect_err(word);
+        assert_eq!(status.code(), Code::InvalidArgument, "{status}");
+        assert!(status.message().contains(word), "{status}");
+    }
+    let bands = |num_clients: i64, wants: f64| wire::PriorityBandAggregate {
+        priority: 0,
+        num_clients,
+        wants,
+    };
+    for wants in [
+        vec![bands(0, 1.0)],
+        vec![bands(-1, 1.0)],
+        vec![bands(1, f64::NAN)],
+        Vec::new(),
+    ] {
+        let asked = wire::GetServerCapacityRequest {
+            server_id: "below".into(),
+            resource: vec![wire::ServerCapacityResourceRequest {
+                resource_id: "disk".into(),
+                has: None,
+                wants,
+            }],
+        };
+        let status = client
+            .get_server_capacity(asked)
+            .await
+            .expect_err("refused");
+        assert_eq!(status.code(), Code::InvalidArgument, "{status}");
+    }
+    // Nothing of any of them was done: "other" has its whole capacity, and "disk" its rest.
+    assert_eq!(granted(&mut client, "next", "disk", 100.0).await, 60.0);
+    assert_eq!(granted(&mut client, "next", "other", 100.0).await, 100.0);
+}
+
+#[tokio::test]
+async fn odd_ids_are_ids_like_any_other() {
+    let server = started(ROOT).await;
+    let mut client = client(server.address());
+    let long = "x".repeat(1_024);
+    let odd = [
+        "/",
+        "a/b/c",
+        "..",
+        "\0",
+        "\n\r\t",
+        "\u{7f}\u{1b}[31m",
+        "ü🦀",
+        "{\"}",
+        "*",
+        "[",
+        "<b>",
+        &long,
+    ];
+    for id in odd {
+        assert_eq!(granted(&mut client, id, id, 7.0).await, 7.0, "{id:?}");
+        let released = wire::ReleaseCapacityRequest {
+            client_id: id.to_owned(),
+            resource_id: vec![id.to_owned()],
+        };
+        client.release_capacity(released).await.expect("an answer");
+        assert_eq!(granted(&mut client, id, id, 7.0).await, 7.0, "{id:?}");
+    }
+    // And can be shown.
+    for path in [
+        "/",
+        "/v1/leases",
+        "/metrics",
+        "/debug/resources?resource=%3Cb%3E",
+    ] {
+        let page = get(&server, path).await;
+        page.is(200);
+        assert!(!page.body.contains("<b>") || path == "/v1/leases" || path == "/metrics");
+    }
+}
+
+#[tokio::test]
+async fn a_hundred_thousand_resources_of_one_client_are_refused_and_cost_nobody_else() {
+    let server = started(ROOT).await;
+    let mut client = client(server.address());
+    let many = |count: usize| (0..count).map(|it| wish(&format!("r{it}"), 1.0)).collect();
+    let status = client.get_capacity(request("greedy", many(100_000))).await;
+    let status = status.expect_err("too many");
+    assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
+    // Larger than a message may be.
+    let status = client.get_capacity(request("greedy", many(300_000))).await;
+    assert_eq!(status.expect_err("too long").code(), Code::OutOfRange);
+    // One at a time comes no further.
+    client
+        .get_capacity(request("greedy", many(1_000)))
+        .await
+        .expect("as many as one may have");
+    let status = client
+        .get_capacity(request("greedy", vec![wish("more", 1.0)]))
+        .await;
+    assert_eq!(
+        status.expect_err("one too many").code(),
+        Code::ResourceExhausted
+    );
+    assert_eq!(granted(&mut client, "modest", "disk", 5.0).await, 5.0);
+}
+
+#[tokio::test]
+async fn more_connections_than_there_may_be_wait() {
+    let reach = Reach {
+        connections: 1,
+        ..Reach::default()
+    };
+    let server = directed(FOR_EVER, reach).await;
+    let mut first = client(server.address);
+    first
+        .discovery(wire::DiscoveryRequest {})
+        .await
+        .expect("an answer");
+    let mut second = client(server.address);
+    let waiting = tokio::spawn(async move { second.discovery(wire::DiscoveryRequest {}).await });
+    first
+        .discovery(wire::DiscoveryRequest {})
+        .await
+        .expect("an answer");
+    assert!(!waiting.is_finished());
+    drop(first);
+    let answer = tokio::time::timeout(PATIENCE, waiting)
+        .await
+        .expect("its turn has come");
+    answer.expect("no panic").expect("an answer");
+}
+
+#[tokio::test]
+async fn a_connection_that_speaks_no_http2_is_closed() {
+    let server = started(ROOT).await;
+    // How it is turned away is the library's affair; that nothing comes of it is ours.
+    let mut stream = connect(server.address()).await;
+    let _ = stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await;
+    let mut answer = Vec::new();
+    let ended = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer));
+    let _ = ended.await.expect("it is closed");
+    assert!(!String::from_utf8_lossy(&answer).contains("200"));
+    let mut client = client(server.address());
+    assert_eq!(granted(&mut client, "c", "disk", 5.0).await, 5.0);
+}
+
+// What there is to see.
+
+async fn get(server: &LeaseServer, path: &str) -> Answer {
+    let address = server.status_address().expect("there is one");
+    let asked = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    Answer::read(ask(address, asked).await.as_bytes())
+}
+
+#[tokio::test]
+async fn the_state_can_be_read_by_people_and_machines() {
+    let server = started(ROOT).await;
+    let mut client = client(server.address());
+    granted(&mut client, "a", "disk", 70.0).await;
+    granted(&mut client, "b", "disk", 70.0).await;
+    let state = get(&server, "/v1/leases").await.json();
+    assert_eq!(state["mastership"]["is_master"], true);
+    let disk = &state["resources"][0];
+    assert_eq!(disk["resource_id"], "disk");
+    assert_eq!(disk["capacity"], 100.0);
+    assert_eq!(
+        (&disk["has"], &disk["wants"]),
+        (&100.0.into(), &140.0.into())
+    );
+    assert_eq!(disk["algorithm"], "FAIR_SHARE");
+    assert_eq!(disk["leases"][1]["holder"], "b");
+    assert_eq!(disk["leases"][1]["has"], 30.0);
+
+    let page = get(&server, "/debug/status").await;
+    page.is(200);
+    for word in ["is the master", "disk", "FAIR_SHARE", "dir/*"] {
+        assert!(page.body.contains(word), "no {word}");
+    }
+    let page = get(&server, "/debug/resources?resource=disk").await;
+    assert!(page.body.contains("<td>b</td>"), "{}", page.body);
+    get(&server, "/debug/resources?resource=none").await.is(404);
+    get(&server, "/livez").await.is(200);
+    get(&server, "/readyz").await.is(200);
+    get(&server, "/nothing").await.is(404);
+    let rules = get(&server, "/v1/config").await.json();
+    assert_eq!(rules["resources"][1]["identifier_glob"], "dir/*");
+}
+
+#[tokio::test]
+async fn metrics_have_doormans_names_and_ours_and_promtool_has_nothing_to_say() {
+    let server = started(ROOT).await;
+    let mut client = client(server.address());
+    granted(&mut client, "a", "disk", 70.0).await;
+    granted(&mut client, "a", "other", 7.0).await;
+    let bad = request("", Vec::new());
+    client.get_capacity(bad).await.expect_err("refused");
+    let garbage = call(&channel(server.address()), "GetCapacity", vec![0xff]).await;
+    garbage.expect_err("refused");
+    let text = get(&server, "/metrics").await.body;
+    for line in [
+        "doorman_server_requests{method=\"GetCapacity\"} 4",
+        "doorman_server_request_errors{method=\"GetCapacity\"} 2",
+        "doorman_server_request_durations_count{method=\"GetCapacity\"} 4",
+        "doorman_server_has{resource=\"disk\"} 70",
+        "doorman_server_wants{resource=\"disk\"} 70",
+        "doorman_server_subclients{resource=\"disk\"} 1",
+        // A client's own word is no other resource's label.
+        "doorman_server_has{resource=\"other\"} 7",
+        "tidegate_lease_requests_total{method=\"GetCapacity\",code=\"failed_precondition\"} 1",
+        "tidegate_lease_requests_total{method=\"GetCapacity\",code=\"invalid_argument\"} 1",
+        "tidegate_lease_master 1",
+        "tidegate_lease_rejected_total 1",
+    ] {
+        assert!(text.lines().any(|it| it == line), "no {line} in\n{text}");
+    }
+    crate::metrics::promtool_is_content(&text);
+}
+
+#[tokio::test]
+async fn labels_are_bounded_however_many_resources_there_are() {
+    let server = started(ROOT).await;
+    let mut client = client(server.address());
+    for who in ["a", "b"] {
+        let many = (0..900)
+            .map(|it| wish(&format!("{who}{it}"), 1.0))
+            .collect();
+        client
+            .get_capacity(request(who, many))
+            .await
+            .expect("an answer");
+    }
+    let text = get(&server, "/metrics").await.body;
+    let labelled = text
+        .lines()
+        .filter(|line| line.starts_with("doorman_server_has{"));
+    assert_eq!(labelled.count(), 101);
+    let rest = "doorman_server_has{resource=\"other\"} 1700";
+    assert!(text.contains(rest), "{text}");
+    let state = get(&server, "/v1/leases").await.json();
+    let shown = state["resources"].as_array().expect("a list").len();
+    assert_eq!((shown, &state["resources_left_out"]), (1_000, &800.into()));
+    let page = get(&server, "/").await;
+    assert!(page.body.contains("and 800 more resources"));
+}
+
+// A tree over real sockets.
+
+fn below(parent: SocketAddr) -> String {
+    format!(
+        "bind = \"127.0.0.1:0\"\nstatus_bind = \"127.0.0.1:0\"\nid = \"leaf\"\n\
+         minimum_interval = \"0s\"\nparent = [\"{parent}\"]\n"
+    )
+}
+
+/// Asks until something is granted: until the server has heard from the one above.
+async fn granted_in_time(
+    client: &mut CapacityClient<Channel>,
+    who: &str,
+    wants: f64,
+    enough: f64,
+) -> f64 {
+    let asking = async {
+        loop {
+            let got = granted(client, who, "disk", wants).await;
+            if got >= enough {
+                return got;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, asking)
+        .await
+        .expect("it is granted")
+}
+
+#[tokio::test]
+async fn what_the_root_lends_arrives_three_levels_below() {
+    let root = started(ROOT).await;
+    let middle = started(&below(root.address())).await;
+    let leaf = started(&below(middle.address()).replace("leaf", "lower")).await;
+    let mut client = client(leaf.address());
+    let got = granted_in_time(&mut client, "c", 40.0, 40.0).await;
+    assert_eq!(got, 40.0);
+    let state = get(&root, "/v1/leases").await.json();
+    let lease = &state["resources"][0]["leases"][0];
+    assert_eq!(
+        (&lease["holder"], &lease["is_server"]),
+        (&"leaf".into(), &true.into())
+    );
+    assert_eq!(lease["has"], 40.0);
+    let metrics = get(&leaf, "/metrics").await.body;
+    assert!(
+        !metrics.contains("parent_requests_total{outcome=\"answered\"} 0"),
+        "{metrics}"
+    );
+}
+
+#[tokio::test]
+async fn a_server_below_follows_to_the_master_above() {
+    let root = started(ROOT).await;
+    let other = directed(
+        Mastership::Other(root.address().to_string()),
+        Reach::default(),
+    )
+    .await;
+    let leaf = started(&below(other.address)).await;
+    let mut client = client(leaf.address());
+    assert_eq!(granted_in_time(&mut client, "c", 40.0, 40.0).await, 40.0);
+    let metrics = get(&leaf, "/metrics").await.body;
+    assert!(!metrics.contains("outcome=\"redirected\"} 0"), "{metrics}");
+}

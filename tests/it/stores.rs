@@ -1,0 +1,255 @@
+//! Real etcd and ZooKeeper on loopback, for one test each.
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tidegate::coordinate::etcd::{self, Endpoint};
+
+use crate::peers::process::Process;
+use crate::support::PATIENCE;
+
+/// A script below `tests/peers`.
+fn script(name: &str) -> Command {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers");
+    let mut command = Command::new("sh");
+    command.arg(root.join(name));
+    command
+}
+
+fn needs(path: &[&str]) {
+    assert!(
+        path.iter().any(|path| Path::new(path).exists()),
+        "{path:?}: not installed; `make stores` does it"
+    );
+}
+
+/// Ports that are free now. All are held until all are known, so no two are the same.
+pub(crate) fn free_ports(count: usize) -> Vec<u16> {
+    let held: Vec<TcpListener> = (0..count)
+        .map(|_| TcpListener::bind("127.0.0.1:0").expect("loopback has free ports"))
+        .collect();
+    held.iter()
+        .map(|listener| listener.local_addr().expect("it is bound").port())
+        .collect()
+}
+
+/// A cluster of etcd, gone with its value.
+pub(crate) struct Etcd {
+    members: Vec<Process>,
+    ports: Vec<u16>,
+    scheme: &'static str,
+    _folder: tempfile::TempDir,
+}
+
+impl Etcd {
+    /// Starts so many members and waits until each serves.
+    pub(crate) fn start(count: usize) -> Self {
+        Self::with(count, "http", |_, _| Vec::new())
+    }
+
+    /// One member with flags of the test's own, made from its client port and its folder.
+    pub(crate) fn with(
+        count: usize,
+        scheme: &'static str,
+        flags: impl Fn(u16, &Path) -> Vec<String>,
+    ) -> Self {
+        needs(&["/usr/bin/etcd", "/usr/local/bin/etcd"]);
+        let folder = tempfile::tempdir().expect("there is room");
+        let ports = free_ports(2 * count);
+        let (clients, peers) = ports.split_at(count);
+        let cluster: Vec<String> = peers
+            .iter()
+            .enumerate()
+            .map(|(at, port)| format!("m{at}=http://127.0.0.1:{port}"))
+            .collect();
+        let members: Vec<Process> = (0..count)
+            .map(|at| {
+                let own = folder.path().join(at.to_string());
+                let mut command = script("etcd/member.sh");
+                command
+                    .arg(format!("m{at}"))
+                    .arg(&own)
+                    .args([clients[at].to_string(), peers[at].to_string()])
+                    .arg(cluster.join(","))
+                    .args(flags(clients[at], folder.path()));
+                Process::start(format!("etcd {at}"), &mut command)
+            })
+            .collect();
+        let etcd = Self {
+            members,
+            ports: clients.to_vec(),
+            scheme,
+            _folder: folder,
+        };
+        for member in &etcd.members {
+            member.stderr.until("serving", PATIENCE, |lines| {
+                lines
+                    .iter()
+                    .any(|line| line.contains("serving client traffic"))
+                    .then_some(())
+            });
+        }
+        etcd
+    }
+
+    pub(crate) fn addr(&self, member: usize) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], self.ports[member]))
+    }
+
+    pub(crate) fn url(&self, member: usize) -> String {
+        format!("{}://{}", self.scheme, self.addr(member))
+    }
+
+    /// Of all members.
+    pub(crate) fn urls(&self) -> Vec<String> {
+        (0..self.ports.len())
+            .map(|member| self.url(member))
+            .collect()
+    }
+
+    pub(crate) fn settings(&self) -> etcd::Settings {
+        settings(&self.urls())
+    }
+
+    pub(crate) fn member(&mut self, member: usize) -> &mut Process {
+        &mut self.members[member]
+    }
+
+    /// Runs `etcdctl` against the first member.
+    pub(crate) fn control(&self, arguments: &[&str]) -> String {
+        let output = Command::new("etcdctl")
+            .env("ETCDCTL_API", "3")
+            .arg(format!("--endpoints={}", self.url(0)))
+            .args(arguments)
+            .output()
+            .expect("etcdctl comes with etcd; `make stores` installs it");
+        assert!(output.status.success(), "etcdctl {arguments:?}: {output:?}");
+        String::from_utf8(output.stdout).expect("it speaks UTF-8")
+    }
+
+    /// The member that leads.
+    pub(crate) fn leader(&self) -> usize {
+        let endpoints = format!("--endpoints={}", self.urls().join(","));
+        let told = self.control(&[&endpoints, "endpoint", "status", "-w", "json"]);
+        let members: serde_json::Value = serde_json::from_str(&told).expect("it speaks JSON");
+        let members = members.as_array().expect("a list of members");
+        let leads = |member: &serde_json::Value| {
+            let status = &member["Status"];
+            status["leader"] == status["header"]["member_id"]
+        };
+        let leader = members.iter().find(|member| leads(member));
+        let url = leader.expect("one leads")["Endpoint"].clone();
+        let urls = self.urls();
+        let found = urls.iter().position(|own| *own == url);
+        found.expect("it is one of ours")
+    }
+}
+
+/// Of a client of these endpoints.
+pub(crate) fn settings(urls: &[String]) -> etcd::Settings {
+    let endpoints = urls.iter().map(|url| url.parse::<Endpoint>());
+    etcd::Settings::new(
+        endpoints
+            .collect::<Result<_, _>>()
+            .expect("they are endpoints"),
+    )
+}
+
+/// An ensemble of ZooKeeper, gone with its value.
+#[cfg(feature = "zookeeper")]
+pub(crate) struct ZooKeeper {
+    servers: Vec<Process>,
+    ports: Vec<u16>,
+    folder: tempfile::TempDir,
+    ensemble: Vec<String>,
+}
+
+#[cfg(feature = "zookeeper")]
+impl ZooKeeper {
+    /// Starts so many servers and waits until they serve.
+    pub(crate) async fn start(count: usize) -> Self {
+        needs(&["/usr/share/java/zookeeper.jar"]);
+        let folder = tempfile::tempdir().expect("there is room");
+        let ports = free_ports(3 * count);
+        let (clients, peers) = ports.split_at(count);
+        let ensemble = (0..count)
+            .map(|at| {
+                let (peer, election) = (peers[2 * at], peers[2 * at + 1]);
+                let client = clients[at];
+                format!("127.0.0.1:{peer}:{election};127.0.0.1:{client}")
+            })
+            .collect();
+        let mut zookeeper = Self {
+            servers: Vec::new(),
+            ports: clients.to_vec(),
+            folder,
+            ensemble: if count == 1 { Vec::new() } else { ensemble },
+        };
+        for at in 0..count {
+            let server = zookeeper.server(at);
+            zookeeper.servers.push(server);
+        }
+        zookeeper.serves().await;
+        zookeeper
+    }
+
+    /// Waits until every server answers, which takes a quorum.
+    pub(crate) async fn serves(&self) {
+        use tidegate::coordinate::zookeeper::{Client, Settings};
+        for port in &self.ports {
+            let client = Client::new(Settings::new(format!("127.0.0.1:{port}")));
+            // Each attempt waits for an answer as long as a call may take.
+            let answers = async { while client.get("/").await.is_err() {} };
+            let serves = tokio::time::timeout(2 * PATIENCE, answers).await;
+            assert!(serves.is_ok(), "ZooKeeper at {port} does not serve");
+        }
+    }
+
+    fn server(&self, at: usize) -> Process {
+        let own: PathBuf = self.folder.path().join(at.to_string());
+        let mut command = script("zookeeper/server.sh");
+        command
+            .arg((at + 1).to_string())
+            .arg(own)
+            .arg(self.ports[at].to_string())
+            .args(&self.ensemble);
+        Process::start(format!("ZooKeeper {at}"), &mut command)
+    }
+
+    pub(crate) fn addr(&self, server: usize) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], self.ports[server]))
+    }
+
+    /// All servers, as a client is told of them.
+    pub(crate) fn servers(&self) -> String {
+        let servers = self.ports.iter().map(|port| format!("127.0.0.1:{port}"));
+        servers.collect::<Vec<_>>().join(",")
+    }
+
+    pub(crate) fn member(&mut self, server: usize) -> &mut Process {
+        &mut self.servers[server]
+    }
+
+    /// The server that leads.
+    pub(crate) fn leader(&self) -> usize {
+        use std::io::{Read, Write};
+        let leads = |port: &u16| {
+            let mut mode = String::new();
+            let mut stream = std::net::TcpStream::connect(("127.0.0.1", *port))?;
+            stream.write_all(b"srvr")?;
+            stream.read_to_string(&mut mode)?;
+            Ok::<_, std::io::Error>(mode.contains("Mode: leader"))
+        };
+        let leader = self
+            .ports
+            .iter()
+            .position(|port| leads(port).unwrap_or(false));
+        leader.expect("one leads")
+    }
+
+    /// Starts a server again that was killed, with what it had kept.
+    pub(crate) fn restart(&mut self, at: usize) {
+        self.servers[at] = self.server(at);
+    }
+}

@@ -1,0 +1,33 @@
+#!/bin/sh
+# Runs one server of ZooKeeper on loopback, in the foreground and as this very process.
+#   server.sh ID FOLDER CLIENT_PORT [SERVER...]
+# SERVER is host:peer-port:election-port;host:client-port of every server in the order of their
+# ids, which begin with 1; none for a server on its own.
+set -eu
+id=$1 folder=$2 port=$3
+shift 3
+mkdir -p "$folder/data"
+printf '%s\n' "$id" >"$folder/data/myid"
+{
+	printf 'dataDir=%s/data\n' "$folder"
+	# Sessions of 400 ms and more; a follower that hears nothing for 2 s leaves.
+	printf '%s\n' tickTime=200 initLimit=50 syncLimit=10 maxSessionTimeout=60000
+	printf '%s\n' maxClientCnxns=0 admin.enableServer=false
+	if [ $# = 0 ]; then
+		printf 'clientPort=%s\nclientPortAddress=127.0.0.1\n' "$port"
+	else
+		number=0
+		for server; do
+			number=$((number + 1))
+			printf 'server.%s=%s\n' "$number" "$server"
+		done
+	fi
+} >"$folder/zoo.cfg"
+bound=
+command -v setpriv >/dev/null && bound='setpriv --pdeathsig KILL'
+# The jar names those it needs beside it. No fsync: a test loses no power.
+exec $bound java -Xms32m -Xmx96m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 \
+	-Djava.net.preferIPv4Stack=true -Dzookeeper.forceSync=no \
+	-Dzookeeper.jmx.log4j.disable=true -Dorg.slf4j.simpleLogger.defaultLogLevel=warn \
+	-cp /usr/share/java/zookeeper.jar:/usr/share/java/slf4j-simple.jar \
+	org.apache.zookeeper.server.quorum.QuorumPeerMain "$folder/zoo.cfg"
