@@ -219,7 +219,7 @@ struct Purse {
     drawn: u64,
     /// When the last grant came.
     granted_at: Timestamp,
-    /// Grants beyond an equal share, in a row, with nobody in the way.
+    /// Grants beyond an equal share.
     alone: u32,
     relinquish_at: Timestamp,
 }
@@ -242,6 +242,8 @@ struct Pace {
     /// Since when the present grant is spent, until it was measured.
     since: Option<Timestamp>,
     spent: u64,
+    /// The dearest call; an old one counts less with every grant.
+    dearest: u64,
     /// How long a reply takes.
     reply: Duration,
 }
@@ -352,6 +354,7 @@ impl Ledger {
                 rate: None,
                 since: None,
                 spent: 0,
+                dearest: 0,
                 reply: Duration::ZERO,
             },
             flight: None,
@@ -452,6 +455,7 @@ impl Ledger {
             self.safe.left = own - spent.safe;
             self.safe.spent_at = time.now();
         }
+        self.pace.dearest = self.pace.dearest.max(cost);
         let mut rest = cost - spent.safe;
         if let Some(purse) = self
             .purse
@@ -791,9 +795,6 @@ impl Ledger {
 
     fn conflict(&mut self, standing: Standing, time: &StoreTime, entropy: u64) {
         self.counts.conflicts += 1;
-        if let Some(purse) = &mut self.purse {
-            purse.alone = 0;
-        }
         let doublings = self.conflicts_in_a_row.min(CONFLICT_DOUBLINGS);
         self.conflicts_in_a_row += 1;
         let most = CONFLICT_WAIT.saturating_mul(1 << doublings);
@@ -1069,6 +1070,23 @@ impl Ledger {
     fn is_low(&self, purse: &Purse) -> bool {
         let percent = u128::from(self.rule.settings().prefetch_percent);
         u128::from(purse.held) * 100 <= u128::from(purse.grant) * percent
+            || purse.held < self.reserve().min(purse.grant / 2)
+    }
+
+    /// What has to be held so that the next calls wait for no draw: two of the dearest, and what is
+    /// spent until the reply, with a conflict. No more than a quarter of an equal share, so
+    /// that little strands; and nothing where nothing is drawn ahead.
+    fn reserve(&self) -> u64 {
+        let settings = self.rule.settings();
+        if settings.prefetch_percent == 0 {
+            return 0;
+        }
+        let reply = u128::from(nanos(self.pace.reply)) * 2;
+        let underway = u128::from(self.pace.rate.unwrap_or(0)) * reply / 1_000_000_000_000;
+        let underway = u64::try_from(underway).unwrap_or(u64::MAX);
+        let calls = self.pace.dearest.saturating_mul(2);
+        let most = settings.total / self.nodes / 4;
+        calls.saturating_add(underway).min(most)
     }
 
     /// When a surplus is looked for.
@@ -1090,6 +1108,7 @@ impl Ledger {
         let rate = self.pace.rate_now(now);
         let mean = self.pace.rate.map_or(rate, |before| before / 2 + rate / 2);
         self.pace.rate = Some(mean);
+        self.pace.dearest -= self.pace.dearest / 16;
         self.pace.since = None;
     }
 }

@@ -224,8 +224,8 @@ pub(super) struct Ask {
     pub(super) nodes: u64,
     /// What the node has drawn in this window already.
     pub(super) drawn: u64,
-    /// How often in a row it drew beyond its equal share with nobody in the way: each time as much
-    /// again, for the others do not seem to want theirs.
+    /// How often it drew beyond its equal share in this window: each time twice as much, for the
+    /// others have had their turns and do not seem to want theirs.
     pub(super) alone: u32,
     /// What it spends, once that was measured.   thousandths of a token a second
     pub(super) rate: Option<u64>,
