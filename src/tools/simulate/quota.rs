@@ -24,14 +24,14 @@ pub struct Arguments {
           value_parser = clap::value_parser!(u32).range(1..=100))]
     pub nodes: u32,
     /// What all of them may spend in one window
-    #[arg(long, default_value_t = 10_000, value_name = "TOKENS",
+    #[arg(long, default_value_t = 50_000, value_name = "TOKENS",
           value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub total: u64,
     /// The smallest grant; by default a hundredth of an equal share
     #[arg(long, value_name = "TOKENS")]
     pub base: Option<u64>,
     /// How long a window is
-    #[arg(long, default_value_t = 2_000, value_name = "MILLISECONDS",
+    #[arg(long, default_value_t = 10_000, value_name = "MILLISECONDS",
           value_parser = clap::value_parser!(u64).range(100..=600_000))]
     pub window: u64,
     /// How many windows are run
@@ -271,7 +271,7 @@ mod tests {
         let report = report(&["--load", "110"]);
         assert!(report.holds(), "{report}");
         assert!(report.skewed.first >= 0.7, "{report}");
-        assert!(report.skewed.used >= 0.95, "{report}");
+        assert!(report.skewed.used >= 0.98, "{report}");
     }
 
     #[test]

@@ -1074,14 +1074,14 @@ impl Ledger {
     }
 
     /// What has to be held so that the next calls wait for no draw: two of the dearest, and what is
-    /// spent until the reply, with a conflict. No more than a quarter of an equal share, so
+    /// spent until the reply, with a conflict or two. No more than a quarter of an equal share, so
     /// that little strands; and nothing where nothing is drawn ahead.
     fn reserve(&self) -> u64 {
         let settings = self.rule.settings();
         if settings.prefetch_percent == 0 {
             return 0;
         }
-        let reply = u128::from(nanos(self.pace.reply)) * 2;
+        let reply = u128::from(nanos(self.pace.reply)) * 4;
         let underway = u128::from(self.pace.rate.unwrap_or(0)) * reply / 1_000_000_000_000;
         let underway = u64::try_from(underway).unwrap_or(u64::MAX);
         let calls = self.pace.dearest.saturating_mul(2);
