@@ -9,6 +9,7 @@ mod backend;
 mod expect;
 mod figures;
 pub mod leases;
+pub mod quota;
 mod random;
 mod reader;
 mod report;
@@ -29,7 +30,7 @@ pub use report::{Held, Part, Report, Style, ToldNo};
 /// Largest scenario file that is read.   bytes
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// What `tidegate simulate` is asked to run: scenario files, or the scenarios of leases.
+/// What `tidegate simulate` is asked to run: scenario files, the scenarios of leases, or a shared quota.
 #[derive(Clone, Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Command {
@@ -43,6 +44,8 @@ pub struct Command {
 enum Other {
     /// Run Doorman's seven scenarios on the capacity server. Exit 1 if one disappoints
     Leases(leases::Arguments),
+    /// Let nodes share a quota, at first evenly used, then by one of them. Exit 1 if it is exceeded
+    Quota(quota::Arguments),
 }
 
 /// Runs what is asked for.
@@ -50,6 +53,7 @@ enum Other {
 pub fn main(command: &Command) -> ExitCode {
     match &command.other {
         Some(Other::Leases(arguments)) => leases::main(arguments),
+        Some(Other::Quota(arguments)) => quota::main(arguments),
         None => run(&command.files),
     }
 }

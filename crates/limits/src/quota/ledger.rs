@@ -217,6 +217,10 @@ struct Purse {
     grant: u64,
     /// What was drawn in all.
     drawn: u64,
+    /// When the last grant came.
+    granted_at: Timestamp,
+    /// Grants beyond an equal share.
+    alone: u32,
     relinquish_at: Timestamp,
 }
 
@@ -233,11 +237,13 @@ struct Account {
 /// count.
 #[derive(Clone, Copy, Debug)]
 struct Pace {
-    /// Thousandths of a token a second.
-    rate: u64,
+    /// Thousandths of a token a second, once it was measured.
+    rate: Option<u64>,
     /// Since when the present grant is spent, until it was measured.
     since: Option<Timestamp>,
     spent: u64,
+    /// The dearest call; an old one counts less with every grant.
+    dearest: u64,
     /// How long a reply takes.
     reply: Duration,
 }
@@ -296,6 +302,7 @@ enum Page {
 #[derive(Clone, Debug)]
 pub struct Ledger {
     rule: Rule,
+    made_at: Timestamp,
     nodes: u64,
     stands: Stands,
     /// What was last seen in the store, or what has to stand there because it was lost.
@@ -324,13 +331,15 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Knows nothing and holds nothing. Its own share begins with the first window after `now`, since
+    /// Knows nothing and holds nothing. Its own share, and what may pass on account, begin with the
+    /// first window after `now`, since
     /// the node may have run before.
     #[must_use]
     pub fn new(rule: Rule, now: Timestamp) -> Self {
         Self {
             nodes: u64::from(rule.settings().nodes_expected),
             rule,
+            made_at: now,
             stands: Stands::NotKnown,
             record: None,
             opened_until: Duration::ZERO,
@@ -342,9 +351,10 @@ impl Ledger {
                 spent_at: now,
             },
             pace: Pace {
-                rate: 0,
+                rate: None,
                 since: None,
                 spent: 0,
+                dearest: 0,
                 reply: Duration::ZERO,
             },
             flight: None,
@@ -402,7 +412,7 @@ impl Ledger {
         }
         match page {
             Page::Between(until) => Answer::Between { until },
-            Page::Running(record) | Page::Open(record) if self.may_owe(cost, &record) => {
+            Page::Running(record) | Page::Open(record) if self.may_owe(cost, &record, time) => {
                 Answer::Covered
             }
             Page::Running(_) | Page::Open(_) | Page::NotKnown => Answer::Draw,
@@ -445,6 +455,7 @@ impl Ledger {
             self.safe.left = own - spent.safe;
             self.safe.spent_at = time.now();
         }
+        self.pace.dearest = self.pace.dearest.max(cost);
         let mut rest = cost - spent.safe;
         if let Some(purse) = self
             .purse
@@ -459,6 +470,10 @@ impl Ledger {
             }
         }
         self.pace.spent = self.pace.spent.saturating_add(spent.drawn);
+        if spent.drawn > 0 && self.purse.is_some_and(|purse| self.is_low(&purse)) {
+            // Now, since there may be nothing to draw for the rest of the window.
+            self.measure(time.now());
+        }
         if rest == 0 {
             return spent;
         }
@@ -522,6 +537,7 @@ impl Ledger {
         let ask = Ask {
             nodes: self.nodes,
             drawn: 0,
+            alone: 0,
             rate: self.pace.rate,
             reply: self.pace.reply,
             missing: (waiting.sum + owed).saturating_sub(covered),
@@ -556,9 +572,23 @@ impl Ledger {
         }
         if needs || prefetches {
             self.measure(now);
-            let drawn = self.purse_of(&record).map_or(0, |purse| purse.drawn);
-            let rate = self.pace.rate;
-            let ask = Ask { drawn, rate, ..ask };
+            let purse = self.purse_of(&record);
+            let (drawn, alone) = purse.map_or((0, 0), |purse| (purse.drawn, purse.alone));
+            if let Some(purse) = purse
+                && drawn >= record.total() / self.nodes
+            {
+                let yields = self.rule.yields(self.nodes, self.pace.reply);
+                let next = purse.granted_at + yields;
+                if now < next {
+                    return Step::Sleep(next);
+                }
+            }
+            let ask = Ask {
+                drawn,
+                alone,
+                rate: self.pace.rate,
+                ..ask
+            };
             let pays = Ask {
                 need: 0,
                 missing: owed,
@@ -595,7 +625,8 @@ impl Ledger {
     fn relinquish(&mut self, record: Record, waiting: Waiting, now: Timestamp) -> Step {
         let every = self.rule.relinquish_every();
         let above = u64::from(self.rule.settings().relinquish_above);
-        let rate = self.pace.rate.min(self.pace.rate_now(now));
+        let rate_now = self.pace.rate_now(now);
+        let rate = self.pace.rate.map_or(rate_now, |rate| rate.min(rate_now));
         let nodes = self.nodes;
         let purse = self
             .purse
@@ -609,7 +640,8 @@ impl Ledger {
         let ask = Ask {
             nodes,
             drawn: purse.drawn,
-            rate,
+            alone: 0,
+            rate: Some(rate),
             reply: self.pace.reply,
             missing: waiting.sum,
             need: 0,
@@ -677,7 +709,10 @@ impl Ledger {
                 self.away_since = None;
                 self.failures_in_a_row = 0;
                 let reply = now.since(flight.asked_at);
-                self.pace.reply = (self.pace.reply * 7 + reply) / 8;
+                self.pace.reply = match self.pace.reply {
+                    Duration::ZERO => reply,
+                    mean => (mean * 7 + reply) / 8,
+                };
             }
         }
         match (flight.kind, outcome) {
@@ -737,11 +772,17 @@ impl Ledger {
             held: 0,
             grant: 0,
             drawn: 0,
+            granted_at: now,
+            alone: 0,
             relinquish_at: now + self.rule.relinquish_every(),
         });
+        if purse.drawn >= record.total() / self.nodes {
+            purse.alone += 1;
+        }
         purse.held += grant;
         purse.grant = grant;
         purse.drawn += grant;
+        purse.granted_at = now;
         self.pace.since = Some(now);
         self.pace.spent = 0;
         if let Some(account) = &mut self.account {
@@ -864,9 +905,13 @@ impl Ledger {
         self.opened_until = self.opened_until.max(record.end());
         let ours = |window: u64, end| (window, end) == (record.window(), record.end());
         self.purse = self.purse.filter(|purse| ours(purse.window, purse.end));
-        if let Some(account) = self.account.filter(|one| !ours(one.window, one.end)) {
+        self.settle(|account| account.end <= record.start());
+    }
+
+    /// What was owed in a window that is over is owed to nobody.
+    fn settle(&mut self, is_over: impl Fn(&Account) -> bool) {
+        if let Some(account) = self.account.take_if(|account| is_over(account)) {
             self.counts.overshot = self.counts.overshot.saturating_add(account.owed);
-            self.account = None;
         }
     }
 
@@ -966,12 +1011,10 @@ impl Ledger {
             }
         }
         let left = self.safe.left.min(share);
-        let passed = time.now().since(self.safe.spent_at);
-        let slack = drift(passed);
-        let spent_until = time.latest().saturating_sub(passed).saturating_add(slack);
-        let before =
-            time.latest() < Duration::MAX && start.is_some_and(|start| spent_until < start);
-        if before || passed > span.saturating_add(slack) {
+        let spent_at = self.safe.spent_at;
+        let passed = time.now().since(spent_at);
+        let before = start.is_some_and(|start| surely_before(spent_at, start, time));
+        if before || passed > span.saturating_add(drift(passed)) {
             share
         } else {
             left
@@ -985,12 +1028,15 @@ impl Ledger {
         account.map_or(0, |account| account.owed)
     }
 
-    fn may_owe(&self, cost: u64, record: &Record) -> bool {
+    /// Whether so much more may pass on account: up to the base, in a window that began in the life
+    /// of this ledger. An earlier run of the node may have owed something in an older one.
+    fn may_owe(&self, cost: u64, record: &Record, time: &StoreTime) -> bool {
         let settings = self.rule.settings();
         let owed = self.owed_in(record).saturating_add(cost);
         settings.mode == Mode::Optimistic
-            && owed <= self.rule.base(self.nodes)
+            && owed <= self.rule.base(u64::from(settings.nodes_expected))
             && owed <= record.left()
+            && surely_before(self.made_at, record.start(), time)
     }
 
     fn purse_of(&self, record: &Record) -> Option<&Purse> {
@@ -1007,10 +1053,7 @@ impl Ledger {
     /// Forgets what is over for certain.
     fn expire(&mut self, time: &StoreTime) {
         self.purse = self.purse.filter(|purse| time.latest() < purse.end);
-        if let Some(account) = self.account.filter(|one| time.latest() >= one.end) {
-            self.counts.overshot = self.counts.overshot.saturating_add(account.owed);
-            self.account = None;
-        }
+        self.settle(|account| account.end <= time.latest());
     }
 
     // ---- When to draw.
@@ -1019,12 +1062,31 @@ impl Ledger {
         let Page::Running(record) = page else {
             return false;
         };
+        let purse = self.purse_of(&record);
+        record.left() > 0 && !self.lost && purse.is_some_and(|purse| self.is_low(purse))
+    }
+
+    /// Whether so little of the last grant is held that it is time for the next.
+    fn is_low(&self, purse: &Purse) -> bool {
         let percent = u128::from(self.rule.settings().prefetch_percent);
-        record.left() > 0
-            && !self.lost
-            && self.purse_of(&record).is_some_and(|purse| {
-                u128::from(purse.held) * 100 <= u128::from(purse.grant) * percent
-            })
+        u128::from(purse.held) * 100 <= u128::from(purse.grant) * percent
+            || purse.held < self.reserve().min(purse.grant / 2)
+    }
+
+    /// What has to be held so that the next calls wait for no draw: two of the dearest, and what is
+    /// spent until the reply, with a conflict or two. No more than a quarter of an equal share, so
+    /// that little strands; and nothing where nothing is drawn ahead.
+    fn reserve(&self) -> u64 {
+        let settings = self.rule.settings();
+        if settings.prefetch_percent == 0 {
+            return 0;
+        }
+        let reply = u128::from(nanos(self.pace.reply)) * 4;
+        let underway = u128::from(self.pace.rate.unwrap_or(0)) * reply / 1_000_000_000_000;
+        let underway = u64::try_from(underway).unwrap_or(u64::MAX);
+        let calls = self.pace.dearest.saturating_mul(2);
+        let most = settings.total / self.nodes / 4;
+        calls.saturating_add(underway).min(most)
     }
 
     /// When a surplus is looked for.
@@ -1044,11 +1106,9 @@ impl Ledger {
             return;
         }
         let rate = self.pace.rate_now(now);
-        self.pace.rate = if self.pace.rate == 0 {
-            rate
-        } else {
-            self.pace.rate / 2 + rate / 2
-        };
+        let mean = self.pace.rate.map_or(rate, |before| before / 2 + rate / 2);
+        self.pace.rate = Some(mean);
+        self.pace.dearest -= self.pace.dearest / 16;
         self.pace.since = None;
     }
 }
@@ -1058,12 +1118,22 @@ impl Pace {
     /// if none is.
     fn rate_now(&self, now: Timestamp) -> u64 {
         let Some(since) = self.since else {
-            return self.rate;
+            return self.rate.unwrap_or(0);
         };
         let passed = u128::from(nanos(now.since(since))).max(1);
         let rate = u128::from(self.spent) * 1_000_000_000_000 / passed;
         u64::try_from(rate).unwrap_or(u64::MAX)
     }
+}
+
+/// Whether the store's time at a local moment that is past was surely before `start`.
+fn surely_before(then: Timestamp, start: Duration, time: &StoreTime) -> bool {
+    let passed = time.now().since(then);
+    let latest = time
+        .latest()
+        .saturating_sub(passed)
+        .saturating_add(drift(passed));
+    time.latest() < Duration::MAX && latest < start
 }
 
 /// A random part of a span.

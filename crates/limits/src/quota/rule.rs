@@ -16,6 +16,8 @@ pub const LENGTH_MAX: Duration = Duration::from_secs(366 * 86_400);
 
 const NODES_MAX: u32 = 10_000;
 const TIMES_MAX: u32 = 1_000;
+/// What is asked for beyond an equal share doubles so often.
+const ALONE_MAX: u32 = 6;
 const TIMEOUT_MIN: Duration = Duration::from_millis(1);
 const TIMEOUT_MAX: Duration = Duration::from_secs(60);
 
@@ -201,6 +203,14 @@ impl Rule {
         Record::new(window, left, self.0.total, self.reserved(), length).ok()
     }
 
+    /// How long who has drawn its equal share leaves the store to the others before it draws more:
+    /// so long that each of them can, thrice, but no call waits for it in vain.
+    pub(super) fn yields(&self, nodes: u64, reply: Duration) -> Duration {
+        let nodes = u32::try_from(nodes).unwrap_or(u32::MAX);
+        let turns = reply.saturating_mul(nodes).saturating_mul(3);
+        turns.min(self.0.length / 20).min(self.0.draw_timeout / 2)
+    }
+
     /// For how long ahead a grant should do, where a reply takes `reply`.
     pub(super) fn horizon(&self, reply: Duration) -> Duration {
         let least = reply.saturating_mul(20);
@@ -214,8 +224,11 @@ pub(super) struct Ask {
     pub(super) nodes: u64,
     /// What the node has drawn in this window already.
     pub(super) drawn: u64,
-    /// What it spends.   thousandths of a token a second
-    pub(super) rate: u64,
+    /// How often it drew beyond its equal share in this window: each time twice as much, for the
+    /// others have had their turns and do not seem to want theirs.
+    pub(super) alone: u32,
+    /// What it spends, once that was measured.   thousandths of a token a second
+    pub(super) rate: Option<u64>,
     /// How long a reply takes.
     pub(super) reply: Duration,
     /// What waits for tokens and is covered by none.
@@ -240,14 +253,19 @@ impl Ask {
         let most = (total / 4).max(base);
         let part = u128::from(left) * u128::from(rule.0.ask_percent);
         let guided = u64::try_from(part / (100 * u128::from(self.nodes))).unwrap_or(left);
+        let guided = guided
+            .saturating_mul(1 << self.alone.min(ALONE_MAX))
+            .min(left);
         let horizon = u128::from(nanos(rule.horizon(self.reply)));
-        let demand = u128::from(self.rate) * horizon / 1_000_000_000_000;
-        let demand = u64::try_from(demand).unwrap_or(u64::MAX);
-        let ahead = guided.min(demand).clamp(base, most);
-        // What waits already is no guess. So much of it as is the node's own equal share may
-        // be had at once.
+        let demand = self.rate.map_or(guided, |rate| {
+            let demand = u128::from(rate) * horizon / 1_000_000_000_000;
+            u64::try_from(demand).unwrap_or(u64::MAX)
+        });
+        // An equal share takes nothing from anybody; of what is beyond it a part has to do. What waits
+        // already is no guess.
         let own = (total / self.nodes).saturating_sub(self.drawn);
-        ahead.max(self.missing.min(own).min(most))
+        let wanted = demand.max(self.missing);
+        guided.max(own).min(wanted).clamp(base, most)
     }
 }
 
@@ -336,14 +354,15 @@ mod tests {
     const QUIET: Ask = Ask {
         nodes: 4,
         drawn: 0,
-        rate: 0,
+        alone: 0,
+        rate: Some(0),
         reply: Duration::ZERO,
         missing: 0,
         need: 0,
     };
     /// A node that spends a million tokens a second.
     const BUSY: Ask = Ask {
-        rate: 1_000_000_000,
+        rate: Some(1_000_000_000),
         ..QUIET
     };
 
@@ -405,7 +424,7 @@ mod tests {
         assert_eq!(QUIET.size(&rule, 1_000, 1_000), 2);
         // Ten a second, for half a second.
         let slow = Ask {
-            rate: 10_000,
+            rate: Some(10_000),
             ..QUIET
         };
         assert_eq!(slow.size(&rule, 1_000, 1_000), 5);

@@ -152,6 +152,8 @@ pub(crate) struct Log {
     pub(crate) entries: Vec<Entry>,
     /// A window's length, for each key.
     pub(crate) lengths: Vec<Nanos>,
+    /// What may be admitted in a window, for each key.
+    pub(crate) totals: Vec<u64>,
     /// How much may pass on account in a window of a key, by all nodes together.
     pub(crate) on_account: Vec<u64>,
     /// What may strand in a window of a key, at all nodes together.
@@ -210,7 +212,8 @@ pub(crate) fn check(log: &Log) -> Vec<Violation> {
                 pause,
             } => {
                 let length = log.lengths[key];
-                let own = windows.entry((key, at / length)).or_default();
+                // A share has no tag: it counts where it was decided.
+                let own = windows.entry((key, (at - pause) / length)).or_default();
                 own.safe += safe;
                 let own = windows.entry((key, window)).or_default();
                 own.drawn += drawn;
@@ -399,7 +402,7 @@ pub(crate) fn check(log: &Log) -> Vec<Violation> {
             broken(Invariant::I1, how);
         }
         if let Some(demanded) = own.demanded {
-            let due = demanded.min(own.total);
+            let due = demanded.min(log.totals[*key]);
             let lost = own.gone + log.stranded[*key];
             if admitted + lost < due {
                 broken(

@@ -81,36 +81,17 @@ pub(crate) struct Run {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    Arrive {
-        node: usize,
-    },
-    Late {
-        node: usize,
-        life: u64,
-        call: Call,
-        decided_at: Nanos,
-    },
+    Arrive { node: usize },
     Reach(usize),
     Reply(usize),
     TimeOut(usize),
-    Wake {
-        node: usize,
-        life: u64,
-    },
-    Told {
-        node: usize,
-        life: u64,
-        key: usize,
-    },
+    Wake { node: usize, life: u64 },
+    Told { node: usize, life: u64, key: usize },
     Crash,
-    Restart {
-        node: usize,
-    },
+    Restart { node: usize },
     Pause,
     Cut,
-    Heal {
-        node: usize,
-    },
+    Heal { node: usize },
     StepClock,
     Shift,
 }
@@ -209,6 +190,8 @@ struct World {
     /// The store's clock beyond the real time.
     clock: Nanos,
     trips: Vec<Trip>,
+    /// The last question of each node about each key.
+    under_way: Vec<Vec<Option<usize>>>,
     run: Run,
 }
 
@@ -268,7 +251,7 @@ impl World {
         let bases = setup.rules.iter().map(|rule| rule.base(nodes_count));
         let bases: Vec<u64> = bases.collect();
         let on_account = settings().zip(&bases).map(|(it, base)| match it.mode {
-            Mode::Optimistic => nodes_count * base.max(&it.base.unwrap_or(0)),
+            Mode::Optimistic => nodes_count * base,
             Mode::Drawn => 0,
         });
         let run = Run {
@@ -282,6 +265,11 @@ impl World {
                 steps: 0,
                 step_count: 0,
                 supplied_within: 2_500 * MS,
+                totals: setup
+                    .rules
+                    .iter()
+                    .map(|rule| rule.settings().total)
+                    .collect(),
                 lengths,
             },
             counts: Counts::default(),
@@ -298,6 +286,7 @@ impl World {
             store,
             clock: EPOCH,
             trips: Vec::new(),
+            under_way: vec![vec![None; keys]; setup.nodes],
             run,
             setup,
         };
@@ -370,10 +359,9 @@ impl World {
 
     fn happen(&mut self, event: Event) {
         let of = match event {
-            Event::Arrive { node }
-            | Event::Late { node, .. }
-            | Event::Wake { node, .. }
-            | Event::Told { node, .. } => Some(node),
+            Event::Arrive { node } | Event::Wake { node, .. } | Event::Told { node, .. } => {
+                Some(node)
+            }
             Event::Reply(trip) | Event::TimeOut(trip) => Some(self.trips[trip].node),
             _ => None,
         };
@@ -386,21 +374,6 @@ impl World {
         }
         match event {
             Event::Arrive { node } => self.arrive(node),
-            Event::Late {
-                node,
-                life,
-                call,
-                decided_at,
-            } => {
-                if self.nodes[node].life == life && self.nodes[node].alive {
-                    // By what it knew when it decided.
-                    let who = &self.nodes[node];
-                    let time = who.time.at(who.local(decided_at));
-                    let taken = self.take(node, call, &time, self.now - decided_at);
-                    self.wait_or_refuse(node, call, taken);
-                    self.drive(node);
-                }
-            }
             Event::Reach(trip) => self.reach(trip),
             Event::Reply(trip) => self.reply(trip),
             Event::TimeOut(trip) => {
@@ -497,23 +470,17 @@ impl World {
             return;
         }
         self.run.decided += 1;
-        if self.chance(self.setup.faults.late_calls) {
-            let pause = self.random.below(self.run.log.lengths[0]);
-            self.nodes[node].paused_until = self.now + pause;
-            let late = Event::Late {
-                node,
-                life: self.nodes[node].life,
-                call,
-                decided_at: self.now,
-            };
-            // It is the first to go on.
-            self.push(self.now + pause, late);
-            return;
-        }
         self.serve(node);
         let time = self.time(node);
+        let pause = if self.chance(self.setup.faults.late_calls) {
+            // It stands still with the clock read and the call decided, and nothing sent.
+            self.random.below(self.run.log.lengths[0])
+        } else {
+            0
+        };
+        self.nodes[node].paused_until = self.now + pause;
         let taken = if self.nodes[node].queue.is_empty() {
-            self.take(node, call, &time, 0)
+            self.take(node, call, &time, pause)
         } else {
             Err(Answer::Draw)
         };
@@ -568,14 +535,14 @@ impl World {
 
     fn admitted(&mut self, node: usize, call: Call, spent: &[Spent], pause: Nanos) {
         let goes_back = self.chance(self.setup.faults.given_back);
-        let at = self.store_now();
+        let at = self.store_now() + pause;
         for (key, spent) in [0, call.user].into_iter().zip(spent) {
             if goes_back {
                 self.nodes[node].ledgers[key].give_back(*spent);
                 continue;
             }
             let length = self.run.log.lengths[key];
-            let window = spent.window.unwrap_or(at / length);
+            let window = spent.window.unwrap_or((at - pause) / length);
             self.log(Entry::Admit {
                 node,
                 key,
@@ -596,7 +563,7 @@ impl World {
 
     fn wait_or_refuse(&mut self, node: usize, call: Call, taken: Result<(), Answer>) {
         match taken {
-            Ok(()) => self.supplied(node),
+            Ok(()) => {}
             Err(Answer::Draw | Answer::Between { .. }) => {
                 self.run.waited += 1;
                 if self.nodes[node].queue.len() < QUEUE {
@@ -626,7 +593,7 @@ impl World {
             }
             let time = self.time(node);
             match self.take(node, call, &time, 0) {
-                Ok(()) => self.supplied(node),
+                Ok(()) => {}
                 Err(Answer::Draw | Answer::Between { .. }) => return,
                 Err(Answer::Exhausted { .. } | Answer::Never) => self.supplied(node),
                 Err(Answer::Away { .. } | Answer::Covered) => {}
@@ -697,6 +664,16 @@ impl World {
             applied: false,
             answered: false,
         });
+        let last = self.under_way[node][key].replace(trip);
+        if let Some(last) = last
+            && self.trips[last].life == self.nodes[node].life
+            && !self.trips[last].answered
+        {
+            // The node stood still for so long that the ledger has given the question up.
+            let timeout = self.setup.rules[key].settings().draw_timeout;
+            assert!(sent.since(self.trips[last].sent) >= 2 * timeout);
+            self.over(last, Outcome::Unknown);
+        }
         self.log(Entry::Asked { node, key });
         let (_, back, _) = asked.meant(self.pool(key));
         if back > 0
@@ -841,7 +818,6 @@ impl World {
             question,
             asked,
             answered,
-            applied,
             ..
         } = self.trips[trip];
         if self.nodes[node].life != life || !self.nodes[node].alive {
@@ -858,42 +834,59 @@ impl World {
             assert_eq!(before.counts, after.counts, "what is late is forgotten");
             return;
         }
-        self.trips[trip].answered = true;
-        self.log(Entry::Answered { node, key });
-        if let Asked::Write { record, .. } = asked {
-            let window = record.window();
-            let pool = record.total() - record.reserved();
-            let (amount, back, _) = asked.meant(pool);
-            if after.counts.draws > before.counts.draws {
-                self.log(Entry::Granted {
-                    node,
-                    key,
-                    window,
-                    amount,
-                });
-            } else if back > 0 && after.held > before.held {
+        if after.counts.draws > before.counts.draws {
+            self.trips[trip].answered = true;
+            self.supplied(node);
+            self.log(Entry::Answered { node, key });
+            let Asked::Write { record, .. } = asked else {
+                unreachable!("only what was written grants");
+            };
+            let (amount, ..) = asked.meant(record.total() - record.reserved());
+            self.log(Entry::Granted {
+                node,
+                key,
+                window: record.window(),
+                amount,
+            });
+        } else {
+            if let Asked::Write { record, .. } = asked
+                && after.held > before.held
+            {
                 self.log(Entry::Kept {
                     node,
                     key,
-                    window,
+                    window: record.window(),
                     amount: after.held - before.held,
                 });
-            } else if applied && amount > 0 {
-                self.log(Entry::Gone {
-                    key,
-                    window,
-                    amount,
-                });
-            } else if outcome == Outcome::Unknown && back > 0 {
-                self.log(Entry::Gone {
-                    key,
-                    window,
-                    amount: back,
-                });
             }
+            self.over(trip, outcome);
         }
         self.serve(node);
         self.drive(node);
+    }
+
+    /// A question is over, and granted nothing.
+    fn over(&mut self, trip: usize, outcome: Outcome) {
+        self.trips[trip].answered = true;
+        let Trip {
+            node,
+            key,
+            asked,
+            applied,
+            ..
+        } = self.trips[trip];
+        self.log(Entry::Answered { node, key });
+        if let Asked::Write { record, .. } = asked {
+            let (granted, back, _) = asked.meant(record.total() - record.reserved());
+            let unknown = outcome == Outcome::Unknown;
+            let amount =
+                if applied && unknown { granted } else { 0 } + if unknown { back } else { 0 };
+            self.log(Entry::Gone {
+                key,
+                window: record.window(),
+                amount,
+            });
+        }
     }
 
     // ---- Deaths.
@@ -902,7 +895,9 @@ impl World {
         if !self.nodes[node].alive {
             return;
         }
-        let at = self.now + self.random.below(self.run.log.lengths[0]);
+        // Under saturation it is missed only for a moment.
+        let part = if self.setup.saturated { 20 } else { 1 };
+        let at = self.now + self.random.below(self.run.log.lengths[0] / part);
         self.lose_all(node);
         self.nodes[node].alive = false;
         self.nodes[node].queue.clear();

@@ -1,0 +1,275 @@
+//! What a ledger does, step by step.
+
+use std::time::Duration;
+
+use tidegate_limits::Timestamp;
+use tidegate_limits::quota::{
+    Answer, Away, Ledger, Mode, Outcome, Question, Record, RecordError, Rule, Settings, Standing,
+    Step, StoreTime, Trouble, Version, Waiting, Write, take_all,
+};
+
+/// The window that runs at second 100.
+const WINDOW: u64 = 10;
+
+fn rule(change: impl FnOnce(&mut Settings)) -> Rule {
+    let mut settings = Settings::new(100, Duration::from_secs(10));
+    settings.away = Away::Deny;
+    settings.nodes_expected = 2;
+    change(&mut settings);
+    Rule::check(settings).expect("a rule")
+}
+
+/// The store's time, known exactly; local clocks show the same.
+fn at(ms: u64) -> StoreTime {
+    let now = Duration::from_millis(ms);
+    StoreTime::between(Timestamp::from_nanos(ms * 1_000_000), now, now)
+}
+
+fn ledger(change: impl FnOnce(&mut Settings)) -> Ledger {
+    Ledger::new(rule(change), Timestamp::from_nanos(1))
+}
+
+fn waits(cost: u64) -> Waiting {
+    Waiting {
+        next: cost,
+        sum: cost,
+    }
+}
+
+fn record(window: u64, left: u64) -> Record {
+    Record::new(window, left, 100, 0, Duration::from_secs(10)).expect("a record")
+}
+
+fn stands(version: u64, record: Record) -> Outcome {
+    Outcome::Stands(Standing::Record {
+        version: Version(version),
+        record,
+    })
+}
+
+fn read(ledger: &mut Ledger, cost: u64, ms: u64) -> Question {
+    match ledger.next(waits(cost), &at(ms)) {
+        Step::Read(question) => question,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn write(ledger: &mut Ledger, cost: u64, ms: u64) -> (Question, Write) {
+    match ledger.next(waits(cost), &at(ms)) {
+        Step::Write(question, write) => (question, write),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Draws for a call of this cost, where this stands in the store.
+fn drawn(ledger: &mut Ledger, cost: u64, standing: Outcome, ms: u64) -> Record {
+    let question = read(ledger, cost, ms);
+    ledger.done(question, standing, &at(ms), 0);
+    let (question, write) = write(ledger, cost, ms);
+    ledger.done(question, Outcome::Written(Version(9)), &at(ms), 0);
+    write.record
+}
+
+#[test]
+fn the_first_call_opens_the_window_and_draws_in_one_write() {
+    let mut ledger = ledger(|_| {});
+    assert_eq!(ledger.take(5, &at(100_000)), Err(Answer::Draw));
+    let record = drawn(&mut ledger, 5, Outcome::Stands(Standing::Absent), 100_000);
+    assert_eq!(record.window(), WINDOW);
+    assert!(record.left() <= 95);
+    let spent = ledger.take(5, &at(100_001)).expect("it is covered");
+    assert_eq!((spent.window, spent.drawn), (Some(WINDOW), 5));
+}
+
+#[test]
+fn tokens_die_with_their_window() {
+    let mut ledger = ledger(|_| {});
+    drawn(&mut ledger, 5, stands(1, record(WINDOW, 50)), 100_000);
+    assert_eq!(ledger.peek(5, &at(109_999)), Answer::Covered);
+    assert_eq!(ledger.peek(5, &at(110_000)), Answer::Draw);
+    // The next window may not have begun yet, or this one may be over.
+    let unsure = StoreTime::between(
+        Timestamp::from_nanos(110_000_000_000),
+        Duration::from_millis(109_900),
+        Duration::from_millis(110_100),
+    );
+    assert!(matches!(ledger.peek(5, &unsure), Answer::Between { .. }));
+}
+
+#[test]
+fn what_is_unknown_is_not_granted_and_what_comes_late_is_forgotten() {
+    let mut ledger = ledger(|_| {});
+    let question = read(&mut ledger, 5, 100_000);
+    ledger.done(question, stands(1, record(WINDOW, 50)), &at(100_000), 0);
+    let (question, _) = write(&mut ledger, 5, 100_000);
+    ledger.done(question, Outcome::Unknown, &at(100_200), 0);
+    ledger.done(question, Outcome::Written(Version(2)), &at(100_300), 0);
+    assert_eq!(ledger.now(&at(100_300)).held, 0);
+    assert!(matches!(ledger.peek(5, &at(100_300)), Answer::Away { .. }));
+    // It has to look again before it writes again.
+    read(&mut ledger, 5, 101_300);
+}
+
+#[test]
+fn a_conflict_tells_what_is_left_and_what_is_not_left_is_refused_until_the_end_or_until_told() {
+    let mut ledger = ledger(|_| {});
+    let question = read(&mut ledger, 5, 100_000);
+    ledger.done(question, stands(1, record(WINDOW, 50)), &at(100_000), 0);
+    let (question, _) = write(&mut ledger, 5, 100_000);
+    ledger.done(question, stands(2, record(WINDOW, 3)), &at(100_001), 0);
+    let refused = ledger.take(5, &at(100_001));
+    assert!(
+        matches!(refused, Err(Answer::Exhausted { .. })),
+        "{refused:?}"
+    );
+    assert_eq!(ledger.take(3, &at(100_001)), Err(Answer::Draw));
+    assert!(ledger.watches(&at(100_001)));
+    ledger.told();
+    let question = read(&mut ledger, 0, 100_002);
+    ledger.done(question, stands(3, record(WINDOW, 40)), &at(100_002), 0);
+    assert_eq!(ledger.peek(5, &at(100_002)), Answer::Draw);
+}
+
+#[test]
+fn a_call_of_several_keys_takes_from_all_or_from_none() {
+    let (mut user, mut all) = (ledger(|_| {}), ledger(|_| {}));
+    drawn(&mut user, 5, stands(1, record(WINDOW, 50)), 100_000);
+    drawn(&mut all, 5, stands(1, record(WINDOW, 50)), 100_000);
+    let time = at(100_001);
+    let (of_user, of_all) = (user.now(&time).held, all.now(&time).held);
+    let refused = take_all(&mut [(&mut user, 5), (&mut all, 1_000)], &time);
+    assert_eq!(refused, Err((1, Answer::Never)));
+    assert_eq!(
+        (user.now(&time).held, all.now(&time).held),
+        (of_user, of_all)
+    );
+    let spent = take_all(&mut [(&mut user, 5), (&mut all, 1)], &time).expect("both cover it");
+    assert_eq!((spent[0].drawn, spent[1].drawn), (5, 1));
+    user.give_back(spent[0]);
+    assert_eq!(user.now(&time).held, of_user);
+}
+
+#[test]
+fn what_is_no_record_is_left_alone_and_told() {
+    let mut ledger = ledger(|_| {});
+    let question = read(&mut ledger, 5, 100_000);
+    let foreign = Outcome::Stands(Standing::read(Version(1), b"100"));
+    ledger.done(question, foreign, &at(100_000), 0);
+    let trouble = Trouble::Unreadable(RecordError::Foreign);
+    assert_eq!(ledger.now(&at(100_000)).trouble, Some(trouble));
+    assert!(matches!(ledger.peek(5, &at(100_000)), Answer::Away { .. }));
+    assert!(matches!(
+        ledger.next(waits(5), &at(100_500)),
+        Step::Sleep(_)
+    ));
+    let question = read(&mut ledger, 5, 101_000);
+    ledger.done(question, stands(2, record(WINDOW, 50)), &at(101_000), 0);
+    assert_eq!(ledger.now(&at(101_000)).trouble, None);
+}
+
+#[test]
+fn a_record_that_vanished_is_written_again_with_nothing_left() {
+    let mut ledger = ledger(|_| {});
+    drawn(&mut ledger, 5, stands(1, record(WINDOW, 50)), 100_000);
+    ledger.told();
+    let cost = ledger.now(&at(100_001)).held + 1;
+    assert_eq!(ledger.take(cost, &at(100_001)), Err(Answer::Draw));
+    let question = read(&mut ledger, cost, 100_001);
+    ledger.done(question, Outcome::Stands(Standing::Absent), &at(100_001), 0);
+    assert_eq!(ledger.now(&at(100_001)).trouble, Some(Trouble::Lost));
+    let (question, write) = write(&mut ledger, cost, 100_001);
+    assert_eq!((write.replaces, write.record.left()), (None, 0));
+    ledger.done(question, Outcome::Written(Version(1)), &at(100_001), 0);
+    let refused = ledger.peek(cost, &at(100_002));
+    assert!(matches!(refused, Answer::Exhausted { .. }), "{refused:?}");
+}
+
+#[test]
+fn a_record_of_the_future_is_followed_and_told() {
+    let mut ledger = ledger(|_| {});
+    let question = read(&mut ledger, 5, 100_000);
+    ledger.done(question, stands(1, record(WINDOW + 3, 4)), &at(100_000), 0);
+    let ahead = Trouble::Ahead(Duration::from_secs(30));
+    assert_eq!(ledger.now(&at(100_000)).trouble, Some(ahead));
+    let refused = ledger.peek(5, &at(100_000));
+    assert!(matches!(refused, Answer::Exhausted { .. }), "{refused:?}");
+}
+
+#[test]
+fn while_the_store_is_away_the_rule_says_what_passes() {
+    let check = |away, covered: u64| {
+        let mut ledger = ledger(|settings| settings.away = away);
+        // It has run for longer than a window.
+        let question = read(&mut ledger, 60, 100_000);
+        ledger.done(question, Outcome::Unavailable, &at(100_000), 0);
+        let passed = (0..60).filter(|_| ledger.take(1, &at(100_001)).is_ok());
+        assert_eq!(passed.count() as u64, covered);
+    };
+    check(Away::Deny, 0);
+    check(Away::Allow, 60);
+    check(Away::Safe { percent: 50 }, 25);
+}
+
+#[test]
+fn a_safe_share_is_there_anew_in_the_next_window_and_not_for_a_node_that_just_started() {
+    let safe = |settings: &mut Settings| settings.away = Away::Safe { percent: 50 };
+    let mut ledger = ledger(safe);
+    assert_eq!(ledger.now(&at(100_000)).safe, 25);
+    let _ = ledger.take(20, &at(100_000)).expect("its own");
+    assert_eq!(ledger.now(&at(109_999)).safe, 5);
+    assert_eq!(ledger.now(&at(110_001)).safe, 25);
+    let young = Ledger::new(rule(safe), Timestamp::from_nanos(101_000_000_000));
+    assert_eq!(young.now(&at(109_999)).safe, 0);
+    assert_eq!(young.now(&at(110_001)).safe, 25);
+}
+
+#[test]
+fn an_optimistic_call_passes_on_account_up_to_the_base_and_the_draw_pays_it() {
+    let mut ledger = ledger(|settings| {
+        settings.mode = Mode::Optimistic;
+        settings.base = Some(10);
+    });
+    let spent = ledger.take(10, &at(100_000)).expect("on account");
+    assert_eq!(spent.owed, 10);
+    assert_eq!(ledger.take(1, &at(100_000)), Err(Answer::Draw));
+    drawn(&mut ledger, 0, stands(1, record(WINDOW, 100)), 100_000);
+    let now = ledger.now(&at(100_001));
+    assert_eq!(now.owed, 0);
+    let grant = 100 - now.record.expect("it was read").left();
+    assert_eq!(now.held, grant - 10);
+}
+
+#[test]
+fn a_surplus_is_given_back_after_it_has_left_the_purse() {
+    let mut ledger = ledger(|settings| {
+        settings.base = Some(1);
+        settings.relinquish_every = Duration::from_secs(1);
+    });
+    drawn(&mut ledger, 40, stands(1, record(WINDOW, 100)), 100_000);
+    // The call has left.
+    let (question, write) = write(&mut ledger, 0, 101_000);
+    let back = write.record.left() - 60;
+    assert_eq!(ledger.now(&at(101_000)).held, 40 - back);
+    ledger.done(question, Outcome::Unknown, &at(101_200), 0);
+    assert_eq!(
+        ledger.now(&at(101_200)).held,
+        40 - back,
+        "it may be in the store"
+    );
+}
+
+#[test]
+fn a_changed_rule_counts_from_the_next_window_on() {
+    let mut ledger = ledger(|_| {});
+    drawn(&mut ledger, 5, stands(1, record(WINDOW, 50)), 100_000);
+    ledger.apply(rule(|settings| {
+        settings.total = 7;
+        settings.length = Duration::from_secs(4);
+    }));
+    assert_eq!(ledger.peek(5, &at(100_001)), Answer::Covered);
+    // 110 s is within a window of 4 s, which therefore is not opened.
+    let answer = ledger.peek(5, &at(110_000));
+    assert!(matches!(answer, Answer::Between { .. }), "{answer:?}");
+    let (_, write) = write(&mut ledger, 7, 112_000);
+    assert_eq!((write.record.window(), write.record.total()), (28, 7));
+}

@@ -1,0 +1,417 @@
+//! The model: nodes, a store and the way between them.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::time::Duration;
+
+use tidegate_limits::Timestamp;
+use tidegate_limits::quota::{
+    Answer, Counts, Ledger, Outcome as Came, Question, Record, Rule, Standing, Step, StoreTime,
+    Version, Waiting, Write,
+};
+
+use super::super::random::Random;
+
+/// One way between a node and the store.
+const WAY: (Duration, Duration) = (Duration::from_micros(200), Duration::from_millis(2));
+/// To what the store's clock is read.
+const RESOLUTION: Duration = Duration::from_millis(1);
+/// Calls that wait at a node for a draw; further ones are refused.
+const QUEUE: usize = 1_024;
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The quota; as many nodes share it as are expected.
+    pub rule: Rule,
+    /// How many windows.
+    pub windows: u32,
+    /// What is asked for in a window, of the total.
+    pub load_percent: u64,
+    /// What the dearest call costs.
+    pub dearest: u64,
+    /// What part of all calls comes to the first node in the second half.
+    pub skew_percent: u64,
+    /// By which it can be had again.
+    pub seed: u64,
+}
+
+/// What came of it. Of each half, the first window is left out: in it nobody knows how fast it
+/// goes.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// While demand was even.
+    pub even: Half,
+    /// While most of it was the first node's.
+    pub skewed: Half,
+}
+
+/// Half of a run.
+#[derive(Clone, Debug, Default)]
+pub struct Half {
+    /// Window by window.
+    pub windows: Vec<Window>,
+    /// What all ledgers counted.
+    pub counts: Counts,
+    /// Calls that were decided.
+    pub decided: u64,
+    /// Of these, such as waited for the store.
+    pub waited: u64,
+}
+
+/// A window by the store's clock.
+#[derive(Clone, Debug, Default)]
+pub struct Window {
+    /// What was asked for.
+    pub asked: u64,
+    /// What each node spent.
+    pub spent: Vec<u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Arrive(usize),
+    /// A question is at the store, or its answer is back.
+    Reach(usize),
+    Return(usize),
+    Wake(usize),
+    /// The key was written since a node asked to be told.
+    Told(usize),
+    /// A window begins.
+    Window(u64),
+}
+
+struct Trip {
+    node: usize,
+    question: Question,
+    asked: Asked,
+    sent: Timestamp,
+    came: Option<(Came, Duration)>,
+}
+
+#[derive(Clone, Copy)]
+enum Asked {
+    Time,
+    Read,
+    Write(Write),
+}
+
+struct Node {
+    ledger: Ledger,
+    time: StoreTime,
+    /// What calls that wait cost, and since when they do.
+    queue: VecDeque<(u64, u64)>,
+    wakes_at: u64,
+    watches: bool,
+}
+
+struct World<'a> {
+    plan: &'a Plan,
+    random: Random,
+    /// Nanoseconds since the start; nodes and store count alike, but know nothing of it.
+    now: u64,
+    order: u64,
+    events: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    nodes: Vec<Node>,
+    trips: Vec<Trip>,
+    store: Option<(Version, Record)>,
+    windows: Vec<Window>,
+    /// The sums at each window's beginning: counts, decided, waited.
+    marks: Vec<(Counts, u64, u64)>,
+    decided: u64,
+    waited: u64,
+}
+
+/// Runs it.
+#[must_use]
+pub fn run(plan: &Plan) -> Outcome {
+    let mut world = World::new(plan);
+    let length = world.length();
+    let end = length * u64::from(plan.windows);
+    while let Some(Reverse((at, _, event))) = world.events.pop() {
+        if at > end {
+            break;
+        }
+        world.now = at;
+        world.happen(event);
+    }
+    world.outcome()
+}
+
+impl<'a> World<'a> {
+    fn new(plan: &'a Plan) -> Self {
+        let settings = plan.rule.settings();
+        let nodes = settings.nodes_expected as usize;
+        let node = || Node {
+            ledger: Ledger::new(plan.rule, Timestamp::ZERO),
+            time: StoreTime::unknown(Timestamp::ZERO),
+            queue: VecDeque::new(),
+            wakes_at: u64::MAX,
+            watches: false,
+        };
+        let window = Window {
+            asked: 0,
+            spent: vec![0; nodes],
+        };
+        let mut world = Self {
+            plan,
+            random: Random::new(plan.seed, 0),
+            now: 0,
+            order: 0,
+            events: BinaryHeap::new(),
+            nodes: (0..nodes).map(|_| node()).collect(),
+            trips: Vec::new(),
+            store: None,
+            windows: vec![window; plan.windows as usize],
+            marks: Vec::new(),
+            decided: 0,
+            waited: 0,
+        };
+        for window in 0..=u64::from(plan.windows) {
+            world.push(world.length() * window, Event::Window(window));
+        }
+        for node in 0..nodes {
+            world.arrives(node);
+        }
+        world
+    }
+
+    fn length(&self) -> u64 {
+        u64::try_from(self.plan.rule.settings().length.as_nanos()).expect("a window is short")
+    }
+
+    fn push(&mut self, at: u64, event: Event) {
+        self.order += 1;
+        self.events.push(Reverse((at, self.order, event)));
+    }
+
+    fn local(&self) -> Timestamp {
+        Timestamp::from_nanos(self.now)
+    }
+
+    fn time(&self, node: usize) -> StoreTime {
+        self.nodes[node].time.at(self.local())
+    }
+
+    /// Which window it is; the last one at the very end.
+    fn window(&self) -> usize {
+        let window = usize::try_from(self.now / self.length()).expect("there are few windows");
+        window.min(self.windows.len() - 1)
+    }
+
+    fn is_skewed(&self) -> bool {
+        self.now >= self.length() * u64::from(self.plan.windows / 2)
+    }
+
+    /// When the next call comes to a node.
+    fn arrives(&mut self, node: usize) {
+        let settings = self.plan.rule.settings();
+        let mean = (self.plan.dearest + 1) as f64 / 2.0;
+        let asked = settings.total as f64 * self.plan.load_percent as f64 / 100.0;
+        let calls_per_second = asked / mean / settings.length.as_secs_f64();
+        let nodes = self.nodes.len() as f64;
+        let first = self.plan.skew_percent as f64 / 100.0;
+        let part = match (self.is_skewed() && self.nodes.len() > 1, node) {
+            (false, _) => 1.0 / nodes,
+            (true, 0) => first,
+            (true, _) => (1.0 - first) / (nodes - 1.0),
+        };
+        // Whoever gets nothing looks again later whether that is still so.
+        let gap = if part > 0.0 {
+            self.random.gap(calls_per_second * part)
+        } else {
+            settings.length
+        };
+        let half = self.length() * u64::from(self.plan.windows / 2);
+        let next = self.now + u64::try_from(gap.as_nanos()).unwrap_or(u64::MAX / 2);
+        // The shift is at once, not when the last gap has passed.
+        let next = if self.now < half {
+            next.min(half)
+        } else {
+            next
+        };
+        self.push(next, Event::Arrive(node));
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Arrive(node) => self.arrive(node),
+            Event::Reach(trip) => self.reach(trip),
+            Event::Return(trip) => self.answer(trip),
+            Event::Wake(node) => {
+                self.nodes[node].wakes_at = u64::MAX;
+                self.serve(node);
+                self.drive(node);
+            }
+            Event::Told(node) => {
+                self.nodes[node].watches = false;
+                self.nodes[node].ledger.told();
+                self.drive(node);
+            }
+            Event::Window(_) => {
+                let mut sum = Counts::default();
+                for node in 0..self.nodes.len() {
+                    let counts = self.nodes[node].ledger.now(&self.time(node)).counts;
+                    sum.draws += counts.draws;
+                    sum.conflicts += counts.conflicts;
+                    sum.relinquished += counts.relinquished;
+                }
+                self.marks.push((sum, self.decided, self.waited));
+            }
+        }
+    }
+
+    fn arrive(&mut self, node: usize) {
+        let part = self.is_skewed() && node > 0 && self.plan.skew_percent == 100;
+        self.arrives(node);
+        if part {
+            return;
+        }
+        let cost = 1 + self.random.below(self.plan.dearest);
+        let window = self.window();
+        self.windows[window].asked += cost;
+        self.decided += 1;
+        self.serve(node);
+        let waits = !self.nodes[node].queue.is_empty();
+        if (waits || !self.take(node, cost)) && self.nodes[node].queue.len() < QUEUE {
+            self.waited += 1;
+            self.nodes[node].queue.push_back((cost, self.now));
+        }
+        self.drive(node);
+    }
+
+    /// Whether a call was decided: let through or refused.
+    fn take(&mut self, node: usize, cost: u64) -> bool {
+        let time = self.time(node);
+        match self.nodes[node].ledger.take(cost, &time) {
+            Ok(_) => {
+                let window = self.window();
+                self.windows[window].spent[node] += cost;
+                true
+            }
+            Err(Answer::Draw | Answer::Between { .. }) => false,
+            Err(_) => true,
+        }
+    }
+
+    fn serve(&mut self, node: usize) {
+        let timeout = self.plan.rule.settings().draw_timeout.as_nanos();
+        while let Some((cost, since)) = self.nodes[node].queue.front().copied() {
+            let is_over = u128::from(self.now - since) > timeout;
+            if !is_over && !self.take(node, cost) {
+                return;
+            }
+            self.nodes[node].queue.pop_front();
+        }
+    }
+
+    fn drive(&mut self, node: usize) {
+        let time = self.time(node);
+        let now = self.local();
+        let who = &mut self.nodes[node];
+        let waiting = Waiting {
+            next: who.queue.front().map_or(0, |(cost, _)| *cost),
+            sum: who.queue.iter().map(|(cost, _)| cost).sum(),
+        };
+        let (question, asked) = match who.ledger.next(waiting, &time) {
+            Step::Sleep(until) => {
+                who.watches |= who.ledger.watches(&time);
+                let until = until.as_nanos().max(self.now + 1);
+                if until < who.wakes_at {
+                    who.wakes_at = until;
+                    self.push(until, Event::Wake(node));
+                }
+                return;
+            }
+            Step::Time(question) => (question, Asked::Time),
+            Step::Read(question) => (question, Asked::Read),
+            Step::Write(question, write) => (question, Asked::Write(write)),
+        };
+        let trip = self.trips.len();
+        self.trips.push(Trip {
+            node,
+            question,
+            asked,
+            sent: now,
+            came: None,
+        });
+        let at = self.arrival();
+        self.push(at, Event::Reach(trip));
+    }
+
+    fn arrival(&mut self) -> u64 {
+        let way = self.random.between(WAY);
+        self.now + u64::try_from(way.as_nanos()).expect("the way is short")
+    }
+
+    fn reach(&mut self, trip: usize) {
+        let standing = match self.store {
+            None => Standing::Absent,
+            Some((version, record)) => Standing::Record { version, record },
+        };
+        let came = match self.trips[trip].asked {
+            Asked::Time => Came::Time,
+            Asked::Write(write) if write.replaces == self.store.map(|(version, _)| version) => {
+                let version = Version(write.replaces.map_or(0, |version| version.0) + 1);
+                self.store = Some((version, write.record));
+                for node in 0..self.nodes.len() {
+                    if self.nodes[node].watches && node != self.trips[trip].node {
+                        let at = self.arrival();
+                        self.push(at, Event::Told(node));
+                    }
+                }
+                Came::Written(version)
+            }
+            Asked::Read | Asked::Write(_) => Came::Stands(standing),
+        };
+        let stamp = Duration::from_millis(self.now / 1_000_000);
+        self.trips[trip].came = Some((came, stamp));
+        let at = self.arrival();
+        self.push(at, Event::Return(trip));
+    }
+
+    fn answer(&mut self, trip: usize) {
+        let now = self.local();
+        let Trip {
+            node,
+            question,
+            sent,
+            came,
+            ..
+        } = self.trips[trip];
+        let (came, stamp) = came.expect("it was at the store");
+        let who = &mut self.nodes[node];
+        if matches!(came, Came::Time | Came::Written(_)) {
+            let told = StoreTime::from_reply(sent, now, stamp, RESOLUTION);
+            who.time = who.time.and(&told);
+        }
+        let time = self.time(node);
+        let entropy = self.random.next();
+        self.nodes[node].ledger.done(question, came, &time, entropy);
+        self.serve(node);
+        self.drive(node);
+    }
+
+    fn outcome(self) -> Outcome {
+        let half = self.windows.len() / 2;
+        let part = |from: usize, to: usize| {
+            let (first, last) = (&self.marks[from], &self.marks[to]);
+            let counts = Counts {
+                draws: last.0.draws - first.0.draws,
+                conflicts: last.0.conflicts - first.0.conflicts,
+                relinquished: last.0.relinquished - first.0.relinquished,
+                ..Counts::default()
+            };
+            Half {
+                windows: self.windows[from..to].to_vec(),
+                counts,
+                decided: last.1 - first.1,
+                waited: last.2 - first.2,
+            }
+        };
+        Outcome {
+            even: part(1, half),
+            skewed: part(half + 1, self.windows.len()),
+        }
+    }
+}
