@@ -409,7 +409,10 @@ mod tests {
     #[test]
     fn a_grant_is_a_part_of_what_is_left_between_base_and_a_quarter() {
         let rule = rule(1_000, |_| {});
-        let check = |left, size| assert_eq!(BUSY.size(&rule, left, 1_000), size);
+        // Its equal share at once, as long as it has not drawn it.
+        assert_eq!(BUSY.size(&rule, 1_000, 1_000), 250);
+        let beyond = Ask { drawn: 250, ..BUSY };
+        let check = |left, size| assert_eq!(beyond.size(&rule, left, 1_000), size);
         check(1_000, 100);
         check(100, 10);
         check(10, 2);
@@ -431,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_drawn_at_once_up_to_an_equal_share() {
+    fn what_waits_is_drawn_at_once_up_to_an_equal_share_and_in_parts_beyond() {
         let rule = rule(1_000, |_| {});
         let waits = |missing, drawn| Ask {
             missing,
@@ -440,8 +443,9 @@ mod tests {
         };
         assert_eq!(waits(90, 0).size(&rule, 1_000, 1_000), 90);
         assert_eq!(waits(900, 0).size(&rule, 1_000, 1_000), 250);
-        assert_eq!(waits(900, 240).size(&rule, 1_000, 1_000), 10);
-        assert_eq!(waits(900, 250).size(&rule, 1_000, 1_000), 2);
+        assert_eq!(waits(900, 240).size(&rule, 1_000, 1_000), 100);
+        assert_eq!(waits(900, 240).size(&rule, 50, 1_000), 10);
+        assert_eq!(waits(900, 250).size(&rule, 50, 1_000), 5);
     }
 
     #[test]
