@@ -22,11 +22,9 @@ use super::route::{Onward, Route, ServerAddress};
 use crate::clock::Clock;
 use crate::coordinate::wire::capacity_client::CapacityClient;
 use crate::coordinate::wire::{
-    GetCapacityRequest, GetCapacityResponse, Mastership, ReleaseCapacityRequest,
+    self, GetCapacityRequest, GetCapacityResponse, Mastership, ReleaseCapacityRequest,
 };
 
-/// The server's clock when it decided, in milliseconds since 1970; in the metadata of answers.
-const SERVER_NOW: &str = "tidegate-now-ms";
 /// No answer is read beyond this.   bytes
 const ANSWER_MAX: usize = 4 * 1024 * 1024;
 
@@ -196,8 +194,7 @@ impl Servers {
                 Err(_too_late) => Attempt::Failed(failure),
                 Ok(Err(failure)) => Attempt::Failed(failure),
                 Ok(Ok(answer)) => {
-                    let now_ms = answer.metadata().get(SERVER_NOW);
-                    let now_ms = now_ms.and_then(|ms| ms.to_str().ok()?.parse().ok());
+                    let now_ms = wire::server_millis(answer.metadata());
                     let answer = answer.into_inner();
                     match mastership(&answer) {
                         Some(of) => Attempt::NotMaster(
