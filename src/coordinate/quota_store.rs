@@ -78,10 +78,11 @@ pub trait QuotaStore: Send + Sync + fmt::Debug {
     /// grants only: nothing that must hold rests on it.
     fn members(&self) -> watch::Receiver<usize>;
 
-    /// What the store itself says about a key's quota. Followed until the receiver is dropped.
-    fn configured(&self, _: &Key) -> watch::Receiver<Configured> {
+    /// What the store itself says about a key's quota; nothing until it was asked. Followed until
+    /// the receiver is dropped.
+    fn configured(&self, _: &Key) -> watch::Receiver<Option<Configured>> {
         // Most engines keep no configuration: this never changes.
-        watch::channel(Configured::default()).1
+        watch::channel(Some(Configured::default())).1
     }
 }
 
