@@ -37,6 +37,21 @@ pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 
 /// The most keys that one call may name.
 pub const KEYS_MAX: usize = 64;
 
+/// Which store keeps the records, and how it is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// This process alone.
+    Memory,
+    /// ZooKeeper.
+    #[cfg(feature = "zookeeper")]
+    ZooKeeper(zookeeper::Settings),
+    /// etcd.
+    Etcd(etcd::Settings),
+    /// Redis or Valkey.
+    #[cfg(feature = "redis")]
+    Redis(redis::Settings),
+}
+
 /// A store of quota records, as one node sees it. The node is a member for as long as the value
 /// lives.
 ///

@@ -35,7 +35,7 @@ use crate::clock::Clock;
 use crate::coordinate::zookeeper::{self, Changed, Client, Node};
 
 /// Where records and members stand.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Where ZooKeeper is, who asks, and how long a call may take.
     pub store: zookeeper::Settings,
