@@ -23,12 +23,14 @@ pub mod zookeeper;
 
 use std::fmt;
 use std::pin::Pin;
+use std::sync::Arc;
 
 use tidegate_limits::Timestamp;
 use tidegate_limits::quota::{Standing, StoreTime, Version};
 use tokio::sync::watch;
 
 pub use self::key::{Key, KeyError};
+use crate::clock::Clock;
 
 /// What a call to a store comes to. Draws are rare enough that a box for each costs nothing,
 /// and it lets the engine be chosen by the config.
@@ -50,6 +52,36 @@ pub enum Engine {
     /// Redis or Valkey.
     #[cfg(feature = "redis")]
     Redis(redis::Settings),
+}
+
+impl Engine {
+    /// Connects, in the background, as one more node; needs a tokio runtime.
+    #[must_use]
+    pub fn open(&self, clock: Clock) -> Arc<dyn QuotaStore> {
+        match self {
+            Self::Memory => Arc::new(memory::Memory::new().node()),
+            #[cfg(feature = "zookeeper")]
+            Self::ZooKeeper(settings) => {
+                Arc::new(zookeeper::ZooKeeper::start(settings.clone(), clock))
+            }
+            Self::Etcd(settings) => Arc::new(etcd::Etcd::start(settings.clone(), clock)),
+            #[cfg(feature = "redis")]
+            Self::Redis(settings) => Arc::new(redis::Redis::start(settings.clone(), clock)),
+        }
+    }
+
+    /// The word for it in configs, logs and metrics.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            #[cfg(feature = "zookeeper")]
+            Self::ZooKeeper(_) => "zookeeper",
+            Self::Etcd(_) => "etcd",
+            #[cfg(feature = "redis")]
+            Self::Redis(_) => "redis",
+        }
+    }
 }
 
 /// A store of quota records, as one node sees it. The node is a member for as long as the value
