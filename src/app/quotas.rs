@@ -117,6 +117,11 @@ impl Quotas {
         });
     }
 
+    /// Leaves the others' company: no call draws any more. What is held dies with its window.
+    pub(super) fn close(&self) {
+        *self.running() = None;
+    }
+
     fn running(&self) -> MutexGuard<'_, Option<Running>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -38,6 +38,7 @@ pub(super) struct Driver {
     pub(super) clock: Clock,
     metrics: Arc<Metrics>,
     pub(super) engine: Engine,
+    pub(super) started: Timestamp,
     pub(super) store: Arc<dyn QuotaStore>,
     pub(super) settings: watch::Receiver<Arc<coordinate::Quotas>>,
     watches: Arc<Semaphore>,
@@ -125,6 +126,7 @@ impl Driver {
             clock,
             metrics,
             engine,
+            started: clock.now(),
             store,
             settings,
             watches: Arc::new(Semaphore::new(WATCHES)),
@@ -297,7 +299,7 @@ impl Carrying {
         }
         if is_off(&self.carried.at(now), &time) {
             self.carried = time;
-            driver.gate.answer_quotas(Some(time), Vec::new());
+            driver.gate.learn_store_time(time);
         }
         if self.for_time.is_empty() {
             return;
@@ -392,7 +394,10 @@ impl Carrying {
         if !self.breaker.answered() {
             return;
         }
-        info!(engine = driver.engine.name(), "quota: the store answers again");
+        info!(
+            engine = driver.engine.name(),
+            "quota: the store answers again"
+        );
         let now = driver.clock.now();
         let mut seen = driver.lock();
         seen.health.away = false;
@@ -412,7 +417,11 @@ impl Carrying {
         if !of_key {
             self.breaker.failed();
         }
-        let key = self.keys.get(&at).filter(|_| of_key).map(|tended| &tended.key);
+        let key = self
+            .keys
+            .get(&at)
+            .filter(|_| of_key)
+            .map(|tended| &tended.key);
         let text = match key {
             Some(key) => format!("{key}: {text}"),
             None => text,
@@ -420,7 +429,10 @@ impl Carrying {
         let is_away = self.breaker.is_open();
         let mut seen = driver.lock();
         let health = &mut seen.health;
-        let is_new = health.trouble.as_ref().is_none_or(|(_, told)| *told != text);
+        let is_new = health
+            .trouble
+            .as_ref()
+            .is_none_or(|(_, told)| *told != text);
         if of_key && is_new {
             warn!(engine, cause = text, "quota: the store refuses a key");
         } else if is_away && (!was_away || is_new) {
@@ -488,23 +500,18 @@ impl Tended {
 
 impl Driver {
     /// Asks the store one question of a key.
-    async fn question(
-        &self,
-        asked: Asked,
-        key: Key,
-        mut ready: watch::Receiver<bool>,
-    ) -> Answered {
+    async fn question(&self, asked: Asked, key: Key, mut ready: watch::Receiver<bool>) -> Answered {
         let at = asked.of.at;
         let deadline = asked.deadline;
         let (question, (outcome, failure)) = match asked.of.ask {
             QuotaAsk::Read(question) => {
-                let ready = timeout_at(deadline, ready.wait_for(|ready| *ready)).await;
-                let told = match ready {
-                    Ok(Ok(_)) => self.read(&key, deadline).await,
-                    Ok(Err(_)) | Err(_) => {
-                        let failure = of_store("it has not said what it configures".to_owned());
-                        (Outcome::Unavailable, Some(failure))
-                    }
+                let is_ready = timeout_at(deadline, ready.wait_for(|ready| *ready)).await;
+                let is_ready = is_ready.is_ok_and(|ready| ready.is_ok());
+                let told = if is_ready {
+                    self.read(&key, deadline).await
+                } else {
+                    let failure = of_store("it has not said what it configures".to_owned());
+                    (Outcome::Unavailable, Some(failure))
                 };
                 (question, told)
             }
