@@ -70,6 +70,8 @@ pub struct Config {
     pub forward: crate::forward::Settings,
     /// Which limits are shared with other sidecars, and through whom; none shares nothing.
     pub coordinate: Option<crate::coordinate::Settings>,
+    /// The quotas that are kept with other sidecars, and where; none keeps none.
+    pub quotas: Option<crate::coordinate::Quotas>,
     /// Settings of the admin address.
     pub admin: crate::admin::Settings,
     /// Settings of logs.

@@ -601,6 +601,7 @@ pub(super) fn settings<'a>(raw: &Raw, functions: impl Iterator<Item = &'a str>) 
         },
         callers: raw.caller.iter().map(static_caller).collect(),
         rate_limits: rate_limits::of_callers(&raw.rate_limits, &profiles),
+        quotas: Vec::new(),
         reserved: rate_limits::not_of_callers(&raw.rate_limits),
         profiles,
         costs: costs_of(&raw.costs),

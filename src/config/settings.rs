@@ -86,6 +86,7 @@ pub(super) fn of(raw: &Raw) -> Config {
             pool_idle_timeout: raw.backend.pool_idle_timeout.value,
         },
         coordinate: coordinate::settings(raw),
+        quotas: None,
         admin: admin::Settings {
             bind: raw.admin.bind.value,
             token: raw.admin.token.value.clone(),

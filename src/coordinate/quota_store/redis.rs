@@ -23,8 +23,8 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{
-    AsyncConnectionConfig, ErrorKind, IntoConnectionInfo, ProtocolVersion, PushInfo, PushKind,
-    RedisError, Script, ScriptInvocation, ServerErrorKind,
+    AsyncConnectionConfig, ConnectionAddr, ErrorKind, IntoConnectionInfo, ProtocolVersion,
+    PushInfo, PushKind, RedisError, Script, ScriptInvocation, ServerErrorKind,
 };
 use tidegate_limits::Timestamp;
 use tidegate_limits::quota::{StoreTime, Version};
@@ -72,7 +72,60 @@ impl Settings {
             member_ttl: Duration::from_secs(10),
         })
     }
+
+    /// The same, asking as somebody; without a user, as the default one.
+    #[must_use]
+    pub fn with_credentials(mut self, user: Option<&str>, password: &str) -> Self {
+        let mut settings = self.server.redis_settings().clone();
+        if let Some(user) = user {
+            settings = settings.set_username(user);
+        }
+        self.server = (self.server).set_redis_settings(settings.set_password(password));
+        self
+    }
+
+    /// The address, without user and password.
+    #[must_use]
+    pub fn address(&self) -> String {
+        let at = match self.server.addr() {
+            ConnectionAddr::Tcp(host, port) if host.contains(':') => format!("[{host}]:{port}"),
+            other => other.to_string(),
+        };
+        match self.server.redis_settings().db() {
+            0 => format!("redis://{at}"),
+            database => format!("redis://{at}/{database}"),
+        }
+    }
+
+    /// Who asks, if not the default user.
+    #[must_use]
+    pub fn user(&self) -> Option<&str> {
+        self.server.redis_settings().username()
+    }
+
+    /// Whether a password is given.
+    #[must_use]
+    pub fn has_password(&self) -> bool {
+        self.server.redis_settings().password().is_some()
+    }
 }
+
+impl PartialEq for Settings {
+    fn eq(&self, other: &Self) -> bool {
+        let server = |settings: &Self| {
+            let redis = settings.server.redis_settings();
+            let of = |text: Option<&str>| text.map(ToOwned::to_owned);
+            (redis.db(), of(redis.username()), of(redis.password()))
+        };
+        self.server.addr() == other.server.addr()
+            && server(self) == server(other)
+            && self.prefix == other.prefix
+            && self.deadline == other.deadline
+            && self.member_ttl == other.member_ttl
+    }
+}
+
+impl Eq for Settings {}
 
 impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

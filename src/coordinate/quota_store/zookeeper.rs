@@ -35,7 +35,7 @@ use crate::clock::Clock;
 use crate::coordinate::zookeeper::{self, Changed, Client, Node};
 
 /// Where records and members stand.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Where ZooKeeper is, who asks, and how long a call may take.
     pub store: zookeeper::Settings,
@@ -249,16 +249,16 @@ impl Shared {
     }
 
     /// Follows a key's configuration until nobody listens.
-    async fn follow(self: Arc<Self>, key: Key, tell: watch::Sender<Configured>) {
+    async fn follow(self: Arc<Self>, key: Key, tell: watch::Sender<Option<Configured>>) {
         let mut configuration = Configuration::default();
         loop {
             match self.read_configuration(&key, &mut configuration).await {
                 Ok(watches) => {
                     tell.send_if_modified(|told| {
-                        let new = *told != configuration.told;
+                        let new = told.as_ref() != Some(&configuration.told);
                         if new {
-                            configuration.report(&key, told);
-                            told.clone_from(&configuration.told);
+                            configuration.report(&key, &told.take().unwrap_or_default());
+                            *told = Some(configuration.told.clone());
                         }
                         new
                     });
@@ -404,8 +404,8 @@ impl QuotaStore for ZooKeeper {
         self.members.clone()
     }
 
-    fn configured(&self, key: &Key) -> watch::Receiver<Configured> {
-        let (tell, told) = watch::channel(Configured::default());
+    fn configured(&self, key: &Key) -> watch::Receiver<Option<Configured>> {
+        let (tell, told) = watch::channel(None);
         let follow = Arc::clone(&self.shared).follow(key.clone(), tell);
         tokio::spawn(self.stopped.clone().run_until_cancelled_owned(follow));
         told
