@@ -14,7 +14,7 @@ use serde::Deserialize;
 
 use super::Plan;
 use super::backend::Arrival;
-use super::call::{BUDGETS, CallId, EVERYBODY, PER_USER, USERS};
+use super::call::{BUDGETS, CallId, DEAR, EVERYBODY, PER_USER, USERS};
 use super::faults::{Done, Fault};
 use super::load::CONNECTIONS;
 
@@ -63,8 +63,10 @@ pub(super) struct Evidence<'a> {
     /// In the order of their times.
     pub(super) arrivals: Vec<Arrival>,
     pub(super) done: Vec<Done>,
-    /// From when until when there was load and something was done.   µs since the epoch
+    /// From when on there was load, until when something was done, and when the load ended.
+    /// µs since the epoch
     pub(super) from: u64,
+    pub(super) well: u64,
     pub(super) to: u64,
 }
 
@@ -286,35 +288,56 @@ impl Evidence<'_> {
         unlogged
     }
 
-    /// Windows by the time of day, counted by nothing but the times of arrival. What was decided
-    /// before its sidecar stood still may come late, as much as it has connections; and what
-    /// comes first in a window may have been decided in the one before.
+    /// What arrived, counted by nothing but when. A span of so many windows touches one window
+    /// more; where the store's time is that of day, windows can be told apart, but for what comes
+    /// first in one and may have been decided in the one before. What was decided before its
+    /// sidecar stood still may come late, as much as the sidecar has connections.
     fn over_by_arrival(&self) -> Vec<(String, u64, u64)> {
         let length = self.window_length();
-        let mut spent = BTreeMap::<(usize, u64), u64>::new();
-        if self.time_of_day {
-            for arrival in &self.arrivals {
-                if arrival.at % length < EDGE {
-                    continue;
+        let mut over = Vec::new();
+        for budget in 0..BUDGETS {
+            let spent = self.arrivals.iter().filter(|it| it.call.budgets().contains(&budget));
+            let spent: Vec<(u64, u64)> = spent.map(|it| (it.at, it.call.cost())).collect();
+            let mut most = |span: &[(u64, u64)], windows: u64| {
+                let (Some((first, _)), Some((last, _))) = (span.first(), span.last()) else {
+                    return;
+                };
+                let sum: u64 = span.iter().map(|(_, cost)| cost).sum();
+                let allowed = windows * self.total(budget) + self.may_come_late(*first, *last);
+                if sum > allowed {
+                    over.push((name(budget), first / length, sum - allowed));
                 }
-                for budget in arrival.call.budgets() {
-                    *spent.entry((budget, arrival.at / length)).or_default() += arrival.call.cost();
+            };
+            if self.time_of_day {
+                for window in spent.chunk_by(|one, other| one.0 / length == other.0 / length) {
+                    let begins = window.partition_point(|(at, _)| at % length < EDGE);
+                    most(&window[begins..], 1);
+                }
+            }
+            for windows in [1, 4, 16, u64::MAX / length] {
+                let mut from = 0;
+                // One span in each window.
+                while let Some((first, _)) = spent.get(from) {
+                    let end = first.saturating_add(windows * length);
+                    let until = spent.partition_point(|(at, _)| *at < end);
+                    let last = spent[until - 1].0;
+                    let touched = windows.min((last - first) / length + 1) + 1;
+                    most(&spent[from..until], touched);
+                    let next = first + length;
+                    from = spent.partition_point(|(at, _)| *at < next);
                 }
             }
         }
-        let over = spent.into_iter().filter_map(|((budget, number), spent)| {
-            let resumed = self.done.iter().filter(|done| {
-                done.fault == Fault::Paused
-                    && (done.to / length == number || {
-                        let edge = done.to.saturating_sub(UNDER_WAY) / length;
-                        edge == number
-                    })
-            });
-            let late = (resumed.count() * CONNECTIONS) as u64 * super::call::DEAR;
-            let over = spent.saturating_sub(self.total(budget) + late);
-            (over > 0).then(|| (name(budget), number, over))
+        over
+    }
+
+    /// What was decided before its sidecar stood still, and came between these two.   tokens
+    fn may_come_late(&self, from: u64, to: u64) -> u64 {
+        let resumed = self.done.iter().filter(|done| {
+            let at = done.to;
+            done.fault == Fault::Paused && from.saturating_sub(UNDER_WAY) <= at && at <= to
         });
-        over.collect()
+        (resumed.count() * CONNECTIONS) as u64 * DEAR
     }
 
     /// By how much any call came after one of a later window; and how much of that its sidecar was
@@ -429,12 +452,12 @@ impl Evidence<'_> {
     }
 
     fn back_after(&self) -> Vec<Option<u64>> {
-        let later = &self.arrivals[self.arrivals.partition_point(|it| it.at < self.to)..];
+        let later = &self.arrivals[self.arrivals.partition_point(|it| it.at < self.well)..];
         let first = |sidecar: usize| {
             let own = later
                 .iter()
                 .find(|it| usize::from(it.call.sidecar) == sidecar);
-            own.map(|arrival| arrival.at - self.to)
+            own.map(|arrival| arrival.at - self.well)
         };
         (0..self.plan.sidecars).map(first).collect()
     }
@@ -481,6 +504,7 @@ mod tests {
             arrivals: Vec::new(),
             done,
             from: BEGIN,
+            well: BEGIN + 10 * SECOND,
             to: BEGIN + 10 * SECOND,
         };
         for (at, (after, window)) in calls.iter().enumerate() {
@@ -520,6 +544,16 @@ mod tests {
         // The first window begins with the load.
         assert_eq!(account.used, [1.0]);
         assert_eq!(account.shares, [0.0, 0.0]);
+    }
+
+    #[test]
+    fn more_than_windows_can_have_is_found_whatever_the_lines_say() {
+        // Each window by its lines, but three of them within one and a half.
+        let calls: Vec<_> = (0..3).flat_map(|window| many(10, 500_000 * window, Some(window)));
+        let account = account(&calls.collect::<Vec<_>>(), Vec::new());
+        assert_eq!(account.over, []);
+        let everybody = account.over_by_arrival.iter().filter(|it| it.0 == EVERYBODY);
+        assert!(everybody.count() > 0, "{account:?}");
     }
 
     #[test]
@@ -592,6 +626,7 @@ mod tests {
             arrivals: vec![arrival, arrival],
             done: Vec::new(),
             from: BEGIN,
+            well: BEGIN,
             to: BEGIN,
         };
         assert_eq!(evidence.account().twice, 1);
