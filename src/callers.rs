@@ -219,6 +219,7 @@ impl Callers {
             function,
             cost,
             charged,
+            quotas: None,
             settling,
             counted,
         }

@@ -150,6 +150,7 @@ impl Limited {
             cost: Cost::ONE,
             tokens: Tokens::ONE,
             bucket: Some(BucketId(caller)),
+            quotas: None,
             arrived: self.now,
             deadline: None,
         };
@@ -257,6 +258,7 @@ impl Crowd {
             cost: Cost::ONE,
             tokens: Tokens::ONE,
             bucket: None,
+            quotas: None,
             arrived: self.now,
             deadline: Some(self.now + Duration::from_secs(1_000_000)),
         };

@@ -744,6 +744,7 @@ impl World {
             },
             bucket: (self.shape.buckets > 0 && !self.random.one_in(4))
                 .then(|| BucketId(self.random.below(self.shape.buckets + 1))),
+            quotas: None,
             arrived: at(self.now),
             deadline,
         };
@@ -965,6 +966,7 @@ impl World {
                     payload,
                     hold,
                     waited,
+                    ..
                 } => {
                     let keeps = self.keeps_its_place(&self.calls[payload].call)
                         && !self.shape.reloads
@@ -1500,6 +1502,7 @@ fn model(seed: u64, model: Model) -> Result<(), Violation> {
             cost: Cost::ONE,
             tokens: Tokens::ONE,
             bucket: None,
+            quotas: None,
             arrived: at(now),
             deadline: None,
         };
@@ -1578,6 +1581,7 @@ fn bucket_model(seed: u64, reload: Reload) -> Result<(), Violation> {
                 cost: Cost::ONE,
                 tokens,
                 bucket: Some(id),
+                quotas: None,
                 arrived: at(now),
                 deadline: None,
             };

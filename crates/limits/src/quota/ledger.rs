@@ -179,6 +179,42 @@ pub struct Counts {
     pub overshot: u64,
 }
 
+impl Counts {
+    /// Adds what happened elsewhere.
+    pub fn add(&mut self, other: &Self) {
+        let Self {
+            draws,
+            opened,
+            conflicts,
+            unknown,
+            unavailable,
+            reads,
+            relinquished,
+            covered,
+            refused,
+            missed,
+            allowed,
+            overshot,
+        } = self;
+        for (sum, more) in [
+            (draws, other.draws),
+            (opened, other.opened),
+            (conflicts, other.conflicts),
+            (unknown, other.unknown),
+            (unavailable, other.unavailable),
+            (reads, other.reads),
+            (relinquished, other.relinquished),
+            (covered, other.covered),
+            (refused, other.refused),
+            (missed, other.missed),
+            (allowed, other.allowed),
+            (overshot, other.overshot),
+        ] {
+            *sum = sum.saturating_add(more);
+        }
+    }
+}
+
 /// A ledger as it is now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LedgerNow {
@@ -434,9 +470,14 @@ impl Ledger {
         }
     }
 
-    fn missed(&mut self, answer: Answer) {
+    /// A call was told this and waits, or was refused, without having tried to take anything.
+    pub fn want(&mut self, answer: Answer) {
         self.wanted = true;
         self.short |= matches!(answer, Answer::Exhausted { .. });
+    }
+
+    fn missed(&mut self, answer: Answer) {
+        self.want(answer);
         match answer {
             Answer::Exhausted { .. } | Answer::Away { .. } | Answer::Never => {
                 self.counts.refused += 1;
@@ -838,6 +879,34 @@ impl Ledger {
             && !self.told
             && matches!(self.stands, Stands::Is(_))
             && matches!(self.page(time), Page::Running(_))
+    }
+
+    /// Which write stands in the store, as far as that is known.
+    #[must_use]
+    pub const fn version(&self) -> Option<Version> {
+        match self.stands {
+            Stands::Is(version) => Some(version),
+            Stands::NotKnown | Stands::Absent | Stands::Unreadable(_) => None,
+        }
+    }
+
+    /// The window in which a call counts that was paid from `spent_in`, and what all nodes may
+    /// spend in it; the window that runs if it was paid from none, as far as that is known.
+    #[must_use]
+    pub fn window(&self, time: &StoreTime, spent_in: Option<u64>) -> (Option<u64>, u64) {
+        let total = self.rule.settings().total;
+        match self.page(time) {
+            Page::Running(record) if spent_in.is_none_or(|window| window == record.window()) => {
+                (Some(record.window()), record.total())
+            }
+            Page::Open(record) => (spent_in.or(Some(record.window())), total),
+            Page::Running(_) | Page::Between(_) | Page::NotKnown => (spent_in, total),
+        }
+    }
+
+    /// What happened since this was asked last.
+    pub fn take_counts(&mut self) -> Counts {
+        core::mem::take(&mut self.counts)
     }
 
     /// A ledger as it is.
