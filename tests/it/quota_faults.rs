@@ -304,7 +304,10 @@ async fn loses_no_more_than_was_drawn(plan: Plan) -> String {
     outcome.goes_on(&plan);
     let row = outcome.row(&plan);
     eprintln!("{HEADING}\n{row}\nthe worst window: {worst:.3} of its total above it");
-    format!("{row} worst window {:.1} % above its total |", worst * 100.0)
+    format!(
+        "{row} worst window {:.1} % above its total |",
+        worst * 100.0
+    )
 }
 
 #[cfg(feature = "redis")]
@@ -335,7 +338,10 @@ async fn the_long_run() {
 
     let set = |name: &str, default: &str| std::env::var(name).unwrap_or(default.to_owned());
     let windows: u32 = set("WINDOWS", "200").parse().expect("a number");
-    let runs = set("RUNS", "zookeeper,zookeeper-deny,etcd,redis,redis-forgets,shares");
+    let runs = set(
+        "RUNS",
+        "zookeeper,zookeeper-deny,etcd,redis,redis-forgets,shares",
+    );
     let mut rows = vec![HEADING.to_owned()];
     for run_of in runs.split(',') {
         let plan = |name, faults| Plan {
