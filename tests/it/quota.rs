@@ -28,7 +28,7 @@ use tokio::task::JoinSet;
 use crate::support::{self, Answer, PATIENCE, Scripted, config, one_listener};
 
 /// So long that no test sees the end of a window by the clock of a host.
-const LONG: &str = "300d";
+const LONG: &str = "7200h";
 
 /// What a store does with whatever it is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +48,8 @@ enum Mode {
 #[derive(Debug)]
 struct Switch {
     node: memory::Node,
+    clock: Clock,
+    epoch: Instant,
     mode: watch::Sender<Mode>,
     asked: AtomicUsize,
 }
@@ -62,11 +64,21 @@ impl Switch {
         self.asked.load(Ordering::SeqCst)
     }
 
+    /// As every answer of a real store does.
+    fn tell_time(&self) {
+        let now = self.epoch.elapsed();
+        self.node
+            .set_time(StoreTime::between(self.clock.now(), now, now));
+    }
+
     async fn answers(&self) -> Result<(), Error> {
         self.asked.fetch_add(1, Ordering::SeqCst);
         let mode = *self.mode.borrow();
         match mode {
-            Mode::Answers => Ok(()),
+            Mode::Answers => {
+                self.tell_time();
+                Ok(())
+            }
             Mode::Away => Err(Error::Unavailable("connection refused".into())),
             Mode::Hangs => pending().await,
             Mode::Garbage => Err(Error::Garbage("HTTP/1.1 400 Bad Request".into())),
@@ -128,8 +140,10 @@ impl Rig {
         self.epoch.elapsed()
     }
 
+    /// The config of a sidecar. Its engine is none that anybody connects to.
     fn text(&self, quota: &str, limits: &str) -> String {
-        text(self.backend.addr, quota, limits)
+        let quota = format!("engine = \"etcd\"\nservers = [\"http://127.0.0.1:1\"]\n{quota}");
+        text(self.backend.addr, &quota, limits)
     }
 
     /// One more sidecar.
@@ -140,13 +154,14 @@ impl Rig {
         let config = config(&self.text(quota, limits));
         let app = App::start_with(config, None, move |_, clock: Clock| {
             let node = memory.node();
-            let now = epoch.elapsed();
-            node.set_time(StoreTime::between(clock.now(), now, now));
             let switch = Arc::new(Switch {
                 node,
+                clock,
+                epoch,
                 mode: watch::channel(Mode::Answers).0,
                 asked: AtomicUsize::new(0),
             });
+            switch.tell_time();
             *open.lock().expect("no test panics with it") = Some(Arc::clone(&switch));
             switch
         });
@@ -170,7 +185,7 @@ impl Rig {
 
 /// The config of a sidecar of which every call says its user.
 fn text(backend: SocketAddr, quota: &str, limits: &str) -> String {
-    let more = format!("[quota]\nexpected_sidecars = 2\n{quota}\n{limits}");
+    let more = format!("[quota]\n{quota}\n{limits}");
     one_listener(backend, "user_from = \"basic\"", &more)
 }
 
@@ -225,7 +240,12 @@ impl Sidecar {
             calls.spawn(async move { call(address, &user).await.status });
         }
         let mut passed = 0;
-        while let Some(status) = calls.join_next().await {
+        loop {
+            let next = tokio::time::timeout(PATIENCE / 2, calls.join_next()).await;
+            let Ok(next) = next else {
+                panic!("calls wait on: {:#}", self.quotas().await);
+            };
+            let Some(status) = next else { break };
             match status.expect("a call ends") {
                 200 => passed += 1,
                 429 => {}
@@ -276,8 +296,7 @@ async fn call(address: SocketAddr, user: &str) -> Answer {
         "" => String::new(),
         user => format!("Authorization: Basic {}\r\n", base64(&format!("{user}:x"))),
     };
-    let request =
-        format!("GET /guests HTTP/1.1\r\nHost: a\r\n{from}Connection: close\r\n\r\n");
+    let request = format!("GET /guests HTTP/1.1\r\nHost: a\r\n{from}Connection: close\r\n\r\n");
     Answer::read(support::ask(address, request).await.as_bytes())
 }
 
@@ -310,13 +329,16 @@ async fn eventually<T, F: Future<Output = Option<T>>>(look: impl Fn() -> F) -> T
     }
 }
 
+/// Whom nothing covers is told at once, and nothing passes undrawn.
+const REJECT: &str = "on_excess = \"reject\"\nwhen_store_away = \"deny\"";
 const ALONE: &str = "expected_sidecars = 1";
+const TWO: &str = "expected_sidecars = 2";
 
 #[tokio::test]
 async fn two_sidecars_spend_one_budget_and_not_a_token_more() {
     let rig = Rig::start().await;
-    let limits = limit("all", "total", 100, LONG, "on_excess = \"reject\"\nwhen_store_away = \"deny\"");
-    let [a, b] = [rig.sidecar("", &limits), rig.sidecar("", &limits)];
+    let limits = limit("all", "total", 100, LONG, REJECT);
+    let [a, b] = [rig.sidecar(TWO, &limits), rig.sidecar(TWO, &limits)];
     spend_exactly(&a, &b, "all", "all", 100).await;
     let record = rig.record(Some("total"), "all").await.expect("it was made");
     assert_eq!((record.left(), record.total()), (0, 100));
@@ -349,9 +371,9 @@ async fn spend_exactly(a: &Sidecar, b: &Sidecar, quota: &str, key: &str, total: 
 #[tokio::test]
 async fn a_call_draws_from_its_users_quota_and_from_that_of_all_or_from_neither() {
     let rig = Rig::start().await;
-    let reject = "on_excess = \"reject\"\nwhen_store_away = \"deny\"";
-    let limits = limit("per_user", "user", 3, LONG, reject) + &limit("all", "total", 5, LONG, reject);
-    let sidecar = rig.sidecar("", &limits);
+    let limits =
+        limit("per_user", "user", 3, LONG, REJECT) + &limit("all", "total", 5, LONG, REJECT);
+    let sidecar = rig.sidecar(TWO, &limits);
     assert_eq!(sidecar.calls("alice", 10).await, 3);
     // Alice's seven others took nothing of what all have.
     assert_eq!(sidecar.calls("bob", 10).await, 2);
@@ -375,7 +397,7 @@ async fn calls_that_wait_go_on_with_the_next_window() {
     let rig = Rig::start().await;
     let window = Duration::from_secs(1);
     let limits = limit("all", "total", 2, "1s", "when_store_away = \"deny\"");
-    let [a, b] = [rig.sidecar("", &limits), rig.sidecar("", &limits)];
+    let [a, b] = [rig.sidecar(TWO, &limits), rig.sidecar(TWO, &limits)];
     let mut calls = JoinSet::new();
     for number in 0..10 {
         let address = [a.address, b.address][number % 2];
@@ -403,19 +425,26 @@ async fn calls_that_wait_go_on_with_the_next_window() {
 #[tokio::test]
 async fn a_refusal_names_the_quota_and_the_end_of_the_window_in_both_dialects() {
     let rig = Rig::start().await;
-    let limits = limit("all", "total", 1, "1000s", "on_excess = \"reject\"\nwhen_store_away = \"deny\"");
-    let sidecar = rig.sidecar("", &limits);
+    let limits = limit("all", "total", 1, "1000s", REJECT);
+    let sidecar = rig.sidecar(TWO, &limits);
     assert_eq!(sidecar.call("").await.status, 200);
     let refused = sidecar.call("").await;
     assert_eq!(refused.status, 429);
     let left = 1000.0 - rig.now().as_secs_f64();
-    let after: f64 = refused.header("retry-after").expect("it says when").parse().expect("a number");
+    let after: f64 = refused
+        .header("retry-after")
+        .expect("it says when")
+        .parse()
+        .expect("a number");
     assert!((after - left).abs() < 2.0, "{after} and {left}");
     let array = support::array("guest_list", "A");
     let refused = support::json(&support::ask(sidecar.address, array).await);
     assert_eq!(refused["overallRC"], 503, "{refused}");
     let errmsg = refused["errmsg"].as_str().expect("a text");
-    assert!(errmsg.contains("(limit rate_limit:all: rate_limited)"), "{errmsg}");
+    assert!(
+        errmsg.contains("(limit rate_limit:all: rate_limited)"),
+        "{errmsg}"
+    );
     let after = refused["retryAfter"].as_f64().expect("a number");
     assert!((after - left).abs() < 2.0, "{after} and {left}");
 }
@@ -424,13 +453,16 @@ async fn a_refusal_names_the_quota_and_the_end_of_the_window_in_both_dialects() 
 async fn users_beyond_the_bound_push_out_who_was_silent_longest() {
     let rig = Rig::start().await;
     let limits = limit("per_user", "user", 10, LONG, "when_store_away = \"deny\"");
-    let sidecar = rig.sidecar("keys_max = 10", &limits);
+    let sidecar = rig.sidecar(&format!("{ALONE}\nkeys_max = 10"), &limits);
     for user in 0..50 {
         assert_eq!(sidecar.calls(&format!("u{user}"), 1).await, 1);
     }
     let told = sidecar.quotas().await;
     let quota = &told["quotas"][0];
-    assert_eq!((&quota["keys"], &quota["keys_forgotten"]), (&10.into(), &40.into()));
+    assert_eq!(
+        (&quota["keys"], &quota["keys_forgotten"]),
+        (&10.into(), &40.into())
+    );
     assert!(sidecar.key("per_user", "u49").await.is_some());
     assert!(sidecar.key("per_user", "u0").await.is_none());
     // What is forgotten here still stands in the store.
@@ -440,8 +472,8 @@ async fn users_beyond_the_bound_push_out_who_was_silent_longest() {
 #[tokio::test]
 async fn any_user_has_a_record_of_his_own_and_nobody_has_one_too() {
     let rig = Rig::start().await;
-    let limits = limit("per_user", "user", 1, LONG, "on_excess = \"reject\"\nwhen_store_away = \"deny\"");
-    let sidecar = rig.sidecar("", &limits);
+    let limits = limit("per_user", "user", 1, LONG, REJECT);
+    let sidecar = rig.sidecar(TWO, &limits);
     for user in ["a/b", "a%2Fb", "..", "t\u{fc}r", "a b", ""] {
         assert_eq!(sidecar.calls(user, 2).await, 1, "{user}");
         let record = rig.record(None, user).await.expect("it was made");
@@ -452,17 +484,16 @@ async fn any_user_has_a_record_of_his_own_and_nobody_has_one_too() {
 #[tokio::test]
 async fn a_new_total_holds_from_the_next_window_on_and_a_total_of_ones_own_is_kept() {
     let rig = Rig::start().await;
-    let deny = "on_excess = \"reject\"\nwhen_store_away = \"deny\"";
     let own = "totals = { alice = 5 }";
-    let before = limit("per_user", "user", 2, "1s", &format!("{deny}\n{own}"));
-    let sidecar = rig.sidecar("", &before);
+    let before = limit("per_user", "user", 2, "1s", &format!("{REJECT}\n{own}"));
+    let sidecar = rig.sidecar(TWO, &before);
     let total = |total: u64| move |key: &Value| key["window_total"] == total;
     sidecar.calls("alice", 1).await;
     sidecar.calls("bob", 1).await;
     sidecar.until_key("per_user", "alice", total(5)).await;
     sidecar.until_key("per_user", "bob", total(2)).await;
-    let after = limit("per_user", "user", 3, "1s", &format!("{deny}\n{own}"));
-    let config = config(&rig.text("", &after));
+    let after = limit("per_user", "user", 3, "1s", &format!("{REJECT}\n{own}"));
+    let config = config(&rig.text(TWO, &after));
     sidecar.app.reload(config).expect("it is taken");
     for (user, expected) in [("bob", 3), ("alice", 5), ("carol", 3)] {
         eventually(async || {
@@ -497,11 +528,13 @@ async fn an_optimistic_quota_lets_calls_pass_while_it_draws_and_refuses_once_it_
 async fn quotas_that_a_reload_takes_away_hold_nobody_and_are_told_no_more() {
     let rig = Rig::start().await;
     let limits = limit("all", "total", 1, LONG, "when_store_away = \"deny\"");
-    let sidecar = rig.sidecar("", &limits);
+    let sidecar = rig.sidecar(TWO, &limits);
     assert_eq!(sidecar.calls("", 1).await, 1);
     let address = sidecar.address;
     let waits = tokio::spawn(async move { call(address, "").await });
-    sidecar.until_key("all", "all", |key| key["waiting"] == 1).await;
+    sidecar
+        .until_key("all", "all", |key| key["waiting"] == 1)
+        .await;
     let without = one_listener(rig.backend.addr, "user_from = \"basic\"", "");
     sidecar.app.reload(config(&without)).expect("it is taken");
     let answer = tokio::time::timeout(PATIENCE, waits).await;
@@ -509,7 +542,14 @@ async fn quotas_that_a_reload_takes_away_hold_nobody_and_are_told_no_more() {
     let told = sidecar.quotas().await;
     assert_eq!(told, serde_json::json!({"store": null, "quotas": []}));
     let metrics = sidecar.get("/metrics").await.body;
-    assert!(!metrics.contains("tidegate_quota_draws_total{"), "{metrics}");
+    assert!(
+        !metrics.contains("tidegate_quota_draws_total{"),
+        "{metrics}"
+    );
     // It is a member no more.
-    assert_eq!(*rig.memory.node().members().borrow(), 1);
+    let node = rig.memory.node();
+    let mut members = node.members();
+    let left = members.wait_for(|members| *members == 1);
+    let left = tokio::time::timeout(PATIENCE, left).await;
+    assert!(left.is_ok_and(|left| left.is_ok()), "it does not leave");
 }

@@ -6,7 +6,7 @@ use tokio::task::JoinSet;
 
 use super::*;
 
-const REJECT: &str = "on_excess = \"reject\"";
+const AT_ONCE: &str = "on_excess = \"reject\"";
 
 /// What a call draws with in a store that does not answer, and that it is asked again.
 async fn is_away(sidecar: &Sidecar) {
@@ -22,7 +22,12 @@ async fn without_the_store_deny_lets_nothing_pass_and_goes_on_by_itself_when_it_
     let rig = Rig::start().await;
     let limits = limit("all", "total", 100, LONG, "when_store_away = \"deny\"");
     let sidecar = rig.sidecar(ALONE, &limits);
-    for mode in [Mode::Away, Mode::Hangs, Mode::Garbage, Mode::Unauthenticated] {
+    for mode in [
+        Mode::Away,
+        Mode::Hangs,
+        Mode::Garbage,
+        Mode::Unauthenticated,
+    ] {
         sidecar.store().set(mode);
         let address = sidecar.address;
         let mut waits = JoinSet::new();
@@ -67,7 +72,7 @@ async fn spend_what_is_held(sidecar: &Sidecar) {
 #[tokio::test]
 async fn a_call_that_nothing_covers_is_refused_while_the_store_is_away_where_it_does_not_wait() {
     let rig = Rig::start().await;
-    let limits = limit("all", "total", 100, LONG, &format!("{REJECT}\nwhen_store_away = \"deny\""));
+    let limits = limit("all", "total", 100, LONG, REJECT);
     let sidecar = rig.sidecar(ALONE, &limits);
     sidecar.store().set(Mode::Away);
     let refused = eventually(async || {
@@ -83,18 +88,32 @@ async fn a_call_that_nothing_covers_is_refused_while_the_store_is_away_where_it_
 #[tokio::test]
 async fn without_the_store_allow_lets_everything_pass_and_counts_it() {
     let rig = Rig::start().await;
-    let limits = limit("all", "total", 5, LONG, &format!("{REJECT}\nwhen_store_away = \"allow\""));
+    let limits = limit(
+        "all",
+        "total",
+        5,
+        LONG,
+        &format!("{AT_ONCE}\nwhen_store_away = \"allow\""),
+    );
     let sidecar = rig.sidecar(ALONE, &limits);
     sidecar.store().set(Mode::Away);
     assert_eq!(sidecar.calls("", 50).await, 50);
     let name = r#"tidegate_quota_allowed_tokens_total{limit="rate_limit:all"}"#;
     assert_eq!(sidecar.metric(name).await, 50.0);
-    assert_eq!(sidecar.metric(r#"tidegate_quota_store_up{engine="memory"}"#).await, 0.0);
+    assert_eq!(
+        sidecar
+            .metric(r#"tidegate_quota_store_up{engine="etcd"}"#)
+            .await,
+        0.0
+    );
     sidecar.store().set(Mode::Answers);
     // From then on what there is has an end.
     let drawn = eventually(async || {
         sidecar.call("").await;
-        sidecar.key("all", "all").await.filter(|key| key["trouble"] == serde_json::json!([]))
+        sidecar
+            .key("all", "all")
+            .await
+            .filter(|key| key["trouble"] == serde_json::json!([]))
     })
     .await;
     assert_eq!(drawn["window_total"], 5, "{drawn}");
@@ -106,8 +125,8 @@ async fn without_the_store_allow_lets_everything_pass_and_counts_it() {
 async fn without_the_store_safe_leaves_each_its_share_of_each_window() {
     let rig = Rig::start().await;
     // Half of an equal share of two.
-    let limits = limit("all", "total", 20, "1s", REJECT);
-    let [a, b] = [rig.sidecar("", &limits), rig.sidecar("", &limits)];
+    let limits = limit("all", "total", 20, "1s", AT_ONCE);
+    let [a, b] = [rig.sidecar(TWO, &limits), rig.sidecar(TWO, &limits)];
     for sidecar in [&a, &b] {
         sidecar.calls("", 1).await;
         let known = |key: &Value| key["safe"] == 5 && key["window_total"] == 20;
@@ -140,7 +159,7 @@ async fn without_the_store_safe_leaves_each_its_share_of_each_window() {
 #[tokio::test]
 async fn a_thousand_users_of_a_store_that_hangs_make_no_storm() {
     let rig = Rig::start().await;
-    let limits = limit("per_user", "user", 10, LONG, &format!("{REJECT}\nwhen_store_away = \"deny\""));
+    let limits = limit("per_user", "user", 10, LONG, REJECT);
     let sidecar = rig.sidecar(ALONE, &limits);
     sidecar.store().set(Mode::Hangs);
     let mut calls = JoinSet::new();
@@ -175,7 +194,9 @@ async fn what_is_held_is_spent_without_the_store_and_no_call_waits_for_it() {
     );
     let sidecar = rig.sidecar(ALONE, &limits);
     assert_eq!(sidecar.calls("", 1).await, 1);
-    let key = sidecar.until_key("all", "all", |key| key["held"].as_u64() >= Some(100)).await;
+    let key = sidecar
+        .until_key("all", "all", |key| key["held"].as_u64() >= Some(100))
+        .await;
     sidecar.store().set(Mode::Hangs);
     let before = sidecar.store().asked();
     let started = Instant::now();
