@@ -52,6 +52,21 @@ pub enum Engine {
     Redis(redis::Settings),
 }
 
+impl Engine {
+    /// What people call it.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            #[cfg(feature = "zookeeper")]
+            Self::ZooKeeper(_) => "ZooKeeper",
+            Self::Etcd(_) => "etcd",
+            #[cfg(feature = "redis")]
+            Self::Redis(_) => "Redis",
+        }
+    }
+}
+
 /// A store of quota records, as one node sees it. The node is a member for as long as the value
 /// lives.
 ///
