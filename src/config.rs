@@ -16,6 +16,7 @@ pub mod lease_server;
 mod nearest;
 mod per_window;
 mod problem;
+mod quotas;
 mod rate_limits;
 mod raw;
 mod reader;

@@ -70,9 +70,9 @@ impl Engine {
         }
     }
 
-    /// The word for it in configs, logs and metrics.
+    /// The word for it in configs and metrics.
     #[must_use]
-    pub fn name(&self) -> &'static str {
+    pub fn word(&self) -> &'static str {
         match self {
             Self::Memory => "memory",
             #[cfg(feature = "zookeeper")]
@@ -80,6 +80,19 @@ impl Engine {
             Self::Etcd(_) => "etcd",
             #[cfg(feature = "redis")]
             Self::Redis(_) => "redis",
+        }
+    }
+
+    /// What people call it.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            #[cfg(feature = "zookeeper")]
+            Self::ZooKeeper(_) => "ZooKeeper",
+            Self::Etcd(_) => "etcd",
+            #[cfg(feature = "redis")]
+            Self::Redis(_) => "Redis",
         }
     }
 }

@@ -397,7 +397,7 @@ async fn the_page_lists_every_place_and_each_answers() {
         .skip(1)
         .map(|rest| rest.split('"').next().expect("closed"))
         .collect();
-    assert_eq!(places.len(), 12, "{places:?}");
+    assert_eq!(places.len(), 14, "{places:?}");
     for place in places {
         served.get(place).await.is(200);
     }

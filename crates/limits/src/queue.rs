@@ -393,8 +393,9 @@ mod tests {
 
     #[test]
     fn a_waiting_call_stays_small() {
-        // Thousands may wait. What each limit held it for takes 32 bytes of this.
+        // Thousands may wait. What each limit held it for takes 32 bytes of this, and the quotas that
+        // it draws from another 32.
         let bytes = size_of::<Waiting<()>>();
-        assert!(bytes <= 224, "{bytes} bytes for each call that waits");
+        assert!(bytes <= 256, "{bytes} bytes for each call that waits");
     }
 }

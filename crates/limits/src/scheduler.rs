@@ -572,7 +572,7 @@ impl<T> Scheduler<T> {
             }
         }
         for &key in waiting.quotas.iter().flat_map(|keys| keys.iter()) {
-            let verdict = self.quotas.peek(now, key, call.tokens).into();
+            let verdict = self.quotas.verdict(now, key, call.tokens);
             if verdict > strictest.0 {
                 strictest = (verdict, Some(Bar::Quota(key)));
             }
@@ -711,7 +711,11 @@ impl<T> Scheduler<T> {
                     limiter.peek(now, call.class, call.draw())
                 }
                 Bar::Bucket(bucket) => buckets.expect(bucket).peek(now, call.tokens),
-                Bar::Quota(key) => quotas.peek(now, key, call.tokens).into(),
+                // Who is to be told something is asked for it.
+                Bar::Quota(key) if quotas.rejects(key, quotas.peek(now, key, call.tokens)) => {
+                    Verdict::Never
+                }
+                Bar::Quota(key) => quotas.verdict(now, key, call.tokens),
             }
         });
     }
@@ -808,9 +812,6 @@ impl<T> Scheduler<T> {
     /// Takes a call out of wherever it waits, without service.
     fn take_out(&mut self, key: Key) -> Waiting<T> {
         let waiting = self.queue.remove(key).expect("the call waits");
-        if let Some(keys) = &waiting.quotas {
-            self.quotas.unpin(self.now, keys);
-        }
         if waiting.place != Place::Door {
             self.discount(&waiting);
             self.fair
@@ -818,6 +819,11 @@ impl<T> Scheduler<T> {
             if let Place::Line(line) = waiting.place {
                 self.refresh_head(line);
             }
+        }
+        if let Some(keys) = &waiting.quotas {
+            self.quotas.unpin(self.now, keys);
+        }
+        if waiting.place != Place::Door {
             self.let_in();
         }
         waiting

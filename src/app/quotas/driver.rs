@@ -395,7 +395,7 @@ impl Carrying {
             return;
         }
         info!(
-            engine = driver.engine.name(),
+            engine = driver.engine.word(),
             "quota: the store answers again"
         );
         let now = driver.clock.now();
@@ -408,7 +408,7 @@ impl Carrying {
 
     fn failed(&mut self, driver: &Driver, at: QuotaRef, failure: Failure) {
         let now = driver.clock.now();
-        let engine = driver.engine.name();
+        let engine = driver.engine.word();
         let Failure { text, of_key } = failure;
         if of_key {
             self.answered(driver);

@@ -52,7 +52,7 @@ impl Quotas {
         let levels = settings.limits.iter().filter_map(level).collect();
         let now = driver.clock.now();
         let store = QuotaStoreLevel {
-            engine: driver.engine.name(),
+            engine: driver.engine.word(),
             up: driver.is_up(now).0,
             time_uncertainty: driver.uncertainty(now).map_or(f64::INFINITY, seconds),
             members: driver.members(),
@@ -105,7 +105,7 @@ impl Driver {
             seconds_ago: seconds(now.since(at)),
         });
         QuotaStoreState {
-            engine: self.engine.name(),
+            engine: self.engine.word(),
             up,
             since_seconds: seconds(now.since(since)),
             time_uncertainty_seconds: self.uncertainty(now).map(seconds),

@@ -73,6 +73,8 @@ pub struct Spent {
     pub drawn: u64,
     /// Tokens of the node's own share.
     pub safe: u64,
+    /// How often that share had been there anew.
+    pub share: u64,
     /// Tokens that the next draw has to pay ([`Mode::Optimistic`]).
     pub owed: u64,
     /// Tokens that nobody pays ([`Away::Allow`]).
@@ -288,6 +290,8 @@ struct Pace {
 #[derive(Clone, Copy, Debug)]
 struct Safe {
     left: u64,
+    /// How often it was there anew.
+    share: u64,
     /// The share may have been spent until then: by this ledger, or before it was made by another
     /// run of the same node.
     spent_at: Timestamp,
@@ -384,6 +388,7 @@ impl Ledger {
             account: None,
             safe: Safe {
                 left: 0,
+                share: 0,
                 spent_at: now,
             },
             pace: Pace {
@@ -470,6 +475,17 @@ impl Ledger {
         }
     }
 
+    /// The same as a verdict, for who waits for one.
+    #[must_use]
+    pub fn verdict(&self, cost: u64, time: &StoreTime) -> Verdict {
+        let verdict = self.peek(cost, time).into();
+        let own = self.own_share_at(time);
+        match own.filter(|_| verdict == Verdict::WhenTold) {
+            Some(moment) => Verdict::NotBefore(moment),
+            None => verdict,
+        }
+    }
+
     /// A call was told this and waits, or was refused, without having tried to take anything.
     pub fn want(&mut self, answer: Answer) {
         self.wanted = true;
@@ -493,6 +509,8 @@ impl Ledger {
         let own = self.safe_now(time);
         spent.safe = own.min(cost);
         if spent.safe > 0 {
+            self.safe.share += u64::from(own > self.safe.left);
+            spent.share = self.safe.share;
             self.safe.left = own - spent.safe;
             self.safe.spent_at = time.now();
         }
@@ -542,7 +560,9 @@ impl Ledger {
     /// Takes back what a call that was not sent had been paid with, as far as it is still worth
     /// anything.
     pub fn give_back(&mut self, spent: Spent) {
-        self.safe.left = (self.safe.left + spent.safe).min(self.rule.safe_share());
+        if spent.share == self.safe.share {
+            self.safe.left = (self.safe.left + spent.safe).min(self.rule.safe_share());
+        }
         let mut back = spent.drawn;
         if let Some(account) = &mut self.account
             && Some(account.window) == spent.window
@@ -879,6 +899,24 @@ impl Ledger {
             && !self.told
             && matches!(self.stands, Stands::Is(_))
             && matches!(self.page(time), Page::Running(_))
+    }
+
+    /// The next local moment at which more of the node's own share may be there, without a word
+    /// from the store; `None` if all of it is, or there is none.
+    #[must_use]
+    pub fn own_share_at(&self, time: &StoreTime) -> Option<Timestamp> {
+        if self.safe_now(time) >= self.rule.safe_share() {
+            return None;
+        }
+        let running = self.record.filter(|record| time.latest() < record.end());
+        let length = self.rule.settings().length;
+        let span = running.map_or(length, |record| length.max(record.length()));
+        // As safe_now says: after a whole window, whatever the store's time is, or in the next.
+        let whole = self.safe.spent_at + span + drift(span).saturating_mul(2);
+        let next = self.rule.window_at(time.earliest());
+        let next = next.map(|window| time.surely_at(window.end()));
+        let moments = [Some(whole), next].into_iter().flatten();
+        moments.filter(|&moment| moment > time.now()).min()
     }
 
     /// Which write stands in the store, as far as that is known.

@@ -179,8 +179,7 @@ impl<T> Scheduler<T> {
         self.parking.classes_moved();
         let bucket = self.buckets.find(call.bucket);
         let quotas = call.quotas.clone().unwrap_or_default();
-        // It was let go, so where there is no room any more for its keys it waits for the rest.
-        let quotas = self.quotas.pin(now, &quotas).unwrap_or_default();
+        let quotas = self.quotas.pin_again(now, &quotas);
         let waiting = Waiting {
             set: self.sets.find(&call.function, call.backend, call.class),
             bucket,

@@ -28,6 +28,7 @@ use crate::quota::{
 use crate::recency::{Linked, Links, Recency};
 use crate::slab::{Key, Slab};
 use crate::time::Timestamp;
+use crate::verdict::Verdict;
 
 /// A quota as a scheduler keeps it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -183,6 +184,16 @@ pub(super) struct Quotas {
 #[derive(Debug)]
 pub(super) struct TooManyKeys;
 
+/// For whom keys are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum For {
+    /// A call that comes in: as far as there is room.
+    Newcomer,
+    /// One that was taken in before: it draws from what it names, whatever there is room for. There
+    /// are never more of those than calls.
+    Known,
+}
+
 impl Quotas {
     pub(super) fn new() -> Self {
         Self {
@@ -224,10 +235,25 @@ impl Quotas {
         named.expect("a rule is there for as long as its keys are")
     }
 
-    /// The limiters of these keys, made where there are none. They stay until
-    /// [`unpin`](Self::unpin).
+    /// The limiters of these keys, made where there are none, for a call that comes in. They stay
+    /// until [`unpin`](Self::unpin).
     pub(super) fn pin(
         &mut self,
+        now: Timestamp,
+        keys: &[QuotaKey],
+    ) -> Result<Option<Arc<[Key]>>, TooManyKeys> {
+        self.pin_for(For::Newcomer, now, keys)
+    }
+
+    /// The same for a call that was taken in before.
+    pub(super) fn pin_again(&mut self, now: Timestamp, keys: &[QuotaKey]) -> Option<Arc<[Key]>> {
+        let pinned = self.pin_for(For::Known, now, keys);
+        pinned.expect("there is room for whoever was taken in")
+    }
+
+    fn pin_for(
+        &mut self,
+        whom: For,
         now: Timestamp,
         keys: &[QuotaKey],
     ) -> Result<Option<Arc<[Key]>>, TooManyKeys> {
@@ -238,7 +264,7 @@ impl Quotas {
                 continue;
             };
             let known = self.by_key.get(of).copied();
-            let Some(key) = known.or_else(|| self.make(of, rule)) else {
+            let Some(key) = known.or_else(|| self.make(whom, of, rule)) else {
                 self.unpin(now, &pinned);
                 return Err(TooManyKeys);
             };
@@ -270,11 +296,14 @@ impl Quotas {
                 self.named_mut(key).idle = idle;
             }
         }
+        if self.all.len() > self.keys_max {
+            self.make_room(self.keys_max);
+        }
     }
 
-    fn make(&mut self, of: &QuotaKey, rule: QuotaRule) -> Option<Key> {
+    fn make(&mut self, whom: For, of: &QuotaKey, rule: QuotaRule) -> Option<Key> {
         self.make_room(self.keys_max.saturating_sub(1));
-        if self.all.len() >= self.keys_max {
+        if self.all.len() >= self.keys_max && whom == For::Newcomer {
             return None;
         }
         let key = self.all.insert(Limiter {
@@ -368,6 +397,12 @@ impl Quotas {
     pub(super) fn peek(&self, now: Timestamp, key: Key, tokens: Tokens) -> Answer {
         let ledger = &self.expect(key).ledger;
         ledger.peek(cost(tokens), &self.time.at(now))
+    }
+
+    /// The same as a verdict, for a call that waits.
+    pub(super) fn verdict(&self, now: Timestamp, key: Key, tokens: Tokens) -> Verdict {
+        let ledger = &self.expect(key).ledger;
+        ledger.verdict(cost(tokens), &self.time.at(now))
     }
 
     /// Whether a call to which this is said does not wait.
@@ -563,8 +598,9 @@ fn cost(tokens: Tokens) -> u64 {
 impl<T> Scheduler<T> {
     /// Takes the quotas that there are from now on, by name. Keys keep what they hold; those of a
     /// quota that is gone are forgotten, and calls that wait for it wait for the rest of what they
-    /// meet. At most `keys_max` keys are known at once, but for those that calls wait for:
-    /// whichever was used least lately is forgotten for a new one, with what it holds.
+    /// meet. At most `keys_max` keys are known at once: whichever was used least lately is forgotten
+    /// for a new one, with what it holds, but none that a call waits for; and a call that was taken
+    /// in already has its keys whatever there is room for.
     ///
     /// Linear in the keys, and in the calls that wait.
     pub fn set_quotas(
@@ -625,21 +661,19 @@ impl<T> Scheduler<T> {
             let named = waiting.call.quotas.clone();
             let (before, place) = (waiting.quotas.clone(), waiting.place);
             let (tokens, turn) = (waiting.call.tokens, waiting.turn);
-            // Where there is no room any more it waits for the rest.
-            let after = self.quotas.pin(now, named.as_deref().unwrap_or_default());
-            let after = after.unwrap_or_default();
+            let named = named.as_deref().unwrap_or_default();
+            let after = self.quotas.pin_again(now, named);
+            if before != after {
+                if place != Place::Door {
+                    self.quotas.discount_waiting(before.as_ref(), tokens);
+                    self.quotas.count_waiting(after.as_ref(), tokens);
+                }
+                self.queue.expect_mut(key).quotas = after;
+                self.replace(key, place, turn);
+            }
             if let Some(before) = &before {
                 self.quotas.unpin(now, before);
             }
-            if before == after {
-                continue;
-            }
-            if place != Place::Door {
-                self.quotas.discount_waiting(before.as_ref(), tokens);
-                self.quotas.count_waiting(after.as_ref(), tokens);
-            }
-            self.queue.expect_mut(key).quotas = after;
-            self.replace(key, place, turn);
         }
     }
 
