@@ -753,8 +753,9 @@ impl<T> Scheduler<T> {
             let limiter = &mut self.limits[limit as usize].limiter;
             limiter.take(now, call.class, call.draw());
         }
-        let mut spent = Vec::new();
-        let mut held = Vec::new();
+        let drawn_from = quotas.as_ref().map_or(0, |keys| keys.len());
+        let mut spent = Vec::with_capacity(drawn_from);
+        let mut held = Vec::with_capacity(drawn_from);
         for &key in quotas.iter().flat_map(|keys| keys.iter()) {
             let service = self.fair.service(call.class, charge);
             self.parking.served_quota(key, call.class, service);
