@@ -308,9 +308,10 @@ fn each_user_spends_what_is_his_and_waits_for_the_next_window() {
     let window = |id: u64| gate.spent[&id][0].window.expect("it was drawn");
     assert_eq!(window(alice[4]), window(alice[0]) + 1);
     let counts = gate.node.scheduler.quota_counts(USER).expect("a quota");
-    assert_eq!(counts.local + counts.waited, 6);
+    let how = (counts.local, counts.drew, counts.waited);
     assert_eq!(
-        counts.waited, 2,
+        how,
+        (4, 0, 2),
         "a draw that is answered at once holds nobody"
     );
 }
@@ -402,9 +403,16 @@ fn who_may_not_wait_is_refused_in_the_queue_too_once_nothing_is_left() {
         gate.spent.is_empty() && gate.refused.is_empty(),
         "a draw is under way"
     );
+    gate.now = ms(20);
     gate.answer_now();
     let went = ids.iter().filter(|&&id| gate.went(id)).count();
     assert_eq!((went, gate.refused.len()), (2, 2));
+    let counts = gate.node.scheduler.quota_counts(USER).expect("a quota");
+    assert_eq!(
+        (counts.drew, counts.refused),
+        (2, 2),
+        "they waited for the store"
+    );
     assert!(
         gate.refused
             .values()

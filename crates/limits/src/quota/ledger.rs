@@ -943,6 +943,17 @@ impl Ledger {
         }
     }
 
+    /// How long ago the window that runs began, at most; `None` if that is not known.
+    #[must_use]
+    pub fn begun(&self, time: &StoreTime) -> Option<Duration> {
+        match self.page(time) {
+            Page::Running(record) | Page::Open(record) => {
+                Some(time.latest().saturating_sub(record.start()))
+            }
+            Page::Between(_) | Page::NotKnown => None,
+        }
+    }
+
     /// What happened since this was asked last.
     pub fn take_counts(&mut self) -> Counts {
         core::mem::take(&mut self.counts)
