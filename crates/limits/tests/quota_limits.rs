@@ -584,6 +584,33 @@ fn a_key_that_a_call_waits_for_is_not_forgotten_and_a_call_without_one_is_refuse
 }
 
 #[test]
+fn however_many_keys_come_no_more_are_known_than_may_be_and_nobody_else_suffers() {
+    let mut gate = Alone::new(&[(USER, quota(settings(1))), (TOTAL, quota(settings(5)))]);
+    let rules = [(USER, quota(settings(1))), (TOTAL, quota(settings(5)))];
+    gate.node.set(&rules, 1_000);
+    let all = key(TOTAL, "all");
+    let first = gate.call(std::slice::from_ref(&all));
+    assert!(gate.went(first));
+    let mut now = Duration::ZERO;
+    for user in 0..100_000 {
+        now += Duration::from_micros(1);
+        gate.now = now;
+        let id = gate.call(&[of_user(&format!("user {user}"))]);
+        assert!(gate.spent.remove(&id).is_some(), "{user}");
+        gate.give_back(id);
+        gate.store.records.clear();
+        gate.node.scheduler.forgotten_quotas();
+    }
+    let counts = gate.node.scheduler.quota_counts(USER).expect("a quota");
+    assert!(
+        counts.keys <= 1_000 && counts.forgotten >= 99_000,
+        "{counts:?}"
+    );
+    let again = gate.call(std::slice::from_ref(&all));
+    assert!(gate.went(again));
+}
+
+#[test]
 fn a_forgotten_key_that_comes_back_has_spent_its_own_share() {
     let safe = Settings {
         away: Away::Safe { percent: 50 },

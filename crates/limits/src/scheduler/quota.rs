@@ -867,3 +867,15 @@ impl<T> Scheduler<T> {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_stays_small() {
+        // There may be a million, each with its name besides.
+        let bytes = size_of::<Limiter>();
+        assert!(bytes <= 736, "{bytes} bytes for each key");
+    }
+}
