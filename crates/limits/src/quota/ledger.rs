@@ -478,11 +478,12 @@ impl Ledger {
     /// The same as a verdict, for who waits for one.
     #[must_use]
     pub fn verdict(&self, cost: u64, time: &StoreTime) -> Verdict {
-        let verdict = self.peek(cost, time).into();
-        let own = self.own_share_at(time);
-        match own.filter(|_| verdict == Verdict::WhenTold) {
-            Some(moment) => Verdict::NotBefore(moment),
-            None => verdict,
+        match self.peek(cost, time).into() {
+            Verdict::WhenTold => {
+                let own = self.own_share_at(time);
+                own.map_or(Verdict::WhenTold, Verdict::NotBefore)
+            }
+            verdict => verdict,
         }
     }
 
@@ -503,7 +504,7 @@ impl Ledger {
     }
 
     /// Takes what [`Ledger::peek`] has found covered.
-    fn spend(&mut self, cost: u64, time: &StoreTime) -> Spent {
+    pub(crate) fn spend(&mut self, cost: u64, time: &StoreTime) -> Spent {
         self.counts.covered += 1;
         let mut spent = Spent::default();
         let own = self.safe_now(time);
@@ -942,6 +943,17 @@ impl Ledger {
         }
     }
 
+    /// How long ago the window that runs began, at most; `None` if that is not known.
+    #[must_use]
+    pub fn begun(&self, time: &StoreTime) -> Option<Duration> {
+        match self.page(time) {
+            Page::Running(record) | Page::Open(record) => {
+                Some(time.latest().saturating_sub(record.start()))
+            }
+            Page::Between(_) | Page::NotKnown => None,
+        }
+    }
+
     /// What happened since this was asked last.
     pub fn take_counts(&mut self) -> Counts {
         core::mem::take(&mut self.counts)
@@ -1100,24 +1112,31 @@ impl Ledger {
     /// because a whole window's length went by.
     fn safe_now(&self, time: &StoreTime) -> u64 {
         let mut share = self.rule.safe_share();
-        let length = self.rule.settings().length;
         let running = self.record.filter(|record| time.latest() < record.end());
-        let mut start = self.rule.window_at(time.earliest()).map(|one| one.start());
-        let mut span = length;
-        if let Some(record) = running {
-            if record.reserved() < self.rule.reserved() {
-                share = record.reserved() / u64::from(self.rule.settings().nodes_expected);
-            }
-            span = span.max(record.length());
-            start = start.map(|start| start.min(record.start()));
-            if record.length() == length
-                && (time.earliest()..=time.latest()).contains(&record.start())
-            {
-                // Somebody who knows the store's time better has opened it.
-                start = Some(record.start());
-            }
+        if let Some(record) = running
+            && record.reserved() < self.rule.reserved()
+        {
+            share = record.reserved() / u64::from(self.rule.settings().nodes_expected);
         }
         let left = self.safe.left.min(share);
+        if left == share {
+            return share;
+        }
+        let length = self.rule.settings().length;
+        let mut span = length;
+        let start = match running {
+            // It has begun for certain, or somebody who knows the store's time better has opened
+            // it.
+            Some(record) if record.length() == length && record.start() <= time.latest() => {
+                Some(record.start())
+            }
+            _ => {
+                let start = self.rule.start_at(time.earliest());
+                let record = running.as_ref();
+                span = record.map_or(span, |record| span.max(record.length()));
+                start.map(|start| record.map_or(start, |record| start.min(record.start())))
+            }
+        };
         let spent_at = self.safe.spent_at;
         let passed = time.now().since(spent_at);
         let before = start.is_some_and(|start| surely_before(spent_at, start, time));
