@@ -295,6 +295,9 @@ struct Safe {
     /// The share may have been spent until then: by this ledger, or before it was made by another
     /// run of the same node.
     spent_at: Timestamp,
+    /// The end of the latest window that any of it may have been spent in, by the store's clock.
+    /// If that is set back, the same window is lived through twice.
+    until: Duration,
 }
 
 /// A question that was asked.
@@ -390,6 +393,7 @@ impl Ledger {
                 left: 0,
                 share: 0,
                 spent_at: now,
+                until: Duration::ZERO,
             },
             pace: Pace {
                 rate: None,
@@ -514,6 +518,7 @@ impl Ledger {
             spent.share = self.safe.share;
             self.safe.left = own - spent.safe;
             self.safe.spent_at = time.now();
+            self.safe.until = self.safe.until.max(self.latest_end(time));
         }
         self.pace.dearest = self.pace.dearest.max(cost);
         let mut rest = cost - spent.safe;
@@ -916,7 +921,12 @@ impl Ledger {
         let whole = self.safe.spent_at + span + drift(span).saturating_mul(2);
         let next = self.rule.window_at(time.earliest());
         let next = next.map(|window| time.surely_at(window.end()));
+        let later = match time.latest() {
+            Duration::MAX => time.now(),
+            _ => time.surely_at(self.safe.until),
+        };
         let moments = [Some(whole), next].into_iter().flatten();
+        let moments = moments.map(|moment| moment.max(later));
         moments.filter(|&moment| moment > time.now()).min()
     }
 
@@ -1109,7 +1119,8 @@ impl Ledger {
 
     /// What of the node's own share may be spent. It is there anew once it is certain that nothing of
     /// it was spent in the window that runs: because all of it was spent before that window began, or
-    /// because a whole window's length went by.
+    /// because a whole window's length went by; and in neither case in a window that was taken for
+    /// this one or a later one, when the store's clock had not been set back yet.
     fn safe_now(&self, time: &StoreTime) -> u64 {
         let mut share = self.rule.safe_share();
         let running = self.record.filter(|record| time.latest() < record.end());
@@ -1140,11 +1151,25 @@ impl Ledger {
         let spent_at = self.safe.spent_at;
         let passed = time.now().since(spent_at);
         let before = start.is_some_and(|start| surely_before(spent_at, start, time));
-        if before || passed > span.saturating_add(drift(passed)) {
+        let is_later =
+            time.latest() == Duration::MAX || start.is_none_or(|start| start >= self.safe.until);
+        if is_later && (before || passed > span.saturating_add(drift(passed))) {
             share
         } else {
             left
         }
+    }
+
+    /// The end of the latest window that may run, by the store's clock; zero if nothing is known of
+    /// that.
+    fn latest_end(&self, time: &StoreTime) -> Duration {
+        if time.latest() == Duration::MAX {
+            return Duration::ZERO;
+        }
+        let window = self.rule.window_at(time.latest());
+        let running = self.record.filter(|record| time.latest() < record.end());
+        let ends = [window, running].into_iter().flatten().map(|one| one.end());
+        ends.max().unwrap_or(Duration::ZERO)
     }
 
     fn owed_in(&self, record: &Record) -> u64 {
