@@ -68,11 +68,7 @@ async fn a_users_total_in_zookeeper_holds_before_the_first_draw_and_changes_live
     let mut version = made.expect("it is up").expect("it is new").version;
     let backend = Scripted::in_both_dialects().await;
     let limits = limit("per_user", "user", 3, "1s", DENY);
-    let quota = format!(
-        "{}
-{ALONE}",
-        on_zookeeper(&zookeeper)
-    );
+    let quota = format!("{}\n{ALONE}", on_zookeeper(&zookeeper));
     let sidecar = Sidecar::with_store(&text(backend.addr, &quota, &limits));
     let until = async |user: &str, is_so: &dyn Fn(&Value) -> bool| {
         eventually(async || {
@@ -135,11 +131,7 @@ async fn a_zookeeper_that_stands_still_is_told_and_gone_on_with_by_itself() {
     let backend = Scripted::in_both_dialects().await;
     let deny = "on_excess = \"reject\"\nwhen_store_away = \"deny\"";
     let limits = limit("per_user", "user", 1000, LONG, deny);
-    let quota = format!(
-        "{}
-{ALONE}",
-        on_zookeeper(&zookeeper)
-    );
+    let quota = format!("{}\n{ALONE}", on_zookeeper(&zookeeper));
     let sidecar = Sidecar::with_store(&text(backend.addr, &quota, &limits));
     eventually(async || (sidecar.call("alice").await.status == 200).then_some(())).await;
     zookeeper.member(0).signal("STOP");
