@@ -527,8 +527,8 @@ async fn an_optimistic_quota_lets_calls_pass_while_it_draws_and_refuses_once_it_
 #[tokio::test]
 async fn quotas_that_a_reload_takes_away_hold_nobody_and_are_told_no_more() {
     let rig = Rig::start().await;
-    let limits = limit("all", "total", 1, LONG, "when_store_away = \"deny\"");
-    let sidecar = rig.sidecar(TWO, &limits);
+    let limits = limit("all", "total", 1, "30s", "when_store_away = \"deny\"");
+    let mut sidecar = rig.sidecar(TWO, &limits);
     assert_eq!(sidecar.calls("", 1).await, 1);
     let address = sidecar.address;
     let waits = tokio::spawn(async move { call(address, "").await });
@@ -546,7 +546,8 @@ async fn quotas_that_a_reload_takes_away_hold_nobody_and_are_told_no_more() {
         !metrics.contains("tidegate_quota_draws_total{"),
         "{metrics}"
     );
-    // It is a member no more.
+    // It is a member no more, once nobody here holds its store.
+    sidecar.store = None;
     let node = rig.memory.node();
     let mut members = node.members();
     let left = members.wait_for(|members| *members == 1);

@@ -168,7 +168,7 @@ async fn a_store_that_wants_a_password_is_told_in_the_log_and_on_the_page() {
             &limits,
         )
     };
-    for (password, cause) in [("", "NOAUTH"), ("password = \"wrong\"", "WRONGPASS")] {
+    for password in ["", "password = \"wrong\""] {
         let sidecar = sidecar::Sidecar::start(&text(password)).await;
         let address = sidecar.listener("test").await;
         eventually(async || (call(address, "").await.status == 429).then_some(())).await;
@@ -183,15 +183,12 @@ async fn a_store_that_wants_a_password_is_told_in_the_log_and_on_the_page() {
                 .then_some(())
         })
         .await;
-        let _ = cause;
     }
     let sidecar = sidecar::Sidecar::start(&text("password = \"right\"")).await;
     let address = sidecar.listener("test").await;
     eventually(async || (call(address, "").await.status == 200).then_some(())).await;
-    // Another engine is taken only after a restart, and told so.
-    let other = text("password = \"right\"").replace("redis://", "redis://default:x@");
-    let other = other.replace("password = \"right\"", "");
-    sidecar.write_config(&other);
+    // Another password, or whatever is said of the store, is taken only after a restart.
+    sidecar.write_config(&text("password = \"wrong\""));
     let lines = sidecar.hang_up("config reloaded").await;
     let warned =
         |line: &String| line.contains("only after a restart") && line.contains("\"quota\"");
