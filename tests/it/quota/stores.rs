@@ -232,3 +232,63 @@ async fn a_store_that_answers_nonsense_is_told_and_the_limits_hold() {
         assert_eq!(sidecar.get("/livez").await.status, 200);
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_two_processes_log_says_to_the_audit_that_no_window_was_exceeded() {
+    const TOTAL: u64 = 60;
+    let redis = Redis::start(&[]);
+    let backend = Scripted::in_both_dialects().await;
+    let quota = format!(
+        "engine = \"redis\"\nservers = [\"redis://{}\"]\n{TWO}",
+        redis.addr()
+    );
+    let limits = limit("all", "total", TOTAL, "1s", "on_excess = \"reject\"")
+        + &limit("per_user", "user", TOTAL, "1s", DENY);
+    let text = text(backend.addr, &quota, &limits) + "\n[log]\naccess = true";
+    let sidecars = [
+        sidecar::Sidecar::start(&text).await,
+        sidecar::Sidecar::start(&text).await,
+    ];
+    let mut load = JoinSet::new();
+    for (number, sidecar) in sidecars.iter().enumerate() {
+        let address = sidecar.listener("test").await;
+        for client in 0..4 {
+            let user = format!("u{}", (number + client) % 3);
+            load.spawn(async move {
+                let started = Instant::now();
+                let mut passed = 0;
+                while started.elapsed() < Duration::from_secs(4) {
+                    passed += u64::from(call(address, &user).await.status == 200);
+                }
+                passed
+            });
+        }
+    }
+    let passed: u64 = load.join_all().await.into_iter().sum();
+    // Four windows and the parts of two; half of each window is safe shares.
+    assert!((TOTAL..=6 * TOTAL).contains(&passed), "{passed}");
+    let folder = tempfile::tempdir().expect("there is room");
+    let mut audit = tokio::process::Command::new(sidecar::TIDEGATE);
+    audit.arg("audit");
+    let mut drawn = 0;
+    for (number, sidecar) in sidecars.into_iter().enumerate() {
+        sidecar.signal("TERM");
+        let (status, lines) = sidecar.ended().await;
+        assert!(status.success(), "{status}");
+        drawn += lines
+            .iter()
+            .filter(|line| line.contains("\"quota\":[{"))
+            .count();
+        let log = folder.path().join(format!("{number}.log"));
+        std::fs::write(&log, lines.join("\n")).expect("it can be written to");
+        audit.arg(log);
+    }
+    assert_eq!(
+        drawn as u64, passed,
+        "each call that passed says what it drew"
+    );
+    let said = sidecar::run(&mut audit).await;
+    assert_eq!(said.code, Some(0), "{}\n{}", said.out, said.err);
+    assert!(said.out.contains("rate_limit:all"), "{}", said.out);
+    assert!(said.out.contains("rate_limit:per_user"), "{}", said.out);
+}
