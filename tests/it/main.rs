@@ -47,6 +47,7 @@ mod paced;
 mod peers;
 mod proxied;
 mod queueing;
+mod quota_claims;
 mod quota_store;
 mod relay;
 mod scenarios;
