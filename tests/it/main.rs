@@ -49,6 +49,7 @@ mod proxied;
 mod queueing;
 mod quota;
 mod quota_faults;
+mod quota_claims;
 mod quota_store;
 mod relay;
 mod scenarios;
