@@ -293,6 +293,12 @@ impl App {
         self.shared.admin
     }
 
+    /// Where its calls wait, for whoever measures what a decision takes.
+    #[must_use]
+    pub fn gate(&self) -> &Gate {
+        &self.shared.gate
+    }
+
     /// Calls past the gate, and calls waiting.
     #[must_use]
     pub fn busy(&self) -> (usize, usize) {

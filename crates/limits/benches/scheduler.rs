@@ -9,6 +9,7 @@
 //!
 //! ```text
 //! valgrind --tool=callgrind <the bench's binary> --count 10000 [--waiting 0] [--buckets 10000]
+//! valgrind --tool=callgrind <the bench's binary> --count 10000 --quotas 1 [--users 10000]
 //! ```
 
 use std::collections::BTreeMap;
@@ -482,6 +483,12 @@ fn main() {
         let number = arguments.get(position + 1)?.parse().ok();
         Some(number.unwrap_or_else(|| panic!("{name} takes a number")))
     };
+    if let (Some(count), Some(quotas)) = (number("--count"), number("--quotas")) {
+        let mut drawn = Drawn::new(number("--users").unwrap_or(1) as usize, quotas as usize);
+        (0..count).for_each(|_| drawn.round());
+        println!("{count} rounds, {} records", drawn.records.len());
+        return;
+    }
     if let (Some(count), Some(buckets)) = (number("--count"), number("--buckets")) {
         let mut limited = Limited::new(buckets, number("--waiting").unwrap_or(1));
         limited.rounds(count);

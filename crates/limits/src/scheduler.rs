@@ -753,15 +753,20 @@ impl<T> Scheduler<T> {
             let limiter = &mut self.limits[limit as usize].limiter;
             limiter.take(now, call.class, call.draw());
         }
-        let mut spent = Vec::new();
-        let mut held = Vec::new();
+        let drawn_from = quotas.as_ref().map_or(0, |keys| keys.len());
+        let mut spent = Vec::with_capacity(drawn_from);
+        let mut held = Vec::with_capacity(drawn_from);
         for &key in quotas.iter().flat_map(|keys| keys.iter()) {
             let service = self.fair.service(call.class, charge);
             self.parking.served_quota(key, call.class, service);
-            let took = self.quotas.take(now, key, call.tokens, |name| {
-                let mut delays = waited.delays.iter();
-                delays.any(|delay| matches!(&delay.cause, Cause::Limit(limit) if **limit == *name))
-            });
+            let took = self
+                .quotas
+                .take(now, key, call.tokens, call.arrived, |name| {
+                    let mut delays = waited.delays.iter();
+                    delays.any(
+                        |delay| matches!(&delay.cause, Cause::Limit(limit) if **limit == *name),
+                    )
+                });
             held.push((key, took.spent));
             spent.push(took);
         }

@@ -167,6 +167,7 @@ impl Etcd {
             settings: shared.settings.clone(),
             clock,
             node: shared.node.clone(),
+            known: shared.time.subscribe(),
         };
         tokio::spawn(keeper.run(stopped.clone()));
         Self {

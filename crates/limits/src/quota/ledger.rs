@@ -295,6 +295,9 @@ struct Safe {
     /// The share may have been spent until then: by this ledger, or before it was made by another
     /// run of the same node.
     spent_at: Timestamp,
+    /// The end of the latest window that any of it may have been spent in, by the store's clock.
+    /// If that is set back, the same window is lived through twice.
+    until: Duration,
 }
 
 /// A question that was asked.
@@ -390,6 +393,7 @@ impl Ledger {
                 left: 0,
                 share: 0,
                 spent_at: now,
+                until: Duration::ZERO,
             },
             pace: Pace {
                 rate: None,
@@ -478,11 +482,12 @@ impl Ledger {
     /// The same as a verdict, for who waits for one.
     #[must_use]
     pub fn verdict(&self, cost: u64, time: &StoreTime) -> Verdict {
-        let verdict = self.peek(cost, time).into();
-        let own = self.own_share_at(time);
-        match own.filter(|_| verdict == Verdict::WhenTold) {
-            Some(moment) => Verdict::NotBefore(moment),
-            None => verdict,
+        match self.peek(cost, time).into() {
+            Verdict::WhenTold => {
+                let own = self.own_share_at(time);
+                own.map_or(Verdict::WhenTold, Verdict::NotBefore)
+            }
+            verdict => verdict,
         }
     }
 
@@ -503,7 +508,7 @@ impl Ledger {
     }
 
     /// Takes what [`Ledger::peek`] has found covered.
-    fn spend(&mut self, cost: u64, time: &StoreTime) -> Spent {
+    pub(crate) fn spend(&mut self, cost: u64, time: &StoreTime) -> Spent {
         self.counts.covered += 1;
         let mut spent = Spent::default();
         let own = self.safe_now(time);
@@ -513,6 +518,7 @@ impl Ledger {
             spent.share = self.safe.share;
             self.safe.left = own - spent.safe;
             self.safe.spent_at = time.now();
+            self.safe.until = self.safe.until.max(self.latest_end(time));
         }
         self.pace.dearest = self.pace.dearest.max(cost);
         let mut rest = cost - spent.safe;
@@ -915,7 +921,12 @@ impl Ledger {
         let whole = self.safe.spent_at + span + drift(span).saturating_mul(2);
         let next = self.rule.window_at(time.earliest());
         let next = next.map(|window| time.surely_at(window.end()));
+        let later = match time.latest() {
+            Duration::MAX => time.now(),
+            _ => time.surely_at(self.safe.until),
+        };
         let moments = [Some(whole), next].into_iter().flatten();
+        let moments = moments.map(|moment| moment.max(later));
         moments.filter(|&moment| moment > time.now()).min()
     }
 
@@ -939,6 +950,17 @@ impl Ledger {
             }
             Page::Open(record) => (spent_in.or(Some(record.window())), total),
             Page::Running(_) | Page::Between(_) | Page::NotKnown => (spent_in, total),
+        }
+    }
+
+    /// How long ago the window that runs began, at most; `None` if that is not known.
+    #[must_use]
+    pub fn begun(&self, time: &StoreTime) -> Option<Duration> {
+        match self.page(time) {
+            Page::Running(record) | Page::Open(record) => {
+                Some(time.latest().saturating_sub(record.start()))
+            }
+            Page::Between(_) | Page::NotKnown => None,
         }
     }
 
@@ -1097,35 +1119,57 @@ impl Ledger {
 
     /// What of the node's own share may be spent. It is there anew once it is certain that nothing of
     /// it was spent in the window that runs: because all of it was spent before that window began, or
-    /// because a whole window's length went by.
+    /// because a whole window's length went by; and in neither case in a window that was taken for
+    /// this one or a later one, when the store's clock had not been set back yet.
     fn safe_now(&self, time: &StoreTime) -> u64 {
         let mut share = self.rule.safe_share();
-        let length = self.rule.settings().length;
         let running = self.record.filter(|record| time.latest() < record.end());
-        let mut start = self.rule.window_at(time.earliest()).map(|one| one.start());
-        let mut span = length;
-        if let Some(record) = running {
-            if record.reserved() < self.rule.reserved() {
-                share = record.reserved() / u64::from(self.rule.settings().nodes_expected);
-            }
-            span = span.max(record.length());
-            start = start.map(|start| start.min(record.start()));
-            if record.length() == length
-                && (time.earliest()..=time.latest()).contains(&record.start())
-            {
-                // Somebody who knows the store's time better has opened it.
-                start = Some(record.start());
-            }
+        if let Some(record) = running
+            && record.reserved() < self.rule.reserved()
+        {
+            share = record.reserved() / u64::from(self.rule.settings().nodes_expected);
         }
         let left = self.safe.left.min(share);
+        if left == share {
+            return share;
+        }
+        let length = self.rule.settings().length;
+        let mut span = length;
+        let start = match running {
+            // It has begun for certain, or somebody who knows the store's time better has opened
+            // it.
+            Some(record) if record.length() == length && record.start() <= time.latest() => {
+                Some(record.start())
+            }
+            _ => {
+                let start = self.rule.start_at(time.earliest());
+                let record = running.as_ref();
+                span = record.map_or(span, |record| span.max(record.length()));
+                start.map(|start| record.map_or(start, |record| start.min(record.start())))
+            }
+        };
         let spent_at = self.safe.spent_at;
         let passed = time.now().since(spent_at);
         let before = start.is_some_and(|start| surely_before(spent_at, start, time));
-        if before || passed > span.saturating_add(drift(passed)) {
+        let is_later =
+            time.latest() == Duration::MAX || start.is_none_or(|start| start >= self.safe.until);
+        if is_later && (before || passed > span.saturating_add(drift(passed))) {
             share
         } else {
             left
         }
+    }
+
+    /// The end of the latest window that may run, by the store's clock; zero if nothing is known of
+    /// that.
+    fn latest_end(&self, time: &StoreTime) -> Duration {
+        if time.latest() == Duration::MAX {
+            return Duration::ZERO;
+        }
+        let window = self.rule.window_at(time.latest());
+        let running = self.record.filter(|record| time.latest() < record.end());
+        let ends = [window, running].into_iter().flatten().map(|one| one.end());
+        ends.max().unwrap_or(Duration::ZERO)
     }
 
     fn owed_in(&self, record: &Record) -> u64 {

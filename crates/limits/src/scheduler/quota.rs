@@ -108,7 +108,10 @@ pub struct QuotaNow {
 pub struct QuotaCounts {
     /// Calls that it let go and never held.
     pub local: u64,
-    /// Calls that it let go after it had held them.
+    /// Calls that it let go after it had held them in the window in which they came: for a reply
+    /// of the store.
+    pub drew: u64,
+    /// Calls that it let go after it had held them for a window that began after they came.
     pub waited: u64,
     /// Calls that it refused, or held until their deadline.
     pub refused: u64,
@@ -125,6 +128,8 @@ pub struct QuotaCounts {
 #[derive(Debug)]
 struct Limiter {
     of: QuotaKey,
+    /// Its rule.
+    named: Key,
     ledger: Ledger,
     on_excess: OnExcess,
     /// Its rule does not follow the quota's.
@@ -166,7 +171,8 @@ struct Named {
 /// All quotas.
 #[derive(Debug)]
 pub(super) struct Quotas {
-    named: BTreeMap<Arc<str>, Named>,
+    named: Slab<Named>,
+    by_name: BTreeMap<Arc<str>, Key>,
     by_key: BTreeMap<QuotaKey, Key>,
     all: Slab<Limiter>,
     keys_max: usize,
@@ -179,6 +185,8 @@ pub(super) struct Quotas {
     /// Whoever is not known here spent nothing after this.
     unknown_since: Timestamp,
 }
+
+const RULED: &str = "a rule is there for as long as its keys are";
 
 /// Calls wait for as many keys as there may be.
 #[derive(Debug)]
@@ -197,7 +205,8 @@ enum For {
 impl Quotas {
     pub(super) fn new() -> Self {
         Self {
-            named: BTreeMap::new(),
+            named: Slab::new(),
+            by_name: BTreeMap::new(),
             by_key: BTreeMap::new(),
             all: Slab::new(),
             keys_max: 0,
@@ -225,14 +234,27 @@ impl Quotas {
     }
 
     fn named_mut(&mut self, key: Key) -> &mut Named {
-        let quota = &self
-            .all
-            .get(key)
-            .expect("the quota was just found")
-            .of
-            .quota;
-        let named = self.named.get_mut(quota);
-        named.expect("a rule is there for as long as its keys are")
+        let named = self.expect(key).named;
+        self.named.get_mut(named).expect(RULED)
+    }
+
+    fn find(&self, name: &str) -> Option<&Named> {
+        let named = *self.by_name.get(name)?;
+        Some(self.named.get(named).expect(RULED))
+    }
+
+    /// No call waits for a key any more: of those of its rule it was used last.
+    fn rest(&mut self, key: Key) {
+        let named = self.expect(key).named;
+        let named = self.named.get_mut(named).expect(RULED);
+        named.idle.push(&mut self.all, key);
+    }
+
+    /// A call waits for it.
+    fn rouse(&mut self, key: Key) {
+        let named = self.expect(key).named;
+        let named = self.named.get_mut(named).expect(RULED);
+        named.idle.remove(&mut self.all, key);
     }
 
     /// The limiters of these keys, made where there are none, for a call that comes in. They stay
@@ -259,16 +281,23 @@ impl Quotas {
     ) -> Result<Option<Arc<[Key]>>, TooManyKeys> {
         let mut pinned = Vec::with_capacity(keys.len());
         for of in keys {
-            let named = self.named.get(&of.quota);
-            let Some(rule) = named.and_then(|named| named.rule) else {
-                continue;
+            let key = match self.by_key.get(of) {
+                Some(&key) => key,
+                None => {
+                    let Some(&named) = self.by_name.get(&of.quota) else {
+                        continue;
+                    };
+                    let Some(rule) = self.named.get(named).expect(RULED).rule else {
+                        continue;
+                    };
+                    let Some(key) = self.make(whom, of, named, rule) else {
+                        self.unpin(now, &pinned);
+                        return Err(TooManyKeys);
+                    };
+                    key
+                }
             };
-            let known = self.by_key.get(of).copied();
-            let Some(key) = known.or_else(|| self.make(whom, of, rule)) else {
-                self.unpin(now, &pinned);
-                return Err(TooManyKeys);
-            };
-            if pinned.contains(&key) {
+            if pinned.contains(&key) || self.named_mut(key).rule.is_none() {
                 continue;
             }
             pinned.push(key);
@@ -276,9 +305,7 @@ impl Quotas {
             limiter.used = now;
             limiter.pins += 1;
             if limiter.pins == 1 {
-                let mut idle = mem::take(&mut self.named_mut(key).idle);
-                idle.remove(&mut self.all, key);
-                self.named_mut(key).idle = idle;
+                self.rouse(key);
             }
         }
         Ok((!pinned.is_empty()).then(|| pinned.into()))
@@ -291,9 +318,7 @@ impl Quotas {
             limiter.used = now;
             limiter.pins -= 1;
             if limiter.pins == 0 {
-                let mut idle = mem::take(&mut self.named_mut(key).idle);
-                idle.push(&mut self.all, key);
-                self.named_mut(key).idle = idle;
+                self.rest(key);
             }
         }
         if self.all.len() > self.keys_max {
@@ -301,13 +326,14 @@ impl Quotas {
         }
     }
 
-    fn make(&mut self, whom: For, of: &QuotaKey, rule: QuotaRule) -> Option<Key> {
+    fn make(&mut self, whom: For, of: &QuotaKey, named: Key, rule: QuotaRule) -> Option<Key> {
         self.make_room(self.keys_max.saturating_sub(1));
         if self.all.len() >= self.keys_max && whom == For::Newcomer {
             return None;
         }
         let key = self.all.insert(Limiter {
             of: of.clone(),
+            named,
             ledger: Ledger::new(rule.rule, self.unknown_since),
             on_excess: rule.on_excess,
             has_own_rule: false,
@@ -321,11 +347,8 @@ impl Quotas {
             links: Links::default(),
         });
         self.by_key.insert(of.clone(), key);
-        let mut idle = mem::take(&mut self.named_mut(key).idle);
-        idle.push(&mut self.all, key);
-        let named = self.named_mut(key);
-        named.idle = idle;
-        named.counts.keys += 1;
+        self.rest(key);
+        self.named_mut(key).counts.keys += 1;
         Some(key)
     }
 
@@ -333,7 +356,8 @@ impl Quotas {
     /// waits for them.
     fn make_room(&mut self, most: usize) {
         while self.all.len() > most {
-            let oldest = self.named.values().filter_map(|named| named.idle.oldest());
+            let named = self.named.iter();
+            let oldest = named.filter_map(|(_, named)| named.idle.oldest());
             let Some(oldest) = oldest.min_by_key(|&key| self.expect(key).used) else {
                 return;
             };
@@ -343,8 +367,7 @@ impl Quotas {
 
     /// Forgets a key that no call waits for. What was drawn for it is lost with its window.
     fn forget(&mut self, key: Key) {
-        let mut idle = mem::take(&mut self.named_mut(key).idle);
-        idle.remove(&mut self.all, key);
+        self.rouse(key);
         let mut limiter = self.all.remove(key).expect("it was just found");
         self.by_key.remove(&limiter.of);
         if let Some(wake) = limiter.wake {
@@ -352,9 +375,7 @@ impl Quotas {
         }
         self.unknown_since = self.unknown_since.max(limiter.used);
         self.forgotten.push(QuotaRef(key));
-        let named = self.named.get_mut(&limiter.of.quota);
-        let named = named.expect("a rule is there for as long as its keys are");
-        named.idle = idle;
+        let named = self.named.get_mut(limiter.named).expect(RULED);
         named.counts.keys -= 1;
         named.counts.forgotten += 1;
         named.counts.ledgers.add(&limiter.ledger.take_counts());
@@ -446,15 +467,16 @@ impl Quotas {
         now: Timestamp,
         key: Key,
         tokens: Tokens,
+        came: Timestamp,
         was_held_by: impl Fn(&str) -> bool,
     ) -> QuotaSpent {
         let time = self.time.at(now);
         let cost = cost(tokens);
         let limiter = self.expect_mut(key);
         limiter.used = now;
-        let spent = limiter.ledger.take(cost, &time);
-        let spent = spent.expect("all that a call meets was asked in the same moment");
+        let spent = limiter.ledger.spend(cost, &time);
         let (window, total) = limiter.ledger.window(&time, spent.window);
+        let begun = limiter.ledger.begun(&time);
         let told = QuotaSpent {
             of: limiter.of.clone(),
             window,
@@ -463,11 +485,14 @@ impl Quotas {
             spent,
         };
         let counts = &mut self.named_mut(key).counts;
-        if was_held_by(&told.of.quota) {
-            counts.waited += 1;
+        let counter = if !was_held_by(&told.of.quota) {
+            &mut counts.local
+        } else if begun.is_none_or(|begun| begun < now.since(came)) {
+            &mut counts.waited
         } else {
-            counts.local += 1;
-        }
+            &mut counts.drew
+        };
+        *counter += 1;
         self.touch(key);
         told
     }
@@ -610,16 +635,18 @@ impl<T> Scheduler<T> {
         keys_max: usize,
     ) {
         let now = self.advance(now);
-        for (name, named) in &mut self.quotas.named {
-            named.rule = rules.get(name).copied();
+        let Quotas { named, by_name, .. } = &mut self.quotas;
+        for (name, &mut key) in by_name.iter_mut() {
+            named.get_mut(key).expect(RULED).rule = rules.get(name).copied();
         }
         for (name, rule) in rules {
-            let named = self.quotas.named.entry(name).or_insert_with(|| Named {
-                rule: None,
-                counts: QuotaCounts::default(),
-                idle: Recency::default(),
+            by_name.entry(name).or_insert_with(|| {
+                named.insert(Named {
+                    rule: Some(rule),
+                    counts: QuotaCounts::default(),
+                    idle: Recency::default(),
+                })
             });
-            named.rule = Some(rule);
         }
         self.quotas.keys_max = keys_max;
         let keys: Vec<Key> = self.quotas.all.iter().map(|(key, _)| key).collect();
@@ -636,7 +663,10 @@ impl<T> Scheduler<T> {
         }
         self.repin(now);
         let quotas = &mut self.quotas;
-        let is_gone = |limiter: &Limiter| quotas.named[&limiter.of.quota].rule.is_none();
+        let is_gone = |limiter: &Limiter| {
+            let named = quotas.named.get(limiter.named).expect(RULED);
+            named.rule.is_none()
+        };
         let gone: Vec<Key> = quotas
             .all
             .iter()
@@ -646,7 +676,14 @@ impl<T> Scheduler<T> {
         for key in gone {
             quotas.forget(key);
         }
-        quotas.named.retain(|_, named| named.rule.is_some());
+        let named = &mut quotas.named;
+        quotas.by_name.retain(|_, &mut key| {
+            let stays = named.get(key).expect(RULED).rule.is_some();
+            if !stays {
+                named.remove(key);
+            }
+            stays
+        });
         quotas.make_room(keys_max);
     }
 
@@ -791,7 +828,7 @@ impl<T> Scheduler<T> {
     /// used last.
     #[must_use]
     pub fn quotas_now(&self, now: Timestamp, quota: &str, most: usize) -> Vec<QuotaNow> {
-        let Some(named) = self.quotas.named.get(quota) else {
+        let Some(named) = self.quotas.find(quota) else {
             return Vec::new();
         };
         let time = self.quotas.time.at(self.now.max(now));
@@ -807,7 +844,7 @@ impl<T> Scheduler<T> {
     /// What happened to a quota's keys; `None` if there is no such quota.
     #[must_use]
     pub fn quota_counts(&self, quota: &str) -> Option<QuotaCounts> {
-        Some(self.quotas.named.get(quota)?.counts)
+        Some(self.quotas.find(quota)?.counts)
     }
 
     /// What is known of the store's time.
@@ -828,5 +865,17 @@ impl<T> Scheduler<T> {
             let head = parking.first_at_quota(key, fair)?;
             Some(queue.expect(head).call.tokens)
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_stays_small() {
+        // There may be a million, each with its name besides.
+        let bytes = size_of::<Limiter>();
+        assert!(bytes <= 736, "{bytes} bytes for each key");
     }
 }
