@@ -332,8 +332,9 @@ async fn eventually<T, F: Future<Output = Option<T>>>(look: impl Fn() -> F) -> T
     }
 }
 
-/// Whom nothing covers is told at once, and nothing passes undrawn.
-const REJECT: &str = "on_excess = \"reject\"\nwhen_store_away = \"deny\"";
+/// Whom nothing covers is told at once, and nothing passes undrawn. A draw has the time that a busy
+/// machine needs.
+const REJECT: &str = "on_excess = \"reject\"\nwhen_store_away = \"deny\"\ndraw_timeout = \"2s\"";
 const ALONE: &str = "expected_sidecars = 1";
 const TWO: &str = "expected_sidecars = 2";
 
@@ -516,7 +517,7 @@ async fn an_optimistic_quota_lets_calls_pass_while_it_draws_and_refuses_once_it_
         "total",
         20,
         "2s",
-        "mode = \"optimistic\"\non_excess = \"reject\"\nwhen_store_away = \"deny\"\nbase = 4",
+        &format!("{REJECT}\nmode = \"optimistic\"\nbase = 4"),
     );
     let sidecar = rig.sidecar(ALONE, &limits);
     // Not in the window in which it started.

@@ -6,12 +6,10 @@ use tidegate::coordinate::zookeeper::{Client, Settings};
 use crate::sidecar;
 use crate::stores::{Etcd, Redis, ZooKeeper};
 
-const DENY: &str = "on_excess = \"reject\"\nwhen_store_away = \"deny\"\ndraw_timeout = \"2s\"";
-
 /// Two sidecars with the store of this config spend one budget exactly.
 async fn shares_exactly(quota: &str) {
     let backend = Scripted::in_both_dialects().await;
-    let limits = limit("all", "total", 200, LONG, DENY);
+    let limits = limit("all", "total", 200, LONG, REJECT);
     let text = text(backend.addr, &format!("{quota}\n{TWO}"), &limits);
     let [a, b] = [Sidecar::with_store(&text), Sidecar::with_store(&text)];
     for sidecar in [&a, &b] {
@@ -67,7 +65,7 @@ async fn a_users_total_in_zookeeper_holds_before_the_first_draw_and_changes_live
     let made = client.create("/quota/alice/total", b"7").await;
     let mut version = made.expect("it is up").expect("it is new").version;
     let backend = Scripted::in_both_dialects().await;
-    let limits = limit("per_user", "user", 3, "1s", DENY);
+    let limits = limit("per_user", "user", 3, "1s", REJECT);
     let quota = format!("{}\n{ALONE}", on_zookeeper(&zookeeper));
     let sidecar = Sidecar::with_store(&text(backend.addr, &quota, &limits));
     let until = async |user: &str, is_so: &dyn Fn(&Value) -> bool| {
@@ -160,7 +158,7 @@ async fn a_store_that_wants_a_password_is_told_in_the_log_and_on_the_page() {
         "engine = \"redis\"\nservers = [\"redis://{}\"]",
         redis.addr()
     );
-    let limits = limit("all", "total", 5, LONG, DENY) + &limit("beside", "user", 5, LONG, DENY);
+    let limits = limit("all", "total", 5, LONG, REJECT) + &limit("beside", "user", 5, LONG, REJECT);
     let text = |password: &str| {
         text(
             backend.addr,
@@ -219,7 +217,7 @@ async fn a_store_that_answers_nonsense_is_told_and_the_limits_hold() {
         format!("engine = \"etcd\"\nservers = [\"http://{addr}\"]"),
         format!("engine = \"redis\"\nservers = [\"redis://{addr}\"]"),
     ] {
-        let limits = limit("all", "total", 5, LONG, DENY);
+        let limits = limit("all", "total", 5, LONG, REJECT);
         let sidecar =
             Sidecar::with_store(&text(backend.addr, &format!("{quota}\n{ALONE}"), &limits));
         assert_eq!(sidecar.call("").await.status, 429, "{quota}");
@@ -243,7 +241,7 @@ async fn what_two_processes_log_says_to_the_audit_that_no_window_was_exceeded() 
         redis.addr()
     );
     let limits = limit("all", "total", TOTAL, "1s", "on_excess = \"reject\"")
-        + &limit("per_user", "user", TOTAL, "1s", DENY);
+        + &limit("per_user", "user", TOTAL, "1s", REJECT);
     let text = text(backend.addr, &quota, &limits) + "\n[log]\naccess = true";
     let sidecars = [
         sidecar::Sidecar::start(&text).await,
