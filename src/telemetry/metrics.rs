@@ -199,6 +199,9 @@ struct Counted {
     quotas: HashMap<Box<str>, QuotaLevel>,
 }
 
+/// One of the counts of a quota.
+type CountOf = fn(&QuotaLevel) -> u64;
+
 /// What a finished call counts in.
 struct Ended {
     listener: Box<str>,
@@ -1046,7 +1049,7 @@ impl Metrics {
     }
 
     /// What is counted of each quota, and which of its counts that is.
-    fn of_quotas(&self) -> [(&IntCounterVec, fn(&QuotaLevel) -> u64); 8] {
+    fn of_quotas(&self) -> [(&IntCounterVec, CountOf); 8] {
         [
             (&self.quota_draws_total, |level| level.draws),
             (&self.quota_conflicts_total, |level| level.conflicts),

@@ -148,11 +148,14 @@ impl Rig {
 
     /// One more sidecar.
     fn sidecar(&self, quota: &str, limits: &str) -> Sidecar {
+        self.sidecar_of(&self.text(quota, limits))
+    }
+
+    fn sidecar_of(&self, text: &str) -> Sidecar {
         let (memory, epoch) = (self.memory.clone(), self.epoch);
         let opened = Arc::new(Mutex::new(None));
         let open = Arc::clone(&opened);
-        let config = config(&self.text(quota, limits));
-        let app = App::start_with(config, None, move |_, clock: Clock| {
+        let app = App::start_with(config(text), None, move |_, clock: Clock| {
             let node = memory.node();
             let switch = Arc::new(Switch {
                 node,
@@ -329,8 +332,9 @@ async fn eventually<T, F: Future<Output = Option<T>>>(look: impl Fn() -> F) -> T
     }
 }
 
-/// Whom nothing covers is told at once, and nothing passes undrawn.
-const REJECT: &str = "on_excess = \"reject\"\nwhen_store_away = \"deny\"";
+/// Whom nothing covers is told at once, and nothing passes undrawn. A draw has the time that a busy
+/// machine needs.
+const REJECT: &str = "on_excess = \"reject\"\nwhen_store_away = \"deny\"\ndraw_timeout = \"2s\"";
 const ALONE: &str = "expected_sidecars = 1";
 const TWO: &str = "expected_sidecars = 2";
 
@@ -513,7 +517,7 @@ async fn an_optimistic_quota_lets_calls_pass_while_it_draws_and_refuses_once_it_
         "total",
         20,
         "2s",
-        "mode = \"optimistic\"\non_excess = \"reject\"\nwhen_store_away = \"deny\"\nbase = 4",
+        &format!("{REJECT}\nmode = \"optimistic\"\nbase = 4"),
     );
     let sidecar = rig.sidecar(ALONE, &limits);
     // Not in the window in which it started.
@@ -525,10 +529,44 @@ async fn an_optimistic_quota_lets_calls_pass_while_it_draws_and_refuses_once_it_
 }
 
 #[tokio::test]
+async fn what_is_given_back_in_the_store_wakes_who_waits_for_it() {
+    let rig = Rig::start().await;
+    let limits = limit("all", "total", 3, "50s", "when_store_away = \"deny\"");
+    let sidecar = rig.sidecar(ALONE, &limits);
+    assert_eq!(sidecar.calls("", 3).await, 3);
+    let address = sidecar.address;
+    let waits = tokio::spawn(async move { call(address, "").await.status });
+    sidecar
+        .until_key("all", "all", |key| key["waiting"] == 1)
+        .await;
+    // As another sidecar does that has drawn more than it needs.
+    let record = rig.record(Some("total"), "all").await.expect("it was made");
+    let more = Record::new(record.window(), 2, 3, 0, record.length()).expect("it can be");
+    let key = Key::within(Some("total"), "all").expect("it is a key");
+    rig.memory.tamper(&key, Some(more.to_string().as_bytes()));
+    let woken = tokio::time::timeout(PATIENCE, waits).await;
+    assert_eq!(woken.expect("it is woken").expect("it ends"), 200);
+    assert!(rig.now() < Duration::from_secs(50), "the window has ended");
+}
+
+#[tokio::test]
+async fn quotas_that_a_reload_brings_hold_from_then_on() {
+    let rig = Rig::start().await;
+    let without = one_listener(rig.backend.addr, "user_from = \"basic\"", "");
+    let limits = limit("all", "total", 3, LONG, REJECT);
+    let sidecar = rig.sidecar_of(&without);
+    assert_eq!(sidecar.calls("", 10).await, 10);
+    assert_eq!(sidecar.quotas().await["store"], Value::Null);
+    let with = config(&rig.text(TWO, &limits));
+    sidecar.app.reload(with).expect("it is taken");
+    assert_eq!(sidecar.calls("", 10).await, 3);
+}
+
+#[tokio::test]
 async fn quotas_that_a_reload_takes_away_hold_nobody_and_are_told_no_more() {
     let rig = Rig::start().await;
-    let limits = limit("all", "total", 1, LONG, "when_store_away = \"deny\"");
-    let sidecar = rig.sidecar(TWO, &limits);
+    let limits = limit("all", "total", 1, "30s", "when_store_away = \"deny\"");
+    let mut sidecar = rig.sidecar(TWO, &limits);
     assert_eq!(sidecar.calls("", 1).await, 1);
     let address = sidecar.address;
     let waits = tokio::spawn(async move { call(address, "").await });
@@ -546,7 +584,8 @@ async fn quotas_that_a_reload_takes_away_hold_nobody_and_are_told_no_more() {
         !metrics.contains("tidegate_quota_draws_total{"),
         "{metrics}"
     );
-    // It is a member no more.
+    // It is a member no more, once nobody here holds its store.
+    sidecar.store = None;
     let node = rig.memory.node();
     let mut members = node.members();
     let left = members.wait_for(|members| *members == 1);

@@ -14,7 +14,7 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tracing::{error, info, warn};
 
-use super::breaker::Breaker;
+use super::breaker::{Breaker, PAUSE, PAUSE_STRANGER};
 use super::key::{Note, Tended};
 use crate::admit::{Gate, QuotaAnswer};
 use crate::clock::Clock;
@@ -29,6 +29,8 @@ const WATCHES: usize = 1_024;
 const BACKLOG_PER_KEY: usize = 2;
 /// The store's time is carried to the gate when that is off by more than this.
 const TIME_OFF: Duration = Duration::from_millis(1);
+/// From one question that is asked only to learn the time to the next.
+const TIME_PAUSE: Duration = Duration::from_millis(100);
 /// The ledgers ask for the time when more than one part of a window in so many is not known.
 const WIDTH_ONE_IN: u32 = 8;
 
@@ -71,9 +73,11 @@ struct Carrying {
     /// What waits for the store's time to be known.
     for_time: Vec<Asked>,
     under_way: JoinSet<Answered>,
-    /// One question is under way only to learn the time.
-    asks_time: bool,
+    /// When something was asked last only to learn the time.
+    asked_for_time: Option<Instant>,
     breaker: Breaker,
+    /// What was logged of the store since it is away.
+    logged: Vec<Kind>,
     answers: Vec<QuotaAnswer>,
     /// What the gate knows of the store's time.
     carried: StoreTime,
@@ -99,9 +103,21 @@ struct Answered {
 
 /// Why a question has no answer.
 struct Failure {
+    kind: Kind,
     text: String,
-    /// The store is there, and says no to this one key.
-    of_key: bool,
+}
+
+/// What kind of trouble it is. Each is logged once while the store is away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// It does not answer, or cannot.
+    Away,
+    /// It wants somebody else.
+    Stranger,
+    /// It is no such store.
+    Garbage,
+    /// It is there, and says no to this one key.
+    Key,
 }
 
 impl Driver {
@@ -167,8 +183,9 @@ impl Driver {
             backlog: VecDeque::new(),
             for_time: Vec::new(),
             under_way: JoinSet::new(),
-            asks_time: false,
+            asked_for_time: None,
             breaker: Breaker::default(),
+            logged: Vec::new(),
             answers: Vec::new(),
             carried: StoreTime::unknown(self.clock.now()),
             members: 0,
@@ -325,11 +342,14 @@ impl Carrying {
 
     /// Sends what may be sent.
     fn ask(&mut self, driver: &Arc<Driver>) {
+        let now = Instant::now();
         while let Some(asked) = self.backlog.pop_front() {
-            if asked.deadline <= Instant::now() || !self.keys.contains_key(&asked.of.at) {
+            let tended = self.keys.get(&asked.of.at);
+            let Some(tended) = tended.filter(|_| now < asked.deadline) else {
                 self.refuse(&asked.of);
-            } else if self.under_way.len() < self.breaker.at_once() {
-                let tended = &self.keys[&asked.of.at];
+                continue;
+            };
+            if self.breaker.lets_through(self.under_way.len(), now) {
                 let (key, ready) = (tended.key.clone(), tended.ready.clone());
                 let driver = Arc::clone(driver);
                 self.under_way
@@ -341,25 +361,34 @@ impl Carrying {
                 break;
             }
         }
-        // A store tells the time by itself. Why it does not is learned by asking for anything, once
-        // for all who wait.
-        if let Some(asked) = self.for_time.first()
-            && !self.asks_time
-            && self.under_way.len() < self.breaker.at_once()
+        self.ask_for_time(driver, now);
+    }
+
+    /// A store tells the time by itself. Why it does not is learned by asking for anything, once for
+    /// all who wait for the time.
+    fn ask_for_time(&mut self, driver: &Arc<Driver>, now: Instant) {
+        let is_early = |then: Instant| now < then + TIME_PAUSE;
+        let Some(asked) = self.for_time.first() else {
+            return;
+        };
+        if self.asked_for_time.is_some_and(is_early)
+            || !self.breaker.lets_through(self.under_way.len(), now)
         {
-            let (at, deadline) = (asked.of.at, asked.deadline);
-            let key = self.keys[&at].key.clone();
-            let driver = Arc::clone(driver);
-            self.asks_time = true;
-            self.under_way.spawn(async move {
-                let (_, failure) = driver.read(&key, deadline).await;
-                Answered {
-                    at,
-                    answer: None,
-                    failure,
-                }
-            });
+            return;
         }
+        let (at, deadline) = (asked.of.at, asked.deadline);
+        let tended = self.keys.get(&at);
+        let key = tended.expect("who is forgotten waits no more").key.clone();
+        let driver = Arc::clone(driver);
+        self.asked_for_time = Some(now);
+        self.under_way.spawn(async move {
+            let (_, failure) = driver.read(&key, deadline).await;
+            Answered {
+                at,
+                answer: None,
+                failure,
+            }
+        });
     }
 
     /// Takes what the store answered.
@@ -373,11 +402,14 @@ impl Carrying {
             }
         };
         match answered.failure {
-            Some(failure) => self.failed(driver, answered.at, failure),
             None => self.answered(driver),
+            Some(failure) if failure.kind == Kind::Key => {
+                self.answered(driver);
+                self.refused_key(driver, answered.at, &failure.text);
+            }
+            Some(failure) => self.failed(driver, failure),
         }
         let Some((question, outcome)) = answered.answer else {
-            self.asks_time = false;
             return;
         };
         if let Some(tended) = self.keys.get_mut(&answered.at) {
@@ -394,6 +426,7 @@ impl Carrying {
         if !self.breaker.answered() {
             return;
         }
+        self.logged.clear();
         info!(
             engine = driver.engine.word(),
             "quota: the store answers again"
@@ -406,43 +439,39 @@ impl Carrying {
         driver.gate.tell_all_quotas();
     }
 
-    fn failed(&mut self, driver: &Driver, at: QuotaRef, failure: Failure) {
-        let now = driver.clock.now();
-        let engine = driver.engine.word();
-        let Failure { text, of_key } = failure;
-        if of_key {
-            self.answered(driver);
-        }
+    fn failed(&mut self, driver: &Driver, failure: Failure) {
         let was_away = self.breaker.is_open();
-        if !of_key {
-            self.breaker.failed();
-        }
-        let key = self
-            .keys
-            .get(&at)
-            .filter(|_| of_key)
-            .map(|tended| &tended.key);
-        let text = match key {
-            Some(key) => format!("{key}: {text}"),
-            None => text,
+        let pause = match failure.kind {
+            Kind::Stranger => PAUSE_STRANGER,
+            Kind::Away | Kind::Garbage | Kind::Key => PAUSE,
         };
+        self.breaker.failed(Instant::now(), pause);
         let is_away = self.breaker.is_open();
-        let mut seen = driver.lock();
-        let health = &mut seen.health;
-        let is_new = health
-            .trouble
-            .as_ref()
-            .is_none_or(|(_, told)| *told != text);
-        if of_key && is_new {
-            warn!(engine, cause = text, "quota: the store refuses a key");
-        } else if is_away && (!was_away || is_new) {
+        let Failure { kind, text } = failure;
+        if is_away && !self.logged.contains(&kind) {
+            self.logged.push(kind);
+            let engine = driver.engine.word();
             warn!(engine, cause = text, "quota: the store does not answer");
         }
+        let now = driver.clock.now();
+        let health = &mut driver.lock().health;
         if is_away && !was_away {
             health.away = true;
             health.since = now;
         }
         health.trouble = Some((now, text));
+    }
+
+    /// The store says no to one key.
+    fn refused_key(&mut self, driver: &Driver, at: QuotaRef, text: &str) {
+        let Some(tended) = self.keys.get_mut(&at) else {
+            return;
+        };
+        let key = &tended.key;
+        if !mem::replace(&mut tended.refused, true) {
+            warn!(%key, cause = text, "quota: the store refuses a key");
+        }
+        driver.lock().health.trouble = Some((driver.clock.now(), format!("{key}: {text}")));
     }
 
     /// Carries the answers.
@@ -486,6 +515,7 @@ impl Tended {
             Outcome::Stands(_) | Outcome::Written(_) => None,
             Outcome::Time | Outcome::Unknown | Outcome::Unavailable => return,
         };
+        self.refused = false;
         let was = mem::replace(&mut self.unreadable, unreadable.is_some());
         let key = &self.key;
         match unreadable {
@@ -510,8 +540,9 @@ impl Driver {
                 let told = if is_ready {
                     self.read(&key, deadline).await
                 } else {
-                    let failure = of_store("it has not said what it configures".to_owned());
-                    (Outcome::Unavailable, Some(failure))
+                    let text = "it has not said what it configures".to_owned();
+                    let kind = Kind::Away;
+                    (Outcome::Unavailable, Some(Failure { kind, text }))
                 };
                 (question, told)
             }
@@ -588,20 +619,19 @@ fn failed(error: &Error) -> (Outcome, Option<Failure>) {
         Some(cause) => format!("{error}: {cause}"),
         None => error.to_string(),
     };
-    let of_key = matches!(error, Error::Refused(_));
-    (outcome, Some(Failure { text, of_key }))
+    let kind = match error {
+        Error::Unavailable(_) | Error::Unknown(_) => Kind::Away,
+        Error::Unauthenticated(_) => Kind::Stranger,
+        Error::Garbage(_) => Kind::Garbage,
+        Error::Refused(_) => Kind::Key,
+    };
+    (outcome, Some(Failure { kind, text }))
 }
 
 fn late() -> (Outcome, Option<Failure>) {
     let text = "it did not answer within the draw timeout".to_owned();
-    (Outcome::Unknown, Some(of_store(text)))
-}
-
-fn of_store(text: String) -> Failure {
-    Failure {
-        text,
-        of_key: false,
-    }
+    let kind = Kind::Away;
+    (Outcome::Unknown, Some(Failure { kind, text }))
 }
 
 /// Whether who goes by the one would be misled by more than is worth a word.

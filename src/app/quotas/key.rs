@@ -26,6 +26,8 @@ pub(super) struct Tended {
     pub(super) ready: watch::Receiver<bool>,
     /// What stands there was no record of ours when it was read last.
     pub(super) unreadable: bool,
+    /// The store said no to it since it answered last.
+    pub(super) refused: bool,
     watching: Option<AbortOnDropHandle<()>>,
     _tending: AbortOnDropHandle<()>,
 }
@@ -48,6 +50,7 @@ impl Tended {
             key,
             ready,
             unreadable: false,
+            refused: false,
             watching: None,
             _tending: AbortOnDropHandle::new(tokio::spawn(tending)),
         }

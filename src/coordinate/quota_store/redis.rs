@@ -223,6 +223,33 @@ struct Link {
     number: u64,
     failures: u32,
     not_before: Option<Instant>,
+    /// Why, for those who ask before.
+    why: Option<Why>,
+}
+
+/// What was wrong with the last connection.
+struct Why {
+    /// It would not have us.
+    is_stranger: bool,
+    text: String,
+}
+
+impl Why {
+    fn of(error: &Error) -> Self {
+        let cause = std::error::Error::source(error);
+        Self {
+            is_stranger: matches!(error, Error::Unauthenticated(_)),
+            text: cause.map_or_else(|| error.to_string(), ToString::to_string),
+        }
+    }
+
+    fn error(&self) -> Error {
+        let text = format!("{}, a moment ago", self.text).into();
+        match self.is_stranger {
+            true => Error::Unauthenticated(text),
+            false => Error::Unavailable(text),
+        }
+    }
 }
 
 /// The keys whose channels a connection listens to.
@@ -342,16 +369,17 @@ impl Shared {
                 let answered = matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension);
                 let told = told(error, kind);
                 if !answered || matches!(told, Error::Unauthenticated(_)) {
-                    self.failed(number).await;
+                    self.failed(number, &told).await;
                 }
                 return Err(told);
             }
             Err(_) => {
-                self.failed(number).await;
-                return Err(match kind {
+                let late = match kind {
                     Kind::Read => Error::Unavailable("no answer in time".into()),
                     Kind::Write => Error::Unknown("no answer in time".into()),
-                });
+                };
+                self.failed(number, &late).await;
+                return Err(late);
             }
         };
         let (seconds, micros) = match &answer[..] {
@@ -378,8 +406,8 @@ impl Shared {
             return Ok((connection.clone(), link.number));
         }
         if link.not_before.is_some_and(|then| Instant::now() < then) {
-            let text = "it did not answer a moment ago";
-            return Err(Error::Unavailable(text.into()));
+            let why = link.why.as_ref();
+            return Err(why.expect("it was told with the moment").error());
         }
         let client = redis::Client::open(self.settings.server.clone());
         let client = client.map_err(|error| Error::Refused(error.into()))?;
@@ -396,12 +424,14 @@ impl Shared {
         let connection = match timeout_at(deadline, connected).await {
             Ok(Ok(connection)) => connection,
             Ok(Err(error)) => {
-                link.trip();
-                return Err(told(error, Kind::Read));
+                let error = told(error, Kind::Read);
+                link.trip(Why::of(&error));
+                return Err(error);
             }
             Err(_) => {
-                link.trip();
-                return Err(Error::Unavailable("no connection in time".into()));
+                let late = Error::Unavailable("no connection in time".into());
+                link.trip(Why::of(&late));
+                return Err(late);
             }
         };
         link.number += 1;
@@ -414,10 +444,10 @@ impl Shared {
     }
 
     /// Gives a connection up: what is still under way on it would come too late.
-    async fn failed(&self, number: u64) {
+    async fn failed(&self, number: u64, error: &Error) {
         let mut link = self.link.lock().await;
         if link.number == number && link.connection.take().is_some() {
-            link.trip();
+            link.trip(Why::of(error));
             drop(link);
             self.waiters.tell_all();
         }
@@ -498,7 +528,7 @@ impl Shared {
             Ok(Err(error)) => told(error, Kind::Read),
             Err(_) => Error::Unavailable("no answer in time".into()),
         };
-        self.failed(number).await;
+        self.failed(number, &error).await;
         Err(error)
     }
 
@@ -534,7 +564,7 @@ impl Shared {
 
 impl Link {
     /// Keeps everybody away for a while, longer each time.
-    fn trip(&mut self) {
+    fn trip(&mut self, why: Why) {
         let (first, longest) = BREAK;
         let pause = first
             .saturating_mul(1 << self.failures.min(10))
@@ -542,6 +572,7 @@ impl Link {
         self.failures = self.failures.saturating_add(1);
         let pause = pause.mul_f64(0.5 + rand::random::<f64>() / 2.0);
         self.not_before = Some(Instant::now() + pause);
+        self.why = Some(why);
     }
 }
 

@@ -68,6 +68,8 @@ const RETRY: Duration = Duration::from_millis(250);
 /// What is watched is read anew after so long, should the news of a change be lost with a
 /// session.
 const REREAD: Duration = Duration::from_secs(30);
+/// The same of configuration, of which there may be four nodes for each of thousands of keys.
+const REREAD_CONFIGURATION: Duration = Duration::from_secs(300);
 /// To what ZooKeeper's stamps are rounded down.
 const RESOLUTION: Duration = Duration::from_millis(1);
 
@@ -264,7 +266,7 @@ impl Shared {
                     });
                     tokio::select! {
                         () = tell.closed() => return,
-                        _ = timeout(REREAD, any(watches)) => {}
+                        _ = timeout(reread_configuration(), any(watches)) => {}
                     }
                 }
                 Err(error) => {
@@ -427,6 +429,11 @@ fn told(error: zookeeper::Error) -> Error {
         E::Unauthenticated(_) => Error::Unauthenticated(error.into()),
         E::Garbage(_) => Error::Garbage(error.into()),
     }
+}
+
+/// Another time for each key, so that they do not all come at once.
+fn reread_configuration() -> Duration {
+    REREAD_CONFIGURATION.mul_f64(0.5 + rand::random::<f64>() / 2.0)
 }
 
 /// Ready with the first.

@@ -23,7 +23,7 @@ async fn a_record_of_another_tool_is_left_alone_and_told_and_other_keys_go_on() 
     let found = rig
         .memory
         .node()
-        .get(&[key.clone()])
+        .get(std::slice::from_ref(&key))
         .await
         .expect("it is up");
     let found = found[0].as_ref().expect("it stands there");

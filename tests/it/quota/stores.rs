@@ -6,12 +6,10 @@ use tidegate::coordinate::zookeeper::{Client, Settings};
 use crate::sidecar;
 use crate::stores::{Etcd, Redis, ZooKeeper};
 
-const DENY: &str = "on_excess = \"reject\"\nwhen_store_away = \"deny\"\ndraw_timeout = \"2s\"";
-
 /// Two sidecars with the store of this config spend one budget exactly.
 async fn shares_exactly(quota: &str) {
     let backend = Scripted::in_both_dialects().await;
-    let limits = limit("all", "total", 200, LONG, DENY);
+    let limits = limit("all", "total", 200, LONG, REJECT);
     let text = text(backend.addr, &format!("{quota}\n{TWO}"), &limits);
     let [a, b] = [Sidecar::with_store(&text), Sidecar::with_store(&text)];
     for sidecar in [&a, &b] {
@@ -67,12 +65,8 @@ async fn a_users_total_in_zookeeper_holds_before_the_first_draw_and_changes_live
     let made = client.create("/quota/alice/total", b"7").await;
     let mut version = made.expect("it is up").expect("it is new").version;
     let backend = Scripted::in_both_dialects().await;
-    let limits = limit("per_user", "user", 3, "1s", DENY);
-    let quota = format!(
-        "{}
-{ALONE}",
-        on_zookeeper(&zookeeper)
-    );
+    let limits = limit("per_user", "user", 3, "1s", REJECT);
+    let quota = format!("{}\n{ALONE}", on_zookeeper(&zookeeper));
     let sidecar = Sidecar::with_store(&text(backend.addr, &quota, &limits));
     let until = async |user: &str, is_so: &dyn Fn(&Value) -> bool| {
         eventually(async || {
@@ -135,11 +129,7 @@ async fn a_zookeeper_that_stands_still_is_told_and_gone_on_with_by_itself() {
     let backend = Scripted::in_both_dialects().await;
     let deny = "on_excess = \"reject\"\nwhen_store_away = \"deny\"";
     let limits = limit("per_user", "user", 1000, LONG, deny);
-    let quota = format!(
-        "{}
-{ALONE}",
-        on_zookeeper(&zookeeper)
-    );
+    let quota = format!("{}\n{ALONE}", on_zookeeper(&zookeeper));
     let sidecar = Sidecar::with_store(&text(backend.addr, &quota, &limits));
     eventually(async || (sidecar.call("alice").await.status == 200).then_some(())).await;
     zookeeper.member(0).signal("STOP");
@@ -168,7 +158,7 @@ async fn a_store_that_wants_a_password_is_told_in_the_log_and_on_the_page() {
         "engine = \"redis\"\nservers = [\"redis://{}\"]",
         redis.addr()
     );
-    let limits = limit("all", "total", 5, LONG, DENY) + &limit("beside", "user", 5, LONG, DENY);
+    let limits = limit("all", "total", 5, LONG, REJECT) + &limit("beside", "user", 5, LONG, REJECT);
     let text = |password: &str| {
         text(
             backend.addr,
@@ -176,7 +166,7 @@ async fn a_store_that_wants_a_password_is_told_in_the_log_and_on_the_page() {
             &limits,
         )
     };
-    for (password, cause) in [("", "NOAUTH"), ("password = \"wrong\"", "WRONGPASS")] {
+    for password in ["", "password = \"wrong\""] {
         let sidecar = sidecar::Sidecar::start(&text(password)).await;
         let address = sidecar.listener("test").await;
         eventually(async || (call(address, "").await.status == 429).then_some(())).await;
@@ -191,15 +181,12 @@ async fn a_store_that_wants_a_password_is_told_in_the_log_and_on_the_page() {
                 .then_some(())
         })
         .await;
-        let _ = cause;
     }
     let sidecar = sidecar::Sidecar::start(&text("password = \"right\"")).await;
     let address = sidecar.listener("test").await;
     eventually(async || (call(address, "").await.status == 200).then_some(())).await;
-    // Another engine is taken only after a restart, and told so.
-    let other = text("password = \"right\"").replace("redis://", "redis://default:x@");
-    let other = other.replace("password = \"right\"", "");
-    sidecar.write_config(&other);
+    // Another password, or whatever is said of the store, is taken only after a restart.
+    sidecar.write_config(&text("password = \"wrong\""));
     let lines = sidecar.hang_up("config reloaded").await;
     let warned =
         |line: &String| line.contains("only after a restart") && line.contains("\"quota\"");
@@ -230,7 +217,7 @@ async fn a_store_that_answers_nonsense_is_told_and_the_limits_hold() {
         format!("engine = \"etcd\"\nservers = [\"http://{addr}\"]"),
         format!("engine = \"redis\"\nservers = [\"redis://{addr}\"]"),
     ] {
-        let limits = limit("all", "total", 5, LONG, DENY);
+        let limits = limit("all", "total", 5, LONG, REJECT);
         let sidecar =
             Sidecar::with_store(&text(backend.addr, &format!("{quota}\n{ALONE}"), &limits));
         assert_eq!(sidecar.call("").await.status, 429, "{quota}");
@@ -242,4 +229,64 @@ async fn a_store_that_answers_nonsense_is_told_and_the_limits_hold() {
         // The admin address and calls of no quota go on.
         assert_eq!(sidecar.get("/livez").await.status, 200);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_two_processes_log_says_to_the_audit_that_no_window_was_exceeded() {
+    const TOTAL: u64 = 60;
+    let redis = Redis::start(&[]);
+    let backend = Scripted::in_both_dialects().await;
+    let quota = format!(
+        "engine = \"redis\"\nservers = [\"redis://{}\"]\n{TWO}",
+        redis.addr()
+    );
+    let limits = limit("all", "total", TOTAL, "1s", "on_excess = \"reject\"")
+        + &limit("per_user", "user", TOTAL, "1s", REJECT);
+    let text = text(backend.addr, &quota, &limits) + "\n[log]\naccess = true";
+    let sidecars = [
+        sidecar::Sidecar::start(&text).await,
+        sidecar::Sidecar::start(&text).await,
+    ];
+    let mut load = JoinSet::new();
+    for (number, sidecar) in sidecars.iter().enumerate() {
+        let address = sidecar.listener("test").await;
+        for client in 0..4 {
+            let user = format!("u{}", (number + client) % 3);
+            load.spawn(async move {
+                let started = Instant::now();
+                let mut passed = 0;
+                while started.elapsed() < Duration::from_secs(4) {
+                    passed += u64::from(call(address, &user).await.status == 200);
+                }
+                passed
+            });
+        }
+    }
+    let passed: u64 = load.join_all().await.into_iter().sum();
+    // Four windows and the parts of two; half of each window is safe shares.
+    assert!((TOTAL..=6 * TOTAL).contains(&passed), "{passed}");
+    let folder = tempfile::tempdir().expect("there is room");
+    let mut audit = tokio::process::Command::new(sidecar::TIDEGATE);
+    audit.arg("audit");
+    let mut drawn = 0;
+    for (number, sidecar) in sidecars.into_iter().enumerate() {
+        sidecar.signal("TERM");
+        let (status, lines) = sidecar.ended().await;
+        assert!(status.success(), "{status}");
+        drawn += lines
+            .iter()
+            .filter(|line| line.contains("\"quota\":[{"))
+            .count();
+        let log = folder.path().join(format!("{number}.log"));
+        std::fs::write(&log, lines.join("\n")).expect("it can be written to");
+        audit.arg(log);
+    }
+    assert_eq!(
+        drawn as u64, passed,
+        "each call that passed says what it drew"
+    );
+    let said = sidecar::run(&mut audit).await;
+    assert_eq!(said.code, Some(0), "{}\n{}", said.out, said.err);
+    assert!(said.out.contains("rate_limit:all"), "{}", said.out);
+    assert!(said.out.contains("rate_limit:per_user"), "{}", said.out);
 }
