@@ -6,10 +6,10 @@
 //! nothing more.
 //!
 //! A new master goes on from what it knows of the time that the one before kept: from the latest
-//! that it can be. So the time is never behind what it was, and ahead by no more than the way of an
-//! answer and what clocks drift apart since; a window is shorter by that. Were it behind, whoever
-//! lived by his own clock meanwhile, cut off or because nobody was master, would live through a
-//! window twice, and spend a share of his own in it twice.
+//! that it can be, if that is known to 50 ms. So the time is not behind what it was, and ahead by
+//! no more than that; a window is shorter by so much. Were it behind, whoever lived by his own clock
+//! meanwhile, cut off or because nobody was master, would live through a part of a window twice. Who
+//! knows it less well, since its first question waited for a master, is behind rather than ahead.
 //!
 //! Who never knew the time goes on from the last one that was *written*, from the moment that it
 //! read it: the time then stood still while nobody was master, and for a second at most before. While
@@ -36,6 +36,8 @@ use crate::coordinate::etcd::{
 
 /// The time is written at least so often, so that the next master is not far behind.
 const WRITE: Duration = Duration::from_secs(1);
+/// By how much a new master may be ahead of the time that was kept before.
+const AHEAD_MAX: Duration = Duration::from_millis(50);
 /// The most questions that are answered at once; others are next.
 const ANSWERS_MAX: usize = 1_000;
 
@@ -152,7 +154,8 @@ impl Keeper {
         }
         let known = self.known.borrow().at(read_at);
         if known.latest() < Duration::MAX {
-            term.time = term.time.max(known.latest());
+            let time = known.latest().min(known.earliest() + AHEAD_MAX);
+            term.time = term.time.max(time);
         }
         for question in &questions.entries {
             term.asked(&asked, question);
