@@ -15,4 +15,4 @@ pub mod wire;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;
 
-pub use self::settings::{Safe, Servers, Settings, SharedLimit};
+pub use self::settings::{QuotaLimit, Quotas, Safe, Servers, Settings, SharedLimit};

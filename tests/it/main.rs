@@ -47,6 +47,8 @@ mod paced;
 mod peers;
 mod proxied;
 mod queueing;
+mod quota;
+mod quota_faults;
 mod quota_store;
 mod relay;
 mod scenarios;

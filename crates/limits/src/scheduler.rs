@@ -759,10 +759,14 @@ impl<T> Scheduler<T> {
         for &key in quotas.iter().flat_map(|keys| keys.iter()) {
             let service = self.fair.service(call.class, charge);
             self.parking.served_quota(key, call.class, service);
-            let took = self.quotas.take(now, key, call.tokens, |name| {
-                let mut delays = waited.delays.iter();
-                delays.any(|delay| matches!(&delay.cause, Cause::Limit(limit) if **limit == *name))
-            });
+            let took = self
+                .quotas
+                .take(now, key, call.tokens, call.arrived, |name| {
+                    let mut delays = waited.delays.iter();
+                    delays.any(
+                        |delay| matches!(&delay.cause, Cause::Limit(limit) if **limit == *name),
+                    )
+                });
             held.push((key, took.spent));
             spent.push(took);
         }

@@ -224,6 +224,26 @@ fn a_safe_share_is_there_anew_in_the_next_window_and_not_for_a_node_that_just_st
 }
 
 #[test]
+fn a_window_that_is_lived_through_twice_has_one_safe_share() {
+    let mut ledger = ledger(|settings| settings.away = Away::Safe { percent: 50 });
+    for second in [104, 110, 120] {
+        let _ = ledger.take(25, &at(second * 1_000)).expect("its own");
+    }
+    // By the local clock three seconds later the store's clock shows seven less.
+    let back = |ms: u64| {
+        let now = Duration::from_millis(ms - 10_000);
+        StoreTime::between(Timestamp::from_nanos(ms * 1_000_000), now, now)
+    };
+    for ms in [123_000, 130_001, 133_000, 139_999] {
+        assert_eq!(ledger.now(&back(ms)).safe, 0, "{ms}");
+        let moment = ledger.own_share_at(&back(ms)).expect("it is spent");
+        let late = moment.since(Timestamp::from_nanos(140_000_000_000));
+        assert!(late < Duration::from_millis(10), "{late:?}");
+    }
+    assert_eq!(ledger.now(&back(140_001)).safe, 25);
+}
+
+#[test]
 fn what_is_given_back_of_an_older_own_share_is_worth_nothing_in_the_next() {
     let mut ledger = ledger(|settings| settings.away = Away::Safe { percent: 50 });
     let older = ledger.take(25, &at(100_000)).expect("its own");

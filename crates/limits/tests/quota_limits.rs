@@ -308,9 +308,10 @@ fn each_user_spends_what_is_his_and_waits_for_the_next_window() {
     let window = |id: u64| gate.spent[&id][0].window.expect("it was drawn");
     assert_eq!(window(alice[4]), window(alice[0]) + 1);
     let counts = gate.node.scheduler.quota_counts(USER).expect("a quota");
-    assert_eq!(counts.local + counts.waited, 6);
+    let how = (counts.local, counts.drew, counts.waited);
     assert_eq!(
-        counts.waited, 2,
+        how,
+        (4, 0, 2),
         "a draw that is answered at once holds nobody"
     );
 }
@@ -402,9 +403,16 @@ fn who_may_not_wait_is_refused_in_the_queue_too_once_nothing_is_left() {
         gate.spent.is_empty() && gate.refused.is_empty(),
         "a draw is under way"
     );
+    gate.now = ms(20);
     gate.answer_now();
     let went = ids.iter().filter(|&&id| gate.went(id)).count();
     assert_eq!((went, gate.refused.len()), (2, 2));
+    let counts = gate.node.scheduler.quota_counts(USER).expect("a quota");
+    assert_eq!(
+        (counts.drew, counts.refused),
+        (2, 2),
+        "they waited for the store"
+    );
     assert!(
         gate.refused
             .values()
@@ -573,6 +581,33 @@ fn a_key_that_a_call_waits_for_is_not_forgotten_and_a_call_without_one_is_refuse
     gate.go_to(ms(1_000));
     let id = gate.call(&[of_user("c")]);
     assert!(gate.went(id), "nobody waits for the others any more");
+}
+
+#[test]
+fn however_many_keys_come_no_more_are_known_than_may_be_and_nobody_else_suffers() {
+    let mut gate = Alone::new(&[(USER, quota(settings(1))), (TOTAL, quota(settings(5)))]);
+    let rules = [(USER, quota(settings(1))), (TOTAL, quota(settings(5)))];
+    gate.node.set(&rules, 1_000);
+    let all = key(TOTAL, "all");
+    let first = gate.call(std::slice::from_ref(&all));
+    assert!(gate.went(first));
+    let mut now = Duration::ZERO;
+    for user in 0..100_000 {
+        now += Duration::from_micros(1);
+        gate.now = now;
+        let id = gate.call(&[of_user(&format!("user {user}"))]);
+        assert!(gate.spent.remove(&id).is_some(), "{user}");
+        gate.give_back(id);
+        gate.store.records.clear();
+        gate.node.scheduler.forgotten_quotas();
+    }
+    let counts = gate.node.scheduler.quota_counts(USER).expect("a quota");
+    assert!(
+        counts.keys <= 1_000 && counts.forgotten >= 99_000,
+        "{counts:?}"
+    );
+    let again = gate.call(std::slice::from_ref(&all));
+    assert!(gate.went(again));
 }
 
 #[test]

@@ -18,6 +18,7 @@ mod keeper;
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -38,10 +39,12 @@ use crate::coordinate::etcd::{
 };
 
 /// Where the records are and how nodes are counted.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Where etcd is, who asks, and how long a call may take.
     pub store: etcd::Settings,
+    /// The files that the store's TLS was read from, where it is spoken.
+    pub certificates: Option<Certificates>,
     /// What all keys begin with.
     pub prefix: String,
     /// How long a node that is not heard of counts as a member, and keeps the time.
@@ -57,10 +60,20 @@ impl Settings {
                 deadline: store.deadline.min(Duration::from_secs(1)),
                 ..store
             },
+            certificates: None,
             prefix: "/tidegate/quota/".into(),
             time_to_live: TimeToLive::DEFAULT,
         }
     }
+}
+
+/// Files in PEM for TLS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Certificates {
+    /// Whom to trust.
+    pub authority: PathBuf,
+    /// Certificate and key of ours, where etcd asks for one.
+    pub identity: Option<(PathBuf, PathBuf)>,
 }
 
 /// From one question for the time to the next.
@@ -154,6 +167,7 @@ impl Etcd {
             settings: shared.settings.clone(),
             clock,
             node: shared.node.clone(),
+            known: shared.time.subscribe(),
         };
         tokio::spawn(keeper.run(stopped.clone()));
         Self {

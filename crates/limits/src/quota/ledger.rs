@@ -116,6 +116,9 @@ struct Safe {
     /// The share may have been spent until then: by this ledger, or before it was made by another
     /// run of the same node.
     spent_at: Timestamp,
+    /// The end of the latest window that any of it may have been spent in, by the store's clock.
+    /// If that is set back, the same window is lived through twice.
+    until: Duration,
 }
 
 /// A question that was asked.
@@ -166,6 +169,7 @@ impl Ledger {
                 left: 0,
                 share: 0,
                 spent_at: now,
+                until: Duration::ZERO,
             },
             pace: Pace {
                 rate: None,

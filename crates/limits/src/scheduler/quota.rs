@@ -108,7 +108,10 @@ pub struct QuotaNow {
 pub struct QuotaCounts {
     /// Calls that it let go and never held.
     pub local: u64,
-    /// Calls that it let go after it had held them.
+    /// Calls that it let go after it had held them in the window in which they came: for a reply
+    /// of the store.
+    pub drew: u64,
+    /// Calls that it let go after it had held them for a window that began after they came.
     pub waited: u64,
     /// Calls that it refused, or held until their deadline.
     pub refused: u64,
@@ -464,6 +467,7 @@ impl Quotas {
         now: Timestamp,
         key: Key,
         tokens: Tokens,
+        came: Timestamp,
         was_held_by: impl Fn(&str) -> bool,
     ) -> QuotaSpent {
         let time = self.time.at(now);
@@ -472,6 +476,7 @@ impl Quotas {
         limiter.used = now;
         let spent = limiter.ledger.spend(cost, &time);
         let (window, total) = limiter.ledger.window(&time, spent.window);
+        let begun = limiter.ledger.begun(&time);
         let told = QuotaSpent {
             of: limiter.of.clone(),
             window,
@@ -480,11 +485,14 @@ impl Quotas {
             spent,
         };
         let counts = &mut self.named_mut(key).counts;
-        if was_held_by(&told.of.quota) {
-            counts.waited += 1;
+        let counter = if !was_held_by(&told.of.quota) {
+            &mut counts.local
+        } else if begun.is_none_or(|begun| begun < now.since(came)) {
+            &mut counts.waited
         } else {
-            counts.local += 1;
-        }
+            &mut counts.drew
+        };
+        *counter += 1;
         self.touch(key);
         told
     }
@@ -857,5 +865,17 @@ impl<T> Scheduler<T> {
             let head = parking.first_at_quota(key, fair)?;
             Some(queue.expect(head).call.tokens)
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_stays_small() {
+        // There may be a million, each with its name besides.
+        let bytes = size_of::<Limiter>();
+        assert!(bytes <= 736, "{bytes} bytes for each key");
     }
 }

@@ -5,18 +5,23 @@
 //! the very version that it knows, so a master that has been deposed without knowing it writes
 //! nothing more.
 //!
-//! A new master goes on from the last time that was *written*, from the moment that it read it.
-//! So it is never ahead of the one before: a change of masters makes a window longer, by the time
-//! that nobody was master and a second at most, and never shorter. That is what to wait for a whole
-//! window would be for, at a smaller price. While nobody is master nodes go on with the time that
-//! they know, which only gets less sharp. The time begins with 0 and has no relation to that of
-//! day.
+//! A new master goes on from what it knows of the time that the one before kept: from the latest
+//! that it can be. So the time is never behind what it was, and ahead by no more than the way of an
+//! answer and what clocks drift apart since; a window is shorter by that. Were it behind, whoever
+//! lived by his own clock meanwhile, cut off or because nobody was master, would live through a
+//! window twice, and spend a share of his own in it twice.
+//!
+//! Who never knew the time goes on from the last one that was *written*, from the moment that it
+//! read it: the time then stood still while nobody was master, and for a second at most before. While
+//! nobody is master nodes go on with the time that they know, which only gets less sharp. The time
+//! begins with 0 and has no relation to that of day.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tidegate_limits::Timestamp;
+use tidegate_limits::quota::StoreTime;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -58,6 +63,8 @@ pub(super) struct Keeper {
     pub(super) settings: Settings,
     pub(super) clock: Clock,
     pub(super) node: String,
+    /// What this node knows of the time.
+    pub(super) known: watch::Receiver<StoreTime>,
 }
 
 /// The time of a term.
@@ -142,6 +149,10 @@ impl Keeper {
                 .map_err(|error| Error::Garbage(format!("no time of ours: {error}").into()))?;
             term.time = Duration::from_nanos(told.nanos);
             term.revision = last.mod_revision;
+        }
+        let known = self.known.borrow().at(read_at);
+        if known.latest() < Duration::MAX {
+            term.time = term.time.max(known.latest());
         }
         for question in &questions.entries {
             term.asked(&asked, question);

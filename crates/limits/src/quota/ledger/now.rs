@@ -177,6 +177,17 @@ impl Ledger {
         }
     }
 
+    /// How long ago the window that runs began, at most; `None` if that is not known.
+    #[must_use]
+    pub fn begun(&self, time: &StoreTime) -> Option<Duration> {
+        match self.page(time) {
+            Page::Running(record) | Page::Open(record) => {
+                Some(time.latest().saturating_sub(record.start()))
+            }
+            Page::Between(_) | Page::NotKnown => None,
+        }
+    }
+
     /// Whether calls are refused only because of what is not left, so that a watch on the key would
     /// tell when another node gives something back.
     #[must_use]

@@ -1,5 +1,7 @@
 //! The node's own share of each window, which it spends without a word from the store.
 
+use core::time::Duration;
+
 use super::Ledger;
 use super::page::surely_before;
 use crate::quota::store_time::{StoreTime, drift};
@@ -8,7 +10,8 @@ use crate::time::Timestamp;
 impl Ledger {
     /// What of the node's own share may be spent. It is there anew once it is certain that nothing of
     /// it was spent in the window that runs: because all of it was spent before that window began, or
-    /// because a whole window's length went by.
+    /// because a whole window's length went by; and in neither case in a window that was taken for
+    /// this one or a later one, when the store's clock had not been set back yet.
     pub(super) fn safe_now(&self, time: &StoreTime) -> u64 {
         let mut share = self.rule.safe_share();
         let running = self.record.filter(|record| time.latest() < record.end());
@@ -39,7 +42,9 @@ impl Ledger {
         let spent_at = self.safe.spent_at;
         let passed = time.now().since(spent_at);
         let before = start.is_some_and(|start| surely_before(spent_at, start, time));
-        if before || passed > span.saturating_add(drift(passed)) {
+        let is_later =
+            time.latest() == Duration::MAX || start.is_none_or(|start| start >= self.safe.until);
+        if is_later && (before || passed > span.saturating_add(drift(passed))) {
             share
         } else {
             left
@@ -60,7 +65,24 @@ impl Ledger {
         let whole = self.safe.spent_at + span + drift(span).saturating_mul(2);
         let next = self.rule.window_at(time.earliest());
         let next = next.map(|window| time.surely_at(window.end()));
+        let later = match time.latest() {
+            Duration::MAX => time.now(),
+            _ => time.surely_at(self.safe.until),
+        };
         let moments = [Some(whole), next].into_iter().flatten();
+        let moments = moments.map(|moment| moment.max(later));
         moments.filter(|&moment| moment > time.now()).min()
+    }
+
+    /// The end of the latest window that may run, by the store's clock; zero if nothing is known of
+    /// that.
+    pub(super) fn latest_end(&self, time: &StoreTime) -> Duration {
+        if time.latest() == Duration::MAX {
+            return Duration::ZERO;
+        }
+        let window = self.rule.window_at(time.latest());
+        let running = self.record.filter(|record| time.latest() < record.end());
+        let ends = [window, running].into_iter().flatten().map(|one| one.end());
+        ends.max().unwrap_or(Duration::ZERO)
     }
 }

@@ -152,6 +152,7 @@ impl Ledger {
             spent.share = self.safe.share;
             self.safe.left = own - spent.safe;
             self.safe.spent_at = time.now();
+            self.safe.until = self.safe.until.max(self.latest_end(time));
         }
         self.pace.dearest = self.pace.dearest.max(cost);
         let mut rest = cost - spent.safe;
