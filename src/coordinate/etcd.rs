@@ -5,7 +5,6 @@
 //! been applied is never sent again: [`Error::Unknown`] says so, and the caller finds out by
 //! reading. Leases are an exception, since one that nobody knows of ends by itself.
 
-mod base64;
 mod connection;
 mod endpoint;
 mod json;
