@@ -70,35 +70,40 @@ impl Quotas {
         }
     }
 
-    /// Takes new settings, after the gate has; needs a runtime. Rules change in place. The store
-    /// stays, whatever the settings say of it: two sidecars that go over to another one at
-    /// different moments would both spend a whole window.
+    /// Takes new settings; needs a runtime. Rules change in place. The store stays, whatever the
+    /// settings say of it: two sidecars that go over to another one at different moments would both
+    /// spend a whole window. For the same reason a quota keeps its namespace.
     pub(super) fn apply(&self, settings: Option<&coordinate::Quotas>) {
         let mut running = self.running();
-        let rules = settings.map_or(BTreeMap::new(), |settings| {
-            let rule = |limit: &coordinate::QuotaLimit| {
-                let rule = QuotaRule {
-                    rule: limit.rule,
-                    on_excess: limit.on_excess,
-                };
-                (Arc::clone(&limit.name), rule)
-            };
-            settings.limits.iter().map(rule).collect()
-        });
-        let keys_max = settings.map_or(0, |settings| settings.keys_max);
-        self.gate.set_quotas(rules, keys_max);
         let Some(settings) = settings else {
+            self.gate.set_quotas(BTreeMap::new(), 0);
             // Whoever was a member is none any more.
             *running = None;
             return;
         };
+        let mut settings = settings.clone();
+        // The driver is told first: by the time that a new quota has questions it knows of it.
         if let Some(running) = &*running {
             if running.driver.engine != settings.engine {
                 warn!(key = "quota", "takes hold only after a restart");
             }
+            keep_namespaces(&mut settings, &running.settings.borrow());
             running.settings.send_replace(Arc::new(settings.clone()));
-            return;
+        } else {
+            *running = Some(self.start(&settings));
         }
+        let rule = |limit: &coordinate::QuotaLimit| {
+            let rule = QuotaRule {
+                rule: limit.rule,
+                on_excess: limit.on_excess,
+            };
+            (Arc::clone(&limit.name), rule)
+        };
+        let rules = settings.limits.iter().map(rule).collect();
+        self.gate.set_quotas(rules, settings.keys_max);
+    }
+
+    fn start(&self, settings: &coordinate::Quotas) -> Running {
         let (tell, told) = watch::channel(Arc::new(settings.clone()));
         let driver = Arc::new(Driver::new(
             self.gate.clone(),
@@ -110,11 +115,11 @@ impl Quotas {
         let stop = self.stop.child_token();
         let carries = Arc::clone(&driver).keep_carrying();
         tokio::spawn(stop.clone().run_until_cancelled_owned(carries));
-        *running = Some(Running {
+        Running {
             settings: tell,
             driver,
             _stop: stop.drop_guard(),
-        });
+        }
     }
 
     /// Leaves the others' company: no call draws any more. What is held dies with its window.
@@ -124,5 +129,18 @@ impl Quotas {
 
     fn running(&self) -> MutexGuard<'_, Option<Running>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Leaves each quota its namespace: its keys hold tokens of the records that they know.
+fn keep_namespaces(settings: &mut coordinate::Quotas, before: &coordinate::Quotas) {
+    for limit in &mut settings.limits {
+        let known = before.limits.iter().find(|known| known.name == limit.name);
+        let Some(known) = known.filter(|known| known.namespace != limit.namespace) else {
+            continue;
+        };
+        let key = "rate_limit.namespace";
+        warn!(key, limit = %limit.name, "takes hold only after a restart");
+        limit.namespace.clone_from(&known.namespace);
     }
 }

@@ -550,6 +550,22 @@ async fn what_is_given_back_in_the_store_wakes_who_waits_for_it() {
 }
 
 #[tokio::test]
+async fn a_quota_keeps_its_namespace_until_a_restart() {
+    let rig = Rig::start().await;
+    let named = |namespace: &str| {
+        let more = format!("{REJECT}\nnamespace = \"{namespace}\"");
+        limit("all", "total", 3, LONG, &more)
+    };
+    let sidecar = rig.sidecar(TWO, &named("before"));
+    assert_eq!(sidecar.calls("", 2).await, 2);
+    let config = config(&rig.text(TWO, &named("after")));
+    sidecar.app.reload(config).expect("it is taken");
+    assert_eq!(sidecar.calls("", 10).await, 1);
+    assert!(rig.record(Some("before"), "all").await.is_some());
+    assert_eq!(rig.record(Some("after"), "all").await, None);
+}
+
+#[tokio::test]
 async fn quotas_that_a_reload_brings_hold_from_then_on() {
     let rig = Rig::start().await;
     let without = one_listener(rig.backend.addr, "user_from = \"basic\"", "");

@@ -73,7 +73,7 @@ async fn what_the_store_says_of_itself_is_told() {
 async fn the_metrics_of_a_living_sidecar_please_promtool() {
     let rig = Rig::start().await;
     let limits =
-        limit("all", "total", 5, LONG, REJECT) + &limit("per_user", "user", 5, LONG, REJECT);
+        limit("all", "total", 5, LONG, REJECT) + &limit("per_user", "user", 50, LONG, REJECT);
     let sidecar = rig.sidecar(TWO, &limits);
     let other = rig.sidecar(TWO, &limits);
     let passed = sidecar.calls("alice", 10).await;
