@@ -10,6 +10,9 @@ use tidegate_limits::{
     BucketId, CostModel, FunctionId, QuotaKey, Settled, Timestamp, TokenCount, Tokens, Weight,
 };
 
+/// Longest key of a quota.   bytes
+pub const QUOTA_KEY_BYTES_MAX: usize = 256;
+
 /// A rate limit, by a number that is never given to another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RateLimitId(pub u32);

@@ -48,6 +48,7 @@ mod peers;
 mod proxied;
 mod queueing;
 mod quota;
+mod quota_claims;
 mod quota_faults;
 mod quota_store;
 mod relay;
