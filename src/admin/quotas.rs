@@ -101,7 +101,9 @@ pub struct QuotaState {
 pub struct Decisions {
     /// Let go by what was here.
     pub local: u64,
-    /// Let go after they had waited.
+    /// Let go after they had waited for a draw.
+    pub drew: u64,
+    /// Let go after they had waited for longer.
     pub waited: u64,
     /// Not let go.
     pub refused: u64,
@@ -231,6 +233,7 @@ fn write_quota(page: &mut String, quota: &QuotaState) -> fmt::Result {
     } = quota;
     let Decisions {
         local,
+        drew,
         waited,
         refused,
     } = decisions;
@@ -238,7 +241,7 @@ fn write_quota(page: &mut String, quota: &QuotaState) -> fmt::Result {
         page,
         "<h2>{name}</h2><p>{total} in {window_seconds} s for each key; {on_excess}, {mode}; \
          {when_store_away} when the store is away, safe share {safe_share}</p>\
-         <p>calls: {local} at once, {waited} after a wait, {refused} refused; {draws} draws, \
+         <p>calls: {local} at once, {drew} after a draw, {waited} after a wait, {refused} refused; {draws} draws, \
          {conflicts} conflicts, {unknown} without an answer, {unavailable} not asked; \
          {keys} keys, {keys_forgotten} forgotten</p>"
     )?;

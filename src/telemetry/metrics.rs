@@ -285,7 +285,9 @@ pub struct QuotaLevel {
     pub limit: Box<str>,
     /// Calls that were let go by what was here.
     pub local: u64,
-    /// Calls that were let go after they had waited.
+    /// Calls that were let go after they had waited for a draw.
+    pub drew: u64,
+    /// Calls that were let go after they had waited for longer.
     pub waited: u64,
     /// Calls that were not.
     pub refused: u64,
@@ -1018,6 +1020,7 @@ impl Metrics {
             let before = before.unwrap_or_default();
             for (how, now, before) in [
                 ("local", level.local, before.local),
+                ("drew", level.drew, before.drew),
                 ("waited", level.waited, before.waited),
                 ("refused", level.refused, before.refused),
             ] {

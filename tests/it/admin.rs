@@ -61,6 +61,7 @@ pub(crate) fn quotas(keys_max: usize) -> QuotasState {
             safe_share: 16,
             decisions: Decisions {
                 local: 98,
+                drew: 3,
                 waited: 2,
                 refused: 1,
             },
@@ -329,7 +330,7 @@ async fn quotas_are_told_to_tools_and_to_people() {
         "the store is away: &lt;refused&gt;",
         "rate_limit:per_user",
         "100 in 60 s for each key; wait, enforce; safe when the store is away, safe share 16",
-        "98 at once, 2 after a wait, 1 refused",
+        "98 at once, 3 after a draw, 2 after a wait, 1 refused",
         "<td>&lt;i&gt;alice&lt;/i&gt;</td><td class=\"n\">29</td>",
         "another program writes /quota/alice/usable",
     ] {

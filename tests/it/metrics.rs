@@ -92,6 +92,7 @@ fn exercised() -> Metrics {
         quotas: vec![QuotaLevel {
             limit: "rate_limit:per_user".into(),
             local: 98,
+            drew: 3,
             waited: 2,
             refused: 1,
             draws: 11,
@@ -174,6 +175,7 @@ fn a_scrape_says_what_was_told() {
         r#"tidegate_limiter_would_have_delayed_total{limiter="poller"} 6"#,
         r#"tidegate_limiter_rejected_total{limiter="poller",reason="rate_limited"} 1"#,
         r#"tidegate_quota_decisions_total{how="local",limit="rate_limit:per_user"} 98"#,
+        r#"tidegate_quota_decisions_total{how="drew",limit="rate_limit:per_user"} 3"#,
         r#"tidegate_quota_decisions_total{how="waited",limit="rate_limit:per_user"} 2"#,
         r#"tidegate_quota_decisions_total{how="refused",limit="rate_limit:per_user"} 1"#,
         r#"tidegate_quota_draws_total{limit="rate_limit:per_user"} 11"#,

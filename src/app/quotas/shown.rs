@@ -144,6 +144,7 @@ impl Driver {
             safe_share: limit.rule.safe_share(),
             decisions: Decisions {
                 local: level.local,
+                drew: level.drew,
                 waited: level.waited,
                 refused: level.refused,
             },
@@ -169,6 +170,7 @@ fn quota_level(limit: &str, counts: &QuotaCounts) -> QuotaLevel {
     QuotaLevel {
         limit: limit.into(),
         local: counts.local,
+        drew: counts.drew,
         waited: counts.waited,
         refused: counts.refused,
         draws: ledgers.draws,
