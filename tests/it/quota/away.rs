@@ -112,10 +112,16 @@ async fn without_the_store_safe_leaves_each_its_share_of_each_window() {
     let [a, b] = [rig.sidecar(TWO, &limits), rig.sidecar(TWO, &limits)];
     for sidecar in [&a, &b] {
         sidecar.calls("", 1).await;
-        let known = |key: &Value| key["safe"] == 5 && key["window_total"] == 20;
         eventually(async || {
             sidecar.calls("", 1).await;
+            let known = |key: &Value| key["window_total"] == 20;
             sidecar.key("all", "all").await.filter(known)
+        })
+        .await;
+        // A node that starts has its share from the next window on.
+        eventually(async || {
+            let whole = |key: &Value| key["safe"] == 5;
+            sidecar.key("all", "all").await.filter(whole)
         })
         .await;
         sidecar.store().set(Mode::Away);
