@@ -3,7 +3,7 @@
 //! | key | what it is |
 //! |---|---|
 //! | `/tidegate/quota/records/<key>` | the record |
-//! | `/tidegate/quota/members/<node>` | bound to a lease, one for each node that lives |
+//! | `/tidegate/quota/members/<node>` | bound to a lease, one for each node that lives; not empty once it knows the time |
 //! | `/tidegate/quota/asked/<node>` | which question for the time a node asked last; same lease |
 //! | `/tidegate/quota/time` | the time, and whose questions it answers |
 //! | `/tidegate/quota/master` | the election of who keeps the time |
@@ -76,6 +76,8 @@ pub struct Certificates {
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
+/// What stands at the key of a member that could go on keeping the time.
+const KNOWS_THE_TIME: &[u8] = b"knows the time";
 /// From one question for the time to the next.
 const ASK: Duration = Duration::from_secs(5);
 /// The pause before something that failed, or was not answered, is tried again.
@@ -240,6 +242,16 @@ impl Shared {
         let member = format!("{}{}", self.settings.members(), self.node);
         let put = self.client.put(member.as_bytes(), b"", *lease);
         put.await?;
+        let knows = async {
+            let mut time = self.time.subscribe();
+            // An error means that nobody asks any more.
+            let _ = time.wait_for(keeper::is_known).await;
+            let put = self
+                .client
+                .put(member.as_bytes(), KNOWS_THE_TIME, Some(granted.id));
+            put.await?;
+            std::future::pending().await
+        };
         if std::mem::take(away) {
             info!("quota: etcd is back");
         }
@@ -256,6 +268,7 @@ impl Shared {
             ended = renew => ended,
             ended = self.ask(granted.id, &questions) => ended,
             ended = self.hear(&questions) => ended,
+            ended = knows => ended,
         }
     }
 

@@ -21,6 +21,9 @@ use super::load::CONNECTIONS;
 /// A call without a line that arrived so soon after a window's first may belong to the one
 /// before.   µs
 const EDGE: u64 = 50_000;
+/// What arrives so soon after a window began may have been decided before. On a machine that does
+/// much else a call was seen to take 99 ms from its decision to the backend.   µs
+const BEGINS: u64 = 200_000;
 /// From when the store's servers are all well until every sidecar has found that out: the longest
 /// pause before it is tried again, and a connection.   µs
 const FOUND_OUT: u64 = 3_000_000;
@@ -313,7 +316,7 @@ impl Evidence<'_> {
             };
             if self.time_of_day {
                 for window in spent.chunk_by(|one, other| one.0 / length == other.0 / length) {
-                    let begins = window.partition_point(|(at, _)| at % length < EDGE);
+                    let begins = window.partition_point(|(at, _)| at % length < BEGINS);
                     most(&window[begins..], 1);
                 }
             }

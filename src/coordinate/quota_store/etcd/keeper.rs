@@ -6,15 +6,16 @@
 //! nothing more.
 //!
 //! A new master goes on from what it knows of the time that the one before kept: from the latest
-//! that it can be, if that is known to 50 ms. So the time is not behind what it was, and ahead by
-//! no more than that; a window is shorter by so much. Were it behind, whoever lived by his own clock
-//! meanwhile, cut off or because nobody was master, would live through a part of a window twice. Who
-//! knows it less well, since its first question waited for a master, is behind rather than ahead.
+//! that it can be. So the time is not behind what it was, and ahead by no more than what is not
+//! known, a tenth of a second at most; a window is shorter by so much. Were it behind, whoever lived
+//! by his own clock meanwhile, cut off or because nobody was master, would live through a part of a
+//! window twice, and who starts again within it would have his own share of it once more.
 //!
-//! Who never knew the time goes on from the last one that was *written*, from the moment that it
-//! read it: the time then stood still while nobody was master, and for a second at most before. While
-//! nobody is master nodes go on with the time that they know, which only gets less sharp. The time
-//! begins with 0 and has no relation to that of day.
+//! Therefore a node stands for election only once it knows the time so well, or if no member does.
+//! Only if all who knew it are gone does a master go on from the last time that was *written*, from
+//! the moment that it read it: the time then stood still while nobody was master, and for a second
+//! at most before. While nobody is master nodes go on with the time that they know, which only gets
+//! less sharp. The time begins with 0 and has no relation to that of day.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -37,9 +38,14 @@ use crate::coordinate::etcd::{
 /// The time is written at least so often, so that the next master is not far behind.
 const WRITE: Duration = Duration::from_secs(1);
 /// By how much a new master may be ahead of the time that was kept before.
-const AHEAD_MAX: Duration = Duration::from_millis(50);
+const AHEAD_MAX: Duration = Duration::from_millis(100);
 /// The most questions that are answered at once; others are next.
 const ANSWERS_MAX: usize = 1_000;
+
+/// Whether this is enough to go on from.
+pub(super) fn is_known(time: &StoreTime) -> bool {
+    time.width() <= AHEAD_MAX
+}
 
 /// What stands at the key of the time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -107,6 +113,7 @@ impl Keeper {
                 key: self.settings.master(),
             },
         };
+        stopped.run_until_cancelled(self.may_stand()).await;
         let mut mastership = candidate.start(self.clock, stopped.clone());
         let keep = async {
             let is_master = |mastership: &Mastership| {
@@ -124,6 +131,20 @@ impl Keeper {
         stopped.run_until_cancelled(keep).await;
         // It closes its channel once it has resigned.
         while mastership.changed().await.is_ok() {}
+    }
+
+    /// Waits until this node knows the time, or nobody does.
+    async fn may_stand(&self) {
+        let members = self.settings.members();
+        let members = Range::prefix(members.as_bytes());
+        while !is_known(&self.known.borrow().at(self.clock.now())) {
+            match self.client.range(&members).await {
+                Ok(found) if found.entries.iter().all(|it| it.value.is_empty()) => return,
+                Ok(_) => {}
+                Err(error) => debug!(%error, "quota: etcd does not tell who knows the time"),
+            }
+            tokio::time::sleep(RETRY).await;
+        }
     }
 
     /// Keeps the time for as long as this is the master and nobody else writes it.
