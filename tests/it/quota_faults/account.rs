@@ -254,6 +254,11 @@ impl Evidence<'_> {
     }
 
     /// Counts what arrived without a line where it arrived; returns how many calls that were.
+    ///
+    /// A call whose line names no window was paid from its sidecar's own share while that did not
+    /// know the store's time. Nor does anybody else know which window that was: such calls are
+    /// counted by their arrival alone. So is what arrived when the last window that is known was
+    /// over.
     fn place_unlogged(&self, windows: &mut [BTreeMap<u64, Window>]) -> usize {
         let begin = windows.iter().map(|windows| {
             let begin = windows.iter();
@@ -265,18 +270,19 @@ impl Evidence<'_> {
         let begin: Vec<Vec<(u64, u64)>> = begin.collect();
         let mut unlogged = 0;
         for arrival in &self.arrivals {
-            let told = self.told.get(&arrival.call);
-            unlogged += usize::from(told.is_none());
-            let told = told.copied().unwrap_or_default();
-            for (budget, draw) in arrival.call.budgets().into_iter().zip(told) {
-                if draw.is_some() {
-                    continue;
-                }
+            if self.told.contains_key(&arrival.call) {
+                continue;
+            }
+            unlogged += 1;
+            for budget in arrival.call.budgets() {
                 let begin = &begin[budget];
                 let next = begin.partition_point(|(first, _)| *first <= arrival.at);
                 let Some(at) = next.checked_sub(1) else {
                     continue;
                 };
+                if arrival.at - begin[at].0 >= self.window_length() {
+                    continue;
+                }
                 let mut number = begin[at].1;
                 if at > 0 && arrival.at - begin[at].0 < EDGE {
                     let before = &windows[budget][&begin[at - 1].1];

@@ -12,13 +12,14 @@
 //! window twice, and who starts again within it would have his own share of it once more.
 //!
 //! Therefore a node stands for election only once it knows the time so well, or if no member does.
-//! Only if all who knew it are gone does a master go on from the last time that was *written*, from
-//! the moment that it read it: the time then stood still while nobody was master, and for a second
-//! at most before. While nobody is master nodes go on with the time that they know, which only gets
-//! less sharp. The time begins with 0 and has no relation to that of day.
+//! Only if all who knew it are gone, or cut off, does a master go on from the last time that was
+//! *written*. How long ago that was it can tell by nothing but the time of day of the two hosts, so
+//! that is written too; it goes on a second ahead of that, and is not behind as long as the two agree
+//! to within a second. While nobody is master nodes go on with the time that they know, which only
+//! gets less sharp. The time begins with 0 and has no relation to that of day.
 
 use std::collections::{BTreeMap, HashMap};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use tidegate_limits::Timestamp;
@@ -39,6 +40,8 @@ use crate::coordinate::etcd::{
 const WRITE: Duration = Duration::from_secs(1);
 /// By how much a new master may be ahead of the time that was kept before.
 const AHEAD_MAX: Duration = Duration::from_millis(100);
+/// By how much the time of day of two hosts may differ without harm.
+const HOSTS_DIFFER: Duration = Duration::from_secs(1);
 /// The most questions that are answered at once; others are next.
 const ANSWERS_MAX: usize = 1_000;
 
@@ -53,6 +56,9 @@ pub(super) struct Told {
     /// The store's time, in nanoseconds: later than the moment that it was read at by what passed
     /// since.
     pub(super) nanos: u64,
+    /// The time of day when that was the time, by the clock of the node that keeps it.
+    #[serde(default)]
+    pub(super) wall_ms: u64,
     /// The node that keeps it.
     pub(super) by: String,
     /// The questions that were there when the time was read, by who asked.
@@ -60,6 +66,20 @@ pub(super) struct Told {
 }
 
 impl Told {
+    /// The latest that the time can be by now, as far as the time of day says how long ago this was
+    /// written.
+    fn latest(&self, now: SystemTime) -> Duration {
+        let passed = since_1970(now).saturating_sub(Duration::from_millis(self.wall_ms));
+        let passed = if self.wall_ms == 0 {
+            Duration::ZERO
+        } else {
+            passed
+        };
+        Duration::from_nanos(self.nanos)
+            .saturating_add(passed)
+            .saturating_add(HOSTS_DIFFER)
+    }
+
     pub(super) fn read(text: &[u8]) -> Result<Self, serde_json::Error> {
         serde_json::from_slice(text)
     }
@@ -170,13 +190,13 @@ impl Keeper {
         if let Some(last) = last.entries.pop() {
             let told = Told::read(&last.value)
                 .map_err(|error| Error::Garbage(format!("no time of ours: {error}").into()))?;
-            term.time = Duration::from_nanos(told.nanos);
+            let known = self.known.borrow().at(read_at);
+            term.time = if known.width() <= HOSTS_DIFFER {
+                known.latest().max(Duration::from_nanos(told.nanos))
+            } else {
+                told.latest(self.clock.wall(read_at))
+            };
             term.revision = last.mod_revision;
-        }
-        let known = self.known.borrow().at(read_at);
-        if known.latest() < Duration::MAX {
-            let time = known.latest().min(known.earliest() + AHEAD_MAX);
-            term.time = term.time.max(time);
         }
         for question in &questions.entries {
             term.asked(&asked, question);
@@ -216,9 +236,12 @@ impl Keeper {
             .into_iter()
             .filter_map(|node| term.questions.remove_entry(&node));
         let answers = answers.collect();
-        let time = term.time(self.clock.now());
+        let now = self.clock.now();
+        let time = term.time(now);
+        let wall = since_1970(self.clock.wall(now));
         let told = Told {
             nanos: u64::try_from(time.as_nanos()).unwrap_or(u64::MAX),
+            wall_ms: u64::try_from(wall.as_millis()).unwrap_or(u64::MAX),
             by: self.node.clone(),
             answers,
         };
@@ -253,5 +276,33 @@ impl Keeper {
         let unchanged = revision == term.revision;
         term.revision = revision;
         Ok(ours || unchanged)
+    }
+}
+
+fn since_1970(wall: SystemTime) -> Duration {
+    wall.duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_does_not_know_the_time_goes_on_where_it_can_not_be_behind() {
+        let told = Told {
+            nanos: 7_000_000_000,
+            wall_ms: 1_000_000,
+            ..Told::default()
+        };
+        let at = |millis: u64| UNIX_EPOCH + Duration::from_millis(millis);
+        let check = |wall: u64, expected: u64| {
+            assert_eq!(told.latest(at(wall)), Duration::from_millis(expected));
+        };
+        check(1_000_000, 8_000);
+        check(1_004_500, 12_500);
+        // A host that is behind says nothing.
+        check(999_000, 8_000);
+        let older = Told { wall_ms: 0, ..told };
+        assert_eq!(older.latest(at(1_004_500)), Duration::from_secs(8));
     }
 }
