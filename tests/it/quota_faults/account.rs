@@ -572,7 +572,7 @@ mod tests {
             let calls = [many(10, 200_000, Some(0)), many(1, 300_000, window)].concat();
             let account = account(&calls, Vec::new());
             let everybody = (EVERYBODY.to_owned(), BEGIN / SECOND, 1);
-            assert_eq!(account.over, [everybody.clone()]);
+            assert_eq!(account.over, std::slice::from_ref(&everybody));
             assert_eq!(account.over_by_arrival, [everybody]);
             assert_eq!(account.unlogged, usize::from(window.is_none()));
         }
