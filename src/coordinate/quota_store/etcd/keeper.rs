@@ -11,7 +11,8 @@
 //! by his own clock meanwhile, cut off or because nobody was master, would live through a part of a
 //! window twice, and who starts again within it would have his own share of it once more.
 //!
-//! Therefore a node stands for election only once it knows the time so well, or if no member does.
+//! Therefore a node stands for election only once it knows the time so well, or if no member has
+//! for as long as a member that is not heard of is given.
 //! Only if all who knew it are gone, or cut off, does a master go on from the last time that was
 //! *written*. How long ago that was it can tell by nothing but the time of day of the two hosts, so
 //! that is written too; it goes on a second ahead of that, and is not behind as long as the two agree
@@ -153,15 +154,30 @@ impl Keeper {
         while mastership.changed().await.is_ok() {}
     }
 
-    /// Waits until this node knows the time, or nobody does.
+    /// Waits until this node knows the time, or until it was never told, or no member has known it
+    /// for as long as a member is given: after etcd was away, all of them must come back first.
     async fn may_stand(&self) {
         let members = self.settings.members();
         let members = Range::prefix(members.as_bytes());
+        let mut nobody_since = None;
         while !is_known(&self.known.borrow().at(self.clock.now())) {
-            match self.client.range(&members).await {
-                Ok(found) if found.entries.iter().all(|it| it.value.is_empty()) => return,
-                Ok(_) => {}
-                Err(error) => debug!(%error, "quota: etcd does not tell who knows the time"),
+            let found = match self.client.get(self.settings.time().as_bytes()).await {
+                Ok(None) => return,
+                Ok(Some(_)) => self.client.range(&members).await,
+                Err(error) => Err(error),
+            };
+            match found {
+                Ok(found) if found.entries.iter().all(|it| it.value.is_empty()) => {
+                    let since = *nobody_since.get_or_insert_with(Instant::now);
+                    if since.elapsed() >= self.settings.time_to_live.get() {
+                        return;
+                    }
+                }
+                Ok(_) => nobody_since = None,
+                Err(error) => {
+                    debug!(%error, "quota: etcd does not tell who knows the time");
+                    nobody_since = None;
+                }
             }
             tokio::time::sleep(RETRY).await;
         }
