@@ -1,7 +1,7 @@
 # Two commands do it all on a fresh machine with Rust, make and python3:
 #   make run    builds Tidegate and shows it holding back a flood
 #   make test   installs what the tests need and runs every test
-.PHONY: run test check loom peers stores promtool bench bench-limiters clean
+.PHONY: run test check loom peers stores promtool bench bench-limiters quota-faults clean
 
 CARGO ?= cargo
 
@@ -47,6 +47,14 @@ bench:
 # The paced limiter beside its peers, as tables in Markdown; two minutes on an idle machine.
 bench-limiters:
 	cd crates/limits/bench && $(CARGO) bench
+
+# Quotas in real stores while sidecars, links and servers are killed and stopped, as a table in
+# Markdown: WINDOWS of two seconds for each of RUNS, and TIDEGATE_SEED for the same faults again.
+WINDOWS ?= 200
+RUNS ?= zookeeper,zookeeper-deny,etcd,redis,redis-forgets,shares
+quota-faults: stores
+	WINDOWS=$(WINDOWS) RUNS=$(RUNS) ZOOKEEPER_FSYNC=yes \
+	  $(CARGO) test --test it quota_faults::the_long_run -- --ignored --nocapture
 
 clean:
 	$(CARGO) clean

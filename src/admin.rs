@@ -10,6 +10,7 @@ mod callers;
 mod guard;
 mod health;
 mod index;
+mod quotas;
 mod routes;
 mod server;
 
@@ -37,6 +38,9 @@ pub use callers::{
     Suggested, SuggestedCost, Top, UsageTable, Used, What, milliseconds,
 };
 pub use guard::Token;
+pub use quotas::{
+    Decisions, QuotaKeyState, QuotaState, QuotaStoreState, QuotaStoreTrouble, QuotasState,
+};
 pub use server::{ServeError, needs_token, serve, serve_router};
 
 /// No answer takes longer than this.
@@ -64,6 +68,8 @@ pub trait Source: Send + Sync + 'static {
     fn buckets(&self) -> Vec<BucketState>;
     /// The queue.
     fn queue(&self) -> QueueState;
+    /// The quotas, and of each at most so many keys.
+    fn quotas(&self, keys_max: usize) -> QuotasState;
     /// The config in effect, as TOML, without its secrets.
     fn config(&self) -> String;
     /// Every metric in Prometheus's text format.
@@ -217,7 +223,12 @@ pub struct FunctionQueue {
 /// Every method and path that is answered, by the patterns of paths: `/v1/callers/{id}`.
 #[must_use]
 pub fn routes() -> Vec<(Method, &'static str)> {
-    let shown = [api::routes(), index::routes(), health::routes()];
+    let shown = [
+        api::routes(),
+        quotas::routes(),
+        index::routes(),
+        health::routes(),
+    ];
     let shown = shown.iter().flat_map(|routes| routes.listed());
     shown.chain(callers::routes().listed()).collect()
 }
@@ -231,6 +242,7 @@ fn router(
     // An unknown path is guarded too: without the token nobody learns which ones exist.
     let guarded = api::routes()
         .router()
+        .merge(quotas::routes().router())
         .merge(index::routes().router())
         .layer(RequestBodyLimitLayer::new(BODY_MAX))
         .merge(callers::routes().router().with_state(callers))

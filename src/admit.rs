@@ -13,6 +13,7 @@ mod permit;
 mod place;
 pub mod policy;
 mod promote;
+mod quotas;
 
 use std::collections::HashMap;
 use std::mem;
@@ -27,8 +28,8 @@ use rand::{Rng, RngExt};
 use tidegate_limits::caller::CallerId;
 use tidegate_limits::{
     Backend, BucketId, BucketMode, BucketNow, BucketRule, BurstRatio, Call, Caller, Class, Cost,
-    Delays, Fill, Hold, LimitNow, LimitRule, QueueNow, Rate, Scheduler, Scope, Step, Supplier,
-    Supply, Ticket, Timestamp, Tokens, TooManyBuckets, Waited, Weight,
+    Delays, Fill, Hold, LimitNow, LimitRule, QueueNow, QuotaKey, QuotaSpent, Rate, Scheduler,
+    Scope, Step, Supplier, Supply, Ticket, Timestamp, Tokens, TooManyBuckets, Waited, Weight,
 };
 use tokio::sync::{Notify, oneshot};
 
@@ -38,6 +39,7 @@ pub use self::class::{ClassRule, Deadline, Pool};
 pub use self::permit::Permit;
 pub use self::place::Place;
 use self::promote::{Acting, Follower, Promoted, Promotions, Tie};
+pub use self::quotas::QuotaAnswer;
 use crate::call::claim::{self, Settling};
 use crate::call::{
     Claim as CallerClaim, Destination, Quota, Reason, Record, Refusal, Role, Verdict,
@@ -167,6 +169,8 @@ pub struct Ask {
     pub tokens: Tokens,
     /// The bucket that is charged.
     pub bucket: Option<BucketId>,
+    /// The quotas that it draws from.
+    pub quotas: Option<Arc<[QuotaKey]>>,
     /// How it is settled, if it is, once the backend is done with it.
     pub settling: Option<Settling>,
     /// How long its rate limit lets it wait; where that says nothing, its class does.
@@ -194,6 +198,7 @@ impl Ask {
             weight: Weight::ONE,
             tokens: Tokens::ONE,
             bucket: None,
+            quotas: None,
             settling: None,
             deadline: claim::Deadline::Ordinary,
             class: Arc::from("none"),
@@ -210,6 +215,7 @@ impl Ask {
             weight: claim.weight,
             tokens: claim::drawn(claim.cost),
             bucket: claim.bucket(),
+            quotas: claim.quotas.clone(),
             settling: claim.settling.clone(),
             deadline: claim.deadline(),
             ..self
@@ -234,6 +240,8 @@ struct Core {
     /// Somebody wants to hear when anything happens.
     watched: AtomicBool,
     stirred: Notify,
+    /// There are questions to the store of quotas.
+    asks: Notify,
     draining: AtomicBool,
 }
 
@@ -284,6 +292,7 @@ enum Turn {
     Go {
         hold: Hold,
         waited: Waited,
+        spent: Vec<QuotaSpent>,
         at: Timestamp,
         promoted: bool,
     },
@@ -333,6 +342,7 @@ impl Gate {
             room: Notify::new(),
             watched: AtomicBool::new(false),
             stirred: Notify::new(),
+            asks: Notify::new(),
             draining: AtomicBool::new(false),
         };
         Self {
@@ -382,6 +392,7 @@ impl Gate {
                 cost: Cost::ONE,
                 tokens: ask.tokens,
                 bucket: ask.bucket,
+                quotas: ask.quotas,
                 arrived: ask.arrived,
                 deadline,
             };
@@ -693,7 +704,11 @@ impl Core {
         }
         // Under the lock, so that the last to say it is the last to have looked.
         let has_opened = self.full.swap(full, Ordering::AcqRel) && !full;
+        let asks = state.lanes[Lane::Limited as usize].asks_of_quotas();
         drop(state);
+        if asks {
+            self.asks.notify_one();
+        }
         if earlier {
             self.rearm.notify_one();
         }
@@ -751,7 +766,7 @@ impl State {
             && self
                 .lanes
                 .iter()
-                .all(|lane| lane.waiting() == 0 && lane.at_door() == 0)
+                .all(|lane| lane.waiting() == 0 && lane.at_door() == 0 && lane.has_settled_quotas())
     }
 
     /// Until when a call of this class may wait, if not until it is served: as its rate limit
@@ -863,6 +878,7 @@ impl State {
                         payload,
                         hold,
                         waited,
+                        spent,
                     } => {
                         if is_limited {
                             *peak = lane.in_flight().max(*peak);
@@ -870,6 +886,7 @@ impl State {
                         let go = Turn::Go {
                             hold,
                             waited,
+                            spent,
                             at: now,
                             promoted: payload.is_promoted(),
                         };
@@ -967,6 +984,7 @@ impl<'a> Claim<'a> {
             Turn::Go {
                 hold,
                 waited,
+                spent,
                 at,
                 promoted,
             } => {
@@ -976,6 +994,7 @@ impl<'a> Claim<'a> {
                 let delayed = waited.held_by.is_some() || waited.postponed > 0;
                 self.record.note(|facts| {
                     facts.admitted = Some(at);
+                    facts.quotas = spent;
                     facts.delays.extend(waited.delays);
                     // Held and let go in the same moment, it was held nevertheless.
                     facts.limit = facts.delays.longest().cloned().or(waited.held_by);

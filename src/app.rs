@@ -4,6 +4,7 @@ mod callers;
 mod coordination;
 mod lately;
 pub mod lease_server;
+mod quotas;
 mod shown;
 pub mod teller;
 
@@ -21,6 +22,7 @@ use tracing::{error, info, warn};
 use self::callers::Keeper;
 use self::coordination::Coordination;
 use self::lately::Lately;
+use self::quotas::Quotas;
 use self::teller::Teller;
 use crate::admit::{self, Gate};
 use crate::call::claim::drawn;
@@ -30,6 +32,7 @@ use crate::classify::Classifier;
 use crate::clock::Clock;
 use crate::coalesce::Coalescer;
 use crate::config::Config;
+use crate::coordinate::quota_store::{Engine, QuotaStore};
 use crate::forward::Forwarder;
 use crate::listen::{self, Bound, Connections};
 use crate::live::Live;
@@ -116,6 +119,7 @@ struct Shared {
     lately: Arc<Lately>,
     gate: Gate,
     coordination: Arc<Coordination>,
+    quotas: Quotas,
     forwarder: Forwarder,
     connections: Arc<Connections>,
     metrics: Arc<Metrics>,
@@ -143,6 +147,19 @@ impl App {
     /// # Errors
     /// If an address cannot be had; then nothing has been started.
     pub fn start(config: Config, logs: Option<Logs>) -> Result<Self, StartError> {
+        Self::start_with(config, logs, Engine::open)
+    }
+
+    /// The same, with a store for its quotas that is opened by somebody else, such as one that
+    /// sidecars of one process share.
+    ///
+    /// # Errors
+    /// As of [`start`](Self::start).
+    pub fn start_with(
+        config: Config,
+        logs: Option<Logs>,
+        open: impl Fn(&Engine, Clock) -> Arc<dyn QuotaStore> + Send + Sync + 'static,
+    ) -> Result<Self, StartError> {
         let bound = bind_all(&config.listen.listeners)?;
         let admin = config.admin.bind.map(bind_admin).transpose()?;
         let access = match &logs {
@@ -167,6 +184,15 @@ impl App {
             .show(|registry| coordination.metrics().register(registry))
             .expect("nobody else has metrics of these names");
         metrics.connections_may_be(config.listen.max_connections);
+        let beside = CancellationToken::new();
+        let quotas = Quotas::new(
+            gate.clone(),
+            clock,
+            Arc::clone(&metrics),
+            Box::new(open),
+            beside.clone(),
+        );
+        quotas.apply(config.quotas.as_ref());
         let teller = Teller::new(
             Arc::clone(&metrics),
             Arc::clone(&access),
@@ -202,6 +228,7 @@ impl App {
             tasks,
             gate,
             coordination,
+            quotas,
             keeper: Mutex::new(keeper),
             forwarder,
             connections: Connections::new(config.listen.max_connections),
@@ -217,7 +244,6 @@ impl App {
             admin: admin.as_ref().and_then(|it| it.local_addr().ok()),
             config: Live::new(config),
         });
-        let beside = CancellationToken::new();
         let timer = shared.gate.clone();
         tokio::spawn(
             beside
@@ -265,6 +291,12 @@ impl App {
     #[must_use]
     pub fn admin(&self) -> Option<SocketAddr> {
         self.shared.admin
+    }
+
+    /// Where its calls wait, for whoever measures what a decision takes.
+    #[must_use]
+    pub fn gate(&self) -> &Gate {
+        &self.shared.gate
     }
 
     /// Calls past the gate, and calls waiting.
@@ -316,6 +348,7 @@ impl App {
         shared
             .coordination
             .apply(config.coordinate.as_ref(), &config.admit);
+        shared.quotas.apply(config.quotas.as_ref());
         shared.forwarder.apply(config.forward.clone());
         // After what it may change: what is kept comes from before.
         shared.coalescer.apply(config.coalesce.clone());
@@ -388,6 +421,7 @@ impl App {
         let finished = async { tokio::join!(shared.conversations.wait(), shared.tasks.drain()) };
         if tokio::time::timeout(bound, finished).await.is_ok() {
             shared.coordination.close().await;
+            shared.quotas.close();
             return true;
         }
         let (running, waiting) = self.busy();

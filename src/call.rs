@@ -20,7 +20,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
 use tidegate_limits::caller::CallerId;
-use tidegate_limits::{Delays, Outcome, Settled, Timestamp, TokenCount};
+use tidegate_limits::{Delays, Outcome, QuotaSpent, Settled, Timestamp, TokenCount};
 use tokio::net::TcpStream;
 
 pub use self::claim::Claim;
@@ -655,6 +655,8 @@ pub struct Facts {
     pub claim: Option<Claim>,
     /// What it was charged in the end, if that was settled by the time it took.
     pub settled: Option<Settled>,
+    /// What it drew from its quotas, unless it gave that back.
+    pub quotas: Vec<QuotaSpent>,
 }
 
 impl Facts {
@@ -741,6 +743,7 @@ impl Record {
             overall_rc: None,
             claim: None,
             settled: None,
+            quotas: Vec::new(),
         };
         let record = Arc::new(Self {
             facts: Mutex::new(facts),

@@ -11,6 +11,7 @@
 mod changes;
 mod error;
 mod functions;
+mod quotas;
 pub mod rate_limit;
 mod saved;
 pub mod settings;
@@ -32,6 +33,7 @@ use tidegate_limits::{
 pub use self::changes::{CallerPatch, NewCaller, NewCosts};
 pub use self::error::Error;
 use self::functions::Functions;
+use self::quotas::{Asking, Quotas};
 pub use self::rate_limit::{BucketChange, NewRateLimit, RateLimitPatch};
 use self::rate_limit::{MadeBy, Profile, RateLimit};
 pub use self::saved::{Saved, SavedRow};
@@ -77,6 +79,7 @@ struct State {
     rate_limits_made: u32,
     profiles: Vec<Profile>,
     functions: Functions,
+    quotas: Quotas,
     costs: Costs,
     cost_model: Arc<CostModel>,
     /// What the config said last, to see what a reload changes.
@@ -94,6 +97,9 @@ struct Account {
     /// Who made its latest call: what a call that waits is classified by when its rate limit
     /// is removed.
     seen: Option<Arc<Identity>>,
+    /// Its key in quotas by caller, once a call asked for it. Forgotten with each change, since
+    /// it is made of its name.
+    quota_key: Option<Arc<str>>,
 }
 
 /// What is kept of one group.
@@ -154,6 +160,7 @@ impl Callers {
             groups,
             rate_limits,
             functions,
+            quotas,
             cost_model,
             costs,
             evicted,
@@ -168,7 +175,8 @@ impl Callers {
             accounts.remove(&id);
             *evicted += 1;
         }
-        let function = functions.find(function);
+        let function_name = function;
+        let function = functions.find(function_name);
         let cost = match meets {
             Meets::Limits => cost_model.cost(function),
             Meets::NoLimits => TokenCount::ZERO,
@@ -212,6 +220,17 @@ impl Callers {
                 costs: Arc::clone(cost_model),
                 estimated: cost,
             });
+        let asking = Asking {
+            identity,
+            function: function_name,
+            functions,
+            function_id: function,
+            is_exempt: is_exempt(&charged, matches),
+        };
+        let quotas = match meets {
+            Meets::Limits => quotas.of(&asking, || quota_key(table, accounts, matches)),
+            Meets::NoLimits => None,
+        };
         Claim {
             at: now,
             caller,
@@ -219,6 +238,7 @@ impl Callers {
             function,
             cost,
             charged,
+            quotas,
             settling,
             counted,
         }
@@ -308,6 +328,9 @@ impl Callers {
         let mut state = self.lock();
         let before = state.buckets();
         let value = change(&mut state)?;
+        for account in state.accounts.values_mut() {
+            account.quota_key = None;
+        }
         let buckets = difference(&before, state.buckets());
         Ok(Changed { value, buckets })
     }
@@ -331,6 +354,7 @@ impl State {
             rate_limits_made: 0,
             profiles: Vec::new(),
             functions: Functions::new(),
+            quotas: Quotas::default(),
             costs: Costs::default(),
             cost_model: Arc::default(),
             configured: Settings::default(),
@@ -392,6 +416,7 @@ impl State {
         for function in &settings.functions {
             self.functions.add(function);
         }
+        self.quotas = Quotas::new(&settings.quotas);
         let is_new = match when {
             // What was kept was given through the API, after the config.
             When::AtStart => self.costs == Costs::default(),
@@ -539,6 +564,37 @@ fn charge(limit: &RateLimit) -> Charged {
             }
         }
     }
+}
+
+/// Whether no rate limit is asked about its calls.
+fn is_exempt(charged: &Charged, matches: &Matches) -> bool {
+    let of_its_own = |found: &caller::Match| found.charge() == caller::Charge::Exempt;
+    matches!(charged, Charged::Exempt(_)) || matches.charged().is_some_and(of_its_own)
+}
+
+/// What its caller is called in quotas: the most specific one that somebody named. Whoever
+/// registered himself has a quota of his own only where there is none: else a caller with a name
+/// would have a new one with each address that it comes from. Nothing for the unknown caller.
+fn quota_key(
+    table: &Table,
+    accounts: &mut HashMap<CallerId, Account>,
+    matches: &Matches,
+) -> Option<Arc<str>> {
+    let ids = || matches.as_slice().iter().map(caller::Match::caller);
+    let rows = || {
+        ids()
+            .filter(|id| *id != CallerId::UNKNOWN)
+            .filter_map(|id| table.get(id))
+    };
+    let row = rows()
+        .find(|row| row.label().is_some())
+        .or_else(|| rows().next())?;
+    let caller = row.id();
+    let account = accounts.entry(caller).or_default();
+    let key = account
+        .quota_key
+        .get_or_insert_with(|| quotas::fitting(row.name()).as_ref().into());
+    Some(Arc::clone(key))
 }
 
 /// Every group that one of the callers is in, each once.

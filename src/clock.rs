@@ -41,7 +41,8 @@ impl Clock {
             .unwrap_or_else(|| self.started + Duration::from_secs(60 * 60 * 24 * 365))
     }
 
-    /// The wall clock at a timestamp, for logs. Never used to decide.
+    /// The wall clock at a timestamp, for logs, and to compare with that of another host where there
+    /// is nothing better. No call is decided by it.
     #[must_use]
     pub fn wall(&self, at: Timestamp) -> SystemTime {
         self.started_wall + at.since(Timestamp::ZERO)

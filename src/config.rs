@@ -16,6 +16,7 @@ pub mod lease_server;
 mod nearest;
 mod per_window;
 mod problem;
+mod quotas;
 mod rate_limits;
 mod raw;
 mod reader;
@@ -70,6 +71,8 @@ pub struct Config {
     pub forward: crate::forward::Settings,
     /// Which limits are shared with other sidecars, and through whom; none shares nothing.
     pub coordinate: Option<crate::coordinate::Settings>,
+    /// The quotas that are kept with other sidecars, and where; none keeps none.
+    pub quotas: Option<crate::coordinate::Quotas>,
     /// Settings of the admin address.
     pub admin: crate::admin::Settings,
     /// Settings of logs.

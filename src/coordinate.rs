@@ -3,6 +3,7 @@
 //! Nothing here knows of the scheduler: what is wanted comes in and what may be used goes out as
 //! plain values, which `app` carries.
 
+mod back_off;
 pub mod election;
 pub mod etcd;
 pub mod lease_client;
@@ -14,4 +15,4 @@ pub mod wire;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;
 
-pub use self::settings::{Safe, Servers, Settings, SharedLimit};
+pub use self::settings::{QuotaLimit, Quotas, Safe, Servers, Settings, SharedLimit};

@@ -108,7 +108,7 @@ pub trait CallersSource: Send + Sync + 'static {
 }
 
 type Callers = State<Arc<dyn CallersSource>>;
-type Parameters = Result<Query<Vec<(String, String)>>, QueryRejection>;
+pub(super) type Parameters = Result<Query<Vec<(String, String)>>, QueryRejection>;
 type InPath<T> = Result<Path<T>, PathRejection>;
 
 pub(super) fn routes() -> Routes<Arc<dyn CallersSource>> {
@@ -405,6 +405,11 @@ fn created(location: &str, made: impl Serialize) -> Response {
 /// What stands in the path; nothing that there is, if it cannot be read.
 fn in_path<T: DeserializeOwned + Default>(path: InPath<T>) -> T {
     path.map(|Path(path)| path).unwrap_or_default()
+}
+
+/// How many keys of each quota are to be shown.
+pub(super) fn quota_keys(parameters: Parameters) -> Result<usize, Refused> {
+    asked::quota_keys(given(parameters)?)
 }
 
 /// The parameters of a query.

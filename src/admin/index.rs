@@ -24,7 +24,7 @@ meter{width:8rem;height:.8rem}.good{color:var(--good)}.bad{color:var(--bad)}\
 a{color:var(--bar);text-decoration:none}a:hover{text-decoration:underline}code{font-size:.9em}";
 
 /// What else there is, with a word on each.
-const PLACES: [(&str, &str); 12] = [
+const PLACES: [(&str, &str); 14] = [
     ("/metrics", "every metric, for Prometheus"),
     ("/livez", "200 while the process answers"),
     ("/readyz", "200 while calls are taken, else 503 and why"),
@@ -34,6 +34,8 @@ const PLACES: [(&str, &str); 12] = [
         "each limit and each rate limit's bucket: configured, used, opens when",
     ),
     ("/v1/queue", "what waits, for how long, for which limit"),
+    ("/quotas", "what sidecars share of quotas, for people"),
+    ("/v1/quotas", "the same, for tools"),
     ("/v1/config", "the config in effect, as TOML"),
     ("/v1/callers?sort=tokens_1h", "who calls, the dearest first"),
     ("/v1/usage", "what callers used over the latest hour"),
@@ -59,7 +61,11 @@ async fn index(State(source): State<Arc<dyn Source>>) -> Response {
         page
     })
     .await;
-    // The page runs nothing and loads nothing, and says so to the browser.
+    answer(page)
+}
+
+/// A page that runs nothing and loads nothing, and says so to the browser.
+pub(super) fn answer(page: String) -> Response {
     let headers: [(HeaderName, &str); 2] = [
         (
             header::CONTENT_SECURITY_POLICY,
@@ -70,21 +76,26 @@ async fn index(State(source): State<Arc<dyn Source>>) -> Response {
     (headers, Html(page)).into_response()
 }
 
+/// What every page begins with.
+pub(super) fn write_head(page: &mut String, title: &str) -> fmt::Result {
+    write!(
+        page,
+        "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta http-equiv=\"refresh\" content=\"2\">\
+         <meta name=\"viewport\" content=\"width=device-width\">\
+         <title>{title}</title><style>{STYLE}</style></head><body>\
+         <h1>{title} {}</h1>",
+        env!("CARGO_PKG_VERSION")
+    )
+}
+
 fn write_page(
     page: &mut String,
     ready: &Result<(), String>,
     queue: &QueueState,
     limits: &[LimitState],
 ) -> fmt::Result {
-    write!(
-        page,
-        "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">\
-         <meta http-equiv=\"refresh\" content=\"2\">\
-         <meta name=\"viewport\" content=\"width=device-width\">\
-         <title>Tidegate</title><style>{STYLE}</style></head><body>\
-         <h1>Tidegate {}</h1>",
-        env!("CARGO_PKG_VERSION")
-    )?;
+    write_head(page, "Tidegate")?;
     match ready {
         Ok(()) => write!(page, "<p class=\"good\">takes calls</p>")?,
         Err(reason) => write!(page, "<p class=\"bad\">not ready: {}</p>", Escaped(reason))?,
@@ -170,7 +181,7 @@ fn write_queue(page: &mut String, queue: &QueueState) -> fmt::Result {
 }
 
 /// Text that cannot become markup.
-struct Escaped<'a>(&'a str);
+pub(super) struct Escaped<'a>(pub(super) &'a str);
 
 impl Display for Escaped<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -98,6 +98,7 @@ impl Drop for Permit {
         } else if let Some(hold) = self.hold.take() {
             self.core
                 .change(|state, now| state.lanes[self.lane as usize].give_back(now, hold));
+            self.record.note(|facts| facts.quotas.clear());
         }
     }
 }

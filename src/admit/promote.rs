@@ -321,6 +321,7 @@ mod tests {
             cost: Cost::ONE,
             tokens: Tokens::ONE,
             bucket: None,
+            quotas: None,
             arrived: at(0),
             deadline: None,
         }

@@ -11,8 +11,8 @@ use super::Shared;
 use super::callers::pace_state;
 use super::coordination::ShareNow;
 use crate::admin::{
-    BucketState, ClassQueue, FunctionQueue, LimitKind, LimitState, Opens, QueueState, SharedState,
-    Source,
+    BucketState, ClassQueue, FunctionQueue, LimitKind, LimitState, Opens, QueueState, QuotasState,
+    SharedState, Source,
 };
 use crate::call::Destination;
 use crate::callers::rate_limit::RateLimit;
@@ -90,6 +90,10 @@ impl Source for Shared {
         }
     }
 
+    fn quotas(&self, keys_max: usize) -> QuotasState {
+        self.quotas.state(keys_max)
+    }
+
     fn config(&self) -> String {
         config::effective(&self.config.get())
     }
@@ -126,6 +130,7 @@ impl Shared {
         let tasks = self.tasks.snapshot();
         let (limits, _) = self.gate.limits_now();
         let registered = self.callers.registered();
+        let (quotas, quota_store) = self.quotas.levels();
         let windows = limits
             .iter()
             .filter(|(rule, _)| matches!(rule.limit, Limit::Window { .. }))
@@ -169,6 +174,8 @@ impl Shared {
                     expires: share.lease.map_or(Duration::ZERO, |(_, left)| left),
                 })
                 .collect(),
+            quotas,
+            quota_store,
             groups: self
                 .callers
                 .groups()

@@ -2,14 +2,14 @@
 
 use std::sync::{Arc, Weak};
 
-use tidegate_limits::Cause;
+use tidegate_limits::{Cause, QuotaSpent, TokenCount};
 
 use super::lately::Lately;
 use crate::call::{Claim, Facts, Identity, Observe, Peer, Reason, Record, Rejection, Verdict};
 use crate::callers::Callers;
 use crate::callers::rate_limit::NAME_PREFIX;
 use crate::clock::Clock;
-use crate::telemetry::access::{AccessLine, AccessLog, Started, Written};
+use crate::telemetry::access::{AccessLine, AccessLog, QuotaDraw, Started, Written};
 use crate::telemetry::metrics::{Charged, Durations, Metrics};
 
 /// Hears of every call and tells metrics and the log.
@@ -76,6 +76,18 @@ impl Teller {
     }
 }
 
+/// What stands in the access line of a call that drew from a quota; nothing where nobody knows
+/// which window's tokens they were.
+fn quota_draw(spent: &QuotaSpent) -> Option<QuotaDraw<'_>> {
+    Some(QuotaDraw {
+        limit: &spent.of.quota,
+        key: &spent.of.key,
+        window: spent.window?,
+        total: spent.total,
+        cost: TokenCount::from_micros(spent.cost.saturating_mul(TokenCount::ONE.micros())),
+    })
+}
+
 impl Observe for Teller {
     fn next_id(&self) -> u64 {
         self.access.next_id()
@@ -134,6 +146,7 @@ impl Observe for Teller {
         if !self.access.is_on() {
             return;
         }
+        let quota: Vec<_> = facts.quotas.iter().filter_map(quota_draw).collect();
         let written = self.access.write(&AccessLine {
             id: facts.id,
             at: self.clock.wall(now),
@@ -166,7 +179,7 @@ impl Observe for Teller {
                 .map(|sent| sent.since(tidegate_limits::Timestamp::ZERO)),
             started: &self.started,
             limited: facts.limited,
-            quota: &[],
+            quota: &quota,
             shared: facts.shared,
             handed_over: facts.handed_over,
         });

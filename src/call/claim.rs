@@ -7,8 +7,11 @@ use std::time::Duration;
 
 use tidegate_limits::caller::CallerId;
 use tidegate_limits::{
-    BucketId, CostModel, FunctionId, Settled, Timestamp, TokenCount, Tokens, Weight,
+    BucketId, CostModel, FunctionId, QuotaKey, Settled, Timestamp, TokenCount, Tokens, Weight,
 };
+
+/// Longest key of a quota.   bytes
+pub const QUOTA_KEY_BYTES_MAX: usize = 256;
 
 /// A rate limit, by a number that is never given to another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -90,6 +93,8 @@ pub struct Claim {
     pub cost: TokenCount,
     /// What it is charged to.
     pub charged: Charged,
+    /// The quotas that it draws from.
+    pub quotas: Option<Arc<[QuotaKey]>>,
     /// Set if its cost is settled by the time it takes.
     pub settling: Option<Settling>,
     /// Every caller for whom it was counted.

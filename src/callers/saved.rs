@@ -98,13 +98,12 @@ impl State {
         for (id, weight, total) in accounts {
             if self.table.get(id).is_some() {
                 let usage = Usage::with_total(total);
-                let seen = None;
                 self.accounts.insert(
                     id,
                     Account {
                         usage,
                         weight,
-                        seen,
+                        ..Account::default()
                     },
                 );
             }

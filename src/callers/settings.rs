@@ -18,6 +18,8 @@ pub struct Settings {
     pub callers: Vec<StaticCaller>,
     /// The rate limits of the config.
     pub rate_limits: Vec<StaticRateLimit>,
+    /// The quotas that calls draw from, at most [`QUOTAS_MAX`].
+    pub quotas: Vec<Quota>,
     /// Named sizes of rate limits.
     pub profiles: Vec<Profile>,
     /// What calls cost.
@@ -53,6 +55,31 @@ pub struct StaticRateLimit {
     pub name: Arc<str>,
     /// What it says.
     pub rule: Rule,
+}
+
+/// The most quotas, each of which a call may meet.
+pub const QUOTAS_MAX: usize = 8;
+
+/// A quota, as far as a claim needs to know it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Quota {
+    /// Its name in refusals, logs and metrics, which begins with `rate_limit:`.
+    pub name: Arc<str>,
+    /// For whom or what there is one each.
+    pub by: QuotaBy,
+}
+
+/// For whom or what there is a quota of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum QuotaBy {
+    /// One for all calls.
+    Total,
+    /// Each function; or only this one, and calls of others meet none.
+    Function(Option<Arc<str>>),
+    /// Each caller.
+    Caller,
+    /// Each user.
+    User,
 }
 
 /// What calls cost.

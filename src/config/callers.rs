@@ -17,6 +17,7 @@ use crate::callers::settings::{Costs, Settings, StaticCaller};
 use super::effective::{Toml, quoted as toml_quoted};
 use super::nearest::nearest;
 use super::per_window::function_name;
+use super::quotas;
 use super::rate_limits;
 use super::raw::{Callers, Raw};
 use super::reader::{At, Notes as Problems, Section, Setting};
@@ -59,7 +60,7 @@ pub(super) struct RawCaller {
 
 /// `[costs]`
 pub(super) struct RawCosts {
-    default: Setting<TokenCount>,
+    pub(super) default: Setting<TokenCount>,
     unit_seconds: Setting<Duration>,
     settle: Setting<bool>,
     /// By function, in the order of their names.
@@ -122,6 +123,13 @@ pub(super) fn auto_register_per_s() -> Kind<u16> {
 
 pub(super) fn read_state_file(section: &mut Section<'_>) -> Setting<Option<PathBuf>> {
     section.read("state_file", None, state_file().optional())
+}
+
+impl RawCosts {
+    /// Whether what calls cost is what the operator meant.
+    pub(super) fn is_read(&self) -> bool {
+        self.default.sound && self.functions.sound
+    }
 }
 
 /// Every `[[caller]]`.
@@ -601,6 +609,7 @@ pub(super) fn settings<'a>(raw: &Raw, functions: impl Iterator<Item = &'a str>) 
         },
         callers: raw.caller.iter().map(static_caller).collect(),
         rate_limits: rate_limits::of_callers(&raw.rate_limits, &profiles),
+        quotas: quotas::of_claims(raw),
         reserved: rate_limits::not_of_callers(&raw.rate_limits),
         profiles,
         costs: costs_of(&raw.costs),

@@ -14,6 +14,7 @@ use super::callers;
 use super::classes;
 use super::coordinate;
 use super::nearest::nearest;
+use super::quotas;
 use super::rate_limits::{self, RawRateLimit};
 use super::raw::{Limits, Listen, PostponeBy, Raw, Route, UNIX_MODE};
 use super::reader::{At, Notes};
@@ -52,6 +53,7 @@ pub(super) fn check(raw: &Raw, known_functions: &[&str], notes: &Notes) {
     coalesced_are_reads(raw, known_functions, notes);
     outstanding(raw, notes);
     rate_limits::check(raw, known_functions, notes);
+    quotas::check(raw, known_functions, notes);
     callers::check(raw, known_functions, notes);
     classes::check(raw, known_functions, notes);
     coordinate::check(raw, notes);

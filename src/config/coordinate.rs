@@ -13,6 +13,7 @@ use crate::telemetry::metrics::RATE_LIMIT_PREFIX;
 
 use super::effective::{Toml, quoted as toml_text};
 use super::nearest::nearest;
+use super::rate_limits::RawRateLimit;
 use super::raw::Raw;
 use super::reader::{At, Notes, Section, Setting};
 use super::tree::{Node, Value, quoted};
@@ -193,7 +194,8 @@ fn known(raw: &Raw) -> BTreeMap<String, Known> {
         let max = Known::Whole(limits.outstanding.value);
         known.insert("outstanding".to_owned(), max);
     }
-    for limit in &raw.rate_limits {
+    // A quota is shared already.
+    for limit in raw.rate_limits.iter().filter(|it| !it.is_quota()) {
         let (Some(name), Some(per_second)) = (&limit.name.value, limit.per_second(&raw.profiles))
         else {
             continue;
@@ -314,6 +316,15 @@ fn unknown(
     // What could not be read may be the one that is meant.
     let per_window = raw.limits.per_window.total.is_none();
     if of_window && per_window {
+        return;
+    }
+    let bare_name = given.strip_prefix(RATE_LIMIT_PREFIX).unwrap_or(given);
+    let is_meant =
+        |limit: &RawRateLimit| limit.is_quota() && limit.name.value.as_deref() == Some(bare_name);
+    if raw.rate_limits.iter().any(is_meant) {
+        let told = format!("{} is a quota, which has a store of its own", quoted(given));
+        let cure = "leave it out: sidecars share it already, as [quota] says";
+        notes.error(&shared.limit.at, Mistake::new(told, cure));
         return;
     }
     let names = || known.keys().map(String::as_str);

@@ -14,10 +14,11 @@ use super::Config;
 use super::callers;
 use super::classes;
 use super::coordinate;
+use super::quotas;
 use super::rate_limits;
 use super::value::{show_duration, show_size};
 
-/// The settings in force as TOML, defaults filled in. The token is hidden; apart from it,
+/// The settings in force as TOML, defaults filled in. Secrets are hidden; apart from them,
 /// reading the text gives the same config again.
 #[must_use]
 pub fn effective(config: &Config) -> String {
@@ -41,6 +42,9 @@ pub fn effective(config: &Config) -> String {
     for limit in &config.admit.paced {
         out.header("[[rate_limit]]");
         rate_limits::write_paced(&mut out, limit);
+    }
+    if let Some(quotas) = &config.quotas {
+        quotas::write(&mut out, quotas, &config.callers.quotas);
     }
     out.backend(config);
     out.queue(config);

@@ -203,32 +203,49 @@ impl Problem {
     }
 }
 
-/// The file with everything after `token =` covered, so that a drawing which ends up in a
-/// ticket gives nothing away. Lengths stay as they are.
+/// Options that hold a secret, in any config.
+const SECRETS: [&str; 3] = ["token", "password", "auth"];
+
+/// The file with everything covered that follows `token =` and the like, or stands in a URL for a
+/// user, so that a drawing which ends up in a ticket gives nothing away. Lengths stay as they are.
 fn mask_secrets(source: &str) -> String {
     let mut masked = String::with_capacity(source.len());
     for line in source.split_inclusive('\n') {
-        let secret = line.match_indices("token").find_map(|(at, word)| {
-            let rest = line[at + word.len()..].trim_start_matches(['"', '\'', ' ', '\t']);
-            rest.starts_with('=').then(|| line.len() - rest.len() + 1)
-        });
-        match secret {
-            Some(from) => {
-                masked.push_str(&line[..from]);
-                for character in line[from..].chars() {
-                    let keep = matches!(character, ' ' | '\r' | '\n');
-                    let cover = std::iter::repeat_n('*', character.len_utf8());
-                    if keep {
-                        masked.push(character);
-                    } else {
-                        masked.extend(cover);
-                    }
-                }
+        let end = line.len();
+        let hidden: Vec<Range<usize>> = SECRETS
+            .iter()
+            .filter_map(|word| Some(after_key(line, word)?..end))
+            .chain(users(line))
+            .collect();
+        for (at, character) in line.char_indices() {
+            let is_hidden = hidden.iter().any(|range| range.contains(&at));
+            if is_hidden && !matches!(character, ' ' | '\r' | '\n') {
+                masked.extend(std::iter::repeat_n('*', character.len_utf8()));
+            } else {
+                masked.push(character);
             }
-            None => masked.push_str(line),
         }
     }
     masked
+}
+
+/// Where the value of an option begins that a line gives.
+fn after_key(line: &str, key: &str) -> Option<usize> {
+    line.match_indices(key).find_map(|(at, word)| {
+        let is_inside = line[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_');
+        let rest = line[at + word.len()..].trim_start_matches(['"', '\'', ' ', '\t']);
+        (!is_inside && rest.starts_with('=')).then(|| line.len() - rest.len() + 1)
+    })
+}
+
+/// What stands before the `@` of each URL.
+fn users(line: &str) -> impl Iterator<Item = Range<usize>> {
+    line.match_indices("://").filter_map(|(at, _)| {
+        let from = at + 3;
+        let rest = &line[from..];
+        let url = &rest[..rest.find(['"', '\'', ',', ']']).unwrap_or(rest.len())];
+        Some(from..from + url.rfind('@')?)
+    })
 }
 
 /// Turns byte offsets of a text into lines and columns.

@@ -1,24 +1,25 @@
 //! Rate limits: `[[rate_limit]]`, from the file to the settings of those who keep them. What
 //! applies to callers is kept with the callers; what applies to all calls, or to those of a
-//! function, is one of the gate's limits.
+//! function, is one of the gate's limits. What only a quota says is read in `quotas`.
 
 use std::error::Error;
 use std::sync::Arc;
 
 use tidegate_limits::{
     BucketMode, BucketOrder, Burst, BurstRatio, Cost, Fill, OnExcess, OutOfRange, Pace, PaceSpec,
-    Rate, Settlement, SpecScope, TokenCount, Verb,
+    Rate, Settlement, SpecScope, TokenCount, Verb, quota,
 };
 
 use crate::admit::PacedLimit;
 use crate::call::claim::{Deadline, drawn};
 use crate::callers::rate_limit::{Allowance, Profile, RATE_LIMITS_MAX, Rule};
-use crate::callers::settings::{Costs, StaticRateLimit};
+use crate::callers::settings::{Costs, QuotaBy, StaticRateLimit};
 
 use super::callers::{RawProfiles, burst, fill};
 use super::effective::Toml;
 use super::nearest::nearest;
 use super::per_window::function_name;
+use super::quotas::{self, RawQuota};
 use super::raw::{PostponeBy, Raw};
 use super::reader::{At, Notes, Section, Setting};
 use super::text::name;
@@ -38,11 +39,12 @@ pub(super) struct RawRateLimit {
     pace: Setting<Option<PaceSpec>>,
     applies_to: Setting<AppliesTo>,
     pub(super) function: Setting<Option<String>>,
-    mode: Setting<BucketMode>,
-    on_excess: Setting<OnExcess>,
+    mode: Setting<Mode>,
+    on_excess: Setting<Option<Excess>>,
     order: Setting<BucketOrder>,
     settle: Setting<Option<bool>>,
     deadline: Setting<Deadline>,
+    pub(super) quota: RawQuota,
 }
 
 /// `kind`
@@ -50,14 +52,40 @@ pub(super) struct RawRateLimit {
 enum Form {
     Bucket,
     Paced,
+    Quota,
 }
 
 /// `applies_to`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AppliesTo {
+    /// Those that name it.
     Callers,
     Total,
     Function,
+    /// Each caller, of a quota.
+    Caller,
+    /// Each user, of a quota.
+    User,
+}
+
+/// `mode`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Enforce,
+    /// Of all but a quota.
+    Observe,
+    /// Of a quota.
+    Optimistic,
+}
+
+/// `on_excess`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Excess {
+    /// Of all but a quota.
+    Delay,
+    /// Of a quota.
+    Wait,
+    Reject,
 }
 
 /// Every `[[rate_limit]]`.
@@ -70,18 +98,28 @@ pub(super) fn rate_limits(root: &mut Section<'_>) -> Vec<RawRateLimit> {
 }
 
 fn rate_limit(mut section: Section<'_>) -> RawRateLimit {
-    const KINDS: &[(&str, Form)] = &[("bucket", Form::Bucket), ("paced", Form::Paced)];
+    const KINDS: &[(&str, Form)] = &[
+        ("bucket", Form::Bucket),
+        ("paced", Form::Paced),
+        ("quota", Form::Quota),
+    ];
     const APPLIES_TO: &[(&str, AppliesTo)] = &[
         ("callers", AppliesTo::Callers),
         ("total", AppliesTo::Total),
         ("function", AppliesTo::Function),
+        ("caller", AppliesTo::Caller),
+        ("user", AppliesTo::User),
     ];
-    const MODES: &[(&str, BucketMode)] = &[
-        ("enforce", BucketMode::Enforce),
-        ("observe", BucketMode::Observe),
+    const MODES: &[(&str, Mode)] = &[
+        ("enforce", Mode::Enforce),
+        ("observe", Mode::Observe),
+        ("optimistic", Mode::Optimistic),
     ];
-    const EXCESSES: &[(&str, OnExcess)] =
-        &[("delay", OnExcess::Delay), ("reject", OnExcess::Reject)];
+    const EXCESSES: &[(&str, Excess)] = &[
+        ("delay", Excess::Delay),
+        ("reject", Excess::Reject),
+        ("wait", Excess::Wait),
+    ];
     const ORDERS: &[(&str, BucketOrder)] =
         &[("fair", BucketOrder::Fair), ("fifo", BucketOrder::Fifo)];
     const DEADLINES: &[(&str, Deadline)] =
@@ -98,11 +136,12 @@ fn rate_limit(mut section: Section<'_>) -> RawRateLimit {
         pace: section.read("pace", None, pace().optional()),
         applies_to: section.read("applies_to", AppliesTo::Callers, choice(APPLIES_TO)),
         function: section.read("function", None, function().optional()),
-        mode: section.read("mode", BucketMode::Enforce, choice(MODES)),
-        on_excess: section.read("on_excess", OnExcess::Delay, choice(EXCESSES)),
+        mode: section.read("mode", Mode::Enforce, choice(MODES)),
+        on_excess: section.read("on_excess", None, choice(EXCESSES).optional()),
         order: section.read("order", BucketOrder::Fair, choice(ORDERS)),
         settle: section.read("settle", None, flag().optional()),
         deadline: section.read("deadline", Deadline::Ordinary, choice(DEADLINES)),
+        quota: quotas::read_quota(&mut section),
     };
     section.finish();
     limit
@@ -157,7 +196,56 @@ impl RawRateLimit {
     pub(super) fn function_met(&self) -> Option<&str> {
         match self.applies_to.value {
             AppliesTo::Function => self.function.value.as_deref(),
-            AppliesTo::Callers | AppliesTo::Total => None,
+            AppliesTo::Callers | AppliesTo::Total | AppliesTo::Caller | AppliesTo::User => None,
+        }
+    }
+
+    pub(super) fn at(&self) -> &At {
+        &self.at
+    }
+
+    pub(super) fn kind_at(&self) -> &At {
+        &self.kind.at
+    }
+
+    pub(super) fn kind_is_read(&self) -> bool {
+        self.kind.sound
+    }
+
+    pub(super) fn is_quota(&self) -> bool {
+        self.kind.value == Form::Quota
+    }
+
+    pub(super) fn applies_to_is_missing(&self) -> bool {
+        self.applies_to.sound && !self.applies_to.given
+    }
+
+    /// For whom or what there is a quota each, if that is said and could be read.
+    pub(super) fn quota_by(&self) -> Option<QuotaBy> {
+        match self.applies_to.meant()? {
+            AppliesTo::Callers => None,
+            AppliesTo::Total => Some(QuotaBy::Total),
+            AppliesTo::Function => {
+                let function = self.function.meant()?;
+                Some(QuotaBy::Function(function.as_deref().map(Arc::from)))
+            }
+            AppliesTo::Caller => Some(QuotaBy::Caller),
+            AppliesTo::User => Some(QuotaBy::User),
+        }
+    }
+
+    /// Whether calls of a quota may go before its draw is done.
+    pub(super) fn quota_mode(&self) -> quota::Mode {
+        match self.mode.value {
+            Mode::Enforce | Mode::Observe => quota::Mode::Drawn,
+            Mode::Optimistic => quota::Mode::Optimistic,
+        }
+    }
+
+    pub(super) fn on_excess(&self) -> OnExcess {
+        match self.on_excess.value {
+            None | Some(Excess::Delay | Excess::Wait) => OnExcess::Delay,
+            Some(Excess::Reject) => OnExcess::Reject,
         }
     }
 
@@ -172,7 +260,12 @@ impl RawRateLimit {
 
     /// Whether callers have it, each group a bucket of its own.
     pub(super) fn is_of_callers(&self) -> bool {
-        self.applies_to.value == AppliesTo::Callers
+        // The words of a quota are told where another kind has them.
+        let to_callers = !matches!(
+            self.applies_to.value,
+            AppliesTo::Total | AppliesTo::Function
+        );
+        to_callers && !self.is_quota()
     }
 
     /// Tokens a second, as far as that can be told.
@@ -191,7 +284,8 @@ impl RawRateLimit {
         self.fill.value.map(Fill::get)
     }
 
-    fn is_named(&self) -> &str {
+    /// Its name, of a config that has no error.
+    pub(super) fn is_named(&self) -> &str {
         let name = self.name.value.as_deref();
         name.expect("a rate limit without a name is an error")
     }
@@ -206,8 +300,15 @@ pub(super) fn check(raw: &Raw, known_functions: &[&str], notes: &Notes) {
             notes.missing(&limit.at, Mistake::new("the rate limit has no name", cure));
         }
         match limit.kind.meant() {
-            Some(Form::Bucket) => bucket(limit, &raw.profiles, notes),
-            Some(Form::Paced) => paced(limit, &costs, notes),
+            Some(Form::Bucket) => {
+                bucket(limit, &raw.profiles, notes);
+                is_no_quota(limit, "a bucket", notes);
+            }
+            Some(Form::Paced) => {
+                paced(limit, &costs, notes);
+                is_no_quota(limit, "a paced rate limit", notes);
+            }
+            Some(Form::Quota) => quota(limit, notes),
             None => {}
         }
         function_is_known(limit, raw, known_functions, notes);
@@ -218,10 +319,7 @@ pub(super) fn check(raw: &Raw, known_functions: &[&str], notes: &Notes) {
 
 /// Whoever a pace of everybody's holds is postponed like any other call.
 fn goes_evenly(limit: &RawRateLimit, raw: &Raw, notes: &Notes) {
-    let of_everybody = limit
-        .applies_to
-        .meant()
-        .is_some_and(|to| *to != AppliesTo::Callers);
+    let of_everybody = limit.applies_to.sound && !limit.is_of_callers() && !limit.is_quota();
     if of_everybody && raw.queue.postpone.meant() == Some(&PostponeBy::Jitter) {
         let told = "its calls do not go evenly while queue.postpone is \"jitter\": whoever it \
                     holds waits aside for a random time";
@@ -243,7 +341,7 @@ fn bucket(limit: &RawRateLimit, profiles: &RawProfiles, notes: &Notes) {
         }
     }
     let has_pace = limit.rate.given || limit.ratio.given || limit.pace.given;
-    if limit.applies_to.given && limit.applies_to.meant() != Some(&AppliesTo::Callers) {
+    if let Some(AppliesTo::Total | AppliesTo::Function) = limit.applies_to.meant() {
         let told = "a bucket applies to the callers that name it";
         let cure = "add kind = \"paced\", or leave applies_to out";
         notes.error(&limit.applies_to.at, Mistake::new(told, cure));
@@ -315,7 +413,7 @@ fn paced(limit: &RawRateLimit, costs: &Costs, notes: &Notes) {
             let cure = "add function = \"guest_list\", or what it is";
             notes.missing(&limit.at, Mistake::new(told, cure));
         }
-        Some(AppliesTo::Callers | AppliesTo::Total) if limit.function.given => {
+        Some(to) if *to != AppliesTo::Function && limit.function.given => {
             let told = "a function is named that the rate limit does not apply to alone";
             let cure = "add applies_to = \"function\", or leave function out";
             notes.error(&limit.function.at, Mistake::new(told, cure));
@@ -326,6 +424,74 @@ fn paced(limit: &RawRateLimit, costs: &Costs, notes: &Notes) {
         waits_like_any_other(limit, notes);
     }
     dearest_takes_no_lifetime(limit, costs, notes);
+}
+
+/// What other kinds have, and a quota has not.
+fn quota(limit: &RawRateLimit, notes: &Notes) {
+    const SIZE: &str = "give total and refresh_window instead, or another kind";
+    const OTHERS: &str = "leave it out, or give another kind";
+    for (at, given, what, cure) in [
+        (&limit.burst.at, limit.burst.given, "burst", SIZE),
+        (&limit.fill.at, limit.fill.given, "fill", SIZE),
+        (&limit.profile.at, limit.profile.given, "profile", SIZE),
+        (&limit.rate.at, limit.rate.given, "rate", SIZE),
+        (&limit.ratio.at, limit.ratio.given, "ratio", SIZE),
+        (&limit.pace.at, limit.pace.given, "pace", SIZE),
+        (&limit.order.at, limit.order.given, "order", OTHERS),
+        (&limit.settle.at, limit.settle.given, "settle", OTHERS),
+        (&limit.deadline.at, limit.deadline.given, "deadline", OTHERS),
+    ] {
+        if given {
+            let told = format!("a quota has no {what}");
+            notes.error(at, Mistake::new(told, cure));
+        }
+    }
+    if let Some(AppliesTo::Callers) = limit.applies_to.meant()
+        && limit.applies_to.given
+    {
+        let told = "callers do not name a quota: each has one";
+        let cure = "write applies_to = \"caller\", or \"user\", \"function\" or \"total\"";
+        notes.error(&limit.applies_to.at, Mistake::new(told, cure));
+    }
+    if limit.function.given
+        && limit.applies_to.given
+        && limit
+            .applies_to
+            .meant()
+            .is_some_and(|to| *to != AppliesTo::Function)
+    {
+        let told = "a function is named that the quota does not apply to alone";
+        let cure = "write applies_to = \"function\", or leave function out";
+        notes.error(&limit.function.at, Mistake::new(told, cure));
+    }
+    if let Some(Mode::Observe) = limit.mode.meant() {
+        let told = "a quota holds whom it meets: it can't be tried out";
+        let cure = "write \"enforce\", or \"optimistic\" to let calls pass while a draw runs";
+        notes.error(&limit.mode.at, Mistake::new(told, cure));
+    }
+    if let Some(Some(Excess::Delay)) = limit.on_excess.meant() {
+        let told = "\"delay\" is the word of the other kinds";
+        notes.error(&limit.on_excess.at, Mistake::new(told, "write \"wait\""));
+    }
+}
+
+/// What a quota has, and other kinds have not.
+fn is_no_quota(limit: &RawRateLimit, kind: &str, notes: &Notes) {
+    limit.quota.is_foreign_to(kind, notes);
+    if let Some(AppliesTo::Caller | AppliesTo::User) = limit.applies_to.meant() {
+        let told = "only a quota is kept for each caller or each user";
+        let cure = "write kind = \"quota\", or applies_to = \"callers\" for those that name it";
+        notes.error(&limit.applies_to.at, Mistake::new(told, cure));
+    }
+    if let Some(Mode::Optimistic) = limit.mode.meant() {
+        let told = "only a quota is optimistic";
+        let cure = "write kind = \"quota\", or \"enforce\" or \"observe\"";
+        notes.error(&limit.mode.at, Mistake::new(told, cure));
+    }
+    if let Some(Some(Excess::Wait)) = limit.on_excess.meant() {
+        let told = "\"wait\" is the word of quotas";
+        notes.error(&limit.on_excess.at, Mistake::new(told, "write \"delay\""));
+    }
 }
 
 /// What is no caller's has no say in what else becomes of a call.
@@ -424,7 +590,7 @@ pub(super) fn exists_for(named: &Setting<Option<String>>, limits: &[RawRateLimit
     let Some(Some(name)) = named.meant() else {
         return;
     };
-    let of_callers = |limit: &&RawRateLimit| limit.applies_to.value == AppliesTo::Callers;
+    let of_callers = |limit: &&RawRateLimit| limit.is_of_callers();
     let names = |limits: &[RawRateLimit]| -> Vec<String> {
         let limits = limits.iter().filter(of_callers);
         limits.filter_map(|it| it.name.value.clone()).collect()
@@ -435,9 +601,12 @@ pub(super) fn exists_for(named: &Setting<Option<String>>, limits: &[RawRateLimit
         return;
     }
     let mut others = limits.iter();
-    if others.any(|limit| limit.name.value.as_ref() == Some(name)) {
+    if let Some(other) = others.find(|limit| limit.name.value.as_ref() == Some(name)) {
         let told = format!("the rate limit {} is not for callers", quoted(name));
-        let cure = "leave applies_to out there, or name another here";
+        let cure = match other.is_quota() {
+            true => "leave it out: applies_to says there whose calls draw from the quota",
+            false => "leave applies_to out there, or name another here",
+        };
         notes.error(&named.at, Mistake::new(told, cure));
         return;
     }
@@ -467,7 +636,7 @@ fn dearest(limit: &RawRateLimit, costs: &Costs) -> TokenCount {
 /// Those that callers have, of a config that has no error.
 pub(super) fn of_callers(limits: &[RawRateLimit], profiles: &[Profile]) -> Vec<StaticRateLimit> {
     let limits = limits.iter();
-    let limits = limits.filter(|limit| limit.applies_to.value == AppliesTo::Callers);
+    let limits = limits.filter(|limit| limit.is_of_callers());
     limits.map(|limit| of_caller(limit, profiles)).collect()
 }
 
@@ -487,8 +656,11 @@ fn of_caller(raw: &RawRateLimit, profiles: &[Profile]) -> StaticRateLimit {
         rule: Rule {
             allowance,
             profile: profile.map(|profile| Arc::clone(&profile.name)),
-            mode: raw.mode.value,
-            on_excess: raw.on_excess.value,
+            mode: match raw.mode.value {
+                Mode::Enforce | Mode::Optimistic => BucketMode::Enforce,
+                Mode::Observe => BucketMode::Observe,
+            },
+            on_excess: raw.on_excess(),
             order: raw.order.value,
             settlement: raw.settle.value.map(|settle| {
                 if settle {
@@ -505,15 +677,15 @@ fn of_caller(raw: &RawRateLimit, profiles: &[Profile]) -> StaticRateLimit {
 /// The names of the others.
 pub(super) fn not_of_callers(limits: &[RawRateLimit]) -> Vec<Arc<str>> {
     let limits = limits.iter();
-    let others = limits.filter(|limit| limit.applies_to.value != AppliesTo::Callers);
+    let others = limits.filter(|limit| !limit.is_of_callers());
     others.map(|limit| limit.is_named().into()).collect()
 }
 
-/// The others, of a config that has no error.
+/// Those of all calls, or of a function's, that are paced; of a config that has no error.
 pub(super) fn of_the_gate(raw: &Raw) -> Vec<PacedLimit> {
     let costs = costs(raw);
     let limits = raw.rate_limits.iter();
-    let others = limits.filter(|limit| limit.applies_to.value != AppliesTo::Callers);
+    let others = limits.filter(|limit| !limit.is_of_callers() && !limit.is_quota());
     let paced = others.map(|limit| {
         let (rate, ratio) = limit
             .figures()

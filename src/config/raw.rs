@@ -23,6 +23,7 @@ use super::classes::{self, Class, Classes, OfListener};
 use super::coordinate::{self, RawCoordinate};
 use super::per_window::{self, CALLS_MAX, PerWindow};
 use super::problem::Place;
+use super::quotas::{self, RawStore};
 use super::rate_limits::{self, RawRateLimit};
 use super::reader::{At, Section, Setting};
 use super::text::{
@@ -88,6 +89,7 @@ pub(super) struct Raw {
     pub(super) coalesce: Coalesce,
     pub(super) tasks: Tasks,
     pub(super) coordinate: RawCoordinate,
+    pub(super) quota: RawStore,
     pub(super) admin: Admin,
     pub(super) log: Log,
     pub(super) routes: Vec<Route>,
@@ -245,6 +247,7 @@ pub(super) fn read(mut root: Section<'_>) -> Raw {
         coalesce: coalesce(root.section("coalesce")),
         tasks: tasks(root.section("tasks")),
         coordinate: coordinate::read(root.section("coordinate")),
+        quota: quotas::read(root.section("quota")),
         admin: admin(root.section("admin")),
         log: log(root.section("log")),
         routes: root

@@ -12,6 +12,7 @@ use super::callers;
 use super::check;
 use super::classes;
 use super::coordinate;
+use super::quotas;
 use super::rate_limits;
 use super::raw::{Limits, Listen, PostponeBy, Raw, Tls, WindowShape, WindowStamp};
 
@@ -86,6 +87,7 @@ pub(super) fn of(raw: &Raw) -> Config {
             pool_idle_timeout: raw.backend.pool_idle_timeout.value,
         },
         coordinate: coordinate::settings(raw),
+        quotas: quotas::settings(raw),
         admin: admin::Settings {
             bind: raw.admin.bind.value,
             token: raw.admin.token.value.clone(),

@@ -257,7 +257,11 @@ pub(super) fn http_address() -> Kind<Address> {
     })
 }
 
-fn host_and_port(given: &str, port_usual: Option<u16>, example: &str) -> Result<Address, Mistake> {
+pub(super) fn host_and_port(
+    given: &str,
+    port_usual: Option<u16>,
+    example: &str,
+) -> Result<Address, Mistake> {
     let wrong = |message: &str| {
         let cure = format!("write it as {}", quoted(example));
         Mistake::new(format!("{} {message}", quoted(given)), cure)

@@ -5,7 +5,6 @@
 //! been applied is never sent again: [`Error::Unknown`] says so, and the caller finds out by
 //! reading. Leases are an exception, since one that nobody knows of ends by itself.
 
-mod base64;
 mod connection;
 mod endpoint;
 mod json;
@@ -58,6 +57,20 @@ impl Settings {
     }
 }
 
+/// TLS counts by whether it is spoken, not by the certificates that were read for it.
+impl PartialEq for Settings {
+    fn eq(&self, other: &Self) -> bool {
+        self.endpoints == other.endpoints
+            && self.credentials == other.credentials
+            && self.tls.is_some() == other.tls.is_some()
+            && self.try_timeout == other.try_timeout
+            && self.deadline == other.deadline
+            && self.max_reply == other.max_reply
+    }
+}
+
+impl Eq for Settings {}
+
 impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Settings")
@@ -72,7 +85,7 @@ impl fmt::Debug for Settings {
 }
 
 /// A user of etcd.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
     /// The name.
     pub user: String,

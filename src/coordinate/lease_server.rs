@@ -10,6 +10,7 @@ mod observed;
 pub mod page;
 mod parent;
 mod rejected;
+mod reply;
 mod resource;
 mod roster;
 mod serve;

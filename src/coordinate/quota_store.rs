@@ -23,12 +23,14 @@ pub mod zookeeper;
 
 use std::fmt;
 use std::pin::Pin;
+use std::sync::Arc;
 
 use tidegate_limits::Timestamp;
 use tidegate_limits::quota::{Standing, StoreTime, Version};
 use tokio::sync::watch;
 
 pub use self::key::{Key, KeyError};
+use crate::clock::Clock;
 
 /// What a call to a store comes to. Draws are rare enough that a box for each costs nothing,
 /// and it lets the engine be chosen by the config.
@@ -36,6 +38,64 @@ pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 
 
 /// The most keys that one call may name.
 pub const KEYS_MAX: usize = 64;
+
+/// Which store keeps the records, and how it is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// This process alone.
+    Memory,
+    /// ZooKeeper.
+    #[cfg(feature = "zookeeper")]
+    ZooKeeper(zookeeper::Settings),
+    /// etcd.
+    Etcd(etcd::Settings),
+    /// Redis or Valkey.
+    #[cfg(feature = "redis")]
+    Redis(redis::Settings),
+}
+
+impl Engine {
+    /// Connects, in the background, as one more node; needs a tokio runtime.
+    #[must_use]
+    pub fn open(&self, clock: Clock) -> Arc<dyn QuotaStore> {
+        match self {
+            Self::Memory => Arc::new(memory::Memory::new().node()),
+            #[cfg(feature = "zookeeper")]
+            Self::ZooKeeper(settings) => {
+                Arc::new(zookeeper::ZooKeeper::start(settings.clone(), clock))
+            }
+            Self::Etcd(settings) => Arc::new(etcd::Etcd::start(settings.clone(), clock)),
+            #[cfg(feature = "redis")]
+            Self::Redis(settings) => Arc::new(redis::Redis::start(settings.clone(), clock)),
+        }
+    }
+
+    /// The word for it in configs and metrics.
+    #[must_use]
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            #[cfg(feature = "zookeeper")]
+            Self::ZooKeeper(_) => "zookeeper",
+            Self::Etcd(_) => "etcd",
+            #[cfg(feature = "redis")]
+            Self::Redis(_) => "redis",
+        }
+    }
+
+    /// What people call it.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            #[cfg(feature = "zookeeper")]
+            Self::ZooKeeper(_) => "ZooKeeper",
+            Self::Etcd(_) => "etcd",
+            #[cfg(feature = "redis")]
+            Self::Redis(_) => "Redis",
+        }
+    }
+}
 
 /// A store of quota records, as one node sees it. The node is a member for as long as the value
 /// lives.
@@ -78,10 +138,11 @@ pub trait QuotaStore: Send + Sync + fmt::Debug {
     /// grants only: nothing that must hold rests on it.
     fn members(&self) -> watch::Receiver<usize>;
 
-    /// What the store itself says about a key's quota. Followed until the receiver is dropped.
-    fn configured(&self, _: &Key) -> watch::Receiver<Configured> {
+    /// What the store itself says about a key's quota; nothing until it was asked. Followed until
+    /// the receiver is dropped.
+    fn configured(&self, _: &Key) -> watch::Receiver<Option<Configured>> {
         // Most engines keep no configuration: this never changes.
-        watch::channel(Configured::default()).1
+        watch::channel(Some(Configured::default())).1
     }
 }
 

@@ -1,12 +1,14 @@
 //! Which of a sidecar's limits are shares of something that several have together.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_limits::Fill;
+use tidegate_limits::{Fill, OnExcess, quota};
 
 use super::lease_client::ServerAddress;
+use super::quota_store::Engine;
 
 /// What the sidecar is told about those with whom it shares.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,4 +63,33 @@ impl Safe {
             Self::Rate(safe) => safe.get(),
         }
     }
+}
+
+/// The quotas of a sidecar, and where they are kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Quotas {
+    /// The store.
+    pub engine: Engine,
+    /// How many keys are kept at once, of all quotas together.
+    pub keys_max: usize,
+    /// How many sidecars there are at most, each of which owns its safe share. At least 1.
+    pub expected_sidecars: u32,
+    /// The quotas, each with a name and a namespace of its own; at least one.
+    pub limits: Vec<QuotaLimit>,
+}
+
+/// What all sidecars together may spend on each key in a window.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QuotaLimit {
+    /// Its name in refusals, logs and metrics, which begins with `rate_limit:`.
+    pub name: Arc<str>,
+    /// What holds for each key that has no total of its own.
+    pub rule: quota::Rule,
+    /// What is done with a call for which there are no tokens.
+    pub on_excess: OnExcess,
+    /// What holds for the keys that do.
+    pub totals: BTreeMap<Arc<str>, quota::Rule>,
+    /// What its keys begin with in the store, so that those of two quotas differ; none for
+    /// nothing.
+    pub namespace: Option<Arc<str>>,
 }

@@ -18,7 +18,7 @@ use tracing::debug;
 use zookeeper_client as zk;
 
 /// Where ZooKeeper is, who asks, and how long an answer may take.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Settings {
     /// `host:port,host:port/chroot`, as every ZooKeeper client takes it.
     pub servers: String,

@@ -132,6 +132,35 @@ pub struct Metrics {
     /// How much longer the lease lasts; 0 where there is none.
     lease_expires_seconds: GaugeVec, // limit
 
+    /// Calls that a quota decided about, by how.
+    quota_decisions_total: IntCounterVec, // limit, how
+    /// Grants that the store confirmed.
+    quota_draws_total: IntCounterVec, // limit
+    /// From a draw's sending to the store's answer.
+    quota_draw_seconds: HistogramVec, // limit
+    /// Writes that another sidecar was before.
+    quota_conflicts_total: IntCounterVec, // limit
+    /// Questions to the store without an answer.
+    quota_unknown_total: IntCounterVec, // limit
+    /// Questions that could not be asked.
+    quota_unavailable_total: IntCounterVec, // limit
+    /// Surpluses that were given back.
+    quota_relinquished_total: IntCounterVec, // limit
+    /// Tokens that passed though nobody paid, because the store was away.
+    quota_allowed_tokens_total: IntCounterVec, // limit
+    /// Tokens that passed on account and were owed at the end of the window.
+    quota_overshot_tokens_total: IntCounterVec, // limit
+    /// Keys that are known now.
+    quota_keys: IntGaugeVec, // limit
+    /// Keys that were forgotten for want of room.
+    quota_keys_forgotten_total: IntCounterVec, // limit
+    /// Whether the store of the quotas answers.
+    quota_store_up: IntGaugeVec, // engine
+    /// How much of the store's time is not known.
+    quota_store_time_uncertainty_seconds: GaugeVec, // engine
+    /// Sidecars that share.
+    quota_members: IntGaugeVec, // engine
+
     /// Client connections open now.
     connections: IntGaugeVec, // listener
     /// Client connections that may be open at once.
@@ -167,7 +196,11 @@ struct Counted {
     groups: HashMap<Box<str>, GroupLevel>,
     evicted: u64,
     tasks: TasksLevel,
+    quotas: HashMap<Box<str>, QuotaLevel>,
 }
+
+/// One of the counts of a quota.
+type CountOf = fn(&QuotaLevel) -> u64;
 
 /// What a finished call counts in.
 struct Ended {
@@ -220,6 +253,10 @@ pub struct Levels {
     pub limiters: Vec<LimiterLevel>,
     /// Every limit that is shared with others.
     pub leases: Vec<LeaseLevel>,
+    /// Every quota.
+    pub quotas: Vec<QuotaLevel>,
+    /// Where they are kept, if there are any.
+    pub quota_store: Option<QuotaStoreLevel>,
     /// Every group of callers.
     pub groups: Vec<GroupLevel>,
     /// Who is remembered.
@@ -239,6 +276,52 @@ pub struct LeaseLevel {
     pub safe: f64,
     /// How much longer the lease lasts.
     pub expires: Duration,
+}
+
+/// A snapshot of one quota. All but `keys` are counts since it was made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct QuotaLevel {
+    /// Its name in metrics.
+    pub limit: Box<str>,
+    /// Calls that were let go by what was here.
+    pub local: u64,
+    /// Calls that were let go after they had waited for a draw.
+    pub drew: u64,
+    /// Calls that were let go after they had waited for longer.
+    pub waited: u64,
+    /// Calls that were not.
+    pub refused: u64,
+    /// Grants.
+    pub draws: u64,
+    /// Writes that were not done, because another was first.
+    pub conflicts: u64,
+    /// Questions without an answer.
+    pub unknown: u64,
+    /// Questions that could not be asked.
+    pub unavailable: u64,
+    /// Surpluses given back.
+    pub relinquished: u64,
+    /// Tokens that nobody paid.
+    pub allowed: u64,
+    /// Tokens owed at a window's end.
+    pub overshot: u64,
+    /// Keys that are known now.
+    pub keys: u64,
+    /// Keys that were forgotten.
+    pub forgotten: u64,
+}
+
+/// A snapshot of the store of the quotas.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct QuotaStoreLevel {
+    /// What it is.
+    pub engine: &'static str,
+    /// Whether it answers.
+    pub up: bool,
+    /// How much of its time is not known; infinite where nothing is.   seconds
+    pub time_uncertainty: f64,
+    /// Sidecars that share; 0 until it has told.
+    pub members: u64,
 }
 
 /// A snapshot of one rate limit.
@@ -573,6 +656,99 @@ impl Metrics {
                 ),
                 &["limit"],
             )),
+            quota_decisions_total: r.add(IntCounterVec::new(
+                opts(
+                    "quota_decisions_total",
+                    "Calls that a quota decided about, by how.",
+                ),
+                &["limit", "how"],
+            )),
+            quota_draws_total: r.add(IntCounterVec::new(
+                opts(
+                    "quota_draws_total",
+                    "Grants that the store of the quotas confirmed.",
+                ),
+                &["limit"],
+            )),
+            quota_draw_seconds: r.add(HistogramVec::new(
+                HistogramOpts::from(opts(
+                    "quota_draw_seconds",
+                    "Time from a draw's sending to the store's answer.",
+                ))
+                .buckets(BUCKETS.to_vec()),
+                &["limit"],
+            )),
+            quota_conflicts_total: r.add(IntCounterVec::new(
+                opts(
+                    "quota_conflicts_total",
+                    "Writes that were not done, because another sidecar was first.",
+                ),
+                &["limit"],
+            )),
+            quota_unknown_total: r.add(IntCounterVec::new(
+                opts(
+                    "quota_unknown_total",
+                    "Questions to the store of the quotas that had no answer.",
+                ),
+                &["limit"],
+            )),
+            quota_unavailable_total: r.add(IntCounterVec::new(
+                opts(
+                    "quota_unavailable_total",
+                    "Questions that could not be asked, because the store was away.",
+                ),
+                &["limit"],
+            )),
+            quota_relinquished_total: r.add(IntCounterVec::new(
+                opts(
+                    "quota_relinquished_total",
+                    "Surpluses that were given back.",
+                ),
+                &["limit"],
+            )),
+            quota_allowed_tokens_total: r.add(IntCounterVec::new(
+                opts(
+                    "quota_allowed_tokens_total",
+                    "Tokens that passed undrawn, because the store was away.",
+                ),
+                &["limit"],
+            )),
+            quota_overshot_tokens_total: r.add(IntCounterVec::new(
+                opts(
+                    "quota_overshot_tokens_total",
+                    "Tokens that passed on account and were not drawn by the window's end.",
+                ),
+                &["limit"],
+            )),
+            quota_keys: r.add(IntGaugeVec::new(
+                opts("quota_keys", "Keys that are known."),
+                &["limit"],
+            )),
+            quota_keys_forgotten_total: r.add(IntCounterVec::new(
+                opts(
+                    "quota_keys_forgotten_total",
+                    "Keys that were forgotten for want of room.",
+                ),
+                &["limit"],
+            )),
+            quota_store_up: r.add(IntGaugeVec::new(
+                opts(
+                    "quota_store_up",
+                    "1 if the store of the quotas answers, else 0.",
+                ),
+                &["engine"],
+            )),
+            quota_store_time_uncertainty_seconds: r.add(GaugeVec::new(
+                opts(
+                    "quota_store_time_uncertainty_seconds",
+                    "How much of the store's time is not known.",
+                ),
+                &["engine"],
+            )),
+            quota_members: r.add(IntGaugeVec::new(
+                opts("quota_members", "Sidecars that share the quotas."),
+                &["engine"],
+            )),
             connections: r.add(IntGaugeVec::new(
                 opts("connections", "Client connections that are open."),
                 &["listener"],
@@ -813,6 +989,80 @@ impl Metrics {
         drop(known);
         self.mirror_leases(&levels.leases);
         self.mirror_callers(levels);
+        self.mirror_quotas(&levels.quotas, levels.quota_store.as_ref());
+    }
+
+    /// A store answered a draw of this quota.
+    pub fn quota_drawn(&self, limit: &str, took: Duration) {
+        self.quota_draw_seconds
+            .with_label_values(&[limit])
+            .observe(took.as_secs_f64());
+    }
+
+    fn mirror_quotas(&self, quotas: &[QuotaLevel], store: Option<&QuotaStoreLevel>) {
+        let is_quota = |label: &str| quotas.iter().any(|level| *level.limit == *label);
+        let is_engine = |label: &str| store.is_some_and(|store| store.engine == label);
+        retain(&self.quota_decisions_total, "limit", is_quota);
+        retain(&self.quota_draw_seconds, "limit", is_quota);
+        retain(&self.quota_keys, "limit", is_quota);
+        for (counter, _) in self.of_quotas() {
+            retain(counter, "limit", is_quota);
+        }
+        retain(&self.quota_store_up, "engine", is_engine);
+        retain(&self.quota_members, "engine", is_engine);
+        let uncertainty = &self.quota_store_time_uncertainty_seconds;
+        retain(uncertainty, "engine", is_engine);
+        let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        counted.quotas.retain(|label, _| is_quota(label));
+        for level in quotas {
+            let limit = &*level.limit;
+            let before = counted.quotas.insert(level.limit.clone(), level.clone());
+            let before = before.unwrap_or_default();
+            for (how, now, before) in [
+                ("local", level.local, before.local),
+                ("drew", level.drew, before.drew),
+                ("waited", level.waited, before.waited),
+                ("refused", level.refused, before.refused),
+            ] {
+                self.quota_decisions_total
+                    .with_label_values(&[limit, how])
+                    .inc_by(since(now, before));
+            }
+            for (counter, count) in self.of_quotas() {
+                counter
+                    .with_label_values(&[limit])
+                    .inc_by(since(count(level), count(&before)));
+            }
+            self.quota_keys
+                .with_label_values(&[limit])
+                .set(signed(level.keys));
+        }
+        if let Some(store) = store {
+            let engine = &[store.engine];
+            self.quota_store_up
+                .with_label_values(engine)
+                .set(i64::from(store.up));
+            uncertainty
+                .with_label_values(engine)
+                .set(store.time_uncertainty);
+            self.quota_members
+                .with_label_values(engine)
+                .set(signed(store.members));
+        }
+    }
+
+    /// What is counted of each quota, and which of its counts that is.
+    fn of_quotas(&self) -> [(&IntCounterVec, CountOf); 8] {
+        [
+            (&self.quota_draws_total, |level| level.draws),
+            (&self.quota_conflicts_total, |level| level.conflicts),
+            (&self.quota_unknown_total, |level| level.unknown),
+            (&self.quota_unavailable_total, |level| level.unavailable),
+            (&self.quota_relinquished_total, |level| level.relinquished),
+            (&self.quota_allowed_tokens_total, |level| level.allowed),
+            (&self.quota_overshot_tokens_total, |level| level.overshot),
+            (&self.quota_keys_forgotten_total, |level| level.forgotten),
+        ]
     }
 
     fn mirror_leases(&self, leases: &[LeaseLevel]) {
@@ -857,9 +1107,10 @@ impl Metrics {
         let limiters: BTreeSet<&str> = levels.limiters.iter().map(|it| &*it.limiter).collect();
         let groups: BTreeSet<&str> = levels.groups.iter().map(|it| &*it.group).collect();
         let is_limiter = |label: &str| limiters.contains(label);
+        let quotas: BTreeSet<&str> = levels.quotas.iter().map(|it| &*it.limit).collect();
         let is_limit = |limit: &str| {
             let limiter = limit.strip_prefix(RATE_LIMIT_PREFIX);
-            limiter.is_none_or(is_limiter)
+            limiter.is_none_or(is_limiter) || quotas.contains(limit)
         };
         let is_group = |label: &str| groups.contains(label);
         let paced = levels.limiters.iter().filter(|it| it.pace.is_some());

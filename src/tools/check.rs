@@ -5,9 +5,13 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use tidegate_limits::{OnExcess, quota};
+
 use crate::admit::{ClassRule, Deadline, Pool, Postpone, WhenFull};
+use crate::callers::settings::QuotaBy;
 use crate::config::{self, Checked, Config};
 use crate::coordinate;
+use crate::coordinate::quota_store::Engine;
 
 /// What the command has to say.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,6 +120,9 @@ fn table(config: &Config) -> String {
             format!("{rate} tokens a second for {calls}, {ratio} times as many for the late"),
         );
     }
+    if let Some(quotas) = &config.quotas {
+        self::quotas(config, quotas, &mut row);
+    }
     for class in &gate.classes {
         row(&format!("class {}", class.name), class_in_words(class));
     }
@@ -153,6 +160,55 @@ fn table(config: &Config) -> String {
         text.push_str(&format!("{name:width$}  {value}\n"));
     }
     text
+}
+
+/// What all sidecars together may spend in a window, and what becomes of it without the store.
+fn quotas(config: &Config, quotas: &coordinate::Quotas, row: &mut impl FnMut(&str, String)) {
+    for limit in &quotas.limits {
+        let settings = limit.rule.settings();
+        let mut claims = config.callers.quotas.iter();
+        let by = claims.find(|claim| claim.name == limit.name);
+        let whose = match by.map(|claim| &claim.by) {
+            Some(QuotaBy::Caller) => "each caller".to_owned(),
+            Some(QuotaBy::User) => "each user".to_owned(),
+            Some(QuotaBy::Function(None)) => "each function".to_owned(),
+            Some(QuotaBy::Function(Some(function))) => function.to_string(),
+            Some(QuotaBy::Total) | None => "all calls".to_owned(),
+        };
+        let mut words = vec![format!(
+            "{} tokens for {whose} in each {}",
+            settings.total,
+            seconds(settings.length)
+        )];
+        match limit.totals.len() {
+            0 => {}
+            1 => words.push("one key has a total of its own".to_owned()),
+            keys => words.push(format!("{keys} keys have a total of their own")),
+        }
+        if settings.mode == quota::Mode::Optimistic {
+            words.push("optimistic".to_owned());
+        }
+        if limit.on_excess == OnExcess::Reject {
+            words.push("refused at once beyond it".to_owned());
+        }
+        row(&limit.name, words.join(", "));
+        let away = match settings.away {
+            quota::Away::Deny => "nothing passes".to_owned(),
+            quota::Away::Allow => "everything passes".to_owned(),
+            quota::Away::Safe { .. } => {
+                format!("{} tokens for each sidecar", limit.rule.safe_share())
+            }
+        };
+        let kept = match quotas.engine {
+            Engine::Memory => "in memory, for this sidecar alone".to_owned(),
+            _ => format!(
+                "in {}, for {} sidecars; while it is away {away}",
+                quotas.engine.name(),
+                quotas.expected_sidecars
+            ),
+        };
+        row("  kept", kept);
+    }
 }
 
 /// What is shared, and what the servers have to say for nothing to be exceeded.

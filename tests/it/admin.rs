@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use serde_json::json;
 use tidegate::admin::{
-    self, BucketState, ClassQueue, FunctionQueue, LimitKind, LimitState, Opens, PaceState,
-    QueueState, ServeError, SharedState, Source, Token,
+    self, BucketState, ClassQueue, Decisions, FunctionQueue, LimitKind, LimitState, Opens,
+    PaceState, QueueState, QuotaKeyState, QuotaState, QuotaStoreState, QuotaStoreTrouble,
+    QuotasState, ServeError, SharedState, Source, Token,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -19,6 +20,63 @@ use crate::support::Answer;
 /// A sidecar whose state the test sets.
 struct Fake {
     ready: Mutex<Result<(), String>>,
+}
+
+/// One quota, of which one key is known.
+pub(crate) fn quotas(keys_max: usize) -> QuotasState {
+    let key = QuotaKeyState {
+        key: "<i>alice</i>".into(),
+        window: Some(29),
+        left: Some(60),
+        window_total: Some(100),
+        total: 100,
+        held: 25,
+        safe: 3,
+        owed: 0,
+        waiting: 2,
+        waiting_tokens: 4,
+        used_seconds_ago: 0.5,
+        trouble: vec!["another program writes /quota/alice/usable".into()],
+    };
+    QuotasState {
+        store: Some(QuotaStoreState {
+            engine: "zookeeper",
+            up: false,
+            since_seconds: 12.0,
+            time_uncertainty_seconds: Some(0.0025),
+            members: 4,
+            expected_sidecars: 3,
+            trouble: Some(QuotaStoreTrouble {
+                text: "the store is away: <refused>".into(),
+                seconds_ago: 1.5,
+            }),
+        }),
+        quotas: vec![QuotaState {
+            name: "rate_limit:per_user".into(),
+            total: 100,
+            window_seconds: 60.0,
+            on_excess: "wait",
+            mode: "enforce",
+            when_store_away: "safe",
+            safe_share: 16,
+            decisions: Decisions {
+                local: 98,
+                drew: 3,
+                waited: 2,
+                refused: 1,
+            },
+            draws: 5,
+            conflicts: 1,
+            unknown: 2,
+            unavailable: 3,
+            relinquished: 4,
+            allowed_tokens: 6,
+            overshot_tokens: 7,
+            keys: 1,
+            keys_forgotten: 8,
+            used_last: [key].into_iter().take(keys_max).collect(),
+        }],
+    }
 }
 
 impl Source for Fake {
@@ -116,6 +174,10 @@ impl Source for Fake {
                 waiting: 292,
             }],
         }
+    }
+
+    fn quotas(&self, keys_max: usize) -> QuotasState {
+        quotas(keys_max)
     }
 
     fn config(&self) -> String {
@@ -247,6 +309,38 @@ async fn the_config_is_answered_as_text() {
 }
 
 #[tokio::test]
+async fn quotas_are_told_to_tools_and_to_people() {
+    let served = Served::start(None).await;
+    let told = served.get("/v1/quotas").await.is(200).json();
+    let expected = serde_json::to_value(quotas(100)).expect("it is JSON");
+    assert_eq!(told, expected);
+    let none = served.get("/v1/quotas?limit=0").await.is(200).json();
+    assert_eq!(none["quotas"][0]["used_last"], serde_json::json!([]));
+    for wrong in ["?limit=101", "?limit=-1", "?limit=", "?most=3"] {
+        let answer = served.get(&format!("/v1/quotas{wrong}")).await;
+        assert_eq!(answer.status, 400, "{wrong}: {answer:?}");
+    }
+    let answer = served.get("/quotas").await;
+    answer.is(200).has("x-content-type-options: nosniff");
+    for text in [
+        "zookeeper is away, for 12 s",
+        "its time is known to 2.5 ms",
+        "4 sidecars share, 3 are expected",
+        "more sidecars than expected",
+        "the store is away: &lt;refused&gt;",
+        "rate_limit:per_user",
+        "100 in 60 s for each key; wait, enforce; safe when the store is away, safe share 16",
+        "98 at once, 3 after a draw, 2 after a wait, 1 refused",
+        "<td>&lt;i&gt;alice&lt;/i&gt;</td><td class=\"n\">29</td>",
+        "another program writes /quota/alice/usable",
+    ] {
+        assert!(answer.body.contains(text), "no {text} in {answer:?}");
+    }
+    let index = served.get("/").await;
+    assert!(index.body.contains("href=\"/quotas\""), "{index:?}");
+}
+
+#[tokio::test]
 async fn ready_follows_the_sidecar_and_alive_does_not() {
     let served = Served::start(None).await;
     for path in ["/livez", "/readyz", "/healthz"] {
@@ -304,7 +398,7 @@ async fn the_page_lists_every_place_and_each_answers() {
         .skip(1)
         .map(|rest| rest.split('"').next().expect("closed"))
         .collect();
-    assert_eq!(places.len(), 12, "{places:?}");
+    assert_eq!(places.len(), 14, "{places:?}");
     for place in places {
         served.get(place).await.is(200);
     }

@@ -10,6 +10,7 @@ mod identity;
 mod limits;
 mod listeners;
 mod mistakes;
+mod quotas;
 mod tasks;
 mod values;
 
@@ -228,6 +229,7 @@ fn the_example_has_exactly_the_options_that_are_read_each_with_its_range() {
 #[test]
 fn the_examples_commented_options_can_be_taken_as_they_stand() {
     let files = Files::new();
+    let mut section = "";
     let text: String = EXAMPLE
         .lines()
         .map(|line| {
@@ -276,8 +278,11 @@ fn the_examples_commented_options_can_be_taken_as_they_stand() {
                 "reserve_per_window = ",
                 "class = ",
             ];
-            // What only a paced rate limit has.
-            let is_other_kind = bare == "function = \"guest_list\"";
+            if bare.starts_with('[') {
+                section = bare;
+            }
+            // What only a paced rate limit or a quota has.
+            let is_other_kind = bare == "function = \"guest_list\"" || section == "[quota]";
             let is_taken = taken.iter().any(|start| bare.starts_with(start));
             let line = if is_taken && !is_other_kind {
                 bare

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tidegate::admin::{self, BucketState, LimitState, QueueState, Source, Token};
+use tidegate::admin::{self, BucketState, LimitState, QueueState, QuotasState, Source, Token};
 use tidegate::tools::healthcheck::{Unhealthy, ask};
 use tokio::net::TcpListener;
 use tokio::task::spawn_blocking;
@@ -29,6 +29,10 @@ impl Source for Sidecar {
 
     fn queue(&self) -> QueueState {
         unreachable!("health looks at no queue")
+    }
+
+    fn quotas(&self, _: usize) -> QuotasState {
+        unreachable!("health looks at no quota")
     }
 
     fn config(&self) -> String {

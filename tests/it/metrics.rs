@@ -7,7 +7,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use tidegate::telemetry::metrics::{
     CallersLevel, Charged, Durations, GroupLevel, LeaseLevel, Levels, LimiterLevel, Metrics,
-    PaceLevel, TasksLevel, WindowLevel,
+    PaceLevel, QuotaLevel, QuotaStoreLevel, TasksLevel, WindowLevel,
 };
 
 /// Metrics of which each has at least one value.
@@ -45,6 +45,7 @@ fn exercised() -> Metrics {
     metrics.identity_unusable("user_agent");
     metrics.config_taken(UNIX_EPOCH + Duration::from_secs(1_700_000_000));
     metrics.access_line_lost();
+    metrics.quota_drawn("rate_limit:per_user", Duration::from_millis(2));
     metrics.mirror(&Levels {
         queue_depth: 3,
         queue_capacity: 4096,
@@ -88,6 +89,28 @@ fn exercised() -> Metrics {
             safe: 5.0,
             expires: Duration::from_millis(7250),
         }],
+        quotas: vec![QuotaLevel {
+            limit: "rate_limit:per_user".into(),
+            local: 98,
+            drew: 3,
+            waited: 2,
+            refused: 1,
+            draws: 11,
+            conflicts: 12,
+            unknown: 13,
+            unavailable: 14,
+            relinquished: 15,
+            allowed: 16,
+            overshot: 17,
+            keys: 18,
+            forgotten: 19,
+        }],
+        quota_store: Some(QuotaStoreLevel {
+            engine: "zookeeper",
+            up: true,
+            time_uncertainty: 0.0025,
+            members: 3,
+        }),
         groups: vec![GroupLevel {
             group: "monitoring".into(),
             calls: 5,
@@ -151,6 +174,23 @@ fn a_scrape_says_what_was_told() {
         r#"tidegate_limiter_delayed_total{limiter="poller"} 1"#,
         r#"tidegate_limiter_would_have_delayed_total{limiter="poller"} 6"#,
         r#"tidegate_limiter_rejected_total{limiter="poller",reason="rate_limited"} 1"#,
+        r#"tidegate_quota_decisions_total{how="local",limit="rate_limit:per_user"} 98"#,
+        r#"tidegate_quota_decisions_total{how="drew",limit="rate_limit:per_user"} 3"#,
+        r#"tidegate_quota_decisions_total{how="waited",limit="rate_limit:per_user"} 2"#,
+        r#"tidegate_quota_decisions_total{how="refused",limit="rate_limit:per_user"} 1"#,
+        r#"tidegate_quota_draws_total{limit="rate_limit:per_user"} 11"#,
+        r#"tidegate_quota_draw_seconds_count{limit="rate_limit:per_user"} 1"#,
+        r#"tidegate_quota_conflicts_total{limit="rate_limit:per_user"} 12"#,
+        r#"tidegate_quota_unknown_total{limit="rate_limit:per_user"} 13"#,
+        r#"tidegate_quota_unavailable_total{limit="rate_limit:per_user"} 14"#,
+        r#"tidegate_quota_relinquished_total{limit="rate_limit:per_user"} 15"#,
+        r#"tidegate_quota_allowed_tokens_total{limit="rate_limit:per_user"} 16"#,
+        r#"tidegate_quota_overshot_tokens_total{limit="rate_limit:per_user"} 17"#,
+        r#"tidegate_quota_keys{limit="rate_limit:per_user"} 18"#,
+        r#"tidegate_quota_keys_forgotten_total{limit="rate_limit:per_user"} 19"#,
+        r#"tidegate_quota_store_up{engine="zookeeper"} 1"#,
+        r#"tidegate_quota_store_time_uncertainty_seconds{engine="zookeeper"} 0.0025"#,
+        r#"tidegate_quota_members{engine="zookeeper"} 3"#,
         r#"tidegate_group_tokens_total{group="monitoring"} 12.5"#,
         r#"tidegate_group_calls_total{group="monitoring"} 5"#,
         r#"tidegate_callers_registered{kind="config"} 2"#,

@@ -38,8 +38,11 @@ pub(crate) fn free_ports(count: usize) -> Vec<u16> {
 pub(crate) struct Etcd {
     members: Vec<Process>,
     ports: Vec<u16>,
+    peers: Vec<u16>,
+    /// The test's own of each member.
+    flags: Vec<Vec<String>>,
     scheme: &'static str,
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
 }
 
 impl Etcd {
@@ -58,39 +61,52 @@ impl Etcd {
         let folder = tempfile::tempdir().expect("there is room");
         let ports = free_ports(2 * count);
         let (clients, peers) = ports.split_at(count);
-        let cluster: Vec<String> = peers
-            .iter()
-            .enumerate()
-            .map(|(at, port)| format!("m{at}=http://127.0.0.1:{port}"))
-            .collect();
-        let members: Vec<Process> = (0..count)
-            .map(|at| {
-                let own = folder.path().join(at.to_string());
-                let mut command = script("etcd/member.sh");
-                command
-                    .arg(format!("m{at}"))
-                    .arg(&own)
-                    .args([clients[at].to_string(), peers[at].to_string()])
-                    .arg(cluster.join(","))
-                    .args(flags(clients[at], folder.path()));
-                Process::start(format!("etcd {at}"), &mut command)
-            })
-            .collect();
-        let etcd = Self {
-            members,
+        let flags = clients.iter().map(|port| flags(*port, folder.path()));
+        let mut etcd = Self {
+            members: Vec::new(),
             ports: clients.to_vec(),
+            peers: peers.to_vec(),
+            flags: flags.collect(),
             scheme,
-            _folder: folder,
+            folder,
         };
-        for member in &etcd.members {
-            member.stderr.until("serving", PATIENCE, |lines| {
-                lines
-                    .iter()
-                    .any(|line| line.contains("serving client traffic"))
-                    .then_some(())
-            });
+        // All of them first: none serves alone.
+        etcd.members = (0..count).map(|at| etcd.run(at)).collect();
+        for member in 0..count {
+            etcd.serves(member);
         }
         etcd
+    }
+
+    fn run(&self, at: usize) -> Process {
+        let cluster = self.peers.iter().enumerate();
+        let cluster: Vec<String> = cluster
+            .map(|(at, port)| format!("m{at}=http://127.0.0.1:{port}"))
+            .collect();
+        let mut command = script("etcd/member.sh");
+        command
+            .arg(format!("m{at}"))
+            .arg(self.folder.path().join(at.to_string()))
+            .args([self.ports[at].to_string(), self.peers[at].to_string()])
+            .arg(cluster.join(","))
+            .args(&self.flags[at]);
+        Process::start(format!("etcd {at}"), &mut command)
+    }
+
+    fn serves(&self, member: usize) {
+        let said = &self.members[member].stderr;
+        said.until("serving", PATIENCE, |lines| {
+            lines
+                .iter()
+                .any(|line| line.contains("serving client traffic"))
+                .then_some(())
+        });
+    }
+
+    /// Starts a member again that was killed, with what it had kept, and waits until it serves.
+    pub(crate) fn restart(&mut self, at: usize) {
+        self.members[at] = self.run(at);
+        self.serves(at);
     }
 
     pub(crate) fn addr(&self, member: usize) -> SocketAddr {
@@ -130,19 +146,24 @@ impl Etcd {
 
     /// The member that leads.
     pub(crate) fn leader(&self) -> usize {
+        self.known_leader().expect("one leads")
+    }
+
+    /// The member that leads, if all members agree that one does.
+    pub(crate) fn known_leader(&self) -> Option<usize> {
         let endpoints = format!("--endpoints={}", self.urls().join(","));
         let told = self.control(&[&endpoints, "endpoint", "status", "-w", "json"]);
         let members: serde_json::Value = serde_json::from_str(&told).expect("it speaks JSON");
         let members = members.as_array().expect("a list of members");
-        let leads = |member: &serde_json::Value| {
-            let status = &member["Status"];
-            status["leader"] == status["header"]["member_id"]
-        };
-        let leader = members.iter().find(|member| leads(member));
-        let url = leader.expect("one leads")["Endpoint"].clone();
+        let leader = &members.first()?["Status"]["leader"];
+        if members.iter().any(|it| it["Status"]["leader"] != *leader) {
+            return None;
+        }
+        let leads = |it: &&serde_json::Value| it["Status"]["header"]["member_id"] == *leader;
+        let url = members.iter().find(leads)?["Endpoint"].clone();
         let urls = self.urls();
         let found = urls.iter().position(|own| *own == url);
-        found.expect("it is one of ours")
+        Some(found.expect("it is one of ours"))
     }
 }
 
@@ -298,6 +319,10 @@ impl Redis {
 
     pub(crate) fn kill(&mut self) {
         self.server.kill();
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        self.server.signal(name);
     }
 
     pub(crate) fn addr(&self) -> SocketAddr {

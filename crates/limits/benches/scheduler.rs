@@ -9,17 +9,22 @@
 //!
 //! ```text
 //! valgrind --tool=callgrind <the bench's binary> --count 10000 [--waiting 0] [--buckets 10000]
+//! valgrind --tool=callgrind <the bench's binary> --count 10000 --quotas 1 [--users 10000]
 //! ```
 
+use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tidegate_limits::quota::{
+    Outcome as Came, Record, Rule, Settings, Standing, StoreTime, Version,
+};
 use tidegate_limits::{
     Backend, BucketId, BucketLimit, BucketMode, BucketOrder, BucketRule, Burst, Call, Caller,
     Class, ClassShare, Cost, Fill, Hold, Limit, LimitRule, OnExcess, Outcome, Policy, Postpone,
-    Scheduler, Scope, Settlement, Step, Timestamp, TokenBucket, Tokens, Weight, WhenFull,
-    WindowShape, WindowStamp,
+    QuotaAsk, QuotaKey, QuotaQuestion, QuotaRule, Scheduler, Scope, Settlement, Step, Timestamp,
+    TokenBucket, Tokens, Weight, WhenFull, WindowShape, WindowStamp,
 };
 
 const STRETCHES: usize = 400;
@@ -150,6 +155,7 @@ impl Limited {
             cost: Cost::ONE,
             tokens: Tokens::ONE,
             bucket: Some(BucketId(caller)),
+            quotas: None,
             arrived: self.now,
             deadline: None,
         };
@@ -257,6 +263,7 @@ impl Crowd {
             cost: Cost::ONE,
             tokens: Tokens::ONE,
             bucket: None,
+            quotas: None,
             arrived: self.now,
             deadline: Some(self.now + Duration::from_secs(1_000_000)),
         };
@@ -290,6 +297,133 @@ impl Crowd {
             self.running.is_some(),
             "the pace lets one call through each time"
         );
+    }
+}
+
+/// Calls of many users that draw from quotas, each from tokens that are held: the store answers at
+/// once, between the stretches.
+struct Drawn {
+    scheduler: Scheduler<u64>,
+    function: Arc<str>,
+    named: Vec<Option<Arc<[QuotaKey]>>>,
+    records: BTreeMap<QuotaKey, (Version, Record)>,
+    calls: u64,
+    now: Timestamp,
+}
+
+impl Drawn {
+    /// Each call draws from so many quotas: none, its user's, or that of all besides.
+    fn new(users: usize, quotas: usize) -> Self {
+        let classes = vec![ClassShare {
+            name: "only".into(),
+            weight: 1,
+        }];
+        let policy = Policy::new(
+            Vec::new(),
+            1_000_000,
+            WhenFull::Refuse,
+            Postpone::InTurn,
+            classes,
+        );
+        let mut scheduler = Scheduler::new(policy.expect("a policy"));
+        let rule = QuotaRule {
+            rule: Rule::check(Settings::new(1_000_000_000, Duration::from_secs(3_600)))
+                .expect("a rule"),
+            on_excess: OnExcess::Delay,
+        };
+        let names = ["rate_limit:per_user", "rate_limit:all"].map(Arc::<str>::from);
+        let rules = names.iter().map(|name| (Arc::clone(name), rule)).collect();
+        scheduler.set_quotas(Timestamp::ZERO, rules, users + 1);
+        let epoch = Duration::from_secs(1_800_000_000);
+        let time = StoreTime::between(Timestamp::ZERO, epoch, epoch);
+        scheduler.learn_store_time(Timestamp::ZERO, time);
+        let all: Arc<str> = "all".into();
+        let named = (0..users).map(|user| {
+            let user = (names[0].clone(), format!("user-{user:05}").into());
+            let keys = [user, (names[1].clone(), all.clone())];
+            let keys = keys.into_iter().take(quotas);
+            let keys = keys.map(|(quota, key)| QuotaKey { quota, key });
+            (quotas > 0).then(|| keys.collect())
+        });
+        let mut drawn = Self {
+            named: named.collect(),
+            function: "guest_list".into(),
+            records: BTreeMap::new(),
+            calls: 0,
+            now: Timestamp::ZERO,
+            scheduler,
+        };
+        (0..users * 2).for_each(|_| drawn.round());
+        drawn
+    }
+
+    /// One call comes, goes and ends.
+    fn round(&mut self) {
+        self.calls += 1;
+        self.now = self.now + Duration::from_micros(1);
+        let call = Call {
+            function: self.function.clone(),
+            backend: Backend(0),
+            class: Class(0),
+            caller: Caller::ANONYMOUS,
+            weight: Weight::ONE,
+            cost: Cost::ONE,
+            tokens: Tokens::ONE,
+            bucket: None,
+            quotas: self.named[self.calls as usize * 7 % self.named.len()].clone(),
+            arrived: self.now,
+            deadline: None,
+        };
+        black_box(self.scheduler.submit(self.now, call, self.calls)).expect("there is room");
+        loop {
+            match self.scheduler.next(self.now, &mut || 0) {
+                Step::Run { hold, .. } => {
+                    self.scheduler.sent(self.now, &hold);
+                    self.scheduler.finish(self.now, hold, Outcome::Served, None);
+                }
+                Step::Expired { .. } => unreachable!("nobody waits that long"),
+                Step::SleepUntil(_) | Step::Idle if self.scheduler.asks_of_quotas() => {
+                    for question in self.scheduler.quota_questions() {
+                        self.answer(&question);
+                    }
+                }
+                Step::SleepUntil(_) | Step::Idle => return,
+            }
+        }
+    }
+
+    fn answer(&mut self, question: &QuotaQuestion) {
+        let stands = self.records.get(&question.of);
+        let (of, came) = match question.ask {
+            QuotaAsk::Time(of) => (of, Came::Time),
+            QuotaAsk::Read(of) => {
+                let standing = match stands {
+                    None => Standing::Absent,
+                    Some(&(version, record)) => Standing::Record { version, record },
+                };
+                (of, Came::Stands(standing))
+            }
+            QuotaAsk::Write(of, write) => {
+                let version = Version(self.calls);
+                let written = (version, write.record);
+                self.records.insert(question.of.clone(), written);
+                (of, Came::Written(version))
+            }
+            QuotaAsk::Watch(_) => return,
+        };
+        self.scheduler
+            .answer_quota(self.now, question.at, of, came, 0);
+    }
+}
+
+/// What a quota adds to a call whose tokens are here.
+fn measure_quotas() {
+    for (users, quotas) in [(1, 0), (1, 1), (10_000, 0), (10_000, 1), (10_000, 2)] {
+        let mut drawn = Drawn::new(users, quotas);
+        let what = format!("submit + next + sent + finish, {users} users, {quotas} quotas a call");
+        measure(&what, STRETCHES, ROUNDS, || {
+            timed(|| (0..ROUNDS).for_each(|_| drawn.round()))
+        });
     }
 }
 
@@ -349,6 +483,12 @@ fn main() {
         let number = arguments.get(position + 1)?.parse().ok();
         Some(number.unwrap_or_else(|| panic!("{name} takes a number")))
     };
+    if let (Some(count), Some(quotas)) = (number("--count"), number("--quotas")) {
+        let mut drawn = Drawn::new(number("--users").unwrap_or(1) as usize, quotas as usize);
+        (0..count).for_each(|_| drawn.round());
+        println!("{count} rounds, {} records", drawn.records.len());
+        return;
+    }
     if let (Some(count), Some(buckets)) = (number("--count"), number("--buckets")) {
         let mut limited = Limited::new(buckets, number("--waiting").unwrap_or(1));
         limited.rounds(count);
@@ -366,6 +506,7 @@ fn main() {
         return;
     }
     measure_buckets();
+    measure_quotas();
     measure_limited();
     for (waiting, callers, classes) in
         [(0, 1, 1), (10_000, 1, 1), (10_000, 100, 2), (100_000, 1, 1)]

@@ -20,7 +20,6 @@ mod network;
 mod pattern;
 #[cfg(test)]
 mod random;
-mod recency;
 mod row;
 mod table;
 mod trie;

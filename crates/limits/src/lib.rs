@@ -50,6 +50,7 @@ pub mod quota;
 #[cfg(test)]
 #[path = "../tests/random/mod.rs"]
 mod random;
+mod recency;
 mod ring;
 mod scheduler;
 mod slab;
@@ -67,11 +68,12 @@ pub use limiter::{
     TokenBucket, Tokens, Verb, WindowShape, WindowStamp,
 };
 pub use policy::{ClassShare, LimitRule, Policy, PolicyError, Postpone, Reserve, Scope, WhenFull};
-pub use queue::{Backend, BucketId, Call, Caller, Class, Ticket, Weight};
+pub use queue::{Backend, BucketId, Call, Caller, Class, QuotaKey, Ticket, Weight};
 pub use scheduler::{
     BUCKETS_MAX, BucketLimit, BucketMode, BucketNow, BucketOrder, BucketRule, ClassNow, Demand,
-    FunctionNow, Hold, LimitNow, OnExcess, Outcome, QueueNow, Reason, Refusal, Scheduler,
-    Settlement, Step, TooManyBuckets, Waited,
+    FunctionNow, Hold, LimitNow, OnExcess, Outcome, QueueNow, QuotaAsk, QuotaCounts, QuotaNow,
+    QuotaQuestion, QuotaRef, QuotaRule, QuotaSpent, Reason, Refusal, Scheduler, Settlement, Step,
+    TooManyBuckets, Waited,
 };
 pub use time::Timestamp;
 pub use tokens::TokenCount;

@@ -4,7 +4,7 @@
 //! (the queue was full). A line holds the calls of one class that meet the same limits, in the
 //! order of their turn; only its head is ever asked, so what stands behind costs nothing.
 //! There is a line for each set of limits and class of a policy, and for each of those and
-//! each bucket that calls wait for as long as some do; however many wait.
+//! each bucket and quotas that calls wait for as long as some do; however many wait.
 
 pub(crate) mod account;
 pub(crate) mod fair;
@@ -76,6 +76,19 @@ impl Default for Weight {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BucketId(pub u64);
 
+/// One of the budgets that a call draws from: which quota, and whose.
+///
+/// Both are words of whoever knows them: the quota's is the name of a rule that
+/// [`Scheduler::set_quotas`](crate::Scheduler::set_quotas) was given, the key a user, a function, or
+/// whatever else has a budget of its own.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct QuotaKey {
+    /// The name of the rule.
+    pub quota: Arc<str>,
+    /// Whose budget it is. Empty for those whom nobody knows, who share one.
+    pub key: Arc<str>,
+}
+
 /// What the scheduler needs to know about a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
@@ -98,6 +111,9 @@ pub struct Call {
     /// The bucket that is charged for it; any number of callers may share one. A bucket that
     /// there is not holds nobody back: it may have been removed since the call was classified.
     pub bucket: Option<BucketId>,
+    /// The quotas that it draws from, all or none, each once; what it costs there are its tokens,
+    /// rounded up. One whose rule there is not holds nobody back.
+    pub quotas: Option<Arc<[QuotaKey]>>,
     /// When it came: when its connection was accepted, or its first byte read.
     pub arrived: Timestamp,
     /// The last moment at which it may leave the queue; `None` waits forever. A call whose
@@ -131,6 +147,8 @@ pub(crate) struct Waiting<T> {
     pub(crate) set: SetId,
     /// The bucket it is charged to, if there is one of that number.
     pub(crate) bucket: Option<Key>,
+    /// The quotas that it draws from, as far as their rules are there.
+    pub(crate) quotas: Option<Arc<[Key]>>,
     /// Its place among those of its group.
     pub(crate) turn: Turn,
     pub(crate) flow: Flow,
@@ -163,6 +181,8 @@ pub(crate) enum Bar {
     Limit(LimitId),
     /// A bucket.
     Bucket(Key),
+    /// A key's quota.
+    Quota(Key),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -373,8 +393,9 @@ mod tests {
 
     #[test]
     fn a_waiting_call_stays_small() {
-        // Thousands may wait. What each limit held it for takes 32 bytes of this.
+        // Thousands may wait. What each limit held it for takes 32 bytes of this, and the quotas that
+        // it draws from another 32.
         let bytes = size_of::<Waiting<()>>();
-        assert!(bytes <= 224, "{bytes} bytes for each call that waits");
+        assert!(bytes <= 256, "{bytes} bytes for each call that waits");
     }
 }

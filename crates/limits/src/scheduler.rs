@@ -19,6 +19,7 @@ mod bucket;
 mod deadline;
 mod hold;
 mod park;
+mod quota;
 mod refusal;
 mod reload;
 mod snapshot;
@@ -29,25 +30,30 @@ pub use bucket::{
     TooManyBuckets,
 };
 pub use hold::{Hold, Outcome};
+pub use quota::{QuotaAsk, QuotaCounts, QuotaNow, QuotaQuestion, QuotaRef, QuotaRule, QuotaSpent};
 pub use refusal::{Reason, Refusal};
 pub use snapshot::{ClassNow, Demand, FunctionNow, LimitNow, QueueNow};
 pub use waited::Waited;
 
 use alloc::collections::BTreeSet;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::limiter::{Limiter, Supplier, Supply};
+use crate::delay::Cause;
+use crate::limiter::{Limiter, RETRY_UNMEASURED, Supplier, Supply};
 use crate::policy::{LimitId, LimitRule, LimitSets, Policy, Postpone, SetId, WhenFull};
 use crate::queue::account::Stay;
 use crate::queue::fair::{Charge, Fair, Flow, Turn};
 use crate::queue::{Bar, BucketId, Call, Class, LineId, Place, Queue, Ticket, Waiting};
+use crate::quota::Answer as QuotaAnswer;
 use crate::slab::{Key, Slab};
 use crate::time::{Timestamp, nanos};
 use crate::verdict::Verdict;
 use bucket::Buckets;
 use hold::{Charged, Held};
-use park::Parking;
+use park::{Own, Parking};
+use quota::{Quotas, TooManyKeys};
 
 /// What to do next.
 #[derive(Debug)]
@@ -60,6 +66,8 @@ pub enum Step<T> {
         hold: Hold,
         /// What it waited for.
         waited: Waited,
+        /// What it drew from its quotas.
+        spent: Vec<QuotaSpent>,
     },
     /// Tell this call that it does not run; nothing is drawn.
     Expired {
@@ -116,6 +124,7 @@ pub struct Scheduler<T> {
     sets: LimitSets,
     limits: Vec<Metered>,
     buckets: Buckets,
+    quotas: Quotas,
     queue: Queue<T>,
     fair: Fair,
     parking: Parking,
@@ -155,6 +164,7 @@ impl<T> Scheduler<T> {
             parking: Parking::new(sets.len(), classes, kept_for),
             limits,
             buckets: Buckets::new(),
+            quotas: Quotas::new(),
             holds: Slab::new(),
             expiries: BTreeSet::new(),
             now: Timestamp::ZERO,
@@ -189,17 +199,32 @@ impl<T> Scheduler<T> {
         call.class = self.fair.clamp(call.class);
         let set = self.sets.find(&call.function, call.backend, call.class);
         let bucket = self.buckets.find(call.bucket);
-        if let Some((reason, bar)) = self.refuse_at_once(now, &call, set, bucket) {
-            if let (Reason::RateLimited, Some(bucket)) = (reason, bucket) {
+        let quotas = match self.pin_quotas(now, &call) {
+            Ok(quotas) => quotas,
+            Err(refusal) => return Err((refusal, payload)),
+        };
+        let own = Own { bucket, quotas };
+        if let Some((reason, bar)) = self.refuse_at_once(now, &call, set, &own) {
+            if let (Reason::RateLimited, Some(Bar::Bucket(bucket))) = (reason, bar) {
                 self.buckets.expect_mut(bucket).rejected += 1;
             }
-            return Err((self.refusal(now, reason, bar, set, bucket, &call), payload));
+            if let Some(Bar::Quota(key)) = bar {
+                let answer = self.quotas.peek(now, key, call.tokens);
+                self.quotas.held(key, answer);
+                self.quotas.refused(key);
+            }
+            let refusal = self.refusal(now, reason, bar, set, &own, &call);
+            if let Some(keys) = &own.quotas {
+                self.quotas.unpin(now, keys);
+            }
+            return Err((refusal, payload));
         }
         let has_room = self.has_room();
         let arrival = self.count_joining();
         let waiting = Waiting {
             set,
             bucket,
+            quotas: own.quotas,
             turn: Turn::new(0, arrival),
             flow: Flow::All,
             charge: Charge::new(call.tokens, call.weight),
@@ -228,8 +253,10 @@ impl<T> Scheduler<T> {
         let now = self.advance(now);
         if self.queue.is_empty() {
             self.parking.nobody_waits();
+            self.settle_quotas(now);
             let expires_at = self.expiries.first().map(|&(moment, _)| moment);
-            return expires_at.map_or(Step::Idle, Step::SleepUntil);
+            let moments = [expires_at, self.quotas.wake()].into_iter().flatten();
+            return moments.min().map_or(Step::Idle, Step::SleepUntil);
         }
         if let Some(key) = self.overdue(|deadline| deadline < now) {
             return self.expire(now, key, Reason::DeadlinePassed, None);
@@ -247,6 +274,14 @@ impl<T> Scheduler<T> {
                     return self.expire(now, key, Reason::NeverPossible, Some(bar));
                 }
                 Answer::Barred(bar, verdict) => {
+                    if let Bar::Quota(quota) = bar {
+                        let tokens = self.queue.expect(key).call.tokens;
+                        let answer = self.quotas.peek(now, quota, tokens);
+                        self.quotas.held(quota, answer);
+                        if self.quotas.rejects(quota, answer) {
+                            return self.expire(now, key, Reason::RateLimited, Some(bar));
+                        }
+                    }
                     let Some((min, max)) = self.jitter(bar, key) else {
                         self.parking
                             .park(line, bar, verdict, now, self.joined, &mut self.fair);
@@ -265,7 +300,9 @@ impl<T> Scheduler<T> {
         if let Some(key) = self.overdue(|deadline| deadline <= now) {
             return self.expire(now, key, Reason::DeadlinePassed, None);
         }
+        self.settle_quotas(now);
         let moments = [
+            self.quotas.wake(),
             self.queue.first_deadline().map(|(moment, _)| moment),
             self.queue.first_aside().map(|(moment, _)| moment),
             self.expiries.first().map(|&(moment, _)| moment),
@@ -419,9 +456,10 @@ impl<T> Scheduler<T> {
     }
 
     /// The line for a waiting call, in the group that it is in.
-    fn line(&mut self, set: SetId, class: Class, bucket: Option<Key>) -> LineId {
-        let line = self.parking.line(set, class, bucket);
-        if bucket.is_some() {
+    fn line(&mut self, set: SetId, class: Class, own: Own) -> LineId {
+        let is_own = !own.is_none();
+        let line = self.parking.line(set, class, own);
+        if is_own {
             self.queue.make_lines(self.parking.lines());
         }
         line
@@ -434,8 +472,22 @@ impl<T> Scheduler<T> {
                 let class = self.queue.expect(key).call.class;
                 (!self.policy.keeps_its_place(class)).then_some((min, max))
             }
-            (Postpone::Jitter { .. }, Bar::Bucket(_)) | (Postpone::InTurn, _) => None,
+            (Postpone::Jitter { .. }, Bar::Bucket(_) | Bar::Quota(_)) | (Postpone::InTurn, _) => {
+                None
+            }
         }
+    }
+
+    /// Finds the quotas of a call that comes in.
+    fn pin_quotas(&mut self, now: Timestamp, call: &Call) -> Result<Option<Arc<[Key]>>, Refusal> {
+        let Some(keys) = &call.quotas else {
+            return Ok(None);
+        };
+        self.quotas.pin(now, keys).map_err(|TooManyKeys| Refusal {
+            limit: keys.first().map(|of| Arc::clone(&of.quota)),
+            reason: Reason::QueueFull,
+            retry_after: RETRY_UNMEASURED,
+        })
     }
 
     fn refuse_at_once(
@@ -443,7 +495,7 @@ impl<T> Scheduler<T> {
         now: Timestamp,
         call: &Call,
         set: SetId,
-        bucket: Option<Key>,
+        own: &Own,
     ) -> Option<(Reason, Option<Bar>)> {
         if self.draining {
             return Some((Reason::Draining, None));
@@ -469,7 +521,7 @@ impl<T> Scheduler<T> {
                 }
             }
         }
-        if let Some(key) = bucket {
+        if let Some(key) = own.bucket {
             let bucket = self.buckets.expect(key);
             if bucket.rule.on_excess == OnExcess::Reject
                 && !bucket.wait_behind(now, call.tokens).is_zero()
@@ -481,6 +533,20 @@ impl<T> Scheduler<T> {
                 && moment > last.0
             {
                 last = (moment, Some(Bar::Bucket(key)));
+            }
+        }
+        for &key in own.quotas.iter().flat_map(|keys| keys.iter()) {
+            let answer = self.quotas.peek(now, key, call.tokens);
+            if answer == QuotaAnswer::Never {
+                return Some((Reason::NeverPossible, Some(Bar::Quota(key))));
+            }
+            if self.quotas.rejects(key, answer) {
+                return Some((Reason::RateLimited, Some(Bar::Quota(key))));
+            }
+            if let Verdict::NotBefore(moment) = answer.into()
+                && moment > last.0
+            {
+                last = (moment, Some(Bar::Quota(key)));
             }
         }
         if call.deadline.is_some_and(|deadline| deadline < last.0) {
@@ -502,7 +568,13 @@ impl<T> Scheduler<T> {
             let limiter = &self.limits[limit as usize].limiter;
             let verdict = limiter.peek(now, call.class, call.draw());
             if verdict > strictest.0 {
-                strictest = (verdict, Some(limit));
+                strictest = (verdict, Some(Bar::Limit(limit)));
+            }
+        }
+        for &key in waiting.quotas.iter().flat_map(|keys| keys.iter()) {
+            let verdict = self.quotas.verdict(now, key, call.tokens);
+            if verdict > strictest.0 {
+                strictest = (verdict, Some(Bar::Quota(key)));
             }
         }
         if strictest.0 != Verdict::Never
@@ -515,7 +587,7 @@ impl<T> Scheduler<T> {
         }
         match strictest {
             (Verdict::Ready, _) => Answer::Run,
-            (verdict, Some(limit)) => Answer::Barred(Bar::Limit(limit), verdict),
+            (verdict, Some(bar)) => Answer::Barred(bar, verdict),
             (_, None) => unreachable!("a verdict other than ready comes from a limit"),
         }
     }
@@ -536,8 +608,8 @@ impl<T> Scheduler<T> {
         match place {
             Place::Line(from) => {
                 let waiting = self.queue.expect(key);
-                let (set, class, bucket) = (waiting.set, waiting.call.class, waiting.bucket);
-                let to = self.line(set, class, bucket);
+                let (set, class, own) = (waiting.set, waiting.call.class, Own::of(waiting));
+                let to = self.line(set, class, own);
                 self.move_into_line(key, to, turn);
                 self.refresh_head(from);
                 self.refresh_head(to);
@@ -549,13 +621,14 @@ impl<T> Scheduler<T> {
     /// Puts a call that was just taken in, and whose turn is known, into its line.
     fn enter_line(&mut self, key: Key, turn: Turn) {
         let waiting = self.queue.expect(key);
-        let (set, class, bucket) = (waiting.set, waiting.call.class, waiting.bucket);
+        let (set, class, own) = (waiting.set, waiting.call.class, Own::of(waiting));
+        let tokens = waiting.call.tokens;
         count_waiting(&self.sets, &mut self.limits, waiting);
-        if let Some(bucket) = bucket {
-            let tokens = waiting.call.tokens;
+        self.quotas.count_waiting(own.quotas.as_ref(), tokens);
+        if let Some(bucket) = own.bucket {
             self.buckets.expect_mut(bucket).count_waiting(tokens);
         }
-        let line = self.line(set, class, bucket);
+        let line = self.line(set, class, own);
         self.queue.expect_mut(key).stay.joined = self.parking.note_account(line);
         self.queue.place(key, Place::Line(line), turn);
         self.refresh_head(line);
@@ -579,6 +652,9 @@ impl<T> Scheduler<T> {
     /// A call that waited in a line or aside waits no more.
     fn discount(&mut self, waiting: &Waiting<T>) {
         discount_waiting(&self.sets, &mut self.limits, waiting);
+        let tokens = waiting.call.tokens;
+        self.quotas
+            .discount_waiting(waiting.quotas.as_ref(), tokens);
         if let Some(bucket) = waiting.bucket {
             self.buckets
                 .expect_mut(bucket)
@@ -599,6 +675,11 @@ impl<T> Scheduler<T> {
             && self.parking.is_behind_at_bucket(line, bucket, &self.fair)
         {
             return Answer::Barred(Bar::Bucket(bucket), Verdict::WhenTold);
+        }
+        let mut quotas = waiting.quotas.iter().flat_map(|keys| keys.iter());
+        let behind = quotas.find(|&&key| self.parking.is_behind_at_quota(line, key, &self.fair));
+        if let Some(&key) = behind {
+            return Answer::Barred(Bar::Quota(key), Verdict::WhenTold);
         }
         let (class, draw) = (waiting.call.class, waiting.call.draw());
         let mut limits = self.sets.limits(waiting.set).iter();
@@ -621,6 +702,7 @@ impl<T> Scheduler<T> {
             return;
         }
         let (queue, limits, buckets) = (&self.queue, &self.limits, &self.buckets);
+        let quotas = &self.quotas;
         self.parking.wake(self.joined, &mut self.fair, |bar, key| {
             let call = &queue.expect(key).call;
             match bar {
@@ -629,6 +711,11 @@ impl<T> Scheduler<T> {
                     limiter.peek(now, call.class, call.draw())
                 }
                 Bar::Bucket(bucket) => buckets.expect(bucket).peek(now, call.tokens),
+                // Who is to be told something is asked for it.
+                Bar::Quota(key) if quotas.rejects(key, quotas.peek(now, key, call.tokens)) => {
+                    Verdict::Never
+                }
+                Bar::Quota(key) => quotas.verdict(now, key, call.tokens),
             }
         });
     }
@@ -644,6 +731,7 @@ impl<T> Scheduler<T> {
             payload,
             set,
             bucket,
+            quotas,
             turn,
             flow,
             charge,
@@ -665,30 +753,49 @@ impl<T> Scheduler<T> {
             let limiter = &mut self.limits[limit as usize].limiter;
             limiter.take(now, call.class, call.draw());
         }
-        let hold = Hold(
-            self.holds
-                .insert(Held::new(now, call, turn, charge, drawn, charged)),
-        );
+        let drawn_from = quotas.as_ref().map_or(0, |keys| keys.len());
+        let mut spent = Vec::with_capacity(drawn_from);
+        let mut held = Vec::with_capacity(drawn_from);
+        for &key in quotas.iter().flat_map(|keys| keys.iter()) {
+            let service = self.fair.service(call.class, charge);
+            self.parking.served_quota(key, call.class, service);
+            let took = self
+                .quotas
+                .take(now, key, call.tokens, call.arrived, |name| {
+                    let mut delays = waited.delays.iter();
+                    delays.any(
+                        |delay| matches!(&delay.cause, Cause::Limit(limit) if **limit == *name),
+                    )
+                });
+            held.push((key, took.spent));
+            spent.push(took);
+        }
+        if let Some(keys) = quotas {
+            self.quotas.unpin(now, &keys);
+        }
+        let held = Held::new(now, call, turn, charge, drawn, charged, held.into());
+        let hold = Hold(self.holds.insert(held));
         self.let_in();
         Step::Run {
             payload,
             hold,
             waited,
+            spent,
         }
     }
 
     fn expire(&mut self, now: Timestamp, key: Key, reason: Reason, bar: Option<Bar>) -> Step<T> {
         let held_by = bar.or_else(|| self.held_by(self.queue.expect(key)));
         let waited = self.waited(now, Ticket(key)).unwrap_or_default();
+        if let Some(Bar::Quota(key)) = held_by {
+            self.quotas.refused(key);
+        }
+        let own = Own::of(self.queue.expect(key));
         let waiting = self.take_out(key);
         let Waiting {
-            call,
-            payload,
-            set,
-            bucket,
-            ..
+            call, payload, set, ..
         } = waiting;
-        let refusal = self.refusal(now, reason, held_by, set, bucket, &call);
+        let refusal = self.refusal(now, reason, held_by, set, &own, &call);
         Step::Expired {
             payload,
             refusal,
@@ -717,6 +824,11 @@ impl<T> Scheduler<T> {
             if let Place::Line(line) = waiting.place {
                 self.refresh_head(line);
             }
+        }
+        if let Some(keys) = &waiting.quotas {
+            self.quotas.unpin(self.now, keys);
+        }
+        if waiting.place != Place::Door {
             self.let_in();
         }
         waiting
@@ -733,14 +845,15 @@ impl<T> Scheduler<T> {
             let joined = self.count_joining();
             let waiting = self.queue.expect_mut(key);
             waiting.joined = joined;
-            let (set, bucket) = (waiting.set, waiting.bucket);
+            let (set, own) = (waiting.set, Own::of(waiting));
             let (class, tokens) = (waiting.call.class, waiting.call.tokens);
             self.count_limits(key);
-            if let Some(bucket) = bucket {
+            self.quotas.count_waiting(own.quotas.as_ref(), tokens);
+            if let Some(bucket) = own.bucket {
                 self.buckets.expect_mut(bucket).count_waiting(tokens);
             }
             let turn = self.join_group(key);
-            let line = self.line(set, class, bucket);
+            let line = self.line(set, class, own);
             // Its ticket stays good, so it is moved and not taken out and put in.
             self.move_into_line(key, line, turn);
             self.refresh_head(line);
@@ -803,9 +916,9 @@ impl<T> Scheduler<T> {
         let waiting = self.queue.expect_mut(key);
         waiting.joined = arrival;
         let (group, flow, charge) = (waiting.group(), waiting.flow, waiting.charge);
-        let (set, bucket) = (waiting.set, waiting.bucket);
+        let (set, own) = (waiting.set, Own::of(waiting));
         let start = self.fair.rejoin(group, flow, charge);
-        let line = self.line(set, group.class, bucket);
+        let line = self.line(set, group.class, own);
         self.move_into_line(key, line, Turn::new(start, arrival));
         self.refresh_head(line);
     }
@@ -849,6 +962,18 @@ impl<T> Scheduler<T> {
                 "every bucket knows how many wait for it"
             );
         }
+        self.quotas.audit(|key| {
+            let meets = |waiting: &&Waiting<T>| {
+                let mut keys = waiting.quotas.iter().flat_map(|keys| keys.iter());
+                keys.any(|&met| met == key)
+            };
+            let (mut queued, mut pins) = (0, 0);
+            for waiting in self.queue.iter().map(|(_, waiting)| waiting).filter(meets) {
+                queued += u64::from(waiting.place != Place::Door);
+                pins += 1;
+            }
+            (queued, pins)
+        });
         let full = self.queue.queued() >= self.policy.capacity() as usize;
         assert!(
             full || self.queue.at_door() == 0,

@@ -76,6 +76,7 @@ fn call(now: Timestamp, function: &str) -> Call {
         cost: Cost::ONE,
         tokens: Tokens::ONE,
         bucket: None,
+        quotas: None,
         arrived: now,
         deadline: None,
     }

@@ -85,6 +85,7 @@ impl Gate {
             cost: Cost::ONE,
             tokens: Tokens::ONE,
             bucket: bucket.map(BucketId),
+            quotas: None,
             arrived: at(now),
             deadline: None,
         };
@@ -101,6 +102,7 @@ impl Gate {
                     payload,
                     hold,
                     waited,
+                    ..
                 } => {
                     self.0.sent(at(now), &hold);
                     ran.push((payload, hold, waited));

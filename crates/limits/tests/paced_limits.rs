@@ -48,6 +48,7 @@ fn call(function: &str, tokens: f64, now: Timestamp) -> Call {
         cost: Cost::ONE,
         tokens: Tokens::new(tokens).expect("a cost"),
         bucket: None,
+        quotas: None,
         arrived: now,
         deadline: None,
     }

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use tidegate_limits::Timestamp;
 use tidegate_limits::quota::{
     Answer, Away, Ledger, Mode, Outcome, Question, Record, RecordError, Rule, Settings, Standing,
     Step, StoreTime, Trouble, Version, Waiting, Write, take_all,
 };
+use tidegate_limits::{Timestamp, Verdict};
 
 /// The window that runs at second 100.
 const WINDOW: u64 = 10;
@@ -221,6 +221,62 @@ fn a_safe_share_is_there_anew_in_the_next_window_and_not_for_a_node_that_just_st
     let young = Ledger::new(rule(safe), Timestamp::from_nanos(101_000_000_000));
     assert_eq!(young.now(&at(109_999)).safe, 0);
     assert_eq!(young.now(&at(110_001)).safe, 25);
+}
+
+#[test]
+fn a_window_that_is_lived_through_twice_has_one_safe_share() {
+    let mut ledger = ledger(|settings| settings.away = Away::Safe { percent: 50 });
+    for second in [104, 110, 120] {
+        let _ = ledger.take(25, &at(second * 1_000)).expect("its own");
+    }
+    // By the local clock three seconds later the store's clock shows seven less.
+    let back = |ms: u64| {
+        let now = Duration::from_millis(ms - 10_000);
+        StoreTime::between(Timestamp::from_nanos(ms * 1_000_000), now, now)
+    };
+    for ms in [123_000, 130_001, 133_000, 139_999] {
+        assert_eq!(ledger.now(&back(ms)).safe, 0, "{ms}");
+        let moment = ledger.own_share_at(&back(ms)).expect("it is spent");
+        let late = moment.since(Timestamp::from_nanos(140_000_000_000));
+        assert!(late < Duration::from_millis(10), "{late:?}");
+    }
+    assert_eq!(ledger.now(&back(140_001)).safe, 25);
+}
+
+#[test]
+fn what_is_given_back_of_an_older_own_share_is_worth_nothing_in_the_next() {
+    let mut ledger = ledger(|settings| settings.away = Away::Safe { percent: 50 });
+    let older = ledger.take(25, &at(100_000)).expect("its own");
+    let newer = ledger.take(20, &at(110_001)).expect("it is there anew");
+    ledger.give_back(older);
+    assert_eq!(
+        ledger.now(&at(110_002)).safe,
+        5,
+        "the older window's is gone"
+    );
+    ledger.give_back(newer);
+    assert_eq!(ledger.now(&at(110_002)).safe, 25);
+}
+
+#[test]
+fn who_waits_is_told_when_the_own_share_is_there_anew_though_the_store_says_nothing() {
+    let mut ledger = ledger(|settings| settings.away = Away::Safe { percent: 50 });
+    let _ = ledger.take(25, &at(104_000)).expect("its own");
+    let moment = ledger.own_share_at(&at(104_000)).expect("it is spent");
+    let drift = moment.since(at(110_000).now());
+    assert!((1..3).contains(&drift.as_millis()), "{drift:?}");
+    assert_eq!(ledger.verdict(1, &at(104_000)), Verdict::NotBefore(moment));
+    assert_eq!(ledger.peek(1, &at(110_002)), Answer::Covered);
+    assert_eq!(ledger.own_share_at(&at(110_002)), None);
+    let unknown = |ms: u64| StoreTime::unknown(at(ms).now());
+    let moment = ledger.own_share_at(&unknown(104_000)).expect("it is spent");
+    let after = moment.since(at(104_000).now());
+    assert!(
+        (10_000..10_010).contains(&(after.as_millis() as u64)),
+        "{after:?}"
+    );
+    let then = StoreTime::unknown(moment + Duration::from_nanos(1));
+    assert_eq!(ledger.peek(1, &then), Answer::Covered);
 }
 
 #[test]

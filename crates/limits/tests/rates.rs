@@ -121,6 +121,7 @@ impl Gate {
             cost: Cost::ONE,
             tokens: tokens(cost),
             bucket: Some(BUCKET),
+            quotas: None,
             arrived: self.now,
             deadline: None,
         }
@@ -194,6 +195,7 @@ impl Gate {
                     payload,
                     hold,
                     waited,
+                    ..
                 } => {
                     self.scheduler.sent(self.now, &hold);
                     self.finish(hold);
@@ -525,6 +527,7 @@ fn a_dear_call_whose_turn_it_is_holds_the_buckets_tokens_back_and_others_pass() 
     gate.submit(cheap, 2);
     let free = Call {
         bucket: None,
+        quotas: None,
         ..gate.call(1.0)
     };
     gate.submit(free, 3);
@@ -796,6 +799,7 @@ fn whoever_was_held_by_its_bucket_alone_brings_no_arrears_when_it_opens() {
         let free = Call {
             caller: Caller(2),
             bucket: None,
+            quotas: None,
             ..gate.call(1.0)
         };
         gate.submit(free, 1000 + id);
@@ -841,6 +845,7 @@ fn of_class(gate: &Gate, class: Class) -> Call {
     Call {
         class,
         bucket: None,
+        quotas: None,
         ..gate.call(1.0)
     }
 }

@@ -34,6 +34,8 @@ const SEEN_MAX: usize = 256;
 /// Rows that one answer lists at most, and unless fewer are asked for.
 const ROWS_MAX: usize = 10_000;
 const ROWS: usize = 1_000;
+/// Keys of each quota that one answer shows at most, and unless fewer are asked for.
+const QUOTA_KEYS: usize = 100;
 
 /// A caller to be changed; `None` leaves a value as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -397,7 +399,24 @@ pub(super) fn query<const N: usize>(
 pub(super) fn listing(given: Vec<(String, String)>) -> Result<Listing, Refused> {
     let known = ["sort", "auto", "group", "offset", "limit"];
     let [sort, auto, group, offset, limit] = query(given, known)?;
-    let whole = |name, text: Option<String>, unless, max| match text {
+    Ok(Listing {
+        sort: chosen("sort", sort, &SORTS)?.unwrap_or(Sort::Id),
+        auto: chosen("auto", auto, &[("true", true), ("false", false)])?,
+        group: group.map(|it| group_name("group", &it)).transpose()?,
+        offset: whole("offset", offset, 0, usize::from(u16::MAX))?,
+        limit: whole("limit", limit, ROWS, ROWS_MAX)?,
+    })
+}
+
+/// `GET /v1/quotas?…`: how many keys of each.
+pub(super) fn quota_keys(given: Vec<(String, String)>) -> Result<usize, Refused> {
+    let [limit] = query(given, ["limit"])?;
+    whole("limit", limit, QUOTA_KEYS, QUOTA_KEYS)
+}
+
+/// A whole number up to `max`, or `unless` it is given.
+fn whole(name: &str, text: Option<String>, unless: usize, max: usize) -> Result<usize, Refused> {
+    match text {
         None => Ok(unless),
         Some(text) => match text.parse() {
             Ok(number) if number <= max => Ok(number),
@@ -406,14 +425,7 @@ pub(super) fn listing(given: Vec<(String, String)>) -> Result<Listing, Refused> 
                 format!("must be a whole number from 0 to {max}"),
             )),
         },
-    };
-    Ok(Listing {
-        sort: chosen("sort", sort, &SORTS)?.unwrap_or(Sort::Id),
-        auto: chosen("auto", auto, &[("true", true), ("false", false)])?,
-        group: group.map(|it| group_name("group", &it)).transpose()?,
-        offset: whole("offset", offset, 0, usize::from(u16::MAX))?,
-        limit: whole("limit", limit, ROWS, ROWS_MAX)?,
-    })
+    }
 }
 
 /// `GET /v1/usage?…`

@@ -4,12 +4,14 @@
 use std::fmt;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use http::StatusCode;
 use serde::de::{DeserializeOwned, Error as _, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 
-use super::{Error, base64};
+use super::Error;
 
 // gRPC status codes.
 const CANCELLED: i32 = 1;
@@ -86,9 +88,9 @@ impl Range {
     }
 
     fn to_json(&self) -> Value {
-        let mut json = json!({ "key": base64::encode(&self.key) });
+        let mut json = json!({ "key": BASE64.encode(&self.key) });
         if !self.end.is_empty() {
-            json["range_end"] = base64::encode(&self.end).into();
+            json["range_end"] = BASE64.encode(&self.end).into();
         }
         if self.limit > 0 {
             json["limit"] = self.limit.to_string().into();
@@ -129,11 +131,11 @@ impl Compare {
             Self::CreateRevision(key, at) => (key, "CREATE", "create_revision", at.to_string()),
             Self::ModRevision(key, at) => (key, "MOD", "mod_revision", at.to_string()),
             Self::Version(key, writes) => (key, "VERSION", "version", writes.to_string()),
-            Self::Value(key, value) => (key, "VALUE", "value", base64::encode(value)),
+            Self::Value(key, value) => (key, "VALUE", "value", BASE64.encode(value)),
             Self::Lease(key, lease) => (key, "LEASE", "lease", lease.to_string()),
         };
         json!({
-            "key": base64::encode(key),
+            "key": BASE64.encode(key),
             "result": "EQUAL",
             "target": target,
             field: value,
@@ -174,8 +176,8 @@ impl Operation {
         match self {
             Self::Get(range) => json!({ "request_range": range.to_json() }),
             Self::Put { key, value, lease } => json!({ "request_put": {
-                "key": base64::encode(key),
-                "value": base64::encode(value),
+                "key": BASE64.encode(key),
+                "value": BASE64.encode(value),
                 "lease": lease.unwrap_or(0).to_string(),
             }}),
             Self::Delete(range) => json!({ "request_delete_range": range.to_json() }),
@@ -398,7 +400,8 @@ impl TryFrom<KeyValueBody> for KeyValue {
 
     fn try_from(body: KeyValueBody) -> Result<Self, Error> {
         let bytes = |text: &str| {
-            base64::decode(text).ok_or_else(|| Error::Garbage("bytes that are no base64".into()))
+            let bytes = BASE64.decode(text);
+            bytes.map_err(|_| Error::Garbage("bytes that are no base64".into()))
         };
         Ok(Self {
             key: bytes(&body.key)?,
@@ -570,4 +573,48 @@ pub(super) fn stream_failure(error: Value) -> Failure {
         error,
     };
     complaint.failure()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(key: &str) -> Result<Vec<u8>, Error> {
+        let body = KeyValueBody {
+            key: key.to_owned(),
+            ..KeyValueBody::default()
+        };
+        Ok(KeyValue::try_from(body)?.key)
+    }
+
+    #[test]
+    fn a_key_is_written_in_base64_and_read_again() {
+        let every: Vec<u8> = (0..=255).collect();
+        // RFC 4648, section 10.
+        for (key, text) in [
+            (&b""[..], ""),
+            (b"f", "Zg=="),
+            (b"fo", "Zm8="),
+            (b"foo", "Zm9v"),
+            (b"foob", "Zm9vYg=="),
+            (b"fooba", "Zm9vYmE="),
+            (b"foobar", "Zm9vYmFy"),
+            (&every, &BASE64.encode(&every)),
+        ] {
+            assert_eq!(
+                Operation::put(key, b"", None).to_json()["request_put"]["key"],
+                text
+            );
+            assert_eq!(read(text).ok().as_deref(), Some(key), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_key_that_is_no_base64_is_garbage() {
+        for text in [
+            "Z", "Zg", "Zg=", "Z===", "====", "Zg==Zg==", "Zm9-", "Zm 9", "Zh==",
+        ] {
+            assert!(matches!(read(text), Err(Error::Garbage(_))), "{text}");
+        }
+    }
 }

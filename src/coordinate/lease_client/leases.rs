@@ -14,13 +14,11 @@ use std::time::Duration;
 use tidegate_limits::Timestamp;
 
 use super::entitlement::{AfterExpiry, Entitlement, Held, SafeCapacity, capacity, length};
+use crate::coordinate::back_off::BackOff;
 use crate::coordinate::wire;
 
-/// The first pause after a failure is this times [`BACK_OFF_GROWTH`].
-const BACK_OFF_FIRST: f64 = 1.0;
-const BACK_OFF_GROWTH: f64 = 1.3;
-/// No pause is longer.   seconds
-const BACK_OFF_MAX: f64 = 60.0;
+/// The first pause when nobody answers.
+const PAUSE_FIRST: Duration = Duration::from_millis(1_300);
 /// What will be due this soon is asked for together with what is due.
 const TOGETHER: Duration = Duration::from_secs(1);
 /// Resources of one request; further ones follow in the next.
@@ -38,7 +36,7 @@ pub(super) struct Leases {
     resources: BTreeMap<Arc<str>, Resource>,
     under_way: Option<UnderWay>,
     requests: u64,
-    failures: u32,
+    back_off: BackOff,
     /// Nothing is asked before.
     not_before: Timestamp,
 }
@@ -130,7 +128,7 @@ impl Leases {
             resources: BTreeMap::new(),
             under_way: None,
             requests: 0,
-            failures: 0,
+            back_off: BackOff::new(PAUSE_FIRST),
             not_before: Timestamp::ZERO,
         }
     }
@@ -329,7 +327,7 @@ impl Leases {
         let Some(under_way) = self.take(request) else {
             return heard;
         };
-        self.failures = 0;
+        self.back_off.answered();
         self.not_before = Timestamp::ZERO;
         let mut answers: BTreeMap<&str, &wire::ResourceResponse> = BTreeMap::new();
         for of_resource in &answer.response {
@@ -389,8 +387,7 @@ impl Leases {
             }
             resource.due = resource.due.min(now);
         }
-        self.failures = self.failures.saturating_add(1);
-        self.not_before = now + back_off(self.failures, entropy);
+        self.not_before = now + self.back_off.failed(entropy);
     }
 
     fn take(&mut self, request: RequestId) -> Option<UnderWay> {
@@ -503,15 +500,6 @@ impl Resource {
 /// Whether a server should know before its time that not `told` but `wants` is wanted.
 fn is_big_change(told: f64, wants: f64) -> bool {
     (wants - told).abs() > told.max(wants) * BIG_CHANGE
-}
-
-/// The pause after this many failures: 1 s × 1.3 to the power of their number and a minute at
-/// most, between the whole of it and half.
-fn back_off(failures: u32, entropy: u64) -> Duration {
-    let exponent = failures.min(100) as i32;
-    let whole = (BACK_OFF_FIRST * BACK_OFF_GROWTH.powi(exponent)).min(BACK_OFF_MAX);
-    let share = entropy as f64 / u64::MAX as f64;
-    Duration::from_secs_f64(whole * (0.5 + 0.5 * share))
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use tracing::{debug, warn};
 
 use super::metrics::{Metrics, ParentOutcome};
 use super::service::Service;
+use crate::coordinate::back_off::BackOff;
 use crate::coordinate::wire::capacity_client::CapacityClient;
 use crate::coordinate::wire::{self, GetServerCapacityRequest, GetServerCapacityResponse};
 
@@ -20,10 +21,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const DEADLINE: Duration = Duration::from_secs(5);
 /// How often a question follows from server to server within one round.
 const REDIRECTS_MAX: usize = 4;
-/// The first pause when nobody answers; each further one is 1.3 times as long.
+/// The first pause when nobody answers.
 const PAUSE_FIRST: Duration = Duration::from_secs(1);
-/// The longest pause.
-const PAUSE_MAX: Duration = Duration::from_secs(60);
 /// Requests from below can make it time to ask. However many there are, one looks no more often
 /// than this.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -60,18 +59,18 @@ struct Asking {
 
 impl Asking {
     async fn go_on(&mut self) {
-        let mut failures = 0;
+        let mut back_off = BackOff::new(PAUSE_FIRST);
         loop {
             self.until_due().await;
             let Some((sent_at, request)) = self.service.ask_parent() else {
                 continue;
             };
             if self.ask(sent_at, request).await {
-                failures = 0;
+                back_off.answered();
             } else {
                 self.service.parent_unanswered(sent_at);
-                let pause = pause_after(failures, rand::rng().random());
-                failures += 1;
+                let pause = back_off.failed(rand::rng().random());
+                let failures = back_off.failures();
                 warn!(?pause, failures, "leases: no server above answers");
                 tokio::time::sleep(pause).await;
             }
@@ -184,31 +183,4 @@ fn connect(address: &str) -> Option<CapacityClient<Channel>> {
         .connect_lazy();
     let client = CapacityClient::new(channel);
     Some(client.max_decoding_message_size(ANSWER_MAX))
-}
-
-/// How long to pause after so many failures in a row. Entropy is from 0 to 1: the pause is half
-/// of itself and up to as much again, so that servers which lost the same one do not come back
-/// together.
-fn pause_after(failures: u32, entropy: f64) -> Duration {
-    let grown = PAUSE_FIRST.as_secs_f64() * 1.3_f64.powi(failures.min(64) as i32);
-    let whole = grown.min(PAUSE_MAX.as_secs_f64());
-    Duration::from_secs_f64(whole * (0.5 + 0.5 * entropy))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pauses_grow_to_a_minute_and_no_further() {
-        assert_eq!(pause_after(0, 1.0), Duration::from_secs(1));
-        assert_eq!(pause_after(0, 0.0), Duration::from_millis(500));
-        assert_eq!(pause_after(1, 1.0), Duration::from_millis(1_300));
-        for failures in [16, 64, u32::MAX] {
-            assert_eq!(pause_after(failures, 1.0), PAUSE_MAX, "{failures}");
-        }
-        for failures in 0..40 {
-            assert!(pause_after(failures, 0.3) <= pause_after(failures + 1, 0.3));
-        }
-    }
 }

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::metadata::MetadataValue;
 use tonic::{Request, Response, Status};
 
+use super::reply::Reply;
 use super::{CapacityServer, Rejected, Settings, Status as Shown, Templates, View};
 use crate::clock::Clock;
 use crate::coordinate::election::Mastership;
@@ -51,65 +52,7 @@ enum Told {
     Deposed(Option<String>),
 }
 
-/// An answer that can say that somebody else is the master.
-trait Answer {
-    /// There is a master, or there is none: nobody here knows.
-    fn master_unknown() -> Self;
-    /// Whether it says nothing but who the master is.
-    fn redirects(&self) -> bool;
-}
-
-impl Answer for wire::GetCapacityResponse {
-    fn master_unknown() -> Self {
-        Self {
-            response: Vec::new(),
-            mastership: Some(NOBODY),
-        }
-    }
-
-    fn redirects(&self) -> bool {
-        self.mastership.is_some()
-    }
-}
-
-impl Answer for wire::GetServerCapacityResponse {
-    fn master_unknown() -> Self {
-        Self {
-            response: Vec::new(),
-            mastership: Some(NOBODY),
-        }
-    }
-
-    fn redirects(&self) -> bool {
-        self.mastership.is_some()
-    }
-}
-
-impl Answer for wire::ReleaseCapacityResponse {
-    fn master_unknown() -> Self {
-        Self {
-            mastership: Some(NOBODY),
-        }
-    }
-
-    fn redirects(&self) -> bool {
-        self.mastership.is_some()
-    }
-}
-
-impl Answer for wire::DiscoveryResponse {
-    fn master_unknown() -> Self {
-        Self {
-            mastership: NOBODY,
-            is_master: false,
-        }
-    }
-
-    fn redirects(&self) -> bool {
-        false
-    }
-}
-
+/// There is a master, or there is none: nobody here knows.
 const NOBODY: wire::Mastership = wire::Mastership {
     master_address: None,
 };
@@ -200,7 +143,7 @@ impl Service {
     }
 
     /// Decides, and says when that was.
-    fn answer<A: Answer>(
+    fn answer<A: Reply>(
         &self,
         decide: impl FnOnce(&mut CapacityServer, Timestamp) -> Result<A, Rejected>,
     ) -> Result<Response<A>, Status> {
@@ -208,14 +151,14 @@ impl Service {
         let decided = if is_certain {
             decide(&mut machine.server, now)
         } else {
-            Ok(A::master_unknown())
+            Ok(A::redirect(NOBODY))
         };
         let as_master = matches!(machine.told, Told::Elected(_));
         drop(machine);
         let mut answer = decided.map_err(|rejected| status_of(&rejected))?;
         // A pause between here and the decision can have been as long as any other.
         if as_master && !self.0.mastership.borrow().holds_at(self.0.clock.now()) {
-            answer = A::master_unknown();
+            answer = A::redirect(NOBODY);
         }
         if answer.redirects() {
             self.0.redirected.fetch_add(1, Ordering::Relaxed);

@@ -9,6 +9,7 @@ use tidegate_limits::Timestamp;
 use tidegate_limits::lease::{Band, Capacity};
 
 use super::rejected::Rejected;
+use super::reply::Reply;
 use super::resource::{Answer, Ask, Resource, Rules, Source};
 use super::roster::{Kind, Member, Roster};
 use super::status::{Counts, LeaseNow, ResourceNow, Resources, Standing, Status, View};
@@ -113,8 +114,6 @@ struct Wish<'a> {
 }
 
 enum Decided {
-    /// Not again so soon.
-    Early,
     Leased(Answer),
     /// No template: what was wanted.
     Unmatched(Answer),
@@ -174,31 +173,21 @@ impl CapacityServer {
         now: Timestamp,
         request: &wire::GetCapacityRequest,
     ) -> Result<wire::GetCapacityResponse, Rejected> {
-        if let Some(mastership) = self.not_master() {
-            return Ok(wire::GetCapacityResponse {
-                response: Vec::new(),
-                mastership: Some(mastership),
-            });
+        if let Some(master) = self.not_master() {
+            return Ok(Reply::redirect(master));
         }
-        let decided = check_client(request, &self.settings.bounds)
-            .and_then(|wishes| self.serve(now, Kind::Client, &request.client_id, &wishes));
-        let decided = self.counted(decided)?;
-        let response = decided
-            .into_iter()
-            .zip(&request.resource)
-            .filter_map(|(decided, asked)| {
-                let (Decided::Leased(answer) | Decided::Unmatched(answer)) = decided else {
-                    return None;
-                };
-                Some(wire::ResourceResponse {
-                    resource_id: asked.resource_id.clone(),
-                    gets: answer.gets,
-                    safe_capacity: answer.safe_capacity,
-                })
-            })
-            .collect();
+        let wishes = check_client(request, &self.settings.bounds);
+        let decided = self.serve(now, Kind::Client, &request.client_id, wishes)?;
+        let response = decided.into_iter().map(|(id, decided)| {
+            let (Decided::Leased(answer) | Decided::Unmatched(answer)) = decided;
+            wire::ResourceResponse {
+                resource_id: id.to_owned(),
+                gets: answer.gets,
+                safe_capacity: answer.safe_capacity,
+            }
+        });
         Ok(wire::GetCapacityResponse {
-            response,
+            response: response.collect(),
             mastership: None,
         })
     }
@@ -213,44 +202,34 @@ impl CapacityServer {
         now: Timestamp,
         request: &wire::GetServerCapacityRequest,
     ) -> Result<wire::GetServerCapacityResponse, Rejected> {
-        if let Some(mastership) = self.not_master() {
-            return Ok(wire::GetServerCapacityResponse {
-                response: Vec::new(),
-                mastership: Some(mastership),
-            });
+        if let Some(master) = self.not_master() {
+            return Ok(Reply::redirect(master));
         }
-        let decided = check_server(request, &self.settings.bounds)
-            .and_then(|wishes| self.serve(now, Kind::Server, &request.server_id, &wishes));
-        let decided = self.counted(decided)?;
-        let response = decided
-            .into_iter()
-            .zip(&request.resource)
-            .filter_map(|(decided, asked)| {
-                let (answer, algorithm) = match decided {
-                    Decided::Early => return None,
-                    Decided::Leased(answer) => {
-                        let resource = self.resources.get(asked.resource_id.as_str())?;
-                        let algorithm = resource.algorithm_told(&answer);
-                        (answer, algorithm)
-                    }
-                    Decided::Unmatched(answer) => {
-                        let algorithm = Algorithm {
-                            split: tidegate_limits::lease::Split::None,
-                            ..Algorithm::default()
-                        };
-                        (answer, Some(algorithm.to_wire(Capacity::ZERO, Some(0))))
-                    }
-                };
-                Some(wire::ServerCapacityResourceResponse {
-                    resource_id: asked.resource_id.clone(),
-                    gets: answer.gets,
-                    algorithm,
-                    safe_capacity: answer.safe_capacity,
-                })
-            })
-            .collect();
+        let wishes = check_server(request, &self.settings.bounds);
+        let decided = self.serve(now, Kind::Server, &request.server_id, wishes)?;
+        let response = decided.into_iter().map(|(id, decided)| {
+            let (answer, algorithm) = match decided {
+                Decided::Leased(answer) => {
+                    let algorithm = self.resources[id].algorithm_told(&answer);
+                    (answer, algorithm)
+                }
+                Decided::Unmatched(answer) => {
+                    let algorithm = Algorithm {
+                        split: tidegate_limits::lease::Split::None,
+                        ..Algorithm::default()
+                    };
+                    (answer, Some(algorithm.to_wire(Capacity::ZERO, Some(0))))
+                }
+            };
+            wire::ServerCapacityResourceResponse {
+                resource_id: id.to_owned(),
+                gets: answer.gets,
+                algorithm,
+                safe_capacity: answer.safe_capacity,
+            }
+        });
         Ok(wire::GetServerCapacityResponse {
-            response,
+            response: response.collect(),
             mastership: None,
         })
     }
@@ -261,10 +240,8 @@ impl CapacityServer {
         now: Timestamp,
         request: &wire::ReleaseCapacityRequest,
     ) -> wire::ReleaseCapacityResponse {
-        if let Some(mastership) = self.not_master() {
-            return wire::ReleaseCapacityResponse {
-                mastership: Some(mastership),
-            };
+        if let Some(master) = self.not_master() {
+            return Reply::redirect(master);
         }
         if let Some(member) = self.roster.find(Kind::Client, &request.client_id) {
             for id in &request.resource_id {
@@ -282,11 +259,14 @@ impl CapacityServer {
     /// Says who the master is.
     #[must_use]
     pub fn discovery(&self) -> wire::DiscoveryResponse {
-        wire::DiscoveryResponse {
-            is_master: self.is_master(),
-            mastership: self.not_master().unwrap_or_else(|| wire::Mastership {
-                master_address: Some(self.settings.address.clone()),
-            }),
+        match self.not_master() {
+            Some(master) => Reply::redirect(master),
+            None => wire::DiscoveryResponse {
+                is_master: true,
+                mastership: wire::Mastership {
+                    master_address: Some(self.settings.address.clone()),
+                },
+            },
         }
     }
 
@@ -299,25 +279,26 @@ impl CapacityServer {
         }
     }
 
-    fn counted<T>(&mut self, decided: Result<T, Rejected>) -> Result<T, Rejected> {
-        self.counts.rejected += u64::from(decided.is_err());
-        decided
-    }
-
-    /// Decides for each wish, in order; for all or for none.
-    fn serve(
+    /// Decides for each wish, in order; for all or for none. What is asked for again too soon is
+    /// left out.
+    fn serve<'a>(
         &mut self,
         now: Timestamp,
         kind: Kind,
         id: &str,
-        wishes: &[Wish<'_>],
-    ) -> Result<Vec<Decided>, Rejected> {
-        self.clean(now);
-        self.admit(kind, id, wishes)?;
-        Ok(wishes
+        wishes: Result<Vec<Wish<'a>>, Rejected>,
+    ) -> Result<Vec<(&'a str, Decided)>, Rejected> {
+        let admitted = wishes.and_then(|wishes| {
+            self.clean(now);
+            self.admit(kind, id, &wishes)?;
+            Ok(wishes)
+        });
+        self.counts.rejected += u64::from(admitted.is_err());
+        let wishes = admitted?;
+        let decided = wishes
             .iter()
-            .map(|wish| self.decide(now, kind, id, wish))
-            .collect())
+            .filter_map(|wish| Some((wish.id, self.decide(now, kind, id, wish)?)));
+        Ok(decided.collect())
     }
 
     /// Whether there is room for all that is new in a request.
@@ -370,10 +351,11 @@ impl CapacityServer {
         }
     }
 
-    fn decide(&mut self, now: Timestamp, kind: Kind, id: &str, wish: &Wish<'_>) -> Decided {
+    /// `None` where it is too soon to ask again.
+    fn decide(&mut self, now: Timestamp, kind: Kind, id: &str, wish: &Wish<'_>) -> Option<Decided> {
         let rules = self.rules();
         if !self.resources.contains_key(wish.id) && !self.make(now, wish.id) {
-            return Decided::Unmatched(self.unmatched(now, wish));
+            return Some(Decided::Unmatched(self.unmatched(now, wish)));
         }
         let resource = self
             .resources
@@ -387,17 +369,13 @@ impl CapacityServer {
             has: wish.has,
         };
         let known = resource.is_held_by(member);
-        match resource.ask(now, rules, &ask, &mut self.counts) {
-            Some(answer) => {
-                if !known {
-                    self.roster.gained(member);
-                    self.leases += 1;
-                }
-                Decided::Leased(answer)
-            }
-            // Only who has been answered can be early.
-            None => Decided::Early,
+        // Only who has been answered can be early, so whoever is, is known.
+        let answer = resource.ask(now, rules, &ask, &mut self.counts)?;
+        if !known {
+            self.roster.gained(member);
+            self.leases += 1;
         }
+        Some(Decided::Leased(answer))
     }
 
     /// Makes a resource. False if no template matches.

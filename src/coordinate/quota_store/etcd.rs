@@ -3,7 +3,7 @@
 //! | key | what it is |
 //! |---|---|
 //! | `/tidegate/quota/records/<key>` | the record |
-//! | `/tidegate/quota/members/<node>` | bound to a lease, one for each node that lives |
+//! | `/tidegate/quota/members/<node>` | bound to a lease, one for each node that lives; not empty once it knows the time |
 //! | `/tidegate/quota/asked/<node>` | which question for the time a node asked last; same lease |
 //! | `/tidegate/quota/time` | the time, and whose questions it answers |
 //! | `/tidegate/quota/master` | the election of who keeps the time |
@@ -18,6 +18,7 @@ mod keeper;
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -38,10 +39,12 @@ use crate::coordinate::etcd::{
 };
 
 /// Where the records are and how nodes are counted.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Where etcd is, who asks, and how long a call may take.
     pub store: etcd::Settings,
+    /// The files that the store's TLS was read from, where it is spoken.
+    pub certificates: Option<Certificates>,
     /// What all keys begin with.
     pub prefix: String,
     /// How long a node that is not heard of counts as a member, and keeps the time.
@@ -57,12 +60,24 @@ impl Settings {
                 deadline: store.deadline.min(Duration::from_secs(1)),
                 ..store
             },
+            certificates: None,
             prefix: "/tidegate/quota/".into(),
             time_to_live: TimeToLive::DEFAULT,
         }
     }
 }
 
+/// Files in PEM for TLS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Certificates {
+    /// Whom to trust.
+    pub authority: PathBuf,
+    /// Certificate and key of ours, where etcd asks for one.
+    pub identity: Option<(PathBuf, PathBuf)>,
+}
+
+/// What stands at the key of a member that could go on keeping the time.
+const KNOWS_THE_TIME: &[u8] = b"knows the time";
 /// From one question for the time to the next.
 const ASK: Duration = Duration::from_secs(5);
 /// The pause before something that failed, or was not answered, is tried again.
@@ -154,6 +169,7 @@ impl Etcd {
             settings: shared.settings.clone(),
             clock,
             node: shared.node.clone(),
+            known: shared.time.subscribe(),
         };
         tokio::spawn(keeper.run(stopped.clone()));
         Self {
@@ -226,6 +242,16 @@ impl Shared {
         let member = format!("{}{}", self.settings.members(), self.node);
         let put = self.client.put(member.as_bytes(), b"", *lease);
         put.await?;
+        let knows = async {
+            let mut time = self.time.subscribe();
+            // An error means that nobody asks any more.
+            let _ = time.wait_for(keeper::is_known).await;
+            let put = self
+                .client
+                .put(member.as_bytes(), KNOWS_THE_TIME, Some(granted.id));
+            put.await?;
+            std::future::pending().await
+        };
         if std::mem::take(away) {
             info!("quota: etcd is back");
         }
@@ -242,6 +268,7 @@ impl Shared {
             ended = renew => ended,
             ended = self.ask(granted.id, &questions) => ended,
             ended = self.hear(&questions) => ended,
+            ended = knows => ended,
         }
     }
 

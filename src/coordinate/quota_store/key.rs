@@ -38,26 +38,33 @@ impl Key {
         if id.is_empty() {
             return Err(KeyError::Empty);
         }
-        if id.len() > Self::BYTES_MAX {
-            return Err(KeyError::TooLong { given: id.len() });
-        }
         let mut encoded = String::with_capacity(id.len());
-        for (at, byte) in id.bytes().enumerate() {
-            match byte {
-                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => {
-                    encoded.push(char::from(byte));
-                }
-                b'.' if at > 0 => encoded.push('.'),
-                _ => {
-                    encoded.push('%');
-                    for half in [byte >> 4, byte & 0xf] {
-                        let digit = char::from_digit(u32::from(half), 16);
-                        let digit = digit.expect("four bits are one digit");
-                        encoded.push(digit.to_ascii_uppercase());
-                    }
-                }
+        encode(id, &mut encoded)?;
+        Ok(Self(encoded.into()))
+    }
+
+    /// The key of an id among the ids of one namespace: `namespace:id`, both encoded, or only `id`
+    /// where there is no namespace. No id has a raw `:`, so none of a namespace is ever one of
+    /// another, or of none. The empty id, of calls of which nobody knows whose they are, is
+    /// `namespace:`, or `:nobody`.
+    ///
+    /// # Errors
+    ///
+    /// If the namespace is empty, or either is longer than [`BYTES_MAX`](Self::BYTES_MAX).
+    pub fn within(namespace: Option<&str>, id: &str) -> Result<Self, KeyError> {
+        let Some(namespace) = namespace else {
+            if id.is_empty() {
+                return Ok(Self(NOBODY.into()));
             }
+            return Self::new(id);
+        };
+        if namespace.is_empty() {
+            return Err(KeyError::Empty);
         }
+        let mut encoded = String::with_capacity(namespace.len() + 1 + id.len());
+        encode(namespace, &mut encoded)?;
+        encoded.push(':');
+        encode(id, &mut encoded)?;
         Ok(Self(encoded.into()))
     }
 
@@ -71,6 +78,33 @@ impl Key {
     pub(super) fn of_encoded(encoded: &str) -> Self {
         Self(encoded.into())
     }
+}
+
+/// Whose the calls are of which nobody knows whose they are, where there is no namespace.
+const NOBODY: &str = ":nobody";
+
+/// Appends an id in the form that every store takes.
+fn encode(id: &str, encoded: &mut String) -> Result<(), KeyError> {
+    if id.len() > Key::BYTES_MAX {
+        return Err(KeyError::TooLong { given: id.len() });
+    }
+    for (at, byte) in id.bytes().enumerate() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => {
+                encoded.push(char::from(byte));
+            }
+            b'.' if at > 0 => encoded.push('.'),
+            _ => {
+                encoded.push('%');
+                for half in [byte >> 4, byte & 0xf] {
+                    let digit = char::from_digit(u32::from(half), 16);
+                    let digit = digit.expect("four bits are one digit");
+                    encoded.push(digit.to_ascii_uppercase());
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 impl fmt::Display for Key {
@@ -112,6 +146,27 @@ mod tests {
         names.sort_by_key(|name| name.clone().expect("it is a key"));
         names.dedup();
         assert_eq!(names.len(), ids.len());
+    }
+
+    #[test]
+    fn what_is_in_a_namespace_is_nowhere_else() {
+        let check = |namespace, id: &str, encoded: &str| {
+            let key = Key::within(namespace, id).expect("it is a key");
+            assert_eq!(key.encoded(), encoded);
+        };
+        check(None, "alice", "alice");
+        check(None, "caller:web", "caller%3Aweb");
+        check(Some("caller"), "web", "caller:web");
+        check(Some("caller"), "a:b/c", "caller:a%3Ab%2Fc");
+        check(Some("a:b"), "c", "a%3Ab:c");
+        check(Some("caller"), ".", "caller:%2E");
+        check(Some("caller"), "", "caller:");
+        check(None, "", ":nobody");
+        check(None, ":nobody", "%3Anobody");
+        assert_eq!(Key::within(Some(""), "a"), Err(KeyError::Empty));
+        let too_long = "x".repeat(Key::BYTES_MAX + 1);
+        let refused = Err(KeyError::TooLong { given: 257 });
+        assert_eq!(Key::within(Some("a"), &too_long), refused);
     }
 
     #[test]

@@ -23,8 +23,8 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{
-    AsyncConnectionConfig, ErrorKind, IntoConnectionInfo, ProtocolVersion, PushInfo, PushKind,
-    RedisError, Script, ScriptInvocation, ServerErrorKind,
+    AsyncConnectionConfig, ConnectionAddr, ErrorKind, IntoConnectionInfo, ProtocolVersion,
+    PushInfo, PushKind, RedisError, Script, ScriptInvocation, ServerErrorKind,
 };
 use tidegate_limits::Timestamp;
 use tidegate_limits::quota::{StoreTime, Version};
@@ -72,7 +72,60 @@ impl Settings {
             member_ttl: Duration::from_secs(10),
         })
     }
+
+    /// The same, asking as somebody; without a user, as the default one.
+    #[must_use]
+    pub fn with_credentials(mut self, user: Option<&str>, password: &str) -> Self {
+        let mut settings = self.server.redis_settings().clone();
+        if let Some(user) = user {
+            settings = settings.set_username(user);
+        }
+        self.server = (self.server).set_redis_settings(settings.set_password(password));
+        self
+    }
+
+    /// The address, without user and password.
+    #[must_use]
+    pub fn address(&self) -> String {
+        let at = match self.server.addr() {
+            ConnectionAddr::Tcp(host, port) if host.contains(':') => format!("[{host}]:{port}"),
+            other => other.to_string(),
+        };
+        match self.server.redis_settings().db() {
+            0 => format!("redis://{at}"),
+            database => format!("redis://{at}/{database}"),
+        }
+    }
+
+    /// Who asks, if not the default user.
+    #[must_use]
+    pub fn user(&self) -> Option<&str> {
+        self.server.redis_settings().username()
+    }
+
+    /// Whether a password is given.
+    #[must_use]
+    pub fn has_password(&self) -> bool {
+        self.server.redis_settings().password().is_some()
+    }
 }
+
+impl PartialEq for Settings {
+    fn eq(&self, other: &Self) -> bool {
+        let server = |settings: &Self| {
+            let redis = settings.server.redis_settings();
+            let of = |text: Option<&str>| text.map(ToOwned::to_owned);
+            (redis.db(), of(redis.username()), of(redis.password()))
+        };
+        self.server.addr() == other.server.addr()
+            && server(self) == server(other)
+            && self.prefix == other.prefix
+            && self.deadline == other.deadline
+            && self.member_ttl == other.member_ttl
+    }
+}
+
+impl Eq for Settings {}
 
 impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -170,6 +223,33 @@ struct Link {
     number: u64,
     failures: u32,
     not_before: Option<Instant>,
+    /// Why, for those who ask before.
+    why: Option<Why>,
+}
+
+/// What was wrong with the last connection.
+struct Why {
+    /// It would not have us.
+    is_stranger: bool,
+    text: String,
+}
+
+impl Why {
+    fn of(error: &Error) -> Self {
+        let cause = std::error::Error::source(error);
+        Self {
+            is_stranger: matches!(error, Error::Unauthenticated(_)),
+            text: cause.map_or_else(|| error.to_string(), ToString::to_string),
+        }
+    }
+
+    fn error(&self) -> Error {
+        let text = format!("{}, a moment ago", self.text).into();
+        match self.is_stranger {
+            true => Error::Unauthenticated(text),
+            false => Error::Unavailable(text),
+        }
+    }
 }
 
 /// The keys whose channels a connection listens to.
@@ -289,16 +369,17 @@ impl Shared {
                 let answered = matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension);
                 let told = told(error, kind);
                 if !answered || matches!(told, Error::Unauthenticated(_)) {
-                    self.failed(number).await;
+                    self.failed(number, &told).await;
                 }
                 return Err(told);
             }
             Err(_) => {
-                self.failed(number).await;
-                return Err(match kind {
+                let late = match kind {
                     Kind::Read => Error::Unavailable("no answer in time".into()),
                     Kind::Write => Error::Unknown("no answer in time".into()),
-                });
+                };
+                self.failed(number, &late).await;
+                return Err(late);
             }
         };
         let (seconds, micros) = match &answer[..] {
@@ -325,8 +406,8 @@ impl Shared {
             return Ok((connection.clone(), link.number));
         }
         if link.not_before.is_some_and(|then| Instant::now() < then) {
-            let text = "it did not answer a moment ago";
-            return Err(Error::Unavailable(text.into()));
+            let why = link.why.as_ref();
+            return Err(why.expect("it was told with the moment").error());
         }
         let client = redis::Client::open(self.settings.server.clone());
         let client = client.map_err(|error| Error::Refused(error.into()))?;
@@ -343,12 +424,14 @@ impl Shared {
         let connection = match timeout_at(deadline, connected).await {
             Ok(Ok(connection)) => connection,
             Ok(Err(error)) => {
-                link.trip();
-                return Err(told(error, Kind::Read));
+                let error = told(error, Kind::Read);
+                link.trip(Why::of(&error));
+                return Err(error);
             }
             Err(_) => {
-                link.trip();
-                return Err(Error::Unavailable("no connection in time".into()));
+                let late = Error::Unavailable("no connection in time".into());
+                link.trip(Why::of(&late));
+                return Err(late);
             }
         };
         link.number += 1;
@@ -361,10 +444,10 @@ impl Shared {
     }
 
     /// Gives a connection up: what is still under way on it would come too late.
-    async fn failed(&self, number: u64) {
+    async fn failed(&self, number: u64, error: &Error) {
         let mut link = self.link.lock().await;
         if link.number == number && link.connection.take().is_some() {
-            link.trip();
+            link.trip(Why::of(error));
             drop(link);
             self.waiters.tell_all();
         }
@@ -445,7 +528,7 @@ impl Shared {
             Ok(Err(error)) => told(error, Kind::Read),
             Err(_) => Error::Unavailable("no answer in time".into()),
         };
-        self.failed(number).await;
+        self.failed(number, &error).await;
         Err(error)
     }
 
@@ -481,7 +564,7 @@ impl Shared {
 
 impl Link {
     /// Keeps everybody away for a while, longer each time.
-    fn trip(&mut self) {
+    fn trip(&mut self, why: Why) {
         let (first, longest) = BREAK;
         let pause = first
             .saturating_mul(1 << self.failures.min(10))
@@ -489,6 +572,7 @@ impl Link {
         self.failures = self.failures.saturating_add(1);
         let pause = pause.mul_f64(0.5 + rand::random::<f64>() / 2.0);
         self.not_before = Some(Instant::now() + pause);
+        self.why = Some(why);
     }
 }
 

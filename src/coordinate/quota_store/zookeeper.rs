@@ -35,7 +35,7 @@ use crate::clock::Clock;
 use crate::coordinate::zookeeper::{self, Changed, Client, Node};
 
 /// Where records and members stand.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Where ZooKeeper is, who asks, and how long a call may take.
     pub store: zookeeper::Settings,
@@ -68,6 +68,8 @@ const RETRY: Duration = Duration::from_millis(250);
 /// What is watched is read anew after so long, should the news of a change be lost with a
 /// session.
 const REREAD: Duration = Duration::from_secs(30);
+/// The same of configuration, of which there may be four nodes for each of thousands of keys.
+const REREAD_CONFIGURATION: Duration = Duration::from_secs(300);
 /// To what ZooKeeper's stamps are rounded down.
 const RESOLUTION: Duration = Duration::from_millis(1);
 
@@ -249,22 +251,22 @@ impl Shared {
     }
 
     /// Follows a key's configuration until nobody listens.
-    async fn follow(self: Arc<Self>, key: Key, tell: watch::Sender<Configured>) {
+    async fn follow(self: Arc<Self>, key: Key, tell: watch::Sender<Option<Configured>>) {
         let mut configuration = Configuration::default();
         loop {
             match self.read_configuration(&key, &mut configuration).await {
                 Ok(watches) => {
                     tell.send_if_modified(|told| {
-                        let new = *told != configuration.told;
+                        let new = told.as_ref() != Some(&configuration.told);
                         if new {
-                            configuration.report(&key, told);
-                            told.clone_from(&configuration.told);
+                            configuration.report(&key, &told.take().unwrap_or_default());
+                            *told = Some(configuration.told.clone());
                         }
                         new
                     });
                     tokio::select! {
                         () = tell.closed() => return,
-                        _ = timeout(REREAD, any(watches)) => {}
+                        _ = timeout(reread_configuration(), any(watches)) => {}
                     }
                 }
                 Err(error) => {
@@ -404,8 +406,8 @@ impl QuotaStore for ZooKeeper {
         self.members.clone()
     }
 
-    fn configured(&self, key: &Key) -> watch::Receiver<Configured> {
-        let (tell, told) = watch::channel(Configured::default());
+    fn configured(&self, key: &Key) -> watch::Receiver<Option<Configured>> {
+        let (tell, told) = watch::channel(None);
         let follow = Arc::clone(&self.shared).follow(key.clone(), tell);
         tokio::spawn(self.stopped.clone().run_until_cancelled_owned(follow));
         told
@@ -427,6 +429,11 @@ fn told(error: zookeeper::Error) -> Error {
         E::Unauthenticated(_) => Error::Unauthenticated(error.into()),
         E::Garbage(_) => Error::Garbage(error.into()),
     }
+}
+
+/// Another time for each key, so that they do not all come at once.
+fn reread_configuration() -> Duration {
+    REREAD_CONFIGURATION.mul_f64(0.5 + rand::random::<f64>() / 2.0)
 }
 
 /// Ready with the first.

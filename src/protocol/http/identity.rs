@@ -3,6 +3,9 @@
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use base64::Engine as _;
+use base64::alphabet;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use http::header::{AUTHORIZATION, HeaderName, USER_AGENT};
 use http::{HeaderMap, HeaderValue};
 
@@ -13,6 +16,15 @@ use crate::call::identity::{self, Field, Fields, TEXT_BYTES_MAX, Unusable};
 use crate::call::{Identity, Listener, UserFrom};
 
 const ORIGINATOR: HeaderName = HeaderName::from_static("originator");
+
+/// Base64 (RFC 4648, section 4) without its padding, which is taken off first. Bits that are left
+/// over behind the last byte are passed over.
+static BASE64: GeneralPurpose = GeneralPurpose::new(
+    &alphabet::STANDARD,
+    GeneralPurposeConfig::new()
+        .with_decode_padding_mode(DecodePaddingMode::RequireNone)
+        .with_decode_allow_trailing_bits(true),
+);
 
 /// The identities of one connection. Requests that say the same share one.
 pub(super) struct Identities {
@@ -153,40 +165,24 @@ fn basic_user<'a>(
     if !scheme.eq_ignore_ascii_case(b"Basic ") {
         return Ok(None);
     }
-    for (length, byte) in base64(credentials.trim_ascii()).enumerate() {
-        match byte? {
-            b':' => return identity::user(&name[..length]),
-            byte => *name.get_mut(length).ok_or(Unusable)? = byte,
+    let credentials = credentials.trim_ascii();
+    let credentials = credentials.strip_suffix(b"=").unwrap_or(credentials);
+    let credentials = credentials.strip_suffix(b"=").unwrap_or(credentials);
+    let mut length = 0;
+    // Group by group: of the password no more is decoded than stands in the colon's own.
+    for group in credentials.chunks(4) {
+        let mut bytes = [0; 3];
+        let decoded = BASE64.decode_slice(group, &mut bytes);
+        for &byte in &bytes[..decoded.map_err(|_| Unusable)?] {
+            if byte == b':' {
+                return identity::user(&name[..length]);
+            }
+            *name.get_mut(length).ok_or(Unusable)? = byte;
+            length += 1;
         }
     }
     // Without a colon it is none of that scheme.
     Err(Unusable)
-}
-
-/// The bytes that a text in base64 (RFC 4648, 4) stands for, as far as they are asked for.
-fn base64(text: &[u8]) -> impl Iterator<Item = Result<u8, Unusable>> {
-    let text = text.strip_suffix(b"=").unwrap_or(text);
-    let text = text.strip_suffix(b"=").unwrap_or(text);
-    let (mut kept, mut bits) = (0_u32, 0);
-    text.iter().filter_map(move |&letter| {
-        let value = match letter {
-            b'A'..=b'Z' => letter - b'A',
-            b'a'..=b'z' => letter - b'a' + 26,
-            b'0'..=b'9' => letter - b'0' + 52,
-            b'+' => 62,
-            b'/' => 63,
-            _ => return Some(Err(Unusable)),
-        };
-        kept = kept << 6 | u32::from(value);
-        bits += 6;
-        if bits < 8 {
-            return None;
-        }
-        bits -= 8;
-        let byte = kept >> bits;
-        kept &= (1 << bits) - 1;
-        Some(u8::try_from(byte).map_err(|_| Unusable))
-    })
 }
 
 #[cfg(test)]
@@ -217,6 +213,13 @@ mod tests {
         check(&["Basic "], Err(Unusable));
         check(&["Basic bm92YQ=="], Err(Unusable)); // no colon
         check(&["Basic b!92YTpzZWNyZXQ="], Err(Unusable));
+        check(&["Basic bm92YTo"], Ok(Some("nova"))); // no padding
+        check(&["Basic bm92YTp="], Ok(Some("nova"))); // bits left over
+        check(&["Basic bm92YTpz=="], Ok(Some("nova"))); // padding where none is needed
+        check(&["Basic bm92YTo==="], Err(Unusable));
+        check(&["Basic bm=2YTpz"], Err(Unusable));
+        check(&["Basic bm92YTpz_-=="], Ok(Some("nova"))); // what the password is, is not looked at
+        check(&["Basic _-92YTpz"], Err(Unusable));
         check(&["Basic bm92YTpzZWNyZXQ=", "Basic bm92YTpz"], Err(Unusable));
         // 256 letters and a colon; one more is too long.
         let longest = "YWFh".repeat(85);

@@ -224,6 +224,7 @@ impl World<'_> {
             cost: Cost::ONE,
             tokens: Tokens::ONE,
             bucket: None,
+            quotas: None,
             arrived: self.now,
             deadline: deadline.of(settings.threshold, self.now, self.now),
         };

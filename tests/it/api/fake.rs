@@ -8,8 +8,9 @@ use tidegate::admin::{
     BucketState, CallId, CallerPatch, CallerState, CallerUsage, CallerUsed, CallersSource,
     Classified, Costs, CostsState, Derive, Explained, Held, HeldBy, LimitKind, LimitState,
     MatchState, Merge, Moment, NewRateLimit, Opens, Origin, PaceState, Profile, Question, QueueRow,
-    QueueState, Rate, RateLimitKind, RateLimitPatch, RateLimitState, RatePatch, Refused,
-    RequestRow, RequestState, Source, Spans, Suggested, SuggestedCost, UsageTable, Used, What,
+    QueueState, QuotasState, Rate, RateLimitKind, RateLimitPatch, RateLimitState, RatePatch,
+    Refused, RequestRow, RequestState, Source, Spans, Suggested, SuggestedCost, UsageTable, Used,
+    What,
 };
 use tidegate::call::claim::RateLimitId;
 use tidegate_limits::caller::{
@@ -667,6 +668,10 @@ impl Source for Fake {
             oldest_seconds: 1.5,
             functions: Vec::new(),
         }
+    }
+
+    fn quotas(&self, keys_max: usize) -> QuotasState {
+        crate::admin::quotas(keys_max)
     }
 
     fn config(&self) -> String {

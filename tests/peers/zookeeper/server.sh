@@ -2,7 +2,8 @@
 # Runs one server of ZooKeeper on loopback, in the foreground and as this very process.
 #   server.sh ID FOLDER CLIENT_PORT [SERVER...]
 # SERVER is host:peer-port:election-port;host:client-port of every server in the order of their
-# ids, which begin with 1; none for a server on its own.
+# ids, which begin with 1; none for a server on its own. ZOOKEEPER_FSYNC=yes confirms nothing
+# before it is on disk.
 set -eu
 id=$1 folder=$2 port=$3
 shift 3
@@ -25,9 +26,9 @@ printf '%s\n' "$id" >"$folder/data/myid"
 } >"$folder/zoo.cfg"
 bound=
 command -v setpriv >/dev/null && bound='setpriv --pdeathsig KILL'
-# The jar names those it needs beside it. No fsync: a test loses no power.
+# The jar names those it needs beside it. Mostly no fsync: a test loses no power.
 exec $bound java -Xms32m -Xmx96m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 \
-	-Djava.net.preferIPv4Stack=true -Dzookeeper.forceSync=no \
+	-Djava.net.preferIPv4Stack=true -Dzookeeper.forceSync="${ZOOKEEPER_FSYNC:-no}" \
 	-Dzookeeper.jmx.log4j.disable=true -Dorg.slf4j.simpleLogger.defaultLogLevel=warn \
 	-cp /usr/share/java/zookeeper.jar:/usr/share/java/slf4j-simple.jar \
 	org.apache.zookeeper.server.quorum.QuorumPeerMain "$folder/zoo.cfg"

@@ -8,7 +8,7 @@ use core::fmt;
 
 use super::names::{Group, Label, Notes};
 use super::pattern::Pattern;
-use super::recency::Links;
+use crate::recency::{Linked, Links};
 use crate::time::Timestamp;
 
 /// A caller, by a number that is never given to another one.
@@ -84,6 +84,16 @@ pub struct Row {
     pub(super) last_call: LastCall,
     /// Its place among those that may be forgotten.
     pub(super) links: Links,
+}
+
+impl Linked for Row {
+    fn links(&mut self) -> &mut Links {
+        &mut self.links
+    }
+
+    fn linked(&self) -> &Links {
+        &self.links
+    }
 }
 
 impl Row {

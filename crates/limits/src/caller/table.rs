@@ -12,8 +12,8 @@ use super::index::Index;
 use super::matches::Matches;
 use super::names::{Group, Label, Notes};
 use super::pattern::{Pattern, PatternError};
-use super::recency::{Links, Recency};
 use super::row::{CallerId, Charge, Kind, LastCall, LimitRef, NewCaller, Patch, Row, SavedCaller};
+use crate::recency::{Links, Recency};
 use crate::slab::{Key, Slab};
 use crate::time::Timestamp;
 

@@ -196,11 +196,21 @@ impl Rule {
     /// The window that runs at a moment of the store's time, nothing drawn yet. `None` for a moment
     /// past the end of time.
     pub(super) fn window_at(&self, moment: Duration) -> Option<Record> {
-        let length = self.0.length;
-        let window = moment.as_millis() / length.as_millis();
+        let window = self.number_at(moment)?;
         let left = self.0.total - self.reserved();
-        let window = u64::try_from(window).ok()?;
-        Record::new(window, left, self.0.total, self.reserved(), length).ok()
+        Record::new(window, left, self.0.total, self.reserved(), self.0.length).ok()
+    }
+
+    /// When it begins.
+    pub(super) fn start_at(&self, moment: Duration) -> Option<Duration> {
+        let start = self
+            .number_at(moment)?
+            .checked_mul(millis(self.0.length)?)?;
+        Some(Duration::from_millis(start))
+    }
+
+    fn number_at(&self, moment: Duration) -> Option<u64> {
+        Some(millis(moment)? / millis(self.0.length)?)
     }
 
     /// How long who has drawn its equal share leaves the store to the others before it draws more:
@@ -216,6 +226,13 @@ impl Rule {
         let least = reply.saturating_mul(20);
         (self.0.length / 20).max(least).min(Duration::from_secs(1))
     }
+}
+
+/// Whole milliseconds, without the 128 bits that the standard library counts them in: dividing
+/// those takes longer than everything else that is asked about a call.
+fn millis(span: Duration) -> Option<u64> {
+    let whole = span.as_secs().checked_mul(1_000)?;
+    whole.checked_add(span.subsec_millis().into())
 }
 
 /// How large a grant to ask for.

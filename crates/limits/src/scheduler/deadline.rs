@@ -1,5 +1,6 @@
 //! The deadline of a call that waits: moved, and what the call would be told there.
 
+use super::park::Own;
 use super::{Reason, Refusal, Scheduler};
 use crate::queue::Ticket;
 use crate::time::Timestamp;
@@ -20,9 +21,9 @@ impl<T> Scheduler<T> {
     #[must_use]
     pub fn refusal_now(&self, now: Timestamp, ticket: Ticket) -> Option<Refusal> {
         let waiting = self.queue.get(ticket.0)?;
-        let (set, bucket, call) = (waiting.set, waiting.bucket, &waiting.call);
+        let (set, own, call) = (waiting.set, Own::of(waiting), &waiting.call);
         let held_by = self.held_by(waiting);
         let now = self.now.max(now);
-        Some(self.refusal(now, Reason::DeadlinePassed, held_by, set, bucket, call))
+        Some(self.refusal(now, Reason::DeadlinePassed, held_by, set, &own, call))
     }
 }

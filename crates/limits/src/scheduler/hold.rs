@@ -1,5 +1,6 @@
 //! Calls in flight: what they have drawn, and how it comes back.
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 
 use super::Scheduler;
@@ -8,6 +9,7 @@ use crate::policy::LimitId;
 use crate::queue::account::Stay;
 use crate::queue::fair::{Charge, Flow, Turn};
 use crate::queue::{Call, Place, Ticket, Waiting};
+use crate::quota::Spent;
 use crate::slab::Key;
 use crate::time::Timestamp;
 
@@ -39,6 +41,7 @@ pub(super) struct Held {
     pub(super) charge: Charge,
     pub(super) drawn: Arc<[LimitId]>,
     pub(super) charged: Option<Charged>,
+    pub(super) spent: Box<[(Key, Spent)]>,
     pub(super) progress: Progress,
 }
 
@@ -57,6 +60,7 @@ impl Held {
         charge: Charge,
         drawn: Arc<[LimitId]>,
         charged: Option<Charged>,
+        spent: Box<[(Key, Spent)]>,
     ) -> Self {
         Self {
             since,
@@ -65,6 +69,7 @@ impl Held {
             charge,
             drawn,
             charged,
+            spent,
             progress: Progress::default(),
         }
     }
@@ -173,9 +178,12 @@ impl<T> Scheduler<T> {
         self.fair.unserve(call.class, charge);
         self.parking.classes_moved();
         let bucket = self.buckets.find(call.bucket);
+        let quotas = call.quotas.clone().unwrap_or_default();
+        let quotas = self.quotas.pin_again(now, &quotas);
         let waiting = Waiting {
             set: self.sets.find(&call.function, call.backend, call.class),
             bucket,
+            quotas,
             turn,
             flow: Flow::All,
             charge,
@@ -225,6 +233,10 @@ impl<T> Scheduler<T> {
         {
             bucket.undraw(now, charged.tokens);
             self.parking.change_bucket(charged.bucket);
+        }
+        for &(key, spent) in &held.spent {
+            self.quotas.give_back(key, spent);
+            self.parking.change_quota(key);
         }
     }
 }

@@ -17,8 +17,9 @@
 //! earlier turn goes first as at one spot, but for a call that takes only what is kept for it:
 //! nobody else could have that.
 //!
-//! At a bucket, classes share by tags of the bucket's own, which move when it serves and not when
-//! anything else does: so nobody has to look at all buckets because classes' tags have moved.
+//! At a bucket or a quota, classes share by tags of its own, which move when it serves and not when
+//! anything else does: so nobody has to look at all of them because classes' tags have moved. There may be
+//! very many quotas, so there is a spot only where something is parked.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -27,7 +28,7 @@ use alloc::vec::Vec;
 use crate::policy::{LimitId, SetId};
 use crate::queue::account::{Account, Behind};
 use crate::queue::fair::{Fair, GroupId, Shares, Turn};
-use crate::queue::{Bar, Class, LineId};
+use crate::queue::{Bar, Class, LineId, Waiting};
 use crate::slab::Key;
 use crate::sorted::Sorted;
 use crate::time::Timestamp;
@@ -45,6 +46,8 @@ enum SpotId {
     Kept(LimitId),
     /// At a bucket, by its place.
     Bucket(u32),
+    /// At a key's quota.
+    Quota(Key),
 }
 
 #[derive(Debug)]
@@ -52,13 +55,15 @@ pub(super) struct Parking {
     lines: Vec<Line>,
     /// Lines that are always there: set by set, class by class.
     fixed: u32,
-    /// Those of buckets, which are there as long as a call is in them.
-    bucket_lines: BTreeMap<(Key, SetId, u32), LineId>,
+    /// Those of buckets and quotas, which are there as long as a call is in them.
+    own_lines: BTreeMap<(Own, SetId, u32), LineId>,
     /// Places in `lines` where none is.
     free: Vec<LineId>,
     limits: Vec<AtLimit>,
     /// By place.
     buckets: Vec<Spot>,
+    /// Those at which lines are parked.
+    quotas: BTreeMap<Key, Spot>,
     /// Ready lines by class.
     ready: Vec<Sorted<(Turn, LineId)>>,
     /// Lines in `ready`.
@@ -73,11 +78,31 @@ pub(super) struct Parking {
     looked: u64,
 }
 
+/// What the calls of a line meet besides the limits of their set.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Own {
+    pub(super) bucket: Option<Key>,
+    pub(super) quotas: Option<Arc<[Key]>>,
+}
+
+impl Own {
+    pub(super) fn of<T>(waiting: &Waiting<T>) -> Self {
+        Self {
+            bucket: waiting.bucket,
+            quotas: waiting.quotas.clone(),
+        }
+    }
+
+    pub(super) const fn is_none(&self) -> bool {
+        self.bucket.is_none() && self.quotas.is_none()
+    }
+}
+
 #[derive(Clone, Debug)]
 struct Line {
     class: u32,
     set: SetId,
-    bucket: Option<Key>,
+    own: Own,
     /// The call whose turn it is in this line.
     head: Option<(Turn, Key)>,
     /// The head's turn towards the class, as long as the line offers it.
@@ -98,11 +123,11 @@ struct Line {
 }
 
 impl Line {
-    fn new(class: u32, set: SetId, bucket: Option<Key>) -> Self {
+    fn new(class: u32, set: SetId, own: Own) -> Self {
         Self {
             class,
             set,
-            bucket,
+            own,
             head: None,
             turn: Turn::new(0, 0),
             offers: false,
@@ -118,7 +143,7 @@ impl Line {
     fn group(&self) -> GroupId {
         GroupId {
             class: Class(self.class),
-            bucket: self.bucket.map(Key::index),
+            bucket: self.own.bucket.map(Key::index),
         }
     }
 }
@@ -271,7 +296,7 @@ impl Parking {
         let fixed = sets * classes;
         let line = |index| {
             let (set, class) = (index / classes, index % classes);
-            Line::new(class as u32, set as SetId, None)
+            Line::new(class as u32, set as SetId, Own::default())
         };
         let mut ready = Vec::new();
         ready.resize_with(classes, Sorted::default);
@@ -282,10 +307,11 @@ impl Parking {
         Self {
             lines: (0..fixed).map(line).collect(),
             fixed: fixed as u32,
-            bucket_lines: BTreeMap::new(),
+            own_lines: BTreeMap::new(),
             free: Vec::new(),
             limits: kept_for.map(at_limit).collect(),
             buckets: Vec::new(),
+            quotas: BTreeMap::new(),
             ready,
             ready_count: 0,
             changed: Vec::new(),
@@ -315,16 +341,17 @@ impl Parking {
         spot.shares = None;
     }
 
-    /// The line of calls of this class that meet this set and this bucket.
+    /// The line of calls of this class that meet this set and this of their own.
     #[inline]
-    pub(super) fn line(&mut self, set: SetId, class: Class, bucket: Option<Key>) -> LineId {
-        let Some(key) = bucket else {
+    pub(super) fn line(&mut self, set: SetId, class: Class, own: Own) -> LineId {
+        if own.is_none() {
             return set * self.classes() as u32 + class.0;
-        };
+        }
         let (lines, free) = (&mut self.lines, &mut self.free);
-        let line = self.bucket_lines.entry((key, set, class.0));
+        let line = self.own_lines.entry((own, set, class.0));
+        let own = line.key().0.clone();
         *line.or_insert_with(|| {
-            let new = Line::new(class.0, set, bucket);
+            let new = Line::new(class.0, set, own);
             match free.pop() {
                 Some(place) => {
                     lines[place as usize] = new;
@@ -380,9 +407,10 @@ impl Parking {
         match spot {
             SpotId::Limit(limit) | SpotId::Kept(limit) => Bar::Limit(limit),
             SpotId::Bucket(_) => {
-                let bucket = self.lines[line as usize].bucket;
+                let bucket = self.lines[line as usize].own.bucket;
                 Bar::Bucket(bucket.expect("only lines of a bucket are parked there"))
             }
+            SpotId::Quota(quota) => Bar::Quota(quota),
         }
     }
 
@@ -390,6 +418,7 @@ impl Parking {
     fn spot_at(&self, line: LineId, bar: Bar) -> SpotId {
         match bar {
             Bar::Bucket(bucket) => SpotId::Bucket(bucket.index()),
+            Bar::Quota(quota) => SpotId::Quota(quota),
             Bar::Limit(limit) => match &self.limits[limit as usize].kept {
                 Some((class, _)) if *class == self.lines[line as usize].class => {
                     SpotId::Kept(limit)
@@ -399,15 +428,17 @@ impl Parking {
         }
     }
 
+    /// None at a quota where nothing is parked.
     #[inline]
-    fn spot(&self, id: SpotId) -> &Spot {
+    fn spot(&self, id: SpotId) -> Option<&Spot> {
         match id {
-            SpotId::Limit(limit) => &self.limits[limit as usize].all,
+            SpotId::Limit(limit) => Some(&self.limits[limit as usize].all),
             SpotId::Kept(limit) => {
                 let kept = self.limits[limit as usize].kept.as_ref();
-                &kept.expect("lines are parked at spots that there are").1
+                Some(&kept.expect("lines are parked at spots that there are").1)
             }
-            SpotId::Bucket(place) => &self.buckets[place as usize],
+            SpotId::Bucket(place) => Some(&self.buckets[place as usize]),
+            SpotId::Quota(quota) => self.quotas.get(&quota),
         }
     }
 
@@ -420,6 +451,11 @@ impl Parking {
                 &mut kept.expect("lines are parked at spots that there are").1
             }
             SpotId::Bucket(place) => &mut self.buckets[place as usize],
+            SpotId::Quota(quota) => {
+                let classes = self.ready.len();
+                let spot = self.quotas.entry(quota);
+                spot.or_insert_with(|| Spot::with_shares(classes))
+            }
         }
     }
 
@@ -452,9 +488,9 @@ impl Parking {
             self.was_asked(line);
             self.withdraw(line, fair);
             if line >= self.fixed {
-                let state = &self.lines[line as usize];
-                let bucket = state.bucket.expect("other lines are always there");
-                self.bucket_lines.remove(&(bucket, state.set, state.class));
+                let state = &mut self.lines[line as usize];
+                let own = core::mem::take(&mut state.own);
+                self.own_lines.remove(&(own, state.set, state.class));
                 self.free.push(line);
             }
         }
@@ -484,6 +520,17 @@ impl Parking {
         self.change_bucket(bucket);
     }
 
+    /// A quota has served a call of this class.
+    pub(super) fn served_quota(&mut self, quota: Key, class: Class, service: u64) {
+        if let Some(spot) = self.quotas.get_mut(&quota) {
+            let shares = spot.shares.as_mut();
+            shares
+                .expect("a quota has tags of its own")
+                .serve(class, service);
+            self.change_quota(quota);
+        }
+    }
+
     /// Something drew less or was given more at this limit.
     #[inline]
     pub(super) fn change(&mut self, limit: LimitId) {
@@ -506,8 +553,27 @@ impl Parking {
         self.mark(SpotId::Bucket(bucket.index()));
     }
 
+    /// What a quota says may be another thing now.
+    pub(super) fn change_quota(&mut self, quota: Key) {
+        self.mark(SpotId::Quota(quota));
+    }
+
+    /// The quotas at which calls are parked.
+    pub(super) fn quotas_waited_for(&self) -> Vec<Key> {
+        self.quotas.keys().copied().collect()
+    }
+
+    /// The first call that waits for a quota.
+    pub(super) fn first_at_quota(&self, quota: Key, fair: &Fair) -> Option<Key> {
+        let (_, _, line) = self.quotas.get(&quota)?.first(fair)?;
+        Some(self.head(line).1)
+    }
+
     #[inline]
     fn mark(&mut self, id: SpotId) {
+        if self.spot(id).is_none() {
+            return;
+        }
         let spot = self.spot_mut(id);
         if !spot.changed && spot.count > 0 {
             spot.changed = true;
@@ -520,7 +586,7 @@ impl Parking {
     fn first_left(&mut self, id: SpotId) {
         match id {
             SpotId::Limit(limit) | SpotId::Kept(limit) => self.change(limit),
-            SpotId::Bucket(_) => self.mark(id),
+            SpotId::Bucket(_) | SpotId::Quota(_) => self.mark(id),
         }
     }
 
@@ -584,8 +650,11 @@ impl Parking {
             let Some(spot) = self.changed.pop() else {
                 return;
             };
+            if self.spot(spot).is_none() {
+                continue;
+            }
             self.spot_mut(spot).changed = false;
-            let Some(first) = self.spot(spot).first(fair) else {
+            let Some(first) = self.spot(spot).and_then(|spot| spot.first(fair)) else {
                 continue;
             };
             let (_, _, line) = first;
@@ -609,7 +678,9 @@ impl Parking {
     pub(super) fn nobody_waits(&mut self) {
         self.reordered = false;
         while let Some(spot) = self.changed.pop() {
-            self.spot_mut(spot).changed = false;
+            if self.spot(spot).is_some() {
+                self.spot_mut(spot).changed = false;
+            }
         }
     }
 
@@ -661,6 +732,12 @@ impl Parking {
         spot.count > 0 && spot.is_before(self.queued_as(line), fair)
     }
 
+    /// Whether a line with an earlier turn is parked at this quota.
+    pub(super) fn is_behind_at_quota(&self, line: LineId, quota: Key, fair: &Fair) -> bool {
+        let spot = self.quotas.get(&quota);
+        spot.is_some_and(|spot| spot.is_before(self.offered_as(line), fair))
+    }
+
     /// A ready line was asked and may not run: it parks. `verdict` is what it was told.
     pub(super) fn park(
         &mut self,
@@ -696,7 +773,7 @@ impl Parking {
     #[inline]
     fn entry(&self, line: LineId, spot: SpotId) -> Parked {
         match spot {
-            SpotId::Limit(_) | SpotId::Kept(_) => self.offered_as(line),
+            SpotId::Limit(_) | SpotId::Kept(_) | SpotId::Quota(_) => self.offered_as(line),
             SpotId::Bucket(_) => self.queued_as(line),
         }
     }
@@ -758,9 +835,15 @@ impl Parking {
         state.held_until = joined;
         let spot = self.spot_mut(id);
         spot.remove(entry);
+        let is_empty = spot.count == 0;
         if spot.asked == Some(entry) {
             self.forget_asked(id);
             self.first_left(id);
+        }
+        if let SpotId::Quota(quota) = id
+            && is_empty
+        {
+            self.quotas.remove(&quota);
         }
     }
 
@@ -788,7 +871,7 @@ impl Parking {
     #[inline]
     fn was_asked(&mut self, line: LineId) {
         if let Some(id) = self.lines[line as usize].woken_from.take()
-            && self.spot(id).asked.is_none()
+            && self.spot(id).is_some_and(|spot| spot.asked.is_none())
         {
             self.first_left(id);
         }
@@ -822,7 +905,7 @@ impl Parking {
             .filter_map(|at| at.kept.as_ref().map(|(_, spot)| spot));
         let spots = at_limits.map(|at| &at.all).chain(kept);
         let mut parked = 0;
-        for spot in spots.chain(&self.buckets) {
+        for spot in spots.chain(&self.buckets).chain(self.quotas.values()) {
             assert_eq!(
                 spot.asked,
                 spot.first(fair),
@@ -835,7 +918,7 @@ impl Parking {
         assert_eq!(parked, heads.count(), "every line with a head is parked");
         assert_eq!(
             self.lines.len(),
-            self.fixed as usize + self.bucket_lines.len() + self.free.len(),
+            self.fixed as usize + self.own_lines.len() + self.free.len(),
             "every line is in use or free"
         );
     }

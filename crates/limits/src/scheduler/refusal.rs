@@ -4,10 +4,10 @@ use alloc::sync::Arc;
 use core::time::Duration;
 
 use super::Scheduler;
+use super::park::Own;
 use crate::limiter::RETRY_UNMEASURED;
 use crate::policy::SetId;
 use crate::queue::{Bar, Call};
-use crate::slab::Key;
 use crate::time::Timestamp;
 
 /// The least time after which coming back makes sense; "now" would be a lie.
@@ -16,7 +16,7 @@ const RETRY_MIN: Duration = Duration::from_millis(1);
 /// A call that does not run: a value, not an error. It has drawn nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// The limit or bucket that stood in the way, if one did.
+    /// The limit, bucket or quota that stood in the way, if one did.
     pub limit: Option<Arc<str>>,
     /// Why.
     pub reason: Reason,
@@ -36,7 +36,7 @@ pub enum Reason {
     DeadlineUnreachable,
     /// It costs more than a limit will ever allow.
     NeverPossible,
-    /// Its bucket has no tokens to spare for it, and lets nobody wait.
+    /// Its bucket or one of its quotas has no tokens to spare for it, and lets nobody wait.
     RateLimited,
     /// Nothing new is taken in.
     Draining,
@@ -66,7 +66,7 @@ impl<T> Scheduler<T> {
         reason: Reason,
         bar: Option<Bar>,
         set: SetId,
-        bucket: Option<Key>,
+        own: &Own,
         call: &Call,
     ) -> Refusal {
         let limit = bar.and_then(|bar| self.name(bar));
@@ -81,10 +81,13 @@ impl<T> Scheduler<T> {
                     met.limiter
                         .wait_behind(now, call.class, met.waiting_draw, call.draw())
                 });
-                let bucket = bucket.and_then(|bucket| self.buckets.get(bucket));
+                let bucket = own.bucket.and_then(|bucket| self.buckets.get(bucket));
                 let bucket = bucket.map(|bucket| bucket.wait_behind(now, call.tokens));
+                let quotas = own.quotas.iter().flat_map(|keys| keys.iter());
+                let quotas = quotas.map(|&key| self.quotas.opens(now, key, call.tokens).since(now));
                 limits
                     .chain(bucket)
+                    .chain(quotas)
                     .max()
                     .unwrap_or(RETRY_UNMEASURED)
                     .max(RETRY_MIN)

@@ -9,7 +9,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::mem;
 
-use super::park::Parking;
+use super::park::{Own, Parking};
 use super::waited::Names;
 use super::{Metered, Scheduler, Supplied};
 use crate::limiter::{Limit, Supplier};
@@ -37,6 +37,7 @@ impl<T> Scheduler<T> {
         let names = Names {
             limits: &self.limits,
             buckets: &self.buckets,
+            quotas: &self.quotas,
         };
         for (_, waiting) in self.queue.iter_mut() {
             names.carry_over(now, waiting, &self.parking);
@@ -164,7 +165,7 @@ impl<T> Scheduler<T> {
             waiting.set = sets.find(&call.function, call.backend, call.class);
             waiting.held_by = waiting.held_by.and_then(|bar| match bar {
                 Bar::Limit(old) => before[old as usize].now.map(Bar::Limit),
-                Bar::Bucket(_) => Some(bar),
+                Bar::Bucket(_) | Bar::Quota(_) => Some(bar),
             });
             if waiting.place == Place::Door {
                 return;
@@ -175,7 +176,7 @@ impl<T> Scheduler<T> {
                 met.waiting_draw += met.limiter.draw_of(waiting.call.draw());
             }
             if in_turn || matches!(waiting.place, Place::Line(_)) {
-                let line = parking.line(waiting.set, waiting.call.class, waiting.bucket);
+                let line = parking.line(waiting.set, waiting.call.class, Own::of(waiting));
                 waiting.place = Place::Line(line);
             }
         });

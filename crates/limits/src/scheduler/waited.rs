@@ -5,6 +5,7 @@ use core::time::Duration;
 
 use super::bucket::Buckets;
 use super::park::Parking;
+use super::quota::Quotas;
 use super::{Metered, Scheduler};
 use crate::delay::{Cause, Delays};
 use crate::queue::account::Behind;
@@ -15,7 +16,7 @@ use crate::time::Timestamp;
 /// What a call waited for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Waited {
-    /// The limit or bucket that held it last; `None` if none did.
+    /// The limit, bucket or quota that held it last; `None` if none did.
     pub held_by: Option<Arc<str>>,
     /// Times it was set aside; 0 with [`Postpone::InTurn`](crate::Postpone::InTurn).
     pub postponed: u32,
@@ -34,14 +35,16 @@ pub struct Waited {
 pub(super) struct Names<'a> {
     pub(super) limits: &'a [Metered],
     pub(super) buckets: &'a Buckets,
+    pub(super) quotas: &'a Quotas,
 }
 
 impl Names<'_> {
-    /// The name of a limit or bucket; `None` for a bucket that is gone.
+    /// The name of a limit, bucket or quota; `None` for one that is gone.
     pub(super) fn name(&self, bar: Bar) -> Option<Arc<str>> {
         match bar {
             Bar::Limit(limit) => Some(self.limits[limit as usize].rule.name.clone()),
             Bar::Bucket(bucket) => Some(self.buckets.get(bucket)?.rule.name.clone()),
+            Bar::Quota(quota) => self.quotas.name(quota),
         }
     }
 
@@ -124,10 +127,11 @@ impl<T> Scheduler<T> {
         Names {
             limits: &self.limits,
             buckets: &self.buckets,
+            quotas: &self.quotas,
         }
     }
 
-    /// The name of a limit or bucket; `None` for a bucket that is gone.
+    /// The name of a limit, bucket or quota; `None` for one that is gone.
     pub(super) fn name(&self, bar: Bar) -> Option<Arc<str>> {
         self.names().name(bar)
     }
@@ -137,6 +141,7 @@ impl<T> Scheduler<T> {
         let names = Names {
             limits: &self.limits,
             buckets: &self.buckets,
+            quotas: &self.quotas,
         };
         names.carry_over(self.now, self.queue.expect_mut(key), &self.parking);
     }

@@ -459,6 +459,7 @@ impl World {
             cost: Cost::ONE,
             tokens: Tokens::ONE,
             bucket: None,
+            quotas: None,
             arrived: now,
             deadline: None,
         };

@@ -5,18 +5,26 @@
 //! the very version that it knows, so a master that has been deposed without knowing it writes
 //! nothing more.
 //!
-//! A new master goes on from the last time that was *written*, from the moment that it read it.
-//! So it is never ahead of the one before: a change of masters makes a window longer, by the time
-//! that nobody was master and a second at most, and never shorter. That is what to wait for a whole
-//! window would be for, at a smaller price. While nobody is master nodes go on with the time that
-//! they know, which only gets less sharp. The time begins with 0 and has no relation to that of
-//! day.
+//! A new master goes on from what it knows of the time that the one before kept: from the latest
+//! that it can be. So the time is not behind what it was, and ahead by no more than what is not
+//! known, a tenth of a second at most; a window is shorter by so much. Were it behind, whoever lived
+//! by his own clock meanwhile, cut off or because nobody was master, would live through a part of a
+//! window twice, and who starts again within it would have his own share of it once more.
+//!
+//! Therefore a node stands for election only once it knows the time so well, or if no member has
+//! for as long as a member that is not heard of is given.
+//! Only if all who knew it are gone, or cut off, does a master go on from the last time that was
+//! *written*. How long ago that was it can tell by nothing but the time of day of the two hosts, so
+//! that is written too; it goes on a second ahead of that, and is not behind as long as the two agree
+//! to within a second. While nobody is master nodes go on with the time that they know, which only
+//! gets less sharp. The time begins with 0 and has no relation to that of day.
 
 use std::collections::{BTreeMap, HashMap};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use tidegate_limits::Timestamp;
+use tidegate_limits::quota::StoreTime;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -31,8 +39,17 @@ use crate::coordinate::etcd::{
 
 /// The time is written at least so often, so that the next master is not far behind.
 const WRITE: Duration = Duration::from_secs(1);
+/// By how much a new master may be ahead of the time that was kept before.
+const AHEAD_MAX: Duration = Duration::from_millis(100);
+/// By how much the time of day of two hosts may differ without harm.
+const HOSTS_DIFFER: Duration = Duration::from_secs(1);
 /// The most questions that are answered at once; others are next.
 const ANSWERS_MAX: usize = 1_000;
+
+/// Whether this is enough to go on from.
+pub(super) fn is_known(time: &StoreTime) -> bool {
+    time.width() <= AHEAD_MAX
+}
 
 /// What stands at the key of the time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,6 +57,9 @@ pub(super) struct Told {
     /// The store's time, in nanoseconds: later than the moment that it was read at by what passed
     /// since.
     pub(super) nanos: u64,
+    /// The time of day when that was the time, by the clock of the node that keeps it.
+    #[serde(default)]
+    pub(super) wall_ms: u64,
     /// The node that keeps it.
     pub(super) by: String,
     /// The questions that were there when the time was read, by who asked.
@@ -47,6 +67,20 @@ pub(super) struct Told {
 }
 
 impl Told {
+    /// The latest that the time can be by now, as far as the time of day says how long ago this was
+    /// written.
+    fn latest(&self, now: SystemTime) -> Duration {
+        let passed = since_1970(now).saturating_sub(Duration::from_millis(self.wall_ms));
+        let passed = if self.wall_ms == 0 {
+            Duration::ZERO
+        } else {
+            passed
+        };
+        Duration::from_nanos(self.nanos)
+            .saturating_add(passed)
+            .saturating_add(HOSTS_DIFFER)
+    }
+
     pub(super) fn read(text: &[u8]) -> Result<Self, serde_json::Error> {
         serde_json::from_slice(text)
     }
@@ -58,6 +92,8 @@ pub(super) struct Keeper {
     pub(super) settings: Settings,
     pub(super) clock: Clock,
     pub(super) node: String,
+    /// What this node knows of the time.
+    pub(super) known: watch::Receiver<StoreTime>,
 }
 
 /// The time of a term.
@@ -98,6 +134,7 @@ impl Keeper {
                 key: self.settings.master(),
             },
         };
+        stopped.run_until_cancelled(self.may_stand()).await;
         let mut mastership = candidate.start(self.clock, stopped.clone());
         let keep = async {
             let is_master = |mastership: &Mastership| {
@@ -115,6 +152,35 @@ impl Keeper {
         stopped.run_until_cancelled(keep).await;
         // It closes its channel once it has resigned.
         while mastership.changed().await.is_ok() {}
+    }
+
+    /// Waits until this node knows the time, or until it was never told, or no member has known it
+    /// for as long as a member is given: after etcd was away, all of them must come back first.
+    async fn may_stand(&self) {
+        let members = self.settings.members();
+        let members = Range::prefix(members.as_bytes());
+        let mut nobody_since = None;
+        while !is_known(&self.known.borrow().at(self.clock.now())) {
+            let found = match self.client.get(self.settings.time().as_bytes()).await {
+                Ok(None) => return,
+                Ok(Some(_)) => self.client.range(&members).await,
+                Err(error) => Err(error),
+            };
+            match found {
+                Ok(found) if found.entries.iter().all(|it| it.value.is_empty()) => {
+                    let since = *nobody_since.get_or_insert_with(Instant::now);
+                    if since.elapsed() >= self.settings.time_to_live.get() {
+                        return;
+                    }
+                }
+                Ok(_) => nobody_since = None,
+                Err(error) => {
+                    debug!(%error, "quota: etcd does not tell who knows the time");
+                    nobody_since = None;
+                }
+            }
+            tokio::time::sleep(RETRY).await;
+        }
     }
 
     /// Keeps the time for as long as this is the master and nobody else writes it.
@@ -140,7 +206,12 @@ impl Keeper {
         if let Some(last) = last.entries.pop() {
             let told = Told::read(&last.value)
                 .map_err(|error| Error::Garbage(format!("no time of ours: {error}").into()))?;
-            term.time = Duration::from_nanos(told.nanos);
+            let known = self.known.borrow().at(read_at);
+            term.time = if known.width() <= HOSTS_DIFFER {
+                known.latest().max(Duration::from_nanos(told.nanos))
+            } else {
+                told.latest(self.clock.wall(read_at))
+            };
             term.revision = last.mod_revision;
         }
         for question in &questions.entries {
@@ -181,9 +252,12 @@ impl Keeper {
             .into_iter()
             .filter_map(|node| term.questions.remove_entry(&node));
         let answers = answers.collect();
-        let time = term.time(self.clock.now());
+        let now = self.clock.now();
+        let time = term.time(now);
+        let wall = since_1970(self.clock.wall(now));
         let told = Told {
             nanos: u64::try_from(time.as_nanos()).unwrap_or(u64::MAX),
+            wall_ms: u64::try_from(wall.as_millis()).unwrap_or(u64::MAX),
             by: self.node.clone(),
             answers,
         };
@@ -218,5 +292,33 @@ impl Keeper {
         let unchanged = revision == term.revision;
         term.revision = revision;
         Ok(ours || unchanged)
+    }
+}
+
+fn since_1970(wall: SystemTime) -> Duration {
+    wall.duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_does_not_know_the_time_goes_on_where_it_can_not_be_behind() {
+        let told = Told {
+            nanos: 7_000_000_000,
+            wall_ms: 1_000_000,
+            ..Told::default()
+        };
+        let at = |millis: u64| UNIX_EPOCH + Duration::from_millis(millis);
+        let check = |wall: u64, expected: u64| {
+            assert_eq!(told.latest(at(wall)), Duration::from_millis(expected));
+        };
+        check(1_000_000, 8_000);
+        check(1_004_500, 12_500);
+        // A host that is behind says nothing.
+        check(999_000, 8_000);
+        let older = Told { wall_ms: 0, ..told };
+        assert_eq!(older.latest(at(1_004_500)), Duration::from_secs(8));
     }
 }

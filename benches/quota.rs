@@ -1,0 +1,286 @@
+//! What a decision about a call takes that draws from a quota: while ZooKeeper answers, and while
+//! it is stopped (SIGSTOP), by turns.
+//!
+//! Calls of fifty users come at a steady rate to the gate of a whole sidecar. Half of what they
+//! spend is the sidecar's own share, the rest is drawn: about a hundred draws a second, which all
+//! come to nothing while the server is stopped. What is measured is how long the gate takes to say
+//! what becomes of a call, be it that it may go or that it waits.
+//!
+//! ```text
+//! cargo bench -p tidegate --bench quota [-- --rounds 5 --seconds 4 --rate 10000]
+//! ```
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tidegate::admit::{Ask, Asked, Gate};
+use tidegate::app::App;
+use tidegate::call::identity::Fields;
+use tidegate::call::{
+    Destination, Facts, Identity, Observe, Origin, Peer, Record, Rejection, Slot as _,
+};
+use tidegate::config;
+use tidegate::coordinate::quota_store::Engine;
+use tidegate::coordinate::quota_store::zookeeper::Settings as ZooKeeper;
+use tidegate::coordinate::{QuotaLimit, Quotas, zookeeper};
+use tidegate_limits::quota::{Away, Rule, Settings};
+use tidegate_limits::{OnExcess, Outcome, QuotaKey, Timestamp};
+
+const USERS: usize = 50;
+const WINDOW: Duration = Duration::from_secs(2);
+/// What a user asks for of what there is.
+const TIMES_LESS: u64 = 10;
+/// What is known of a store that was stopped is learned within this.
+const SETTLES: Duration = Duration::from_secs(5);
+
+fn main() {
+    let (mut rounds, mut seconds, mut rate) = (5_u32, 4.0, 10_000.0);
+    let mut arguments = std::env::args().skip(1);
+    while let Some(name) = arguments.next() {
+        let mut value = || arguments.next().expect("a value follows");
+        match name.as_str() {
+            "--rounds" => rounds = value().parse().expect("a number"),
+            "--seconds" => seconds = value().parse().expect("a number"),
+            "--rate" => rate = value().parse().expect("a number"),
+            // What cargo says to every bench.
+            "--bench" => {}
+            other => panic!("no argument {other}"),
+        }
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let server = Server::start();
+    let spent = (rate / USERS as f64 * WINDOW.as_secs_f64()) as u64;
+    let app = runtime.block_on(async { sidecar(server.port, spent * TIMES_LESS) });
+    let span = Duration::from_secs_f64(seconds);
+    let load = Load::new(app.gate(), rate);
+    // Until the ledgers know how fast their tokens go.
+    load.run(true, SETTLES);
+    let mut found = BTreeMap::<&str, Vec<Decision>>::new();
+    for _ in 0..rounds {
+        let free = load.run(false, span);
+        found.entry("1 no quota").or_default().extend(free);
+        let up = load.run(true, span);
+        found.entry("2 the store answers").or_default().extend(up);
+        server.signal("STOP");
+        let stopped = load.run(true, span);
+        server.signal("CONT");
+        let entry = found.entry("3 the store is stopped").or_default();
+        entry.extend(stopped);
+        load.run(true, SETTLES);
+    }
+    println!("| | decisions | went at once | p50 us | p99 us | p99.9 us | max us |");
+    println!("|---|---|---|---|---|---|---|");
+    for (name, decisions) in found {
+        let at_once = decisions.iter().filter(|it| it.at_once).count();
+        let mut took: Vec<Duration> = decisions.iter().map(|it| it.took).collect();
+        took.sort_unstable();
+        let quantile = |share: f64| {
+            let at = ((took.len() - 1) as f64 * share) as usize;
+            took[at].as_secs_f64() * 1e6
+        };
+        println!(
+            "| {} | {} | {:.1} % | {:.1} | {:.1} | {:.1} | {:.0} |",
+            &name[2..],
+            took.len(),
+            100.0 * at_once as f64 / took.len() as f64,
+            quantile(0.5),
+            quantile(0.99),
+            quantile(0.999),
+            quantile(1.0),
+        );
+    }
+    drop(runtime);
+}
+
+/// A sidecar whose quotas are kept at this port: of each user so many tokens a window, of which
+/// a twentieth is its own.
+fn sidecar(port: u16, total: u64) -> App {
+    let text = "[[listen]]\nname = \"bench\"\nbind = \"127.0.0.1:0\"\n\
+                [backend]\nhttp = \"http://127.0.0.1:1\"\n[queue]\nworkers = 65536\npostpone = \"in_turn\"\n\
+                [limits]\nsmapi_rate_limit_per_window = \"total:0\"\n\
+                smapi_max_outstanding_requests = 0\n[admin]\nbind = \"\"\n";
+    let checked = config::read(text, "bench.toml", std::iter::empty());
+    let mut config = match checked {
+        Ok(checked) => checked.config,
+        Err(problems) => panic!("{}", problems.render(false)),
+    };
+    let rule = Rule::check(Settings {
+        nodes_expected: 2,
+        away: Away::Safe { percent: 10 },
+        ..Settings::new(total, WINDOW)
+    });
+    let mut store = zookeeper::Settings::new(format!("127.0.0.1:{port}"));
+    store.session_timeout = Duration::from_secs(10);
+    config.quotas = Some(Quotas {
+        engine: Engine::ZooKeeper(ZooKeeper::new(store)),
+        keys_max: 10_000,
+        expected_sidecars: 2,
+        limits: vec![QuotaLimit {
+            name: "rate_limit:per_user".into(),
+            rule: rule.expect("it is a rule"),
+            on_excess: OnExcess::Delay,
+            totals: BTreeMap::new(),
+            namespace: None,
+        }],
+    });
+    App::start(config, None).expect("it starts")
+}
+
+/// One decision.
+struct Decision {
+    took: Duration,
+    /// Whether the call might go, and did not have to wait.
+    at_once: bool,
+}
+
+/// Nobody hears of the calls.
+struct Nobody;
+
+impl Observe for Nobody {
+    fn ended(&self, _: &Facts) {}
+
+    fn rejected(&self, _: &Identity, _: Rejection) {}
+}
+
+/// Calls at a steady rate, of the users by turns.
+struct Load<'a> {
+    gate: &'a Gate,
+    every: Duration,
+    identity: Arc<Identity>,
+    users: Vec<Arc<[QuotaKey]>>,
+    began: Instant,
+}
+
+impl<'a> Load<'a> {
+    fn new(gate: &'a Gate, rate: f64) -> Self {
+        let peer = Peer::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, 53_422)));
+        let key = |user: usize| -> Arc<[QuotaKey]> {
+            [QuotaKey {
+                quota: "rate_limit:per_user".into(),
+                key: format!("user{user}").into(),
+            }]
+            .into()
+        };
+        Self {
+            gate,
+            every: Duration::from_secs_f64(1.0 / rate),
+            identity: Arc::new(Identity {
+                listener: "bench".into(),
+                peer,
+                address: peer.address(),
+                user: None,
+                user_agent: None,
+                originator: None,
+                unusable: Fields::default(),
+            }),
+            users: (0..USERS).map(key).collect(),
+            began: Instant::now(),
+        }
+    }
+
+    fn run(&self, draws: bool, span: Duration) -> Vec<Decision> {
+        let function: Arc<str> = "guest_get_info".into();
+        let mut decisions = Vec::new();
+        let begin = Instant::now();
+        let mut due = begin;
+        for user in self.users.iter().cycle() {
+            due += self.every;
+            if due - begin > span {
+                break;
+            }
+            // Not slept for: to be woken takes longer than to decide. Who is behind catches up.
+            while Instant::now() < due {
+                std::hint::spin_loop();
+            }
+            let origin = Origin {
+                identity: Arc::clone(&self.identity),
+                arrived: Timestamp::ZERO,
+            };
+            let record = Record::open(
+                origin,
+                "http",
+                Arc::clone(&function),
+                "polling".into(),
+                None,
+                Arc::new(Nobody),
+            );
+            let arrived = Timestamp::ZERO + self.began.elapsed();
+            let ask = Ask {
+                quotas: draws.then(|| Arc::clone(user)),
+                ..Ask::new(&function, Destination::Http, arrived)
+            };
+            let before = Instant::now();
+            let asked = self.gate.ask(ask, &record);
+            let took = before.elapsed();
+            let at_once = match asked {
+                Asked::Answered(Ok(mut permit)) => {
+                    // Given back, it would have drawn nothing.
+                    permit.sent();
+                    permit.finish(Outcome::Served);
+                    true
+                }
+                // Who waits leaves.
+                Asked::Answered(Err(_)) | Asked::Waits(_) => false,
+            };
+            decisions.push(Decision { took, at_once });
+        }
+        decisions
+    }
+}
+
+/// One server of ZooKeeper, in a folder of its own.
+struct Server {
+    process: Child,
+    port: u16,
+    _folder: tempfile::TempDir,
+}
+
+impl Server {
+    /// Starts it. Who needs it waits until it serves.
+    fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = listener.local_addr().expect("it has one").port();
+        drop(listener);
+        let folder = tempfile::tempdir().expect("a folder");
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers/zookeeper/server.sh");
+        let process = Command::new("sh")
+            .arg(script)
+            .arg("1")
+            .arg(folder.path())
+            .arg(port.to_string())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("there is a shell");
+        Self {
+            process,
+            port,
+            _folder: folder,
+        }
+    }
+
+    fn signal(&self, name: &str) {
+        let pid = self.process.id().to_string();
+        let sent = Command::new("kill")
+            .args([format!("-{name}"), pid])
+            .status();
+        assert!(sent.expect("there is a kill command").success());
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Both fail only if it has ended already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}

@@ -1,0 +1,291 @@
+//! When the store is asked, for what, and for how much.
+
+use super::page::Page;
+use super::{Flight, Kind, Ledger, Outcome, Pace, Purse, Stands};
+use crate::quota::Version;
+use crate::quota::record::Record;
+use crate::quota::rule::Ask;
+use crate::quota::store_time::StoreTime;
+use crate::time::{Timestamp, nanos};
+
+/// The calls that wait for tokens of this key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waiting {
+    /// What the one whose turn it is costs; 0 if there is none.
+    pub next: u64,
+    /// What all of them cost together, it included.
+    pub sum: u64,
+}
+
+/// Which question an answer belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Question(u64);
+
+/// What to do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing before this moment, unless something happens: a call that is not covered, tokens spent,
+    /// an answer, or [`Ledger::told`].
+    Sleep(Timestamp),
+    /// Learn the store's time.
+    Time(Question),
+    /// Read what stands in the store.
+    Read(Question),
+    /// Write this, if what it replaces still stands there.
+    Write(Question, Write),
+}
+
+/// A compare-and-set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Write {
+    /// What has to stand there; `None` for nothing.
+    pub replaces: Option<Version>,
+    /// What shall stand there.
+    pub record: Record,
+}
+
+impl Ledger {
+    /// What to do next, where this waits.
+    pub fn next(&mut self, waiting: Waiting, time: &StoreTime) -> Step {
+        let now = time.now();
+        self.expire(time);
+        if let Some(flight) = self.flight {
+            if now < flight.overdue_at {
+                return Step::Sleep(flight.overdue_at);
+            }
+            // Whoever asked has forgotten about it.
+            self.done(flight.question, Outcome::Unknown, time, u64::MAX / 2);
+        }
+        let page = self.page(time);
+        let owed = self.account.map_or(0, |account| account.owed);
+        let covered = self.safe_now(time) + self.held_now(time);
+        let ask = Ask {
+            nodes: self.nodes,
+            drawn: 0,
+            alone: 0,
+            rate: self.pace.rate,
+            reply: self.pace.reply,
+            missing: (waiting.sum + owed).saturating_sub(covered),
+            need: (waiting.next + owed).saturating_sub(covered),
+        };
+        // An account is paid as far as what is left goes; calls are not served by halves.
+        let needs = ask.need > 0 || (self.wanted && self.is_away());
+        let prefetches = self.prefetches(page);
+        let relinquishes = self.relinquish_at(page);
+        let probes = self.told && (self.wanted || self.short || self.is_away());
+        if !needs && !prefetches && !probes && relinquishes > now {
+            return Step::Sleep(relinquishes);
+        }
+        if now < self.retry_at {
+            return Step::Sleep(self.retry_at);
+        }
+        if let Page::NotKnown = page {
+            return Step::Time(self.fly(Kind::Time, now));
+        }
+        if self.told || matches!(self.stands, Stands::NotKnown | Stands::Unreadable(_)) {
+            self.told = false;
+            return Step::Read(self.fly(Kind::Read, now));
+        }
+        let (record, opens) = match page {
+            Page::Running(record) => (record, false),
+            Page::Open(record) => (record, true),
+            Page::Between(until) => return Step::Sleep(until),
+            Page::NotKnown => unreachable!("the store's time was asked for"),
+        };
+        if self.lost && !opens {
+            return self.write(Kind::Close { record }, record, now);
+        }
+        if needs || prefetches {
+            self.measure(now);
+            let purse = self.purse_of(&record);
+            let (drawn, alone) = purse.map_or((0, 0), |purse| (purse.drawn, purse.alone));
+            if let Some(purse) = purse
+                && drawn >= record.total() / self.nodes
+            {
+                let yields = self.rule.yields(self.nodes, self.pace.reply);
+                let next = purse.granted_at + yields;
+                if now < next {
+                    return Step::Sleep(next);
+                }
+            }
+            let ask = Ask {
+                drawn,
+                alone,
+                rate: self.pace.rate,
+                ..ask
+            };
+            let pays = Ask {
+                need: 0,
+                missing: owed,
+                ..ask
+            };
+            let grant = ask.grant(&self.rule, &record).or_else(|| {
+                let pays = pays.grant(&self.rule, &record).filter(|_| owed > 0);
+                pays.map(|grant| grant.min(owed))
+            });
+            if let Some(grant) = grant {
+                let record = record
+                    .less(grant)
+                    .expect("a grant is not above what is left");
+                let draw = Kind::Draw {
+                    grant,
+                    opens,
+                    record,
+                };
+                return self.write(draw, record, now);
+            }
+            if self.is_away() && needs {
+                // Nothing to draw, but whether the store is back can be found out.
+                return Step::Read(self.fly(Kind::Read, now));
+            }
+        }
+        if relinquishes <= now {
+            return self.relinquish(record, waiting, now);
+        }
+        let end = time.surely_at(record.end());
+        Step::Sleep(if ask.need > 0 { end } else { relinquishes })
+    }
+
+    /// Gives a surplus back: what is held beyond one grant, if it is more than so many grants.
+    fn relinquish(&mut self, record: Record, waiting: Waiting, now: Timestamp) -> Step {
+        let every = self.rule.relinquish_every();
+        let above = u64::from(self.rule.settings().relinquish_above);
+        let rate_now = self.pace.rate_now(now);
+        let rate = self.pace.rate.map_or(rate_now, |rate| rate.min(rate_now));
+        let nodes = self.nodes;
+        let purse = self
+            .purse
+            .as_mut()
+            .expect("who relinquishes holds something");
+        purse.relinquish_at = now + every;
+        let again = Step::Sleep(purse.relinquish_at);
+        // What is spent before one looks again is no surplus, however little is left for others.
+        let soon = u128::from(rate) * u128::from(nanos(every)) / 1_000_000_000_000;
+        let soon = u64::try_from(soon).unwrap_or(u64::MAX);
+        let ask = Ask {
+            nodes,
+            drawn: purse.drawn,
+            alone: 0,
+            rate: Some(rate),
+            reply: self.pace.reply,
+            missing: waiting.sum,
+            need: 0,
+        };
+        let grant = ask.size(&self.rule, record.left(), record.total());
+        let keep = grant.max(soon);
+        if purse.held <= grant.saturating_mul(above).max(keep) {
+            return again;
+        }
+        let back = purse.held - keep;
+        let Some(record) = record.more(back) else {
+            return again;
+        };
+        // First it leaves the purse: what may be in the record must not be spent here.
+        purse.held = keep;
+        self.write(Kind::Relinquish { back, record }, record, now)
+    }
+
+    fn fly(&mut self, kind: Kind, now: Timestamp) -> Question {
+        self.asked += 1;
+        self.wanted = false;
+        let question = Question(self.asked);
+        let timeout = self.rule.settings().draw_timeout;
+        self.flight = Some(Flight {
+            question,
+            kind,
+            asked_at: now,
+            // Whoever asks keeps to the timeout; this is for one who does not answer at all.
+            overdue_at: now + timeout.saturating_mul(2),
+        });
+        question
+    }
+
+    fn write(&mut self, kind: Kind, record: Record, now: Timestamp) -> Step {
+        let replaces = match self.stands {
+            Stands::Is(version) => Some(version),
+            Stands::Absent => None,
+            Stands::NotKnown | Stands::Unreadable(_) => {
+                unreachable!("what stands there is read before it is replaced")
+            }
+        };
+        Step::Write(self.fly(kind, now), Write { replaces, record })
+    }
+
+    /// Forgets what is over for certain.
+    fn expire(&mut self, time: &StoreTime) {
+        self.purse = self.purse.filter(|purse| time.latest() < purse.end);
+        self.settle(|account| account.end <= time.latest());
+    }
+
+    fn prefetches(&self, page: Page) -> bool {
+        let Page::Running(record) = page else {
+            return false;
+        };
+        let purse = self.purse_of(&record);
+        record.left() > 0 && !self.lost && purse.is_some_and(|purse| self.is_low(purse))
+    }
+
+    /// Whether so little of the last grant is held that it is time for the next.
+    pub(super) fn is_low(&self, purse: &Purse) -> bool {
+        let percent = u128::from(self.rule.settings().prefetch_percent);
+        u128::from(purse.held) * 100 <= u128::from(purse.grant) * percent
+            || purse.held < self.reserve().min(purse.grant / 2)
+    }
+
+    /// What has to be held so that the next calls wait for no draw: two of the dearest, and what is
+    /// spent until the reply, with a conflict or two. No more than a quarter of an equal share, so
+    /// that little strands; and nothing where nothing is drawn ahead.
+    fn reserve(&self) -> u64 {
+        let settings = self.rule.settings();
+        if settings.prefetch_percent == 0 {
+            return 0;
+        }
+        let reply = u128::from(nanos(self.pace.reply)) * 4;
+        let underway = u128::from(self.pace.rate.unwrap_or(0)) * reply / 1_000_000_000_000;
+        let underway = u64::try_from(underway).unwrap_or(u64::MAX);
+        let calls = self.pace.dearest.saturating_mul(2);
+        let most = settings.total / self.nodes / 4;
+        calls.saturating_add(underway).min(most)
+    }
+
+    /// When a surplus is looked for.
+    fn relinquish_at(&self, page: Page) -> Timestamp {
+        let Page::Running(record) = page else {
+            return Timestamp::MAX;
+        };
+        let purse = self.purse_of(&record).filter(|purse| purse.held > 0);
+        purse
+            .filter(|_| !self.lost)
+            .map_or(Timestamp::MAX, |purse| purse.relinquish_at)
+    }
+
+    fn purse_of(&self, record: &Record) -> Option<&Purse> {
+        let ours = |purse: &&Purse| (purse.window, purse.end) == (record.window(), record.end());
+        self.purse.as_ref().filter(ours)
+    }
+
+    /// Measures how fast the grant went that is drawn after now, once.
+    pub(super) fn measure(&mut self, now: Timestamp) {
+        if self.pace.since.is_none() {
+            return;
+        }
+        let rate = self.pace.rate_now(now);
+        let mean = self.pace.rate.map_or(rate, |before| before / 2 + rate / 2);
+        self.pace.rate = Some(mean);
+        self.pace.dearest -= self.pace.dearest / 16;
+        self.pace.since = None;
+    }
+}
+
+impl Pace {
+    /// Thousandths of a token a second, of the grant that is being spent; what was measured last
+    /// if none is.
+    fn rate_now(&self, now: Timestamp) -> u64 {
+        let Some(since) = self.since else {
+            return self.rate.unwrap_or(0);
+        };
+        let passed = u128::from(nanos(now.since(since))).max(1);
+        let rate = u128::from(self.spent) * 1_000_000_000_000 / passed;
+        u64::try_from(rate).unwrap_or(u64::MAX)
+    }
+}

@@ -1,0 +1,200 @@
+//! A ledger as an operator sees it.
+
+use core::time::Duration;
+
+use super::page::Page;
+use super::{Ledger, Stands};
+use crate::quota::Version;
+use crate::quota::record::{Record, RecordError};
+use crate::quota::store_time::StoreTime;
+use crate::time::Timestamp;
+
+/// A ledger as it is now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LedgerNow {
+    /// What was last seen in the store, if anything.
+    pub record: Option<Record>,
+    /// Tokens that were drawn and may be spent.
+    pub held: u64,
+    /// Tokens of the node's own share that may be spent.
+    pub safe: u64,
+    /// Tokens that the next draw has to pay.
+    pub owed: u64,
+    /// What is wrong.
+    pub trouble: Option<Trouble>,
+    /// What happened.
+    pub counts: Counts,
+}
+
+/// What an operator should know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// The store is away since this local moment.
+    Away(Timestamp),
+    /// What stands there is no record of ours.
+    Unreadable(RecordError),
+    /// The record vanished or went back to an older window. What was left of the window is lost.
+    Lost,
+    /// The record is of a window that begins so much later than the store's time can be. It is
+    /// followed: none begins before it ends.
+    Ahead(Duration),
+    /// Who opened the window keeps less in reserve than the safe shares need, so this node has
+    /// none in it.
+    OtherReserve {
+        /// What is kept.
+        reserved: u64,
+    },
+}
+
+/// How often something happened since the ledger was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Grants that the store confirmed.
+    pub draws: u64,
+    /// Of these, such as opened a window.
+    pub opened: u64,
+    /// Writes that were not applied, because another node was first.
+    pub conflicts: u64,
+    /// Questions without an answer.
+    pub unknown: u64,
+    /// Questions that could not be asked.
+    pub unavailable: u64,
+    /// Reads.
+    pub reads: u64,
+    /// Surpluses that the store took back.
+    pub relinquished: u64,
+    /// Calls that were covered by what was here.
+    pub covered: u64,
+    /// Calls that were refused by what was known here.
+    pub refused: u64,
+    /// Calls that were not covered, and had to wait for a draw or for a window.
+    pub missed: u64,
+    /// Tokens that nobody paid ([`Away::Allow`]).
+    ///
+    /// [`Away::Allow`]: crate::quota::Away::Allow
+    pub allowed: u64,
+    /// Tokens that were owed at a window's end ([`Mode::Optimistic`]).
+    ///
+    /// [`Mode::Optimistic`]: crate::quota::Mode::Optimistic
+    pub overshot: u64,
+}
+
+impl Counts {
+    /// Adds what happened elsewhere.
+    pub fn add(&mut self, other: &Self) {
+        let Self {
+            draws,
+            opened,
+            conflicts,
+            unknown,
+            unavailable,
+            reads,
+            relinquished,
+            covered,
+            refused,
+            missed,
+            allowed,
+            overshot,
+        } = self;
+        for (sum, more) in [
+            (draws, other.draws),
+            (opened, other.opened),
+            (conflicts, other.conflicts),
+            (unknown, other.unknown),
+            (unavailable, other.unavailable),
+            (reads, other.reads),
+            (relinquished, other.relinquished),
+            (covered, other.covered),
+            (refused, other.refused),
+            (missed, other.missed),
+            (allowed, other.allowed),
+            (overshot, other.overshot),
+        ] {
+            *sum = sum.saturating_add(more);
+        }
+    }
+}
+
+impl Ledger {
+    /// A ledger as it is.
+    #[must_use]
+    pub fn now(&self, time: &StoreTime) -> LedgerNow {
+        LedgerNow {
+            record: self.record,
+            held: self.held_now(time),
+            safe: self.safe_now(time),
+            owed: self.account.map_or(0, |account| account.owed),
+            trouble: self.trouble(time),
+            counts: self.counts,
+        }
+    }
+
+    fn trouble(&self, time: &StoreTime) -> Option<Trouble> {
+        if let Some(since) = self.away_since {
+            return Some(Trouble::Away(since));
+        }
+        if let Stands::Unreadable(error) = self.stands {
+            return Some(Trouble::Unreadable(error));
+        }
+        let Page::Running(record) = self.page(time) else {
+            return None;
+        };
+        if self.lost {
+            return Some(Trouble::Lost);
+        }
+        if record.start() > time.latest() {
+            return Some(Trouble::Ahead(record.start() - time.latest()));
+        }
+        let reserved = record.reserved();
+        (reserved < self.rule.reserved()).then_some(Trouble::OtherReserve { reserved })
+    }
+
+    /// What happened since this was asked last.
+    pub fn take_counts(&mut self) -> Counts {
+        core::mem::take(&mut self.counts)
+    }
+
+    /// Which write stands in the store, as far as that is known.
+    #[must_use]
+    pub const fn version(&self) -> Option<Version> {
+        match self.stands {
+            Stands::Is(version) => Some(version),
+            Stands::NotKnown | Stands::Absent | Stands::Unreadable(_) => None,
+        }
+    }
+
+    /// The window in which a call counts that was paid from `spent_in`, and what all nodes may
+    /// spend in it; the window that runs if it was paid from none, as far as that is known.
+    #[must_use]
+    pub fn window(&self, time: &StoreTime, spent_in: Option<u64>) -> (Option<u64>, u64) {
+        let total = self.rule.settings().total;
+        match self.page(time) {
+            Page::Running(record) if spent_in.is_none_or(|window| window == record.window()) => {
+                (Some(record.window()), record.total())
+            }
+            Page::Open(record) => (spent_in.or(Some(record.window())), total),
+            Page::Running(_) | Page::Between(_) | Page::NotKnown => (spent_in, total),
+        }
+    }
+
+    /// How long ago the window that runs began, at most; `None` if that is not known.
+    #[must_use]
+    pub fn begun(&self, time: &StoreTime) -> Option<Duration> {
+        match self.page(time) {
+            Page::Running(record) | Page::Open(record) => {
+                Some(time.latest().saturating_sub(record.start()))
+            }
+            Page::Between(_) | Page::NotKnown => None,
+        }
+    }
+
+    /// Whether calls are refused only because of what is not left, so that a watch on the key would
+    /// tell when another node gives something back.
+    #[must_use]
+    pub fn watches(&self, time: &StoreTime) -> bool {
+        self.short
+            && !self.told
+            && matches!(self.stands, Stands::Is(_))
+            && matches!(self.page(time), Page::Running(_))
+    }
+}

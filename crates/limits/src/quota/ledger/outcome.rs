@@ -1,0 +1,248 @@
+//! What comes of a question, and what is known by it.
+
+use core::time::Duration;
+
+use super::page::Page;
+use super::{Account, Kind, Ledger, Purse, Question, Stands};
+use crate::quota::record::Record;
+use crate::quota::store_time::StoreTime;
+use crate::quota::{Standing, Version};
+use crate::time::{Timestamp, nanos};
+
+/// After a conflict is waited at random up to this, twice as long after each further one.
+const CONFLICT_WAIT: Duration = Duration::from_micros(300);
+const CONFLICT_DOUBLINGS: u32 = 5;
+/// After a failure is waited at random from half of this up to this, twice as long after each further one.
+const FAILURE_WAIT: Duration = Duration::from_millis(50);
+const FAILURE_WAIT_MAX: Duration = Duration::from_secs(1);
+/// A record that can't be read is looked at again after this.
+const UNREADABLE_WAIT: Duration = Duration::from_secs(1);
+
+/// What came of a question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The store's time is known.
+    Time,
+    /// Nothing was written, and this stands there.
+    Stands(Standing),
+    /// It was written, and has this version.
+    Written(Version),
+    /// Nobody knows: the connection was lost, or the time was up, after it was sent.
+    Unknown,
+    /// Nothing was done: the store can't be reached.
+    Unavailable,
+}
+
+impl Ledger {
+    /// Takes the answer to a question; one to another question than the present one is too late,
+    /// and forgotten. `entropy` is any number, another one each time.
+    pub fn done(&mut self, question: Question, outcome: Outcome, time: &StoreTime, entropy: u64) {
+        let Some(flight) = self.flight.take_if(|flight| flight.question == question) else {
+            return;
+        };
+        let now = time.now();
+        match outcome {
+            Outcome::Unknown | Outcome::Unavailable => {
+                self.failed(flight.kind, outcome, now, entropy);
+                return;
+            }
+            Outcome::Time => {
+                if matches!(self.page(time), Page::NotKnown) {
+                    // Its replies take too long to tell one window from the next.
+                    self.failed(flight.kind, Outcome::Unknown, now, entropy);
+                }
+                return;
+            }
+            Outcome::Stands(_) | Outcome::Written(_) => {
+                self.away_since = None;
+                self.failures_in_a_row = 0;
+                let reply = now.since(flight.asked_at);
+                self.pace.reply = match self.pace.reply {
+                    Duration::ZERO => reply,
+                    mean => (mean * 7 + reply) / 8,
+                };
+            }
+        }
+        match (flight.kind, outcome) {
+            (Kind::Read, Outcome::Stands(standing)) => {
+                self.counts.reads += 1;
+                self.learn(standing, time);
+            }
+            (Kind::Draw { .. }, Outcome::Stands(standing)) => {
+                self.conflict(standing, time, entropy);
+            }
+            (Kind::Relinquish { back, record }, Outcome::Stands(standing)) => {
+                self.conflict(standing, time, entropy);
+                // It was surely not written, so it is still here if its window is.
+                if let Some(purse) = self.purse_of_mut(&record) {
+                    purse.held += back;
+                    purse.relinquish_at = now;
+                }
+            }
+            (Kind::Close { .. }, Outcome::Stands(standing)) => {
+                self.conflict(standing, time, entropy);
+            }
+            (
+                Kind::Draw {
+                    grant,
+                    opens,
+                    record,
+                },
+                Outcome::Written(version),
+            ) => {
+                self.written(record, version);
+                self.counts.draws += 1;
+                self.counts.opened += u64::from(opens);
+                self.granted(grant, &record, now);
+            }
+            (Kind::Relinquish { record, .. }, Outcome::Written(version)) => {
+                self.written(record, version);
+                self.counts.relinquished += 1;
+            }
+            (Kind::Close { record }, Outcome::Written(version)) => {
+                self.written(record, version);
+            }
+            (kind, outcome) => panic!("{outcome:?} answers no {kind:?}"),
+        }
+    }
+
+    fn written(&mut self, record: Record, version: Version) {
+        self.stands = Stands::Is(version);
+        self.turn_to(record);
+        self.lost = false;
+        self.conflicts_in_a_row = 0;
+    }
+
+    fn granted(&mut self, grant: u64, record: &Record, now: Timestamp) {
+        let purse = self.purse.get_or_insert(Purse {
+            window: record.window(),
+            end: record.end(),
+            held: 0,
+            grant: 0,
+            drawn: 0,
+            granted_at: now,
+            alone: 0,
+            relinquish_at: now + self.rule.relinquish_every(),
+        });
+        if purse.drawn >= record.total() / self.nodes {
+            purse.alone += 1;
+        }
+        purse.held += grant;
+        purse.grant = grant;
+        purse.drawn += grant;
+        purse.granted_at = now;
+        self.pace.since = Some(now);
+        self.pace.spent = 0;
+        if let Some(account) = &mut self.account {
+            let paid = account.owed.min(purse.held);
+            account.owed -= paid;
+            purse.held -= paid;
+            self.pace.spent = paid;
+        }
+    }
+
+    fn conflict(&mut self, standing: Standing, time: &StoreTime, entropy: u64) {
+        self.counts.conflicts += 1;
+        let doublings = self.conflicts_in_a_row.min(CONFLICT_DOUBLINGS);
+        self.conflicts_in_a_row += 1;
+        let most = CONFLICT_WAIT.saturating_mul(1 << doublings);
+        self.retry_at = time.now() + part(most, entropy);
+        self.learn(standing, time);
+    }
+
+    fn failed(&mut self, kind: Kind, outcome: Outcome, now: Timestamp, entropy: u64) {
+        self.away_since.get_or_insert(now);
+        let doublings = self.failures_in_a_row.min(16);
+        self.failures_in_a_row += 1;
+        let most = FAILURE_WAIT.saturating_mul(1 << doublings);
+        let half = most.min(FAILURE_WAIT_MAX) / 2;
+        self.retry_at = now + half + part(half, entropy);
+        if outcome == Outcome::Unavailable {
+            self.counts.unavailable += 1;
+            if let Kind::Relinquish { back, record } = kind
+                && let Some(purse) = self.purse_of_mut(&record)
+            {
+                purse.held += back;
+            }
+        } else {
+            self.counts.unknown += 1;
+            if !matches!(kind, Kind::Time) {
+                self.stands = Stands::NotKnown;
+            }
+        }
+    }
+
+    /// What stands there may have changed: it is read before anything is refused on its account
+    /// again. For a watch on an exhausted key.
+    pub fn told(&mut self) {
+        self.told = true;
+    }
+
+    /// Takes note of what stands in the store.
+    fn learn(&mut self, standing: Standing, time: &StoreTime) {
+        match standing {
+            Standing::Record { version, record } if record.end() >= self.opened_until => {
+                self.stands = Stands::Is(version);
+                self.lost = false;
+                self.turn_to(record);
+            }
+            Standing::Record { version, .. } => {
+                self.stands = Stands::Is(version);
+                self.lose(time);
+            }
+            Standing::Absent => {
+                self.stands = Stands::Absent;
+                self.lose(time);
+            }
+            Standing::Unreadable { error } => {
+                self.stands = Stands::Unreadable(error);
+                self.retry_at = time.now() + UNREADABLE_WAIT;
+            }
+        }
+    }
+
+    /// The window of this record is the one that counts. Tokens of another one are worth nothing.
+    fn turn_to(&mut self, record: Record) {
+        self.record = Some(record);
+        self.short = false;
+        self.opened_until = self.opened_until.max(record.end());
+        let ours = |window: u64, end| (window, end) == (record.window(), record.end());
+        self.purse = self.purse.filter(|purse| ours(purse.window, purse.end));
+        self.settle(|account| account.end <= record.start());
+    }
+
+    /// What was owed in a window that is over is owed to nobody.
+    pub(super) fn settle(&mut self, is_over: impl Fn(&Account) -> bool) {
+        if let Some(account) = self.account.take_if(|account| is_over(account)) {
+            self.counts.overshot = self.counts.overshot.saturating_add(account.owed);
+        }
+    }
+
+    /// What stood there does no more. If its window may still run, or ran further than the store's
+    /// time is, as much as was left of it may have been drawn: it counts as nothing.
+    fn lose(&mut self, time: &StoreTime) {
+        if self.record.is_none() || self.opened_until <= time.earliest() {
+            return;
+        }
+        let blank = match self.record {
+            Some(record) if record.start() <= time.latest() => Some(record),
+            _ => self.rule.window_at(time.earliest()),
+        };
+        let blank = blank.and_then(|record| record.less(record.left()));
+        self.lost = blank.is_some();
+        self.opened_until = blank.map_or(Duration::ZERO, |record| record.end());
+        self.record = blank;
+    }
+
+    fn purse_of_mut(&mut self, record: &Record) -> Option<&mut Purse> {
+        let ours =
+            |purse: &&mut Purse| (purse.window, purse.end) == (record.window(), record.end());
+        self.purse.as_mut().filter(ours)
+    }
+}
+
+/// A random part of a span.
+fn part(span: Duration, entropy: u64) -> Duration {
+    let part = (u128::from(nanos(span)) * u128::from(entropy)) >> 64;
+    Duration::from_nanos(u64::try_from(part).expect("a part is not above the whole"))
+}

@@ -1,0 +1,88 @@
+//! The node's own share of each window, which it spends without a word from the store.
+
+use core::time::Duration;
+
+use super::Ledger;
+use super::page::surely_before;
+use crate::quota::store_time::{StoreTime, drift};
+use crate::time::Timestamp;
+
+impl Ledger {
+    /// What of the node's own share may be spent. It is there anew once it is certain that nothing of
+    /// it was spent in the window that runs: because all of it was spent before that window began, or
+    /// because a whole window's length went by; and in neither case in a window that was taken for
+    /// this one or a later one, when the store's clock had not been set back yet.
+    pub(super) fn safe_now(&self, time: &StoreTime) -> u64 {
+        let mut share = self.rule.safe_share();
+        let running = self.record.filter(|record| time.latest() < record.end());
+        if let Some(record) = running
+            && record.reserved() < self.rule.reserved()
+        {
+            share = record.reserved() / u64::from(self.rule.settings().nodes_expected);
+        }
+        let left = self.safe.left.min(share);
+        if left == share {
+            return share;
+        }
+        let length = self.rule.settings().length;
+        let mut span = length;
+        let start = match running {
+            // It has begun for certain, or somebody who knows the store's time better has opened
+            // it.
+            Some(record) if record.length() == length && record.start() <= time.latest() => {
+                Some(record.start())
+            }
+            _ => {
+                let start = self.rule.start_at(time.earliest());
+                let record = running.as_ref();
+                span = record.map_or(span, |record| span.max(record.length()));
+                start.map(|start| record.map_or(start, |record| start.min(record.start())))
+            }
+        };
+        let spent_at = self.safe.spent_at;
+        let passed = time.now().since(spent_at);
+        let before = start.is_some_and(|start| surely_before(spent_at, start, time));
+        let is_later =
+            time.latest() == Duration::MAX || start.is_none_or(|start| start >= self.safe.until);
+        if is_later && (before || passed > span.saturating_add(drift(passed))) {
+            share
+        } else {
+            left
+        }
+    }
+
+    /// The next local moment at which more of the node's own share may be there, without a word
+    /// from the store; `None` if all of it is, or there is none.
+    #[must_use]
+    pub fn own_share_at(&self, time: &StoreTime) -> Option<Timestamp> {
+        if self.safe_now(time) >= self.rule.safe_share() {
+            return None;
+        }
+        let running = self.record.filter(|record| time.latest() < record.end());
+        let length = self.rule.settings().length;
+        let span = running.map_or(length, |record| length.max(record.length()));
+        // As safe_now says: after a whole window, whatever the store's time is, or in the next.
+        let whole = self.safe.spent_at + span + drift(span).saturating_mul(2);
+        let next = self.rule.window_at(time.earliest());
+        let next = next.map(|window| time.surely_at(window.end()));
+        let later = match time.latest() {
+            Duration::MAX => time.now(),
+            _ => time.surely_at(self.safe.until),
+        };
+        let moments = [Some(whole), next].into_iter().flatten();
+        let moments = moments.map(|moment| moment.max(later));
+        moments.filter(|&moment| moment > time.now()).min()
+    }
+
+    /// The end of the latest window that may run, by the store's clock; zero if nothing is known of
+    /// that.
+    pub(super) fn latest_end(&self, time: &StoreTime) -> Duration {
+        if time.latest() == Duration::MAX {
+            return Duration::ZERO;
+        }
+        let window = self.rule.window_at(time.latest());
+        let running = self.record.filter(|record| time.latest() < record.end());
+        let ends = [window, running].into_iter().flatten().map(|one| one.end());
+        ends.max().unwrap_or(Duration::ZERO)
+    }
+}

@@ -1,0 +1,303 @@
+//! What a call may spend, and what it spends.
+
+use alloc::vec::Vec;
+
+use super::page::{Page, surely_before};
+use super::{Account, Ledger, Stands};
+use crate::quota::record::Record;
+use crate::quota::rule::{Away, Mode};
+use crate::quota::store_time::StoreTime;
+use crate::time::Timestamp;
+use crate::verdict::Verdict;
+
+/// What a ledger says to a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// It is covered.
+    Covered,
+    /// Not yet: a draw is due or under way, and may cover it.
+    Draw,
+    /// So much is not left in this window, which ends then.
+    Exhausted {
+        /// When the next one can be drawn from, by the local clock.
+        until: Timestamp,
+    },
+    /// One window may be over and the next one may not have begun: the store's time is not known
+    /// better.
+    Between {
+        /// When that is past, by the local clock.
+        until: Timestamp,
+    },
+    /// The store is away or holds what can't be read, and the rule lets nothing pass.
+    Away {
+        /// When the store is asked again, by the local clock.
+        until: Timestamp,
+    },
+    /// It costs more than a whole window has.
+    Never,
+}
+
+impl From<Answer> for Verdict {
+    fn from(answer: Answer) -> Self {
+        match answer {
+            Answer::Covered => Self::Ready,
+            Answer::Draw | Answer::Away { .. } => Self::WhenTold,
+            Answer::Exhausted { until } | Answer::Between { until } => Self::NotBefore(until),
+            Answer::Never => Self::Never,
+        }
+    }
+}
+
+/// What a call was paid with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[must_use = "a call that is not sent gives it back"]
+pub struct Spent {
+    /// The window whose tokens were spent or are owed; `None` if there were none.
+    pub window: Option<u64>,
+    /// Tokens that were drawn.
+    pub drawn: u64,
+    /// Tokens of the node's own share.
+    pub safe: u64,
+    /// How often that share had been there anew.
+    pub share: u64,
+    /// Tokens that the next draw has to pay ([`Mode::Optimistic`]).
+    pub owed: u64,
+    /// Tokens that nobody pays ([`Away::Allow`]).
+    pub allowed: u64,
+}
+
+impl Ledger {
+    /// Whether a call of this cost could go now. `time` is the store's, as known at this moment.
+    #[must_use]
+    pub fn peek(&self, cost: u64, time: &StoreTime) -> Answer {
+        if cost <= self.safe_now(time) + self.held_now(time) {
+            return Answer::Covered;
+        }
+        let away = self.is_away();
+        if away && self.rule.settings().away == Away::Allow {
+            return Answer::Covered;
+        }
+        if cost > self.dearest() {
+            return Answer::Never;
+        }
+        let page = self.page(time);
+        if let Some(until) = self.exhausted(cost, page, time) {
+            return Answer::Exhausted { until };
+        }
+        if away {
+            return Answer::Away {
+                until: self.retry_at.max(time.now()),
+            };
+        }
+        match page {
+            Page::Between(until) => Answer::Between { until },
+            Page::Running(record) | Page::Open(record) if self.may_owe(cost, &record, time) => {
+                Answer::Covered
+            }
+            Page::Running(_) | Page::Open(_) | Page::NotKnown => Answer::Draw,
+        }
+    }
+
+    /// Takes the tokens of a call.
+    ///
+    /// # Errors
+    ///
+    /// Why they are not covered. Then nothing was taken.
+    pub fn take(&mut self, cost: u64, time: &StoreTime) -> Result<Spent, Answer> {
+        match self.peek(cost, time) {
+            Answer::Covered => Ok(self.spend(cost, time)),
+            answer => {
+                self.missed(answer);
+                Err(answer)
+            }
+        }
+    }
+
+    /// The same as a verdict, for who waits for one.
+    #[must_use]
+    pub fn verdict(&self, cost: u64, time: &StoreTime) -> Verdict {
+        match self.peek(cost, time).into() {
+            Verdict::WhenTold => {
+                let own = self.own_share_at(time);
+                own.map_or(Verdict::WhenTold, Verdict::NotBefore)
+            }
+            verdict => verdict,
+        }
+    }
+
+    /// A call was told this and waits, or was refused, without having tried to take anything.
+    pub fn want(&mut self, answer: Answer) {
+        self.wanted = true;
+        self.short |= matches!(answer, Answer::Exhausted { .. });
+    }
+
+    fn missed(&mut self, answer: Answer) {
+        self.want(answer);
+        match answer {
+            Answer::Exhausted { .. } | Answer::Away { .. } | Answer::Never => {
+                self.counts.refused += 1;
+            }
+            _ => self.counts.missed += 1,
+        }
+    }
+
+    /// Takes what [`Ledger::peek`] has found covered.
+    pub(crate) fn spend(&mut self, cost: u64, time: &StoreTime) -> Spent {
+        self.counts.covered += 1;
+        let mut spent = Spent::default();
+        let own = self.safe_now(time);
+        spent.safe = own.min(cost);
+        if spent.safe > 0 {
+            self.safe.share += u64::from(own > self.safe.left);
+            spent.share = self.safe.share;
+            self.safe.left = own - spent.safe;
+            self.safe.spent_at = time.now();
+            self.safe.until = self.safe.until.max(self.latest_end(time));
+        }
+        self.pace.dearest = self.pace.dearest.max(cost);
+        let mut rest = cost - spent.safe;
+        if let Some(purse) = self
+            .purse
+            .as_mut()
+            .filter(|purse| time.latest() < purse.end)
+        {
+            spent.drawn = purse.held.min(rest);
+            if spent.drawn > 0 {
+                spent.window = Some(purse.window);
+                purse.held -= spent.drawn;
+                rest -= spent.drawn;
+            }
+        }
+        self.pace.spent = self.pace.spent.saturating_add(spent.drawn);
+        if spent.drawn > 0 && self.purse.is_some_and(|purse| self.is_low(&purse)) {
+            // Now, since there may be nothing to draw for the rest of the window.
+            self.measure(time.now());
+        }
+        if rest == 0 {
+            return spent;
+        }
+        if self.is_away() {
+            spent.allowed = rest;
+            self.counts.allowed = self.counts.allowed.saturating_add(rest);
+            self.wanted = true;
+            return spent;
+        }
+        let (Page::Running(record) | Page::Open(record)) = self.page(time) else {
+            unreachable!("nothing is owed but in a window");
+        };
+        spent.window = Some(record.window());
+        spent.owed = rest;
+        let owed = self.owed_in(&record) + rest;
+        self.account = Some(Account {
+            window: record.window(),
+            end: record.end(),
+            owed,
+        });
+        self.wanted = true;
+        spent
+    }
+
+    /// Takes back what a call that was not sent had been paid with, as far as it is still worth
+    /// anything.
+    pub fn give_back(&mut self, spent: Spent) {
+        if spent.share == self.safe.share {
+            self.safe.left = (self.safe.left + spent.safe).min(self.rule.safe_share());
+        }
+        let mut back = spent.drawn;
+        if let Some(account) = &mut self.account
+            && Some(account.window) == spent.window
+        {
+            // What was owed may have been paid from the purse since.
+            let cancelled = account.owed.min(spent.owed);
+            account.owed -= cancelled;
+            back += spent.owed - cancelled;
+        }
+        if let Some(purse) = &mut self.purse
+            && Some(purse.window) == spent.window
+        {
+            purse.held += back;
+        }
+        self.pace.spent = self.pace.spent.saturating_sub(spent.drawn);
+        self.counts.allowed = self.counts.allowed.saturating_sub(spent.allowed);
+    }
+
+    /// The local moment up to which this is refused, if what is left can't cover it.
+    fn exhausted(&self, cost: u64, page: Page, time: &StoreTime) -> Option<Timestamp> {
+        let Page::Running(record) = page else {
+            return None;
+        };
+        if self.told || matches!(self.stands, Stands::Unreadable(_)) {
+            return None;
+        }
+        let covered = self.safe_now(time) + self.held_now(time) + record.left();
+        let owed = self.owed_in(&record);
+        (cost.saturating_add(owed) > covered).then(|| time.surely_at(record.end()))
+    }
+
+    /// The dearest call that the rule, or the window as it was opened, can cover.
+    fn dearest(&self) -> u64 {
+        let opened = self
+            .record
+            .map_or(0, |record| record.total() - record.reserved());
+        let own = self.rule.safe_share();
+        self.rule.dearest().max(opened.saturating_add(own))
+    }
+
+    /// Whether so much more may pass on account: up to the base, in a window that began in the life
+    /// of this ledger. An earlier run of the node may have owed something in an older one.
+    fn may_owe(&self, cost: u64, record: &Record, time: &StoreTime) -> bool {
+        let settings = self.rule.settings();
+        let owed = self.owed_in(record).saturating_add(cost);
+        settings.mode == Mode::Optimistic
+            && owed <= self.rule.base(u64::from(settings.nodes_expected))
+            && owed <= record.left()
+            && surely_before(self.made_at, record.start(), time)
+    }
+
+    fn owed_in(&self, record: &Record) -> u64 {
+        let account = self
+            .account
+            .filter(|one| (one.window, one.end) == (record.window(), record.end()));
+        account.map_or(0, |account| account.owed)
+    }
+
+    pub(super) fn held_now(&self, time: &StoreTime) -> u64 {
+        let purse = self.purse.filter(|purse| time.latest() < purse.end);
+        purse.map_or(0, |purse| purse.held)
+    }
+
+    pub(super) fn is_away(&self) -> bool {
+        self.away_since.is_some() || matches!(self.stands, Stands::Unreadable(_))
+    }
+}
+
+/// Takes the tokens of one call from several ledgers, such as its user's and the one of all: from
+/// each what it costs there, or from none anything.
+///
+/// # Errors
+///
+/// Which ledger does not cover it, counted from 0, and why: of several the one by which it waits
+/// longest. Then nothing was taken from any.
+pub fn take_all(
+    calls: &mut [(&mut Ledger, u64)],
+    time: &StoreTime,
+) -> Result<Vec<Spent>, (usize, Answer)> {
+    let mut worst: Option<(usize, Answer)> = None;
+    for (at, (ledger, cost)) in calls.iter_mut().enumerate() {
+        let answer = ledger.peek(*cost, time);
+        if answer == Answer::Covered {
+            continue;
+        }
+        ledger.missed(answer);
+        if worst.is_none_or(|(_, other)| Verdict::from(answer) > Verdict::from(other)) {
+            worst = Some((at, answer));
+        }
+    }
+    match worst {
+        Some(worst) => Err(worst),
+        None => Ok(calls
+            .iter_mut()
+            .map(|(ledger, cost)| ledger.spend(*cost, time))
+            .collect()),
+    }
+}

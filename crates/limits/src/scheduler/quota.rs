@@ -1,0 +1,881 @@
+//! Quotas: budgets of keys in windows, drawn from a store that several nodes share.
+//!
+//! A call names the budgets that it draws from, such as its user's and that of all. Each is a
+//! [`Ledger`], made when it is first named; there may be very many, so whoever was used least
+//! lately is forgotten when there are too many. What a ledger has to ask the store is collected
+//! here ([`Scheduler::quota_questions`]) and answered whenever the answer comes
+//! ([`Scheduler::answer_quota`]): nothing here waits for anything.
+//!
+//! What a quota bars waits in turn, whatever the policy's [`Postpone`] says: a draw is a matter of
+//! a reply, and the moment at which a window ends is known. Calls of another key never wait
+//! behind it.
+//!
+//! [`Postpone`]: crate::Postpone
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::mem;
+use core::time::Duration;
+
+use super::{OnExcess, Scheduler};
+use crate::limiter::Tokens;
+use crate::queue::{Place, QuotaKey};
+use crate::quota::{
+    Answer, Counts, Ledger, LedgerNow, Outcome, Question, Rule, Spent, Step, StoreTime, Version,
+    Waiting, Write,
+};
+use crate::recency::{Linked, Links, Recency};
+use crate::slab::{Key, Slab};
+use crate::time::Timestamp;
+use crate::verdict::Verdict;
+
+/// A quota as a scheduler keeps it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QuotaRule {
+    /// What each key may spend, and how it is drawn.
+    pub rule: Rule,
+    /// What happens to a call that what is left of the window does not cover.
+    pub on_excess: OnExcess,
+}
+
+/// A key's budget, by a number that is never given to another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct QuotaRef(Key);
+
+/// What a key's ledger has to know of the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QuotaQuestion {
+    /// Whose it is.
+    pub at: QuotaRef,
+    /// The same in words.
+    pub of: QuotaKey,
+    /// What it asks.
+    pub ask: QuotaAsk,
+}
+
+/// A question to the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QuotaAsk {
+    /// The store's time. To be answered when it is known better.
+    Time(Question),
+    /// What stands there.
+    Read(Question),
+    /// To write, if what it replaces stands there.
+    Write(Question, Write),
+    /// To tell ([`Scheduler::tell_quota`]) when something else stands there than this version, once:
+    /// calls are refused because nothing is left, and somebody may give something back.
+    Watch(Option<Version>),
+}
+
+/// What a call was paid with from one of its quotas.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QuotaSpent {
+    /// Which budget.
+    pub of: QuotaKey,
+    /// The window that it counts in, as far as that is known.
+    pub window: Option<u64>,
+    /// What all nodes together may spend in that window.   tokens
+    pub total: u64,
+    /// What the call costs.   tokens
+    pub cost: u64,
+    /// What it was paid with.
+    pub spent: Spent,
+}
+
+/// A key's budget as it is now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QuotaNow {
+    /// Its number.
+    pub at: QuotaRef,
+    /// Which it is.
+    pub of: QuotaKey,
+    /// Its rule, for windows to be opened.
+    pub rule: Rule,
+    /// What is known and held. Its counts are those since it was last looked after: the whole is in
+    /// [`Scheduler::quota_counts`].
+    pub ledger: LedgerNow,
+    /// Calls in the queue that meet it, whatever holds them.
+    pub waiting: u64,
+    /// What they cost.   tokens
+    pub waiting_tokens: u64,
+    /// When a call named it last.
+    pub used: Timestamp,
+}
+
+/// What happened to all keys of a quota since it was made, those forgotten included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QuotaCounts {
+    /// Calls that it let go and never held.
+    pub local: u64,
+    /// Calls that it let go after it had held them in the window in which they came: for a reply
+    /// of the store.
+    pub drew: u64,
+    /// Calls that it let go after it had held them for a window that began after they came.
+    pub waited: u64,
+    /// Calls that it refused, or held until their deadline.
+    pub refused: u64,
+    /// What happened between its ledgers and the store. `covered`, `refused` and `missed` count
+    /// what ledgers were asked, which is more than calls.
+    pub ledgers: Counts,
+    /// Keys that are known now.
+    pub keys: usize,
+    /// Keys that were forgotten, because there were too many.
+    pub forgotten: u64,
+}
+
+/// One key's limiter.
+#[derive(Debug)]
+struct Limiter {
+    of: QuotaKey,
+    /// Its rule.
+    named: Key,
+    ledger: Ledger,
+    on_excess: OnExcess,
+    /// Its rule does not follow the quota's.
+    has_own_rule: bool,
+    /// Calls that name it and wait, at the door included.
+    pins: u64,
+    waiting: u64,
+    waiting_tokens: u64,
+    used: Timestamp,
+    /// On the list of those to look after.
+    touched: bool,
+    /// When it is to be looked after by itself.
+    wake: Option<Timestamp>,
+    /// The store was asked to tell of changes.
+    watched: bool,
+    links: Links,
+}
+
+impl Linked for Limiter {
+    fn links(&mut self) -> &mut Links {
+        &mut self.links
+    }
+
+    fn linked(&self) -> &Links {
+        &self.links
+    }
+}
+
+/// A rule, and what its keys have in common.
+#[derive(Debug)]
+struct Named {
+    /// None while it is taken away.
+    rule: Option<QuotaRule>,
+    counts: QuotaCounts,
+    /// Its keys that no call waits for.
+    idle: Recency,
+}
+
+/// All quotas.
+#[derive(Debug)]
+pub(super) struct Quotas {
+    named: Slab<Named>,
+    by_name: BTreeMap<Arc<str>, Key>,
+    by_key: BTreeMap<QuotaKey, Key>,
+    all: Slab<Limiter>,
+    keys_max: usize,
+    nodes: u32,
+    time: StoreTime,
+    touched: Vec<Key>,
+    wakes: BTreeSet<(Timestamp, Key)>,
+    questions: Vec<QuotaQuestion>,
+    forgotten: Vec<QuotaRef>,
+    /// Whoever is not known here spent nothing after this.
+    unknown_since: Timestamp,
+}
+
+const RULED: &str = "a rule is there for as long as its keys are";
+
+/// Calls wait for as many keys as there may be.
+#[derive(Debug)]
+pub(super) struct TooManyKeys;
+
+/// For whom keys are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum For {
+    /// A call that comes in: as far as there is room.
+    Newcomer,
+    /// One that was taken in before: it draws from what it names, whatever there is room for. There
+    /// are never more of those than calls.
+    Known,
+}
+
+impl Quotas {
+    pub(super) fn new() -> Self {
+        Self {
+            named: Slab::new(),
+            by_name: BTreeMap::new(),
+            by_key: BTreeMap::new(),
+            all: Slab::new(),
+            keys_max: 0,
+            nodes: 0,
+            time: StoreTime::unknown(Timestamp::ZERO),
+            touched: Vec::new(),
+            wakes: BTreeSet::new(),
+            questions: Vec::new(),
+            forgotten: Vec::new(),
+            unknown_since: Timestamp::ZERO,
+        }
+    }
+
+    /// A quota that calls wait for is never forgotten.
+    fn expect(&self, key: Key) -> &Limiter {
+        self.all
+            .get(key)
+            .expect("the quota of a waiting call is there")
+    }
+
+    fn expect_mut(&mut self, key: Key) -> &mut Limiter {
+        self.all
+            .get_mut(key)
+            .expect("the quota of a waiting call is there")
+    }
+
+    fn named_mut(&mut self, key: Key) -> &mut Named {
+        let named = self.expect(key).named;
+        self.named.get_mut(named).expect(RULED)
+    }
+
+    fn find(&self, name: &str) -> Option<&Named> {
+        let named = *self.by_name.get(name)?;
+        Some(self.named.get(named).expect(RULED))
+    }
+
+    /// No call waits for a key any more: of those of its rule it was used last.
+    fn rest(&mut self, key: Key) {
+        let named = self.expect(key).named;
+        let named = self.named.get_mut(named).expect(RULED);
+        named.idle.push(&mut self.all, key);
+    }
+
+    /// A call waits for it.
+    fn rouse(&mut self, key: Key) {
+        let named = self.expect(key).named;
+        let named = self.named.get_mut(named).expect(RULED);
+        named.idle.remove(&mut self.all, key);
+    }
+
+    /// The limiters of these keys, made where there are none, for a call that comes in. They stay
+    /// until [`unpin`](Self::unpin).
+    pub(super) fn pin(
+        &mut self,
+        now: Timestamp,
+        keys: &[QuotaKey],
+    ) -> Result<Option<Arc<[Key]>>, TooManyKeys> {
+        self.pin_for(For::Newcomer, now, keys)
+    }
+
+    /// The same for a call that was taken in before.
+    pub(super) fn pin_again(&mut self, now: Timestamp, keys: &[QuotaKey]) -> Option<Arc<[Key]>> {
+        let pinned = self.pin_for(For::Known, now, keys);
+        pinned.expect("there is room for whoever was taken in")
+    }
+
+    fn pin_for(
+        &mut self,
+        whom: For,
+        now: Timestamp,
+        keys: &[QuotaKey],
+    ) -> Result<Option<Arc<[Key]>>, TooManyKeys> {
+        let mut pinned = Vec::with_capacity(keys.len());
+        for of in keys {
+            let key = match self.by_key.get(of) {
+                Some(&key) => key,
+                None => {
+                    let Some(&named) = self.by_name.get(&of.quota) else {
+                        continue;
+                    };
+                    let Some(rule) = self.named.get(named).expect(RULED).rule else {
+                        continue;
+                    };
+                    let Some(key) = self.make(whom, of, named, rule) else {
+                        self.unpin(now, &pinned);
+                        return Err(TooManyKeys);
+                    };
+                    key
+                }
+            };
+            if pinned.contains(&key) || self.named_mut(key).rule.is_none() {
+                continue;
+            }
+            pinned.push(key);
+            let limiter = self.expect_mut(key);
+            limiter.used = now;
+            limiter.pins += 1;
+            if limiter.pins == 1 {
+                self.rouse(key);
+            }
+        }
+        Ok((!pinned.is_empty()).then(|| pinned.into()))
+    }
+
+    /// A call that named these waits no more.
+    pub(super) fn unpin(&mut self, now: Timestamp, keys: &[Key]) {
+        for &key in keys {
+            let limiter = self.expect_mut(key);
+            limiter.used = now;
+            limiter.pins -= 1;
+            if limiter.pins == 0 {
+                self.rest(key);
+            }
+        }
+        if self.all.len() > self.keys_max {
+            self.make_room(self.keys_max);
+        }
+    }
+
+    fn make(&mut self, whom: For, of: &QuotaKey, named: Key, rule: QuotaRule) -> Option<Key> {
+        self.make_room(self.keys_max.saturating_sub(1));
+        if self.all.len() >= self.keys_max && whom == For::Newcomer {
+            return None;
+        }
+        let key = self.all.insert(Limiter {
+            of: of.clone(),
+            named,
+            ledger: Ledger::new(rule.rule, self.unknown_since),
+            on_excess: rule.on_excess,
+            has_own_rule: false,
+            pins: 0,
+            waiting: 0,
+            waiting_tokens: 0,
+            used: self.unknown_since,
+            touched: false,
+            wake: None,
+            watched: false,
+            links: Links::default(),
+        });
+        self.by_key.insert(of.clone(), key);
+        self.rest(key);
+        self.named_mut(key).counts.keys += 1;
+        Some(key)
+    }
+
+    /// Forgets whoever was used least lately until there are no more than this, as far as no call
+    /// waits for them.
+    fn make_room(&mut self, most: usize) {
+        while self.all.len() > most {
+            let named = self.named.iter();
+            let oldest = named.filter_map(|(_, named)| named.idle.oldest());
+            let Some(oldest) = oldest.min_by_key(|&key| self.expect(key).used) else {
+                return;
+            };
+            self.forget(oldest);
+        }
+    }
+
+    /// Forgets a key that no call waits for. What was drawn for it is lost with its window.
+    fn forget(&mut self, key: Key) {
+        self.rouse(key);
+        let mut limiter = self.all.remove(key).expect("it was just found");
+        self.by_key.remove(&limiter.of);
+        if let Some(wake) = limiter.wake {
+            self.wakes.remove(&(wake, key));
+        }
+        self.unknown_since = self.unknown_since.max(limiter.used);
+        self.forgotten.push(QuotaRef(key));
+        let named = self.named.get_mut(limiter.named).expect(RULED);
+        named.counts.keys -= 1;
+        named.counts.forgotten += 1;
+        named.counts.ledgers.add(&limiter.ledger.take_counts());
+    }
+
+    fn touch(&mut self, key: Key) {
+        if let Some(limiter) = self.all.get_mut(key)
+            && !limiter.touched
+        {
+            limiter.touched = true;
+            self.touched.push(key);
+        }
+    }
+
+    /// Nobody has to be looked after before the next moment that was told.
+    #[inline]
+    pub(super) fn is_settled(&self) -> bool {
+        self.touched.is_empty()
+    }
+
+    /// The next moment at which somebody has to be looked after.
+    #[inline]
+    pub(super) fn wake(&self) -> Option<Timestamp> {
+        self.wakes.first().map(|&(moment, _)| moment)
+    }
+
+    /// Those whose moment has come have to be looked after.
+    #[inline]
+    pub(super) fn wake_due(&mut self, now: Timestamp) {
+        while let Some(&(moment, key)) = self.wakes.first()
+            && moment <= now
+        {
+            self.wakes.pop_first();
+            self.expect_mut(key).wake = None;
+            self.touch(key);
+        }
+    }
+
+    /// What a quota says to a call of this cost.
+    pub(super) fn peek(&self, now: Timestamp, key: Key, tokens: Tokens) -> Answer {
+        let ledger = &self.expect(key).ledger;
+        ledger.peek(cost(tokens), &self.time.at(now))
+    }
+
+    /// The same as a verdict, for a call that waits.
+    pub(super) fn verdict(&self, now: Timestamp, key: Key, tokens: Tokens) -> Verdict {
+        let ledger = &self.expect(key).ledger;
+        ledger.verdict(cost(tokens), &self.time.at(now))
+    }
+
+    /// Whether a call to which this is said does not wait.
+    pub(super) fn rejects(&self, key: Key, answer: Answer) -> bool {
+        self.expect(key).on_excess == OnExcess::Reject
+            && matches!(answer, Answer::Exhausted { .. } | Answer::Away { .. })
+    }
+
+    /// A call was held or refused by this answer.
+    pub(super) fn held(&mut self, key: Key, answer: Answer) {
+        self.expect_mut(key).ledger.want(answer);
+        self.touch(key);
+    }
+
+    /// A call that was refused, or waited in vain.
+    pub(super) fn refused(&mut self, key: Key) {
+        if self.all.get(key).is_some() {
+            self.named_mut(key).counts.refused += 1;
+        }
+    }
+
+    pub(super) fn count_waiting(&mut self, keys: Option<&Arc<[Key]>>, tokens: Tokens) {
+        for &key in keys.into_iter().flat_map(|keys| keys.iter()) {
+            let limiter = self.expect_mut(key);
+            limiter.waiting += 1;
+            limiter.waiting_tokens += cost(tokens);
+        }
+    }
+
+    pub(super) fn discount_waiting(&mut self, keys: Option<&Arc<[Key]>>, tokens: Tokens) {
+        for &key in keys.into_iter().flat_map(|keys| keys.iter()) {
+            let limiter = self.expect_mut(key);
+            limiter.waiting -= 1;
+            limiter.waiting_tokens -= cost(tokens);
+        }
+    }
+
+    /// Takes the tokens of a call that was found covered at this moment.
+    pub(super) fn take(
+        &mut self,
+        now: Timestamp,
+        key: Key,
+        tokens: Tokens,
+        came: Timestamp,
+        was_held_by: impl Fn(&str) -> bool,
+    ) -> QuotaSpent {
+        let time = self.time.at(now);
+        let cost = cost(tokens);
+        let limiter = self.expect_mut(key);
+        limiter.used = now;
+        let spent = limiter.ledger.spend(cost, &time);
+        let (window, total) = limiter.ledger.window(&time, spent.window);
+        let begun = limiter.ledger.begun(&time);
+        let told = QuotaSpent {
+            of: limiter.of.clone(),
+            window,
+            total,
+            cost,
+            spent,
+        };
+        let counts = &mut self.named_mut(key).counts;
+        let counter = if !was_held_by(&told.of.quota) {
+            &mut counts.local
+        } else if begun.is_none_or(|begun| begun < now.since(came)) {
+            &mut counts.waited
+        } else {
+            &mut counts.drew
+        };
+        *counter += 1;
+        self.touch(key);
+        told
+    }
+
+    /// The call that was paid with this never left.
+    pub(super) fn give_back(&mut self, key: Key, spent: Spent) {
+        if let Some(limiter) = self.all.get_mut(key) {
+            limiter.ledger.give_back(spent);
+            self.touch(key);
+        }
+    }
+
+    /// Looks after whoever was touched: what there is to ask the store is on the list of
+    /// questions afterwards. `first` is what the first call costs that waits for a key.
+    pub(super) fn settle(&mut self, now: Timestamp, first: impl Fn(Key) -> Option<Tokens>) {
+        let time = self.time.at(now);
+        while let Some(key) = self.touched.pop() {
+            let first = first(key);
+            self.look_after(now, &time, key, first);
+        }
+    }
+
+    fn look_after(&mut self, now: Timestamp, time: &StoreTime, key: Key, first: Option<Tokens>) {
+        let Some(limiter) = self.all.get_mut(key) else {
+            return;
+        };
+        limiter.touched = false;
+        let ledger = &mut limiter.ledger;
+        if self.nodes > 0 {
+            ledger.set_nodes(self.nodes);
+        }
+        let mut waiting = Waiting::default();
+        if let Some(first) = first {
+            waiting.next = cost(first);
+            waiting.sum = limiter.waiting_tokens;
+            let answer = ledger.peek(waiting.next, time);
+            if answer != Answer::Covered {
+                ledger.want(answer);
+            }
+        }
+        let mut ask = |ask| {
+            self.questions.push(QuotaQuestion {
+                at: QuotaRef(key),
+                of: limiter.of.clone(),
+                ask,
+            });
+        };
+        let until = loop {
+            match ledger.next(waiting, time) {
+                Step::Sleep(until) => break until,
+                Step::Time(question) => ask(QuotaAsk::Time(question)),
+                Step::Read(question) => ask(QuotaAsk::Read(question)),
+                Step::Write(question, write) => ask(QuotaAsk::Write(question, write)),
+            }
+        };
+        let watches = ledger.watches(time);
+        if watches && !limiter.watched {
+            ask(QuotaAsk::Watch(ledger.version()));
+        }
+        limiter.watched = watches;
+        let counts = ledger.take_counts();
+        let wake = (until < Timestamp::MAX).then(|| until.max(now + Duration::from_nanos(1)));
+        if limiter.wake != wake {
+            if let Some(before) = limiter.wake {
+                self.wakes.remove(&(before, key));
+            }
+            if let Some(wake) = wake {
+                self.wakes.insert((wake, key));
+            }
+            limiter.wake = wake;
+        }
+        self.named_mut(key).counts.ledgers.add(&counts);
+    }
+
+    pub(super) fn name(&self, key: Key) -> Option<Arc<str>> {
+        Some(Arc::clone(&self.all.get(key)?.of.quota))
+    }
+
+    /// The moment before which coming back makes no sense for a call of this cost.
+    pub(super) fn opens(&self, now: Timestamp, key: Key, tokens: Tokens) -> Timestamp {
+        if self.all.get(key).is_none() {
+            return now;
+        }
+        match self.peek(now, key, tokens) {
+            Answer::Covered | Answer::Draw | Answer::Never => now,
+            Answer::Exhausted { until } | Answer::Between { until } | Answer::Away { until } => {
+                until
+            }
+        }
+    }
+
+    fn now(&self, time: &StoreTime, key: Key, limiter: &Limiter) -> QuotaNow {
+        QuotaNow {
+            at: QuotaRef(key),
+            of: limiter.of.clone(),
+            rule: *limiter.ledger.rule(),
+            ledger: limiter.ledger.now(time),
+            waiting: limiter.waiting,
+            waiting_tokens: limiter.waiting_tokens,
+            used: limiter.used,
+        }
+    }
+
+    /// Panics unless every quota knows how many wait for it. `waiting` counts them.
+    pub(super) fn audit(&self, waiting: impl Fn(Key) -> (u64, u64)) {
+        assert!(self.touched.is_empty(), "all were looked after");
+        for (key, limiter) in self.all.iter() {
+            assert_eq!(
+                (limiter.waiting, limiter.pins),
+                waiting(key),
+                "every quota knows how many wait for it"
+            );
+        }
+        assert!(
+            self.all.len() <= self.keys_max || self.all.iter().all(|(_, one)| one.pins > 0),
+            "no more keys are known than may be"
+        );
+        assert_eq!(self.by_key.len(), self.all.len(), "every key is found");
+    }
+}
+
+/// What a call draws from a quota, which counts whole tokens.
+fn cost(tokens: Tokens) -> u64 {
+    let whole = tokens.get() as u64;
+    whole + u64::from((whole as f64) < tokens.get())
+}
+
+impl<T> Scheduler<T> {
+    /// Takes the quotas that there are from now on, by name. Keys keep what they hold; those of a
+    /// quota that is gone are forgotten, and calls that wait for it wait for the rest of what they
+    /// meet. At most `keys_max` keys are known at once: whichever was used least lately is forgotten
+    /// for a new one, with what it holds, but none that a call waits for; and a call that was taken
+    /// in already has its keys whatever there is room for.
+    ///
+    /// Linear in the keys, and in the calls that wait.
+    pub fn set_quotas(
+        &mut self,
+        now: Timestamp,
+        rules: BTreeMap<Arc<str>, QuotaRule>,
+        keys_max: usize,
+    ) {
+        let now = self.advance(now);
+        let Quotas { named, by_name, .. } = &mut self.quotas;
+        for (name, &mut key) in by_name.iter_mut() {
+            named.get_mut(key).expect(RULED).rule = rules.get(name).copied();
+        }
+        for (name, rule) in rules {
+            by_name.entry(name).or_insert_with(|| {
+                named.insert(Named {
+                    rule: Some(rule),
+                    counts: QuotaCounts::default(),
+                    idle: Recency::default(),
+                })
+            });
+        }
+        self.quotas.keys_max = keys_max;
+        let keys: Vec<Key> = self.quotas.all.iter().map(|(key, _)| key).collect();
+        for key in keys {
+            let Some(rule) = self.quotas.named_mut(key).rule else {
+                continue;
+            };
+            let limiter = self.quotas.expect_mut(key);
+            limiter.on_excess = rule.on_excess;
+            if !limiter.has_own_rule {
+                limiter.ledger.apply(rule.rule);
+            }
+            self.changed_quota(key);
+        }
+        self.repin(now);
+        let quotas = &mut self.quotas;
+        let is_gone = |limiter: &Limiter| {
+            let named = quotas.named.get(limiter.named).expect(RULED);
+            named.rule.is_none()
+        };
+        let gone: Vec<Key> = quotas
+            .all
+            .iter()
+            .filter(|(_, limiter)| is_gone(limiter))
+            .map(|(key, _)| key)
+            .collect();
+        for key in gone {
+            quotas.forget(key);
+        }
+        let named = &mut quotas.named;
+        quotas.by_name.retain(|_, &mut key| {
+            let stays = named.get(key).expect(RULED).rule.is_some();
+            if !stays {
+                named.remove(key);
+            }
+            stays
+        });
+        quotas.make_room(keys_max);
+    }
+
+    /// Finds the quotas of all waiting calls anew.
+    fn repin(&mut self, now: Timestamp) {
+        let waiting = self.queue.iter();
+        let names = waiting.filter(|(_, waiting)| waiting.call.quotas.is_some());
+        let mut all: Vec<_> = names.map(|(key, waiting)| (waiting.turn, key)).collect();
+        all.sort_unstable();
+        for (_, key) in all {
+            let waiting = self.queue.expect_mut(key);
+            let named = waiting.call.quotas.clone();
+            let (before, place) = (waiting.quotas.clone(), waiting.place);
+            let (tokens, turn) = (waiting.call.tokens, waiting.turn);
+            let named = named.as_deref().unwrap_or_default();
+            let after = self.quotas.pin_again(now, named);
+            if before != after {
+                if place != Place::Door {
+                    self.quotas.discount_waiting(before.as_ref(), tokens);
+                    self.quotas.count_waiting(after.as_ref(), tokens);
+                }
+                self.queue.expect_mut(key).quotas = after;
+                self.replace(key, place, turn);
+            }
+            if let Some(before) = &before {
+                self.quotas.unpin(now, before);
+            }
+        }
+    }
+
+    /// Something may be spent that could not be, or could be and can't.
+    fn changed_quota(&mut self, key: Key) {
+        self.parking.change_quota(key);
+        self.quotas.touch(key);
+    }
+
+    /// Gives one key a rule of its own, or with `None` that of its quota again. False if the key
+    /// was forgotten.
+    pub fn set_quota_rule(&mut self, now: Timestamp, at: QuotaRef, rule: Option<Rule>) -> bool {
+        self.advance(now);
+        if self.quotas.all.get(at.0).is_none() {
+            return false;
+        }
+        let common = self.quotas.named_mut(at.0).rule;
+        let common = common.expect("keys of a rule that is gone are forgotten with it");
+        let limiter = self.quotas.expect_mut(at.0);
+        limiter.has_own_rule = rule.is_some();
+        limiter.ledger.apply(rule.unwrap_or(common.rule));
+        self.changed_quota(at.0);
+        true
+    }
+
+    /// How many nodes share the quotas, which decides only how much is drawn at once; 0 if nobody
+    /// knows.
+    pub fn set_quota_nodes(&mut self, nodes: u32) {
+        self.quotas.nodes = nodes;
+    }
+
+    /// What is known of the store's time, seen from a moment that is not after `now`.
+    pub fn learn_store_time(&mut self, now: Timestamp, time: StoreTime) {
+        let now = self.advance(now);
+        let (before, after) = (self.quotas.time.at(now), time.at(now));
+        self.quotas.time = time;
+        let contradicts = after.earliest() > before.latest() || after.latest() < before.earliest();
+        if contradicts || after.width() < before.width() / 2 {
+            for key in self.parking.quotas_waited_for() {
+                self.parking.change_quota(key);
+                self.quotas.touch(key);
+            }
+        }
+    }
+
+    /// Takes the questions that the store has to be asked. Each is told once.
+    pub fn quota_questions(&mut self) -> Vec<QuotaQuestion> {
+        mem::take(&mut self.quotas.questions)
+    }
+
+    /// Takes those that were forgotten: nothing has to be known of them any more.
+    pub fn forgotten_quotas(&mut self) -> Vec<QuotaRef> {
+        mem::take(&mut self.quotas.forgotten)
+    }
+
+    /// Whether there is anything to take for [`quota_questions`](Self::quota_questions) or
+    /// [`forgotten_quotas`](Self::forgotten_quotas).
+    #[must_use]
+    pub fn asks_of_quotas(&self) -> bool {
+        !self.quotas.questions.is_empty() || !self.quotas.forgotten.is_empty()
+    }
+
+    /// Whether [`next`](Self::next) has anything to do for quotas before the moment that it named.
+    #[must_use]
+    pub fn has_settled_quotas(&self) -> bool {
+        self.quotas.is_settled()
+    }
+
+    /// Answers a question. `entropy` is any number, another one each time. An answer to a question
+    /// that is no longer asked is passed over.
+    pub fn answer_quota(
+        &mut self,
+        now: Timestamp,
+        at: QuotaRef,
+        question: Question,
+        outcome: Outcome,
+        entropy: u64,
+    ) {
+        let now = self.advance(now);
+        let time = self.quotas.time.at(now);
+        if let Some(limiter) = self.quotas.all.get_mut(at.0) {
+            limiter.ledger.done(question, outcome, &time, entropy);
+            self.changed_quota(at.0);
+        }
+    }
+
+    /// Something else may stand in the store for a key: it is looked at before a call is refused on
+    /// its account.
+    pub fn tell_quota(&mut self, now: Timestamp, at: QuotaRef) {
+        self.advance(now);
+        if let Some(limiter) = self.quotas.all.get_mut(at.0) {
+            limiter.watched = false;
+            limiter.ledger.told();
+            self.changed_quota(at.0);
+        }
+    }
+
+    /// The same of all keys, for a store that is back. Linear in the keys.
+    pub fn tell_all_quotas(&mut self, now: Timestamp) {
+        let keys: Vec<Key> = self.quotas.all.iter().map(|(key, _)| key).collect();
+        for key in keys {
+            self.tell_quota(now, QuotaRef(key));
+        }
+    }
+
+    /// A key's budget as it is now; `None` if nothing is known of it.
+    #[must_use]
+    pub fn quota_now(&self, now: Timestamp, of: &QuotaKey) -> Option<QuotaNow> {
+        let time = self.quotas.time.at(self.now.max(now));
+        let key = *self.quotas.by_key.get(of)?;
+        Some(self.quotas.now(&time, key, self.quotas.expect(key)))
+    }
+
+    /// The keys of a quota, at most so many: first those that calls wait for, then those that were
+    /// used last.
+    #[must_use]
+    pub fn quotas_now(&self, now: Timestamp, quota: &str, most: usize) -> Vec<QuotaNow> {
+        let Some(named) = self.quotas.find(quota) else {
+            return Vec::new();
+        };
+        let time = self.quotas.time.at(self.now.max(now));
+        let waited_for = self.parking.quotas_waited_for().into_iter();
+        let waited_for = waited_for.map(|key| (key, self.quotas.expect(key)));
+        let waited_for = waited_for.filter(|(_, limiter)| *limiter.of.quota == *quota);
+        let idle = named.idle.newest_first(&self.quotas.all);
+        let all = waited_for.chain(idle).take(most);
+        all.map(|(key, limiter)| self.quotas.now(&time, key, limiter))
+            .collect()
+    }
+
+    /// What happened to a quota's keys; `None` if there is no such quota.
+    #[must_use]
+    pub fn quota_counts(&self, quota: &str) -> Option<QuotaCounts> {
+        Some(self.quotas.find(quota)?.counts)
+    }
+
+    /// What is known of the store's time.
+    #[must_use]
+    pub fn store_time(&self, now: Timestamp) -> StoreTime {
+        self.quotas.time.at(self.now.max(now))
+    }
+
+    /// Looks after the quotas for which something has changed.
+    #[inline]
+    pub(super) fn settle_quotas(&mut self, now: Timestamp) {
+        self.quotas.wake_due(now);
+        if self.quotas.is_settled() {
+            return;
+        }
+        let (parking, queue, fair) = (&self.parking, &self.queue, &self.fair);
+        self.quotas.settle(now, |key| {
+            let head = parking.first_at_quota(key, fair)?;
+            Some(queue.expect(head).call.tokens)
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_stays_small() {
+        // There may be a million, each with its name besides.
+        let bytes = size_of::<Limiter>();
+        assert!(bytes <= 736, "{bytes} bytes for each key");
+    }
+}

@@ -1,0 +1,146 @@
+//! Carries between the gate's quotas and the store that several sidecars share: questions go out,
+//! answers come in. The gate knows of no store, and no store of the gate.
+//!
+//! A question waits for nothing in the gate: calls are decided by what was drawn before. What the
+//! store does not answer within the rule's `draw_timeout` counts as unknown, and when it fails
+//! again and again only one question at a time is sent there, so that thousands of keys make no
+//! storm while it is away or comes back.
+//!
+//! A key's first read is answered only once the store has said what it configures for that key:
+//! by then the key has its rule, and no window is opened by another one's total.
+
+mod breaker;
+mod driver;
+mod key;
+mod rule;
+mod shown;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tidegate_limits::QuotaRule;
+use tokio::sync::watch;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tracing::warn;
+
+use self::driver::Driver;
+use crate::admit::Gate;
+use crate::clock::Clock;
+use crate::coordinate;
+use crate::coordinate::quota_store::{Engine, QuotaStore};
+use crate::telemetry::metrics::Metrics;
+
+/// Opens the store of an engine.
+pub(super) type Open = Box<dyn Fn(&Engine, Clock) -> Arc<dyn QuotaStore> + Send + Sync>;
+
+/// The quotas of one sidecar.
+pub(super) struct Quotas {
+    gate: Gate,
+    clock: Clock,
+    metrics: Arc<Metrics>,
+    open: Open,
+    /// Ends with the proxy.
+    stop: CancellationToken,
+    running: Mutex<Option<Running>>,
+}
+
+/// A store in use.
+struct Running {
+    settings: watch::Sender<Arc<coordinate::Quotas>>,
+    driver: Arc<Driver>,
+    _stop: DropGuard,
+}
+
+impl Quotas {
+    /// None yet. `stop` ends what runs for them.
+    pub(super) fn new(
+        gate: Gate,
+        clock: Clock,
+        metrics: Arc<Metrics>,
+        open: Open,
+        stop: CancellationToken,
+    ) -> Self {
+        Self {
+            gate,
+            clock,
+            metrics,
+            open,
+            stop,
+            running: Mutex::default(),
+        }
+    }
+
+    /// Takes new settings; needs a runtime. Rules change in place. The store stays, whatever the
+    /// settings say of it: two sidecars that go over to another one at different moments would both
+    /// spend a whole window. For the same reason a quota keeps its namespace.
+    pub(super) fn apply(&self, settings: Option<&coordinate::Quotas>) {
+        let mut running = self.running();
+        let Some(settings) = settings else {
+            self.gate.set_quotas(BTreeMap::new(), 0);
+            // Whoever was a member is none any more.
+            *running = None;
+            return;
+        };
+        let mut settings = settings.clone();
+        // The driver is told first: by the time that a new quota has questions it knows of it.
+        if let Some(running) = &*running {
+            if running.driver.engine != settings.engine {
+                warn!(key = "quota", "takes hold only after a restart");
+            }
+            keep_namespaces(&mut settings, &running.settings.borrow());
+            running.settings.send_replace(Arc::new(settings.clone()));
+        } else {
+            *running = Some(self.start(&settings));
+        }
+        let rule = |limit: &coordinate::QuotaLimit| {
+            let rule = QuotaRule {
+                rule: limit.rule,
+                on_excess: limit.on_excess,
+            };
+            (Arc::clone(&limit.name), rule)
+        };
+        let rules = settings.limits.iter().map(rule).collect();
+        self.gate.set_quotas(rules, settings.keys_max);
+    }
+
+    fn start(&self, settings: &coordinate::Quotas) -> Running {
+        let (tell, told) = watch::channel(Arc::new(settings.clone()));
+        let driver = Arc::new(Driver::new(
+            self.gate.clone(),
+            self.clock,
+            Arc::clone(&self.metrics),
+            (self.open)(&settings.engine, self.clock),
+            told,
+        ));
+        let stop = self.stop.child_token();
+        let carries = Arc::clone(&driver).keep_carrying();
+        tokio::spawn(stop.clone().run_until_cancelled_owned(carries));
+        Running {
+            settings: tell,
+            driver,
+            _stop: stop.drop_guard(),
+        }
+    }
+
+    /// Leaves the others' company: no call draws any more. What is held dies with its window.
+    pub(super) fn close(&self) {
+        *self.running() = None;
+    }
+
+    fn running(&self) -> MutexGuard<'_, Option<Running>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Leaves each quota its namespace: its keys hold tokens of the records that they know.
+fn keep_namespaces(settings: &mut coordinate::Quotas, before: &coordinate::Quotas) {
+    for limit in &mut settings.limits {
+        let known = before.limits.iter().find(|known| known.name == limit.name);
+        let Some(known) = known.filter(|known| known.namespace != limit.namespace) else {
+            continue;
+        };
+        let key = "rate_limit.namespace";
+        warn!(key, limit = %limit.name, "takes hold only after a restart");
+        limit.namespace.clone_from(&known.namespace);
+    }
+}

@@ -1,0 +1,242 @@
+//! What operators see of the quotas.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_limits::quota::{Away, Mode, Trouble};
+use tidegate_limits::{OnExcess, QuotaCounts, QuotaNow, Timestamp};
+
+use super::driver::Driver;
+use super::key::Note;
+use super::{Quotas, Running};
+use crate::admin::{
+    Decisions, QuotaKeyState, QuotaState, QuotaStoreState, QuotaStoreTrouble, QuotasState,
+};
+use crate::coordinate::QuotaLimit;
+use crate::coordinate::quota_store::Engine;
+use crate::telemetry::metrics::{QuotaLevel, QuotaStoreLevel};
+
+/// Every store that is another process is heard of every few seconds. One that was not for so long
+/// counts as away, though nobody may have asked it anything.
+const HEARD_WITHIN: Duration = Duration::from_secs(15);
+
+impl Quotas {
+    /// Everything, and of each quota at most so many keys.
+    pub(in crate::app) fn state(&self, keys_max: usize) -> QuotasState {
+        let Some((driver, settings)) = self.in_use() else {
+            return QuotasState {
+                store: None,
+                quotas: Vec::new(),
+            };
+        };
+        let quota = |limit: &QuotaLimit| {
+            let counts = self.gate.quota_counts(&limit.name)?;
+            let keys = self.gate.quotas_now(&limit.name, keys_max);
+            Some(driver.quota_state(limit, &counts, &keys))
+        };
+        QuotasState {
+            store: Some(driver.store_state(settings.expected_sidecars)),
+            quotas: settings.limits.iter().filter_map(quota).collect(),
+        }
+    }
+
+    /// Every quota, and the store that they are kept in, for the metrics.
+    pub(in crate::app) fn levels(&self) -> (Vec<QuotaLevel>, Option<QuotaStoreLevel>) {
+        let Some((driver, settings)) = self.in_use() else {
+            return (Vec::new(), None);
+        };
+        let level = |limit: &QuotaLimit| {
+            let counts = self.gate.quota_counts(&limit.name)?;
+            Some(quota_level(&limit.name, &counts))
+        };
+        let levels = settings.limits.iter().filter_map(level).collect();
+        let now = driver.clock.now();
+        let store = QuotaStoreLevel {
+            engine: driver.engine.word(),
+            up: driver.is_up(now).0,
+            time_uncertainty: driver.uncertainty(now).map_or(f64::INFINITY, seconds),
+            members: driver.members(),
+        };
+        (levels, Some(store))
+    }
+
+    fn in_use(&self) -> Option<(Arc<Driver>, Arc<crate::coordinate::Quotas>)> {
+        let running = self.running();
+        let Running {
+            driver, settings, ..
+        } = running.as_ref()?;
+        Some((Arc::clone(driver), Arc::clone(&settings.borrow())))
+    }
+}
+
+impl Driver {
+    fn members(&self) -> u64 {
+        *self.store.members().borrow() as u64
+    }
+
+    /// How much of the store's time is not known.
+    fn uncertainty(&self, now: Timestamp) -> Option<Duration> {
+        let time = self.store.now(now);
+        (time.latest() < Duration::MAX).then(|| time.width())
+    }
+
+    /// Whether the store is there, as far as is known, and since when.
+    fn is_up(&self, now: Timestamp) -> (bool, Timestamp) {
+        let health = self.health();
+        if health.away {
+            return (false, health.since);
+        }
+        // One in this process is always heard of.
+        let heard = match self.engine {
+            Engine::Memory => now,
+            _ => self.store.time().borrow().now(),
+        };
+        if now.since(heard.max(self.started)) > HEARD_WITHIN {
+            return (false, heard.max(self.started));
+        }
+        (true, health.since)
+    }
+
+    fn store_state(&self, expected_sidecars: u32) -> QuotaStoreState {
+        let now = self.clock.now();
+        let (up, since) = self.is_up(now);
+        let trouble = self.health().trouble.map(|(at, text)| QuotaStoreTrouble {
+            text,
+            seconds_ago: seconds(now.since(at)),
+        });
+        QuotaStoreState {
+            engine: self.engine.word(),
+            up,
+            since_seconds: seconds(now.since(since)),
+            time_uncertainty_seconds: self.uncertainty(now).map(seconds),
+            members: self.members(),
+            expected_sidecars,
+            trouble,
+        }
+    }
+
+    fn quota_state(
+        &self,
+        limit: &QuotaLimit,
+        counts: &QuotaCounts,
+        keys: &[QuotaNow],
+    ) -> QuotaState {
+        let settings = limit.rule.settings();
+        let level = quota_level(&limit.name, counts);
+        let now = self.clock.now();
+        QuotaState {
+            name: limit.name.to_string(),
+            total: settings.total,
+            window_seconds: seconds(settings.length),
+            on_excess: match limit.on_excess {
+                OnExcess::Delay => "wait",
+                OnExcess::Reject => "reject",
+            },
+            mode: match settings.mode {
+                Mode::Drawn => "enforce",
+                Mode::Optimistic => "optimistic",
+            },
+            when_store_away: match settings.away {
+                Away::Deny => "deny",
+                Away::Allow => "allow",
+                Away::Safe { .. } => "safe",
+            },
+            safe_share: limit.rule.safe_share(),
+            decisions: Decisions {
+                local: level.local,
+                drew: level.drew,
+                waited: level.waited,
+                refused: level.refused,
+            },
+            draws: level.draws,
+            conflicts: level.conflicts,
+            unknown: level.unknown,
+            unavailable: level.unavailable,
+            relinquished: level.relinquished,
+            allowed_tokens: level.allowed,
+            overshot_tokens: level.overshot,
+            keys: level.keys,
+            keys_forgotten: level.forgotten,
+            used_last: keys
+                .iter()
+                .map(|key| key_state(key, &self.note_of(key.at), now))
+                .collect(),
+        }
+    }
+}
+
+fn quota_level(limit: &str, counts: &QuotaCounts) -> QuotaLevel {
+    let ledgers = &counts.ledgers;
+    QuotaLevel {
+        limit: limit.into(),
+        local: counts.local,
+        drew: counts.drew,
+        waited: counts.waited,
+        refused: counts.refused,
+        draws: ledgers.draws,
+        conflicts: ledgers.conflicts,
+        unknown: ledgers.unknown,
+        unavailable: ledgers.unavailable,
+        relinquished: ledgers.relinquished,
+        allowed: ledgers.allowed,
+        overshot: ledgers.overshot,
+        keys: counts.keys as u64,
+        forgotten: counts.forgotten,
+    }
+}
+
+fn key_state(of: &QuotaNow, note: &Note, now: Timestamp) -> QuotaKeyState {
+    let record = of.ledger.record;
+    let mut trouble: Vec<String> = Vec::new();
+    trouble.extend(of.ledger.trouble.map(|trouble| in_words(trouble, now)));
+    if let Some(mistake) = &note.mistake {
+        trouble.push(format!("what the store says of it cannot be: {mistake}"));
+    }
+    if let Some(place) = &note.foreign_writer {
+        trouble.push(format!("another program writes {place}"));
+    }
+    QuotaKeyState {
+        key: of.of.key.to_string(),
+        window: record.map(|record| record.window()),
+        left: record.map(|record| record.left()),
+        window_total: record.map(|record| record.total()),
+        total: of.rule.settings().total,
+        held: of.ledger.held,
+        safe: of.ledger.safe,
+        owed: of.ledger.owed,
+        waiting: of.waiting,
+        waiting_tokens: of.waiting_tokens,
+        used_seconds_ago: seconds(now.since(of.used)),
+        trouble,
+    }
+}
+
+/// What an operator should know of a key.
+fn in_words(trouble: Trouble, now: Timestamp) -> String {
+    match trouble {
+        Trouble::Away(since) => {
+            format!(
+                "the store has not answered for {:.1} s",
+                seconds(now.since(since))
+            )
+        }
+        Trouble::Unreadable(error) => {
+            format!("what stands in the store is no record of ours: {error}; it is left alone")
+        }
+        Trouble::Lost => {
+            "the record vanished or went back; nothing is left of this window".to_owned()
+        }
+        Trouble::Ahead(by) => format!(
+            "the record is of a window that begins {:.1} s after the store's time; it is followed",
+            seconds(by)
+        ),
+        Trouble::OtherReserve { reserved } => format!(
+            "another sidecar opened the window with {reserved} tokens set aside, too few for the \
+             safe shares, so there are none"
+        ),
+    }
+}
+
+fn seconds(span: Duration) -> f64 {
+    span.as_secs_f64()
+}

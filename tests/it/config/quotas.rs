@@ -1,0 +1,1069 @@
+//! Quotas in the config: what is taken, and what is told.
+
+use std::time::Duration;
+
+use tidegate::callers::settings::{Quota, QuotaBy};
+use tidegate::config::{self, Config, Severity};
+use tidegate::coordinate::quota_store::Engine;
+use tidegate::coordinate::{QuotaLimit, Quotas};
+use tidegate::tools;
+use tidegate_limits::OnExcess;
+use tidegate_limits::quota::{Away, Mode};
+
+use super::{read, with};
+use crate::certificates::Files;
+
+/// A store, to which lines can be added, and the least that is a quota.
+const ETCD: &str = "[quota]
+engine = \"etcd\"
+servers = [\"http://10.0.0.1:2379\"]
+expected_sidecars = 4
+";
+const LEAST: &str = "[[rate_limit]]
+name = \"per_user\"
+kind = \"quota\"
+applies_to = \"user\"
+total = 1000
+refresh_window = \"60s\"
+";
+const MEMORY: &str = "[quota]\n";
+
+#[track_caller]
+fn good(more: &str) -> Config {
+    let read = read(&with(more));
+    read.unwrap_or_else(|problems| panic!("{more}\n{problems}"))
+        .config
+}
+
+#[track_caller]
+fn quotas(more: &str) -> Quotas {
+    good(more).quotas.expect("there is a quota")
+}
+
+#[track_caller]
+fn limit(more: &str) -> QuotaLimit {
+    let mut quotas = quotas(more);
+    assert_eq!(quotas.limits.len(), 1);
+    quotas.limits.remove(0)
+}
+
+/// A config with exactly one error, which names this key, the place of the last line that holds
+/// `line`, and says these words.
+#[track_caller]
+fn wrong(more: &str, line: &str, key: &str, words: &[&str]) {
+    told(more, Severity::Error, line, key, words);
+}
+
+/// A config that is taken with exactly one warning that says all of that.
+#[track_caller]
+fn doubted(more: &str, line: &str, key: &str, words: &[&str]) {
+    good(more);
+    told(more, Severity::Warning, line, key, words);
+}
+
+#[track_caller]
+fn told(more: &str, severity: Severity, line: &str, key: &str, words: &[&str]) {
+    let text = with(more);
+    let problems = match read(&text) {
+        Ok(checked) => checked.warnings,
+        Err(problems) => problems,
+    };
+    let list: Vec<_> = problems
+        .iter()
+        .filter(|it| it.severity == severity)
+        .collect();
+    assert_eq!(list.len(), 1, "{more}\n{problems}");
+    let told = problems.plain(list[0]);
+    let number = text.lines().collect::<Vec<_>>();
+    let number = number.iter().rposition(|it| it.contains(line));
+    let place = format!(
+        "config.toml:{}:",
+        number.expect("the line stands there") + 1
+    );
+    let subject = format!(" {key}: ");
+    for word in [place.as_str(), &subject].iter().chain(words) {
+        assert!(told.contains(word), "{more}: no {word:?} in\n{told}");
+    }
+}
+
+/// The least quota, with lines added to it.
+fn in_memory(lines: &str) -> String {
+    format!("{MEMORY}{LEAST}{lines}\n")
+}
+
+/// The least quota, with a line instead of one that begins the same.
+fn instead(line: &str) -> String {
+    let key = line.split(' ').next().expect("a key");
+    let lines = LEAST.lines().map(|it| match it.starts_with(key) {
+        true => line,
+        false => it,
+    });
+    format!("{MEMORY}{}\n", lines.collect::<Vec<_>>().join("\n"))
+}
+
+#[test]
+fn the_least_that_is_a_quota_gets_the_documented_defaults() {
+    let quotas = quotas(&in_memory(""));
+    assert_eq!(quotas.engine, Engine::Memory);
+    assert_eq!((quotas.keys_max, quotas.expected_sidecars), (10_000, 1));
+    let limit = &quotas.limits[0];
+    assert_eq!(&*limit.name, "rate_limit:per_user");
+    assert_eq!(limit.on_excess, OnExcess::Delay);
+    assert_eq!(limit.namespace, None);
+    assert!(limit.totals.is_empty());
+    let usual = tidegate_limits::quota::Settings::new(1000, Duration::from_secs(60));
+    assert_eq!(*limit.rule.settings(), usual);
+    let config = good(&in_memory(""));
+    let known = Quota {
+        name: "rate_limit:per_user".into(),
+        by: QuotaBy::User,
+    };
+    assert_eq!(config.callers.quotas, [known]);
+    let reserved: Vec<&str> = config.callers.reserved.iter().map(|it| &**it).collect();
+    assert_eq!(reserved, ["per_user"]);
+    assert!(config.callers.rate_limits.is_empty() && config.admit.paced.is_empty());
+    assert_eq!(good("").quotas, None);
+}
+
+#[test]
+fn everything_that_can_be_said_of_a_quota_is_understood() {
+    let limit = limit(&format!(
+        "{ETCD}[[rate_limit]]
+        name = \"hourly\"
+        kind = \"quota\"
+        applies_to = \"caller\"
+        total = 50_000
+        base = 7
+        refresh_window = \"1h\"
+        totals = {{ alice = 60000, \"bob @ home\" = 200 }}
+        namespace = \"by-hour\"
+        prefetch = 0
+        ask = 100
+        relinquish_every = \"1s\"
+        relinquish_above = 3
+        draw_timeout = \"1500ms\"
+        mode = \"optimistic\"
+        on_excess = \"reject\"
+        when_store_away = \"safe\"
+        safe = 10"
+    ));
+    let settings = *limit.rule.settings();
+    assert_eq!((settings.total, settings.base), (50_000, Some(7)));
+    assert_eq!(settings.length, Duration::from_secs(3600));
+    assert_eq!(settings.nodes_expected, 4);
+    assert_eq!((settings.prefetch_percent, settings.ask_percent), (0, 100));
+    assert_eq!(settings.relinquish_every, Duration::from_secs(1));
+    assert_eq!(settings.relinquish_above, 3);
+    assert_eq!(settings.draw_timeout, Duration::from_millis(1500));
+    assert_eq!(settings.mode, Mode::Optimistic);
+    assert_eq!(settings.away, Away::Safe { percent: 10 });
+    assert_eq!(limit.on_excess, OnExcess::Reject);
+    assert_eq!(limit.namespace.as_deref(), Some("by-hour"));
+    let totals = limit.totals.iter();
+    let totals: Vec<_> = totals
+        .map(|(key, rule)| (&**key, rule.settings().total))
+        .collect();
+    assert_eq!(totals, [("alice", 60_000), ("bob @ home", 200)]);
+    for rule in limit.totals.values() {
+        let mut own = *rule.settings();
+        own.total = settings.total;
+        assert_eq!(own, settings, "only the total is its own");
+    }
+}
+
+#[test]
+fn what_is_done_without_the_store_and_beyond_the_total_is_read_by_its_words() {
+    let away = |line: &str| limit(&in_memory(line)).rule.settings().away;
+    assert_eq!(away("when_store_away = \"deny\""), Away::Deny);
+    assert_eq!(away("when_store_away = \"allow\""), Away::Allow);
+    assert_eq!(away("safe = 100"), Away::Safe { percent: 100 });
+    let excess = |line: &str| limit(&in_memory(line)).on_excess;
+    assert_eq!(excess("on_excess = \"wait\""), OnExcess::Delay);
+    assert_eq!(excess("on_excess = \"reject\""), OnExcess::Reject);
+    let enforce = limit(&in_memory("mode = \"enforce\""));
+    assert_eq!(enforce.rule.settings().mode, Mode::Drawn);
+}
+
+#[test]
+fn each_keying_has_a_namespace_of_its_own_unless_another_is_given() {
+    let check = |applies_to: &str, more: &str, by: QuotaBy, namespace: Option<&str>| {
+        let line = format!("applies_to = \"{applies_to}\"\n{more}");
+        let config = good(&instead(&line));
+        assert_eq!(config.callers.quotas[0].by, by);
+        let limit = &config.quotas.expect("there is one").limits[0];
+        assert_eq!(limit.namespace.as_deref(), namespace, "{line}");
+    };
+    check("user", "", QuotaBy::User, None);
+    check("user", "namespace = \"u\"", QuotaBy::User, Some("u"));
+    check("caller", "", QuotaBy::Caller, Some("caller"));
+    check("caller", "namespace = \"\"", QuotaBy::Caller, None);
+    check("total", "", QuotaBy::Total, Some("total"));
+    check("function", "", QuotaBy::Function(None), Some("function"));
+    let one = QuotaBy::Function(Some("guest_list".into()));
+    check(
+        "function",
+        "function = \"guest_list\"",
+        one,
+        Some("function"),
+    );
+}
+
+#[test]
+fn every_store_is_understood_with_its_own_defaults() {
+    let engine = |lines: &str| {
+        let store = format!("[quota]\nexpected_sidecars = 2\n{lines}\n{LEAST}");
+        quotas(&store).engine
+    };
+    let Engine::Etcd(etcd) = engine(
+        "engine = \"etcd\"\nservers = [\"http://10.0.0.1:2379\", \"http://[::1]:2379\"]\n\
+         user = \"root\"\npassword = \"se:cret\"\nroot = \"/q/\"\nsession_timeout = \"5s\"",
+    ) else {
+        panic!("it is etcd");
+    };
+    let endpoints: Vec<_> = etcd
+        .store
+        .endpoints
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(endpoints, ["http://10.0.0.1:2379", "http://[::1]:2379"]);
+    let known = etcd.store.credentials.as_ref().expect("they are given");
+    assert_eq!((&*known.user, &*known.password), ("root", "se:cret"));
+    assert_eq!(
+        (&*etcd.prefix, etcd.time_to_live.get().as_secs()),
+        ("/q/", 5)
+    );
+    let Engine::Etcd(plain) = engine("engine = \"etcd\"\nservers = [\"http://e:2379\"]") else {
+        panic!("it is etcd");
+    };
+    assert!(plain.store.credentials.is_none() && plain.certificates.is_none());
+    assert_eq!(&*plain.prefix, "/tidegate/quota/");
+    assert_eq!(plain.time_to_live.get().as_secs(), 10);
+}
+
+#[cfg(feature = "zookeeper")]
+#[test]
+fn zookeeper_is_understood_and_keeps_the_nodes_of_the_design() {
+    let engine = |lines: &str| {
+        let store = "[quota]\nengine = \"zookeeper\"\nexpected_sidecars = 2\n";
+        let Engine::ZooKeeper(settings) = quotas(&format!("{store}{lines}\n{LEAST}")).engine else {
+            panic!("it is ZooKeeper");
+        };
+        settings
+    };
+    let usual = engine("servers = [\"10.0.0.1:2181\", \"zk-2.example:2182\"]");
+    assert_eq!(usual.store.servers, "10.0.0.1:2181,zk-2.example:2182");
+    assert_eq!(
+        (&*usual.records, &*usual.members),
+        ("/quota", "/tidegate/quota/members")
+    );
+    assert_eq!(
+        (usual.store.session_timeout.as_secs(), usual.store.auth),
+        (4, None)
+    );
+    let other = engine(
+        "servers = [\"[::1]:2181\"]\nuser = \"u\"\npassword = \"p:q\"\nroot = \"/a/b\"\n\
+         session_timeout = \"6s\"",
+    );
+    let auth = Some(("digest".to_owned(), b"u:p:q".to_vec()));
+    assert_eq!(other.store.auth, auth);
+    assert_eq!(
+        (&*other.records, &*other.members),
+        ("/a/b", "/a/b/.members")
+    );
+    assert_eq!(other.store.session_timeout.as_secs(), 6);
+}
+
+#[cfg(feature = "redis")]
+#[test]
+fn redis_is_understood_with_a_password_alone_or_for_a_user() {
+    let engine = |lines: &str| {
+        let store = "[quota]\nengine = \"redis\"\nexpected_sidecars = 2\n";
+        let Engine::Redis(settings) = quotas(&format!("{store}{lines}\n{LEAST}")).engine else {
+            panic!("it is Redis");
+        };
+        settings
+    };
+    let usual = engine("servers = [\"redis://10.0.0.1:6379\"]");
+    assert_eq!(usual.address(), "redis://10.0.0.1:6379");
+    assert_eq!(
+        (&*usual.prefix, usual.member_ttl.as_secs()),
+        ("tidegate:quota:", 10)
+    );
+    assert!(!usual.has_password());
+    let other = engine(
+        "servers = [\"redis://[::1]:6380/3\"]\npassword = \"p\"\nroot = \"q:\"\n\
+         session_timeout = \"1m\"",
+    );
+    assert_eq!(other.address(), "redis://[::1]:6380/3");
+    assert_eq!((other.user(), other.has_password()), (None, true));
+    assert_eq!((&*other.prefix, other.member_ttl.as_secs()), ("q:", 60));
+    let named = engine("servers = [\"redis://r:1\"]\nuser = \"u\"\npassword = \"p\"");
+    assert_eq!((named.user(), named.has_password()), (Some("u"), true));
+    assert_ne!(named, other);
+}
+
+#[test]
+fn tls_to_etcd_needs_whom_to_trust() {
+    let files = Files::new();
+    let path = |name: &str| files.dir.path().join(name).display().to_string();
+    let (ca, cert, key) = (path("clients.crt"), path("tls.crt"), path("tls.key"));
+    let store = |lines: &str| format!("{}{lines}\n{LEAST}", ETCD.replace("http://", "https://"));
+    let Engine::Etcd(etcd) = quotas(&store(&format!("ca = \"{ca}\""))).engine else {
+        panic!("it is etcd");
+    };
+    let certificates = etcd.certificates.expect("they are given");
+    assert!(etcd.store.tls.is_some() && certificates.identity.is_none());
+    let whole = format!("ca = \"{ca}\"\ncert = \"{cert}\"\nkey = \"{key}\"");
+    let Engine::Etcd(etcd) = quotas(&store(&whole)).engine else {
+        panic!("it is etcd");
+    };
+    assert!(
+        etcd.certificates
+            .expect("they are given")
+            .identity
+            .is_some()
+    );
+
+    wrong(
+        &store(""),
+        "servers",
+        "quota.servers",
+        &["who signs", "add ca"],
+    );
+    wrong(
+        &store("ca = \"/no/such\""),
+        "ca = ",
+        "quota.ca",
+        &["can't be read"],
+    );
+    let no_key = format!("ca = \"{ca}\"\ncert = \"{cert}\"");
+    wrong(&store(&no_key), "cert = ", "quota.cert", &["no key"]);
+    let no_cert = format!("ca = \"{ca}\"\nkey = \"{key}\"");
+    wrong(&store(&no_cert), "key = ", "quota.key", &["no certificate"]);
+    let key_as_ca = format!("ca = \"{key}\"");
+    wrong(&store(&key_as_ca), "ca = ", "quota.ca", &["PEM"]);
+    let no_ca = format!("{ETCD}cert = \"{cert}\"\n{LEAST}");
+    wrong(&no_ca, "cert = ", "quota.cert", &["no effect without ca"]);
+}
+
+#[test]
+fn a_quota_and_where_it_is_kept_belong_together() {
+    wrong(
+        LEAST,
+        "kind = ",
+        "rate_limit[0].kind",
+        &["not said where", "[quota]"],
+    );
+    doubted("[quota]", "[quota]", "quota", &["no rate limit is a quota"]);
+    let store = |lines: &str| format!("[quota]\n{lines}\n{LEAST}");
+    for (engine, server) in [
+        ("zookeeper", "10.0.0.1:2181"),
+        ("etcd", "http://10.0.0.1:2379"),
+        ("redis", "redis://10.0.0.1:6379"),
+    ] {
+        let named = format!("engine = \"{engine}\"\nservers = [\"{server}\"]");
+        wrong(
+            &store(&named),
+            "[quota]",
+            "quota",
+            &["how many sidecars", "expected_sidecars"],
+        );
+        let counted = format!("engine = \"{engine}\"\nexpected_sidecars = 3");
+        wrong(
+            &store(&counted),
+            "[quota]",
+            "quota",
+            &["not said where", server],
+        );
+        let user = format!("{named}\nexpected_sidecars = 3\nuser = \"u\"");
+        wrong(
+            &store(&user),
+            "user = ",
+            "quota.user",
+            &["without a password"],
+        );
+    }
+    wrong(
+        &store("engine = \"zookeper\""),
+        "engine",
+        "quota.engine",
+        &["\"zookeeper\""],
+    );
+    wrong(
+        &store("engin = \"etcd\""),
+        "engin",
+        "quota.engin",
+        &["\"engine\""],
+    );
+}
+
+#[test]
+fn a_server_that_is_none_of_the_engines_is_told_in_its_place() {
+    let check = |engine: &str, servers: &str, words: &[&str]| {
+        let store = format!(
+            "[quota]\nengine = \"{engine}\"\nexpected_sidecars = 2\nservers = {servers}\n{LEAST}"
+        );
+        wrong(&store, "servers = ", "quota.servers", words);
+    };
+    check(
+        "zookeeper",
+        "[\"10.0.0.1\"]",
+        &["has no port", "10.0.0.1:2181"],
+    );
+    check(
+        "zookeeper",
+        "[\"http://10.0.0.1:2181\"]",
+        &["no host that could be looked up"],
+    );
+    check("zookeeper", "[\"a:1\", \"b:0\"]", &["\"b:0\"", "no port"]);
+    check("zookeeper", "[\"a:1,b:2\"]", &["\"a:1,b:2\""]);
+    check(
+        "etcd",
+        "[\"10.0.0.1:2379\"]",
+        &["no address of etcd", "http://host:port"],
+    );
+    check("etcd", "[\"http://a:1/path\"]", &["no address of etcd"]);
+    check(
+        "redis",
+        "[\"10.0.0.1:6379\"]",
+        &["no address of Redis", "redis://host:port"],
+    );
+    check("redis", "[\"rediss://10.0.0.1:6379\"]", &["TLS"]);
+    check(
+        "redis",
+        "[\"redis://a:1\", \"redis://b:1\"]",
+        &["one server", "primary"],
+    );
+    check("etcd", "\"http://a:1\"", &["not a list", "in brackets"]);
+    check("etcd", "[1]", &["1 is not a string"]);
+    check("etcd", "[\"http://a:1\", \"http://a:1\"]", &["named twice"]);
+    let many: Vec<_> = (1..=65).map(|n| format!("\"http://a:{n}\"")).collect();
+    check(
+        "etcd",
+        &format!("[{}]", many.join(", ")),
+        &["65 of them", "at most 64"],
+    );
+}
+
+#[test]
+fn what_a_store_has_no_use_for_is_told() {
+    let check = |store: &str, line: &str, key: &str, words: &[&str]| {
+        wrong(
+            &format!("[quota]\n{store}{line}\n{LEAST}"),
+            line,
+            key,
+            words,
+        );
+    };
+    let cure = "write engine = ";
+    check(
+        "",
+        "servers = [\"a:1\"]",
+        "quota.servers",
+        &["in memory", cure],
+    );
+    check("", "user = \"u\"", "quota.user", &["in memory", cure]);
+    check(
+        "",
+        "password = \"p\"",
+        "quota.password",
+        &["in memory", cure],
+    );
+    check("", "root = \"/q\"", "quota.root", &["in memory", cure]);
+    check(
+        "",
+        "session_timeout = \"4s\"",
+        "quota.session_timeout",
+        &["in memory", cure],
+    );
+    check(
+        "",
+        "expected_sidecars = 2",
+        "quota.expected_sidecars",
+        &["no other sidecar"],
+    );
+    check(
+        "",
+        "ca = \"/ca.pem\"",
+        "quota.ca",
+        &["over TLS", "only etcd"],
+    );
+    good(&format!("[quota]\nexpected_sidecars = 1\n{LEAST}"));
+
+    let zookeeper = "engine = \"zookeeper\"\nexpected_sidecars = 2\nservers = [\"a:1\"]\n";
+    check(zookeeper, "cert = \"/t.crt\"", "quota.cert", &["over TLS"]);
+    check(zookeeper, "key = \"/t.key\"", "quota.key", &["over TLS"]);
+    for root in [
+        "quota",
+        "/",
+        "/quota/",
+        "/a//b",
+        "/a/../b",
+        "/zookeeper",
+        "/zookeeper/quota",
+    ] {
+        let line = format!("root = \"{root}\"");
+        check(zookeeper, &line, "quota.root", &["the node's whole path"]);
+    }
+    check(
+        zookeeper,
+        "password = \"p\"",
+        "quota.password",
+        &["whose password"],
+    );
+    let etcd = "engine = \"etcd\"\nexpected_sidecars = 2\nservers = [\"http://a:1\"]\n";
+    check(
+        etcd,
+        "root = \"/quota\"",
+        "quota.root",
+        &["end with a slash"],
+    );
+    check(etcd, "root = \"\"", "quota.root", &["empty"]);
+    check(
+        etcd,
+        "session_timeout = \"500ms\"",
+        "quota.session_timeout",
+        &["1s to 1h"],
+    );
+    check(
+        etcd,
+        "expected_sidecars_max = 3",
+        "quota.expected_sidecars_max",
+        &["did you mean"],
+    );
+}
+
+#[test]
+fn a_user_of_zookeeper_has_no_colon() {
+    let store = "[quota]\nengine = \"zookeeper\"\nexpected_sidecars = 2\nservers = [\"a:1\"]\n\
+                 password = \"p\"\nuser = \"a:b\"\n";
+    wrong(
+        &format!("{store}{LEAST}"),
+        "user = ",
+        "quota.user",
+        &["no colon"],
+    );
+}
+
+#[test]
+fn a_quota_that_cannot_be_is_told_with_a_cure() {
+    let check = |text: &str, line: &str, key: &str, words: &[&str]| {
+        wrong(text, line, &format!("rate_limit[0].{key}"), words);
+    };
+    let without = |key: &str| {
+        let lines = LEAST.lines().filter(|line| !line.starts_with(key));
+        format!("{MEMORY}{}\n", lines.collect::<Vec<_>>().join("\n"))
+    };
+    let whole = |key: &str, words: &[&str]| {
+        wrong(&without(key), "[[rate_limit]]", "rate_limit[0]", words);
+    };
+    whole("total", &["no total", "total = 10000"]);
+    whole("refresh_window", &["no window", "refresh_window = \"60s\""]);
+    whole("applies_to", &["for whom or what", "\"user\""]);
+    whole("name", &["no name"]);
+
+    check(
+        &instead("total = 0"),
+        "total",
+        "total",
+        &["out of range", "1 to 1000000000000000"],
+    );
+    check(
+        &instead("total = 1.5"),
+        "total",
+        "total",
+        &["not an integer"],
+    );
+    check(
+        &instead("refresh_window = \"0s\""),
+        "refresh",
+        "refresh_window",
+        &["100ms to 8784h"],
+    );
+    check(
+        &instead("refresh_window = 60"),
+        "refresh",
+        "refresh_window",
+        &["60 has no unit"],
+    );
+    check(
+        &in_memory("base = 1001"),
+        "base",
+        "base",
+        &["1001", "total of 1000", "at most 1000"],
+    );
+    check(&in_memory("base = 0"), "base", "base", &["out of range"]);
+    check(
+        &in_memory("prefetch = 101"),
+        "prefetch",
+        "prefetch",
+        &["0 to 100"],
+    );
+    check(&in_memory("ask = 0"), "ask", "ask", &["1 to 100"]);
+    check(&in_memory("safe = 0"), "safe", "safe", &["1 to 100"]);
+    check(
+        &in_memory("draw_timeout = \"2m\""),
+        "draw",
+        "draw_timeout",
+        &["1ms to 1m"],
+    );
+    check(
+        &in_memory("namespace = \"a:b\""),
+        "namespace",
+        "namespace",
+        &["can't be a namespace"],
+    );
+    check(
+        &in_memory("namespace = \".a\""),
+        "namespace",
+        "namespace",
+        &["can't be a namespace"],
+    );
+    let away = "when_store_away = \"saef\"";
+    check(&in_memory(away), away, "when_store_away", &["\"safe\""]);
+}
+
+#[test]
+fn a_word_of_another_kind_is_told_with_the_right_one() {
+    let check = |line: &str, words: &[&str]| {
+        let key = line.split(' ').next().expect("a key");
+        let key = format!("rate_limit[0].{key}");
+        wrong(&in_memory(line), line, &key, words);
+    };
+    check(
+        "mode = \"observe\"",
+        &["can't be tried out", "\"optimistic\""],
+    );
+    check(
+        "on_excess = \"delay\"",
+        &["the other kinds", "write \"wait\""],
+    );
+    for line in [
+        "burst = 3",
+        "fill = 3",
+        "profile = \"poller\"",
+        "rate = 3",
+        "ratio = 2",
+        "pace = \"3,2\"",
+    ] {
+        check(line, &["a quota has no", "total and refresh_window"]);
+    }
+    check("order = \"fifo\"", &["a quota has no order"]);
+    check("settle = true", &["a quota has no settle"]);
+    check("deadline = \"none\"", &["a quota has no deadline"]);
+    check(
+        "function = \"guest_list\"",
+        &["does not apply to alone", "\"function\""],
+    );
+    let callers = instead("applies_to = \"callers\"");
+    wrong(
+        &callers,
+        "applies_to",
+        "rate_limit[0].applies_to",
+        &["\"caller\""],
+    );
+
+    let other = |kind: &str, line: &str, words: &[&str]| {
+        let key = line.split(' ').next().expect("a key");
+        let key = format!("rate_limit[0].{key}");
+        wrong(
+            &format!("[[rate_limit]]\nname = \"x\"\n{kind}\n{line}"),
+            line,
+            &key,
+            words,
+        );
+    };
+    for kind in ["burst = 3\nfill = 1", "kind = \"paced\"\nrate = 3"] {
+        for line in [
+            "total = 3",
+            "base = 3",
+            "refresh_window = \"60s\"",
+            "totals = { alice = 3 }",
+            "namespace = \"x\"",
+            "prefetch = 20",
+            "ask = 40",
+            "relinquish_every = \"15s\"",
+            "relinquish_above = 2",
+            "draw_timeout = \"200ms\"",
+            "when_store_away = \"safe\"",
+            "safe = 50",
+        ] {
+            other(kind, line, &["has no ", "kind = \"quota\""]);
+        }
+        other(
+            kind,
+            "applies_to = \"user\"",
+            &["only a quota", "\"callers\""],
+        );
+        other(
+            kind,
+            "applies_to = \"caller\"",
+            &["only a quota", "\"callers\""],
+        );
+        other(
+            kind,
+            "mode = \"optimistic\"",
+            &["only a quota is optimistic"],
+        );
+        other(
+            kind,
+            "on_excess = \"wait\"",
+            &["the word of quotas", "write \"delay\""],
+        );
+    }
+}
+
+#[test]
+fn totals_of_single_keys_are_checked_as_the_others() {
+    let check = |text: &str, key: &str, words: &[&str]| wrong(text, "totals", key, words);
+    let key = "rate_limit[0].totals";
+    check(
+        &in_memory("totals = [1]"),
+        key,
+        &["an array is not a table"],
+    );
+    check(
+        &in_memory("totals = { alice = \"3\" }"),
+        &format!("{key}.alice"),
+        &["not an integer"],
+    );
+    check(
+        &in_memory("totals = { alice = 0 }"),
+        &format!("{key}.alice"),
+        &["out of range"],
+    );
+    let long = "x".repeat(257);
+    let told = "a key of 257 bytes";
+    let text = in_memory(&format!("totals = {{ {long} = 3 }}"));
+    let problems = read(&with(&text)).expect_err("a long key").to_string();
+    assert!(
+        problems.contains(told) && problems.contains("at most 256"),
+        "{problems}"
+    );
+    let base = in_memory("base = 10\ntotals = { alice = 9, bob = 10 }");
+    check(
+        &base,
+        &format!("{key}.alice"),
+        &["base = 10", "give 10 or more"],
+    );
+    let of_all = format!(
+        "{}totals = {{ alice = 9 }}\n",
+        instead("applies_to = \"total\"")
+    );
+    check(&of_all, key, &["one quota"]);
+    let function = "applies_to = \"function\"\nfunction = \"guest_list\"";
+    let of_one = format!("{}totals = {{ guest_list = 9 }}\n", instead(function));
+    check(&of_one, key, &["one function"]);
+    let functions = format!(
+        "{}totals = {{ guest_lst = 9 }}\n",
+        instead("applies_to = \"function\"")
+    );
+    doubted(
+        &functions,
+        "totals",
+        &format!("{key}.guest_lst"),
+        &["\"guest_list\""],
+    );
+    // Whoever names no user has one quota together, which may be smaller.
+    assert_eq!(limit(&in_memory("totals = { \"\" = 9 }")).totals.len(), 1);
+}
+
+#[test]
+fn the_dearest_call_must_be_able_to_pass() {
+    let costs = "[costs]\ndefault = 2\nfunctions = { guest_deploy = 300, guest_list = 600 }\n";
+    let total = |total: u64, store: &str| {
+        format!(
+            "{store}{}{costs}",
+            LEAST.replace("total = 1000", &format!("total = {total}"))
+        )
+    };
+    let key = "rate_limit[0].total";
+    let told = ["600 tokens never passes", "[costs]"];
+    wrong(&total(599, MEMORY), "total = ", key, &told);
+    good(&total(600, MEMORY));
+    // Half of it is owned, an eighth by each of four sidecars: 5 of 8 can be spent by one.
+    wrong(
+        &total(952, ETCD),
+        "total = ",
+        key,
+        &["each of 4 sidecars owns 119", "595 at most"],
+    );
+    good(&total(960, ETCD));
+    let function = |function: &str| {
+        let lines = format!("applies_to = \"function\"\nfunction = \"{function}\"");
+        total(300, MEMORY).replace("applies_to = \"user\"", &lines)
+    };
+    good(&function("guest_deploy"));
+    wrong(&function("guest_list"), "total = ", key, &told);
+    let own = "totals = { guest_list = 600, guest_deploy = 299 }\n[costs]";
+    let own = total(600, MEMORY)
+        .replace("\"user\"", "\"function\"")
+        .replace("[costs]", own);
+    let key = "rate_limit[0].totals.guest_deploy";
+    wrong(&own, "totals", key, &["a call of 300 tokens never passes"]);
+    // What is exempt is never charged.
+    let exempt = with("exempt = [\"guest_list\"]") + &total(300, MEMORY);
+    assert!(read(&exempt).is_ok());
+    // Costs that can't be read are told, and nothing is made up about them.
+    let unread = total(1, MEMORY).replace("guest_list = 600", "guest_list = \"x\"");
+    wrong(
+        &unread,
+        "functions = ",
+        "costs.functions.guest_list",
+        &["not a number"],
+    );
+}
+
+#[test]
+fn a_safe_share_of_nothing_and_parts_of_tokens_are_doubted() {
+    let few = format!("{ETCD}{}", LEAST.replace("total = 1000", "total = 7"));
+    let words = ["nothing passes while the store is away", "4 sidecars"];
+    doubted(&few, "total = ", "rate_limit[0].total", &words);
+    good(&format!("{few}when_store_away = \"deny\""));
+    let away = in_memory("when_store_away = \"deny\"\nsafe = 20");
+    doubted(&away, "safe = ", "rate_limit[0].safe", &["no effect"]);
+    let half = in_memory("[costs]\ndefault = 0.5");
+    doubted(
+        &half,
+        "default",
+        "costs.default",
+        &["count 1, not 0.5", "whole numbers"],
+    );
+    let part = in_memory("[costs]\nfunctions = { guest_list = 2.25 }");
+    let words = ["\"guest_list\"", "count 3, not 2.25"];
+    doubted(&part, "functions", "costs.functions", &words);
+    good("[costs]\ndefault = 0.5");
+}
+
+#[test]
+fn two_quotas_never_share_a_key() {
+    let second = LEAST.replace("per_user", "hourly");
+    let two = |first: &str, more: &str| format!("{MEMORY}{LEAST}{first}\n{second}{more}\n");
+    let key = "rate_limit[1]";
+    let words = ["keys are those of \"per_user\"", "namespace = \"hourly\""];
+    wrong(&two("", ""), "[[rate_limit]]", key, &words);
+    good(&two("", "namespace = \"hourly\""));
+    let same = two("namespace = \"a\"", "namespace = \"a\"");
+    wrong(&same, "namespace", &format!("{key}.namespace"), &words);
+    let caller = two("", "namespace = \"caller\"").replace(
+        "name = \"per_user\"\nkind = \"quota\"\napplies_to = \"user\"",
+        "name = \"per_user\"\nkind = \"quota\"\napplies_to = \"caller\"",
+    );
+    wrong(
+        &caller,
+        "namespace",
+        &format!("{key}.namespace"),
+        &words[..1],
+    );
+}
+
+#[test]
+fn there_are_eight_quotas_at_most() {
+    let many = |count: usize| {
+        let limits = (0..count).map(|n| {
+            LEAST.replace("per_user", &format!("q{n}")) + &format!("namespace = \"n{n}\"\n")
+        });
+        format!("{MEMORY}{}", limits.collect::<String>())
+    };
+    assert_eq!(quotas(&many(8)).limits.len(), 8);
+    let words = ["there are 9 quotas", "at most 8"];
+    wrong(&many(9), "kind = ", "rate_limit[8].kind", &words);
+}
+
+#[test]
+fn a_quota_is_neither_a_callers_nor_leased() {
+    let caller =
+        in_memory("[[caller]]\nlabel = \"x\"\nmatch = { user = \"x\" }\nrate_limit = \"per_user\"");
+    let words = ["not for callers", "applies_to says there"];
+    wrong(&caller, "rate_limit = ", "caller[0].rate_limit", &words);
+    for given in ["per_user", "rate_limit:per_user"] {
+        let shared = in_memory(&format!(
+            "[coordinate]\nservers = [\"a:1\"]\nexpected_sidecars = 2\n[[coordinate.limit]]\n\
+             limit = \"{given}\"\nresource = \"r\"\nsafe = 1"
+        ));
+        let words = ["is a quota", "share it already"];
+        wrong(&shared, "limit = ", "coordinate.limit[0].limit", &words);
+    }
+    let named = in_memory("[[rate_limit]]\nname = \"per_user\"\nburst = 1\nfill = 1");
+    let words = ["another rate limit too"];
+    wrong(&named, "name = ", "rate_limit[1].name", &words);
+}
+
+#[test]
+fn what_stands_in_the_environment_counts_for_quotas() {
+    let text = with(&format!(
+        "[quota]\nengine = \"etcd\"\nservers = [\"http://a:1\"]\nuser = \"u\"\npassword = \"p\"\n\
+         expected_sidecars = 2\n{LEAST}"
+    ));
+    let env = [
+        ("TIDEGATE_QUOTA__PASSWORD", "s3cret"),
+        ("TIDEGATE_QUOTA__SERVERS", "[\"http://b:2\"]"),
+        ("TIDEGATE_QUOTA__EXPECTED_SIDECARS", "5"),
+        ("TIDEGATE_QUOTA__KEYS_MAX", "77"),
+        ("TIDEGATE_RATE_LIMIT__0__TOTAL", "2000"),
+        ("TIDEGATE_RATE_LIMIT__0__TOTALS", "{ alice = 3000 }"),
+        ("TIDEGATE_RATE_LIMIT__0__REFRESH_WINDOW", "10s"),
+    ];
+    let config = super::read_with(&text, &env).unwrap_or_else(|told| panic!("{told}"));
+    let quotas = config.config.quotas.expect("there is a quota");
+    let Engine::Etcd(etcd) = &quotas.engine else {
+        panic!("it is etcd");
+    };
+    let known = etcd.store.credentials.as_ref().expect("they are given");
+    assert_eq!((&*known.user, &*known.password), ("u", "s3cret"));
+    assert_eq!(etcd.store.endpoints[0].to_string(), "http://b:2");
+    assert_eq!((quotas.expected_sidecars, quotas.keys_max), (5, 77));
+    let settings = quotas.limits[0].rule.settings();
+    assert_eq!((settings.total, settings.nodes_expected), (2000, 5));
+    assert_eq!(settings.length, Duration::from_secs(10));
+    assert_eq!(quotas.limits[0].totals["alice"].settings().total, 3000);
+    let number = [("TIDEGATE_QUOTA__PASSWORD", "123456")];
+    super::read_with(&text, &number).expect("digits are a password");
+}
+
+#[test]
+fn what_is_effective_of_quotas_reads_back_as_the_same() {
+    let files = Files::new();
+    let dir = files.dir.path().display();
+    let again = |more: &str| {
+        let config = good(more);
+        let written = config::effective(&config);
+        let back = read(&written).unwrap_or_else(|told| panic!("{written}\n{told}"));
+        assert_eq!(back.config, config, "{written}");
+    };
+    again(&in_memory(""));
+    again(&in_memory(
+        "base = 3\ntotals = { \"a \\\"b\\\"\" = 5, \"\" = 6 }\nnamespace = \"x\"\nprefetch = 1\n\
+         ask = 2\nrelinquish_every = \"1s\"\nrelinquish_above = 9\ndraw_timeout = \"1s\"\n\
+         mode = \"optimistic\"\non_excess = \"reject\"\nwhen_store_away = \"allow\"",
+    ));
+    again(&instead(
+        "applies_to = \"function\"\nfunction = \"guest_list\"",
+    ));
+    again(&instead("applies_to = \"function\""));
+    again(&instead("applies_to = \"caller\"\nnamespace = \"\""));
+    again(&instead(
+        "applies_to = \"total\"\nwhen_store_away = \"deny\"",
+    ));
+    again(&format!(
+        "{ETCD}root = \"/q/\"\nsession_timeout = \"3s\"\nkeys_max = 5\n{LEAST}"
+    ));
+    let https = ETCD.replace("http:", "https:");
+    again(&format!(
+        "{https}ca = \"{dir}/clients.crt\"\ncert = \"{dir}/tls.crt\"\nkey = \"{dir}/tls.key\"\n\
+         {LEAST}"
+    ));
+    let other = |engine: &str, servers: &str| {
+        let store = format!("[quota]\nengine = \"{engine}\"\nservers = {servers}\n");
+        format!("{store}expected_sidecars = 2\n{LEAST}")
+    };
+    if cfg!(feature = "zookeeper") {
+        again(&other("zookeeper", "[\"a:1\", \"[::1]:2\"]\nroot = \"/x\""));
+    }
+    if cfg!(feature = "redis") {
+        again(&other(
+            "redis",
+            "[\"redis://[::1]:1/2\"]\nsession_timeout = \"1m\"",
+        ));
+    }
+}
+
+#[test]
+fn a_password_is_never_shown() {
+    let secret = "s3cr3t";
+    let servers = [
+        ("zookeeper", "a:1"),
+        ("etcd", "http://a:1"),
+        ("redis", "redis://a:1"),
+    ];
+    for (engine, server) in servers {
+        let text = format!(
+            "[quota]\nengine = \"{engine}\"\nservers = [\"{server}\"]\nuser = \"ann\"\n\
+             password = \"{secret}\"\nexpected_sidecars = 2\n{LEAST}"
+        );
+        let config = good(&text);
+        let written = config::effective(&config);
+        assert!(written.contains("password = \"(hidden)\""), "{written}");
+        assert!(written.contains("user = \"ann\""), "{written}");
+        let debug = format!("{config:?}{:#?}", config.quotas);
+        assert!(
+            !written.contains(secret) && !debug.contains(secret),
+            "{engine}: {debug}"
+        );
+
+        // Nor in a drawing of the lines around a mistake, or where it does not belong.
+        let wrong = text.replace("expected_sidecars = 2", "expected_sidecars = 0");
+        let problems = read(&with(&wrong)).expect_err("a mistake");
+        let drawn = problems.render(true);
+        assert!(
+            !drawn.contains(secret) && drawn.contains("password ="),
+            "{drawn}"
+        );
+        let (scheme, rest) = server.split_once("//").unwrap_or(("", server));
+        let inside = format!("{scheme}//ann:{secret}@{rest}");
+        let inside = inside.trim_start_matches('/').to_owned();
+        let text = format!(
+            "[quota]\nengine = \"{engine}\"\nservers = [\"{inside}\"]\nexpected_sidecars = 2\n{LEAST}"
+        );
+        let problems = read(&with(&text)).expect_err("a password in an address");
+        let plain = problems.to_string();
+        assert!(plain.contains("user and password in [quota]"), "{plain}");
+        assert!(!plain.contains(secret), "{plain}");
+        if server.contains("//") {
+            assert!(!problems.render(true).contains(secret));
+        }
+    }
+    let number = format!("{ETCD}user = \"u\"\npassword = {}\n{LEAST}", "[\"s3cr3t\"]");
+    let told = read(&with(&number)).expect_err("a list").to_string();
+    assert!(
+        told.contains("quota.password") && !told.contains(secret),
+        "{told}"
+    );
+}
+
+#[test]
+fn check_says_what_each_quota_allows_and_where_it_is_kept() {
+    let directory = tempfile::tempdir().expect("a directory for the test");
+    let path = directory.path().join("config.toml");
+    let report = |more: &str| {
+        std::fs::write(&path, with(more)).expect("written");
+        let report = tools::check::report(&path, false);
+        assert!(report.good, "{report:?}");
+        report.settings
+    };
+    let check = |more: &str, name: &str, value: &str| {
+        let told = report(more);
+        let mut lines = told.lines();
+        let is_it = |line: &&str| line.trim_start().starts_with(name) && line.ends_with(value);
+        assert!(
+            lines.any(|line| is_it(&line)),
+            "no {name} … {value} in\n{told}"
+        );
+    };
+    let name = "rate_limit:per_user";
+    check(
+        &in_memory(""),
+        name,
+        "  1000 tokens for each user in each 60 s",
+    );
+    check(
+        &in_memory(""),
+        "kept",
+        "  in memory, for this sidecar alone",
+    );
+    let more = in_memory("totals = { a = 5 }\nmode = \"optimistic\"\non_excess = \"reject\"");
+    let told =
+        "in each 60 s, one key has a total of its own, optimistic, refused at once beyond it";
+    check(&more, name, told);
+    let etcd = format!("{ETCD}{LEAST}");
+    let told = "in etcd, for 4 sidecars; while it is away 125 tokens for each sidecar";
+    check(&etcd, "kept", told);
+    let one = instead("applies_to = \"function\"\nfunction = \"guest_list\"");
+    check(&one, name, "  1000 tokens for guest_list in each 60 s");
+    check(
+        &instead("applies_to = \"total\""),
+        name,
+        "tokens for all calls in each 60 s",
+    );
+}

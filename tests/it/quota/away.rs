@@ -1,0 +1,199 @@
+//! What sidecars do while the store is away, and that they go on by themselves when it is back.
+
+use serde_json::json;
+use tokio::task::JoinSet;
+
+use super::*;
+
+const AT_ONCE: &str = "on_excess = \"reject\"";
+
+/// What a call draws with in a store that does not answer, and that it is asked again.
+async fn is_away(sidecar: &Sidecar) {
+    eventually(async || {
+        let told = sidecar.quotas().await;
+        (told["store"]["up"] == false).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn without_the_store_deny_lets_nothing_pass_and_goes_on_by_itself_when_it_is_back() {
+    for mode in [
+        Mode::Away,
+        Mode::Hangs,
+        Mode::Garbage,
+        Mode::Unauthenticated,
+    ] {
+        let rig = Rig::start().await;
+        let limits = limit("all", "total", 100, LONG, "when_store_away = \"deny\"");
+        let sidecar = rig.sidecar(ALONE, &limits);
+        sidecar.store().set(mode);
+        let address = sidecar.address;
+        let mut waits = JoinSet::new();
+        for _ in 0..10 {
+            waits.spawn(async move { call(address, "").await.status });
+        }
+        is_away(&sidecar).await;
+        assert!(waits.try_join_next().is_none(), "{mode:?}: a call passed");
+        let key = sidecar.key("all", "all").await.expect("it is known");
+        assert_eq!((&key["waiting"], &key["held"]), (&10.into(), &0.into()));
+        sidecar.store().set(Mode::Answers);
+        let goes_on = async {
+            while let Some(status) = waits.join_next().await {
+                assert_eq!(status.expect("a call ends"), 200, "{mode:?}");
+            }
+        };
+        let goes_on = tokio::time::timeout(PATIENCE, goes_on).await;
+        goes_on.unwrap_or_else(|_| panic!("{mode:?}: calls wait on"));
+        let told = sidecar.quotas().await;
+        assert_eq!(told["store"]["up"], true, "{told}");
+        assert_eq!(told["quotas"][0]["used_last"][0]["trouble"], json!([]));
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_nothing_covers_is_refused_while_the_store_is_away_where_it_does_not_wait() {
+    let rig = Rig::start().await;
+    let limits = limit("all", "total", 100, LONG, REJECT);
+    let sidecar = rig.sidecar(ALONE, &limits);
+    sidecar.store().set(Mode::Away);
+    let refused = eventually(async || {
+        let answer = sidecar.call("").await;
+        (answer.status == 429).then_some(answer)
+    })
+    .await;
+    assert!(refused.body.contains("rate_limit:all"), "{refused:?}");
+    sidecar.store().set(Mode::Answers);
+    eventually(async || (sidecar.call("").await.status == 200).then_some(())).await;
+}
+
+#[tokio::test]
+async fn without_the_store_allow_lets_everything_pass_and_counts_it() {
+    let rig = Rig::start().await;
+    let limits = limit(
+        "all",
+        "total",
+        5,
+        LONG,
+        &format!("{AT_ONCE}\nwhen_store_away = \"allow\""),
+    );
+    let sidecar = rig.sidecar(ALONE, &limits);
+    sidecar.store().set(Mode::Away);
+    assert_eq!(sidecar.calls("", 50).await, 50);
+    let name = r#"tidegate_quota_allowed_tokens_total{limit="rate_limit:all"}"#;
+    assert_eq!(sidecar.metric(name).await, 50.0);
+    let up = r#"tidegate_quota_store_up{engine="etcd"}"#;
+    eventually(async || {
+        // Whoever passes for want of the store has it asked again.
+        assert_eq!(sidecar.calls("", 1).await, 1);
+        (sidecar.metric(up).await == 0.0).then_some(())
+    })
+    .await;
+    sidecar.store().set(Mode::Answers);
+    // From then on what there is has an end.
+    let drawn = eventually(async || {
+        sidecar.call("").await;
+        sidecar
+            .key("all", "all")
+            .await
+            .filter(|key| key["trouble"] == json!([]))
+    })
+    .await;
+    assert_eq!(drawn["window_total"], 5, "{drawn}");
+    while sidecar.call("").await.status == 200 {}
+    assert_eq!(sidecar.calls("", 10).await, 0);
+}
+
+#[tokio::test]
+async fn without_the_store_safe_leaves_each_its_share_of_each_window() {
+    let rig = Rig::start().await;
+    // Half of an equal share of two.
+    let limits = limit("all", "total", 20, "1s", AT_ONCE);
+    let [a, b] = [rig.sidecar(TWO, &limits), rig.sidecar(TWO, &limits)];
+    for sidecar in [&a, &b] {
+        sidecar.calls("", 1).await;
+        eventually(async || {
+            sidecar.calls("", 1).await;
+            let known = |key: &Value| key["window_total"] == 20;
+            sidecar.key("all", "all").await.filter(known)
+        })
+        .await;
+        // A node that starts has its share from the next window on.
+        eventually(async || {
+            let whole = |key: &Value| key["safe"] == 5;
+            sidecar.key("all", "all").await.filter(whole)
+        })
+        .await;
+        sidecar.store().set(Mode::Away);
+    }
+    // In whatever way the calls fall into windows, no window has more than the shares of both and
+    // what was drawn before.
+    let mut passed = std::collections::BTreeMap::new();
+    let from = rig.now().as_secs() + 2;
+    while rig.now().as_secs() < from + 3 {
+        for sidecar in [&a, &b] {
+            let before = rig.now().as_secs();
+            let got = sidecar.calls("", 4).await;
+            if rig.now().as_secs() == before && (from..from + 3).contains(&before) {
+                *passed.entry(before).or_insert(0) += got;
+            }
+        }
+    }
+    assert_eq!(passed.len(), 3, "{passed:?}");
+    for (window, got) in passed {
+        assert!((5..=10).contains(&got), "{got} in window {window}");
+    }
+}
+
+#[tokio::test]
+async fn a_thousand_users_of_a_store_that_hangs_make_no_storm() {
+    let rig = Rig::start().await;
+    let limits = limit("per_user", "user", 10, LONG, REJECT);
+    let sidecar = rig.sidecar(ALONE, &limits);
+    sidecar.store().set(Mode::Hangs);
+    let mut calls = JoinSet::new();
+    for user in 0..1_000 {
+        let address = sidecar.address;
+        calls.spawn(async move { call(address, &format!("u{user}")).await.status });
+        if calls.len() >= 200 {
+            calls.join_next().await;
+        }
+    }
+    while let Some(status) = calls.join_next().await {
+        assert_eq!(status.expect("a call ends"), 429);
+    }
+    // As many as were under way when it was found out, and then one in each draw timeout.
+    let asked = sidecar.store().asked();
+    assert!((3..=150).contains(&asked), "{asked}");
+    let away = sidecar.quotas().await["store"].clone();
+    assert_eq!(away["up"], false, "{away}");
+    sidecar.store().set(Mode::Answers);
+    eventually(async || (sidecar.call("u7").await.status == 200).then_some(())).await;
+}
+
+#[tokio::test]
+async fn what_is_held_is_spent_without_the_store_and_no_call_waits_for_it() {
+    let rig = Rig::start().await;
+    let limits = limit(
+        "all",
+        "total",
+        1_000,
+        LONG,
+        "when_store_away = \"deny\"\nbase = 200\nrelinquish_every = \"1h\"",
+    );
+    let sidecar = rig.sidecar(ALONE, &limits);
+    assert_eq!(sidecar.calls("", 1).await, 1);
+    let key = sidecar
+        .until_key("all", "all", |key| key["held"].as_u64() >= Some(100))
+        .await;
+    sidecar.store().set(Mode::Hangs);
+    let before = sidecar.store().asked();
+    let started = Instant::now();
+    assert_eq!(sidecar.calls("", 100).await, 100, "{key}");
+    let took = started.elapsed();
+    // A single draw that is waited for would take as long as its timeout.
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    assert!(sidecar.store().asked() - before < 5);
+    let waited = r#"tidegate_quota_decisions_total{how="local",limit="rate_limit:all"}"#;
+    assert!(sidecar.metric(waited).await >= 100.0);
+}

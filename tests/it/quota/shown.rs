@@ -1,0 +1,102 @@
+//! What operators see of quotas.
+
+use super::*;
+
+#[tokio::test]
+async fn a_record_of_another_tool_is_left_alone_and_told_and_other_keys_go_on() {
+    let rig = Rig::start().await;
+    let limits =
+        limit("per_user", "user", 5, LONG, REJECT) + &limit("all", "total", 50, LONG, REJECT);
+    let sidecar = rig.sidecar(ALONE, &limits);
+    let key = Key::within(None, "eve").expect("it is a key");
+    rig.memory.tamper(&key, Some(b"{\"usable\": 70}"));
+    // Eve's calls are not covered, others are.
+    eventually(async || (sidecar.call("eve").await.status == 429).then_some(())).await;
+    assert_eq!(sidecar.calls("alice", 5).await, 5);
+    let eve = sidecar
+        .until_key("per_user", "eve", |eve| {
+            eve["trouble"] != serde_json::json!([])
+        })
+        .await;
+    let trouble = eve["trouble"][0].as_str().expect("a text");
+    assert!(trouble.contains("no record of ours"), "{trouble}");
+    let found = rig
+        .memory
+        .node()
+        .get(std::slice::from_ref(&key))
+        .await
+        .expect("it is up");
+    let found = found[0].as_ref().expect("it stands there");
+    assert_eq!(found.text, b"{\"usable\": 70}");
+    let page = sidecar.get("/quotas").await.body;
+    assert!(page.contains("no record of ours"), "{page}");
+    // The store is there, whatever stands in it.
+    assert_eq!(sidecar.quotas().await["store"]["up"], true);
+    // Once it is gone her calls go on by themselves.
+    rig.memory.tamper(&key, None);
+    eventually(async || (sidecar.call("eve").await.status == 200).then_some(())).await;
+}
+
+#[tokio::test]
+async fn what_the_store_says_of_itself_is_told() {
+    let rig = Rig::start().await;
+    let limits = limit("all", "total", 5, LONG, REJECT);
+    let sidecar = rig.sidecar(ALONE, &limits);
+    for (mode, text) in [
+        (
+            Mode::Unauthenticated,
+            "the store wants other credentials: NOAUTH",
+        ),
+        (
+            Mode::Garbage,
+            "an answer that the store does not give: HTTP/1.1 400 Bad Request",
+        ),
+        (Mode::Hangs, "it did not answer within the draw timeout"),
+        (Mode::Away, "the store is away: connection refused"),
+    ] {
+        sidecar.store().set(mode);
+        let told = eventually(async || {
+            sidecar.call("").await;
+            let told = sidecar.quotas().await["store"].clone();
+            (told["up"] == false && told["trouble"]["text"] == text).then_some(told)
+        })
+        .await;
+        let page = sidecar.get("/quotas").await.body;
+        assert!(
+            page.contains("etcd is away") && page.contains(text),
+            "{told}\n{page}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn the_metrics_of_a_living_sidecar_please_promtool() {
+    let rig = Rig::start().await;
+    let limits =
+        limit("all", "total", 5, LONG, REJECT) + &limit("per_user", "user", 50, LONG, REJECT);
+    let sidecar = rig.sidecar(TWO, &limits);
+    let other = rig.sidecar(TWO, &limits);
+    let passed = sidecar.calls("alice", 10).await;
+    let metrics = sidecar.get("/metrics").await.body;
+    crate::metrics::promtool_is_content(&metrics);
+    for (name, value) in [
+        (r#"tidegate_quota_store_up{engine="etcd"}"#, 1.0),
+        (r#"tidegate_quota_members{engine="etcd"}"#, 2.0),
+        (r#"tidegate_quota_keys{limit="rate_limit:all"}"#, 1.0),
+    ] {
+        assert_eq!(sidecar.metric(name).await, value, "{name}");
+    }
+    let of = |how: &str| {
+        format!("tidegate_quota_decisions_total{{how=\"{how}\",limit=\"rate_limit:all\"}}")
+    };
+    let mut let_go = 0.0;
+    for how in ["local", "drew", "waited"] {
+        let_go += sidecar.metric(&of(how)).await;
+    }
+    assert_eq!(let_go, passed as f64);
+    let refusals = r#"tidegate_refusals_total{limit="rate_limit:all",reason="rate_limited"}"#;
+    assert_eq!(sidecar.metric(refusals).await, 10.0 - let_go);
+    let drawn = r#"tidegate_quota_draw_seconds_count{limit="rate_limit:all"}"#;
+    assert!(sidecar.metric(drawn).await >= 1.0);
+    drop(other);
+}

@@ -1,0 +1,129 @@
+//! The store that the sidecars share, and what is done to it.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::stores::Etcd;
+#[cfg(feature = "redis")]
+use crate::stores::Redis;
+#[cfg(feature = "zookeeper")]
+use crate::stores::ZooKeeper;
+
+/// Real servers on loopback.
+pub(super) enum Store {
+    /// None: each sidecar by itself.
+    Memory,
+    #[cfg(feature = "zookeeper")]
+    ZooKeeper(ZooKeeper),
+    Etcd(Etcd),
+    /// One server, and the flags that it is started with.
+    #[cfg(feature = "redis")]
+    Redis(Redis, &'static [&'static str]),
+}
+
+/// What is written to disk before it is confirmed.
+#[cfg(feature = "redis")]
+pub(super) const REDIS_KEEPS: &[&str] = &["--appendonly", "yes", "--appendfsync", "always"];
+
+impl Store {
+    /// As the config calls it.
+    pub(super) fn engine(&self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            #[cfg(feature = "zookeeper")]
+            Self::ZooKeeper(_) => "zookeeper",
+            Self::Etcd(_) => "etcd",
+            #[cfg(feature = "redis")]
+            Self::Redis(..) => "redis",
+        }
+    }
+
+    /// Whether its time is the time of day of this machine.
+    pub(super) fn tells_the_time_of_day(&self) -> bool {
+        matches!(self.engine(), "zookeeper" | "redis")
+    }
+
+    pub(super) fn addrs(&self) -> Vec<SocketAddr> {
+        match self {
+            Self::Memory => Vec::new(),
+            #[cfg(feature = "zookeeper")]
+            Self::ZooKeeper(ensemble) => (0..3).map(|at| ensemble.addr(at)).collect(),
+            Self::Etcd(cluster) => (0..3).map(|at| cluster.addr(at)).collect(),
+            #[cfg(feature = "redis")]
+            Self::Redis(server, _) => vec![server.addr()],
+        }
+    }
+
+    /// A server as the config names it, by its address or that of a relay before it.
+    pub(super) fn server(&self, addr: SocketAddr) -> String {
+        match self.engine() {
+            "etcd" => format!("http://{addr}"),
+            "redis" => format!("redis://{addr}"),
+            _ => addr.to_string(),
+        }
+    }
+
+    /// The server that leads, once all are well.
+    async fn leader(&self) -> usize {
+        match self {
+            Self::Memory => unreachable!("it has no server"),
+            #[cfg(feature = "zookeeper")]
+            Self::ZooKeeper(ensemble) => {
+                ensemble.serves().await;
+                ensemble.leader()
+            }
+            Self::Etcd(cluster) => loop {
+                if let Some(leader) = cluster.known_leader() {
+                    return leader;
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            },
+            #[cfg(feature = "redis")]
+            Self::Redis(..) => 0,
+        }
+    }
+
+    /// Kills the leader, and starts it again after a while, with what it had on disk. Returns when
+    /// all servers are well.
+    pub(super) async fn kill_leader(&mut self, away: Duration) {
+        let leader = self.leader().await;
+        match self {
+            Self::Memory => unreachable!("it has no server"),
+            #[cfg(feature = "zookeeper")]
+            Self::ZooKeeper(ensemble) => ensemble.member(leader).kill(),
+            Self::Etcd(cluster) => cluster.member(leader).kill(),
+            #[cfg(feature = "redis")]
+            Self::Redis(server, _) => server.kill(),
+        }
+        tokio::time::sleep(away).await;
+        match self {
+            Self::Memory => unreachable!("it has no server"),
+            #[cfg(feature = "zookeeper")]
+            Self::ZooKeeper(ensemble) => ensemble.restart(leader),
+            Self::Etcd(cluster) => cluster.restart(leader),
+            #[cfg(feature = "redis")]
+            Self::Redis(server, flags) => server.restart(flags),
+        }
+        self.leader().await;
+    }
+
+    /// Stops the leader where it stands, for a while. Returns when all servers are well.
+    pub(super) async fn pause_leader(&mut self, pause: Duration) {
+        let leader = self.leader().await;
+        self.signal(leader, "STOP");
+        tokio::time::sleep(pause).await;
+        self.signal(leader, "CONT");
+        self.leader().await;
+    }
+
+    fn signal(&mut self, server: usize, name: &str) {
+        match self {
+            Self::Memory => unreachable!("it has no server"),
+            #[cfg(feature = "zookeeper")]
+            Self::ZooKeeper(ensemble) => ensemble.member(server).signal(name),
+            Self::Etcd(cluster) => cluster.member(server).signal(name),
+            #[cfg(feature = "redis")]
+            Self::Redis(redis, _) => redis.signal(name),
+        }
+    }
+}
