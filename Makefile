@@ -16,6 +16,7 @@ check:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) clippy -p tidegate-limits --no-default-features -- -D warnings
+	$(CARGO) clippy -p tidegate --no-default-features -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items
 	@if rustc --print target-libdir --target s390x-unknown-linux-gnu >/dev/null 2>&1 \
 	   && [ -d "$$(rustc --print target-libdir --target s390x-unknown-linux-gnu)" ]; then \

@@ -41,6 +41,8 @@ pub const KEYS_MAX: usize = 64;
 
 /// Which store keeps the records, and how it is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
+// There is one in a process.
+#[allow(clippy::large_enum_variant)]
 pub enum Engine {
     /// This process alone.
     Memory,

@@ -11,12 +11,15 @@ use crate::coordinate::election::TimeToLive;
 use crate::coordinate::etcd;
 use crate::coordinate::quota_store::etcd::Certificates;
 use crate::coordinate::quota_store::{self, Engine};
+#[cfg(feature = "zookeeper")]
 use crate::forward::Address;
 
 use super::super::effective::{Toml, quoted as toml_text};
 use super::super::problem::Place;
 use super::super::reader::{At, Notes, Section, Setting};
-use super::super::text::{file, host_and_port};
+use super::super::text::file;
+#[cfg(feature = "zookeeper")]
+use super::super::text::host_and_port;
 use super::super::tree::{Node, Value, quoted};
 use super::super::value::{Kind, Mistake, choice, duration, integer, show_duration, text};
 
