@@ -53,6 +53,8 @@ pub(super) struct Window {
     pub(super) total: u64,
     /// When the first call arrived that was paid from it.   µs since the epoch
     pub(super) first: Option<u64>,
+    /// And the last.
+    pub(super) last: Option<u64>,
     /// Tokens by sidecar, by all lines.
     pub(super) by: Vec<u64>,
 }
@@ -233,6 +235,7 @@ impl Evidence<'_> {
                     unlogged: 0,
                     total: draw.total,
                     first: None,
+                    last: None,
                     by: vec![0; self.plan.sidecars],
                 });
                 window.spent += draw.cost;
@@ -248,6 +251,7 @@ impl Evidence<'_> {
                 let window = windows[budget].get_mut(&draw.window);
                 let window = window.expect("its line was counted");
                 window.first.get_or_insert(arrival.at);
+                window.last = Some(arrival.at);
             }
         }
         windows
@@ -283,13 +287,21 @@ impl Evidence<'_> {
                 if arrival.at - begin[at].0 >= self.window_length() {
                     continue;
                 }
-                let mut number = begin[at].1;
-                if at > 0 && arrival.at - begin[at].0 < EDGE {
-                    let before = &windows[budget][&begin[at - 1].1];
-                    if before.spent + before.unlogged + arrival.call.cost() <= before.total {
-                        number = begin[at - 1].1;
-                    }
-                }
+                // Where sidecars do not agree on the time, several windows are spent at once; which of
+                // them it was cannot be known.
+                let may_be = |(place, (first, number)): &(usize, &(u64, u64))| {
+                    let last = windows[budget][number].last;
+                    let was_edge = *place + 1 == at && arrival.at - begin[at].0 < EDGE;
+                    let is_spent = last.is_some_and(|last| arrival.at <= last);
+                    *first <= arrival.at && (*place == at || was_edge || is_spent)
+                };
+                let room = |(_, (_, number)): &(usize, &(u64, u64))| {
+                    let window = &windows[budget][number];
+                    window.total.saturating_sub(window.spent + window.unlogged)
+                };
+                let candidates = begin[..next].iter().enumerate().filter(may_be);
+                let (_, (_, number)) = candidates.max_by_key(room).expect("one has begun");
+                let number = *number;
                 let window = windows[budget].get_mut(&number);
                 window.expect("it is one of them").unlogged += arrival.call.cost();
             }
