@@ -414,6 +414,7 @@ impl Gate {
     /// Puts a call that could not be sent back in its turn, with all limits undrawn and its
     /// backend held to one probing call at a time, and asks for it again.
     pub fn ask_again<'a>(&'a self, permit: Permit, record: &'a Arc<Record>) -> Asked<'a> {
+        record.note(|facts| facts.quotas.clear());
         let (lane, backend, hold, settling, tie) = permit.into_parts();
         let claim = Claim {
             core: &self.core,

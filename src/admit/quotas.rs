@@ -6,9 +6,7 @@ use std::sync::Arc;
 
 use rand::Rng;
 use tidegate_limits::quota::{Outcome, Question, Rule, StoreTime};
-use tidegate_limits::{
-    QuotaCounts, QuotaKey, QuotaNow, QuotaQuestion, QuotaRef, QuotaRule, Scheduler,
-};
+use tidegate_limits::{QuotaCounts, QuotaNow, QuotaQuestion, QuotaRef, QuotaRule, Scheduler};
 
 use super::{Gate, Lane, State, Waiter};
 
@@ -104,14 +102,6 @@ impl Gate {
         let mut state = self.core.lock();
         let calls = state.calls();
         (calls.quota_questions(), calls.forgotten_quotas())
-    }
-
-    /// A key's budget as it is now; none if nothing is known of it.
-    #[must_use]
-    pub fn quota_now(&self, of: &QuotaKey) -> Option<QuotaNow> {
-        let mut state = self.core.lock();
-        let now = self.core.clock.now();
-        state.calls().quota_now(now, of)
     }
 
     /// The keys of a quota, at most so many: first those that calls wait for, then those that were

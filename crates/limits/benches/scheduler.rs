@@ -105,6 +105,22 @@ fn bucket() -> BucketRule {
     }
 }
 
+/// One class, and no limit of the policy.
+fn no_limits() -> Policy {
+    let classes = vec![ClassShare {
+        name: "only".into(),
+        weight: 1,
+    }];
+    Policy::new(
+        Vec::new(),
+        1_000_000,
+        WhenFull::Refuse,
+        Postpone::InTurn,
+        classes,
+    )
+    .expect("a policy")
+}
+
 /// As many callers as buckets, each with calls waiting in its own; no other limit.
 struct Limited {
     scheduler: Scheduler<u64>,
@@ -114,19 +130,8 @@ struct Limited {
 
 impl Limited {
     fn new(buckets: u64, waiting_each: u64) -> Self {
-        let classes = vec![ClassShare {
-            name: "only".into(),
-            weight: 1,
-        }];
-        let policy = Policy::new(
-            Vec::new(),
-            1_000_000,
-            WhenFull::Refuse,
-            Postpone::InTurn,
-            classes,
-        );
         let mut limited = Self {
-            scheduler: Scheduler::new(policy.expect("a policy")),
+            scheduler: Scheduler::new(no_limits()),
             function: "guest_list".into(),
             now: Timestamp::ZERO,
         };
@@ -314,18 +319,7 @@ struct Drawn {
 impl Drawn {
     /// Each call draws from so many quotas: none, its user's, or that of all besides.
     fn new(users: usize, quotas: usize) -> Self {
-        let classes = vec![ClassShare {
-            name: "only".into(),
-            weight: 1,
-        }];
-        let policy = Policy::new(
-            Vec::new(),
-            1_000_000,
-            WhenFull::Refuse,
-            Postpone::InTurn,
-            classes,
-        );
-        let mut scheduler = Scheduler::new(policy.expect("a policy"));
+        let mut scheduler = Scheduler::new(no_limits());
         let rule = QuotaRule {
             rule: Rule::check(Settings::new(1_000_000_000, Duration::from_secs(3_600)))
                 .expect("a rule"),

@@ -115,8 +115,8 @@ pub struct QuotaCounts {
     pub waited: u64,
     /// Calls that it refused, or held until their deadline.
     pub refused: u64,
-    /// What happened between its ledgers and the store. `covered`, `refused` and `missed` count
-    /// what ledgers were asked, which is more than calls.
+    /// What happened between its ledgers and the store. `refused` and `missed` are for who takes
+    /// from a ledger directly, and stay 0: what became of calls is counted above.
     pub ledgers: Counts,
     /// Keys that are known now.
     pub keys: usize,
@@ -845,12 +845,6 @@ impl<T> Scheduler<T> {
     #[must_use]
     pub fn quota_counts(&self, quota: &str) -> Option<QuotaCounts> {
         Some(self.quotas.find(quota)?.counts)
-    }
-
-    /// What is known of the store's time.
-    #[must_use]
-    pub fn store_time(&self, now: Timestamp) -> StoreTime {
-        self.quotas.time.at(self.now.max(now))
     }
 
     /// Looks after the quotas for which something has changed.

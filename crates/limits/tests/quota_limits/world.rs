@@ -1,0 +1,429 @@
+//! Several nodes with a store, and every fault that a call can meet.
+
+use super::random::Random;
+use super::*;
+
+/// What happens next, and when.
+#[derive(Debug)]
+enum Event {
+    Arrives(usize),
+    Asked(usize, QuotaQuestion),
+    Answered(usize, QuotaRef, Question, Came),
+    Ends(usize, u64),
+    Leaves(usize, u64),
+    Reloads(usize),
+    Wakes(usize),
+}
+
+#[derive(Debug)]
+struct Waits {
+    ticket: Ticket,
+    quotas: Vec<QuotaKey>,
+    cost: u64,
+}
+
+/// Nodes that share a store, or do not, to see that this would be found.
+pub(super) struct World {
+    random: Random,
+    nodes: Vec<Node>,
+    waiting: Vec<BTreeMap<u64, Waits>>,
+    named: BTreeMap<u64, (Vec<QuotaKey>, u64)>,
+    stores: Vec<Store>,
+    now: u64,
+    events: BTreeMap<(u64, u64), Event>,
+    made: u64,
+    calls: u64,
+    spent: BTreeMap<(QuotaKey, u64), u64>,
+    drawn: BTreeMap<u64, (u64, Vec<QuotaSpent>)>,
+    wakes: Vec<u64>,
+    totals: BTreeMap<String, u64>,
+    /// One reply in so many is lost.
+    loss: u64,
+    pub(super) went: u64,
+    pub(super) refused: u64,
+    pub(super) forgotten: u64,
+    pub(super) history: Vec<(u64, u64)>,
+}
+
+/// Calls that come to a world.
+const CALLS: u64 = 400;
+/// They come within this.   nanoseconds
+const SPAN: u64 = 4_000_000_000;
+
+impl World {
+    pub(super) fn new(seed: u64, shares: bool) -> Self {
+        let mut random = Random::new(seed);
+        let count = random.between(2, 3) as usize;
+        let mut totals = BTreeMap::new();
+        totals.insert(USER.to_owned(), random.between(4, 30));
+        totals.insert(TOTAL.to_owned(), random.between(8, 60));
+        let mut world = Self {
+            nodes: Vec::new(),
+            waiting: (0..count).map(|_| BTreeMap::new()).collect(),
+            named: BTreeMap::new(),
+            stores: (0..if shares { 1 } else { count })
+                .map(|_| Store::default())
+                .collect(),
+            now: 0,
+            events: BTreeMap::new(),
+            made: 0,
+            calls: 0,
+            spent: BTreeMap::new(),
+            drawn: BTreeMap::new(),
+            wakes: vec![0; count],
+            totals,
+            loss: if random.one_in(2) {
+                1_000_000
+            } else {
+                random.between(3, 20)
+            },
+            went: 0,
+            refused: 0,
+            forgotten: 0,
+            history: Vec::new(),
+            random,
+        };
+        for node in 0..count {
+            world.nodes.push(Node::new(&[]));
+            world.reload(node);
+            world.nodes[node].scheduler.set_quota_nodes(count as u32);
+            let reload = world.random.below(SPAN);
+            world.at(reload, Event::Reloads(node));
+        }
+        for _ in 0..CALLS {
+            let (when, node) = (world.random.below(SPAN), world.random.below(count as u64));
+            world.at(when, Event::Arrives(node as usize));
+        }
+        world
+    }
+
+    fn at(&mut self, when: u64, event: Event) {
+        self.made += 1;
+        self.events.insert((when.max(self.now), self.made), event);
+    }
+
+    fn after(&mut self, most: u64, event: Event) {
+        let when = self.now + self.random.below(most);
+        self.at(when, event);
+    }
+
+    fn reload(&mut self, node: usize) {
+        let nodes = self.waiting.len() as u32;
+        let rule = |settings: Settings, rejects: bool| {
+            let settings = Settings {
+                nodes_expected: nodes,
+                away: Away::Safe { percent: 30 },
+                draw_timeout: ms(50),
+                ..settings
+            };
+            if rejects {
+                rejecting(settings)
+            } else {
+                quota(settings)
+            }
+        };
+        let rules = [
+            (
+                USER,
+                rule(settings(self.totals[USER]), self.random.one_in(3)),
+            ),
+            (
+                TOTAL,
+                rule(settings(self.totals[TOTAL]), self.random.one_in(5)),
+            ),
+        ];
+        let keys_max = self.random.between(4, 8) as usize;
+        self.nodes[node].set(&rules, keys_max);
+    }
+
+    /// The store's time, known to within a few milliseconds.
+    fn store_time(&mut self) -> StoreTime {
+        let true_time = EPOCH + Duration::from_nanos(self.now);
+        let (before, after) = (self.random.below(3_000_000), self.random.below(3_000_000));
+        StoreTime::between(
+            Timestamp::from_nanos(self.now),
+            true_time - Duration::from_nanos(before),
+            true_time + Duration::from_nanos(after),
+        )
+    }
+
+    fn arrive(&mut self, node: usize) -> Result<(), String> {
+        let users = ["alice", "bob", "carol", "dave", "eve", "frank"];
+        let mut quotas = Vec::new();
+        if !self.random.one_in(8) {
+            quotas.push(of_user(self.random.pick(&users)));
+        }
+        if !self.random.one_in(3) {
+            quotas.push(key(TOTAL, "all"));
+        }
+        let cost = self.random.between(1, 3);
+        let now = Duration::from_nanos(self.now);
+        let mut call = costing(cost as f64, call(now, &quotas));
+        call.class = Class(self.random.below(2) as u32);
+        call.caller = Caller(self.random.below(3));
+        if self.random.one_in(4) {
+            call.deadline = Some(at(now + Duration::from_nanos(self.random.below(SPAN / 2))));
+        }
+        let id = self.calls;
+        self.calls += 1;
+        self.named.insert(id, (quotas.clone(), cost));
+        let submitted = self.nodes[node].scheduler.submit(at(now), call, id);
+        match submitted {
+            Ok(ticket) => {
+                let waits = Waits {
+                    ticket,
+                    quotas,
+                    cost,
+                };
+                self.waiting[node].insert(id, waits);
+                if self.random.one_in(10) {
+                    self.after(SPAN / 4, Event::Leaves(node, id));
+                }
+            }
+            Err((refusal, _)) => self.check_refusal(&refusal)?,
+        }
+        Ok(())
+    }
+
+    fn check_refusal(&mut self, refusal: &Refusal) -> Result<(), String> {
+        self.refused += 1;
+        let until = refusal.retry_after;
+        if until > ms(1_100) || until.is_zero() {
+            return Err(format!(
+                "come back after {until:?}, a window is a second: {refusal:?}"
+            ));
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, node: usize) -> Result<(), String> {
+        let now = Timestamp::from_nanos(self.now);
+        loop {
+            let scheduler = &mut self.nodes[node].scheduler;
+            match scheduler.next(now, &mut || 0) {
+                Step::Run {
+                    payload,
+                    hold,
+                    spent,
+                    ..
+                } => {
+                    self.waiting[node].remove(&payload);
+                    self.let_go(node, payload, hold, spent)?;
+                }
+                Step::Expired {
+                    payload, refusal, ..
+                } => {
+                    self.waiting[node].remove(&payload);
+                    self.check_refusal(&refusal)?;
+                }
+                Step::SleepUntil(until) => {
+                    let until = until.since(Timestamp::ZERO).as_nanos() as u64;
+                    if until <= self.now {
+                        return Err("it sleeps until a moment that is past".into());
+                    }
+                    if self.wakes[node] != until {
+                        self.wakes[node] = until;
+                        self.at(until, Event::Wakes(node));
+                    }
+                    break;
+                }
+                Step::Idle => break,
+            }
+        }
+        let scheduler = &mut self.nodes[node].scheduler;
+        scheduler.audit();
+        self.forgotten += scheduler.forgotten_quotas().len() as u64;
+        for question in scheduler.quota_questions() {
+            self.after(4_000_000, Event::Asked(node, question));
+        }
+        self.check_nobody_waits_in_vain(node)
+    }
+
+    fn let_go(
+        &mut self,
+        node: usize,
+        id: u64,
+        hold: Hold,
+        spent: Vec<QuotaSpent>,
+    ) -> Result<(), String> {
+        self.went += 1;
+        self.history.push((self.now, id));
+        let (quotas, cost) = &self.named[&id];
+        let of: Vec<_> = spent.iter().map(|one| one.of.clone()).collect();
+        if of != *quotas {
+            return Err(format!("call {id} names {quotas:?} and drew from {of:?}"));
+        }
+        let time = EPOCH + Duration::from_nanos(self.now);
+        for one in &spent {
+            let paid = one.spent.drawn + one.spent.safe;
+            if one.cost != *cost || paid != *cost {
+                return Err(format!("call {id} costs {cost} and paid {one:?}"));
+            }
+            // Around a window's end nobody knows which one it is. Of one's own share there is as
+            // much in both.
+            let window = match one.window {
+                Some(window) => window,
+                None if one.spent.drawn == 0 => time.as_secs(),
+                None => return Err(format!("call {id} drew from no window: {one:?}")),
+            };
+            if time.as_secs() != window {
+                return Err(format!("call {id} spent of {window} at {time:?}"));
+            }
+            *self.spent.entry((one.of.clone(), window)).or_default() += cost;
+        }
+        self.drawn.insert(id, (time.as_secs(), spent));
+        self.nodes[node].running.insert(id, hold);
+        self.after(200_000_000, Event::Ends(node, id));
+        Ok(())
+    }
+
+    /// Nobody waits who is alone with what would cover it.
+    fn check_nobody_waits_in_vain(&self, node: usize) -> Result<(), String> {
+        // When a window begins it is known to within the uncertainty of the store's time, and who
+        // waits for that moment is not asked again each time that it is known better.
+        if self.now % 1_000_000_000 < 10_000_000 {
+            return Ok(());
+        }
+        let now = Timestamp::from_nanos(self.now);
+        let scheduler = &self.nodes[node].scheduler;
+        let mut waiting_for: BTreeMap<&QuotaKey, u32> = BTreeMap::new();
+        for waits in self.waiting[node].values() {
+            for of in &waits.quotas {
+                *waiting_for.entry(of).or_default() += 1;
+            }
+        }
+        for (id, waits) in &self.waiting[node] {
+            let is_covered = waits.quotas.iter().all(|of| {
+                let quota = scheduler.quota_now(now, of).expect("a call waits for it");
+                waiting_for[of] == 1 && quota.ledger.held + quota.ledger.safe >= waits.cost
+            });
+            if is_covered {
+                return Err(format!("call {id} waits for nothing: {waits:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, node: usize, id: u64) -> Result<(), String> {
+        let now = Timestamp::from_nanos(self.now);
+        let hold = self.nodes[node].running.remove(&id).ok_or("it runs")?;
+        if !self.random.one_in(6) {
+            let scheduler = &mut self.nodes[node].scheduler;
+            scheduler.finish(now, hold, Outcome::Served, None);
+            return Ok(());
+        }
+        // It never left, so what it drew counts no more.
+        let (window, drawn) = self.drawn.remove(&id).ok_or("it drew")?;
+        for one in drawn {
+            let spent = self
+                .spent
+                .get_mut(&(one.of, window))
+                .ok_or("it was spent")?;
+            *spent -= one.cost;
+        }
+        let scheduler = &mut self.nodes[node].scheduler;
+        if self.random.one_in(2) {
+            scheduler.give_back(now, hold);
+        } else {
+            let ticket = scheduler.requeue(now, hold, id);
+            let (quotas, cost) = self.named[&id].clone();
+            let waits = Waits {
+                ticket,
+                quotas,
+                cost,
+            };
+            self.waiting[node].insert(id, waits);
+        }
+        Ok(())
+    }
+
+    fn happen(&mut self, event: Event) -> Result<(), String> {
+        let now = Timestamp::from_nanos(self.now);
+        let node = match event {
+            Event::Arrives(node) => {
+                self.arrive(node)?;
+                node
+            }
+            Event::Asked(node, question) => {
+                self.ask(node, question);
+                return Ok(());
+            }
+            Event::Answered(node, whose, question, came) => {
+                let time = self.store_time();
+                let entropy = self.random.next();
+                let scheduler = &mut self.nodes[node].scheduler;
+                scheduler.learn_store_time(now, time);
+                scheduler.answer_quota(now, whose, question, came, entropy);
+                node
+            }
+            Event::Ends(node, id) => {
+                self.end(node, id)?;
+                node
+            }
+            Event::Leaves(node, id) => {
+                if let Some(waits) = self.waiting[node].remove(&id) {
+                    let scheduler = &mut self.nodes[node].scheduler;
+                    scheduler.cancel(now, waits.ticket);
+                }
+                node
+            }
+            Event::Reloads(node) => {
+                self.reload(node);
+                node
+            }
+            Event::Wakes(node) if self.wakes[node] == self.now => node,
+            Event::Wakes(_) => return Ok(()),
+        };
+        self.run(node)
+    }
+
+    fn ask(&mut self, node: usize, question: QuotaQuestion) {
+        let (loses, before) = (self.random.one_in(self.loss), self.random.one_in(2));
+        let lost = match question.ask {
+            QuotaAsk::Write(asked, _) => Some((asked, Came::Unknown)),
+            QuotaAsk::Read(asked) => Some((asked, Came::Unavailable)),
+            QuotaAsk::Time(_) | QuotaAsk::Watch(_) => None,
+        };
+        let shared = node % self.stores.len();
+        let lost = lost.filter(|_| loses);
+        let came = match lost {
+            Some(lost) if before => Some(lost),
+            _ => {
+                let came = self.stores[shared].answer(&question.of, question.ask);
+                lost.or(came)
+            }
+        };
+        if let Some((asked, came)) = came {
+            self.after(4_000_000, Event::Answered(node, question.at, asked, came));
+        }
+    }
+
+    pub(super) fn live(mut self) -> Result<Self, String> {
+        for node in 0..self.nodes.len() {
+            let time = self.store_time();
+            let scheduler = &mut self.nodes[node].scheduler;
+            scheduler.learn_store_time(Timestamp::ZERO, time);
+        }
+        while let Some(((when, _), event)) = self.events.pop_first() {
+            self.now = when;
+            let told = format!("{event:?}");
+            self.happen(event)
+                .map_err(|error| format!("at {when}: {error}, after {told}"))?;
+            if when > 60_000_000_000 {
+                let waiting = &self.waiting;
+                return Err(format!("they wait a minute later: {waiting:?}"));
+            }
+            if self.calls == CALLS && self.events.values().all(|it| matches!(it, Event::Wakes(_))) {
+                // What waits, waits for a moment: that of the others was enough.
+                self.loss = 1_000_000;
+            }
+        }
+        for ((of, window), spent) in &self.spent {
+            let total = self.totals[&*of.quota];
+            if *spent > total {
+                return Err(format!("{of:?} spent {spent} of {total} in {window}"));
+            }
+        }
+        Ok(self)
+    }
+}
