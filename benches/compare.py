@@ -126,6 +126,7 @@ protocol = "%s"
 idle_timeout = "10m"
 request_timeout = "10m"
 [backend]
+kind = "zvm"
 socket = "127.0.0.1:%d"
 http = "http://127.0.0.1:%d"
 pool_max_idle = 512

@@ -805,6 +805,15 @@ impl http_body::Body for ReplyBody {
     }
 }
 
+/// What kind of server is behind, which says whether the built-in table applies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum BackendKind {
+    /// The z/VM SDK server: the table has its routes and functions.
+    Zvm,
+    /// Any other: no route and no function is known unless the config names it.
+    Http,
+}
+
 /// Which backend a call goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Destination {

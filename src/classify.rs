@@ -1,8 +1,9 @@
 //! Turns a request into a call: what is asked, of which backend, about whom.
 //!
 //! The operator's own routes are asked first, then the built-in table, and the first match
-//! wins. Classifying never fails: what nobody knows is `other`, and meets the limits that
-//! every call meets.
+//! wins. The table is that of the z/VM SDK server: with `backend.kind = "http"` there is none,
+//! since it gives some routes no limit. Classifying never fails: what nobody knows is `other`,
+//! and meets the limits that every call meets.
 
 pub mod class;
 pub mod operation;
@@ -13,8 +14,10 @@ use std::sync::Arc;
 use http::request;
 
 use self::class::{Classes, Clues};
-use self::operation::{BodyRule, Kind, Names, Path, Routed, function, route};
-use crate::call::{Destination, HttpCall, Message, Request, RequestBody, Role};
+use self::operation::{
+    Asks, BodyRule, Function, Kind, Names, Path, ROUTES, Routed, function, route,
+};
+use crate::call::{BackendKind, Destination, HttpCall, Message, Request, RequestBody, Role};
 
 /// One `[[route]]`: maps a method and a path to a function name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +33,8 @@ pub struct Route {
 /// What this stage is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
+    /// What is behind: only for the z/VM SDK server there is a built-in table.
+    pub kind: BackendKind,
     /// The operator's own routes, asked before the built-in table.
     pub routes: Vec<Route>,
     /// Function names with a limit of their own that the built-in table does not know.
@@ -42,6 +47,54 @@ pub struct Settings {
     pub exempt: Vec<Arc<str>>,
     /// Which class a call is put in.
     pub classes: class::Settings,
+}
+
+/// A route whose calls meet no limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExemptRoute {
+    /// `GET`, … or `*`.
+    pub method: Box<str>,
+    /// As it stands in the config or in the table.
+    pub path: Box<str>,
+    /// Whether it comes from the built-in table.
+    pub is_built_in: bool,
+}
+
+impl Settings {
+    /// Every route whose calls meet no limit, the operator's own first.
+    #[must_use]
+    pub fn exempt_routes(&self) -> Vec<ExemptRoute> {
+        if !self.has_http {
+            return Vec::new();
+        }
+        let own = self.routes.iter().filter(|route| route.function.is_none());
+        let own = own.map(|route| ExemptRoute {
+            method: route.method.clone(),
+            path: route.path.clone(),
+            is_built_in: false,
+        });
+        let table = match self.kind {
+            BackendKind::Zvm => ROUTES,
+            BackendKind::Http => &[],
+        };
+        let asked_before: Vec<_> = self.routes.iter().map(OwnRoute::new).collect();
+        let built_in = table.iter().filter(|row| row.asks == Asks::Unlimited);
+        let built_in = built_in.filter_map(|row| {
+            let path = format!("/{}", row.segments.join("/"));
+            let method = row.method.name();
+            let segments = Path::split(&path)?;
+            let is_taken = asked_before.iter().any(|own| {
+                let takes = own.method.as_deref().is_none_or(|taken| taken == method);
+                takes && segments.matches(&own.segments).is_some()
+            });
+            (!is_taken).then(|| ExemptRoute {
+                method: method.into(),
+                path: path.into(),
+                is_built_in: true,
+            })
+        });
+        own.chain(built_in).collect()
+    }
 }
 
 /// What a request asks.
@@ -63,6 +116,8 @@ pub struct Operation {
     pub class: Arc<str>,
     /// What it has to do with what users do to its target.
     pub role: Role,
+    /// What is behind, and with that whether the built-in table has a say.
+    pub kind: BackendKind,
 }
 
 impl Operation {
@@ -73,7 +128,7 @@ impl Operation {
         if !self.limited {
             return false;
         }
-        match (function(&self.function), message) {
+        match (self.built_in(), message) {
             (Some(function), _) => function.kind == Kind::Write,
             (None, Message::Http(call)) => !call.head.method.is_safe(),
             (None, Message::Socket(_)) => true,
@@ -85,14 +140,23 @@ impl Operation {
     /// nobody knows it may be any, whatever its first argument looks like.
     #[must_use]
     pub fn only_guest(&self) -> Option<&str> {
-        function(&self.function)?;
+        self.built_in()?;
         self.target.as_deref()
+    }
+
+    /// What the built-in table has of its function, if it applies.
+    fn built_in(&self) -> Option<&'static Function> {
+        match self.kind {
+            BackendKind::Zvm => function(&self.function),
+            BackendKind::Http => None,
+        }
     }
 }
 
 /// Says of every request what it asks.
 #[derive(Clone, Debug)]
 pub struct Classifier {
+    kind: BackendKind,
     routes: Vec<OwnRoute>,
     names: Names,
     has_socket: bool,
@@ -149,11 +213,12 @@ impl Classifier {
             .filter_map(|route| route.function.as_ref());
         Self {
             routes: settings.routes.iter().map(OwnRoute::new).collect(),
-            names: Names::new(settings.functions.iter().chain(routed)),
+            names: Names::new(settings.kind, settings.functions.iter().chain(routed)),
+            kind: settings.kind,
             has_socket: settings.has_socket,
             has_http: settings.has_http,
             exempt: settings.exempt.iter().cloned().collect(),
-            classes: Classes::new(&settings.classes),
+            classes: Classes::new(settings.kind, &settings.classes),
         }
     }
 
@@ -245,6 +310,9 @@ impl Classifier {
                 }
             }
         }
+        if self.kind == BackendKind::Http {
+            return Head::Unknown;
+        }
         match route(&head.method, path) {
             Routed::Function(name, target) => Head::Named(name, target),
             Routed::ReadBody(rule, target) => Head::InBody(rule, target),
@@ -270,6 +338,7 @@ impl Classifier {
             // Until all clues are there.
             class: self.classes.polling(),
             role: Role::Apart,
+            kind: self.kind,
         }
     }
 

@@ -6,12 +6,14 @@
 //! another. Nothing stops at the first mistake: all of them are told at once (`problem`),
 //! and only a config without one becomes a [`Config`].
 
+mod backend_kind;
 mod callers;
 mod certificates;
 mod check;
 mod classes;
 mod coordinate;
 mod effective;
+mod functions;
 pub mod lease_server;
 mod nearest;
 mod per_window;
@@ -172,8 +174,8 @@ pub fn read(
     read_knowing(text, origin, env, &known)
 }
 
-/// The same, with the names of the functions that there are: a limit for one that neither
-/// they nor a route name is doubted. An empty list doubts none.
+/// The same, with the names of the functions that the built-in table has: a limit for one that
+/// neither they nor a route name is doubted. An empty list doubts none.
 ///
 /// # Errors
 ///

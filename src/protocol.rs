@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 pub use self::http::dress;
 use self::io::Client;
 use self::trusted::TrustedProxies;
-use crate::call::{Identity, Listener, Origin, Peer, Protocol, Serve};
+use crate::call::{BackendKind, Identity, Listener, Origin, Peer, Protocol, Serve};
 use crate::clock::Clock;
 
 /// When the proxy goes down, a connection that has sent nothing yet is given this long: its
@@ -57,6 +57,8 @@ pub struct Settings {
     pub buffer_bytes: usize,
     /// Who is believed about for whom he asks.
     pub trusted_proxies: TrustedProxies,
+    /// What is behind: only a z/VM SDK server takes the socket protocol's array over HTTP.
+    pub backend_kind: BackendKind,
 }
 
 /// A connection that has just been accepted.

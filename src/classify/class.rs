@@ -20,7 +20,7 @@ use foldhash::{HashMap, HashMapExt};
 use http::{HeaderMap, HeaderName};
 
 use super::operation::{Effort, FUNCTIONS, Kind};
-use crate::call::Role;
+use crate::call::{BackendKind, Role};
 
 /// The built-in class of what a user waits for.
 pub const USER: &str = "user";
@@ -98,9 +98,13 @@ struct Placed {
 }
 
 impl Classes {
-    pub(super) fn new(settings: &Settings) -> Self {
+    pub(super) fn new(kind: BackendKind, settings: &Settings) -> Self {
         let mut functions: HashMap<Arc<str>, Placed> = HashMap::new();
-        for function in FUNCTIONS {
+        let table = match kind {
+            BackendKind::Zvm => FUNCTIONS,
+            BackendKind::Http => &[],
+        };
+        for function in table {
             let mut efforts = settings.efforts.iter();
             let placed = Placed {
                 class: efforts
@@ -252,7 +256,7 @@ mod tests {
             headers: Some(&headers),
             is_write: false,
         };
-        let found = Classes::new(&settings()).find(&clues);
+        let found = Classes::new(BackendKind::Zvm, &settings()).find(&clues);
         assert_eq!(found, (class.into(), role), "{call}");
     }
 
@@ -302,7 +306,7 @@ mod tests {
 
     #[test]
     fn the_method_says_it_only_where_nobody_knows_the_function() {
-        let classes = Classes::new(&settings());
+        let classes = Classes::new(BackendKind::Zvm, &settings());
         let check = |function, expected: &str| {
             let clues = Clues {
                 function,

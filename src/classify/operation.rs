@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use serde_json::value::RawValue;
 
-use crate::call::userid;
+use crate::call::{BackendKind, userid};
 
 /// The label of every function that neither the table nor the config names.
 pub const OTHER: &str = "other";
@@ -173,6 +173,19 @@ pub enum Method {
     Put,
     /// DELETE.
     Delete,
+}
+
+impl Method {
+    /// As it stands in a request.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Get => "GET",
+            Self::Post => "POST",
+            Self::Put => "PUT",
+            Self::Delete => "DELETE",
+        }
+    }
 }
 
 /// What a request asks for, as far as its head can tell.
@@ -595,10 +608,14 @@ pub struct Names {
 }
 
 impl Names {
-    /// The names of the table, and these.
+    /// The names of the table, where it applies, and these.
     #[must_use]
-    pub fn new<'a>(more: impl IntoIterator<Item = &'a Arc<str>>) -> Self {
-        let table = FUNCTIONS.iter().map(|function| Arc::from(function.name));
+    pub fn new<'a>(kind: BackendKind, more: impl IntoIterator<Item = &'a Arc<str>>) -> Self {
+        let table = match kind {
+            BackendKind::Zvm => FUNCTIONS,
+            BackendKind::Http => &[],
+        };
+        let table = table.iter().map(|function| Arc::from(function.name));
         Self {
             known: table.chain(more.into_iter().cloned()).collect(),
             other: Arc::from(OTHER),

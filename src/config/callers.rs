@@ -13,8 +13,10 @@ use tidegate_limits::{Burst, CostModel, Fill, OutOfRange, TokenCount, Weight};
 
 use crate::callers::rate_limit::{Allowance, Profile};
 use crate::callers::settings::{Costs, Settings, StaticCaller};
+use crate::classify::operation::OTHER;
 
 use super::effective::{Toml, quoted as toml_quoted};
+use super::functions::Functions;
 use super::nearest::nearest;
 use super::per_window::function_name;
 use super::quotas;
@@ -470,14 +472,14 @@ fn profile() -> Kind<Allowance> {
 }
 
 /// What depends on two options at once.
-pub(super) fn check(raw: &Raw, known_functions: &[&str], notes: &Problems) {
+pub(super) fn check(raw: &Raw, functions: &Functions<'_>, notes: &Problems) {
     for caller in &raw.caller {
         caller_is_whole(caller, notes);
         rate_limits::exists_for(&caller.rate_limit, &raw.rate_limits, notes);
         listeners_exist(caller, raw, notes);
     }
     callers_are_apart(&raw.caller, notes);
-    costs_are_of_functions(raw, known_functions, notes);
+    costs_are_of_functions(raw, functions, notes);
 }
 
 fn caller_is_whole(caller: &RawCaller, notes: &Problems) {
@@ -561,25 +563,11 @@ fn callers_are_apart(callers: &[RawCaller], notes: &Problems) {
     }
 }
 
-fn costs_are_of_functions(raw: &Raw, known: &[&str], notes: &Problems) {
-    if known.is_empty() {
-        return;
-    }
-    let own = raw
-        .routes
-        .iter()
-        .filter_map(|it| it.function.value.as_deref());
-    let known: Vec<&str> = known.iter().copied().chain(own).chain(["other"]).collect();
+fn costs_are_of_functions(raw: &Raw, functions: &Functions<'_>, notes: &Problems) {
     for (name, _) in &raw.costs.functions.value {
-        if known.contains(&name.as_str()) {
-            continue;
+        if let Some(doubt) = functions.doubt(name, Some(OTHER)) {
+            notes.warn(&raw.costs.functions.at, doubt);
         }
-        let told = format!("no function is known that is called {}", quoted(name));
-        let cure = match nearest(name, known.iter().copied()) {
-            Some(function) => format!("did you mean {}?", quoted(function)),
-            None => "leave it out, or give it a [[route]]".to_owned(),
-        };
-        notes.warn(&raw.costs.functions.at, Mistake::new(told, cure));
     }
 }
 

@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use crate::call::listener::{ClientAuth, ProxyProtocol};
 use crate::call::{Bind, Protocol, UserFrom};
-use crate::classify::operation::{Kind, function};
+use crate::classify::operation::Kind;
 
+use super::backend_kind;
 use super::callers;
 use super::classes;
 use super::coordinate;
-use super::nearest::nearest;
+use super::functions::Functions;
 use super::quotas;
 use super::rate_limits::{self, RawRateLimit};
 use super::raw::{Limits, Listen, PostponeBy, Raw, Route, UNIX_MODE};
@@ -33,6 +34,8 @@ const APACHE_KEEP_ALIVE: Duration = Duration::from_secs(5);
 /// Checks all of it. `known_functions` are the names that the built-in table has; an empty
 /// list means that they are not known, and no name is doubted.
 pub(super) fn check(raw: &Raw, known_functions: &[&str], notes: &Notes) {
+    let functions = &Functions::new(raw, known_functions);
+    backend_kind::check(raw, notes);
     if let Some(listeners) = &raw.listen {
         listeners_are_whole(raw, listeners, notes);
         listeners_are_apart(raw, listeners, notes);
@@ -49,13 +52,13 @@ pub(super) fn check(raw: &Raw, known_functions: &[&str], notes: &Notes) {
     backend(raw, notes);
     queue(raw, notes);
     windows(&raw.limits, notes);
-    functions_are_known(&raw.limits, &raw.routes, known_functions, notes);
-    coalesced_are_reads(raw, known_functions, notes);
+    functions_are_known(&raw.limits, functions, notes);
+    coalesced_are_reads(raw, functions, notes);
     outstanding(raw, notes);
-    rate_limits::check(raw, known_functions, notes);
-    quotas::check(raw, known_functions, notes);
-    callers::check(raw, known_functions, notes);
-    classes::check(raw, known_functions, notes);
+    rate_limits::check(raw, functions, notes);
+    quotas::check(raw, functions, notes);
+    callers::check(raw, functions, notes);
+    classes::check(raw, functions, notes);
     coordinate::check(raw, notes);
     admin(raw, notes);
 }
@@ -242,7 +245,8 @@ fn listeners_have_backends(raw: &Raw, listeners: &[Listen], notes: &Notes) {
     let http = !raw.backend.http.is_missing();
     let tcp = !raw.backend.tcp.is_missing();
     let add_socket = "add socket = \"127.0.0.1:2000\" to [backend]";
-    let add_http = "add http = \"http://127.0.0.1:8081\" to [backend]";
+    let add_http = "add http = \"http://127.0.0.1:8081\" and its kind, \"zvm\" or \"http\", to \
+                    [backend]";
     for listener in listeners {
         let Some(protocol) = listener.protocol.meant() else {
             continue;
@@ -331,7 +335,8 @@ fn routes(raw: &Raw, notes: &Notes) {
         && raw.backend.http.is_missing()
     {
         let told = "routes are for the HTTP backend, and there is none";
-        let cure = "add http = \"http://127.0.0.1:8081\" to [backend]";
+        let cure = "add http = \"http://127.0.0.1:8081\" and its kind, \"zvm\" or \"http\", to \
+                    [backend]";
         notes.warn(&route.at, Mistake::new(told, cure));
     }
 }
@@ -431,31 +436,18 @@ fn windows(limits: &Limits, notes: &Notes) {
     }
 }
 
-fn functions_are_known(limits: &Limits, routes: &[Route], known: &[&str], notes: &Notes) {
-    if known.is_empty() {
-        return;
-    }
-    let own = routes
-        .iter()
-        .filter_map(|route| route.function.value.as_deref());
-    let known: Vec<&str> = known.iter().copied().chain(own).collect();
+fn functions_are_known(limits: &Limits, functions: &Functions<'_>, notes: &Notes) {
     for (name, calls) in &limits.per_window.functions {
-        if known.contains(&name.as_str()) {
-            continue;
+        if let Some(doubt) = functions.doubt(name, None) {
+            notes.warn(&calls.at, doubt);
         }
-        let told = format!("no function is known that is called {}", quoted(name));
-        let cure = match nearest(name, known.iter().copied()) {
-            Some(function) => format!("did you mean {}?", quoted(function)),
-            None => "leave it out, or give it a [[route]]".to_owned(),
-        };
-        notes.warn(&calls.at, Mistake::new(told, cure));
     }
 }
 
 /// Only what changes nothing may share an answer. A route of one's own says by its method
 /// whether it does.
-fn coalesced_are_reads(raw: &Raw, known: &[&str], notes: &Notes) {
-    let Some(functions) = raw.coalesce.functions.meant() else {
+fn coalesced_are_reads(raw: &Raw, functions: &Functions<'_>, notes: &Notes) {
+    let Some(coalesced) = raw.coalesce.functions.meant() else {
         return;
     };
     let routes = |name: &str| {
@@ -463,13 +455,13 @@ fn coalesced_are_reads(raw: &Raw, known: &[&str], notes: &Notes) {
         raw.routes.iter().filter(of_name).collect::<Vec<_>>()
     };
     let only_reads = |route: &&Route| matches!(route.method.value.as_deref(), Some("GET" | "HEAD"));
-    for (name, place) in functions {
+    for (name, place) in coalesced {
         let at = At {
             key: raw.coalesce.functions.at.key.clone(),
             place: place.clone(),
         };
         let own = routes(name);
-        let (told, cure) = match function(name) {
+        let (told, cure) = match functions.built_in(name) {
             Some(function) if function.kind == Kind::Read => continue,
             Some(_) => (
                 format!(
@@ -478,14 +470,12 @@ fn coalesced_are_reads(raw: &Raw, known: &[&str], notes: &Notes) {
                 ),
                 "leave it out: only reads can share an answer".to_owned(),
             ),
-            None if known.is_empty() => continue,
-            None if own.is_empty() => (
-                format!("no function is known that is called {}", quoted(name)),
-                match nearest(name, known.iter().copied()) {
-                    Some(function) => format!("did you mean {}?", quoted(function)),
-                    None => "leave it out, or give it a [[route]]".to_owned(),
-                },
-            ),
+            None if own.is_empty() => {
+                if let Some(doubt) = functions.doubt(name, None) {
+                    notes.error(&at, doubt);
+                }
+                continue;
+            }
             None if own.iter().all(only_reads) => continue,
             None => (
                 format!(
@@ -498,7 +488,7 @@ fn coalesced_are_reads(raw: &Raw, known: &[&str], notes: &Notes) {
         notes.error(&at, Mistake::new(told, cure));
     }
     let fresh_for = &raw.coalesce.fresh_for;
-    if functions.is_empty() && fresh_for.meant().is_some_and(|time| !time.is_zero()) {
+    if coalesced.is_empty() && fresh_for.meant().is_some_and(|time| !time.is_zero()) {
         let told = "it has no effect while no function is coalesced";
         let cure = "add functions = [\"host_get_info\"] to [coalesce], or leave it out";
         notes.warn(&fresh_for.at, Mistake::new(told, cure));

@@ -8,10 +8,12 @@ use std::time::Duration;
 use http::HeaderName;
 
 use crate::admit::{ClassRule, Deadline, Pool};
-use crate::call::Protocol;
+use crate::call::{BackendKind, Protocol};
 use crate::classify::class::{self, FromListener, HEADER, Known, POLLING, USER};
 use crate::classify::operation::{self, Effort, FUNCTIONS, Kind as Writes};
 
+use super::backend_kind;
+use super::functions::Functions;
 use super::nearest::nearest;
 use super::per_window::{CALLS_MAX, function_name};
 use super::raw::{Listen, Raw};
@@ -171,10 +173,11 @@ fn functions(allowed: &str) -> Kind<Vec<String>> {
 }
 
 /// Looks for what is wrong with them.
-pub(super) fn check(raw: &Raw, known_functions: &[&str], notes: &Notes) {
+pub(super) fn check(raw: &Raw, functions: &Functions<'_>, notes: &Notes) {
     names(raw, notes);
     functions_are_apart(raw, notes);
-    functions_are_known(raw, known_functions, notes);
+    functions_are_known(raw, functions, notes);
+    table_is_there(raw, functions, notes);
     for class in &raw.classes {
         pool(raw, class, notes);
         per_window(raw, class, notes);
@@ -231,29 +234,32 @@ fn functions_are_apart(raw: &Raw, notes: &Notes) {
     }
 }
 
-fn functions_are_known(raw: &Raw, known: &[&str], notes: &Notes) {
-    if known.is_empty() {
-        return;
-    }
-    let own = raw
-        .routes
-        .iter()
-        .filter_map(|it| it.function.value.as_deref());
-    let known: Vec<&str> = known.iter().copied().chain(own).collect();
+fn functions_are_known(raw: &Raw, functions: &Functions<'_>, notes: &Notes) {
     let lists = raw.classes.iter().map(|class| (&class.functions, None));
     let lists = lists.chain([(&raw.limits.exempt, Some(DATABASE))]);
     for (list, also) in lists {
         for name in list.meant().into_iter().flatten() {
-            if known.contains(&&**name) || also == Some(name) {
-                continue;
+            if let Some(doubt) = functions.doubt(name, also) {
+                notes.warn(&list.at, doubt);
             }
-            let told = format!("no function is known that is called {}", quoted(name));
-            let cure = match nearest(name, known.iter().copied().chain(also)) {
-                Some(function) => format!("did you mean {}?", quoted(function)),
-                None => "leave it out, or give it a [[route]]".to_owned(),
-            };
-            notes.warn(&list.at, Mistake::new(told, cure));
         }
+    }
+}
+
+/// What stands for functions of the built-in table needs the table.
+fn table_is_there(raw: &Raw, functions: &Functions<'_>, notes: &Notes) {
+    if functions.has_table() {
+        return;
+    }
+    const CURE: &str = "leave it out, or write kind = \"zvm\" in [backend] if that is true";
+    let given = raw.classes.iter().map(|class| &class.effort);
+    for effort in given.filter(|effort| effort.value.is_some()) {
+        let told = "it names no function: only a backend of kind \"zvm\" has a table of efforts";
+        notes.warn(&effort.at, Mistake::new(told, CURE));
+    }
+    if raw.limits.exempt.value.iter().any(|name| name == DATABASE) {
+        let told = "\"db\" names no function: only a backend of kind \"zvm\" has a table of them";
+        notes.warn(&raw.limits.exempt.at, Mistake::new(told, CURE));
     }
 }
 
@@ -418,6 +424,9 @@ pub(super) fn exempt_names(raw: &Raw) -> Vec<&str> {
     let mut names: Vec<&str> = Vec::new();
     for name in &raw.limits.exempt.value {
         if name == DATABASE {
+            if backend_kind::of(&raw.backend) != BackendKind::Zvm {
+                continue;
+            }
             let reads = FUNCTIONS.iter().filter(|function| {
                 function.effort == Effort::Db
                     && function.kind == Writes::Read
@@ -440,13 +449,14 @@ pub(super) fn exempt_of(raw: &Raw) -> Vec<Arc<str>> {
 
 /// The functions named here that the table does not know: they are labels of their own.
 pub(super) fn functions_named(raw: &Raw) -> impl Iterator<Item = &str> {
+    let has_table = backend_kind::of(&raw.backend) == BackendKind::Zvm;
     let classes = in_order(raw).into_iter().filter_map(|(_, class)| class);
     let placed = classes.flat_map(|class| &class.functions.value);
     let exempt = raw.limits.exempt.value.iter();
     placed
         .chain(exempt.filter(|name| *name != DATABASE))
         .map(String::as_str)
-        .filter(|name| operation::function(name).is_none())
+        .filter(move |name| !has_table || operation::function(name).is_none())
 }
 
 /// Every class by its name, with what the config says of it: `user` first and `polling` last,

@@ -11,6 +11,7 @@ use crate::forward::Address;
 use crate::telemetry::Format;
 
 use super::Config;
+use super::backend_kind;
 use super::callers;
 use super::classes;
 use super::coordinate;
@@ -158,6 +159,7 @@ impl Toml {
     fn backend(&mut self, config: &Config) {
         let backend = &config.forward;
         self.header("[backend]");
+        backend_kind::write(self, config);
         self.address("socket", "", backend.socket.as_ref());
         self.address("http", "http://", backend.http.as_ref());
         self.address("tcp", "", backend.tcp.as_ref());

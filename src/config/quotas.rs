@@ -19,7 +19,7 @@ use crate::telemetry::metrics::RATE_LIMIT_PREFIX;
 use super::callers::costs_of;
 use super::classes::exempt_names;
 use super::effective::{Toml, quoted as toml_text};
-use super::nearest::nearest;
+use super::functions::Functions;
 use super::rate_limits::RawRateLimit;
 use super::raw::Raw;
 use super::reader::{At, Notes, Section, Setting};
@@ -261,7 +261,7 @@ impl RawQuota {
 }
 
 /// What depends on two options at once, of all quotas and of where they are kept.
-pub(super) fn check(raw: &Raw, known_functions: &[&str], notes: &Notes) {
+pub(super) fn check(raw: &Raw, functions: &Functions<'_>, notes: &Notes) {
     let quotas: Vec<&RawRateLimit> = of_kind(raw).collect();
     let store = &raw.quota;
     match (store.given, quotas.first()) {
@@ -298,7 +298,7 @@ pub(super) fn check(raw: &Raw, known_functions: &[&str], notes: &Notes) {
             let cure = "leave it out, or write when_store_away = \"safe\"";
             notes.warn(&safe.at, Mistake::new(told, cure));
         }
-        totals_belong(limit, raw, known_functions, notes);
+        totals_belong(limit, functions, notes);
         dearest_can_pass(limit, raw, notes);
     }
     namespaces_are_apart(&quotas, notes);
@@ -363,7 +363,7 @@ fn base_fits(quota: &RawQuota, notes: &Notes) {
     }
 }
 
-fn totals_belong(limit: &RawRateLimit, raw: &Raw, known: &[&str], notes: &Notes) {
+fn totals_belong(limit: &RawRateLimit, functions: &Functions<'_>, notes: &Notes) {
     let totals = &limit.quota.totals;
     if !totals.given {
         return;
@@ -379,18 +379,11 @@ fn totals_belong(limit: &RawRateLimit, raw: &Raw, known: &[&str], notes: &Notes)
             let cure = "give the number as total, or leave function out";
             notes.error(&totals.at, Mistake::new(told, cure));
         }
-        Some(QuotaBy::Function(None)) if !known.is_empty() => {
-            let own = raw.routes.iter();
-            let own = own.filter_map(|route| route.function.value.as_deref());
-            let all: Vec<&str> = known.iter().copied().chain(own).collect();
-            let unknown = |own: &&OwnTotal| !all.contains(&own.key.as_str());
-            for own in totals.value.iter().filter(unknown) {
-                let told = format!("no function is known that is called {}", quoted(&own.key));
-                let cure = match nearest(&own.key, all.iter().copied()) {
-                    Some(function) => format!("did you mean {}?", quoted(function)),
-                    None => "leave it out, or give it a [[route]]".to_owned(),
-                };
-                notes.warn(&own.at, Mistake::new(told, cure));
+        Some(QuotaBy::Function(None)) => {
+            for own in &totals.value {
+                if let Some(doubt) = functions.doubt(&own.key, None) {
+                    notes.warn(&own.at, doubt);
+                }
             }
         }
         _ => {}

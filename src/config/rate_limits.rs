@@ -17,6 +17,7 @@ use crate::callers::settings::{Costs, QuotaBy, StaticRateLimit};
 
 use super::callers::{RawProfiles, burst, fill};
 use super::effective::Toml;
+use super::functions::Functions;
 use super::nearest::nearest;
 use super::per_window::function_name;
 use super::quotas::{self, RawQuota};
@@ -292,7 +293,7 @@ impl RawRateLimit {
 }
 
 /// What depends on two options at once.
-pub(super) fn check(raw: &Raw, known_functions: &[&str], notes: &Notes) {
+pub(super) fn check(raw: &Raw, functions: &Functions<'_>, notes: &Notes) {
     let costs = costs(raw);
     for limit in &raw.rate_limits {
         if limit.name.is_missing() {
@@ -311,7 +312,7 @@ pub(super) fn check(raw: &Raw, known_functions: &[&str], notes: &Notes) {
             Some(Form::Quota) => quota(limit, notes),
             None => {}
         }
-        function_is_known(limit, raw, known_functions, notes);
+        function_is_known(limit, raw, functions, notes);
         goes_evenly(limit, raw, notes);
     }
     are_apart(&raw.rate_limits, notes);
@@ -542,7 +543,7 @@ fn dearest_takes_no_lifetime(limit: &RawRateLimit, costs: &Costs, notes: &Notes)
     }
 }
 
-fn function_is_known(limit: &RawRateLimit, raw: &Raw, known: &[&str], notes: &Notes) {
+fn function_is_known(limit: &RawRateLimit, raw: &Raw, functions: &Functions<'_>, notes: &Notes) {
     let Some(name) = limit.function_met() else {
         return;
     };
@@ -551,18 +552,9 @@ fn function_is_known(limit: &RawRateLimit, raw: &Raw, known: &[&str], notes: &No
         let cure = "leave this limit out, or take the function out of exempt in [limits]";
         notes.error(&limit.function.at, Mistake::new(told, cure));
     }
-    let own = raw.routes.iter();
-    let own = own.filter_map(|route| route.function.value.as_deref());
-    let all: Vec<&str> = known.iter().copied().chain(own).collect();
-    if known.is_empty() || all.contains(&name) {
-        return;
+    if let Some(doubt) = functions.doubt(name, None) {
+        notes.warn(&limit.function.at, doubt);
     }
-    let told = format!("no function is known that is called {}", quoted(name));
-    let cure = match nearest(name, all.iter().copied()) {
-        Some(function) => format!("did you mean {}?", quoted(function)),
-        None => "leave it out, or give it a [[route]]".to_owned(),
-    };
-    notes.warn(&limit.function.at, Mistake::new(told, cure));
 }
 
 fn are_apart(limits: &[RawRateLimit], notes: &Notes) {

@@ -17,6 +17,7 @@ use crate::forward::Address;
 use crate::protocol::trusted::TrustedProxies;
 use crate::telemetry::Format;
 
+use super::backend_kind::{self, RawKind};
 use super::callers::{self, RawCaller, RawCosts, RawProfiles};
 use super::certificates::{self, Clients, In};
 use super::classes::{self, Class, Classes, OfListener};
@@ -152,6 +153,7 @@ pub(super) struct Client {
 
 /// `[backend]`
 pub(super) struct Backend {
+    pub(super) kind: RawKind,
     pub(super) socket: Setting<Option<Address>>,
     pub(super) http: Setting<Option<Address>>,
     pub(super) tcp: Setting<Option<Address>>,
@@ -399,6 +401,7 @@ fn client(mut section: Section<'_>) -> Client {
 
 fn backend(mut section: Section<'_>) -> Backend {
     let backend = Backend {
+        kind: backend_kind::read(&mut section),
         socket: section.read("socket", None, address("127.0.0.1:2000").optional()),
         http: section.read("http", None, http_address().optional()),
         tcp: section.read("tcp", None, address("127.0.0.1:9000").optional()),

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::call::{self, Protocol};
+use crate::call::{self, BackendKind, Protocol};
 use crate::classify::operation::FUNCTIONS;
 use crate::{admin, admit, classify, coalesce, forward, listen, protocol, tasks, telemetry};
 
 use super::Config;
+use super::backend_kind;
 use super::callers;
 use super::check;
 use super::classes;
@@ -45,6 +46,7 @@ pub(super) fn of(raw: &Raw) -> Config {
             max_request_bytes: bytes(raw.client.max_request_bytes.value),
             buffer_bytes: bytes(raw.client.buffer_bytes.value),
             trusted_proxies: raw.callers.trusted_proxies.value.clone(),
+            backend_kind: backend_kind::of(&raw.backend),
         },
         classify: classify(raw),
         coalesce: coalesce::Settings {
@@ -69,10 +71,13 @@ pub(super) fn of(raw: &Raw) -> Config {
         },
         callers: callers::settings(
             raw,
-            FUNCTIONS
-                .iter()
-                .map(|function| function.name)
-                .chain(check::functions(raw)),
+            match backend_kind::of(&raw.backend) {
+                BackendKind::Zvm => FUNCTIONS,
+                BackendKind::Http => &[],
+            }
+            .iter()
+            .map(|function| function.name)
+            .chain(check::functions(raw)),
         ),
         admit: admit(raw),
         forward: forward::Settings {
@@ -141,6 +146,7 @@ fn classify(raw: &Raw) -> classify::Settings {
         }
     });
     classify::Settings {
+        kind: backend_kind::of(&raw.backend),
         routes: routes.collect(),
         functions: check::functions(raw).into_iter().map(Arc::from).collect(),
         has_socket: raw.backend.socket.value.is_some(),

@@ -29,8 +29,8 @@ use self::client::{ClientIo, Phases};
 use self::identity::Identities;
 use super::{Conversation, Settings, Whence, array_call, dialect};
 use crate::call::{
-    self, ByteStream, HttpCall, Message, Origin, Progress, Quota, Reason, Refusal, Reply,
-    ReplyBody, RequestBody, Serve,
+    self, BackendKind, ByteStream, HttpCall, Message, Origin, Progress, Quota, Reason, Refusal,
+    Reply, ReplyBody, RequestBody, Serve,
 };
 
 /// Largest head of a request.   bytes
@@ -184,6 +184,9 @@ impl<S: Serve> Client<S> {
 
     /// Looks whether the body is the socket protocol's array.
     fn read_array(&self, call: &mut HttpCall) -> Result<(), Refusal> {
+        if self.conversation.settings.backend_kind == BackendKind::Http {
+            return Ok(());
+        }
         let RequestBody::Whole(bytes) = &call.body else {
             return Ok(());
         };

@@ -126,9 +126,8 @@ fn table(config: &Config) -> String {
     for class in &gate.classes {
         row(&format!("class {}", class.name), class_in_words(class));
     }
-    if !config.classify.exempt.is_empty() {
-        let list: Vec<&str> = config.classify.exempt.iter().map(|it| &**it).collect();
-        row("no limits", list.join(", "));
+    for (index, exempt) in exempt(config).into_iter().enumerate() {
+        row(if index == 0 { "no limits" } else { "" }, exempt);
     }
     let threshold = if gate.threshold.is_zero() {
         "not at all: refused at the first closed limit".to_owned()
@@ -160,6 +159,26 @@ fn table(config: &Config) -> String {
         text.push_str(&format!("{name:width$}  {value}\n"));
     }
     text
+}
+
+/// Everything that meets no limit, and what bounds it all the same.
+fn exempt(config: &Config) -> Vec<String> {
+    let routes = config.classify.exempt_routes();
+    let routes = routes.iter().map(|route| {
+        let why = match route.is_built_in {
+            true => "built in for kind \"zvm\"",
+            false => "a [[route]] without function",
+        };
+        format!("{} {} ({why})", route.method, route.path)
+    });
+    let functions = config.classify.exempt.iter();
+    let functions = functions.map(|name| format!("{name} (exempt in [limits])"));
+    let mut list: Vec<String> = routes.chain(functions).collect();
+    if !list.is_empty() {
+        let max = config.admit.max_unlimited;
+        list.push(format!("at most {max} of these at once (max_unlimited)"));
+    }
+    list
 }
 
 /// What all sidecars together may spend in a window, and what becomes of it without the store.

@@ -41,6 +41,7 @@ fn text(backend: SocketAddr, tasks: &str, limits: &str, sections: &str) -> Strin
         name = "test"
         bind = "127.0.0.1:0"
         [backend]
+        kind = "zvm"
         http = "http://{backend}"
         reply_buffer_bytes = "1KiB"
         [client]

@@ -35,6 +35,7 @@ fn text(backend: &Running, client: &str) -> String {
         {client}
         [backend]
         socket = "{}"
+        kind = "zvm"
         http = "http://{}"
         [queue]
         postpone = "in_turn"

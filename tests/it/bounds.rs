@@ -34,6 +34,7 @@ fn text(backend: impl ToString, server: &str, extra: &str, queue: &str, limits: 
         protocol = "auto"
         [backend]
         socket = "{addr}"
+        kind = "zvm"
         http = "http://{addr}"
         {extra}
         [queue]

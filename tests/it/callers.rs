@@ -36,6 +36,7 @@ fn text(backend: SocketAddr, more: &str) -> String {
         bind = "127.0.0.1:0"
         [backend]
         socket = "{backend}"
+        kind = "zvm"
         http = "http://{backend}"
         [queue]
         workers = 10000

@@ -40,6 +40,7 @@ fn text(queue: &str, limits: &str, sections: &str) -> String {
         bind = "127.0.0.1:0"
         [backend]
         socket = "127.0.0.1:2000"
+        kind = "zvm"
         http = "http://127.0.0.1:8081"
         [queue]
         {queue}
@@ -626,7 +627,7 @@ async fn a_header_names_the_class_only_where_the_listener_lets_it() {
         let held = Held::start(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}").await;
         let text = format!(
             "[[listen]]\nname = \"test\"\nbind = \"127.0.0.1:0\"\n{listener}\n\
-             [backend]\nhttp = \"http://{}\"\n\
+             [backend]\nkind = \"zvm\"\nhttp = \"http://{}\"\n\
              [limits]\nsmapi_rate_limit_per_window = \"total:30\"\n\
              [[class]]\nname = \"sync\"\n",
             held.backend.addr

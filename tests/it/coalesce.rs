@@ -38,6 +38,7 @@ fn text(backend: SocketAddr, coalesce: &str, limits: &str) -> String {
         bind = "127.0.0.1:0"
         [backend]
         socket = "{backend}"
+        kind = "zvm"
         http = "http://{backend}"
         reply_buffer_bytes = "4KiB"
         [queue]

@@ -21,6 +21,7 @@ fn text(socket: impl ToString, extra: &str) -> String {
         bind = "127.0.0.1:0"
         [backend]
         socket = "{addr}"
+        kind = "zvm"
         http = "http://{addr}"
         {extra}
         [queue]

@@ -126,6 +126,7 @@ async fn the_command_says_it_with_its_exit_code() {
             bind = "127.0.0.1:8080"
             [backend]
             socket = "127.0.0.1:2000"
+            kind = "zvm"
             http = "http://127.0.0.1:8081"
             [limits]
             smapi_rate_limit_per_window = "total:30"

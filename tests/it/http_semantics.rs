@@ -65,6 +65,7 @@ impl Recording {
             bind = "127.0.0.1:0"
             protocol = "http"
             [backend]
+            kind = "zvm"
             http = "http://{}"
             [client]
             buffer_bytes = "4KiB"
@@ -428,6 +429,7 @@ async fn an_array_in_http_dress_goes_to_the_socket_backend_and_keeps_its_status(
         bind = "127.0.0.1:0"
         [backend]
         socket = "{}"
+        kind = "zvm"
         http = "http://{}"
         [limits]
         smapi_rate_limit_per_window = "total:100"

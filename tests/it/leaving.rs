@@ -16,6 +16,7 @@ fn limits(held: &Held, protocol: &str) -> String {
         protocol = "{protocol}"
         [backend]
         socket = "{addr}"
+        kind = "zvm"
         http = "http://{addr}"
         [queue]
         postpone = "in_turn"

@@ -22,6 +22,7 @@ fn config(backend: SocketAddr, limits: &str) -> String {
         bind = "127.0.0.1:0"
         [backend]
         socket = "{backend}"
+        kind = "zvm"
         http = "http://{backend}"
         [queue]
         postpone = "in_turn"

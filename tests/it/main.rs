@@ -41,6 +41,7 @@ mod lease_wire;
 mod leaving;
 mod lifecycle;
 mod log;
+mod meaning;
 mod metrics;
 mod operation;
 mod paced;

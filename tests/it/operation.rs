@@ -5,7 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use proptest::prelude::*;
 use tidegate::call::{
-    ArrayCall, ByteStream, Destination, HttpCall, Message, Origin, ReplyBody, Request, RequestBody,
+    ArrayCall, BackendKind, ByteStream, Destination, HttpCall, Message, Origin, ReplyBody, Request,
+    RequestBody,
 };
 use tidegate::classify::operation::{
     BodyRule, Effort, FUNCTIONS, Kind, Path, ROUTES, Routed, function, route,
@@ -382,6 +383,7 @@ proptest! {
 
 fn settings() -> Settings {
     Settings {
+        kind: BackendKind::Zvm,
         routes: Vec::new(),
         functions: vec!["of_a_site".into()],
         has_socket: true,

@@ -402,7 +402,7 @@ async fn wait_time_burst_and_the_achieved_rate_are_measured() {
 fn read(more: &str) -> Result<config::Checked, config::Problems> {
     let text = format!(
         "[[listen]]\nname = \"nova\"\nbind = \"127.0.0.1:8080\"\n[backend]\n\
-         socket = \"127.0.0.1:2000\"\nhttp = \"http://127.0.0.1:8081\"\n[limits]\n\
+         socket = \"127.0.0.1:2000\"\nkind = \"zvm\"\nhttp = \"http://127.0.0.1:8081\"\n[limits]\n\
          smapi_rate_limit_per_window = \"total:30\"\n\
          smapi_request_postpone_threshold_seconds = 50\n{more}\n"
     );

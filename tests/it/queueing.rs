@@ -31,6 +31,7 @@ fn text(backend: &Running, queue: &str, limits: &str) -> String {
         bind = "127.0.0.1:0"
         [backend]
         socket = "{}"
+        kind = "zvm"
         http = "http://{}"
         [queue]
         {queue}

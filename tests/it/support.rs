@@ -429,6 +429,7 @@ pub(crate) fn one_listener(backend: SocketAddr, listener: &str, more: &str) -> S
         {listener}
         [backend]
         socket = "{backend}"
+        kind = "zvm"
         http = "http://{backend}"
         tcp = "{backend}"
         [queue]

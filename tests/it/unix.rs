@@ -42,6 +42,7 @@ impl Place {
             {listener}
             [backend]
             socket = "{addr}"
+            kind = "zvm"
             http = "http://{addr}"
             tcp = "{addr}"
             [queue]

@@ -30,6 +30,7 @@ impl Real {
             bind = "127.0.0.1:0"
             [backend]
             socket = "{0}"
+            kind = "zvm"
             http = "http://{0}"
             [limits]
             smapi_rate_limit_per_window = "total:10000"

@@ -11,6 +11,7 @@ name = \"nova\"
 bind = \"127.0.0.1:8080\"
 [backend]
 socket = \"127.0.0.1:2000\"
+kind = \"zvm\"
 http = \"http://127.0.0.1:8081\"
 [limits]
 smapi_rate_limit_per_window = \"total:30\"

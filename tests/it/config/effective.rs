@@ -58,7 +58,7 @@ fn every_config_drawn_at_random_reads_back_as_the_same() {
         ]);
         let text = format!(
             "[[listen]]\nname = \"a\"\nbind = \"{}\"\nprotocol = \"{}\"\ncancel_on_eof = {}\n\
-             [backend]\nsocket = \"{}\"\nhttp = \"{}\"\ntcp = \"t:1\"\nresponse_timeout = \"{}\"\n\
+             [backend]\nkind = \"zvm\"\nsocket = \"{}\"\nhttp = \"{}\"\ntcp = \"t:1\"\nresponse_timeout = \"{}\"\n\
              [queue]\nwhen_full = \"{}\"\npostpone = {postpone}\n\
              [limits]\nsmapi_rate_limit_window_size_seconds = {}\nsmapi_rate_limit_per_window = \"{}\"\n\
              window = \"{}\"\nwindow_guard = \"{}\"\n[admin]\nbind = \"{}\"\n[log]\nlevel = \"{}\"\n",

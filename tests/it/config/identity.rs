@@ -16,6 +16,7 @@ bind = "{bind}"
 {listener}
 [backend]
 socket = "127.0.0.1:2000"
+kind = "zvm"
 http = "http://127.0.0.1:8081"
 tcp = "127.0.0.1:9000"
 [limits]

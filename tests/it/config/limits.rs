@@ -52,7 +52,7 @@ fn the_value_per_window_is_refused_with_a_cure() {
     check(
         "\"total:30,\"",
         &[
-            "config.toml:9:41: limits.smapi_rate_limit_per_window",
+            "config.toml:10:41: limits.smapi_rate_limit_per_window",
             "last comma",
         ],
     );
@@ -61,7 +61,7 @@ fn the_value_per_window_is_refused_with_a_cure() {
     check("\"total\"", &["\"total\" has no number", "total:30"]);
     check(
         "\"total:30, guest_list\"",
-        &["\"guest_list\" has no number", ":9:42:"],
+        &["\"guest_list\" has no number", ":10:42:"],
     );
     check(
         "\"total:30, guest_list:\"",
@@ -103,7 +103,7 @@ fn the_value_per_window_is_refused_with_a_cure() {
     check("30", &["30 is neither a string nor a table", "total:30"]);
     check(
         "\"total:30, guest_list:31\"",
-        &["more than the total of 30", "at most 30", ":9:42:"],
+        &["more than the total of 30", "at most 30", ":10:42:"],
     );
     check(
         "{ total = 30, guest_list = 31 }",
@@ -154,7 +154,7 @@ fn a_value_pasted_without_quotes_is_shown_with_them() {
         "per_window",
         "total:30, guest_list:10",
         &[
-            "config.toml:9:31: limits.smapi_rate_limit_per_window: ",
+            "config.toml:10:31: limits.smapi_rate_limit_per_window: ",
             quoted,
         ],
     );

@@ -51,7 +51,7 @@ fn what_was_probably_not_meant_is_a_warning() {
     assert!(read(&socket_only).expect("it is good").warnings.is_empty());
     doubted(
         &with("[queue]\nworkers = 5"),
-        &["config.toml:12:11: warning: queue.workers", "workers = 10"],
+        &["config.toml:13:11: warning: queue.workers", "workers = 10"],
     );
     doubted(
         &with("smapi_max_outstanding_requests = 65\n[queue]\nworkers = 65"),
@@ -124,6 +124,7 @@ capacity = 0
 worker = 3
 [backend]
 socket = 127.0.0.1:2000
+kind = \"zvm\"
 http = \"https://127.0.0.1\"
 [limits]
 smapi_rate_limit_per_window = total:30, guest_list:10
@@ -137,7 +138,7 @@ smapi_rate_limit_per_window = total:30, guest_list:10
             _ => panic!("{}", problems.plain(p)),
         })
         .collect();
-    assert_eq!(lines, [2, 5, 6, 8, 9, 11, 12, 14, 15, 17], "{problems}");
+    assert_eq!(lines, [2, 5, 6, 8, 9, 11, 12, 14, 16, 18], "{problems}");
     let told = problems.to_string();
     assert_eq!(told.matches("\n  help: ").count(), 10, "{told}");
     assert!(
@@ -167,19 +168,19 @@ fn a_broken_line_hides_no_other_mistake_and_makes_none_up() {
         assert_eq!(told, lines, "{text}\n{problems}");
         assert_eq!(problems.len(), lines.len(), "{problems}");
     };
-    check(&with("[queue]\nworkers =\ncapacity = 0"), &[12, 13]);
-    check(&with("[queue]\nworkers = 3 4\ncapacity = 0"), &[12, 13]);
+    check(&with("[queue]\nworkers =\ncapacity = 0"), &[13, 14]);
+    check(&with("[queue]\nworkers = 3 4\ncapacity = 0"), &[13, 14]);
     check(
         &with("[queue]\nworkers = 30\nworkers = 31\ncapacity = 0"),
-        &[13, 14],
+        &[14, 15],
     );
     check(
         &with("[queue\nworkers = 30\n[client]\nbuffer_bytes = 1"),
-        &[11, 14],
+        &[12, 15],
     );
-    check(&with("").replace("[limits]", "[limits"), &[8]);
+    check(&with("").replace("[limits]", "[limits"), &[9]);
     check(&with("").replace("[[listen]]", "[[listen]"), &[2]);
-    check(&with("[queue]\nwhat is this\ncapacity = 0"), &[12, 13]);
+    check(&with("[queue]\nwhat is this\ncapacity = 0"), &[13, 14]);
     check(
         &with("").replace("\"127.0.0.1:8080\"", "\"127.0.0.1:8080"),
         &[4],

@@ -248,7 +248,10 @@ impl Tidegate {
         let (port, admin) = (free_port(), free_port());
         let (protocol, backend) = match hop {
             Hop::Socket(backend) => ("socket", format!("socket = \"127.0.0.1:{backend}\"")),
-            Hop::Http(backend) => ("http", format!("http = \"http://127.0.0.1:{backend}\"")),
+            Hop::Http(backend) => (
+                "http",
+                format!("kind = \"zvm\"\nhttp = \"http://127.0.0.1:{backend}\""),
+            ),
         };
         let config = state.path().join("tidegate.toml");
         let text = format!(

@@ -50,7 +50,7 @@ fn config(plan: &Plan, store: &Store, links: &[Relay], addrs: [SocketAddr; 3]) -
     };
     format!(
         "[[listen]]\nname = \"test\"\nbind = \"{http}\"\nprotocol = \"http\"\nuser_from = \"basic\"\n\
-         [backend]\nhttp = \"http://{backend}\"\n\
+         [backend]\nkind = \"zvm\"\nhttp = \"http://{backend}\"\n\
          [queue]\npostpone = \"in_turn\"\nworkers = 256\nwhen_full = \"refuse\"\n\
          [limits]\nsmapi_rate_limit_per_window = \"total:100000\"\n\
          smapi_max_outstanding_requests = 0\nsmapi_request_postpone_threshold_seconds = 1\n\

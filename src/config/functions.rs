@@ -1,0 +1,57 @@
+//! Which functions there can be: those of the built-in table, where the backend is a z/VM SDK
+//! server, and those that routes name.
+
+use super::backend_kind;
+use super::nearest::nearest;
+use super::raw::Raw;
+use super::tree::quoted;
+use super::value::Mistake;
+use crate::call::BackendKind;
+use crate::classify::operation::{self, Function};
+
+/// The functions that a call can have.
+pub(super) struct Functions<'a> {
+    /// None where they are not known, and no name is doubted.
+    names: Option<Vec<&'a str>>,
+    has_table: bool,
+}
+
+impl<'a> Functions<'a> {
+    /// `table` has the names of the built-in one; an empty one means that they are not known.
+    pub(super) fn new(raw: &'a Raw, table: &[&'a str]) -> Self {
+        let has_table = backend_kind::of(&raw.backend) == BackendKind::Zvm;
+        let routes = raw.routes.iter();
+        let of_routes = routes.filter_map(|route| route.function.value.as_deref());
+        let built_in: &[&str] = if has_table { table } else { &[] };
+        let is_known = !table.is_empty() && backend_kind::is_certain(&raw.backend);
+        Self {
+            names: is_known.then(|| built_in.iter().copied().chain(of_routes).collect()),
+            has_table,
+        }
+    }
+
+    /// What the built-in table has under this name, if it applies.
+    pub(super) fn built_in(&self, name: &str) -> Option<&'static Function> {
+        operation::function(name).filter(|_| self.has_table)
+    }
+
+    /// Whether the built-in table applies.
+    pub(super) fn has_table(&self) -> bool {
+        self.has_table
+    }
+
+    /// What to say of a name that no call can have. `also` are words that stand for more
+    /// than one function.
+    pub(super) fn doubt(&self, name: &str, also: Option<&'a str>) -> Option<Mistake> {
+        let names = self.names.as_ref()?;
+        if names.contains(&name) || also == Some(name) {
+            return None;
+        }
+        let told = format!("no function is known that is called {}", quoted(name));
+        let cure = match nearest(name, names.iter().copied().chain(also)) {
+            Some(function) => format!("did you mean {}?", quoted(function)),
+            None => "leave it out, or give it a [[route]]".to_owned(),
+        };
+        Some(Mistake::new(told, cure))
+    }
+}

@@ -1,0 +1,246 @@
+//! Limits hold for what an operator thinks they hold for: which backend is behind, how a path
+//! is spelled, and which calls meet no limit.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tidegate::call::BackendKind;
+use tidegate::config::{self, Checked, Problems};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::support::{Held, Scripted, Stack, ask};
+
+fn read(text: &str) -> Result<Checked, Problems> {
+    config::read(text, "config.toml", std::iter::empty())
+}
+
+/// A config with these lines in `[backend]` and these in `[limits]` and after it.
+fn text(backend: &str, more: &str) -> String {
+    format!(
+        "[[listen]]\nname = \"nova\"\nbind = \"127.0.0.1:0\"\n{}\n[backend]\n{backend}\n\
+         [queue]\npostpone = \"in_turn\"\n[admin]\nbind = \"\"\n\
+         [limits]\nsmapi_rate_limit_per_window = \"total:100000\"\n\
+         smapi_request_postpone_threshold_seconds = 50\n{more}\n",
+        match backend.contains("http =") {
+            true => "protocol = \"http\"",
+            false if backend.contains("socket =") => "protocol = \"socket\"",
+            false => "protocol = \"tcp\"",
+        }
+    )
+}
+
+const HTTP: &str = "http = \"http://127.0.0.1:8080\"";
+const SOCKET: &str = "socket = \"127.0.0.1:2001\"";
+const TCP: &str = "tcp = \"127.0.0.1:9000\"";
+
+#[test]
+fn an_http_backend_without_a_kind_is_an_error_that_names_both_and_what_they_mean() {
+    let problems = read(&text(HTTP, "")).expect_err("no kind");
+    assert_eq!(problems.len(), 1, "{problems}");
+    let told = problems.to_string();
+    for word in [
+        "backend.kind",
+        "kind = \"zvm\"",
+        "kind = \"http\"",
+        "sdkwsgi",
+        "any other HTTP server",
+        "no limit",
+        "every call meets the limits",
+    ] {
+        assert!(told.contains(word), "no {word:?} in\n{told}");
+    }
+    let both = format!("{SOCKET}\n{HTTP}");
+    assert_eq!(read(&text(&both, "")).expect_err("no kind").len(), 1);
+    let wrong = read(&text(&format!("kind = \"zmv\"\n{HTTP}"), "")).expect_err("no such kind");
+    assert_eq!(wrong.len(), 1, "{wrong}");
+    assert!(
+        wrong.to_string().contains("did you mean \"zvm\"?"),
+        "{wrong}"
+    );
+}
+
+#[test]
+fn a_socket_backend_alone_is_a_zvm_one_and_a_tunnel_alone_has_no_table() {
+    let kind = |backend: &str| {
+        let checked = read(&text(backend, "")).unwrap_or_else(|problems| panic!("{problems}"));
+        let warned = checked.warnings.iter();
+        let warned = warned
+            .filter(|problem| problem.key == "backend.kind")
+            .count();
+        (checked.config.classify.kind, warned)
+    };
+    assert_eq!(kind(SOCKET), (BackendKind::Zvm, 0));
+    assert_eq!(
+        kind(&format!("kind = \"zvm\"\n{SOCKET}")),
+        (BackendKind::Zvm, 0)
+    );
+    assert_eq!(
+        kind(&format!("kind = \"zvm\"\n{HTTP}")),
+        (BackendKind::Zvm, 0)
+    );
+    assert_eq!(
+        kind(&format!("kind = \"http\"\n{HTTP}")),
+        (BackendKind::Http, 0)
+    );
+    assert_eq!(kind(TCP), (BackendKind::Http, 0));
+    // It works, and is probably not meant.
+    assert_eq!(
+        kind(&format!("kind = \"http\"\n{SOCKET}")),
+        (BackendKind::Http, 1)
+    );
+    assert_eq!(
+        kind(&format!("kind = \"zvm\"\n{TCP}")),
+        (BackendKind::Zvm, 1)
+    );
+}
+
+#[test]
+fn what_stands_for_functions_of_the_table_is_doubted_where_there_is_no_table() {
+    let more = "exempt = [\"db\"]\n[[class]]\nname = \"long\"\neffort = \"minutes\"";
+    let warned = |kind: &str| {
+        let backend = format!("kind = \"{kind}\"\n{HTTP}");
+        let checked = read(&text(&backend, more)).unwrap_or_else(|problems| panic!("{problems}"));
+        let keys = checked.warnings.iter().map(|problem| problem.key.clone());
+        let keys: Vec<_> = keys.filter(|key| key.contains("e")).collect();
+        (keys, checked.config.classify.exempt.len())
+    };
+    let (keys, exempt) = warned("http");
+    assert!(keys.contains(&"limits.exempt".to_owned()), "{keys:?}");
+    assert!(keys.contains(&"class[0].effort".to_owned()), "{keys:?}");
+    assert_eq!(exempt, 0);
+    let (keys, exempt) = warned("zvm");
+    assert!(!keys.contains(&"class[0].effort".to_owned()), "{keys:?}");
+    assert!(exempt > 0);
+}
+
+/// A plain HTTP server that keeps each request for a moment and notes the most at once.
+async fn slow(peak: &Arc<AtomicUsize>) -> Scripted {
+    let (now, peak) = (Arc::new(AtomicUsize::new(0)), Arc::clone(peak));
+    Scripted::start(move |_, mut stream| {
+        let (now, peak) = (Arc::clone(&now), Arc::clone(&peak));
+        async move {
+            let mut request = [0; 4096];
+            while stream.read(&mut request).await.unwrap_or(0) > 0 {
+                peak.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                now.fetch_sub(1, Ordering::SeqCst);
+                let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+                if stream.write_all(answer).await.is_err() {
+                    return;
+                }
+            }
+        }
+    })
+    .await
+}
+
+/// A hundred of one request at once; returns the most that the backend had at once.
+async fn most_at_once(kind: &str, method: &str, path: &str) -> usize {
+    let peak = Arc::new(AtomicUsize::new(0));
+    let backend = slow(&peak).await;
+    let kind = match kind {
+        "" => String::new(),
+        kind => format!("kind = \"{kind}\"\n"),
+    };
+    let stack = Stack::start(&text(
+        &format!("{kind}http = \"http://{}\"", backend.addr),
+        "smapi_max_outstanding_requests = 4",
+    ));
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+    );
+    let calls: Vec<_> = (0..100)
+        .map(|_| tokio::spawn(ask(stack.addr, request.clone())))
+        .collect();
+    for call in calls {
+        let answer = call.await.expect("no panic");
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    }
+    stack.at_rest().await;
+    peak.load(Ordering::SeqCst)
+}
+
+const EXEMPT: [(&str, &str); 6] = [
+    ("GET", "/"),
+    ("POST", "/token"),
+    ("POST", "/files"),
+    ("PUT", "/files"),
+    ("GET", "/smapi-healthy"),
+    ("GET", "/smapi_health"),
+];
+
+#[tokio::test]
+async fn on_a_plain_http_backend_every_route_meets_the_limits() {
+    for (method, path) in EXEMPT {
+        let peak = most_at_once("http", method, path).await;
+        assert!(peak <= 4, "{method} {path}: {peak} at once");
+    }
+}
+
+#[tokio::test]
+async fn on_a_zvm_backend_what_never_reaches_smapi_still_meets_none() {
+    for (method, path) in [EXEMPT[0], EXEMPT[1]] {
+        let peak = most_at_once("zvm", method, path).await;
+        assert!(peak > 4, "{method} {path}: {peak} at once");
+    }
+}
+
+#[tokio::test]
+async fn an_array_posted_to_a_plain_http_backend_is_only_a_body() {
+    let mut held = Held::start(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await;
+    let stack = Stack::start(&text(
+        &format!("kind = \"http\"\nhttp = \"http://{}\"", held.backend.addr),
+        "",
+    ));
+    // The first would be a call of a function, the second is refused by the socket protocol.
+    for (number, body) in [r#"["guest_list", [], {}]"#, "[1, 2"]
+        .into_iter()
+        .enumerate()
+    {
+        let request = format!(
+            "POST / HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let asking = tokio::spawn(ask(stack.addr, request));
+        assert!(held.next().await.ends_with(body));
+        held.go.notify_one();
+        let answer = asking.await.expect("no panic");
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        let facts = stack.seen.ended(number + 1).await;
+        assert_eq!(&*facts[number].function, "other");
+    }
+}
+
+#[test]
+fn check_prints_every_exempt_route_and_what_bounds_them() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let report = |kind: &str, more: &str| {
+        let path = folder.path().join("config.toml");
+        std::fs::write(&path, text(&format!("kind = \"{kind}\"\n{HTTP}"), more)).expect("written");
+        let report = tidegate::tools::check::report(&path, false);
+        assert!(report.good, "{}", report.problems);
+        report.settings
+    };
+    let own = "exempt = [\"guest_list\"]\n[[route]]\nmethod = \"GET\"\npath = \"/static/{name}\"\n\
+               [[route]]\nmethod = \"*\"\npath = \"/token\"\nfunction = \"token_create\"";
+    let told = report("zvm", own);
+    for (method, path) in EXEMPT.iter().filter(|(_, path)| *path != "/token") {
+        assert!(
+            told.contains(&format!("{method} {path} (built in")),
+            "{told}"
+        );
+    }
+    assert!(
+        !told.contains("POST /token"),
+        "a route of one's own limits it: {told}"
+    );
+    assert!(told.contains("GET /static/{name} (a [[route]]"), "{told}");
+    assert!(told.contains("guest_list (exempt in [limits])"), "{told}");
+    assert!(told.contains("at most 64 of these at once"), "{told}");
+    let told = report("http", "");
+    assert!(
+        !told.contains("no limits") && !told.contains("/token"),
+        "{told}"
+    );
+}
