@@ -4,29 +4,51 @@
 #   docker run -d --name tidegate --ulimit nofile=32768:32768 --stop-timeout 45 \
 #     -v $PWD/config.toml:/etc/tidegate/config.toml:ro \
 #     -e TIDEGATE_ADMIN__BIND=0.0.0.0:9180 -e TIDEGATE_ADMIN__TOKEN=$(cat tidegate.token) \
-#     -p 8080:8080 -p 127.0.0.1:9180:9180 tidegate
+#     -p 8081:8081 -p 127.0.0.1:9180:9180 tidegate
 #   docker kill --signal HUP tidegate      reloads the config
 #
-# config.toml must be readable for user 65532, and its [[listen]] must bind 0.0.0.0: loopback
-# in a container is nobody else's. A scrape from outside needs the token, as in
+# User 65532 must be able to read config.toml, and [[listen]] must bind 0.0.0.0: loopback in a
+# container is reachable only from inside it. A scrape from outside needs the token:
 #
 #   curl -H "Authorization: Bearer $(cat tidegate.token)" http://127.0.0.1:9180/metrics
 #
-# docs/operating.md has the same for Prometheus.
+# docs/operating.md shows the same for Prometheus.
 
-# Alpine's target is musl, which links statically.
-FROM rust:1.88-alpine AS build
+# Alpine's target is musl, which links statically. A tag can move; a digest cannot. To build from
+# a fixed image, find its digest and pass it on:
+#
+#   docker buildx imagetools inspect rust:1.88-alpine --format '{{.Manifest.Digest}}'
+#   docker build --build-arg BUILD_IMAGE=rust:1.88-alpine@sha256:... .
+ARG BUILD_IMAGE=rust:1.88-alpine
+FROM ${BUILD_IMAGE} AS build
 RUN apk add --no-cache musl-dev make
 WORKDIR /src
+
+# The dependencies, in a layer of their own: only a change of a manifest builds them again. Empty
+# files stand in for our sources.
+COPY Cargo.toml Cargo.lock ./
+COPY crates/limits/Cargo.toml crates/limits/Cargo.toml
+RUN sh -eu -c '\
+    mkdir -p src benches crates/limits/src crates/limits/benches tests/it; \
+    echo "fn main() {}" >src/main.rs; \
+    touch src/lib.rs crates/limits/src/lib.rs tests/it/main.rs; \
+    for manifest in . crates/limits; do \
+      sed -n "/^\[\[bench\]\]/,/^name/s/^name = \"\(.*\)\"/\1/p" "$manifest/Cargo.toml" | \
+        while read -r name; do touch "$manifest/benches/$name.rs"; done; \
+    done; \
+    cargo build --release --locked --bin tidegate'
+
+# The copied files keep their times, which may be older than the layer above.
 COPY . .
 ARG TIDEGATE_REVISION=unknown
 ENV TIDEGATE_REVISION=$TIDEGATE_REVISION
-RUN cargo build --release --locked --bin tidegate
+RUN find src crates build.rs -type f -exec touch {} + && \
+    cargo build --release --locked --bin tidegate
 
 FROM scratch
 COPY --from=build /src/target/release/tidegate /tidegate
 USER 65532:65532
-EXPOSE 8080 9180
+EXPOSE 8081 9180
 HEALTHCHECK --interval=10s --timeout=3s --start-period=5s CMD ["/tidegate", "healthcheck"]
 ENTRYPOINT ["/tidegate"]
 CMD ["serve"]

@@ -13,7 +13,7 @@ use std::marker::PhantomData;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
+use rustix::fs::{Access, FallocateFlags, FlockOperation, OFlags, access, fallocate, flock};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -144,10 +144,10 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
             path: self.path.clone(),
             cause,
         };
-        let file = match File::open(&self.path) {
+        let file = match opening().read(true).open(&self.path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(unreadable(error)),
+            Err(error) => return Err(unreadable(no_link(error))),
         };
         let mut bytes = Vec::new();
         let read = file.take(SIZE_MAX as u64 + 1).read_to_end(&mut bytes);
@@ -244,12 +244,12 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
 
     /// The file that is to take the state's name.
     fn beside(&self) -> io::Result<File> {
-        OpenOptions::new()
+        opening()
             .write(true)
             .create(true)
             .truncate(false)
-            .mode(MODE)
             .open(beside(&self.path, ".new"))
+            .map_err(no_link)
     }
 
     fn replace(&self, bytes: &[u8]) -> io::Result<()> {
@@ -279,13 +279,12 @@ fn lock(path: &Path) -> Result<File, StateError> {
         cause,
     };
     // A file of its own: the state's own file is another one after each save.
-    let lock = OpenOptions::new()
+    let lock = opening()
         .write(true)
         .create(true)
         .truncate(false)
-        .mode(MODE)
         .open(beside(path, ".lock"))
-        .map_err(unwritable)?;
+        .map_err(|error| unwritable(no_link(error)))?;
     match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(lock),
         Err(error) if error == rustix::io::Errno::WOULDBLOCK => Err(StateError::InUse {
@@ -293,6 +292,59 @@ fn lock(path: &Path) -> Result<File, StateError> {
         }),
         Err(error) => Err(unwritable(error.into())),
     }
+}
+
+/// Opens no link: where others can write to the directory, a link could lead a write or a read
+/// to any file of this user.
+fn opening() -> OpenOptions {
+    let no_follow = i32::try_from(OFlags::NOFOLLOW.bits()).expect("a flag of open(2) is an int");
+    let mut options = OpenOptions::new();
+    options.mode(MODE).custom_flags(no_follow);
+    options
+}
+
+/// The system reports a link that is not followed as a loop.
+fn no_link(error: io::Error) -> io::Error {
+    if error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error()) {
+        return io::Error::new(
+            error.kind(),
+            "it, or the file beside it, is a symbolic link, which is not followed; give the \
+             path of the file itself",
+        );
+    }
+    error
+}
+
+/// Whether this user could keep a state there. Changes nothing.
+///
+/// # Errors
+///
+/// [`StateError::Unwritable`], with what stands in the way.
+pub fn check_writable(path: &Path) -> Result<(), StateError> {
+    let unwritable = |cause| StateError::Unwritable {
+        path: path.to_owned(),
+        cause,
+    };
+    let may = |path: &Path, access_wanted| match access(path, access_wanted) {
+        Ok(()) => Ok(()),
+        Err(error) => Err(io::Error::from(error)),
+    };
+    // Each save makes a new file and renames it.
+    may(directory(path), Access::WRITE_OK | Access::EXEC_OK).map_err(|cause| {
+        let place = directory(path).display();
+        unwritable(io::Error::new(cause.kind(), format!("{place}: {cause}")))
+    })?;
+    for file in [path.to_owned(), beside(path, ".lock")] {
+        match may(&file, Access::READ_OK | Access::WRITE_OK) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(unwritable(error)),
+            Ok(()) if file.is_symlink() => {
+                return Err(unwritable(no_link(rustix::io::Errno::LOOP.into())));
+            }
+            Ok(()) => {}
+        }
+    }
+    Ok(())
 }
 
 /// The path with something added to its name.
@@ -359,6 +411,39 @@ mod tests {
         }
         drop(file);
         assert_eq!(place.saved(), Some(state(2)));
+    }
+
+    #[test]
+    fn a_link_in_place_of_a_file_is_not_followed() {
+        for suffix in ["", ".lock", ".new"] {
+            let place = Place::new();
+            let target = place.folder.path().join("somebody-elses");
+            let content = br#"{"schema":1,"state":{"a":1}}"#;
+            fs::write(&target, content).expect("written");
+            std::os::unix::fs::symlink(&target, beside(&place.path(), suffix)).expect("linked");
+            let error = match place.open() {
+                Ok((mut file, read)) => {
+                    assert_eq!((suffix, read), (".new", None));
+                    file.save(&state(1)).expect_err("the new file is a link")
+                }
+                Err(error) => error,
+            };
+            let told = error.to_string();
+            assert!(told.contains("symbolic link"), "{suffix}: {told}");
+            assert_eq!(fs::read(&target).expect("read"), content, "{suffix}");
+        }
+    }
+
+    #[test]
+    fn a_place_where_no_state_can_be_kept_is_known_beforehand() {
+        let place = Place::new();
+        check_writable(&place.path()).expect("an empty folder");
+        let missing = place.folder.path().join("missing").join("callers.json");
+        let told = check_writable(&missing).expect_err("no folder").to_string();
+        assert!(told.contains("missing: No such file"), "{told}");
+        std::os::unix::fs::symlink("/dev/null", place.path()).expect("linked");
+        check_writable(&place.path()).expect_err("a link");
+        assert_eq!(fs::read_dir(place.folder.path()).expect("read").count(), 1);
     }
 
     #[test]

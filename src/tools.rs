@@ -18,6 +18,7 @@ pub mod lease_agent;
 pub mod lease_server;
 pub mod limits;
 pub mod serve;
+mod service_manager;
 pub mod simulate;
 
 use std::io;

@@ -12,6 +12,7 @@ use crate::callers::settings::QuotaBy;
 use crate::config::{self, Checked, Config};
 use crate::coordinate;
 use crate::coordinate::quota_store::Engine;
+use crate::state;
 
 /// What the command has to say.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,10 +46,13 @@ pub fn report(path: &Path, graphical: bool) -> Report {
     match config::load(path) {
         Ok(Checked { config, warnings }) => Report {
             good: true,
-            problems: if warnings.is_empty() {
-                String::new()
-            } else {
-                whole_lines(warnings.render(graphical))
+            problems: {
+                let mut problems = String::new();
+                if !warnings.is_empty() {
+                    problems = whole_lines(warnings.render(graphical));
+                }
+                problems.push_str(&state_file_warning(&config));
+                problems
             },
             settings: format!(
                 "{}\n{}\n{} is good\n",
@@ -62,6 +66,20 @@ pub fn report(path: &Path, graphical: bool) -> Report {
             problems: whole_lines(error.render(graphical)),
             settings: String::new(),
         },
+    }
+}
+
+/// A line if this user cannot write the state file: `serve` would not start.
+fn state_file_warning(config: &Config) -> String {
+    let Some(path) = &config.callers.state_file else {
+        return String::new();
+    };
+    match state::check_writable(path) {
+        Ok(()) => String::new(),
+        Err(error) => format!(
+            "warning: {error}; give the user that runs `tidegate serve` write access to the \
+             directory (StateDirectory= in systemd), or change callers.state_file\n"
+        ),
     }
 }
 

@@ -29,12 +29,14 @@ use clap::{Args, ValueEnum};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use self::guards::Guards;
+use super::service_manager;
 use crate::coordinate::lease_client::{
     AfterExpiry, Client, ClientMetrics, ClientOptions, GaugeResource, OpenError, RateResource,
     ResourceOptions, ResourceState, SafeCapacity, ServerAddress,
@@ -93,16 +95,22 @@ fn parse_safe(text: &str) -> Result<SafeCapacity, String> {
     SafeCapacity::new(given).map_err(|_| wrong())
 }
 
-/// The command: answers until ctrl-c, then releases what it has.
+/// The command: answers until SIGTERM or ctrl-c, then releases what it has.
 ///
 /// # Errors
 ///
 /// An address that cannot be listened on, or is not loopback's.
 pub fn main(options: Options) -> io::Result<ExitCode> {
     super::runtime(1)?.block_on(async {
+        let mut terminate = signal(SignalKind::terminate())?;
         let running = Agent::start(options).await?;
         eprintln!("lease agent: on http://{}; ctrl-c ends it", running.addr());
-        tokio::signal::ctrl_c().await?;
+        service_manager::ready();
+        tokio::select! {
+            interrupted = tokio::signal::ctrl_c() => interrupted?,
+            _ = terminate.recv() => {}
+        }
+        service_manager::stopping();
         running.stop().await;
         Ok(ExitCode::SUCCESS)
     })

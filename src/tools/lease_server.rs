@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{error, info, warn};
 
+use super::service_manager;
 use crate::app::lease_server::LeaseServer;
 use crate::config::LoadError;
 use crate::config::lease_server::{self as config, Checked, DEFAULT_PATH, Rules};
@@ -78,13 +79,19 @@ async fn until_told(config: config::LeaseServer, path: &Path) -> io::Result<bool
     };
     let server = started.map_err(|error| io::Error::other(error.to_string()))?;
     let settings = config.shown();
+    service_manager::ready();
     loop {
         tokio::select! {
-            _ = hang_up.recv() => reload(&server, path, &settings),
+            _ = hang_up.recv() => {
+                service_manager::reloading();
+                reload(&server, path, &settings);
+                service_manager::ready();
+            }
             () = stop(&mut terminate, &mut interrupt) => break,
         }
     }
     info!("draining; a second signal ends at once");
+    service_manager::stopping();
     let finished = tokio::select! {
         finished = server.drain() => finished,
         () = stop(&mut terminate, &mut interrupt) => false,

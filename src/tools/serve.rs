@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{error, info};
 
+use super::service_manager;
 use crate::app::{App, REVISION};
 use crate::config::{self, Checked, Config, LoadError};
 use crate::telemetry;
@@ -41,6 +42,7 @@ pub fn run(path: &Path, graphical: bool) -> ExitCode {
             config = %path.display(),
             "ready"
         );
+        service_manager::ready();
         Ok(until_told(app, signals, path).await)
     });
     match finished {
@@ -85,12 +87,17 @@ impl Signals {
 async fn until_told(app: App, mut signals: Signals, path: &Path) -> bool {
     loop {
         tokio::select! {
-            _ = signals.hang_up.recv() => reload(&app, path),
+            _ = signals.hang_up.recv() => {
+                service_manager::reloading();
+                reload(&app, path);
+                service_manager::ready();
+            }
             _ = signals.terminate.recv() => break,
             _ = signals.interrupt.recv() => break,
         }
     }
     info!("draining; a second signal ends at once");
+    service_manager::stopping();
     let finished = tokio::select! {
         finished = app.drain() => finished,
         () = signals.stop() => false,

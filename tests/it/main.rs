@@ -45,6 +45,7 @@ mod meaning;
 mod metrics;
 mod operation;
 mod paced;
+mod packaging;
 mod peers;
 mod proxied;
 mod queueing;
