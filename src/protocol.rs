@@ -15,6 +15,7 @@ pub mod proxy_header;
 mod stream;
 mod tcp;
 pub mod trusted;
+mod wire;
 mod zvm_socket;
 
 use std::net::TcpStream;

@@ -20,7 +20,7 @@ pub struct Listener {
     pub unix_mode: u32,
     /// What it speaks.
     pub protocol: Protocol,
-    /// Whether an EOF on the socket protocol means that the client has left.
+    /// Whether the end of a client's bytes means that the client has left.
     pub cancel_on_eof: bool,
     /// Its certificate, if it speaks TLS.
     pub tls: Option<Tls>,

@@ -27,6 +27,7 @@ use hyper_util::rt::TokioIo;
 use self::body::PacedBody;
 use self::client::{ClientIo, Phases};
 use self::identity::Identities;
+use super::wire::OnEof;
 use super::{Conversation, Settings, Whence, array_call, dialect};
 use crate::call::{
     self, BackendKind, ByteStream, HttpCall, Message, Origin, Progress, Quota, Reason, Refusal,
@@ -70,6 +71,7 @@ pub(super) async fn serve<S: Serve>(
         first,
         Arc::clone(&phases),
         conversation.clock,
+        OnEof::new(whence.listener.cancel_on_eof),
         settings,
     );
     let client = Arc::new(Client {
@@ -155,7 +157,13 @@ impl<S: Serve> Client<S> {
                     message: Message::Http(call),
                 };
                 let progress = Progress::default();
-                let mut response = dress(self.conversation.serve.serve(request, &progress).await);
+                let serving = self.conversation.serve.serve(request, &progress);
+                if self.phases.has_left() {
+                    // Told of as a call whose client has left, and never asked for.
+                    drop(serving);
+                    return std::future::pending().await;
+                }
+                let mut response = dress(serving.await);
                 if let Some(quota) = progress.quota() {
                     tell_quota(quota, &mut response);
                 }

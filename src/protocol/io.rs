@@ -8,14 +8,16 @@ use std::mem::MaybeUninit;
 use std::net::TcpStream as BareStream;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use rustix::net::{RecvFlags, SendFlags};
-use tokio::io::{AsyncRead, AsyncWriteExt, Interest, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::stream::Stream;
+use super::wire::Wire;
 
 /// What one read takes at most.
 const READ_BYTES: usize = 4 * 1024;
@@ -58,7 +60,7 @@ impl Client {
             let Socket::Bare(bare) = std::mem::replace(&mut self.0, Socket::Between) else {
                 unreachable!("it was bare a line ago")
             };
-            self.0 = Socket::Watched(Stream::Plain(TcpStream::from_std(bare)?));
+            self.0 = Socket::Watched(Stream::Plain(Wire::new(TcpStream::from_std(bare)?)));
         }
         match &mut self.0 {
             Socket::Watched(stream) => Ok(stream),
@@ -79,18 +81,16 @@ impl Client {
     }
 
     /// Kept out of the futures: its buffer lives on the stack of one call.
-    fn read_now(&self, into: &mut Vec<u8>, flags: RecvFlags) -> io::Result<usize> {
+    fn read_now(&mut self, into: &mut Vec<u8>, flags: RecvFlags) -> io::Result<usize> {
         let mut chunk = [MaybeUninit::<u8>::uninit(); READ_BYTES];
         let mut receive = |stream: BorrowedFd<'_>| {
             let (read, _) = rustix::net::recv(stream, &mut chunk, flags)?.0;
             into.extend_from_slice(read);
             Ok(read.len())
         };
-        match &self.0 {
+        match &mut self.0 {
             Socket::Bare(stream) => receive(stream.as_fd()),
-            Socket::Watched(Stream::Plain(stream)) => {
-                stream.try_io(Interest::READABLE, || receive(stream.as_fd()))
-            }
+            Socket::Watched(Stream::Plain(wire)) => wire.try_read(receive),
             Socket::Watched(Stream::Tls(_)) => Err(io::ErrorKind::WouldBlock.into()),
             Socket::Between => Err(io::ErrorKind::NotConnected.into()),
         }
@@ -100,7 +100,7 @@ impl Client {
     fn is_drained(&self) -> bool {
         let stream = match &self.0 {
             Socket::Bare(stream) => stream.as_fd(),
-            Socket::Watched(Stream::Plain(stream)) => stream.as_fd(),
+            Socket::Watched(Stream::Plain(wire)) => wire.tcp().as_fd(),
             Socket::Watched(Stream::Tls(_)) => return false,
             Socket::Between => return true,
         };
@@ -108,16 +108,14 @@ impl Client {
         !matches!(rustix::net::recv(stream, &mut [0; 1], peek), Ok((1.., _)))
     }
 
-    fn write_now(&self, bytes: &[u8], flags: SendFlags) -> io::Result<usize> {
+    fn write_now(&mut self, bytes: &[u8], flags: SendFlags) -> io::Result<usize> {
         let send = |stream: BorrowedFd<'_>| {
             let flags = flags | SendFlags::NOSIGNAL;
             Ok(rustix::net::send(stream, bytes, flags)?)
         };
-        match &self.0 {
+        match &mut self.0 {
             Socket::Bare(stream) => send(stream.as_fd()),
-            Socket::Watched(Stream::Plain(stream)) => {
-                stream.try_io(Interest::WRITABLE, || send(stream.as_fd()))
-            }
+            Socket::Watched(Stream::Plain(wire)) => wire.try_write(send),
             Socket::Watched(Stream::Tls(_)) => Err(io::ErrorKind::WouldBlock.into()),
             Socket::Between => Err(io::ErrorKind::NotConnected.into()),
         }
@@ -174,7 +172,7 @@ impl Client {
     ///
     /// # Errors
     /// As the socket has it.
-    pub(super) fn read_at_once(&self, into: &mut Vec<u8>) -> Option<io::Result<usize>> {
+    pub(super) fn read_at_once(&mut self, into: &mut Vec<u8>) -> Option<io::Result<usize>> {
         match self.read_now(into, RecvFlags::empty()) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
             read => Some(read),
@@ -183,7 +181,7 @@ impl Client {
 
     /// Writes an answer and closes, if both can be done without waiting. Otherwise says how
     /// much has been written, for [`write_all`](Self::write_all) to go on from.
-    pub(super) fn answer_at_once(self, bytes: &[u8]) -> Result<(), (Self, usize)> {
+    pub(super) fn answer_at_once(mut self, bytes: &[u8]) -> Result<(), (Self, usize)> {
         // More comes, and that is the end: both travel in one packet, and the client wakes up
         // once for both.
         match self.write_now(bytes, SendFlags::MORE) {
@@ -194,11 +192,16 @@ impl Client {
         }
     }
 
+    /// Ready when the connection is closed in both directions.
+    pub(super) fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match self.watched() {
+            Ok(stream) => stream.poll_reset(cx),
+            Err(_) => Poll::Ready(()),
+        }
+    }
+
     /// Appends what has come in, at least one byte unless at the end. Holds no buffer of
     /// its own while it waits.
-    ///
-    /// # Errors
-    /// As the socket has it.
     ///
     /// # Errors
     /// As the socket has it.
@@ -207,7 +210,7 @@ impl Client {
             match self.read_now(into, RecvFlags::empty()) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     match self.watched()? {
-                        Stream::Plain(stream) => stream.readable().await?,
+                        Stream::Plain(wire) => wire.tcp().readable().await?,
                         // Boxed, so that a connection without TLS keeps no room for it.
                         Stream::Tls(_) => return Box::pin(self.read_decrypted(into)).await,
                     }

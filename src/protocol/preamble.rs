@@ -11,6 +11,7 @@ use tokio_rustls::server::TlsStream;
 use super::io::Client;
 use super::proxy_header::{self, Header};
 use super::stream::Stream;
+use super::wire::Wire;
 use super::{Settings, certificate};
 use crate::call::identity::{self, Field};
 use crate::call::listener::{ProxyProtocol, Tls};
@@ -107,15 +108,15 @@ async fn shake_hands(
     client: Client,
     tls: &Tls,
     patience: Duration,
-) -> Result<TlsStream<tokio::net::TcpStream>, Ended> {
-    let Ok(Stream::Plain(tcp)) = client.into_watched() else {
+) -> Result<TlsStream<Wire>, Ended> {
+    let Ok(Stream::Plain(wire)) = client.into_watched() else {
         return Err(Ended::Silent);
     };
     // Each flight of the handshake is answered, so none should wait for the ACK of the last.
     // A socket that cannot be told so is only slower.
-    let _ = tcp.set_nodelay(true);
+    let _ = wire.tcp().set_nodelay(true);
     let acceptor = TlsAcceptor::from(Arc::clone(&tls.loaded));
-    match timeout(patience, acceptor.accept(tcp)).await {
+    match timeout(patience, acceptor.accept(wire)).await {
         Ok(Ok(stream)) => Ok(stream),
         Ok(Err(error)) => {
             tracing::debug!(%error, "no TLS handshake");
@@ -126,9 +127,7 @@ async fn shake_hands(
 }
 
 /// The user whom the client's certificate names, if it has sent one.
-fn subject(
-    stream: &TlsStream<tokio::net::TcpStream>,
-) -> Result<Option<Arc<str>>, identity::Unusable> {
+fn subject(stream: &TlsStream<Wire>) -> Result<Option<Arc<str>>, identity::Unusable> {
     let (_, session) = stream.get_ref();
     let Some([own, ..]) = session.peer_certificates() else {
         return Ok(None);

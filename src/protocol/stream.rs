@@ -3,11 +3,13 @@
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
+
+use super::wire::{OnEof, Wire};
 
 /// What is decrypted ahead of time at most.   bytes
 const AHEAD_BYTES: usize = 4 * 1024;
@@ -15,57 +17,89 @@ const AHEAD_BYTES: usize = 4 * 1024;
 /// Either way the same bytes to whoever reads and writes.
 pub(super) enum Stream {
     /// As they are.
-    Plain(TcpStream),
+    Plain(Wire),
     /// Encrypted. Boxed, so that a connection without TLS keeps no room for it.
     Tls(Box<Secured>),
 }
 
 /// A connection with TLS.
 pub(super) struct Secured {
-    tls: TlsStream<TcpStream>,
+    tls: TlsStream<Wire>,
     /// Decrypted only to see whether the client is still there, and not asked for yet.
     ahead: Vec<u8>,
+    /// Behind that, the client sends no more.
+    has_ended: bool,
 }
 
 impl Stream {
-    pub(super) fn secured(tls: TlsStream<TcpStream>) -> Self {
+    pub(super) fn secured(tls: TlsStream<Wire>) -> Self {
         Self::Tls(Box::new(Secured {
             tls,
             ahead: Vec::new(),
+            has_ended: false,
         }))
     }
 
     /// The connection below.
     pub(super) fn tcp(&self) -> &TcpStream {
+        self.wire().tcp()
+    }
+
+    fn wire(&self) -> &Wire {
         match self {
-            Self::Plain(tcp) => tcp,
+            Self::Plain(wire) => wire,
             Self::Tls(secured) => secured.tls.get_ref().0,
         }
     }
 
-    /// Looks without taking anything: 0 at the end, else how much is there, at least.
-    pub(super) fn poll_peek(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+    /// Ready when the client has left, however much of what it sent is unread.
+    pub(super) fn poll_left(&mut self, cx: &mut Context<'_>, on_eof: OnEof) -> Poll<()> {
         match self {
-            Self::Plain(tcp) => {
-                let mut byte = [MaybeUninit::uninit(); 1];
-                tcp.poll_peek(cx, &mut ReadBuf::uninit(&mut byte))
-            }
-            Self::Tls(secured) => secured.poll_peek(cx),
+            Self::Plain(wire) => wire.poll_left(cx, on_eof),
+            Self::Tls(secured) => secured.poll_left(cx, on_eof),
         }
+    }
+
+    /// Ready when the connection is closed in both directions.
+    pub(super) fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match self {
+            Self::Plain(wire) => wire.poll_reset(cx),
+            Self::Tls(secured) => secured.tls.get_mut().0.poll_reset(cx),
+        }
+    }
+
+    /// Whether the client's sending side is closed, as far as the runtime has heard.
+    pub(super) fn has_ended(&self) -> bool {
+        self.wire().has_ended()
     }
 }
 
 impl Secured {
     /// The end of TLS is a message of its own, so what has come in has to be decrypted to see
-    /// it.
-    fn poll_peek(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        if self.ahead.is_empty() {
+    /// it. Beyond what is decrypted ahead, only the end of the connection below is seen.
+    fn poll_left(&mut self, cx: &mut Context<'_>, on_eof: OnEof) -> Poll<()> {
+        while !self.has_ended && self.ahead.len() < AHEAD_BYTES {
             let mut chunk = [MaybeUninit::uninit(); AHEAD_BYTES];
-            let mut chunk = ReadBuf::uninit(&mut chunk);
-            ready!(Pin::new(&mut self.tls).poll_read(cx, &mut chunk))?;
-            self.ahead.extend_from_slice(chunk.filled());
+            let mut chunk = ReadBuf::uninit(&mut chunk[self.ahead.len()..]);
+            match Pin::new(&mut self.tls).poll_read(cx, &mut chunk) {
+                Poll::Ready(Ok(())) => {
+                    self.has_ended = chunk.filled().is_empty();
+                    self.ahead.extend_from_slice(chunk.filled());
+                }
+                // The connection below has ended, without the end of TLS.
+                Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                    self.has_ended = true;
+                }
+                Poll::Ready(Err(_)) => return Poll::Ready(()),
+                Poll::Pending => return Poll::Pending,
+            }
         }
-        Poll::Ready(Ok(self.ahead.len()))
+        let wire = self.tls.get_mut().0;
+        match (self.has_ended, on_eof) {
+            (true, OnEof::Left) => Poll::Ready(()),
+            (true, OnEof::Stays) => wire.poll_reset(cx),
+            (false, _) => wire.poll_left(cx, on_eof),
+        }
     }
 }
 
@@ -76,7 +110,7 @@ impl AsyncRead for Stream {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Self::Plain(tcp) => Pin::new(tcp).poll_read(cx, buf),
+            Self::Plain(wire) => Pin::new(wire).poll_read(cx, buf),
             Self::Tls(secured) if secured.ahead.is_empty() => {
                 Pin::new(&mut secured.tls).poll_read(cx, buf)
             }
@@ -100,7 +134,7 @@ impl AsyncWrite for Stream {
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
-            Self::Plain(tcp) => Pin::new(tcp).poll_write(cx, buf),
+            Self::Plain(wire) => Pin::new(wire).poll_write(cx, buf),
             Self::Tls(secured) => Pin::new(&mut secured.tls).poll_write(cx, buf),
         }
     }
@@ -111,28 +145,28 @@ impl AsyncWrite for Stream {
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
-            Self::Plain(tcp) => Pin::new(tcp).poll_write_vectored(cx, bufs),
+            Self::Plain(wire) => Pin::new(wire).poll_write_vectored(cx, bufs),
             Self::Tls(secured) => Pin::new(&mut secured.tls).poll_write_vectored(cx, bufs),
         }
     }
 
     fn is_write_vectored(&self) -> bool {
         match self {
-            Self::Plain(tcp) => tcp.is_write_vectored(),
+            Self::Plain(wire) => wire.is_write_vectored(),
             Self::Tls(secured) => secured.tls.is_write_vectored(),
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Self::Plain(tcp) => Pin::new(tcp).poll_flush(cx),
+            Self::Plain(wire) => Pin::new(wire).poll_flush(cx),
             Self::Tls(secured) => Pin::new(&mut secured.tls).poll_flush(cx),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Self::Plain(tcp) => Pin::new(tcp).poll_shutdown(cx),
+            Self::Plain(wire) => Pin::new(wire).poll_shutdown(cx),
             Self::Tls(secured) => Pin::new(&mut secured.tls).poll_shutdown(cx),
         }
     }

@@ -1,12 +1,13 @@
 //! Any bytes: one connection is one call, let through both ways once it may go.
 
 use std::future::poll_fn;
-use std::io::ErrorKind;
+use std::task::Poll;
 
 use tokio::io::copy_bidirectional;
 
 use super::io::Client;
 use super::stream::Stream;
+use super::wire::OnEof;
 use super::{Conversation, Whence};
 use crate::call::{Message, Progress, Reply, Request, Serve};
 
@@ -18,6 +19,7 @@ pub(super) async fn serve<S: Serve>(
     let Ok(mut stream) = client.into_watched() else {
         return;
     };
+    let on_eof = OnEof::new(whence.listener.cancel_on_eof);
     let request = Request {
         origin: whence.origin,
         message: Message::Tcp,
@@ -26,7 +28,7 @@ pub(super) async fn serve<S: Serve>(
     let reply = tokio::select! {
         biased;
         reply = conversation.serve.serve(request, &progress) => reply,
-        () = gone(&mut stream, &progress) => return,
+        () = gone(&mut stream, on_eof, &progress) => return,
     };
     // Refused: these bytes have no dialect to say it in, so the connection just closes.
     let Reply::Tunnel(mut tunnel) = reply else {
@@ -41,18 +43,17 @@ pub(super) async fn serve<S: Serve>(
     }
 }
 
-/// Ends when the client has left before its turn. What it has sent stays in the kernel, so
-/// behind it only a reset can be seen.
-async fn gone(stream: &mut Stream, progress: &Progress) {
-    loop {
-        match poll_fn(|cx| stream.poll_peek(cx)).await {
-            Ok(0) if progress.is_admitted() => std::future::pending().await,
-            Ok(0) => return,
-            Ok(_) => match stream.tcp().ready(tokio::io::Interest::ERROR).await {
-                Ok(_) | Err(_) => return,
-            },
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(_) => return,
+/// Ends when the client has left before its turn, however much it has sent. What it sent stays
+/// in the kernel.
+async fn gone(stream: &mut Stream, on_eof: OnEof, progress: &Progress) {
+    poll_fn(|cx| stream.poll_left(cx, on_eof)).await;
+    // One whose call has begun is told what comes of it by its tunnel.
+    poll_fn(|cx| {
+        if progress.is_admitted() {
+            stream.poll_reset(cx)
+        } else {
+            Poll::Ready(())
         }
-    }
+    })
+    .await;
 }

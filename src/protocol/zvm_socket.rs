@@ -10,6 +10,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::framer::{Framed, Framer, Misframed};
 use super::io::Client;
+use super::wire::OnEof;
 use super::{Conversation, Settings, Whence, array_call, dialect};
 use crate::call::{
     ArrayCall, Message, Progress, Reason, Refusal, Reply, ReplyBody, Request, Serve,
@@ -44,6 +45,7 @@ pub(super) async fn serve<S: Serve>(
         Read::Left => return,
     };
     let progress = Progress::default();
+    let on_eof = OnEof::new(whence.listener.cancel_on_eof);
     let mut reply = pin!(conversation.serve.serve(request, &progress));
     // Once past the gate, a call goes on whether its client stays or not, so there is
     // nothing to watch for until the answer; and one that need not wait is past the gate at
@@ -58,7 +60,7 @@ pub(super) async fn serve<S: Serve>(
         None => tokio::select! {
             biased;
             reply = reply => Ok(reply),
-            left = watch(&mut client, whence.listener.cancel_on_eof, &progress) => Err(left),
+            left = watch(&mut client, on_eof, &progress) => Err(left),
         },
     };
     let reply = match outcome {
@@ -186,14 +188,12 @@ enum Presence {
 }
 
 /// Ends when the client has left, or has sent a second request.
-async fn watch(client: &mut Client, cancel_on_eof: bool, progress: &Progress) -> Presence {
+async fn watch(client: &mut Client, on_eof: OnEof, progress: &Progress) -> Presence {
     let mut more = Vec::new();
     loop {
         more.clear();
         match client.read_some(&mut more).await {
-            // A half-close: whoever waits has left; whoever runs will still read.
-            Ok(0) if cancel_on_eof && !progress.is_admitted() => return Presence::Left,
-            Ok(0) => std::future::pending().await,
+            Ok(0) => break,
             Ok(_) if more.iter().all(u8::is_ascii_whitespace) => {}
             Ok(_) if progress.is_admitted() => {}
             Ok(_) => return Presence::SentMore,
@@ -201,6 +201,16 @@ async fn watch(client: &mut Client, cancel_on_eof: bool, progress: &Progress) ->
             Err(_) => return Presence::Left,
         }
     }
+    // A half-close: a client that waits has left, also one that waits again; one whose call runs
+    // will still read.
+    std::future::poll_fn(|cx| {
+        if on_eof == OnEof::Left && !progress.is_admitted() {
+            return Poll::Ready(());
+        }
+        client.poll_reset(cx)
+    })
+    .await;
+    Presence::Left
 }
 
 async fn answer(mut client: Client, reply: Reply, settings: &Settings) {

@@ -1,11 +1,16 @@
 //! A client may leave at any moment: its slot comes back exactly once, when the backend is
 //! done with its call, and a call that waits never reaches the backend.
 
+use std::time::Duration;
+
 use tidegate::call::Verdict;
 use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 
-use crate::support::{Held, OK, Stack, array, read_until, reset};
+use crate::support::{Held, OK, Stack, array, read_until, reset, until};
+
+/// How long a client does nothing between two steps, so that each of them is seen by itself.
+const PAUSE: Duration = Duration::from_millis(30);
 
 fn limits(held: &Held, protocol: &str) -> String {
     format!(
@@ -46,14 +51,21 @@ async fn sent(stack: &Stack, protocol: &str, userid: &str) -> TcpStream {
     stream
 }
 
-/// One call runs, a second waits and leaves as `leave` says; a third then gets the slot.
-async fn one_leaves_while_it_waits(protocol: &'static str, leave: fn(TcpStream)) {
+/// One call runs, a second waits, sends `more` and leaves as `leave` says; a third then gets
+/// the slot.
+async fn one_leaves_while_it_waits(protocol: &'static str, more: &str, leave: fn(TcpStream)) {
     let mut held = Held::start(if protocol == "socket" { OK } else { HTTP_OK }).await;
     let stack = Stack::start(&limits(&held, protocol));
     let mut first = sent(&stack, protocol, "FIRST").await;
     assert!(held.got.recv().await.expect("it runs").contains("FIRST"));
-    let second = sent(&stack, protocol, "SECOND").await;
+    let mut second = sent(&stack, protocol, "SECOND").await;
     stack.busy(1, 1).await;
+    if !more.is_empty() {
+        tokio::time::sleep(PAUSE).await;
+        second.write_all(more.as_bytes()).await.expect("it is open");
+        tokio::time::sleep(PAUSE).await;
+        assert_eq!(stack.gate.busy(), (1, 1), "{protocol}: {more:?}");
+    }
     leave(second);
     stack.busy(1, 0).await;
     let third = sent(&stack, protocol, "THIRD").await;
@@ -78,9 +90,110 @@ async fn one_leaves_while_it_waits(protocol: &'static str, leave: fn(TcpStream))
 #[tokio::test]
 async fn a_client_that_leaves_while_it_waits_is_gone_at_once_and_never_sent() {
     for protocol in ["socket", "http"] {
-        one_leaves_while_it_waits(protocol, drop).await;
-        one_leaves_while_it_waits(protocol, reset).await;
+        one_leaves_while_it_waits(protocol, "", drop).await;
+        one_leaves_while_it_waits(protocol, "", reset).await;
     }
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_behind_bytes_that_nobody_has_read_is_gone_at_once_and_never_sent() {
+    let next = request("http", "NEXT");
+    let many = next.repeat(1000);
+    for leave in [drop, reset] {
+        one_leaves_while_it_waits("socket", "\r\n", leave).await;
+        for more in ["\r\n", "x", &next, &many] {
+            one_leaves_while_it_waits("http", more, leave).await;
+        }
+    }
+}
+
+/// The call that runs goes on; the one behind it in the same connection never begins.
+#[tokio::test]
+async fn a_pipelined_call_whose_client_has_left_is_never_sent() {
+    for together in [false, true] {
+        let mut held = Held::start(HTTP_OK).await;
+        let stack = Stack::start(&limits(&held, "http"));
+        let mut client = TcpStream::connect(stack.addr).await.expect("it listens");
+        let (first, second) = (request("http", "FIRST"), request("http", "SECOND"));
+        if together {
+            let both = first + &second;
+            client.write_all(both.as_bytes()).await.expect("it reads");
+            held.next().await;
+        } else {
+            client.write_all(first.as_bytes()).await.expect("it reads");
+            held.next().await;
+            tokio::time::sleep(PAUSE).await;
+            client.write_all(second.as_bytes()).await.expect("it reads");
+        }
+        tokio::time::sleep(PAUSE).await;
+        drop(client);
+        until(|| stack.connections.open() == 0, || "still open".to_owned()).await;
+        held.go.notify_one();
+        stack.at_rest().await;
+        let facts = stack.seen.ended(1).await;
+        assert_eq!(facts.len(), 1, "together: {together}");
+        assert_eq!(facts[0].target.as_deref(), Some("FIRST"));
+        assert!(held.got.try_recv().is_err(), "together: {together}");
+    }
+}
+
+/// The client leaves in the moment in which the first of its calls is answered.
+#[tokio::test]
+async fn a_call_that_is_read_from_a_client_that_has_left_is_never_sent() {
+    let mut held = Held::start(HTTP_OK).await;
+    let text = limits(&held, "http").replace(
+        "smapi_max_outstanding_requests = 1",
+        "smapi_max_outstanding_requests = 2",
+    );
+    let stack = Stack::start(&text);
+    for number in 0..20 {
+        let mut client = TcpStream::connect(stack.addr).await.expect("it listens");
+        client
+            .write_all(request("http", "FIRST").as_bytes())
+            .await
+            .expect("it reads");
+        held.next().await;
+        held.go.notify_one();
+        client
+            .write_all(request("http", "SECOND").as_bytes())
+            .await
+            .expect("it reads");
+        client.shutdown().await.expect("it takes a half-close");
+        until(|| stack.connections.open() == 0, || "still open".to_owned()).await;
+        stack.at_rest().await;
+        // Whether it came too late or was dropped unsent: if it was sent, then before it left.
+        while let Ok(late) = held.got.try_recv() {
+            panic!("{number}: {late}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_a_socket_file_behind_unread_bytes_is_gone_at_once() {
+    let mut held = Held::start(HTTP_OK).await;
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("sidecar.sock");
+    let text = limits(&held, "http").replace("127.0.0.1:0", &format!("unix:{}", path.display()));
+    let stack = Stack::start(&text);
+    let mut clients = Vec::new();
+    for (number, userid) in ["FIRST", "SECOND"].iter().enumerate() {
+        let mut client = UnixStream::connect(&path).await.expect("it listens");
+        client
+            .write_all(request("http", userid).as_bytes())
+            .await
+            .expect("it reads");
+        stack.busy(1, number).await;
+        clients.push(client);
+    }
+    held.next().await;
+    let mut second = clients.pop().expect("there are two");
+    second.write_all(b"\r\n").await.expect("it is open");
+    tokio::time::sleep(PAUSE).await;
+    assert_eq!(stack.gate.busy(), (1, 1));
+    drop(second);
+    stack.busy(1, 0).await;
+    held.go.notify_one();
+    stack.at_rest().await;
 }
 
 /// A call runs, its client leaves; the slot stays taken until the backend has answered.
@@ -187,4 +300,45 @@ async fn a_half_close_waits_where_the_listener_says_so() {
     held.go.notify_one();
     assert!(read_until(&mut second, "}").await.contains("overallRC"));
     stack.at_rest().await;
+}
+
+/// The same for both protocols: a half-close waits, a reset behind it does not.
+#[tokio::test]
+async fn where_a_half_close_waits_a_reset_still_ends_the_call() {
+    for protocol in ["socket", "http"] {
+        let mut held = Held::start(if protocol == "socket" { OK } else { HTTP_OK }).await;
+        let text = limits(&held, protocol).replace(
+            &format!("protocol = \"{protocol}\""),
+            &format!("protocol = \"{protocol}\"\ncancel_on_eof = false"),
+        );
+        let stack = Stack::start(&text);
+        let mut first = sent(&stack, protocol, "FIRST").await;
+        first.shutdown().await.expect("it takes a half-close");
+        held.next().await;
+        let mut second = sent(&stack, protocol, "SECOND").await;
+        stack.busy(1, 1).await;
+        second.write_all(b"\r\n").await.expect("it is open");
+        second.shutdown().await.expect("it takes a half-close");
+        tokio::time::sleep(PAUSE).await;
+        let mut third = sent(&stack, protocol, "THIRD").await;
+        stack.busy(1, 2).await;
+        third.shutdown().await.expect("it takes a half-close");
+        tokio::time::sleep(PAUSE).await;
+        assert_eq!(stack.gate.busy(), (1, 2), "{protocol}");
+        reset(second);
+        stack.busy(1, 1).await;
+        held.go.notify_one();
+        assert!(
+            read_until(&mut first, "}").await.contains("overallRC"),
+            "{protocol}"
+        );
+        let next = held.next().await;
+        assert!(next.contains("THIRD"), "{protocol}: {next}");
+        held.go.notify_one();
+        assert!(
+            read_until(&mut third, "}").await.contains("overallRC"),
+            "{protocol}"
+        );
+        stack.at_rest().await;
+    }
 }

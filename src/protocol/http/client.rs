@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use super::super::Settings;
 use super::super::io::{LINGER, LINGER_BYTES};
 use super::super::stream::Stream;
+use super::super::wire::OnEof;
 use crate::call::Record;
 use crate::clock::{Clock, Timer};
 
@@ -29,6 +30,8 @@ struct Phase {
     first_byte: Option<Timestamp>,
     /// The latest call that is answered, until its answer is written.
     answered: Option<Arc<Record>>,
+    /// The client was seen to leave between two requests: what it sent before is not served.
+    has_left: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +52,7 @@ impl Phases {
             step: Step::Head(now),
             first_byte: Some(accepted),
             answered: None,
+            has_left: false,
         }))
     }
 
@@ -84,6 +88,15 @@ impl Phases {
         drop(record);
     }
 
+    /// Whether the client of the request that begins has left already.
+    pub(super) fn has_left(&self) -> bool {
+        self.with(|phase| phase.has_left)
+    }
+
+    fn leave(&self) {
+        self.with(|phase| phase.has_left = true);
+    }
+
     fn bytes_came(&self, now: Timestamp) {
         self.with(|phase| {
             phase.first_byte.get_or_insert(now);
@@ -105,6 +118,7 @@ pub(super) struct ClientIo {
     first: Vec<u8>,
     phases: Arc<Phases>,
     clock: Clock,
+    on_eof: OnEof,
     request_timeout: Duration,
     idle_timeout: Duration,
     write_timeout: Duration,
@@ -126,6 +140,7 @@ impl ClientIo {
         first: Vec<u8>,
         phases: Arc<Phases>,
         clock: Clock,
+        on_eof: OnEof,
         settings: &Settings,
     ) -> Self {
         Self {
@@ -133,6 +148,7 @@ impl ClientIo {
             first,
             phases,
             clock,
+            on_eof,
             request_timeout: settings.request_timeout,
             idle_timeout: settings.idle_timeout,
             write_timeout: settings.write_timeout,
@@ -228,14 +244,13 @@ impl AsyncWrite for ClientIo {
             ready!(self.poll_written(flushed, cx))?;
         }
         self.phases.written();
+        let on_eof = self.on_eof;
         if self.phases.step() == Step::Serving {
-            match self.stream.poll_peek(cx) {
-                Poll::Ready(Ok(1..)) | Poll::Pending => {}
-                Poll::Ready(Ok(0)) => {
-                    return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
-                }
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+            if self.stream.poll_left(cx, on_eof).is_ready() {
+                return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
             }
+        } else if on_eof == OnEof::Left && self.stream.has_ended() {
+            self.phases.leave();
         }
         Poll::Ready(Ok(()))
     }
