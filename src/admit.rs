@@ -42,7 +42,8 @@ use self::promote::{Acting, Follower, Promoted, Promotions, Tie};
 pub use self::quotas::QuotaAnswer;
 use crate::call::claim::{self, Settling};
 use crate::call::{
-    Claim as CallerClaim, Destination, Quota, Reason, Record, Refusal, Role, Verdict,
+    Claim as CallerClaim, Destination, Fault, Generation, Quota, Reason, Record, Refusal, Role,
+    Verdict,
 };
 use crate::clock::Clock;
 
@@ -254,6 +255,8 @@ struct State {
     classes: Vec<(Arc<str>, Deadline)>,
     promotions: Promotions,
     when_full: WhenFull,
+    /// No call waits any more.
+    turned_away: bool,
     /// The most calls that have been past the gate at once, of those that meet limits.
     peak: usize,
     /// When something next happens by itself.
@@ -330,6 +333,7 @@ impl Gate {
             classes: deadlines(settings),
             promotions: Promotions::new(settings.promote_for),
             when_full: settings.when_full,
+            turned_away: false,
             peak: 0,
             wake: None,
             armed: None,
@@ -411,10 +415,17 @@ impl Gate {
         }
     }
 
-    /// Puts a call that could not be sent back in its turn, with all limits undrawn and its
-    /// backend held to one probing call at a time, and asks for it again.
-    pub fn ask_again<'a>(&'a self, permit: Permit, record: &'a Arc<Record>) -> Asked<'a> {
+    /// Puts a call that could not be sent back in its turn, with all limits undrawn, and asks
+    /// for it again. Its backend is held to one probing call at a time, unless the failure is
+    /// our own. Once those that wait are turned away, so is this one.
+    pub fn ask_again<'a>(
+        &'a self,
+        permit: Permit,
+        fault: Fault,
+        record: &'a Arc<Record>,
+    ) -> Asked<'a> {
         record.note(|facts| facts.quotas.clear());
+        let generation = permit.generation;
         let (lane, backend, hold, settling, tie) = permit.into_parts();
         let claim = Claim {
             core: &self.core,
@@ -425,13 +436,22 @@ impl Gate {
             record,
         };
         let told = self.core.change(|state, now| {
+            if state.turned_away {
+                state.lanes[lane as usize].give_back(now, hold);
+                return None;
+            }
             let ticket = state.lanes[lane as usize].requeue(now, hold, Waiter::Asking);
-            let spread = state.entropy.random_range(0.5..1.0);
-            state.backends.failed(backend, now, spread);
-            state.shut(backend, now);
-            state.let_through_or_wait(lane, ticket, now, &claim)
+            if fault != Fault::Own {
+                let spread = state.entropy.random_range(0.5..1.0);
+                state.backends.failed(backend, generation, now, spread);
+                state.shut(backend, now);
+            }
+            Some(state.let_through_or_wait(lane, ticket, now, &claim))
         });
-        claim.asked(told)
+        match told {
+            Some(told) => claim.asked(told),
+            None => Asked::Answered(Err(draining())),
+        }
     }
 
     /// How urgent such a call is.
@@ -575,6 +595,16 @@ impl Gate {
         })
     }
 
+    /// A destination leads to another backend from now on, which is not known to be down. Calls
+    /// that wait for the old one go to it.
+    pub fn moved(&self, destination: Destination, generation: Generation) {
+        self.core.change(|state, now| {
+            if state.backends.moved(destination, generation) {
+                state.open(destination, now);
+            }
+        });
+    }
+
     /// From now on [`stirred`](Self::stirred) hears of the next change.
     pub fn watch(&self) {
         self.core.watched.store(true, Ordering::Release);
@@ -591,10 +621,11 @@ impl Gate {
         self.core.draining.store(true, Ordering::Relaxed);
     }
 
-    /// Refuses everything that waits.
+    /// Refuses everything that waits, and what would wait again because it cannot be sent.
     pub fn turn_away(&self) {
         self.drain();
         self.core.change(|state, now| {
+            state.turned_away = true;
             for lane in &mut state.lanes {
                 while let Some((waiter, Waited { delays, .. })) = lane.evict(now) {
                     // One that has just left needs no answer.
@@ -1007,6 +1038,7 @@ impl<'a> Claim<'a> {
                     core,
                     lane: self.lane,
                     backend: self.backend,
+                    generation: Generation::FIRST,
                     hold: Some(hold),
                     sent: None,
                     delayed,

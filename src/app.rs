@@ -203,7 +203,7 @@ impl App {
         let classifier = Arc::new(Live::new(Classifier::new(&config.classify)));
         let coalescer = Coalescer::new(config.coalesce.clone(), clock);
         let tasks = Tasks::new(config.tasks, clock);
-        let forwarder = Forwarder::new(config.forward.clone());
+        let forwarder = Forwarder::new(&config.forward);
         let closing = CancellationToken::new();
         let conversation = Conversation {
             serve: Pipeline {
@@ -349,7 +349,9 @@ impl App {
             .coordination
             .apply(config.coordinate.as_ref(), &config.admit);
         shared.quotas.apply(config.quotas.as_ref());
-        shared.forwarder.apply(config.forward.clone());
+        for (destination, generation) in shared.forwarder.apply(&config.forward) {
+            shared.gate.moved(destination, generation);
+        }
         // After what it may change: what is kept comes from before.
         shared.coalescer.apply(config.coalesce.clone());
         shared.tasks.apply(config.tasks);

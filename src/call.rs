@@ -356,6 +356,8 @@ pub struct Quota {
 /// Dropped before [`Slot::sent`] it is given back undrawn; dropped later it is finished as
 /// failed. So every path ends in exactly one of given back, finished.
 pub trait Slot: Send + Unpin + 'static {
+    /// It is this backend that the call goes to, of those that its destination has led to.
+    fn goes_to(&mut self, generation: Generation);
     /// The call's last byte has left for the backend.
     fn sent(&mut self);
     /// The first byte of the reply is here.
@@ -812,6 +814,34 @@ pub enum BackendKind {
     Zvm,
     /// Any other: no route and no function is known unless the config names it.
     Http,
+}
+
+/// Counts the backends that one destination has led to. A reload that moves it makes the next
+/// one, and what is known of an earlier one says nothing of that.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Generation(u64);
+
+impl Generation {
+    /// The one that the process starts with.
+    pub const FIRST: Self = Self(0);
+
+    /// The one that a reload makes.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
+/// Whose failure it is that a call could not be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The backend's: it takes no connection.
+    Backend,
+    /// The network's: the backend cannot be reached, or its name not looked up.
+    Network,
+    /// Our own: no descriptor, port or memory is left for a connection. It says nothing of
+    /// the backend.
+    Own,
 }
 
 /// Which backend a call goes to.

@@ -8,23 +8,28 @@
 
 mod backend;
 mod carry;
+mod connect;
 mod doorbell;
 mod exchange;
 mod http;
 mod pool;
 mod reply;
+mod stream;
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use self::backend::{ConnectError, Handshake, begin, established};
-use self::carry::Carry;
-use self::pool::Pool;
 use tidegate_limits::Outcome;
 
-use crate::call::{ArrayCall, HttpCall, Record, Refusal, Reply, Slot, Tunnel};
-use crate::live::Live;
+use self::backend::Backends;
+use self::carry::Carry;
+pub use self::connect::{ConnectError, Handshake, Resolve, begin, established};
+use self::stream::Stream;
+use crate::call::{
+    ArrayCall, Destination, Generation, HttpCall, Record, Refusal, Reply, Slot, Tunnel,
+};
 
 /// Where a backend listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +38,8 @@ pub enum Address {
     Ip(SocketAddr),
     /// A name, looked up at each connect.
     Name(Box<str>, u16),
+    /// A socket file.
+    Unix(Box<Path>),
 }
 
 /// What this stage is told.
@@ -44,6 +51,13 @@ pub struct Settings {
     pub http: Option<Address>,
     /// The TCP backend.
     pub tcp: Option<Address>,
+    /// What holds for each of them.
+    pub bounds: Bounds,
+}
+
+/// How long each step of an exchange may take, and what may be held.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bounds {
     /// Until a connect counts as failed.
     pub connect_timeout: Duration,
     /// From the last byte sent to the last byte of the reply.
@@ -107,30 +121,54 @@ pub struct Forwarder {
 }
 
 struct Shared {
-    settings: Live<Settings>,
-    pool: Pool,
+    socket: Backends,
+    http: Backends,
+    tcp: Backends,
+    resolve: Arc<dyn Resolve>,
 }
 
 impl Forwarder {
     /// Opens nothing yet.
     #[must_use]
-    pub fn new(settings: Settings) -> Self {
-        Self {
-            shared: Arc::new(Shared {
-                settings: Live::new(settings),
-                pool: Pool::default(),
-            }),
-        }
+    pub fn new(settings: &Settings) -> Self {
+        Self::resolving(settings, Arc::new(connect::System))
     }
 
-    /// Takes new settings for the calls to come. Pooled connections of another backend are
-    /// closed; calls under way keep what they began with.
-    pub fn apply(&self, settings: Settings) {
-        let moved = self.shared.settings.get().http != settings.http;
-        self.shared.settings.set(settings);
-        if moved {
-            self.shared.pool.clear();
-        }
+    /// The same, with names looked up in another way than the system's.
+    #[must_use]
+    pub fn resolving(settings: &Settings, resolve: Arc<dyn Resolve>) -> Self {
+        let forwarder = Self {
+            shared: Arc::new(Shared {
+                socket: Backends::default(),
+                http: Backends::default(),
+                tcp: Backends::default(),
+                resolve,
+            }),
+        };
+        // The gate expects the first of each.
+        let _ = forwarder.apply(settings);
+        forwarder
+    }
+
+    /// Takes new settings for the calls to come. Exchanges under way keep the backend that
+    /// they began with. Returns which destinations lead to another backend from now on: what
+    /// the gate knows of the old one says nothing of it.
+    #[must_use = "the gate has to hear of backends that were moved"]
+    pub fn apply(&self, settings: &Settings) -> Vec<(Destination, Generation)> {
+        let shared = &*self.shared;
+        let destinations = [
+            (Destination::Socket, &shared.socket, &settings.socket),
+            (Destination::Http, &shared.http, &settings.http),
+            (Destination::Tcp, &shared.tcp, &settings.tcp),
+        ];
+        destinations
+            .into_iter()
+            .filter_map(|(destination, backends, address)| {
+                let bounds = &settings.bounds;
+                let new = backends.apply(address.as_ref(), bounds, &shared.resolve)?;
+                Some((destination, new))
+            })
+            .collect()
     }
 
     /// Sends one call and returns its reply, or the call itself if no byte of it left.
@@ -140,22 +178,19 @@ impl Forwarder {
     pub async fn send<S: Slot>(
         &self,
         outgoing: Outgoing,
-        slot: S,
+        mut slot: S,
         record: Arc<Record>,
     ) -> Result<Reply, Unsent<S>> {
-        let settings = self.shared.settings.get();
         match outgoing {
             Outgoing::Array(call) => {
-                let Some(address) = &settings.socket else {
+                let Some(backend) = self.shared.socket.pick() else {
                     return Ok(Reply::Refused(Refusal::no_backend("socket")));
                 };
-                let bound = settings.connect_timeout;
-                match backend::connect_and_write(address, &call.bytes, bound).await {
+                slot.goes_to(backend.generation);
+                match backend.connect_and_write(&call.bytes).await {
                     Ok((stream, written)) => {
                         Carry::new(Arc::clone(&record), |committed| {
-                            exchange::array(
-                                stream, written, call, slot, record, settings, committed,
-                            )
+                            exchange::array(stream, written, call, slot, record, backend, committed)
                         })
                         .await
                     }
@@ -167,18 +202,19 @@ impl Forwarder {
                 }
             }
             Outgoing::Http(call) => {
-                if settings.http.is_none() {
+                let Some(backend) = self.shared.http.pick() else {
                     return Ok(Reply::Refused(Refusal::no_backend("http")));
-                }
-                http::send(&self.shared.pool, call, slot, record, settings).await
+                };
+                slot.goes_to(backend.generation);
+                http::send(backend, call, slot, record).await
             }
             Outgoing::Tcp => {
-                let Some(address) = &settings.tcp else {
+                let Some(backend) = self.shared.tcp.pick() else {
                     return Ok(Reply::Refused(Refusal::no_backend("tcp")));
                 };
-                match backend::connect(address, settings.connect_timeout).await {
-                    Ok(stream) => {
-                        let mut slot = slot;
+                slot.goes_to(backend.generation);
+                match backend.connect().await {
+                    Ok(Stream::Tcp(stream)) => {
                         slot.sent();
                         let slot = Box::new(Held(Some(slot)));
                         Ok(Reply::Tunnel(Tunnel {
@@ -187,6 +223,8 @@ impl Forwarder {
                             record,
                         }))
                     }
+                    // The config takes none for tcp.
+                    Ok(Stream::Unix(_)) => Ok(Reply::Refused(Refusal::no_backend("tcp"))),
                     Err(cause) => Err(Unsent {
                         outgoing: Outgoing::Tcp,
                         slot,

@@ -9,12 +9,13 @@ mod handed_over;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Waker};
+use std::time::Duration;
 
 use self::handed_over::HandOver;
 use crate::admit::{Ask, Asked, Gate, Permit, Waiting, Waits};
 use crate::call::{
-    Claim, Identity, Message, Observe, Origin, Progress, Reason, Record, Refusal, Rejection, Reply,
-    Request, RequestBody, Serve, Verdict,
+    Claim, Fault, Identity, Message, Observe, Origin, Progress, Reason, Record, Refusal, Rejection,
+    Reply, Request, RequestBody, Serve, Verdict,
 };
 use crate::callers::{Callers, Meets};
 use crate::classify::{Classifier, Operation};
@@ -23,6 +24,10 @@ use crate::coalesce::{Coalescer, Joined, Joining, Key, SharedCall, Told, Waiter}
 use crate::forward::{Forwarder, Outgoing, Unsent};
 use crate::live::Live;
 use crate::tasks::{Answer, Tasks};
+
+/// How long a call that we have no descriptor, port or memory for keeps its turn before it
+/// asks again: at first, and at most.
+const OWN_FAULT_PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(80));
 
 /// The stages in their order.
 #[derive(Clone)]
@@ -386,6 +391,7 @@ impl Pipeline {
         party: &P,
         record: &Arc<Record>,
     ) -> Reply {
+        let mut pause = OWN_FAULT_PAUSE.0;
         loop {
             party.admit();
             let unsent = match self
@@ -409,7 +415,13 @@ impl Pipeline {
             );
             outgoing = kept;
             party.wait();
-            let admitted = match self.gate.ask_again(slot, record) {
+            let fault = cause.fault();
+            if fault == Fault::Own {
+                // Its turn would come at once, and find us no better off.
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(OWN_FAULT_PAUSE.1);
+            }
+            let admitted = match self.gate.ask_again(slot, fault, record) {
                 Asked::Answered(admitted) => admitted,
                 Asked::Waits(turn) => party.turn(turn).await,
             };

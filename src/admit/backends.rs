@@ -10,13 +10,21 @@ use std::time::Duration;
 use tidegate_limits::{Supplier, Supply, Timestamp};
 
 use super::{Lane, State, policy};
-use crate::call::Destination;
+use crate::call::{Destination, Generation};
 
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Default)]
-pub(super) struct Backends([Health; Destination::BACKENDS.len()]);
+pub(super) struct Backends([Known; Destination::BACKENDS.len()]);
+
+/// What calls have shown of the backend that a destination leads to.
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    /// Which one it is. What is said of an earlier one is not heard.
+    generation: Generation,
+    health: Health,
+}
 
 #[derive(Clone, Copy, Debug, Default)]
 enum Health {
@@ -28,42 +36,81 @@ enum Health {
     Probing { backoff: Duration },
 }
 
+impl Known {
+    /// Forgets what an earlier one has shown, if this one is new. A call may be the first to
+    /// say so. False if it is this one that was replaced.
+    fn is_about(&mut self, generation: Generation) -> bool {
+        if generation > self.generation {
+            *self = Self {
+                generation,
+                health: Health::Up,
+            };
+        }
+        generation == self.generation
+    }
+}
+
 impl Backends {
+    /// A destination leads to this backend from now on. Whether the gate is to be opened for
+    /// it.
+    pub(super) fn moved(&mut self, backend: Destination, generation: Generation) -> bool {
+        let Some(known) = self.0.get_mut(backend as usize) else {
+            return false;
+        };
+        // Where a call was first to say so, the gate may still be as the old one left it.
+        known.is_about(generation) && matches!(known.health, Health::Up)
+    }
+
     /// A connect failed. `spread` in 0.5..1 keeps several proxies from probing in step.
-    pub(super) fn failed(&mut self, backend: Destination, now: Timestamp, spread: f64) {
-        let Some(health) = self.0.get_mut(backend as usize) else {
+    pub(super) fn failed(
+        &mut self,
+        backend: Destination,
+        generation: Generation,
+        now: Timestamp,
+        spread: f64,
+    ) {
+        let Some(known) = self.0.get_mut(backend as usize) else {
             return;
         };
-        let backoff = match *health {
+        if !known.is_about(generation) {
+            return;
+        }
+        let backoff = match known.health {
             Health::Up => BACKOFF_MIN,
             Health::Probing { backoff } => (backoff * 2).min(BACKOFF_MAX),
             // One of those that were on their way when the first failed.
             Health::Down { .. } => return,
         };
         let next = now + BACKOFF_MIN.max(backoff.mul_f64(spread));
-        *health = Health::Down { next, backoff };
+        known.health = Health::Down { next, backoff };
     }
 
-    /// A call was sent; whether the backend had been down until then.
-    pub(super) fn succeeded(&mut self, backend: Destination) -> bool {
-        let Some(health) = self.0.get_mut(backend as usize) else {
+    /// A call was sent; whether the gate is to be opened for its backend.
+    pub(super) fn succeeded(&mut self, backend: Destination, generation: Generation) -> bool {
+        let Some(known) = self.0.get_mut(backend as usize) else {
             return false;
         };
-        !matches!(std::mem::take(health), Health::Up)
+        let is_new = generation > known.generation;
+        if !known.is_about(generation) {
+            return false;
+        }
+        let was_down = !matches!(std::mem::take(&mut known.health), Health::Up);
+        is_new || was_down
     }
 
     pub(super) fn is_up(&self, backend: Destination) -> bool {
-        matches!(self.0.get(backend as usize), None | Some(Health::Up))
+        let known = self.0.get(backend as usize);
+        known.is_none_or(|known| matches!(known.health, Health::Up))
     }
 
     /// Backends whose next probe is due; each is named once.
     pub(super) fn due(&mut self, now: Timestamp) -> Vec<Destination> {
         let mut due = Vec::new();
-        for (health, backend) in self.0.iter_mut().zip(Destination::BACKENDS) {
-            if let Health::Down { next, backoff } = *health
+        for (known, backend) in self.0.iter_mut().zip(Destination::BACKENDS) {
+            if let Health::Down { next, backoff } = known.health
                 && next <= now
             {
-                *health = Health::Probing { backoff };
+                known.health = Health::Probing { backoff };
                 due.push(backend);
             }
         }
@@ -74,7 +121,7 @@ impl Backends {
     pub(super) fn wake(&self) -> Option<Timestamp> {
         self.0
             .iter()
-            .filter_map(|health| match *health {
+            .filter_map(|known| match known.health {
                 Health::Down { next, .. } => Some(next),
                 Health::Up | Health::Probing { .. } => None,
             })
@@ -119,6 +166,8 @@ mod tests {
         Timestamp::ZERO + Duration::from_millis(ms)
     }
 
+    const FIRST: Generation = Generation::FIRST;
+
     #[test]
     fn a_backend_that_stays_down_is_asked_less_and_less_often_but_every_two_seconds() {
         let mut backends = Backends::default();
@@ -126,25 +175,47 @@ mod tests {
         let mut now = 0;
         let mut waits = Vec::new();
         for _ in 0..7 {
-            backends.failed(backend, at(now), 1.0);
+            backends.failed(backend, FIRST, at(now), 1.0);
             let next = backends.wake().expect("a probe is planned");
             waits.push(next.since(at(now)).as_millis());
             now = u64::try_from(next.since(Timestamp::ZERO).as_millis()).expect("small");
             assert_eq!(backends.due(at(now)), [backend]);
         }
         assert_eq!(waits, [100, 200, 400, 800, 1600, 2000, 2000]);
-        assert!(backends.succeeded(backend));
+        assert!(backends.succeeded(backend, FIRST));
         assert!(backends.is_up(backend));
-        assert!(!backends.succeeded(backend), "it was up already");
+        assert!(!backends.succeeded(backend, FIRST), "it was up already");
     }
 
     #[test]
     fn calls_that_fail_together_count_as_one_failure() {
         let mut backends = Backends::default();
         for _ in 0..10 {
-            backends.failed(Destination::Http, at(5), 1.0);
+            backends.failed(Destination::Http, FIRST, at(5), 1.0);
         }
         assert_eq!(backends.wake(), Some(at(105)));
         assert!(backends.is_up(Destination::Socket));
+    }
+
+    #[test]
+    fn what_calls_to_a_replaced_backend_show_says_nothing_of_the_new_one() {
+        let mut backends = Backends::default();
+        let backend = Destination::Http;
+        let second = FIRST.next();
+        backends.failed(backend, FIRST, at(0), 1.0);
+        assert!(backends.moved(backend, second), "the gate opens at once");
+        assert!(backends.is_up(backend));
+        backends.failed(backend, FIRST, at(1), 1.0);
+        assert!(backends.is_up(backend));
+        backends.failed(backend, second, at(2), 1.0);
+        assert!(!backends.succeeded(backend, FIRST));
+        assert!(!backends.is_up(backend));
+        assert!(backends.succeeded(backend, second));
+        // A call may go to the new one before the gate hears of the reload.
+        let third = second.next();
+        backends.failed(backend, second, at(3), 1.0);
+        assert!(backends.succeeded(backend, third));
+        backends.failed(backend, third, at(4), 1.0);
+        assert!(!backends.moved(backend, third), "it is known to be down");
     }
 }

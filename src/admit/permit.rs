@@ -8,7 +8,7 @@ use tidegate_limits::{Hold, Outcome, Timestamp};
 use super::promote::Tie;
 use super::{Core, Lane, answered};
 use crate::call::claim::{self, Settling};
-use crate::call::{Destination, Record, Slot, Verdict};
+use crate::call::{Destination, Generation, Record, Slot, Verdict};
 
 /// A worker and a share of every limit. Given back undrawn if dropped before the call was
 /// sent, finished as failed if dropped later.
@@ -17,6 +17,8 @@ pub struct Permit {
     pub(super) core: Arc<Core>,
     pub(super) lane: Lane,
     pub(super) backend: Destination,
+    /// Which of the backends of its destination it went to last.
+    pub(super) generation: Generation,
     pub(super) hold: Option<Hold>,
     pub(super) sent: Option<Timestamp>,
     pub(super) delayed: bool,
@@ -66,12 +68,16 @@ impl Permit {
 const HELD: &str = "a permit holds until it is ended, and is ended once";
 
 impl Slot for Permit {
+    fn goes_to(&mut self, generation: Generation) {
+        self.generation = generation;
+    }
+
     fn sent(&mut self) {
         let hold = self.hold.as_ref().expect(HELD);
-        let (lane, backend) = (self.lane, self.backend);
+        let (lane, backend, generation) = (self.lane, self.backend, self.generation);
         let now = self.core.change(|state, now| {
             state.lanes[lane as usize].sent(now, hold);
-            if state.backends.succeeded(backend) {
+            if state.backends.succeeded(backend, generation) {
                 state.open(backend, now);
             }
             now

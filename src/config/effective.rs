@@ -158,17 +158,18 @@ impl Toml {
 
     fn backend(&mut self, config: &Config) {
         let backend = &config.forward;
+        let bounds = &backend.bounds;
         self.header("[backend]");
         backend_kind::write(self, config);
         self.address("socket", "", backend.socket.as_ref());
         self.address("http", "http://", backend.http.as_ref());
         self.address("tcp", "", backend.tcp.as_ref());
-        self.duration("connect_timeout", backend.connect_timeout);
-        self.duration("response_timeout", backend.response_timeout);
-        self.size("max_reply_bytes", backend.max_reply_bytes as u64);
-        self.size("reply_buffer_bytes", backend.reply_buffer_bytes as u64);
-        self.bare("pool_max_idle", backend.pool_max_idle);
-        self.duration("pool_idle_timeout", backend.pool_idle_timeout);
+        self.duration("connect_timeout", bounds.connect_timeout);
+        self.duration("response_timeout", bounds.response_timeout);
+        self.size("max_reply_bytes", bounds.max_reply_bytes as u64);
+        self.size("reply_buffer_bytes", bounds.reply_buffer_bytes as u64);
+        self.bare("pool_max_idle", bounds.pool_max_idle);
+        self.duration("pool_idle_timeout", bounds.pool_idle_timeout);
     }
 
     fn queue(&mut self, config: &Config) {
@@ -317,6 +318,7 @@ impl Toml {
         match address {
             Some(Address::Ip(ip)) => self.text(key, &format!("{scheme}{ip}")),
             Some(Address::Name(host, port)) => self.text(key, &format!("{scheme}{host}:{port}")),
+            Some(Address::Unix(path)) => self.text(key, &format!("unix:{}", path.display())),
             None => {}
         }
     }

@@ -914,6 +914,7 @@ fn host_and_port(address: &Address) -> String {
     match address {
         Address::Ip(address) => address.to_string(),
         Address::Name(name, port) => format!("{name}:{port}"),
+        Address::Unix(path) => format!("unix:{}", path.display()),
     }
 }
 

@@ -1,146 +1,119 @@
-//! Connections to a backend.
+//! One backend: where it is, the connections kept to it, and how long each step may take.
+//!
+//! A reload makes a new value, and an exchange keeps the one that it began with. While the
+//! address stays the same, the values share one pool and one generation. With a new address
+//! both are new, and the old pool is closed: it takes nothing back, and goes with the last
+//! exchange that uses it. (docs/decisions/0013)
 
-use std::io;
-use std::net::SocketAddr;
-use std::time::Duration;
+use std::sync::{Arc, PoisonError, RwLock};
 
-use rustix::net::sockopt;
-use socket2::{Domain, Socket, Type};
-use tokio::net::TcpStream;
-use tokio::time::timeout;
+use super::connect::{ConnectError, Connector};
+use super::pool::Pool;
+use super::stream::Stream;
+use super::{Address, Bounds, Resolve};
+use crate::call::Generation;
 
-use super::Address;
-
-/// Why no byte of a call could be sent.
-#[derive(Debug, thiserror::Error)]
-pub enum ConnectError {
-    /// The connect failed.
-    #[error("cannot connect to the backend")]
-    Refused(#[source] io::Error),
-    /// The connect took longer than `connect_timeout`.
-    #[error("the backend took no connection within {0:?}")]
-    TimedOut(Duration),
-    /// It connected and then took no byte.
-    #[error("the backend closed before a byte was written")]
-    ClosedBefore(#[source] io::Error),
+/// A backend as calls meet it.
+pub(super) struct Backend {
+    pub(super) generation: Generation,
+    pub(super) bounds: Bounds,
+    pub(super) pool: Arc<Pool>,
+    connector: Arc<Connector>,
 }
 
-/// How long the first try of a connect may take before a second is made.
-const FIRST_TRY: Duration = Duration::from_millis(100);
+impl Backend {
+    fn new(
+        generation: Generation,
+        address: Address,
+        bounds: Bounds,
+        resolve: Arc<dyn Resolve>,
+    ) -> Self {
+        Self {
+            generation,
+            bounds,
+            pool: Arc::default(),
+            connector: Arc::new(Connector::new(address, resolve)),
+        }
+    }
 
-/// Connects within a bound.
-///
-/// A backend with a short backlog, as the sdkserver's of 5, drops the SYN of a burst
-/// silently, and the kernel would only repeat it after a second, while the call holds its
-/// slot. So a try that hangs is given up for a new one, each twice as patient as the last.
-pub(super) async fn connect(address: &Address, bound: Duration) -> Result<TcpStream, ConnectError> {
-    connect_after(address, FIRST_TRY, bound).await
+    /// The same backend with other bounds.
+    fn bounded(&self, bounds: Bounds) -> Self {
+        Self {
+            generation: self.generation,
+            bounds,
+            pool: Arc::clone(&self.pool),
+            connector: Arc::clone(&self.connector),
+        }
+    }
+
+    /// Connects within `connect_timeout`.
+    pub(super) async fn connect(&self) -> Result<Stream, ConnectError> {
+        self.connector.connect(self.bounds.connect_timeout).await
+    }
+
+    /// Connects, and writes at once what it can. Returns the connection and how much has
+    /// been written, which may be nothing.
+    pub(super) async fn connect_and_write(
+        &self,
+        bytes: &[u8],
+    ) -> Result<(Stream, usize), ConnectError> {
+        let bound = self.bounds.connect_timeout;
+        self.connector.connect_and_write(bytes, bound).await
+    }
 }
 
-/// The same, with this patience for its first try.
-async fn connect_after(
-    address: &Address,
-    mut patience: Duration,
-    bound: Duration,
-) -> Result<TcpStream, ConnectError> {
-    let trying = async {
-        loop {
-            match timeout(patience, try_connect(address)).await {
-                Ok(done) => return done,
-                Err(_) => patience *= 2,
+/// The backends that one destination leads to: a list of none or one.
+#[derive(Default)]
+pub(super) struct Backends(RwLock<List>);
+
+#[derive(Default)]
+struct List {
+    backends: Vec<Arc<Backend>>,
+    /// What the next backend is numbered.
+    next: Generation,
+}
+
+impl Backends {
+    /// The one that takes the next call.
+    pub(super) fn pick(&self) -> Option<Arc<Backend>> {
+        let list = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        list.backends.first().cloned()
+    }
+
+    /// Takes what a reload says. Returns the generation of a backend that is new.
+    pub(super) fn apply(
+        &self,
+        address: Option<&Address>,
+        bounds: &Bounds,
+        resolve: &Arc<dyn Resolve>,
+    ) -> Option<Generation> {
+        let mut list = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let before = list.backends.first().cloned();
+        if let (Some(before), Some(address)) = (&before, address)
+            && before.connector.address() == address
+        {
+            if before.bounds != *bounds {
+                list.backends = vec![Arc::new(before.bounded(bounds.clone()))];
             }
+            return None;
         }
-    };
-    match timeout(bound, trying).await {
-        Ok(Ok(stream)) => Ok(stream),
-        Ok(Err(error)) => Err(ConnectError::Refused(error)),
-        Err(_) => Err(ConnectError::TimedOut(bound)),
-    }
-}
-
-async fn try_connect(address: &Address) -> io::Result<TcpStream> {
-    match address {
-        Address::Ip(address) => TcpStream::connect(address).await,
-        Address::Name(name, port) => TcpStream::connect((&**name, *port)).await,
-    }
-}
-
-/// Connects and writes what it can at once: on the same machine the handshake is over
-/// before the connect returns, so one trip through the reactor carries the whole call.
-/// Returns the connection and how much has been written, which may be nothing.
-pub(super) async fn connect_and_write(
-    address: &Address,
-    bytes: &[u8],
-    bound: Duration,
-) -> Result<(TcpStream, usize), ConnectError> {
-    if let Address::Ip(address) = address {
-        let (stream, written) =
-            begin(*address, bytes, Handshake::EndsWithData).map_err(ConnectError::Refused)?;
-        let stream = TcpStream::from_std(stream).map_err(ConnectError::Refused)?;
-        if written > 0 {
-            return Ok((stream, written));
+        let new = address.map(|address| {
+            let generation = list.next;
+            list.next = generation.next();
+            let resolve = Arc::clone(resolve);
+            Arc::new(Backend::new(
+                generation,
+                address.clone(),
+                bounds.clone(),
+                resolve,
+            ))
+        });
+        let generation = new.as_ref().map(|new| new.generation);
+        list.backends = new.into_iter().collect();
+        drop(list);
+        if let Some(before) = before {
+            before.pool.close();
         }
-        match timeout(FIRST_TRY.min(bound), established(&stream)).await {
-            Ok(Ok(())) => return Ok((stream, 0)),
-            Ok(Err(error)) => return Err(ConnectError::Refused(error)),
-            Err(_) => {}
-        }
-        let rest = bound.saturating_sub(FIRST_TRY);
-        let stream = connect_after(&Address::Ip(*address), FIRST_TRY * 2, rest).await?;
-        return Ok((stream, 0));
-    }
-    Ok((connect(address, bound).await?, 0))
-}
-
-/// When the last packet of a handshake leaves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Handshake {
-    /// As soon as it can.
-    EndsAtOnce,
-    /// With the first bytes, which have to follow at once: a packet less, and the server finds
-    /// the bytes there when it accepts.
-    EndsWithData,
-}
-
-/// Begins to connect, and writes what goes at once: nothing if the handshake takes its
-/// time. An error means that nothing was written.
-///
-/// # Errors
-/// As the system has it.
-pub fn begin(
-    address: SocketAddr,
-    bytes: &[u8],
-    handshake: Handshake,
-) -> io::Result<(std::net::TcpStream, usize)> {
-    let kind = Type::STREAM.nonblocking().cloexec();
-    let socket = Socket::new(Domain::for_address(address), kind, None)?;
-    if handshake == Handshake::EndsWithData {
-        // A socket that cannot be told so only sends a packet more.
-        let _ = sockopt::set_tcp_quickack(&socket, false);
-    }
-    match socket.connect(&address.into()) {
-        Ok(()) => {}
-        Err(error) if error.raw_os_error() == Some(IN_PROGRESS) => {}
-        Err(error) => return Err(error),
-    }
-    match socket.send(bytes) {
-        Ok(written) => Ok((socket.into(), written)),
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok((socket.into(), 0)),
-        Err(error) => Err(error),
+        generation
     }
 }
-
-/// Waits until the handshake is over.
-///
-/// # Errors
-/// Why it failed.
-pub async fn established(stream: &TcpStream) -> io::Result<()> {
-    stream.writable().await?;
-    match stream.take_error()? {
-        None => Ok(()),
-        Some(error) => Err(error),
-    }
-}
-
-/// What Linux says of a connect that goes on.
-const IN_PROGRESS: i32 = rustix::io::Errno::INPROGRESS.raw_os_error();

@@ -9,13 +9,14 @@ use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame};
 use tidegate_limits::Outcome;
 use tokio::io::{AsyncRead, Interest, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 
-use super::backend::ConnectError;
+use super::backend::Backend;
 use super::carry::{Committed, carry_on};
+use super::connect::ConnectError;
 use super::reply::{self, Balance, Ending};
-use super::{Outgoing, Settings, Unsent};
+use super::stream::Stream;
+use super::{Bounds, Outgoing, Unsent};
 use crate::call::{ArrayCall, BodyError, Reason, Record, Refusal, Reply, ReplyBody, Slot};
 
 /// Room for a reply to begin with; most are smaller.
@@ -24,30 +25,30 @@ const REPLY_BYTES: usize = 2048;
 /// Writes the array in one write, unless that has been done with the connect, and reads the
 /// reply to its end.
 pub(super) fn array<S: Slot>(
-    stream: TcpStream,
+    stream: Stream,
     written: usize,
     call: ArrayCall,
     slot: S,
     record: Arc<Record>,
-    settings: Arc<Settings>,
+    backend: Arc<Backend>,
     committed: Committed,
 ) -> impl Future<Output = Result<Reply, Unsent<S>>> + Send {
     if written > 0 {
         committed.set();
     }
-    exchange(stream, written, call, slot, record, settings, committed)
+    exchange(stream, written, call, slot, record, backend, committed)
 }
 
 async fn exchange<S: Slot>(
-    stream: TcpStream,
+    stream: Stream,
     written: usize,
     call: ArrayCall,
     mut slot: S,
     record: Arc<Record>,
-    settings: Arc<Settings>,
+    backend: Arc<Backend>,
     committed: Committed,
 ) -> Result<Reply, Unsent<S>> {
-    let deadline = Instant::now() + settings.response_timeout;
+    let deadline = Instant::now() + backend.bounds.response_timeout;
     match write_whole(&stream, written, &call.bytes, &committed, deadline).await {
         Written::Whole => {}
         Written::Nothing(error) => {
@@ -66,7 +67,7 @@ async fn exchange<S: Slot>(
     slot.sent();
     record.note(|facts| facts.bytes_in = call.bytes.len() as u64);
     drop(call);
-    read_reply(stream, slot, record, &settings, deadline)
+    read_reply(stream, slot, record, &backend.bounds, deadline)
         .await
         .map_or_else(|failure| Ok(Reply::Refused(failure)), Ok)
 }
@@ -79,7 +80,7 @@ enum Written {
 }
 
 async fn write_whole(
-    stream: &TcpStream,
+    stream: &Stream,
     mut written: usize,
     bytes: &[u8],
     committed: &Committed,
@@ -106,10 +107,10 @@ async fn write_whole(
 }
 
 async fn read_reply<S: Slot>(
-    stream: TcpStream,
+    stream: Stream,
     mut slot: S,
     record: Arc<Record>,
-    settings: &Settings,
+    bounds: &Bounds,
     deadline: Instant,
 ) -> Result<Reply, Refusal> {
     let mut held = BytesMut::with_capacity(REPLY_BYTES);
@@ -117,9 +118,10 @@ async fn read_reply<S: Slot>(
         let ready = match timeout_at(deadline, stream.ready(Interest::READABLE)).await {
             Ok(ready) => ready,
             Err(_) => {
-                reset(&stream);
+                // The backend should have closed first.
+                stream.reset_when_closed();
                 slot.finish(Outcome::Failed);
-                return Err(slow(settings));
+                return Err(slow(bounds));
             }
         };
         let is_first = held.is_empty();
@@ -129,9 +131,9 @@ async fn read_reply<S: Slot>(
                 if is_first {
                     slot.replied();
                 }
-                if held.len() > settings.reply_buffer_bytes {
+                if held.len() > bounds.reply_buffer_bytes {
                     let body =
-                        StreamedReply::new(stream, slot, record, held.freeze(), settings, deadline);
+                        StreamedReply::new(stream, slot, record, held.freeze(), bounds, deadline);
                     return Ok(Reply::Stream(ReplyBody::stream(body)));
                 }
                 // The end had been seen before this read, which took all there was: to read
@@ -169,12 +171,6 @@ async fn read_reply<S: Slot>(
     }
 }
 
-/// Closes so that no TIME_WAIT holds one of our ports: the backend should have closed first.
-fn reset(stream: &TcpStream) {
-    // A socket that cannot be told so is closed the ordinary way.
-    let _ = stream.set_zero_linger();
-}
-
 pub(super) fn closed() -> Refusal {
     Refusal::new(
         Reason::BackendClosed,
@@ -191,12 +187,12 @@ pub(super) fn cut(read: usize) -> Refusal {
     )
 }
 
-pub(super) fn slow(settings: &Settings) -> Refusal {
+pub(super) fn slow(bounds: &Bounds) -> Refusal {
     Refusal::new(
         Reason::BackendSlow,
         format!(
             "the backend gave no whole answer within {} s; whether it did the call is not known",
-            settings.response_timeout.as_secs_f64()
+            bounds.response_timeout.as_secs_f64()
         ),
     )
 }
@@ -208,7 +204,7 @@ pub(super) fn slow(settings: &Settings) -> Refusal {
 struct StreamedReply<S: Slot>(Option<Streaming<S>>);
 
 struct Streaming<S: Slot> {
-    stream: TcpStream,
+    stream: Stream,
     slot: S,
     record: Arc<Record>,
     first: Option<Bytes>,
@@ -220,11 +216,11 @@ struct Streaming<S: Slot> {
 
 impl<S: Slot> StreamedReply<S> {
     fn new(
-        stream: TcpStream,
+        stream: Stream,
         slot: S,
         record: Arc<Record>,
         first: Bytes,
-        settings: &Settings,
+        bounds: &Bounds,
         deadline: Instant,
     ) -> Self {
         Self(Some(Streaming {
@@ -234,7 +230,7 @@ impl<S: Slot> StreamedReply<S> {
             first: Some(first),
             balance: Balance::default(),
             total: 0,
-            max: settings.max_reply_bytes,
+            max: bounds.max_reply_bytes,
             deadline: Box::pin(sleep_until(deadline)),
         }))
     }
@@ -252,7 +248,7 @@ impl<S: Slot> Streaming<S> {
             return Poll::Ready(Ok(first));
         }
         if self.deadline.as_mut().poll(cx).is_ready() {
-            reset(&self.stream);
+            self.stream.reset_when_closed();
             return Poll::Ready(Err("the backend is too slow".into()));
         }
         let mut chunk = vec![0; 16 * 1024];

@@ -8,6 +8,7 @@ use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -17,27 +18,27 @@ use hyper::body::Incoming;
 use tidegate_limits::Outcome;
 use tokio::time::Instant;
 
-use super::backend::ConnectError;
+use super::backend::Backend;
 use super::carry::{Carry, Committed, carry_on};
+use super::connect::ConnectError;
 use super::doorbell::quietly;
-use super::pool::{Pool, SentBody, Upstream};
-use super::{Outgoing, Settings, Unsent, exchange};
+use super::pool::{SentBody, Upstream};
+use super::{Outgoing, Unsent, exchange};
 use crate::call::{
     BodyError, HttpCall, Reason, Record, Refusal, Reply, ReplyBody, RequestBody, Slot,
 };
 
 /// Sends one request over an idle connection, or a new one.
 pub(super) async fn send<S: Slot>(
-    pool: &Pool,
+    backend: Arc<Backend>,
     call: Box<HttpCall>,
     slot: S,
     record: Arc<Record>,
-    settings: Arc<Settings>,
 ) -> Result<Reply, Unsent<S>> {
     let now = Instant::now();
-    let upstream = match pool.take(now, &settings) {
+    let upstream = match backend.pool.take(now) {
         Some(upstream) => upstream,
-        None => match Box::pin(Upstream::open(&settings)).await {
+        None => match Box::pin(Upstream::open(&backend)).await {
             Ok(upstream) => upstream,
             Err(cause) => {
                 return Err(Unsent {
@@ -48,24 +49,22 @@ pub(super) async fn send<S: Slot>(
             }
         },
     };
-    let pool = pool.clone();
     Carry::new(Arc::clone(&record), |committed| {
-        exchange(pool, upstream, call, slot, record, settings, committed)
+        exchange(backend, upstream, call, slot, record, committed)
     })
     .await
 }
 
 async fn exchange<S: Slot>(
-    pool: Pool,
+    backend: Arc<Backend>,
     mut upstream: Box<Upstream>,
     call: Box<HttpCall>,
     mut slot: S,
     record: Arc<Record>,
-    settings: Arc<Settings>,
     committed: Committed,
 ) -> Result<Reply, Unsent<S>> {
     let is_head = call.head.method == Method::HEAD;
-    let deadline = Instant::now() + settings.response_timeout;
+    let deadline = Instant::now() + backend.bounds.response_timeout;
     let request = outgoing_request(*call);
     let weight = request.body().size_hint().exact().unwrap_or(0);
     record.note(|facts| facts.bytes_in = weight);
@@ -75,7 +74,7 @@ async fn exchange<S: Slot>(
         &mut slot,
         &committed,
         deadline,
-        &settings,
+        &backend,
     );
     let (mut head, body) = match sent.await {
         Ok(response) => response.into_parts(),
@@ -83,15 +82,17 @@ async fn exchange<S: Slot>(
             slot.finish(Outcome::Failed);
             return Ok(Reply::Refused(refusal));
         }
+        // Given back undrawn: it was not sent.
+        Err(NoResponse::Lost) => return Ok(Reply::Refused(not_sent())),
         Err(NoResponse::Slow) => {
             slot.finish(Outcome::Failed);
-            return Ok(Reply::Refused(exchange::slow(&settings)));
+            return Ok(Reply::Refused(exchange::slow(&backend.bounds)));
         }
         Err(NoResponse::Unsent { request, cause }) => {
             let (head, body) = request.into_parts();
+            // hyper returns only what it has not begun to take.
             let Some(body) = body.into_request_body() else {
-                slot.finish(Outcome::Failed);
-                return Ok(Reply::Refused(exchange::closed()));
+                return Ok(Reply::Refused(not_sent()));
             };
             let call = HttpCall {
                 head,
@@ -113,13 +114,14 @@ async fn exchange<S: Slot>(
         body,
         slot,
         record,
-        pool,
-        settings,
+        backend,
         deadline,
         read: 0,
     };
     let length = reply.body.size_hint().exact();
-    if is_head || length.is_some_and(|length| length <= reply.settings.reply_buffer_bytes as u64) {
+    if is_head
+        || length.is_some_and(|length| length <= reply.backend.bounds.reply_buffer_bytes as u64)
+    {
         return Ok(match reply.read_whole(length.unwrap_or(0)).await {
             Ok(body) => {
                 reply.end(Outcome::Served);
@@ -149,28 +151,32 @@ enum NoResponse {
         request: Box<Request<SentBody>>,
         cause: ConnectError,
     },
+    /// Not a byte of it left, and it cannot be had back.
+    Lost,
 }
 
 /// Sends a request and waits for the head of the response. A pooled connection that turns
-/// out to have been closed is replaced once by a new one: a backend that closes that one too
-/// takes no calls.
+/// out to have ended is replaced once by a new one, never by another pooled one, which may
+/// have ended too: a backend that closes the new one takes no calls.
 async fn send_once<S: Slot>(
     upstream: &mut Box<Upstream>,
     mut request: Request<SentBody>,
     slot: &mut S,
     committed: &Committed,
     deadline: Instant,
-    settings: &Settings,
+    backend: &Backend,
 ) -> Result<Response<Incoming>, NoResponse> {
     let mut reopened = false;
     loop {
         request.body_mut().goes_over(&upstream.signals);
         let mut response = pin!(quietly(|| upstream.sender.try_send_request(request)));
         let mut stamped = false;
-        let mut over = false;
         let sent = poll_fn(|cx| {
-            if !over {
-                over = upstream.poll_connection(cx).is_ready();
+            let over = upstream.poll_connection(cx).is_ready();
+            if over {
+                // A connection that ended while it was idle has not taken the request, and
+                // returns it only now.
+                upstream.end();
             }
             if upstream.signals.wrote() {
                 committed.set();
@@ -191,14 +197,19 @@ async fn send_once<S: Slot>(
             None => return Err(NoResponse::Slow),
         };
         let Some(unsent) = failure.take_message() else {
-            return Err(NoResponse::Failed(explain(&failure.into_error())));
+            return Err(match (upstream.signals.wrote(), upstream.signals.read()) {
+                (false, _) => NoResponse::Lost,
+                (true, has_answered) => {
+                    NoResponse::Failed(explain(&failure.into_error(), has_answered))
+                }
+            });
         };
         let fresh = if std::mem::replace(&mut reopened, true) {
             Err(ConnectError::ClosedBefore(
                 std::io::ErrorKind::ConnectionAborted.into(),
             ))
         } else {
-            Box::pin(Upstream::open(settings)).await
+            Box::pin(Upstream::open(backend)).await
         };
         match fresh {
             Ok(fresh) => *upstream = fresh,
@@ -219,8 +230,7 @@ struct RunningReply<S: Slot> {
     body: Incoming,
     slot: S,
     record: Arc<Record>,
-    pool: Pool,
-    settings: Arc<Settings>,
+    backend: Arc<Backend>,
     deadline: Instant,
     read: u64,
 }
@@ -292,7 +302,7 @@ impl<S: Slot> RunningReply<S> {
 
     fn broken(&self, error: &BodyError) -> Refusal {
         if self.deadline <= Instant::now() {
-            return exchange::slow(&self.settings);
+            return exchange::slow(&self.backend.bounds);
         }
         Refusal::new(
             Reason::BackendCut,
@@ -308,7 +318,7 @@ impl<S: Slot> RunningReply<S> {
         self.record.note(|facts| facts.bytes_out = self.read);
         self.slot.finish(outcome);
         if outcome == Outcome::Served {
-            self.pool.put(self.upstream, &self.settings);
+            self.backend.pool.put(self.upstream, &self.backend.bounds);
         }
     }
 }
@@ -442,7 +452,7 @@ fn strip_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-fn explain(error: &hyper::Error) -> Refusal {
+fn explain(error: &hyper::Error, has_answered: bool) -> Refusal {
     if error.is_parse() {
         Refusal::new(
             Reason::BackendCut,
@@ -450,12 +460,33 @@ fn explain(error: &hyper::Error) -> Refusal {
                 "the backend's answer is no valid HTTP ({error}); whether it did the call is not known"
             ),
         )
-    } else if error.is_user() || error.is_body_write_aborted() {
+    } else if error.is_body_write_aborted() || error.is_user() && !is_dispatch_gone(error) {
         Refusal::new(
             Reason::RequestSlow,
             "the request's body did not come in whole; the backend got only part of it",
         )
+    } else if has_answered {
+        Refusal::new(
+            Reason::BackendCut,
+            "the backend's answer broke off in its head; whether it did the call is not known",
+        )
     } else {
         exchange::closed()
+    }
+}
+
+/// The connection ended with the request in it, which hyper counts as the user's mistake.
+fn is_dispatch_gone(error: &hyper::Error) -> bool {
+    error.to_string().starts_with("dispatch task is gone")
+}
+
+/// The connection ended after hyper had taken the request and before a byte left.
+fn not_sent() -> Refusal {
+    Refusal {
+        retry_after: Some(Duration::from_secs(1)),
+        ..Refusal::new(
+            Reason::BackendUnreachable,
+            "the backend closed the connection before the call was sent; the call was not done",
+        )
     }
 }

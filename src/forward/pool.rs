@@ -1,14 +1,14 @@
 //! Keep-alive connections to the HTTP backend.
 //!
-//! Last in, first out, so that a lull lets the surplus go cold and be closed. There is no
-//! probe at checkout: an EOF that has arrived shows before the request is written. A
-//! connection is never used after `pool_idle_timeout`, which should be shorter than the
-//! backend's own keep-alive (Apache closes after 5 s).
+//! Last in, first out, so that a lull lets the surplus go cold and be closed. A connection
+//! is never used after `pool_idle_timeout`, which should be shorter than the backend's own
+//! keep-alive (Apache closes after 5 s). One that was idle for a moment is looked at before
+//! it is used again: a backend that restarts closes them all at once.
 
 use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -17,19 +17,25 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::client::conn::http1::{Builder, Connection, SendRequest};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until};
 
-use super::Settings;
-use super::backend::{self, ConnectError};
+use super::Bounds;
+use super::backend::Backend;
 use super::carry::carry_on;
+use super::connect::ConnectError;
 use super::doorbell::Doorbell;
+use super::stream::Stream;
 use crate::call::{BodyError, ByteStream, RequestBody};
 use crate::clock::Timer;
 
+/// How long a connection may be idle before it is looked at when it is used again. The
+/// runtime hears of a close within about this time by itself.
+const LOOK_AFTER: Duration = Duration::from_millis(1);
+
 /// One connection; it carries one request at a time.
 pub(super) struct Upstream {
-    connection: Connection<TokioIo<WatchedIo>, SentBody>,
+    /// None once it has ended.
+    connection: Option<Connection<TokioIo<WatchedIo>, SentBody>>,
     doorbell: Arc<Doorbell>,
     waker: Waker,
     pub(super) sender: SendRequest<SentBody>,
@@ -38,18 +44,16 @@ pub(super) struct Upstream {
     /// more than one that fires early once in a while.
     pub(super) timer: Timer,
     idle_since: Instant,
+    /// From here on it is not used again.
+    cold_at: Instant,
 }
 
 impl Upstream {
     /// Opens a new one.
-    pub(super) async fn open(settings: &Settings) -> Result<Box<Self>, ConnectError> {
-        let address = settings
-            .http
-            .as_ref()
-            .expect("an HTTP call is only sent where there is an HTTP backend");
-        let stream = backend::connect(address, settings.connect_timeout).await?;
+    pub(super) async fn open(backend: &Backend) -> Result<Box<Self>, ConnectError> {
+        let stream = backend.connect().await?;
         // Keep-alive: without this a small body would wait for the head's ACK.
-        stream.set_nodelay(true).map_err(ConnectError::Refused)?;
+        stream.set_nodelay().map_err(ConnectError::Refused)?;
         let signals = Arc::new(Signals::default());
         let io = WatchedIo {
             stream,
@@ -63,29 +67,40 @@ impl Upstream {
             .map_err(|error| ConnectError::Refused(io::Error::other(error)))?;
         // Boxed, because it is handed around with each call and weighs a kilobyte.
         let doorbell = Arc::new(Doorbell::default());
+        let now = Instant::now();
         Ok(Box::new(Self {
-            connection,
+            connection: Some(connection),
             waker: Waker::from(Arc::clone(&doorbell)),
             doorbell,
             sender,
             signals,
             timer: Timer::default(),
-            idle_since: Instant::now(),
+            idle_since: now,
+            cold_at: now,
         }))
     }
 
     /// Drives the connection; ready when it has ended.
     pub(super) fn poll_connection(&mut self, cx: &Context<'_>) -> Poll<()> {
+        let Some(connection) = &mut self.connection else {
+            return Poll::Ready(());
+        };
         self.doorbell.belongs_to(cx);
         let mut cx = Context::from_waker(&self.waker);
-        Pin::new(&mut self.connection).poll(&mut cx).map(|_| ())
+        Pin::new(connection).poll(&mut cx).map(|_| ())
+    }
+
+    /// Ends the connection. A request that it had been given and not taken comes back with
+    /// that: hyper returns it only then.
+    pub(super) fn end(&mut self) {
+        self.connection = None;
     }
 }
 
-/// The idle ones.
-#[derive(Clone, Default)]
+/// The idle ones of one backend.
+#[derive(Default)]
 pub(super) struct Pool {
-    idle: Arc<Mutex<Idle>>,
+    idle: Mutex<Idle>,
 }
 
 #[derive(Default)]
@@ -97,6 +112,8 @@ struct Idle {
     )]
     upstreams: Vec<Box<Upstream>>,
     sweeping: bool,
+    /// The backend was replaced.
+    closed: bool,
 }
 
 impl Pool {
@@ -104,20 +121,21 @@ impl Pool {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the one used last, if it is not too old. That it was closed meanwhile shows
-    /// before anything is written on it.
-    pub(super) fn take(&self, now: Instant, settings: &Settings) -> Option<Box<Upstream>> {
+    /// Takes the one used last, unless it is too old. That it has ended meanwhile shows before
+    /// anything is written on it.
+    pub(super) fn take(&self, now: Instant) -> Option<Box<Upstream>> {
         let upstream = self.idle().upstreams.pop()?;
-        if upstream.idle_since + settings.pool_idle_timeout <= now {
+        if upstream.cold_at <= now {
             // Those below it are older still; the sweep closes them.
             return None;
         }
-        upstream.signals.rearm();
+        let idle_for = now.saturating_duration_since(upstream.idle_since);
+        upstream.signals.rearm(idle_for >= LOOK_AFTER);
         Some(upstream)
     }
 
     /// Puts one back whose reply has been read to its end.
-    pub(super) fn put(&self, mut upstream: Box<Upstream>, settings: &Settings) {
+    pub(super) fn put(self: &Arc<Self>, mut upstream: Box<Upstream>, bounds: &Bounds) {
         if !upstream.sender.is_ready() {
             // Asked once more, it says whether it will take another request.
             let over = upstream.poll_connection(&Context::from_waker(Waker::noop()));
@@ -126,39 +144,46 @@ impl Pool {
             }
         }
         upstream.idle_since = Instant::now();
+        upstream.cold_at = upstream.idle_since + bounds.pool_idle_timeout;
         let mut idle = self.idle();
-        if idle.upstreams.len() >= settings.pool_max_idle {
+        if idle.closed || idle.upstreams.len() >= bounds.pool_max_idle {
             return;
         }
         idle.upstreams.push(upstream);
         if !idle.sweeping {
             idle.sweeping = true;
-            carry_on(sweep(self.clone(), settings.pool_idle_timeout));
+            carry_on(sweep(Arc::downgrade(self)));
         }
     }
 
-    /// Closes all.
-    pub(super) fn clear(&self) {
-        self.idle().upstreams.clear();
+    /// Closes all, and takes none back from now on.
+    pub(super) fn close(&self) {
+        let mut idle = self.idle();
+        idle.closed = true;
+        let upstreams = std::mem::take(&mut idle.upstreams);
+        drop(idle);
+        // Sockets are closed without the lock.
+        drop(upstreams);
     }
 }
 
-/// Closes connections that nobody took, the oldest first; ends when none is left.
-async fn sweep(pool: Pool, idle_timeout: Duration) {
+/// Closes connections that no call took; ends when none is left.
+async fn sweep(pool: Weak<Pool>) {
     loop {
         let due = {
+            let Some(pool) = pool.upgrade() else { return };
             let mut idle = pool.idle();
             let now = Instant::now();
-            let cold = idle
-                .upstreams
-                .partition_point(|upstream| upstream.idle_since + idle_timeout <= now);
-            idle.upstreams.drain(..cold);
-            match idle.upstreams.first() {
-                Some(oldest) => oldest.idle_since + idle_timeout,
-                None => {
-                    idle.sweeping = false;
-                    return;
-                }
+            let cold = idle.upstreams.iter().take_while(|it| it.cold_at <= now);
+            let cold = cold.count();
+            let cold: Vec<_> = idle.upstreams.drain(..cold).collect();
+            let due = idle.upstreams.first().map(|oldest| oldest.cold_at);
+            idle.sweeping = due.is_some();
+            drop(idle);
+            drop(cold);
+            match due {
+                Some(due) => due,
+                None => return,
             }
         };
         sleep_until(due).await;
@@ -168,17 +193,22 @@ async fn sweep(pool: Pool, idle_timeout: Duration) {
 /// What is seen of one request on the wire.
 #[derive(Debug, Default)]
 pub(super) struct Signals {
+    /// The kernel is asked what has come in, before the runtime has heard of it.
+    look: AtomicBool,
     /// hyper has taken the last of the body.
     body_taken: AtomicBool,
     wrote: AtomicBool,
     flushed: AtomicBool,
+    read: AtomicBool,
 }
 
 impl Signals {
-    fn rearm(&self) {
+    fn rearm(&self, look: bool) {
+        self.look.store(look, Ordering::Relaxed);
         self.body_taken.store(false, Ordering::Relaxed);
         self.wrote.store(false, Ordering::Relaxed);
         self.flushed.store(false, Ordering::Relaxed);
+        self.read.store(false, Ordering::Relaxed);
     }
 
     /// Whether a byte has been written: from here on the call counts as sent.
@@ -190,11 +220,16 @@ impl Signals {
     pub(super) fn flushed(&self) -> bool {
         self.flushed.load(Ordering::Relaxed)
     }
+
+    /// Whether a byte of the reply has come.
+    pub(super) fn read(&self) -> bool {
+        self.read.load(Ordering::Relaxed)
+    }
 }
 
 /// The connection's socket; it sees when a request's bytes leave.
 pub(super) struct WatchedIo {
-    stream: TcpStream,
+    stream: Stream,
     signals: Arc<Signals>,
 }
 
@@ -213,7 +248,19 @@ impl AsyncRead for WatchedIo {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buf)
+        if self.signals.look.load(Ordering::Relaxed) {
+            self.signals.look.store(false, Ordering::Relaxed);
+            match self.stream.read_now(buf) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                seen => return Poll::Ready(seen),
+            }
+        }
+        let filled = buf.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
+        if buf.filled().len() > filled {
+            self.signals.read.store(true, Ordering::Relaxed);
+        }
+        read
     }
 }
 

@@ -272,8 +272,8 @@ fn shares(config: &Config, coordinate: &coordinate::Settings, row: &mut impl FnM
 /// ended.
 fn counts_for(config: &Config, limit: &str) -> String {
     let (connect, response) = (
-        config.forward.connect_timeout,
-        config.forward.response_timeout,
+        config.forward.bounds.connect_timeout,
+        config.forward.bounds.response_timeout,
     );
     let exactly = |counts: Duration| {
         let counts = counts.as_millis();

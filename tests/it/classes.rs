@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::admit::{Ask, Asked, Gate, Waiting};
-use tidegate::call::{ArrayCall, Facts, Message, Origin, Reason, Record, Refusal, Request, Slot};
+use tidegate::call::{
+    ArrayCall, Facts, Fault, Message, Origin, Reason, Record, Refusal, Request, Slot,
+};
 use tidegate::callers::Callers;
 use tidegate::classify::Classifier;
 use tidegate::clock::Clock;
@@ -344,7 +346,9 @@ async fn a_read_that_could_not_be_sent_is_promoted_all_the_same() {
     let (ask, record) = stages.ask("guest_get_power_state", "MINE");
     let permit = stages.gate.ask(ask, &record).outcome().await;
     // The backend took no connection: it waits again, behind the backend's recovery.
-    let again = stages.gate.ask_again(permit.expect("it is free"), &record);
+    let again = stages
+        .gate
+        .ask_again(permit.expect("it is free"), Fault::Backend, &record);
     assert_eq!(stages.gate.queue_now().classes[0].waiting, 0);
     let (ask, of_user) = stages.ask("guest_start", "MINE");
     let user = stages.gate.ask(ask, &of_user);
@@ -394,7 +398,7 @@ async fn a_read_that_others_share_stays_promoted_whoever_they_are() {
     drop(slot);
     let permit = early.await.expect("the slot is free");
     tokio::time::sleep(Duration::from_secs(60)).await;
-    let again = waits(gate.ask_again(permit, &read));
+    let again = waits(gate.ask_again(permit, Fault::Backend, &read));
     again.wait_as(None, polling);
     late.wait_as(None, polling);
     assert_eq!(users(), 2);

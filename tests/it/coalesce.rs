@@ -747,7 +747,7 @@ impl Alone {
             coalescer: Coalescer::new(config.coalesce.clone(), clock),
             tasks: Tasks::new(config.tasks, clock),
             gate,
-            forwarder: Forwarder::new(config.forward.clone()),
+            forwarder: Forwarder::new(&config.forward),
             observer: Arc::new(Nobody),
         };
         Self { pipeline, clock }

@@ -165,9 +165,15 @@ fn the_least_config_gets_the_documented_defaults() {
     let socket = Address::Ip(SocketAddr::from(([127, 0, 0, 1], 2000)));
     assert_eq!(config.forward.socket, Some(socket));
     assert_eq!(config.forward.tcp, None);
-    assert_eq!(config.forward.response_timeout, Duration::from_secs(3600));
-    assert_eq!(config.forward.max_reply_bytes, 16 << 20);
-    assert_eq!(config.forward.pool_idle_timeout, Duration::from_secs(4));
+    assert_eq!(
+        config.forward.bounds.response_timeout,
+        Duration::from_secs(3600)
+    );
+    assert_eq!(config.forward.bounds.max_reply_bytes, 16 << 20);
+    assert_eq!(
+        config.forward.bounds.pool_idle_timeout,
+        Duration::from_secs(4)
+    );
     assert_eq!(
         config.admin.bind,
         Some(SocketAddr::from(([127, 0, 0, 1], 9180)))

@@ -47,6 +47,7 @@ mod operation;
 mod paced;
 mod packaging;
 mod peers;
+mod pooled;
 mod proxied;
 mod queueing;
 mod quota;

@@ -131,7 +131,7 @@ impl Stack {
         } = Callers::start(&config.callers, None).expect("there is room for them");
         app::follow(&gate, &callers, buckets);
         let seen = Seen::new(callers.clone(), clock);
-        let forwarder = Forwarder::new(config.forward.clone());
+        let forwarder = Forwarder::new(&config.forward);
         let pipeline = Pipeline {
             classifier: Arc::new(Live::new(Classifier::new(&config.classify))),
             callers: callers.clone(),
@@ -204,6 +204,13 @@ impl Stack {
     /// Sends bytes and reads the answer until EOF.
     pub(crate) async fn ask(&self, bytes: impl AsRef<[u8]>) -> String {
         ask(self.addr, bytes).await
+    }
+
+    /// Takes the backends of another config, as a reload does.
+    pub(crate) fn move_backends(&self, text: &str) {
+        for (destination, generation) in self.pipeline.forwarder.apply(&config(text).forward) {
+            self.gate.moved(destination, generation);
+        }
     }
 
     /// Waits until the gate has so many calls past it and so many waiting.

@@ -347,6 +347,7 @@ impl RawStore {
             host_and_port(given, None, Store::ZooKeeper.example()).map(|address| match address {
                 Address::Ip(address) => address.to_string(),
                 Address::Name(name, port) => format!("{name}:{port}"),
+                Address::Unix(path) => format!("unix:{}", path.display()),
             })
         });
         let root = self.root(notes, |root| {

@@ -1,0 +1,397 @@
+//! How a connection to a backend is made.
+//!
+//! A name is looked up once for each connect, before the first try and with a bound of its
+//! own. Lookups of one backend that are under way at the same time are one lookup, which
+//! goes on when its callers give up, so a slow resolver still serves the next connect. All
+//! addresses are tried, each a moment after the one before it (RFC 8305), so one that
+//! swallows packets does not hide the next.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::sockopt;
+use socket2::{Domain, Socket, Type};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use super::Address;
+use super::stream::Stream;
+use crate::call::Fault;
+
+/// Why no byte of a call could be sent.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// The connect failed.
+    #[error("cannot connect to the backend")]
+    Refused(#[source] io::Error),
+    /// The connect took longer than `connect_timeout`.
+    #[error("the backend took no connection within {0:?}")]
+    TimedOut(Duration),
+    /// It connected and then took no byte.
+    #[error("the backend closed before a byte was written")]
+    ClosedBefore(#[source] io::Error),
+    /// The backend's name has no address.
+    #[error("cannot look up the backend's name")]
+    Unknown(#[source] Arc<io::Error>),
+    /// The lookup took longer than `connect_timeout`.
+    #[error("the backend's name was not looked up within {0:?}")]
+    LookupTimedOut(Duration),
+}
+
+impl ConnectError {
+    /// Whose failure it is.
+    #[must_use]
+    pub fn fault(&self) -> Fault {
+        match self {
+            Self::Refused(error) | Self::ClosedBefore(error) => fault(error),
+            Self::Unknown(error) => match fault(error) {
+                Fault::Backend => Fault::Network,
+                other => other,
+            },
+            Self::TimedOut(_) | Self::LookupTimedOut(_) => Fault::Network,
+        }
+    }
+}
+
+fn fault(error: &io::Error) -> Fault {
+    match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(
+            Errno::MFILE
+            | Errno::NFILE
+            | Errno::NOBUFS
+            | Errno::NOMEM
+            | Errno::NOSPC
+            | Errno::ADDRNOTAVAIL,
+        ) => Fault::Own,
+        Some(
+            Errno::NETUNREACH
+            | Errno::NETDOWN
+            | Errno::HOSTUNREACH
+            | Errno::HOSTDOWN
+            | Errno::TIMEDOUT,
+        ) => Fault::Network,
+        _ => Fault::Backend,
+    }
+}
+
+/// Looks names up.
+pub trait Resolve: Send + Sync + 'static {
+    /// The addresses of a name, best first.
+    fn resolve(
+        &self,
+        name: &str,
+        port: u16,
+    ) -> Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send>>;
+}
+
+/// Looks names up as the system does, on a thread that may block.
+pub(super) struct System;
+
+impl Resolve for System {
+    fn resolve(
+        &self,
+        name: &str,
+        port: u16,
+    ) -> Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send>> {
+        let name = name.to_owned();
+        Box::pin(async move { Ok(tokio::net::lookup_host((name, port)).await?.collect()) })
+    }
+}
+
+/// What a lookup came to.
+type Found = Result<Arc<[SocketAddr]>, Arc<io::Error>>;
+
+/// How long the first try of a connect may take before a second is made.
+const FIRST_TRY: Duration = Duration::from_millis(100);
+/// How long after one address the next is tried, unless the first has failed by then.
+const NEXT_ADDRESS: Duration = Duration::from_millis(100);
+/// How long a Unix socket with a full backlog is left alone.
+const BACKLOG_FULL: Duration = Duration::from_millis(5);
+
+/// Connects to one backend.
+pub(super) struct Connector {
+    address: Address,
+    resolve: Arc<dyn Resolve>,
+    /// The lookup under way, if there is one.
+    lookup: Mutex<Option<watch::Receiver<Option<Found>>>>,
+}
+
+impl Connector {
+    pub(super) fn new(address: Address, resolve: Arc<dyn Resolve>) -> Self {
+        Self {
+            address,
+            resolve,
+            lookup: Mutex::new(None),
+        }
+    }
+
+    pub(super) fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Connects within a bound.
+    pub(super) async fn connect(&self, bound: Duration) -> Result<Stream, ConnectError> {
+        match &self.address {
+            Address::Ip(address) => connect_after(*address, FIRST_TRY, bound).await,
+            Address::Name(name, port) => {
+                let addresses = self.look_up(name, *port, bound).await?;
+                match *addresses {
+                    [address] => connect_after(address, FIRST_TRY, bound).await,
+                    _ => connect_to_any(&addresses, bound).await,
+                }
+            }
+            Address::Unix(path) => connect_unix(path, bound).await,
+        }
+    }
+
+    /// Connects and writes what it can at once: on the same machine the handshake is over
+    /// before the connect returns, so one trip through the reactor carries the whole call.
+    /// Returns the connection and how much has been written, which may be nothing.
+    pub(super) async fn connect_and_write(
+        &self,
+        bytes: &[u8],
+        bound: Duration,
+    ) -> Result<(Stream, usize), ConnectError> {
+        let Address::Ip(address) = self.address else {
+            return Ok((self.connect(bound).await?, 0));
+        };
+        let (stream, written) =
+            begin(address, bytes, Handshake::EndsWithData).map_err(ConnectError::Refused)?;
+        let stream = TcpStream::from_std(stream).map_err(ConnectError::Refused)?;
+        if written > 0 {
+            return Ok((Stream::Tcp(stream), written));
+        }
+        match timeout(FIRST_TRY.min(bound), established(&stream)).await {
+            Ok(Ok(())) => return Ok((Stream::Tcp(stream), 0)),
+            Ok(Err(error)) => return Err(ConnectError::Refused(error)),
+            Err(_) => {}
+        }
+        let rest = bound.saturating_sub(FIRST_TRY);
+        Ok((connect_after(address, FIRST_TRY * 2, rest).await?, 0))
+    }
+
+    /// The addresses of the name.
+    async fn look_up(
+        &self,
+        name: &str,
+        port: u16,
+        bound: Duration,
+    ) -> Result<Arc<[SocketAddr]>, ConnectError> {
+        let mut lookup = self.join_lookup(name, port);
+        let found = match timeout(bound, lookup.wait_for(Option::is_some)).await {
+            Ok(found) => found.ok().and_then(|found| found.clone()),
+            Err(_) => return Err(ConnectError::LookupTimedOut(bound)),
+        };
+        // It ends without a word only with the whole runtime.
+        let none = || Arc::new(io::ErrorKind::Interrupted.into());
+        let found = found.unwrap_or_else(|| Err(none()));
+        let addresses = found.map_err(ConnectError::Unknown)?;
+        if addresses.is_empty() {
+            let nothing = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+            return Err(ConnectError::Unknown(Arc::new(nothing)));
+        }
+        Ok(addresses)
+    }
+
+    fn join_lookup(&self, name: &str, port: u16) -> watch::Receiver<Option<Found>> {
+        let mut lookup = self.lookup.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(under_way) = &*lookup
+            && under_way.borrow().is_none()
+            && under_way.has_changed().is_ok()
+        {
+            return under_way.clone();
+        }
+        let (tell, told) = watch::channel(None);
+        let resolving = self.resolve.resolve(name, port);
+        tokio::spawn(async move {
+            let found = resolving.await.map(Arc::from).map_err(Arc::new);
+            tell.send_replace(Some(found));
+        });
+        *lookup = Some(told.clone());
+        told
+    }
+}
+
+/// Connects to one address, with this patience for the first try.
+///
+/// A backend with a short backlog, as the sdkserver's of 5, drops the SYN of a burst
+/// silently, and the kernel would only repeat it after a second, while the call holds its
+/// slot. So a try that hangs is given up for a new one, each twice as patient as the last.
+async fn connect_after(
+    address: SocketAddr,
+    mut patience: Duration,
+    bound: Duration,
+) -> Result<Stream, ConnectError> {
+    let trying = async {
+        loop {
+            match timeout(patience, TcpStream::connect(address)).await {
+                Ok(done) => return done,
+                Err(_) => patience *= 2,
+            }
+        }
+    };
+    match timeout(bound, trying).await {
+        Ok(Ok(stream)) => Ok(Stream::Tcp(stream)),
+        Ok(Err(error)) => Err(ConnectError::Refused(error)),
+        Err(_) => Err(ConnectError::TimedOut(bound)),
+    }
+}
+
+/// Connects to whichever address takes a connection first.
+async fn connect_to_any(addresses: &[SocketAddr], bound: Duration) -> Result<Stream, ConnectError> {
+    let mut left = by_turns(addresses);
+    let mut patience = FIRST_TRY;
+    let mut failed = None;
+    let trying = async {
+        loop {
+            let mut hung = VecDeque::new();
+            let mut tries = JoinSet::new();
+            loop {
+                if let Some(address) = left.pop_front() {
+                    let connecting = timeout(patience, TcpStream::connect(address));
+                    tries.spawn(async move { (address, connecting.await) });
+                }
+                tokio::select! {
+                    biased;
+                    Some(tried) = tries.join_next() => match tried {
+                        Ok((_, Ok(Ok(stream)))) => return Some(stream),
+                        Ok((_, Ok(Err(error)))) => failed = Some(more_telling(failed.take(), error)),
+                        Ok((address, Err(_))) => hung.push_back(address),
+                        Err(_) => {}
+                    },
+                    () = sleep(NEXT_ADDRESS), if !left.is_empty() => {}
+                    else => {}
+                }
+                if left.is_empty() && tries.is_empty() {
+                    break;
+                }
+            }
+            if hung.is_empty() {
+                return None;
+            }
+            left = hung;
+            patience *= 2;
+        }
+    };
+    let connected = timeout(bound, trying).await;
+    match (connected, failed) {
+        (Ok(Some(stream)), _) => Ok(Stream::Tcp(stream)),
+        (_, Some(error)) => Err(ConnectError::Refused(error)),
+        (_, None) => Err(ConnectError::TimedOut(bound)),
+    }
+}
+
+/// IPv6 and IPv4 by turns, beginning with the kind of the first.
+fn by_turns(addresses: &[SocketAddr]) -> VecDeque<SocketAddr> {
+    let Some(first) = addresses.first() else {
+        return VecDeque::new();
+    };
+    let (like, unlike): (Vec<_>, Vec<_>) = addresses
+        .iter()
+        .copied()
+        .partition(|address| address.is_ipv4() == first.is_ipv4());
+    let mut unlike = unlike.into_iter();
+    let mut ordered = VecDeque::with_capacity(addresses.len());
+    for address in like {
+        ordered.push_back(address);
+        ordered.extend(unlike.next());
+    }
+    ordered.extend(unlike);
+    ordered
+}
+
+/// Of two failures the one that says more: what we lack stops every address, but "no such
+/// local address" may be true of one kind of address only.
+fn more_telling(before: Option<io::Error>, error: io::Error) -> io::Error {
+    let rank = |error: &io::Error| {
+        let is_one_kind = error.kind() == io::ErrorKind::AddrNotAvailable;
+        match fault(error) {
+            _ if is_one_kind => 0,
+            Fault::Backend | Fault::Network => 1,
+            Fault::Own => 2,
+        }
+    };
+    match before {
+        Some(before) if rank(&before) >= rank(&error) => before,
+        _ => error,
+    }
+}
+
+async fn connect_unix(path: &Path, bound: Duration) -> Result<Stream, ConnectError> {
+    let trying = async {
+        loop {
+            match UnixStream::connect(path).await {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    sleep(BACKLOG_FULL).await;
+                }
+                done => return done,
+            }
+        }
+    };
+    match timeout(bound, trying).await {
+        Ok(Ok(stream)) => Ok(Stream::Unix(stream)),
+        Ok(Err(error)) => Err(ConnectError::Refused(error)),
+        Err(_) => Err(ConnectError::TimedOut(bound)),
+    }
+}
+
+/// When the last packet of a handshake leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Handshake {
+    /// As soon as it can.
+    EndsAtOnce,
+    /// With the first bytes, which have to follow at once: a packet less, and the server finds
+    /// the bytes there when it accepts.
+    EndsWithData,
+}
+
+/// Begins to connect, and writes what goes at once: nothing if the handshake takes its
+/// time. An error means that nothing was written.
+///
+/// # Errors
+/// As the system has it.
+pub fn begin(
+    address: SocketAddr,
+    bytes: &[u8],
+    handshake: Handshake,
+) -> io::Result<(std::net::TcpStream, usize)> {
+    let kind = Type::STREAM.nonblocking().cloexec();
+    let socket = Socket::new(Domain::for_address(address), kind, None)?;
+    if handshake == Handshake::EndsWithData {
+        // A socket that cannot be told so only sends a packet more.
+        let _ = sockopt::set_tcp_quickack(&socket, false);
+    }
+    match socket.connect(&address.into()) {
+        Ok(()) => {}
+        Err(error) if error.raw_os_error() == Some(IN_PROGRESS) => {}
+        Err(error) => return Err(error),
+    }
+    match socket.send(bytes) {
+        Ok(written) => Ok((socket.into(), written)),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok((socket.into(), 0)),
+        Err(error) => Err(error),
+    }
+}
+
+/// Waits until the handshake is over.
+///
+/// # Errors
+/// Why it failed.
+pub async fn established(stream: &TcpStream) -> io::Result<()> {
+    stream.writable().await?;
+    match stream.take_error()? {
+        None => Ok(()),
+        Some(error) => Err(error),
+    }
+}
+
+/// What Linux says of a connect that goes on.
+const IN_PROGRESS: i32 = Errno::INPROGRESS.raw_os_error();

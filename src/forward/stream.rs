@@ -1,0 +1,130 @@
+//! A connection to a backend, over whatever carries it.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::BytesMut;
+use rustix::net::RecvFlags;
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
+use tokio::net::{TcpStream, UnixStream};
+
+/// The same bytes either way.
+#[derive(Debug)]
+pub(super) enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Stream {
+    pub(super) async fn ready(&self, interest: Interest) -> io::Result<Ready> {
+        match self {
+            Self::Tcp(tcp) => tcp.ready(interest).await,
+            Self::Unix(unix) => unix.ready(interest).await,
+        }
+    }
+
+    pub(super) async fn writable(&self) -> io::Result<()> {
+        self.ready(Interest::WRITABLE).await.map(drop)
+    }
+
+    pub(super) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(tcp) => tcp.try_write(bytes),
+            Self::Unix(unix) => unix.try_write(bytes),
+        }
+    }
+
+    pub(super) fn try_read_buf(&self, into: &mut BytesMut) -> io::Result<usize> {
+        match self {
+            Self::Tcp(tcp) => tcp.try_read_buf(into),
+            Self::Unix(unix) => unix.try_read_buf(into),
+        }
+    }
+
+    /// Sends small writes at once. Only TCP has to be asked.
+    pub(super) fn set_nodelay(&self) -> io::Result<()> {
+        match self {
+            Self::Tcp(tcp) => tcp.set_nodelay(true),
+            Self::Unix(_) => Ok(()),
+        }
+    }
+
+    /// Closes so that no TIME_WAIT holds one of our ports.
+    pub(super) fn reset_when_closed(&self) {
+        if let Self::Tcp(tcp) = self {
+            // A socket that refuses is closed the ordinary way.
+            let _ = tcp.set_zero_linger();
+        }
+    }
+
+    /// Reads what the kernel has, whether or not the runtime has heard of it.
+    pub(super) fn read_now(&self, into: &mut ReadBuf<'_>) -> io::Result<()> {
+        let room = into.initialize_unfilled();
+        let read = match self {
+            Self::Tcp(tcp) => rustix::net::recv(tcp, room, RecvFlags::DONTWAIT),
+            Self::Unix(unix) => rustix::net::recv(unix, room, RecvFlags::DONTWAIT),
+        };
+        let (read, _) = read?;
+        into.advance(read);
+        Ok(())
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(tcp) => Pin::new(tcp).poll_read(cx, buf),
+            Self::Unix(unix) => Pin::new(unix).poll_read(cx, buf),
+        }
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Tcp(tcp) => Pin::new(tcp).poll_write(cx, buf),
+            Self::Unix(unix) => Pin::new(unix).poll_write(cx, buf),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Tcp(tcp) => Pin::new(tcp).poll_write_vectored(cx, bufs),
+            Self::Unix(unix) => Pin::new(unix).poll_write_vectored(cx, bufs),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Self::Tcp(tcp) => tcp.is_write_vectored(),
+            Self::Unix(unix) => unix.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(tcp) => Pin::new(tcp).poll_flush(cx),
+            Self::Unix(unix) => Pin::new(unix).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(tcp) => Pin::new(tcp).poll_shutdown(cx),
+            Self::Unix(unix) => Pin::new(unix).poll_shutdown(cx),
+        }
+    }
+}
