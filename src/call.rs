@@ -8,6 +8,8 @@ pub mod claim;
 pub mod identity;
 pub mod listener;
 pub mod pace;
+pub mod path;
+pub mod python_json;
 
 use std::borrow::Cow;
 use std::fmt;

@@ -8,16 +8,17 @@
 pub mod class;
 pub mod operation;
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use http::request;
+use http::Method;
 
 use self::class::{Classes, Clues};
 use self::operation::{
     Asks, BodyRule, Function, Kind, Names, Path, ROUTES, Routed, function, route,
 };
-use crate::call::{BackendKind, Destination, HttpCall, Message, Request, RequestBody, Role};
+use crate::call::{BackendKind, Destination, HttpCall, Message, Request, RequestBody, Role, path};
 
 /// One `[[route]]`: maps a method and a path to a function name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,11 +31,22 @@ pub struct Route {
     pub function: Option<Arc<str>>,
 }
 
+/// What becomes of a request whose path a backend may read as another path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OddPaths {
+    /// It is refused.
+    Refuse,
+    /// It goes on as it came, and meets the limits of the path as a backend reads it.
+    Forward,
+}
+
 /// What this stage is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// What is behind: only for the z/VM SDK server there is a built-in table.
     pub kind: BackendKind,
+    /// What becomes of paths that are spelled oddly.
+    pub odd_paths: OddPaths,
     /// The operator's own routes, asked before the built-in table.
     pub routes: Vec<Route>,
     /// Function names with a limit of their own that the built-in table does not know.
@@ -112,6 +124,8 @@ pub struct Operation {
     pub limited: bool,
     /// Whether the function's name stands in a body that was too large to read.
     pub is_unread: bool,
+    /// Whether its path is spelled so that limits could be evaded, and is to be refused.
+    pub is_odd: bool,
     /// The name of the class that it waits in.
     pub class: Arc<str>,
     /// What it has to do with what users do to its target.
@@ -157,6 +171,7 @@ impl Operation {
 #[derive(Clone, Debug)]
 pub struct Classifier {
     kind: BackendKind,
+    odd_paths: OddPaths,
     routes: Vec<OwnRoute>,
     names: Names,
     has_socket: bool,
@@ -212,6 +227,7 @@ impl Classifier {
             .iter()
             .filter_map(|route| route.function.as_ref());
         Self {
+            odd_paths: settings.odd_paths,
             routes: settings.routes.iter().map(OwnRoute::new).collect(),
             names: Names::new(settings.kind, settings.functions.iter().chain(routed)),
             kind: settings.kind,
@@ -248,7 +264,14 @@ impl Classifier {
     }
 
     fn classify_http(&self, call: &HttpCall) -> Operation {
-        let (operation, target) = match self.head(&call.head) {
+        // The limits of a path are those of the path that a backend reads.
+        let path = path::as_read(call.head.uri.path(), self.kind);
+        let is_odd = matches!(path, Cow::Owned(_));
+        let head = match self.head(&call.head.method, &path) {
+            Head::Unlimited if is_odd || path::hides_a_slash(&path) => Head::Unknown,
+            head => head,
+        };
+        let (operation, target) = match head {
             Head::Named(name, target) => (self.operation(Some(name), self.http()), target),
             Head::InBody(rule, target) => match (&call.array, &call.body) {
                 (Some(array), _) => {
@@ -292,16 +315,17 @@ impl Classifier {
         let target = target.map(Box::from);
         Operation {
             target,
+            limited: operation.limited || is_odd,
+            is_odd: is_odd && self.odd_paths == OddPaths::Refuse,
             ..operation
         }
     }
 
-    fn head<'a>(&'a self, head: &'a request::Parts) -> Head<'a> {
-        let path = head.uri.path();
+    fn head<'a>(&'a self, method: &Method, path: &'a str) -> Head<'a> {
         if !self.routes.is_empty()
             && let Some(segments) = Path::split(path)
         {
-            for own in self.routes.iter().filter(|own| own.takes(&head.method)) {
+            for own in self.routes.iter().filter(|own| own.takes(method)) {
                 if let Some(matched) = segments.matches(&own.segments) {
                     return match &own.function {
                         Some(name) => Head::Named(name, matched.target),
@@ -313,7 +337,7 @@ impl Classifier {
         if self.kind == BackendKind::Http {
             return Head::Unknown;
         }
-        match route(&head.method, path) {
+        match route(method, path) {
             Routed::Function(name, target) => Head::Named(name, target),
             Routed::ReadBody(rule, target) => Head::InBody(rule, target),
             Routed::Unlimited => Head::Unlimited,
@@ -335,6 +359,7 @@ impl Classifier {
             target: None,
             destination,
             is_unread: false,
+            is_odd: false,
             // Until all clues are there.
             class: self.classes.polling(),
             role: Role::Apart,

@@ -16,6 +16,7 @@ mod effective;
 mod functions;
 pub mod lease_server;
 mod nearest;
+mod odd_paths;
 mod per_window;
 mod problem;
 mod quotas;

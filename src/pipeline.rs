@@ -469,6 +469,11 @@ fn outgoing(message: Message, operation: &Operation) -> Result<Outgoing, Refusal
             .array
             .map(Outgoing::Array)
             .ok_or_else(|| Refusal::no_backend("http")),
+        (Message::Http(_), To::Http) if operation.is_odd => Err(Refusal::new(
+            Reason::BadRequest,
+            "the path has an encoded letter, an empty segment or a dot segment: send it in its \
+             plain form",
+        )),
         (Message::Http(call), To::Http) => {
             // Which function it is stands in a body that was too large to read.
             if operation.is_unread {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use serde_json::value::RawValue;
 
+use crate::call::python_json::as_sound_json;
 use crate::call::{BackendKind, userid};
 
 /// The label of every function that neither the table nor the config names.
@@ -539,11 +540,17 @@ pub enum BodyRule {
 }
 
 impl BodyRule {
-    /// The function that a body names; none if it names none that is known, or is no JSON:
+    /// The function that a body names; none if it names none that is known, or is nothing that
+    /// Python reads as JSON:
     /// the backend answers that itself. Of a key that stands twice the last counts, as in
     /// Python.
     #[must_use]
     pub fn function(self, body: &[u8]) -> Option<Cow<'static, str>> {
+        self.named(body)
+            .or_else(|| self.named(&as_sound_json(body)?))
+    }
+
+    fn named(self, body: &[u8]) -> Option<Cow<'static, str>> {
         match self {
             Self::Action => {
                 let name: String = serde_json::from_str(fields(body)?.get("action")?.get()).ok()?;
@@ -592,8 +599,11 @@ fn fields(object: &[u8]) -> Option<BTreeMap<String, &RawValue>> {
 
 /// A truth value in any of the forms that sdkwsgi lets through.
 fn truth(raw: &str) -> Option<bool> {
-    let word = raw.trim_matches('"').to_ascii_lowercase();
-    match word.as_str() {
+    let text: String = match raw.starts_with('"') {
+        true => serde_json::from_str(raw).ok()?,
+        false => raw.to_owned(),
+    };
+    match text.to_ascii_lowercase().as_str() {
         "true" | "1" | "on" | "yes" => Some(true),
         "false" | "0" | "off" | "no" => Some(false),
         _ => None,

@@ -15,6 +15,7 @@ use super::backend_kind;
 use super::callers;
 use super::classes;
 use super::coordinate;
+use super::odd_paths;
 use super::quotas;
 use super::rate_limits;
 use super::value::{show_duration, show_size};
@@ -154,6 +155,7 @@ impl Toml {
         self.size("body_min_rate", u64::from(client.body_min_rate));
         self.size("max_request_bytes", client.max_request_bytes as u64);
         self.size("buffer_bytes", client.buffer_bytes as u64);
+        odd_paths::write(self, config);
     }
 
     fn backend(&mut self, config: &Config) {

@@ -1,18 +1,19 @@
 //! The options as they stand in the file: every key, what it allows, its default. What
 //! depends on two options at once is [`super::check`]'s.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_limits::caller::{self, AutoRegister, FieldSet, Network};
+use tidegate_limits::caller::{self, AutoRegister, FieldSet};
 use tokio_rustls::rustls::ServerConfig;
 
 use crate::admin::Token;
 use crate::admit::WhenFull;
 use crate::call::listener::{ClientAuth, ProxyProtocol};
 use crate::call::{Bind, Protocol, UserFrom};
+use crate::classify::OddPaths;
 use crate::forward::Address;
 use crate::protocol::trusted::TrustedProxies;
 use crate::telemetry::Format;
@@ -22,6 +23,7 @@ use super::callers::{self, RawCaller, RawCosts, RawProfiles};
 use super::certificates::{self, Clients, In};
 use super::classes::{self, Class, Classes, OfListener};
 use super::coordinate::{self, RawCoordinate};
+use super::odd_paths;
 use super::per_window::{self, CALLS_MAX, PerWindow};
 use super::problem::Place;
 use super::quotas::{self, RawStore};
@@ -149,6 +151,7 @@ pub(super) struct Client {
     pub(super) body_min_rate: Setting<u64>,
     pub(super) max_request_bytes: Setting<u64>,
     pub(super) buffer_bytes: Setting<u64>,
+    pub(super) odd_paths: Setting<OddPaths>,
 }
 
 /// `[backend]`
@@ -359,14 +362,14 @@ fn tls(mut section: Section<'_>, protocol: Protocol) -> Option<Tls> {
 }
 
 fn callers(mut section: Section<'_>) -> Callers {
-    let loopback = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
-    let this_machine = TrustedProxies {
-        networks: loopback.map(Network::single).into(),
+    // Not even this machine: any process on it could choose its own address.
+    let nobody = TrustedProxies {
+        networks: Vec::new().into(),
         unix: false,
     };
     let usual = caller::Settings::default();
     let callers = Callers {
-        trusted_proxies: section.read("trusted_proxies", this_machine, proxies()),
+        trusted_proxies: section.read("trusted_proxies", nobody, proxies()),
         identify: section.read("identify", usual.identify, callers::identify()),
         auto_register: section.read(
             "auto_register",
@@ -394,6 +397,7 @@ fn client(mut section: Section<'_>) -> Client {
         body_min_rate: section.read("body_min_rate", KIB, size(0..=GIB)),
         max_request_bytes: section.read("max_request_bytes", 4 * KIB, size(64..=16 * MIB)),
         buffer_bytes: section.read("buffer_bytes", 64 * KIB, size(KIB..=16 * MIB)),
+        odd_paths: odd_paths::read(&mut section),
     };
     section.finish();
     client

@@ -149,6 +149,7 @@ fn classify(raw: &Raw) -> classify::Settings {
     });
     classify::Settings {
         kind: backend_kind::of(&raw.backend),
+        odd_paths: raw.client.odd_paths.value,
         routes: routes.collect(),
         functions: check::functions(raw).into_iter().map(Arc::from).collect(),
         has_socket: raw.backend.socket.value.is_some(),

@@ -3,7 +3,8 @@
 //!
 //! The call is checked as a whole, so that the backend never sees what it would answer with
 //! nothing at all, but only its name and its userid are taken out: the bytes go on as they
-//! came. Stricter than Python's parser in one thing: `NaN` and `Infinity` are no JSON.
+//! came. What only Python's parser takes, such as `NaN`, is taken here too: the real server has
+//! that parser.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -15,6 +16,7 @@ use serde_json::value::RawValue;
 use thiserror::Error;
 
 use super::framer::{Framed, Framer};
+use crate::call::python_json::as_sound_json;
 use crate::call::{ArrayCall, Reason, Refusal, userid};
 
 /// Longest function name taken.   bytes
@@ -75,7 +77,15 @@ impl From<Malformed> for Refusal {
 pub fn parse(bytes: &[u8], bytes_max: usize) -> Result<ArrayCall, Malformed> {
     let text = std::str::from_utf8(bytes).map_err(|_| Malformed::NotUtf8)?;
     let text = text.trim_matches(is_space);
-    let Three(elements) = serde_json::from_str(text).map_err(|_| malformed(text))?;
+    let sound;
+    let Three(elements) = match serde_json::from_str(text) {
+        Ok(three) => three,
+        Err(_) => {
+            sound = as_sound_json(text.as_bytes()).and_then(|it| String::from_utf8(it).ok());
+            let text = sound.as_deref().unwrap_or(text);
+            serde_json::from_str(text).map_err(|_| malformed(text))?
+        }
+    };
     let [function, args, kwargs] = elements.map(RawValue::get);
     let function = name(function).ok_or(Malformed::BadName)?;
     if !args.starts_with('[') {
@@ -98,7 +108,7 @@ pub fn parse(bytes: &[u8], bytes_max: usize) -> Result<ArrayCall, Malformed> {
     };
     Ok(ArrayCall {
         bytes,
-        target: target(&function, args, kwargs).map(Box::from),
+        target: target(&function, args, kwargs),
         function: function.into(),
     })
 }
@@ -163,16 +173,16 @@ fn name(raw: &str) -> Option<Cow<'_, str>> {
 /// The userid that the call is about: the first argument, or the one of that name, of the
 /// functions that begin with one. Taken only if it looks like one, because whatever is
 /// taken is logged.
-fn target<'a>(function: &str, args: &'a str, kwargs: &'a str) -> Option<&'a str> {
+fn target(function: &str, args: &str, kwargs: &str) -> Option<Box<str>> {
     if !function.starts_with("guest_") && function != "get_volume_connector" {
         return None;
     }
     let first = args.strip_prefix('[')?.trim_start_matches(is_space);
     match first.strip_prefix('"') {
-        Some(text) => userid(text.split_once('"')?.0),
+        Some(text) => userid(text.split_once('"')?.0).map(Box::from),
         None if first.starts_with(']') => {
             let raw = field(kwargs.as_bytes(), "userid")?;
-            userid(raw.strip_prefix('"')?.strip_suffix('"')?)
+            userid(raw.strip_prefix('"')?.strip_suffix('"')?).map(Box::from)
         }
         None => None,
     }
@@ -229,7 +239,15 @@ pub fn overall_rc(reply: &[u8]) -> Option<i64> {
 
 /// One field of an object, as it stands in the text. Of several the last is taken, as
 /// Python takes it.
-fn field<'a>(object: &'a [u8], name: &'static str) -> Option<&'a str> {
+fn field<'a>(object: &'a [u8], name: &'static str) -> Option<Cow<'a, str>> {
+    if let Some(found) = sound_field(object, name) {
+        return Some(Cow::Borrowed(found));
+    }
+    let sound = as_sound_json(object)?;
+    sound_field(&sound, name).map(|found| Cow::Owned(found.to_owned()))
+}
+
+fn sound_field<'a>(object: &'a [u8], name: &'static str) -> Option<&'a str> {
     let mut deserializer = serde_json::Deserializer::from_slice(object);
     let found = deserializer.deserialize_map(FieldVisitor(name)).ok()?;
     deserializer.end().ok()?;

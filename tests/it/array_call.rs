@@ -35,7 +35,8 @@ fn odd_input_is_refused_with_a_reason() {
     check_refused(b"[\"f\", [], {}", not_json(1, 12));
     check_refused(b"[\"f\", [], {}][\"g\", [], {}]", not_json(1, 14));
     check_refused(b"[\"f\", [],\n {},]", not_json(2, 5));
-    check_refused(b"[\"f\", [NaN], {}]", not_json(1, 8));
+    check_refused(b"[\"f\", [nan], {}]", not_json(1, 9));
+    check_refused(b"[\"f\", [-NaN], {}]", not_json(1, 9));
     check_refused(b"[\"f\", [\"\x01\"], {}]", not_json(1, 8));
     check_refused(b"[\"f\", [\"\xff\"], {}]", NotUtf8);
     check_refused(b"{}", NotThree);

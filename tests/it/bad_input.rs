@@ -115,7 +115,7 @@ fn nonsense() -> Vec<(String, Vec<u8>)> {
         "[\"\", [], {}]",
         "[\"guest\\u0007list\", [], {}]",
         "[\"guest\\nlist\", [], {}]",
-        "[\"guest_list\", [NaN], {}]",
+        "[\"guest_list\", [nan], {}]",
         "[\"guest_list\", ['X'], {}]",
         "[\"guest_list\", [], {},]",
         "[\"guest_list\" [] {}]",

@@ -757,8 +757,6 @@ async fn ten_thousand_agents_that_rotate_push_nobody_out_and_leave_no_more_rows(
 async fn a_forged_header_changes_neither_caller_nor_charge() {
     let backend = Scripted::start(|_, _| async {}).await;
     let more = r#"
-        [callers]
-        trusted_proxies = []
         [[rate_limit]]
         name = "none"
         profile = "unlimited"

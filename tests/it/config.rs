@@ -122,15 +122,7 @@ fn the_least_config_gets_the_documented_defaults() {
     assert_eq!(listener.user_from, UserFrom::Peer);
     assert_eq!(listener.tls, None);
     let trusted = &config.protocol.trusted_proxies;
-    assert_eq!(
-        trusted
-            .networks
-            .iter()
-            .map(ToString::to_string)
-            .collect::<Vec<_>>(),
-        ["127.0.0.1", "::1"]
-    );
-    assert!(!trusted.unix);
+    assert!(trusted.networks.is_empty() && !trusted.unix);
     assert_eq!(config.protocol.handshake_timeout, Duration::from_secs(5));
     assert_eq!(config.protocol.request_timeout, Duration::from_secs(30));
     assert_eq!(config.protocol.idle_timeout, Duration::from_secs(75));

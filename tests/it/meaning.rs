@@ -9,7 +9,7 @@ use tidegate::call::BackendKind;
 use tidegate::config::{self, Checked, Problems};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::support::{Held, Scripted, Stack, ask};
+use crate::support::{Held, OK, Scripted, Stack, ask};
 
 fn read(text: &str) -> Result<Checked, Problems> {
     config::read(text, "config.toml", std::iter::empty())
@@ -243,4 +243,209 @@ fn check_prints_every_exempt_route_and_what_bounds_them() {
         !told.contains("no limits") && !told.contains("/token"),
         "{told}"
     );
+}
+
+/// Ways to write `/guests` that a backend may read as `/guests`.
+const SPELLED: [&str; 12] = [
+    "/%67uests",
+    "/guest%73",
+    "//guests",
+    "/guests//",
+    "/./guests",
+    "/guests/.",
+    "/x/../guests",
+    "/x/%2e%2E/guests",
+    "/a/a/a/a/a/a/a/a/a/../../../../../../../../../guests",
+    "/../guests",
+    "/static/../guests",
+    "/static/%2e%2e/guests",
+];
+
+/// A route that meets no limit, and one of guests.
+const STATIC: &str = "[[route]]\nmethod = \"GET\"\npath = \"/static/{a}\"\n\
+                      [[route]]\nmethod = \"GET\"\npath = \"/static/{a}/{b}\"\n";
+
+async fn get(stack: &Stack, path: &str) -> String {
+    let head = format!("GET {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
+    stack.ask(head).await
+}
+
+#[tokio::test]
+async fn a_path_that_is_spelled_oddly_evades_no_limit_and_is_refused_unless_the_config_forwards_it()
+{
+    for kind in ["zvm", "http"] {
+        let held = Held::start(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await;
+        let backend = format!("kind = \"{kind}\"\nhttp = \"http://{}\"", held.backend.addr);
+        let stack = Stack::start(&text(&backend, STATIC));
+        for (number, path) in SPELLED.iter().enumerate() {
+            let answer = held.answer_until(get(&stack, path)).await;
+            let facts = stack.seen.ended(number + 1).await;
+            assert!(
+                answer.starts_with("HTTP/1.1 400"),
+                "{kind} {path}: {answer}"
+            );
+            assert!(answer.contains("(bad_request)"), "{kind} {path}: {answer}");
+            assert_eq!(facts[number].limited, true, "{kind} {path}");
+        }
+        assert_eq!(held.done(), 0);
+        for path in [
+            "/guests",
+            "/guests/",
+            "/guests?a=//b/../%67",
+            "/static/a.b/..c",
+            "/static/%20%24",
+        ] {
+            let answer = held.answer_until(get(&stack, path)).await;
+            assert!(
+                answer.starts_with("HTTP/1.1 200"),
+                "{kind} {path}: {answer}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_odd_path_that_is_forwarded_goes_as_it_came_and_is_the_function_that_the_backend_runs() {
+    let routes = "[[route]]\nmethod = \"GET\"\npath = \"/guests\"\nfunction = \"guest_list\"\n";
+    for (kind, routes) in [("zvm", ""), ("http", routes)] {
+        let mut held = Held::start(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await;
+        let backend = format!("kind = \"{kind}\"\nhttp = \"http://{}\"", held.backend.addr);
+        let more = format!("{routes}{STATIC}[client]\nodd_paths = \"forward\"\n");
+        let stack = Stack::start(&text(&backend, &more));
+        for (number, path) in SPELLED.iter().enumerate() {
+            let answer = held.answer_until(get(&stack, path)).await;
+            assert!(
+                answer.starts_with("HTTP/1.1 200"),
+                "{kind} {path}: {answer}"
+            );
+            let facts = stack.seen.ended(number + 1).await;
+            assert_eq!(&*facts[number].function, "guest_list", "{kind} {path}");
+            assert!(facts[number].limited, "{kind} {path}");
+            let sent = held.next().await;
+            assert!(
+                sent.starts_with(&format!("GET {path} HTTP/1.1\r\n")),
+                "{sent}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_unlimited_route_takes_no_path_that_changes_when_it_is_read() {
+    let held = Held::start(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await;
+    let backend = format!("kind = \"zvm\"\nhttp = \"http://{}\"", held.backend.addr);
+    let more = format!("exempt = [\"guest_list\"]\n{STATIC}[client]\nodd_paths = \"forward\"\n");
+    let stack = Stack::start(&text(&backend, &more));
+    let plain = ["/static/a", "/", "/guests", "/smapi_health"];
+    let odd = [
+        "/static/%61",
+        "/static//a",
+        "//",
+        "/.",
+        "//guests",
+        "/smapi%5fhealth",
+        "/static%2Fa",
+    ];
+    for (number, path) in plain.iter().chain(&odd).enumerate() {
+        let answer = held.answer_until(get(&stack, path)).await;
+        assert!(answer.starts_with("HTTP/1.1 200"), "{path}: {answer}");
+        let facts = stack.seen.ended(number + 1).await;
+        assert_eq!(facts[number].limited, number >= plain.len(), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn what_only_python_takes_for_json_leaves_a_named_function_its_name() {
+    let mut held = Held::start(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await;
+    let backend = format!("kind = \"zvm\"\nhttp = \"http://{}\"", held.backend.addr);
+    let stack = Stack::start(&text(&backend, ""));
+    let cases = [
+        (
+            "POST",
+            "/guests/A/action",
+            r#"{"action": "start", "x": NaN}"#,
+            "guest_start",
+        ),
+        (
+            "POST",
+            "/guests/A/action",
+            r#"{"x": [-Infinity, {"y": Infinity}], "action": "start"}"#,
+            "guest_start",
+        ),
+        (
+            "POST",
+            "/guests/A/action",
+            r#"{"\ud800": 1, "action": "start"}"#,
+            "guest_start",
+        ),
+        (
+            "PUT",
+            "/guests/A/nic/1000",
+            r#"{"info": {"couple": true, "x": NaN}}"#,
+            "guest_nic_couple_to_vswitch",
+        ),
+        (
+            "PUT",
+            "/guests/A/nic/1000",
+            r#"{"info": {"couple": "\u0074rue"}}"#,
+            "guest_nic_couple_to_vswitch",
+        ),
+        (
+            "PUT",
+            "/vswitches/V",
+            r#"{"vswitch": {"grant_userid": Infinity}}"#,
+            "vswitch_grant_user",
+        ),
+        (
+            "POST",
+            "/",
+            r#"["guest_list", [NaN], {"a": -Infinity}]"#,
+            "guest_list",
+        ),
+        // What Python does not take either names nothing.
+        (
+            "POST",
+            "/guests/A/action",
+            r#"{"action": "start", "x": -NaN}"#,
+            "other",
+        ),
+        (
+            "POST",
+            "/guests/A/action",
+            r#"{"action": "start", "x": 1NaN}"#,
+            "other",
+        ),
+    ];
+    for (number, (method, path, body, function)) in cases.into_iter().enumerate() {
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let answer = held.answer_until(stack.ask(request)).await;
+        assert!(answer.starts_with("HTTP/1.1 200"), "{body}: {answer}");
+        let facts = stack.seen.ended(number + 1).await;
+        assert_eq!(&*facts[number].function, function, "{body}");
+        assert!(held.next().await.ends_with(body), "{body}");
+    }
+}
+
+#[tokio::test]
+async fn what_only_python_takes_for_json_passes_the_socket_as_it_came() {
+    let mut held = Held::start(OK).await;
+    let stack = Stack::start(&text(&format!("socket = \"{}\"", held.backend.addr), ""));
+    let call = r#"["guest_get_info", ["LINUX1", NaN, Infinity], {"x": -Infinity}]"#;
+    let answer = held.answer_until(stack.ask(call)).await;
+    assert_eq!(answer.as_bytes(), OK);
+    assert_eq!(held.next().await, call);
+    let facts = &stack.seen.ended(1).await[0];
+    assert_eq!(&*facts.function, "guest_get_info");
+    assert_eq!(facts.target.as_deref(), Some("LINUX1"));
+    for wrong in [
+        r#"["guest_list", [-NaN], {}]"#,
+        r#"["guest_list", [nan], {}]"#,
+        r#"["guest_list", [1NaN], {}]"#,
+    ] {
+        let answer = stack.ask(wrong).await;
+        assert!(answer.contains("(bad_request)"), "{wrong}: {answer}");
+    }
 }

@@ -11,7 +11,7 @@ use tidegate::call::{
 use tidegate::classify::operation::{
     BodyRule, Effort, FUNCTIONS, Kind, Path, ROUTES, Routed, function, route,
 };
-use tidegate::classify::{Classifier, Operation, Route, Settings, class};
+use tidegate::classify::{Classifier, OddPaths, Operation, Route, Settings, class};
 use tidegate::protocol::array_call;
 use tidegate_limits::Timestamp;
 
@@ -384,6 +384,7 @@ proptest! {
 fn settings() -> Settings {
     Settings {
         kind: BackendKind::Zvm,
+        odd_paths: OddPaths::Refuse,
         routes: Vec::new(),
         functions: vec!["of_a_site".into()],
         has_socket: true,

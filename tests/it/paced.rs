@@ -420,7 +420,7 @@ fn wrong(lines: &str, key: &str, words: &[&str]) {
         .collect();
     assert_eq!(errors.len(), 1, "{more}\n{problems}");
     let told = problems.plain(errors[0]);
-    let line = 9 + more.lines().count();
+    let line = 10 + more.lines().count();
     let place = format!("config.toml:{line}:");
     let key = format!(" rate_limit[0].{key}: ");
     for word in [place.as_str(), &key].iter().chain(words) {

@@ -172,6 +172,9 @@ proptest! {
 
 const REQUIRED: &str = "proxy_protocol = \"required\"";
 
+/// What the proxy of these tests needs to be believed.
+const TRUSTED: &str = "[callers]\ntrusted_proxies = [\"127.0.0.1\"]";
+
 fn get(headers: &str) -> String {
     format!("GET /guests/X/info HTTP/1.1\r\nHost: t\r\n{headers}Connection: close\r\n\r\n")
 }
@@ -186,7 +189,7 @@ async fn call(stack: &Stack, number: usize) -> Facts {
 #[tokio::test]
 async fn both_protocols_come_behind_a_header_and_from_whom_it_names() {
     let backend = Scripted::in_both_dialects().await;
-    let stack = Stack::start(&one_listener(backend.addr, REQUIRED, ""));
+    let stack = Stack::start(&one_listener(backend.addr, REQUIRED, TRUSTED));
     let mut number = 0;
     for (header, source) in good_headers() {
         let source = source.map(|text| text.parse::<SocketAddr>().expect("an address"));
@@ -217,7 +220,7 @@ async fn settle() {
 #[tokio::test]
 async fn a_header_may_be_split_at_every_byte() {
     let backend = Scripted::in_both_dialects().await;
-    let stack = Stack::start(&one_listener(backend.addr, REQUIRED, ""));
+    let stack = Stack::start(&one_listener(backend.addr, REQUIRED, TRUSTED));
     let call_bytes = array("guest_get_info", "X");
     let mut number = 0;
     for header in [V1_TCP4.to_vec(), v2_tcp4()] {
@@ -248,7 +251,7 @@ async fn a_header_may_be_split_at_every_byte() {
 #[tokio::test]
 async fn what_comes_instead_of_a_header_is_closed_and_counted() {
     let backend = Scripted::in_both_dialects().await;
-    let stack = Stack::start(&one_listener(backend.addr, REQUIRED, ""));
+    let stack = Stack::start(&one_listener(backend.addr, REQUIRED, TRUSTED));
     let call = array("guest_get_info", "X");
     let oversized = v2(0x21, 0x11, &[0; 12], &[0; V2_BYTES_MAX]);
     let http = get("");
@@ -269,8 +272,8 @@ async fn what_comes_instead_of_a_header_is_closed_and_counted() {
 #[tokio::test]
 async fn a_header_that_ends_in_the_middle_or_never_is_given_up() {
     let backend = Scripted::in_both_dialects().await;
-    let short = "[client]\nhandshake_timeout = \"50ms\"";
-    let stack = Stack::start(&one_listener(backend.addr, REQUIRED, short));
+    let short = format!("{TRUSTED}\n[client]\nhandshake_timeout = \"50ms\"");
+    let stack = Stack::start(&one_listener(backend.addr, REQUIRED, &short));
     let mut cut = connect(stack.addr).await;
     cut.write_all(&V1_TCP4[..20]).await.expect("it reads");
     cut.shutdown().await.expect("it is told");
@@ -306,7 +309,7 @@ async fn a_header_from_who_is_no_trusted_proxy_closes_the_connection() {
 #[tokio::test]
 async fn a_header_that_is_not_asked_for_is_no_request() {
     let backend = Scripted::in_both_dialects().await;
-    let stack = Stack::start(&one_listener(backend.addr, "", ""));
+    let stack = Stack::start(&one_listener(backend.addr, "", TRUSTED));
     for header in [V1_TCP4.to_vec(), v2_tcp4()] {
         let call = array("guest_get_info", "X");
         let answer = ask(stack.addr, [&header, call.as_bytes()].concat()).await;
@@ -325,7 +328,7 @@ async fn tls_begins_right_behind_a_header() {
         "{REQUIRED}\nuser_from = \"certificate\"\n{}",
         files.asking("required", "required = true")
     );
-    let stack = Stack::start(&one_listener(backend.addr, &listener, ""));
+    let stack = Stack::start(&one_listener(backend.addr, &listener, TRUSTED));
     for header in [V1_TCP4.to_vec(), v2_tcp4(), v2_tcp6(&[0; 64])] {
         let mut stream = connect(stack.addr).await;
         stream.write_all(&header).await.expect("it reads");
@@ -388,7 +391,11 @@ async fn behind_a_header_forwarded_counts_if_that_names_another_trusted_proxy() 
 #[tokio::test]
 async fn each_request_of_a_connection_is_known_by_its_own_headers() {
     let backend = Scripted::in_both_dialects().await;
-    let stack = Stack::start(&one_listener(backend.addr, "user_from = \"basic\"", ""));
+    let stack = Stack::start(&one_listener(
+        backend.addr,
+        "user_from = \"basic\"",
+        TRUSTED,
+    ));
     let request = |headers: &str| get(headers).replace("Connection: close\r\n", "");
     let nova = "User-Agent: python-requests/2.31\r\nOriginator: nova\r\n\
                 Authorization: Basic bm92YTpzZWNyZXQ=\r\n";
@@ -427,7 +434,11 @@ async fn each_request_of_a_connection_is_known_by_its_own_headers() {
 #[tokio::test]
 async fn what_is_too_long_or_malformed_counts_as_absent_and_is_noted() {
     let backend = Scripted::in_both_dialects().await;
-    let stack = Stack::start(&one_listener(backend.addr, "user_from = \"basic\"", ""));
+    let stack = Stack::start(&one_listener(
+        backend.addr,
+        "user_from = \"basic\"",
+        TRUSTED,
+    ));
     let long = "x".repeat(257);
     let cases = [
         (format!("User-Agent: {long}\r\n"), Field::UserAgent),
@@ -461,7 +472,7 @@ async fn what_is_too_long_or_malformed_counts_as_absent_and_is_noted() {
 #[tokio::test]
 async fn a_user_is_taken_from_basic_authentication_only_where_that_is_said() {
     let backend = Scripted::in_both_dialects().await;
-    let stack = Stack::start(&one_listener(backend.addr, "", ""));
+    let stack = Stack::start(&one_listener(backend.addr, "", TRUSTED));
     ask(stack.addr, get("Authorization: Basic bm92YTpzZWNyZXQ=\r\n")).await;
     assert_eq!(call(&stack, 1).await.origin.identity.user, None);
 }
@@ -470,7 +481,7 @@ async fn a_user_is_taken_from_basic_authentication_only_where_that_is_said() {
 async fn the_access_line_says_client_and_user_and_no_password_and_the_metrics_count() {
     let backend = Scripted::in_both_dialects().await;
     let listener = format!("{REQUIRED}\nuser_from = \"basic\"");
-    let sidecar = Sidecar::start(&one_listener(backend.addr, &listener, "")).await;
+    let sidecar = Sidecar::start(&one_listener(backend.addr, &listener, TRUSTED)).await;
     let addr = sidecar.listener("test").await;
     let request = get("User-Agent: a\tb\r\nAuthorization: Basic bm92YTpzZWNyZXQ=\r\n");
     let bytes = [V1_TCP4, request.as_bytes()].concat();

@@ -35,6 +35,7 @@ impl Real {
             [limits]
             smapi_rate_limit_per_window = "total:10000"
             [callers]
+            trusted_proxies = ["127.0.0.1"]
             state_file = "{1}/callers.json"
             [profiles]
             interactive = {{ burst = 200, fill = 20 }}

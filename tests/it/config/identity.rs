@@ -283,7 +283,17 @@ fn whom_to_believe_is_a_list_of_networks() {
 #[test]
 fn a_proxy_header_needs_a_proxy_that_could_send_one() {
     let required = "proxy_protocol = \"required\"";
-    assert_eq!(listener(required).proxy_protocol, ProxyProtocol::Required);
+    let local = "[callers]\ntrusted_proxies = [\"127.0.0.1\"]";
+    let config = good(&text("127.0.0.1:8080", required, local));
+    let listener = &config.listen.listeners[0];
+    assert_eq!(listener.proxy_protocol, ProxyProtocol::Required);
+    // No proxy is trusted by default, not even one on this machine.
+    let words_of_default = ["listen[0].proxy_protocol", "nobody gets in"];
+    told(
+        &text("127.0.0.1:8080", required, ""),
+        Severity::Error,
+        &words_of_default,
+    );
     let words = [
         "listen[0].proxy_protocol",
         "nobody gets in",
