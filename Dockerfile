@@ -45,7 +45,11 @@ ENV TIDEGATE_REVISION=$TIDEGATE_REVISION
 RUN find src crates build.rs -type f -exec touch {} + && \
     cargo build --release --locked --bin tidegate
 
+# Where `serve` writes down its admin address for `healthcheck`.
+RUN mkdir -p /out/run/tidegate
+
 FROM scratch
+COPY --from=build --chown=65532:65532 /out/run/ /run/
 COPY --from=build /src/target/release/tidegate /tidegate
 USER 65532:65532
 EXPOSE 8081 9180

@@ -25,6 +25,7 @@ use axum::response::Response;
 use serde::Serialize;
 use tower::ServiceBuilder;
 use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::classify::ServerErrorsFailureClass;
 use tower_http::limit::RequestBodyLimitLayer;
 use tower_http::set_header::SetResponseHeaderLayer;
 use tower_http::timeout::TimeoutLayer;
@@ -74,6 +75,11 @@ pub trait Source: Send + Sync + 'static {
     fn config(&self) -> String;
     /// Every metric in Prometheus's text format.
     fn metrics(&self) -> String;
+    /// What an operator should look at, one text each: why the last reload was refused, and what
+    /// the system does not allow.
+    fn notices(&self) -> Vec<String> {
+        Vec::new()
+    }
     /// Whether calls are taken; if not, why.
     ///
     /// # Errors
@@ -233,6 +239,18 @@ pub fn routes() -> Vec<(Method, &'static str)> {
     shown.chain(callers::routes().listed()).collect()
 }
 
+/// Logs an answer that is our own mistake. That the sidecar drains, or is asked too much at once,
+/// is none: the answer says it.
+fn log_failure(class: ServerErrorsFailureClass, took: Duration, _: &tracing::Span) {
+    let expected = [StatusCode::SERVICE_UNAVAILABLE, StatusCode::GATEWAY_TIMEOUT];
+    match class {
+        ServerErrorsFailureClass::StatusCode(status) if expected.contains(&status) => {
+            tracing::debug!(%status, ?took, "admin request not answered");
+        }
+        class => tracing::error!(%class, ?took, "admin request failed"),
+    }
+}
+
 /// Everything that answers on the admin address.
 fn router(
     token: Option<Token>,
@@ -268,7 +286,7 @@ fn router(
         .with_state(source)
         .layer(
             ServiceBuilder::new()
-                .layer(TraceLayer::new_for_http())
+                .layer(TraceLayer::new_for_http().on_failure(log_failure))
                 .layer(SetResponseHeaderLayer::overriding(
                     header::CACHE_CONTROL,
                     HeaderValue::from_static("no-store"),

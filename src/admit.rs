@@ -19,7 +19,7 @@ use std::collections::HashMap;
 use std::mem;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -32,6 +32,7 @@ use tidegate_limits::{
     Scope, Step, Supplier, Supply, Ticket, Timestamp, Tokens, TooManyBuckets, Waited, Weight,
 };
 use tokio::sync::{Notify, oneshot};
+use tokio::task::JoinSet;
 
 use self::backends::Backends;
 use self::class::USER;
@@ -46,6 +47,7 @@ use crate::call::{
     Verdict,
 };
 use crate::clock::Clock;
+use crate::telemetry::log;
 
 /// While calls are under way the timer wakes at least this often. Each call sets timers of
 /// its own, and one that would be the next to fire makes tokio wake its reactor through the
@@ -468,9 +470,21 @@ impl Gate {
         state.deadline(class, ask, ask.arrived)
     }
 
-    /// Sleeps until the scheduler's next moment, again and again: the one timer. Ends when
-    /// dropped.
+    /// Keeps time: the one timer, until dropped. Nothing else wakes calls whose moment has come,
+    /// so if it ends by itself, the process aborts.
     pub async fn keep_time(&self) {
+        let gate = self.clone();
+        let mut task = JoinSet::new();
+        task.spawn(async move { gate.wake_in_time().await });
+        let ended = task.join_next().await.expect("it was just spawned");
+        // Cancelled, it ends with its runtime.
+        if !ended.is_err_and(|error| error.is_cancelled()) {
+            log::abort("the timer of the queue has ended, so calls would wait for ever");
+        }
+    }
+
+    /// Sleeps until the scheduler's next moment, again and again.
+    async fn wake_in_time(&self) {
         loop {
             let rearmed = self.core.rearm.notified();
             let wake = {
@@ -711,7 +725,11 @@ fn draining() -> Refusal {
 
 impl Core {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(|_| {
+            log::abort(
+                "a task panicked while it changed the queue, so the limits can no longer be held",
+            )
+        })
     }
 
     /// Changes something, then lets through whoever may go now.
@@ -1023,7 +1041,10 @@ impl<'a> Claim<'a> {
                 if promoted {
                     self.tie = Tie::Rides;
                 }
-                let delayed = waited.held_by.is_some() || waited.postponed > 0;
+                // A reload forgets what held a call last, but not for how long.
+                let delayed = waited.held_by.is_some()
+                    || waited.postponed > 0
+                    || waited.delays.longest().is_some();
                 self.record.note(|facts| {
                     facts.admitted = Some(at);
                     facts.quotas = spent;

@@ -11,7 +11,7 @@ pub mod teller;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use tidegate_limits::caller::{CallerId, TableError};
@@ -32,16 +32,18 @@ use crate::classify::Classifier;
 use crate::clock::Clock;
 use crate::coalesce::Coalescer;
 use crate::config::Config;
+use crate::config::descriptors::Descriptors;
 use crate::coordinate::quota_store::{Engine, QuotaStore};
 use crate::forward::Forwarder;
-use crate::listen::{self, Bound, Connections};
+use crate::listen::{self, Bound, Connections, SocketFileId, descriptors};
 use crate::live::Live;
 use crate::pipeline::Pipeline;
 use crate::protocol::{self, Accepted, Conversation};
 use crate::state::StateError;
 use crate::tasks::{Answer, Tasks};
+use crate::telemetry::Logs;
 use crate::telemetry::access::AccessLog;
-use crate::telemetry::log::Logs;
+use crate::telemetry::log::Level;
 use crate::telemetry::metrics::Metrics;
 use crate::{admin, telemetry};
 
@@ -114,8 +116,14 @@ struct Shared {
     coalescer: Coalescer,
     tasks: Tasks<Answer>,
     callers: Callers,
-    /// Held while callers are changed, so that the buckets follow in the same order.
+    /// Held while callers or costs are changed, so that the buckets follow in the same order.
+    /// Never while a disk is waited for.
+    changes: Mutex<()>,
+    /// Held while the state is saved, so that the latest is saved last.
     keeper: Mutex<Keeper>,
+    /// The mistakes of the last reload, if it was refused, and when that was.
+    refused: Mutex<Option<(SystemTime, Vec<String>)>>,
+    descriptors: Live<Descriptors>,
     lately: Arc<Lately>,
     gate: Gate,
     coordination: Arc<Coordination>,
@@ -125,7 +133,7 @@ struct Shared {
     metrics: Arc<Metrics>,
     access: Arc<AccessLog>,
     logs: Option<Logs>,
-    listeners: Mutex<Vec<Accepting>>,
+    listeners: Mutex<Listeners>,
     /// Connections under way.
     conversations: TaskTracker,
     /// Set when no connection is to begin another call.
@@ -134,10 +142,18 @@ struct Shared {
     admin: Option<SocketAddr>,
 }
 
+#[derive(Default)]
+struct Listeners {
+    accepting: Vec<Accepting>,
+    /// The process ends: a reload that is under way adds no listener.
+    closed: bool,
+}
+
 /// A listener whose accept loop runs.
 struct Accepting {
     settings: Arc<Live<Listener>>,
     address: Bind,
+    file: Option<SocketFileId>,
     stop: CancellationToken,
 }
 
@@ -164,9 +180,10 @@ impl App {
         let admin = config.admin.bind.map(bind_admin).transpose()?;
         let access = match &logs {
             Some(logs) => logs.access(),
-            None => AccessLog::start(io::sink(), telemetry::access::Look::Json),
+            None => AccessLog::start(io::sink(), telemetry::access::Look::Json)
+                .map_err(StartError::Log)?,
         };
-        let access = Arc::new(access.map_err(StartError::Log)?);
+        let access = Arc::new(access);
         access.switch(config.telemetry.access && logs.is_some());
         let clock = Clock::start();
         let (keeper, saved) = Keeper::open(config.callers.state_file.as_deref())?;
@@ -183,7 +200,8 @@ impl App {
         metrics
             .show(|registry| coordination.metrics().register(registry))
             .expect("nobody else has metrics of these names");
-        metrics.connections_may_be(config.listen.max_connections);
+        let descriptors = Descriptors::divide(&config, descriptors::in_force());
+        metrics.connections_may_be(descriptors.connections);
         let beside = CancellationToken::new();
         let quotas = Quotas::new(
             gate.clone(),
@@ -229,9 +247,12 @@ impl App {
             gate,
             coordination,
             quotas,
+            changes: Mutex::default(),
             keeper: Mutex::new(keeper),
+            refused: Mutex::default(),
             forwarder,
-            connections: Connections::new(config.listen.max_connections),
+            connections: Connections::new(descriptors.connections),
+            descriptors: Live::new(descriptors),
             lately,
             callers,
             metrics,
@@ -282,6 +303,7 @@ impl App {
     pub fn listeners(&self) -> Vec<(Arc<str>, Bind)> {
         let listeners = self.shared.listeners();
         listeners
+            .accepting
             .iter()
             .map(|it| (Arc::clone(&it.settings.get().name), it.address.clone()))
             .collect()
@@ -306,29 +328,33 @@ impl App {
     }
 
     /// Takes a new config, whole or not at all. No connection, waiting call or counter is
-    /// lost; a lowered limit takes hold for what is admitted next.
+    /// lost; a lowered limit takes hold for what is admitted next. Waits for disks, so it must
+    /// not run on a thread that moves calls. One at a time.
     ///
     /// # Errors
-    /// If a new address cannot be had; then nothing has changed.
+    /// If a new address cannot be had, or the callers find no room; then nothing has changed.
     pub fn reload(&self, config: Config) -> Result<(), StartError> {
         let shared = &self.shared;
         let before = shared.config.get();
-        let known: Vec<&Bind> = before.listen.listeners.iter().map(|it| &it.bind).collect();
+        let kept = shared.reachable();
         let new: Vec<Listener> = config
             .listen
             .listeners
             .iter()
-            .filter(|listener| !known.contains(&&listener.bind))
+            .filter(|listener| !kept.contains(&listener.bind))
             .cloned()
             .collect();
         let bound = bind_all(&new)?;
-        if let Some(logs) = &shared.logs {
-            logs.set_level(&config.telemetry.level)?;
-        }
+        let level = Level::parse(&config.telemetry.level)?;
+        // Until the config is set, a change of costs would apply the old one.
+        let one_at_a_time = shared.changes();
         shared
-            .change_callers(|callers| callers.apply(&config.callers))
+            .change_callers(&one_at_a_time, |callers| callers.apply(&config.callers))
             .map_err(StartError::Callers)?;
         // Nothing can fail from here on.
+        if let Some(logs) = &shared.logs {
+            logs.set_level(level);
+        }
         shared
             .access
             .switch(config.telemetry.access && shared.logs.is_some());
@@ -340,8 +366,6 @@ impl App {
             stop: conversation.stop.clone(),
         });
         shared.classifier.set(Classifier::new(&config.classify));
-        // Until the config is set, whoever changes costs would apply the old one.
-        let one_at_a_time = shared.keeper();
         shared
             .gate
             .apply(&with_costs(&config.admit, &shared.callers));
@@ -355,11 +379,11 @@ impl App {
         // After what it may change: what is kept comes from before.
         shared.coalescer.apply(config.coalesce.clone());
         shared.tasks.apply(config.tasks);
-        shared.connections.apply(config.listen.max_connections);
-        shared
-            .metrics
-            .connections_may_be(config.listen.max_connections);
-        shared.keep_listeners(&config.listen.listeners);
+        let descriptors = Descriptors::divide(&config, descriptors::in_force());
+        shared.connections.apply(descriptors.connections);
+        shared.metrics.connections_may_be(descriptors.connections);
+        shared.descriptors.set(descriptors);
+        shared.keep_listeners(&config.listen.listeners, &kept);
         for (listener, socket) in bound {
             shared.accept_on(listener, socket);
         }
@@ -392,8 +416,15 @@ impl App {
         }
         shared.config.set(config);
         drop(one_at_a_time);
-        shared.metrics.config_taken(SystemTime::now());
+        *shared.refused() = None;
+        shared.metrics.config_reloaded(SystemTime::now());
         Ok(())
+    }
+
+    /// Whether there is a file for what has to survive.
+    #[must_use]
+    pub fn keeps_state(&self) -> bool {
+        self.shared.config.get().callers.state_file.is_some()
     }
 
     /// Saves what has to survive, where there is a file for it. What was made through the admin
@@ -402,8 +433,9 @@ impl App {
         self.shared.save_callers();
     }
 
-    /// Takes note that a new config was refused.
-    pub fn reload_refused(&self) {
+    /// Takes note that a new config was refused, for operators.
+    pub fn reload_refused(&self, mistakes: Vec<String>) {
+        *self.shared.refused() = Some((SystemTime::now(), mistakes));
         self.shared.metrics.config_refused();
     }
 
@@ -413,7 +445,12 @@ impl App {
     pub async fn drain(&self) -> bool {
         let shared = &self.shared;
         shared.ready.store(false, Ordering::Relaxed);
-        for listener in shared.listeners().drain(..) {
+        let listeners = {
+            let mut listeners = shared.listeners();
+            listeners.closed = true;
+            std::mem::take(&mut listeners.accepting)
+        };
+        for listener in listeners {
             listener.stop.cancel();
         }
         shared.closing.cancel();
@@ -512,17 +549,38 @@ impl Shared {
         }
     }
 
-    fn listeners(&self) -> std::sync::MutexGuard<'_, Vec<Accepting>> {
+    fn listeners(&self) -> MutexGuard<'_, Listeners> {
         self.listeners
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends the loops of listeners that are gone, tells the others their new settings.
-    fn keep_listeners(&self, wanted: &[Listener]) {
-        self.listeners().retain(|accepting| {
+    fn refused(&self) -> MutexGuard<'_, Option<(SystemTime, Vec<String>)>> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the listeners that clients still find were bound to. Looks at their files.
+    fn reachable(&self) -> Vec<Bind> {
+        let looked_at: Vec<_> = self
+            .listeners()
+            .accepting
+            .iter()
+            .map(|it| (it.settings.get(), it.file.clone()))
+            .collect();
+        looked_at
+            .into_iter()
+            .filter(|(_, file)| file.as_ref().is_none_or(SocketFileId::is_there))
+            .map(|(listener, _)| listener.bind.clone())
+            .collect()
+    }
+
+    /// Ends the loops of listeners that are gone, tells the others their new settings. One that
+    /// clients no longer find makes room for a new one in its place.
+    fn keep_listeners(&self, wanted: &[Listener], kept: &[Bind]) {
+        self.listeners().accepting.retain(|accepting| {
             let bound = accepting.settings.get();
-            match wanted.iter().find(|listener| listener.bind == bound.bind) {
+            let listener = wanted.iter().find(|listener| listener.bind == bound.bind);
+            match listener.filter(|_| kept.contains(&bound.bind)) {
                 Some(listener) => {
                     accepting.settings.set(listener.clone());
                     true
@@ -537,12 +595,18 @@ impl Shared {
 
     fn accept_on(self: &Arc<Self>, listener: Listener, socket: Bound) {
         let address = socket.address().clone();
-        info!(listener = %listener.name, %address, "listening");
+        let name = Arc::clone(&listener.name);
         let settings = Arc::new(Live::new(listener));
         let stop = CancellationToken::new();
-        self.listeners().push(Accepting {
+        let mut listeners = self.listeners();
+        if listeners.closed {
+            return;
+        }
+        info!(listener = %name, %address, "listening");
+        listeners.accepting.push(Accepting {
             settings: Arc::clone(&settings),
             address,
+            file: socket.file(),
             stop: stop.clone(),
         });
         // Counted with the conversations: until it has ended, one more may begin.

@@ -31,8 +31,8 @@ enum Command {
     Serve(ConfigFile),
     /// Read the config; print every mistake, or the limits in force. Exit 0 good, 1 bad
     Check(ConfigFile),
-    /// Ask the sidecar with this config whether it takes calls. Exit 0 yes, 1 no
-    Healthcheck(ConfigFile),
+    /// Ask a running sidecar whether it takes calls. Exit 0 yes, 1 no
+    Healthcheck(tools::healthcheck::Arguments),
 
     /// Run a capacity server: one capacity, lent out to many
     LeaseServer(tools::lease_server::Arguments),
@@ -74,7 +74,7 @@ pub fn main() -> ExitCode {
     match cli.command {
         Command::Serve(file) => tools::serve::run(&file.config, graphical),
         Command::Check(file) => tools::check::run(&file.config, graphical),
-        Command::Healthcheck(file) => tools::healthcheck::run(&file.config, graphical),
+        Command::Healthcheck(arguments) => tools::healthcheck::run(&arguments),
         Command::LeaseServer(arguments) => tools::lease_server::run(&arguments, graphical),
         Command::Callers(admin) => tools::callers::run(&admin),
         Command::Limits(admin) => tools::limits::run(&admin),

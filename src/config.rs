@@ -12,6 +12,7 @@ mod certificates;
 mod check;
 mod classes;
 mod coordinate;
+pub mod descriptors;
 mod effective;
 mod functions;
 pub mod lease_server;
@@ -39,7 +40,10 @@ pub use effective::effective;
 pub(crate) use nearest::nearest;
 pub use problem::{Place, Problem, Problems, Severity};
 
+use self::descriptors::Descriptors;
 use crate::classify::operation::FUNCTIONS;
+use crate::listen;
+use crate::telemetry::Format;
 use reader::{At, Notes, Section};
 use value::Mistake;
 
@@ -129,14 +133,32 @@ pub fn load(path: &Path) -> Result<Checked, LoadError> {
         path: path.to_owned(),
         cause,
     })?;
-    // A variable that is no UTF-8 can't hold a valid option; its replacement characters
-    // make that an error with its name.
-    let variables = std::env::vars_os().map(|(name, value)| {
+    let origin = path.display().to_string();
+    let mut checked = read(&text, &origin, variables())?;
+    let descriptors = Descriptors::divide(&checked.config, listen::descriptors::allowed());
+    checked.warnings.extend(descriptors.warning());
+    Ok(checked)
+}
+
+/// How the log of a config looks that has mistakes elsewhere, so that they are reported in that
+/// form. The default where even this cannot be read.
+#[must_use]
+pub fn log_format(path: &Path) -> Format {
+    let text = read_text(path).unwrap_or_default();
+    let mut tree = syntax::parse(&text).tree;
+    tree::lay_over(&mut tree, variables());
+    let notes = Notes::default();
+    let raw = raw::read(Section::root(&tree, &notes));
+    raw.log.format.meant().copied().unwrap_or(Format::Auto)
+}
+
+/// A variable that is no UTF-8 can't hold a valid option; its replacement characters make that an
+/// error with its name.
+fn variables() -> impl Iterator<Item = (String, String)> {
+    std::env::vars_os().map(|(name, value)| {
         let text = |os: std::ffi::OsString| os.to_string_lossy().into_owned();
         (text(name), text(value))
-    });
-    let origin = path.display().to_string();
-    Ok(read(&text, &origin, variables)?)
+    })
 }
 
 fn read_text(path: &Path) -> io::Result<String> {

@@ -4,6 +4,7 @@
 //! SYN retries. An accept that fails for want of files or memory is tried again after a
 //! pause; it neither spins nor ends the loop.
 
+pub mod descriptors;
 mod unix;
 
 use std::io;
@@ -20,6 +21,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+pub use self::unix::SocketFileId;
 use crate::call::{Bind, Listener, Peer};
 
 /// Connections that the kernel keeps for us while we do not accept.
@@ -27,6 +29,8 @@ pub const BACKLOG: i32 = 4096;
 
 /// How long to wait after an accept that failed for want of something.
 const PAUSE: Duration = Duration::from_millis(100);
+/// The longest such wait: each one in a row is twice as long as the last.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// What this stage is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,7 +46,7 @@ pub struct Settings {
 pub struct Bound {
     socket: OwnedFd,
     address: Bind,
-    _file: Option<unix::SocketFile>,
+    file: Option<unix::SocketFile>,
 }
 
 impl Bound {
@@ -50,6 +54,12 @@ impl Bound {
     #[must_use]
     pub fn address(&self) -> &Bind {
         &self.address
+    }
+
+    /// Its file, if it has one.
+    #[must_use]
+    pub fn file(&self) -> Option<SocketFileId> {
+        self.file.as_ref().map(|file| file.id().clone())
     }
 }
 
@@ -65,7 +75,7 @@ pub fn bind(listener: &Listener) -> io::Result<Bound> {
             Ok(Bound {
                 socket: socket.into(),
                 address: Bind::Tcp(address),
-                _file: None,
+                file: None,
             })
         }
         Bind::Unix(path) => {
@@ -73,7 +83,7 @@ pub fn bind(listener: &Listener) -> io::Result<Bound> {
             Ok(Bound {
                 socket: socket.into(),
                 address: listener.bind.clone(),
-                _file: Some(file),
+                file: Some(file),
             })
         }
     }
@@ -192,7 +202,7 @@ where
     let Bound {
         socket,
         address,
-        _file: file,
+        file,
     } = listener;
     let accept_one = |socket: &OwnedFd| accept_one(socket, &address);
     #[expect(
@@ -201,6 +211,7 @@ where
     )]
     let listener = AsyncFd::with_interest(socket, Interest::READABLE)?;
     let accepting = async {
+        let mut pause = PAUSE;
         loop {
             gate().await;
             match listener.async_io(Interest::READABLE, accept_one).await {
@@ -210,11 +221,13 @@ where
                     // listener has one more connection in hand, and reads none of it.
                     let connection = connections.room().await;
                     tokio::spawn(handle(stream, peer, connection));
+                    pause = PAUSE;
                 }
                 Err(error) => {
                     failed(&error);
                     if !is_of_one_connection(&error) {
-                        tokio::time::sleep(PAUSE).await;
+                        tokio::time::sleep(pause).await;
+                        pause = (pause * 2).min(PAUSE_MAX);
                     }
                 }
             }
@@ -224,8 +237,11 @@ where
         () = stop.cancelled() => {}
         () = accepting => {}
     }
-    // Whoever comes from now on is told at once that nobody is here.
-    drop(file);
+    // A client that comes from now on is refused at once. Removing the file touches a disk, so it
+    // happens off the loop.
+    if let Some(file) = file {
+        let _ = tokio::task::spawn_blocking(move || drop(file)).await;
+    }
     // Asked directly: the runtime may not have heard yet of who has just come.
     let listener = listener.into_inner();
     for _ in 0..BACKLOG {
@@ -334,7 +350,7 @@ mod tests {
         let listener = Bound {
             socket: socket.into(),
             address: Bind::Tcp(address),
-            _file: None,
+            file: None,
         };
         let stop = CancellationToken::new();
         let seen = Arc::new(Mutex::new(Vec::new()));

@@ -1,12 +1,13 @@
 //! Logs and metrics.
 //!
 //! Metrics live in [`metrics`], one line per call in [`access`], everything else that the
-//! process says goes through `tracing` and is set up in [`log`]. Nothing here knows a call:
-//! what to tell comes as plain arguments.
+//! process says goes through `tracing` and is set up in [`log`]. One thread writes both
+//! ([`writer`]). Nothing here knows a call: what to tell comes as plain arguments.
 
 pub mod access;
 pub mod log;
 pub mod metrics;
+pub mod writer;
 
 pub use access::{AccessLine, AccessLog};
 pub use log::{Logs, init};

@@ -17,6 +17,7 @@ pub mod healthcheck;
 pub mod lease_agent;
 pub mod lease_server;
 pub mod limits;
+mod runtime_file;
 pub mod serve;
 mod service_manager;
 pub mod simulate;

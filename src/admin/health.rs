@@ -28,15 +28,20 @@ struct Check {
 }
 
 async fn live(query: RawQuery) -> Response {
-    answer(&[LIVE], &query)
+    answer(&[LIVE], &[], &query)
 }
 
 async fn ready(State(source): State<Arc<dyn Source>>, query: RawQuery) -> Response {
-    answer(&[is_ready(source).await], &query)
+    answer(&[is_ready(source).await], &[], &query)
 }
 
 async fn health(State(source): State<Arc<dyn Source>>, query: RawQuery) -> Response {
-    answer(&[LIVE, is_ready(source).await], &query)
+    let notices = if is_verbose(&query) {
+        api::read(Arc::clone(&source), |source| source.notices()).await
+    } else {
+        Vec::new()
+    };
+    answer(&[LIVE, is_ready(source).await], &notices, &query)
 }
 
 const LIVE: Check = Check {
@@ -51,12 +56,17 @@ async fn is_ready(source: Arc<dyn Source>) -> Check {
     }
 }
 
-/// `ok`, or a line for each check that failed; `?verbose` has a line for every check.
-fn answer(checks: &[Check], RawQuery(query): &RawQuery) -> Response {
+fn is_verbose(RawQuery(query): &RawQuery) -> bool {
     let query = query.as_deref().unwrap_or_default();
-    let verbose = query
+    query
         .split('&')
-        .any(|part| part.split('=').next() == Some("verbose"));
+        .any(|part| part.split('=').next() == Some("verbose"))
+}
+
+/// `ok`, or a line for each check that failed; `?verbose` has a line for every check, and one for
+/// each notice, which fails nothing.
+fn answer(checks: &[Check], notices: &[String], query: &RawQuery) -> Response {
+    let verbose = is_verbose(query);
     let mut text = String::new();
     let mut status = StatusCode::OK;
     for check in checks {
@@ -69,6 +79,9 @@ fn answer(checks: &[Check], RawQuery(query): &RawQuery) -> Response {
             }
         };
         line.expect("writing to memory does not fail");
+    }
+    for notice in notices {
+        writeln!(text, "[!] {notice}").expect("writing to memory does not fail");
     }
     if status == StatusCode::OK {
         text.push_str("ok\n");

@@ -16,7 +16,7 @@ const STYLE: &str = "\
 --good:light-dark(#1a7f37,#3fb950)}\
 body{font:15px/1.5 system-ui,sans-serif;max-width:56rem;margin:2rem auto;padding:0 1rem}\
 h1{font-size:1.4rem;margin:0}h2{font-size:1rem;margin:2rem 0 .5rem}\
-p{color:var(--soft);margin:.25rem 0}\
+p{color:var(--soft);margin:.25rem 0}p.notice{white-space:pre-line}\
 table{border-collapse:collapse;width:100%}\
 th,td{text-align:left;padding:.35rem .75rem .35rem 0;border-bottom:1px solid var(--line)}\
 th{font-weight:500;color:var(--soft)}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}\
@@ -54,6 +54,7 @@ async fn index(State(source): State<Arc<dyn Source>>) -> Response {
         write_page(
             &mut page,
             &source.ready(),
+            &source.notices(),
             &source.queue(),
             &source.limits(),
         )
@@ -92,6 +93,7 @@ pub(super) fn write_head(page: &mut String, title: &str) -> fmt::Result {
 fn write_page(
     page: &mut String,
     ready: &Result<(), String>,
+    notices: &[String],
     queue: &QueueState,
     limits: &[LimitState],
 ) -> fmt::Result {
@@ -99,6 +101,9 @@ fn write_page(
     match ready {
         Ok(()) => write!(page, "<p class=\"good\">takes calls</p>")?,
         Err(reason) => write!(page, "<p class=\"bad\">not ready: {}</p>", Escaped(reason))?,
+    }
+    for notice in notices {
+        write!(page, "<p class=\"bad notice\">{}</p>", Escaped(notice))?;
     }
     write_limits(page, limits)?;
     write_queue(page, queue)?;

@@ -1,7 +1,8 @@
 //! Callers, rate limits and costs as the admin address shows and changes them.
 //!
 //! A change is made to the callers, then the gate's buckets follow, then the state is saved,
-//! and only then is it answered. One change is made at a time.
+//! and only then is it answered. One change is made at a time. A reload changes callers too, and
+//! does not wait for a state that is being saved.
 
 mod keeper;
 mod stored;
@@ -31,12 +32,12 @@ use crate::callers::{self, Callers, Changed, Error, NewCosts};
 
 impl Shared {
     /// Changes callers, rate limits or costs, and lets the buckets follow. What becomes of it
-    /// is saved within ten seconds.
+    /// is saved within ten seconds. No disk is waited for.
     pub(super) fn change_callers<T, E>(
         &self,
+        _one_at_a_time: &MutexGuard<'_, ()>,
         change: impl FnOnce(&Callers) -> Result<Changed<T>, E>,
     ) -> Result<T, E> {
-        let _one_at_a_time = self.keeper();
         let Changed { value, buckets } = change(&self.callers)?;
         follow(&self.gate, &self.callers, buckets);
         Ok(value)
@@ -57,8 +58,9 @@ impl Shared {
         keeper.reserve().map_err(|error| Refused::NotSaved {
             reason: error.to_string(),
         })?;
-        let Changed { value, buckets } = change(&self.callers).map_err(refused)?;
-        follow(&self.gate, &self.callers, buckets);
+        let value = self
+            .change_callers(&self.changes(), change)
+            .map_err(refused)?;
         let saved = keeper.save(&self.saved());
         saved.map_err(|error| Refused::NotYetSaved {
             reason: error.to_string(),
@@ -79,7 +81,11 @@ impl Shared {
         self.callers.saved(seconds)
     }
 
-    pub(super) fn keeper(&self) -> MutexGuard<'_, Keeper> {
+    pub(super) fn changes(&self) -> MutexGuard<'_, ()> {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn keeper(&self) -> MutexGuard<'_, Keeper> {
         self.keeper.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -383,7 +389,7 @@ impl CallersSource for Shared {
             put.map_err(|mistakes| mistakes.into_iter().next().expect("a mistake at least"))
         })?;
         // What the dearest call costs says how large a pool is.
-        let _one_at_a_time = self.keeper();
+        let _one_at_a_time = self.changes();
         let config = self.config.get();
         if !config.admit.paced.is_empty() {
             self.gate.apply(&with_costs(&config.admit, &self.callers));

@@ -17,10 +17,15 @@ use crate::admin::{
 use crate::call::Destination;
 use crate::callers::rate_limit::RateLimit;
 use crate::config;
+use crate::telemetry::Logs;
+use crate::telemetry::access::Utc;
 use crate::telemetry::metrics::{
     CallersLevel, GroupLevel, LeaseLevel, Levels, LimiterLevel, PaceLevel, RATE_LIMIT_PREFIX,
     TasksLevel, WindowLevel,
 };
+
+/// Mistakes of a refused reload that are shown; the log has all.
+const MISTAKES_MAX: usize = 20;
 
 impl Source for Shared {
     fn limits(&self) -> Vec<LimitState> {
@@ -113,6 +118,22 @@ impl Source for Shared {
         self.metrics.gather()
     }
 
+    fn notices(&self) -> Vec<String> {
+        let mut notices = Vec::new();
+        if let Some((at, mistakes)) = &*self.refused() {
+            notices.push(format!(
+                "a reload was refused at {}, and the old config stays in force",
+                Utc(*at)
+            ));
+            notices.extend(mistakes.iter().take(MISTAKES_MAX).cloned());
+            if mistakes.len() > MISTAKES_MAX {
+                notices.push(format!("and {} more", mistakes.len() - MISTAKES_MAX));
+            }
+        }
+        notices.extend(self.descriptors.get().warning().map(|it| it.text()));
+        notices
+    }
+
     fn ready(&self) -> Result<(), String> {
         if self.ready.load(Ordering::Relaxed) {
             Ok(())
@@ -186,6 +207,7 @@ impl Shared {
                     tokens: group.tokens.tokens(),
                 })
                 .collect(),
+            log_events_lost: self.logs.as_ref().map_or(0, Logs::events_lost),
             callers: CallersLevel {
                 from_config: registered.from_config,
                 made: registered.made,

@@ -76,6 +76,12 @@ impl Problems {
         }
     }
 
+    /// Adds what was found after the file was read.
+    pub(super) fn extend(&mut self, more: impl IntoIterator<Item = Problem>) {
+        self.list.extend(more);
+        self.list.sort_by(|a, b| a.place.cmp(&b.place));
+    }
+
     /// The mistakes, in the order of the file.
     pub fn iter(&self) -> std::slice::Iter<'_, Problem> {
         self.list.iter()
@@ -172,6 +178,12 @@ impl<'a> IntoIterator for &'a Problems {
 }
 
 impl Problem {
+    /// What was wrong and what would be right, in one line.
+    #[must_use]
+    pub fn text(&self) -> String {
+        format!("{}; {}", self.subject(), self.cure)
+    }
+
     /// Key and message, or the message alone where there is no key.
     fn subject(&self) -> String {
         if self.key.is_empty() {

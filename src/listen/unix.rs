@@ -15,18 +15,36 @@ use super::BACKLOG;
 
 /// A socket file, removed when dropped.
 #[derive(Debug)]
-pub(super) struct SocketFile {
+pub(super) struct SocketFile(SocketFileId);
+
+impl SocketFile {
+    pub(super) fn id(&self) -> &SocketFileId {
+        &self.0
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if self.0.is_there() {
+            // Left behind it does no harm: the next start finds nobody behind it.
+            let _ = fs::remove_file(&self.0.path);
+        }
+    }
+}
+
+/// Which file a socket has.
+#[derive(Clone, Debug)]
+pub struct SocketFileId {
     path: Arc<Path>,
     /// Device and number, by which it is known from one that somebody has put in its place.
     id: (u64, u64),
 }
 
-impl Drop for SocketFile {
-    fn drop(&mut self) {
-        if fs::symlink_metadata(&self.path).is_ok_and(|found| id(&found) == self.id) {
-            // Left behind it does no harm: the next start finds nobody behind it.
-            let _ = fs::remove_file(&self.path);
-        }
+impl SocketFileId {
+    /// Whether the file is still there, and not another one in its place.
+    #[must_use]
+    pub fn is_there(&self) -> bool {
+        fs::symlink_metadata(&self.path).is_ok_and(|found| id(&found) == self.id)
     }
 }
 
@@ -46,10 +64,10 @@ pub(super) fn bind(path: &Arc<Path>, mode: u32) -> io::Result<(Socket, SocketFil
         }
         bound => bound?,
     }
-    let file = SocketFile {
+    let file = SocketFile(SocketFileId {
         path: Arc::clone(path),
         id: id(&fs::symlink_metadata(path)?),
-    };
+    });
     // Nobody can connect before it listens, so nobody gets in before this.
     fs::set_permissions(path, Permissions::from_mode(mode))?;
     socket.listen(BACKLOG)?;

@@ -1,9 +1,7 @@
 //! One line for each call, when it has ended.
 //!
-//! A line is put together in memory and appended to a buffer; a thread of its own writes
-//! the buffer to stderr, many lines at a time. So the thread that moves calls never waits
-//! for whoever reads the log: should that reader stall, the buffer fills to its bound, and
-//! from there lines are lost and counted.
+//! A line is put together in memory and appended to the buffer of the log's one writer
+//! ([`LogWriter`]), so the thread that moves calls never waits for the reader of the log.
 //!
 //! Arguments have no place in a line: they carry passwords. The userid and the user are the
 //! only words that a client chose: the one is written only if it can be one, the other has
@@ -13,22 +11,14 @@ use std::cell::RefCell;
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tidegate_limits::TokenCount;
 use tidegate_limits::caller::CallerId;
 
-/// Bytes that may wait to be written; about 15,000 lines.
-const BUFFER_MAX: usize = 4 << 20;
-/// A buffer that a burst made larger than this is given back after it.   bytes
-const BUFFER_KEPT: usize = 256 << 10;
-/// How long the writer lets lines gather: at a thousand calls a second it then wakes a
-/// hundred times, not a thousand.
-const GATHER: Duration = Duration::from_millis(10);
-/// How long the end of the process waits for the last lines to be written.
-const LAST_WRITE: Duration = Duration::from_secs(1);
+use super::writer::LogWriter;
+pub use super::writer::Written;
+
 /// A z/VM userid has at most this many characters.
 const USERID_MAX: usize = 8;
 
@@ -137,46 +127,35 @@ pub struct QuotaDraw<'a> {
     pub cost: TokenCount,
 }
 
-/// What became of a line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use]
-pub enum Written {
-    /// It will be written.
-    Yes,
-    /// The log of calls is off.
-    Off,
-    /// The buffer is full.
-    Lost,
-}
-
-/// The log of calls. Dropping it writes what is left, waiting at most a second.
+/// The log of calls.
 #[derive(Debug)]
 pub struct AccessLog {
     on: AtomicBool,
     look: Look,
     next_id: AtomicU64,
-    lines: Arc<Lines>,
+    writer: LogWriter,
 }
 
 impl AccessLog {
-    /// Starts the thread that writes to `out`. The log begins switched on.
+    /// Starts a thread that writes to `out`. The log begins switched on.
     ///
     /// # Errors
     ///
     /// If the system gives no thread.
     pub fn start(out: impl Write + Send + 'static, look: Look) -> io::Result<Self> {
-        let lines = Arc::new(Lines::default());
-        let for_writer = Arc::clone(&lines);
-        thread::Builder::new()
-            .name("access-log".into())
-            .spawn(move || for_writer.write_to(out))?;
-        Ok(Self {
+        Ok(Self::to(LogWriter::start(out)?, look))
+    }
+
+    /// Writes its lines where others write theirs. The log begins switched on.
+    #[must_use]
+    pub fn to(writer: LogWriter, look: Look) -> Self {
+        Self {
             on: AtomicBool::new(true),
             look,
             // Two processes that write to one place do not share ids.
             next_id: AtomicU64::new(rand::random()),
-            lines,
-        })
+            writer,
+        }
     }
 
     /// Switches the log of calls on or off.
@@ -211,97 +190,8 @@ impl AccessLog {
                 Look::Text { colour } => text(buffer, line, colour),
             }
             .expect("writing to memory does not fail");
-            self.lines.append(buffer)
+            self.writer.access_line(buffer)
         })
-    }
-}
-
-impl Drop for AccessLog {
-    fn drop(&mut self) {
-        let mut waiting = self.lines.lock();
-        waiting.closed = true;
-        self.lines.filled.notify_one();
-        // Past the bound the lines are given up: a reader that stalls must not keep the
-        // process from ending.
-        drop(
-            self.lines
-                .finished
-                .wait_timeout_while(waiting, LAST_WRITE, |waiting| !waiting.finished),
-        );
-    }
-}
-
-/// Lines on their way to the writer.
-#[derive(Debug, Default)]
-struct Lines {
-    waiting: Mutex<Waiting>,
-    filled: Condvar,
-    finished: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct Waiting {
-    bytes: Vec<u8>,
-    lost: u64,
-    closed: bool,
-    finished: bool,
-}
-
-impl Lines {
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn append(&self, line: &[u8]) -> Written {
-        let mut waiting = self.lock();
-        if waiting.bytes.len() + line.len() > BUFFER_MAX {
-            waiting.lost += 1;
-            return Written::Lost;
-        }
-        let was_empty = waiting.bytes.is_empty();
-        waiting.bytes.extend_from_slice(line);
-        drop(waiting);
-        if was_empty {
-            self.filled.notify_one();
-        }
-        Written::Yes
-    }
-
-    fn write_to(&self, mut out: impl Write) {
-        let mut batch = Vec::new();
-        loop {
-            let (lost, last) = self.take(&mut batch);
-            // Nobody is left to tell if stderr is gone, and calls go on without it.
-            let _ = out.write_all(&batch).and_then(|()| out.flush());
-            if lost > 0 {
-                tracing::warn!(lines = lost, "access lines lost, stderr is read too slowly");
-            }
-            batch.clear();
-            batch.shrink_to(BUFFER_KEPT);
-            if last {
-                self.lock().finished = true;
-                self.finished.notify_all();
-                return;
-            }
-        }
-    }
-
-    /// Waits for lines, lets a few more gather, and swaps them into the empty `batch`.
-    /// Says how many were lost since the last time, and whether these are the last.
-    fn take(&self, batch: &mut Vec<u8>) -> (u64, bool) {
-        let waiting = self.lock();
-        let waiting = self
-            .filled
-            .wait_while(waiting, |waiting| {
-                waiting.bytes.is_empty() && !waiting.closed
-            })
-            .unwrap_or_else(PoisonError::into_inner);
-        let (mut waiting, _) = self
-            .filled
-            .wait_timeout_while(waiting, GATHER, |waiting| !waiting.closed)
-            .unwrap_or_else(PoisonError::into_inner);
-        std::mem::swap(&mut waiting.bytes, batch);
-        (std::mem::take(&mut waiting.lost), waiting.closed)
     }
 }
 
@@ -653,20 +543,6 @@ mod tests {
             let at = UNIX_EPOCH + Duration::from_secs(seconds);
             assert_eq!(utc(at).as_str(), date);
         }
-    }
-
-    #[test]
-    fn a_line_that_finds_the_buffer_full_is_lost_and_not_waited_for() {
-        let lines = Lines::default();
-        let half = vec![b'x'; BUFFER_MAX / 2];
-        assert_eq!(lines.append(&half), Written::Yes);
-        assert_eq!(lines.append(&half), Written::Yes);
-        assert_eq!(lines.append(b"x"), Written::Lost);
-        let mut batch = Vec::new();
-        lines.lock().closed = true;
-        assert_eq!(lines.take(&mut batch), (1, true));
-        assert_eq!(batch.len(), BUFFER_MAX);
-        assert_eq!(lines.append(b"x"), Written::Yes);
     }
 
     #[test]

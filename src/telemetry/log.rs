@@ -1,14 +1,20 @@
 //! What the process says on stderr: text on a terminal, JSON elsewhere.
 //!
-//! The level can be changed while it runs, so a reload need not restart anything.
+//! The level can be changed while it runs, so a reload need not restart anything. Nothing here
+//! writes to stderr itself: events, panics among them, go to the log's one writer.
 
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::fmt;
-use std::io::{self, IsTerminal};
-use std::time::SystemTime;
+use std::fs::File;
+use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
+use std::panic::{self, PanicHookInfo};
+use std::process;
+use std::sync::OnceLock;
+use std::time::{Instant, SystemTime};
 
 use tracing::Subscriber;
 use tracing_subscriber::filter::{LevelFilter, ParseError, Targets};
-use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::FormatTime;
 use tracing_subscriber::layer::SubscriberExt;
@@ -18,14 +24,23 @@ use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 use tracing_subscriber::{Layer, Registry};
 
 use super::access::{AccessLog, Look, TimeOfDay};
+use super::writer::{LAST_WRITE, LogWriter};
 use super::{Format, Settings};
 
+/// The writer of this process's log, for its last words.
+static PROCESS: OnceLock<LogWriter> = OnceLock::new();
+
 /// The logs of a running process.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Logs {
     level: reload::Handle<Targets, Registry>,
     look: Look,
+    writer: LogWriter,
 }
+
+/// A log level that was checked.
+#[derive(Clone, Debug)]
+pub struct Level(Targets);
 
 /// Why there are no logs.
 #[derive(Debug, thiserror::Error)]
@@ -48,35 +63,96 @@ pub enum LogError {
     /// Somebody else in this process has set up logs.
     #[error("logs are already set up")]
     Twice(#[source] TryInitError),
+    /// The system gives no thread that could write them.
+    #[error("cannot start the thread that writes the log: {0}")]
+    Thread(#[source] io::Error),
 }
 
 /// Sets up the logs of the process; once.
 ///
 /// # Errors
 ///
-/// If the level is no filter, or logs are already set up.
+/// If the level is no filter, logs are already set up, or the system gives no thread.
 pub fn init(settings: &Settings) -> Result<Logs, LogError> {
-    let (subscriber, logs) = build(&settings.level, look(settings.format), io::stderr)?;
+    let writer = LogWriter::start(stderr()).map_err(LogError::Thread)?;
+    let (subscriber, logs) = build(&settings.level, look(settings.format), writer)?;
     subscriber.try_init().map_err(LogError::Twice)?;
+    // Set once: only the first `init` of a process comes here.
+    let _ = PROCESS.set(logs.writer.clone());
+    panic::set_hook(Box::new(panicked));
     Ok(logs)
 }
 
-fn build<W>(
+/// The process's stderr by a descriptor of its own. `io::stderr` has a lock, which the writer
+/// would hold while its reader stalls.
+fn stderr() -> Box<dyn Write + Send> {
+    match io::stderr().as_fd().try_clone_to_owned() {
+        Ok(own) => Box::new(File::from(own)),
+        Err(_) => Box::new(io::stderr()),
+    }
+}
+
+/// A panic is an event like others. The standard hook would write it to stderr and wait.
+fn panicked(panic: &PanicHookInfo<'_>) {
+    let payload = panic.payload();
+    let text = payload.downcast_ref::<&str>().copied();
+    let message = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    let message = message.unwrap_or("no message");
+    let place = panic.location().map(ToString::to_string);
+    let backtrace = Backtrace::capture();
+    let backtrace =
+        (backtrace.status() == BacktraceStatus::Captured).then(|| backtrace.to_string());
+    tracing::error!(
+        place,
+        backtrace,
+        "a task panicked, which is a bug: {message}"
+    );
+}
+
+/// Ends the process at once, for a state in which it can no longer hold what it promises. The
+/// service manager starts a clean one.
+pub fn abort(message: &str) -> ! {
+    tracing::error!("aborting: {message}");
+    let is_logged = tracing::enabled!(tracing::Level::ERROR);
+    match PROCESS.get() {
+        Some(writer) => {
+            if !is_logged {
+                let _ = writer.event(format!("tidegate: aborting: {message}\n").as_bytes());
+            }
+            finish(writer);
+        }
+        // No runtime thread waits for this reader: the process is no sidecar.
+        None => eprintln!("tidegate: aborting: {message}"),
+    }
+    process::abort()
+}
+
+/// Waits for the last lines, and for the count of those that were lost.
+fn finish(writer: &LogWriter) {
+    let end = Instant::now() + LAST_WRITE;
+    if writer.flush(LAST_WRITE) {
+        writer.flush(end.saturating_duration_since(Instant::now()));
+    }
+}
+
+fn build(
     level: &str,
     look: Look,
-    writer: W,
-) -> Result<(impl Subscriber + Send + Sync, Logs), LogError>
-where
-    W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
-{
+    writer: LogWriter,
+) -> Result<(impl Subscriber + Send + Sync, Logs), LogError> {
     let (filter, level) = reload::Layer::new(filter(level)?);
-    let lines = tracing_subscriber::fmt::layer().with_writer(writer);
+    let lines = tracing_subscriber::fmt::layer().with_writer(writer.clone());
     let lines = match look {
         Look::Json => lines.json().flatten_event(true).boxed(),
         Look::Text { colour } => lines.with_ansi(colour).with_timer(Now).boxed(),
     };
     let subscriber = tracing_subscriber::registry().with(filter).with(lines);
-    Ok((subscriber, Logs { level, look }))
+    let logs = Logs {
+        level,
+        look,
+        writer,
+    };
+    Ok((subscriber, logs))
 }
 
 /// The time of day, as in an access line.
@@ -94,33 +170,53 @@ impl FormatTime for Now {
 ///
 /// If it is no filter.
 pub fn check_level(level: &str) -> Result<(), LogError> {
-    filter(level).map(drop)
+    Level::parse(level).map(drop)
+}
+
+impl Level {
+    /// Reads a level or a filter.
+    ///
+    /// # Errors
+    ///
+    /// If it is neither.
+    pub fn parse(level: &str) -> Result<Self, LogError> {
+        filter(level).map(Self)
+    }
 }
 
 impl Logs {
     /// Changes the level from here on.
     ///
-    /// # Errors
-    ///
-    /// If it is no filter; then the old one stays.
-    ///
     /// # Panics
     ///
     /// Only if the subscriber set up by [`init`] were gone, which lives as long as the process.
-    pub fn set_level(&self, level: &str) -> Result<(), LogError> {
+    pub fn set_level(&self, level: Level) {
         self.level
-            .reload(filter(level)?)
+            .reload(level.0)
             .expect("the subscriber lives as long as the process");
-        Ok(())
     }
 
-    /// Opens the log of calls, on stderr, looking like the other lines.
-    ///
-    /// # Errors
-    ///
-    /// If the system gives no thread.
-    pub fn access(&self) -> io::Result<AccessLog> {
-        AccessLog::start(io::stderr(), self.look)
+    /// The log of calls, written where the other lines are, and looking like them.
+    #[must_use]
+    pub fn access(&self) -> AccessLog {
+        AccessLog::to(self.writer.clone(), self.look)
+    }
+
+    /// Whether lines are for machines.
+    #[must_use]
+    pub fn is_json(&self) -> bool {
+        self.look == Look::Json
+    }
+
+    /// Events that were lost because stderr is read too slowly.
+    #[must_use]
+    pub fn events_lost(&self) -> u64 {
+        self.writer.events_lost()
+    }
+
+    /// Waits until the last lines are written, at most a second. For the end of the process.
+    pub fn finish(&self) {
+        finish(&self.writer);
     }
 }
 
@@ -155,7 +251,6 @@ fn look(format: Format) -> Look {
 #[cfg(test)]
 mod tests {
     use std::io::Seek;
-    use std::sync::Arc;
 
     use super::*;
 
@@ -184,22 +279,28 @@ mod tests {
 
     /// What is written while `say` runs.
     fn written(level: &str, look: Look, say: impl FnOnce(&Logs)) -> String {
-        let file = Arc::new(tempfile::tempfile().expect("a temporary file"));
-        let (subscriber, logs) = build(level, look, Arc::clone(&file)).expect("a good level");
+        let mut file = tempfile::tempfile().expect("a temporary file");
+        let writer = LogWriter::start(file.try_clone().expect("one file")).expect("a thread");
+        let (subscriber, logs) = build(level, look, writer).expect("a good level");
         tracing::subscriber::with_default(subscriber, || say(&logs));
-        (&*file).rewind().expect("a file can be rewound");
-        io::read_to_string(&*file).expect("readable")
+        logs.finish();
+        file.rewind().expect("a file can be rewound");
+        io::read_to_string(file).expect("readable")
+    }
+
+    fn level(level: &str) -> Level {
+        Level::parse(level).expect("a good level")
     }
 
     #[test]
     fn a_level_that_is_changed_holds_from_there_on_and_a_bad_one_changes_nothing() {
         let text = written("info", Look::Json, |logs| {
             tracing::debug!("one");
-            logs.set_level("debug").expect("a good level");
+            logs.set_level(level("debug"));
             tracing::debug!("two");
-            logs.set_level("loud").expect_err("no level");
+            Level::parse("loud").expect_err("no level");
             tracing::debug!("three");
-            logs.set_level("off").expect("a good level");
+            logs.set_level(level("off"));
             tracing::error!("four");
         });
         let said: Vec<_> = text

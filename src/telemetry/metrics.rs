@@ -31,6 +31,10 @@ impl Drop for OpenConnection {
 /// What the limits that are rate limits are called by in the label `limit`.
 pub const RATE_LIMIT_PREFIX: &str = "rate_limit:";
 
+/// What becomes of a reload.
+const TAKEN: &str = "taken";
+const REFUSED: &str = "refused";
+
 /// The label of what no limit decided.
 pub const NO_LIMIT: &str = "none";
 
@@ -176,8 +180,12 @@ pub struct Metrics {
     config_last_reload_successful: IntGauge,
     /// When a config was last taken.
     config_last_reload_success_timestamp_seconds: Gauge,
+    /// Reloads, by whether the new config was taken.
+    config_reloads_total: IntCounterVec, // outcome
     /// Access lines that found their buffer full.
     access_lines_lost_total: IntCounter,
+    /// Events that did.
+    log_events_lost_total: IntCounter,
 
     /// The children of the metrics above that a finished call touches, by function: looking
     /// each of them up costs more than counting.
@@ -195,6 +203,7 @@ struct Counted {
     would_have_delayed: HashMap<Box<str>, u64>,
     groups: HashMap<Box<str>, GroupLevel>,
     evicted: u64,
+    log_events_lost: u64,
     tasks: TasksLevel,
     quotas: HashMap<Box<str>, QuotaLevel>,
 }
@@ -261,6 +270,8 @@ pub struct Levels {
     pub groups: Vec<GroupLevel>,
     /// Who is remembered.
     pub callers: CallersLevel,
+    /// Log events lost since the start.
+    pub log_events_lost: u64,
 }
 
 /// A snapshot of one limit that is shared with others.
@@ -783,9 +794,26 @@ impl Metrics {
                 "config_last_reload_success_timestamp_seconds",
                 "Unix time at which a config was last taken.",
             ))),
+            config_reloads_total: {
+                let reloads = r.add(IntCounterVec::new(
+                    opts(
+                        "config_reloads_total",
+                        "Reloads, by whether the new config was taken or refused.",
+                    ),
+                    &["outcome"],
+                ));
+                for outcome in [TAKEN, REFUSED] {
+                    reloads.with_label_values(&[outcome]);
+                }
+                reloads
+            },
             access_lines_lost_total: r.add(IntCounter::with_opts(opts(
                 "access_lines_lost_total",
                 "Access lines lost because whoever reads stderr did not keep up.",
+            ))),
+            log_events_lost_total: r.add(IntCounter::with_opts(opts(
+                "log_events_lost_total",
+                "Other log lines lost because stderr is read too slowly.",
             ))),
             ended: RwLock::default(),
             windows: Mutex::default(),
@@ -942,8 +970,17 @@ impl Metrics {
             .set(since_epoch.as_secs_f64());
     }
 
-    /// A config was refused; the old one stays.
+    /// A reload took a config.
+    pub fn config_reloaded(&self, at: SystemTime) {
+        self.config_reloads_total.with_label_values(&[TAKEN]).inc();
+        self.config_taken(at);
+    }
+
+    /// A reload refused a config; the old one stays.
     pub fn config_refused(&self) {
+        self.config_reloads_total
+            .with_label_values(&[REFUSED])
+            .inc();
         self.config_last_reload_successful.set(0);
     }
 
@@ -987,6 +1024,11 @@ impl Metrics {
             known.insert(window.limit.clone());
         }
         drop(known);
+        let lost = levels.log_events_lost;
+        let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut counted.log_events_lost, lost);
+        drop(counted);
+        self.log_events_lost_total.inc_by(since(lost, before));
         self.mirror_leases(&levels.leases);
         self.mirror_callers(levels);
         self.mirror_quotas(&levels.quotas, levels.quota_store.as_ref());

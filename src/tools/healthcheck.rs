@@ -1,16 +1,23 @@
 //! `tidegate healthcheck`: asks a running sidecar whether it takes calls.
 //!
 //! For images that hold nothing but this program, so it speaks just enough HTTP by itself. It
-//! takes the address from the sidecar's own config, and asks for `/readyz`, which wants no
-//! token.
+//! asks for `/readyz`, which wants no token, at the address that the sidecar wrote down when it
+//! started. It never reads the config: a broken file on disk makes no running sidecar unhealthy.
 
+use std::env;
 use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use crate::config;
+use super::runtime_file;
+use crate::config::DEFAULT_PATH;
+
+/// `admin.bind` in the environment, which a container has in common with its health check.
+const BIND_VARIABLE: &str = "TIDEGATE_ADMIN__BIND";
+/// The default of `admin.bind`.
+const DEFAULT_BIND: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9180);
 
 /// How long connecting, asking and the answer may take together.
 const BOUND: Duration = Duration::from_secs(2);
@@ -39,27 +46,61 @@ pub enum Unhealthy {
     },
 }
 
-/// Runs the command: exit code 0 if the sidecar takes calls, 1 if not or if the config names no
-/// admin address. `graphical` draws the lines of a bad config.
+/// What the command takes.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Arguments {
+    /// The admin address. Without it, the one that the sidecar wrote down when it started
+    #[arg(long, value_name = "ADDRESS")]
+    pub admin: Option<SocketAddr>,
+    /// The config file of the sidecar, by which its runtime file is found. It is not read
+    #[arg(long, short, env = "TIDEGATE_CONFIG", default_value = DEFAULT_PATH, value_name = "FILE")]
+    pub config: PathBuf,
+}
+
+/// Runs the command: exit code 0 if the sidecar takes calls, 1 if not or if it has no admin
+/// address.
 #[must_use]
-pub fn run(path: &Path, graphical: bool) -> ExitCode {
-    let bind = match config::load(path) {
-        Ok(checked) => checked.config.admin.bind,
-        Err(error) => {
-            eprintln!("{}", error.render(graphical).trim_end());
-            return ExitCode::FAILURE;
-        }
-    };
-    let Some(bind) = bind else {
-        eprintln!("tidegate: admin.bind is off in {}", path.display());
-        return ExitCode::FAILURE;
-    };
-    match ask(bind) {
+pub fn run(arguments: &Arguments) -> ExitCode {
+    let asked = find(arguments).and_then(|(bind, from)| {
+        ask(bind).map_err(|unhealthy| format!("{unhealthy} (the address is from {from})"))
+    });
+    match asked {
         Ok(()) => ExitCode::SUCCESS,
-        Err(unhealthy) => {
-            eprintln!("tidegate: {unhealthy}");
+        Err(why) => {
+            eprintln!("tidegate: {why}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// The admin address, and where it is from.
+fn find(arguments: &Arguments) -> Result<(SocketAddr, String), String> {
+    if let Some(admin) = arguments.admin {
+        return Ok((admin, "--admin".to_owned()));
+    }
+    let file = runtime_file::path(&arguments.config);
+    match runtime_file::read(&arguments.config) {
+        Ok(Some(admin)) => return Ok((admin, file.display().to_string())),
+        Ok(None) => {
+            let file = file.display();
+            return Err(format!(
+                "the sidecar runs without an admin address ({file}): set admin.bind"
+            ));
+        }
+        // Not every sidecar can write there.
+        Err(_) => {}
+    }
+    match env::var(BIND_VARIABLE) {
+        Ok(given) => {
+            let admin = given
+                .parse()
+                .map_err(|_| format!("{BIND_VARIABLE} is {given:?}, not an address with a port"))?;
+            Ok((admin, BIND_VARIABLE.to_owned()))
+        }
+        Err(_) => Ok((
+            DEFAULT_BIND,
+            format!("the default, since there is no {}", file.display()),
+        )),
     }
 }
 

@@ -44,9 +44,10 @@ pub fn run(arguments: &Arguments, graphical: bool) -> ExitCode {
         );
         return ExitCode::SUCCESS;
     }
-    if let Err(error) = telemetry::log::init(&config.telemetry) {
-        return fail(&format!("tidegate: {error}"));
-    }
+    let logs = match telemetry::log::init(&config.telemetry) {
+        Ok(logs) => logs,
+        Err(error) => return fail(&format!("tidegate: {error}")),
+    };
     for warning in warnings.iter() {
         warn!("{}", warnings.plain(warning));
     }
@@ -55,7 +56,9 @@ pub fn run(arguments: &Arguments, graphical: bool) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return fail(&format!("tidegate: cannot start threads: {error}")),
     };
-    match runtime.block_on(until_told(config, path)) {
+    let finished = runtime.block_on(until_told(config, path));
+    logs.finish();
+    match finished {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => fail(&format!("tidegate: {error}")),
@@ -84,7 +87,11 @@ async fn until_told(config: config::LeaseServer, path: &Path) -> io::Result<bool
         tokio::select! {
             _ = hang_up.recv() => {
                 service_manager::reloading();
-                reload(&server, path, &settings);
+                // Files are read off the thread that answers clients.
+                let path = path.to_owned();
+                let loaded = tokio::task::spawn_blocking(move || config::load(&path)).await;
+                let loaded = loaded.expect("reading a config does not panic");
+                reload(&server, loaded, &settings);
                 service_manager::ready();
             }
             () = stop(&mut terminate, &mut interrupt) => break,
@@ -108,8 +115,8 @@ async fn stop(terminate: &mut Signal, interrupt: &mut Signal) {
 }
 
 /// Takes the rules as the files are now; a bad one changes nothing.
-fn reload(server: &LeaseServer, path: &Path, settings: &str) {
-    let checked = match config::load(path) {
+fn reload(server: &LeaseServer, loaded: Result<Checked, LoadError>, settings: &str) {
+    let checked = match loaded {
         Ok(checked) => checked,
         Err(error) => {
             match error {

@@ -1,41 +1,82 @@
 //! `tidegate serve`: runs the sidecar until it is told to stop.
+//!
+//! Handlers of signals come first, before the config is read. What reads or writes files runs
+//! off the thread that moves calls: the config, a reload, the last save.
 
 use std::io::{self, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
 
+use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tracing::{error, info};
+use tokio::task::{JoinHandle, spawn_blocking};
+use tracing::{error, info, warn};
 
+use super::runtime_file::{self, RuntimeFile};
 use super::service_manager;
 use crate::app::{App, REVISION};
 use crate::config::{self, Checked, Config, LoadError};
-use crate::telemetry;
+use crate::listen::descriptors;
+use crate::telemetry::{self, Logs};
+
+/// What a save may take that a second signal has cut short.
+const LAST_SAVE: Duration = Duration::from_secs(1);
 
 /// Runs the sidecar. Exit code 0 after a drain that finished everything, 1 otherwise.
 #[must_use]
 pub fn run(path: &Path, graphical: bool) -> ExitCode {
-    let Checked { config, warnings } = match config::load(path) {
-        Ok(checked) => checked,
-        Err(error) => return fail(&error.render(graphical)),
-    };
-    let logs = match telemetry::log::init(&config.telemetry) {
-        Ok(logs) => logs,
-        Err(error) => return fail(&format!("tidegate: {error}")),
-    };
-    for warning in warnings.iter() {
-        tracing::warn!("{}", warnings.plain(warning));
-    }
     // One data-plane thread is the default: it keeps strict order and has nobody to contend
     // with. (docs/benchmarks.md compares it with two.)
-    let runtime = match super::runtime(config.threads) {
+    let runtime = match super::runtime(1) {
         Ok(runtime) => runtime,
-        Err(error) => return fail(&format!("tidegate: cannot start threads: {error}")),
+        Err(error) => return plain(&format!("tidegate: cannot start: {error}")),
     };
+    let mut signals = match runtime.block_on(async { Signals::listen() }) {
+        Ok(signals) => signals,
+        Err(error) => return plain(&format!("tidegate: cannot handle signals: {error}")),
+    };
+    let loading = path.to_owned();
+    let loaded = runtime.block_on(async {
+        let loading = spawn_blocking(move || config::load(&loading));
+        tokio::select! {
+            loaded = loading => Some(loaded.expect("reading a config does not panic")),
+            _ = signals.stop() => None,
+        }
+    });
+    let code = match loaded {
+        None => ExitCode::SUCCESS,
+        Some(Err(error)) => unreadable(path, &error, graphical),
+        Some(Ok(checked)) => return serve(runtime, checked, signals, path),
+    };
+    // A file system that hangs is not waited for.
+    runtime.shutdown_background();
+    code
+}
+
+fn serve(runtime: Runtime, checked: Checked, signals: Signals, path: &Path) -> ExitCode {
+    let Checked { config, warnings } = checked;
+    let logs = match telemetry::log::init(&config.telemetry) {
+        Ok(logs) => logs,
+        Err(error) => return plain(&format!("tidegate: {error}")),
+    };
+    for warning in warnings.iter() {
+        warn!("{}", warnings.plain(warning));
+    }
+    let runtime = if config.threads > 1 {
+        runtime.shutdown_background();
+        match super::runtime(config.threads) {
+            Ok(runtime) => runtime,
+            Err(error) => return fatal(&logs, &format!("cannot start threads: {error}")),
+        }
+    } else {
+        runtime
+    };
+    descriptors::raise();
     let finished = runtime.block_on(async {
-        let signals = Signals::listen()?;
-        let app =
-            App::start(config, Some(logs)).map_err(|error| io::Error::other(error.to_string()))?;
+        let app = App::start(config, Some(logs.clone())).map_err(|error| error.to_string())?;
+        let written = write_down(&app, path).await;
         info!(
             version = env!("CARGO_PKG_VERSION"),
             revision = REVISION,
@@ -43,28 +84,106 @@ pub fn run(path: &Path, graphical: bool) -> ExitCode {
             "ready"
         );
         service_manager::ready();
-        Ok(until_told(app, signals, path).await)
+        Ok::<_, String>(until_told(app, signals, path, written).await)
     });
+    // A reload or a save that hangs is not waited for.
+    runtime.shutdown_background();
     match finished {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            let error: io::Error = error;
-            fail(&format!("tidegate: {error}"))
+        Ok(finished) => {
+            logs.finish();
+            if finished {
+                ExitCode::SUCCESS
+            } else {
+                ExitCode::FAILURE
+            }
         }
+        Err(error) => fatal(&logs, &error),
     }
 }
 
-fn fail(message: &str) -> ExitCode {
+/// Says on stderr why there is no sidecar, where there is no log yet.
+fn plain(message: &str) -> ExitCode {
     // Where nobody can read why, the exit code still says that.
     let _ = writeln!(io::stderr(), "{}", message.trim_end());
     ExitCode::FAILURE
 }
 
+/// Says why the process ends, as the log says everything else.
+fn fatal(logs: &Logs, message: &str) -> ExitCode {
+    if !logs.is_json() {
+        return plain(&format!("tidegate: {message}"));
+    }
+    say(logs, || error!("{message}"));
+    ExitCode::FAILURE
+}
+
+/// Logs the reason of an end, which no level hides.
+fn say(logs: &Logs, reason: impl FnOnce()) {
+    if let Ok(level) = telemetry::log::Level::parse("error") {
+        logs.set_level(level);
+    }
+    reason();
+    logs.finish();
+}
+
+/// The config cannot be had: drawn for people, one event each where the log is JSON.
+fn unreadable(path: &Path, error: &LoadError, graphical: bool) -> ExitCode {
+    let settings = telemetry::Settings {
+        format: config::log_format(path),
+        level: "error".into(),
+        access: false,
+    };
+    let logs = match telemetry::log::init(&settings) {
+        Ok(logs) if logs.is_json() => logs,
+        Ok(_) | Err(_) => return plain(&error.render(graphical)),
+    };
+    say(&logs, || {
+        for message in messages(error) {
+            error!("{message}");
+        }
+    });
+    ExitCode::FAILURE
+}
+
+/// Each mistake by itself.
+fn messages(error: &LoadError) -> Vec<String> {
+    match error {
+        LoadError::Wrong(problems) => problems.iter().map(|it| problems.plain(it)).collect(),
+        error @ LoadError::Unreadable { .. } => vec![error.render(false)],
+    }
+}
+
+/// Writes down the admin address for `tidegate healthcheck`.
+async fn write_down(app: &App, path: &Path) -> Option<RuntimeFile> {
+    let (admin, config) = (app.admin(), path.to_owned());
+    let written = spawn_blocking(move || RuntimeFile::write(&config, admin)).await;
+    match written.expect("writing a file does not panic") {
+        Ok(file) => Some(file),
+        Err(error) => {
+            let file = runtime_file::path(path);
+            let told = format!(
+                "cannot write the admin address to {}: {error}; give `tidegate healthcheck` the \
+                 address with --admin",
+                file.display()
+            );
+            if runtime_file::is_chosen() {
+                warn!("{told}");
+            } else {
+                info!("{told}");
+            }
+            None
+        }
+    }
+}
+
+/// The signals that have a meaning, and those whose default is to kill without a word.
 struct Signals {
     hang_up: Signal,
     terminate: Signal,
     interrupt: Signal,
+    quit: Signal,
+    user_1: Signal,
+    user_2: Signal,
 }
 
 impl Signals {
@@ -73,65 +192,123 @@ impl Signals {
             hang_up: signal(SignalKind::hangup())?,
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
+            quit: signal(SignalKind::quit())?,
+            user_1: signal(SignalKind::user_defined1())?,
+            user_2: signal(SignalKind::user_defined2())?,
         })
     }
 
-    async fn stop(&mut self) {
+    /// The next that ends the process. The others that came meanwhile are kept.
+    async fn stop(&mut self) -> &'static str {
         tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+            _ = self.quit.recv() => "SIGQUIT",
         }
     }
 }
 
-async fn until_told(app: App, mut signals: Signals, path: &Path) -> bool {
-    loop {
-        tokio::select! {
-            _ = signals.hang_up.recv() => {
-                service_manager::reloading();
-                reload(&app, path);
-                service_manager::ready();
+async fn until_told(
+    app: App,
+    mut signals: Signals,
+    path: &Path,
+    written: Option<RuntimeFile>,
+) -> bool {
+    let app = Arc::new(app);
+    let mut reload: Option<JoinHandle<()>> = None;
+    let by = loop {
+        let is_idle = reload.is_none();
+        let reloaded = async {
+            match &mut reload {
+                Some(reload) => reload.await,
+                None => std::future::pending().await,
             }
-            _ = signals.terminate.recv() => break,
-            _ = signals.interrupt.recv() => break,
-        }
-    }
-    info!("draining; a second signal ends at once");
-    service_manager::stopping();
+        };
+        let unknown = tokio::select! {
+            ended = reloaded => {
+                reload = None;
+                if let Err(failed) = ended {
+                    error!("the reload failed, which is a bug: {failed}");
+                    app.reload_refused(vec!["the reload failed, which is a bug".to_owned()]);
+                }
+                continue;
+            }
+            // One at a time; a signal that comes meanwhile is kept for the next.
+            _ = signals.hang_up.recv(), if is_idle => {
+                let (app, path) = (Arc::clone(&app), path.to_owned());
+                reload = Some(spawn_blocking(move || {
+                    service_manager::reloading();
+                    take_config(&app, path);
+                    service_manager::ready();
+                }));
+                continue;
+            }
+            _ = signals.user_1.recv() => "SIGUSR1",
+            _ = signals.user_2.recv() => "SIGUSR2",
+            _ = signals.terminate.recv() => break "SIGTERM",
+            _ = signals.interrupt.recv() => break "SIGINT",
+            _ = signals.quit.recv() => break "SIGQUIT",
+        };
+        warn!("{unknown} has no meaning here: SIGHUP reloads the config, SIGTERM drains and ends");
+    };
+    info!(signal = by, "draining; a second signal ends at once");
+    spawn_blocking(service_manager::stopping);
+    let mut is_cut = false;
     let finished = tokio::select! {
         finished = app.drain() => finished,
-        () = signals.stop() => false,
+        _ = signals.stop() => {
+            is_cut = true;
+            false
+        }
     };
-    app.save();
+    let last = Arc::clone(&app);
+    if app.keeps_state() {
+        info!("saving the state of callers");
+    }
+    let saving = spawn_blocking(move || {
+        last.save();
+        drop(written);
+    });
+    let saved = tokio::select! {
+        saved = saving => saved.is_ok(),
+        _ = signals.stop(), if !is_cut => false,
+        () = tokio::time::sleep(LAST_SAVE), if is_cut => false,
+    };
+    let finished = finished && saved;
     info!(finished, "stopped");
     finished
 }
 
-/// Takes the file as it is now; a bad one changes nothing.
-fn reload(app: &App, path: &Path) {
-    let checked = match config::load(path) {
+/// Takes the file as it is now; a bad one changes nothing. Waits for disks, so it has a thread of
+/// its own.
+fn take_config(app: &App, path: PathBuf) {
+    let checked = match config::load(&path) {
         Ok(checked) => checked,
-        Err(LoadError::Wrong(problems)) => {
-            for problem in problems.iter() {
-                error!("{}", problems.plain(problem));
+        Err(failed) => {
+            let mistakes = messages(&failed);
+            match &failed {
+                LoadError::Wrong(_) => {
+                    for mistake in &mistakes {
+                        error!("{mistake}");
+                    }
+                    error!("config refused, the old one stays");
+                }
+                LoadError::Unreadable { .. } => {
+                    error!("{}; the old config stays", failed.render(false));
+                }
             }
-            error!("config refused, the old one stays");
-            return app.reload_refused();
-        }
-        Err(error) => {
-            error!("{}; the old config stays", error.render(false));
-            return app.reload_refused();
+            return app.reload_refused(mistakes);
         }
     };
     for warning in checked.warnings.iter() {
-        tracing::warn!("{}", checked.warnings.plain(warning));
+        warn!("{}", checked.warnings.plain(warning));
     }
     let config: Config = checked.config;
     match app.reload(config) {
         Ok(()) => info!("config reloaded"),
-        Err(error) => {
-            error!("{error}; the old config stays");
-            app.reload_refused();
+        Err(failed) => {
+            error!("{failed}; the old config stays");
+            app.reload_refused(vec![failed.to_string()]);
         }
     }
 }

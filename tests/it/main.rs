@@ -48,6 +48,7 @@ mod paced;
 mod packaging;
 mod peers;
 mod pooled;
+mod process;
 mod proxied;
 mod queueing;
 mod quota;

@@ -44,6 +44,8 @@ fn exercised() -> Metrics {
     metrics.connection_rejected("nova", "tls_handshake");
     metrics.identity_unusable("user_agent");
     metrics.config_taken(UNIX_EPOCH + Duration::from_secs(1_700_000_000));
+    metrics.config_refused();
+    metrics.config_reloaded(UNIX_EPOCH + Duration::from_secs(1_700_000_000));
     metrics.access_line_lost();
     metrics.quota_drawn("rate_limit:per_user", Duration::from_millis(2));
     metrics.mirror(&Levels {
@@ -122,6 +124,7 @@ fn exercised() -> Metrics {
             auto: 7,
             evicted: 3,
         },
+        log_events_lost: 4,
     });
     metrics
 }

@@ -29,22 +29,43 @@ pub(crate) struct Sidecar {
 
 /// Every line of stderr so far.
 #[derive(Clone)]
-pub(crate) struct Log(watch::Receiver<Arc<Vec<String>>>);
+pub(crate) struct Log {
+    lines: watch::Receiver<Arc<Vec<String>>>,
+    stalled: watch::Sender<bool>,
+}
 
 impl Log {
     pub(crate) fn read(stderr: ChildStderr) -> (Self, JoinHandle<()>) {
         let (tell, lines) = watch::channel(Arc::<Vec<String>>::default());
+        let (stalled, mut is_stalled) = watch::channel(false);
         let reading = tokio::spawn(async move {
             let mut stderr = BufReader::new(stderr).lines();
-            while let Ok(Some(line)) = stderr.next_line().await {
+            loop {
+                // A log that nobody holds any more does not stall.
+                let _ = is_stalled.wait_for(|stalled| !stalled).await;
+                let line = tokio::select! {
+                    Ok(()) = is_stalled.changed() => continue,
+                    line = stderr.next_line() => line,
+                };
+                let Ok(Some(line)) = line else { break };
                 tell.send_modify(|lines| Arc::make_mut(lines).push(line));
             }
         });
-        (Self(lines), reading)
+        (Self { lines, stalled }, reading)
+    }
+
+    /// Reads no more of stderr, and keeps it open, until [`go_on`](Self::go_on).
+    pub(crate) fn stall(&self) {
+        self.stalled.send_replace(true);
+    }
+
+    /// Reads on.
+    pub(crate) fn go_on(&self) {
+        self.stalled.send_replace(false);
     }
 
     pub(crate) fn lines(&self) -> Arc<Vec<String>> {
-        Arc::clone(&self.0.borrow())
+        Arc::clone(&self.lines.borrow())
     }
 
     /// Waits for the first line after `from` that contains all these words; returns it and
@@ -52,7 +73,7 @@ impl Log {
     pub(crate) async fn wait_from(&self, from: usize, words: &[&str]) -> (String, usize) {
         let fits = |line: &String| words.iter().all(|word| line.contains(word));
         let find = |lines: &Arc<Vec<String>>| lines.iter().skip(from).position(fits);
-        let mut lines = self.0.clone();
+        let mut lines = self.lines.clone();
         let found = tokio::time::timeout(PATIENCE, lines.wait_for(|lines| find(lines).is_some()));
         match found.await {
             Ok(Ok(lines)) => {
@@ -69,7 +90,7 @@ impl Log {
 
     /// Waits until the process has closed its stderr.
     async fn ended(&self) {
-        let mut lines = self.0.clone();
+        let mut lines = self.lines.clone();
         let closed = async { while lines.changed().await.is_ok() {} };
         tokio::time::timeout(PATIENCE, closed)
             .await
@@ -166,6 +187,14 @@ impl Sidecar {
         (status, self.log.lines())
     }
 
+    /// Waits for its end, whether or not its log is read.
+    pub(crate) async fn exited(mut self) -> ExitStatus {
+        tokio::time::timeout(PATIENCE, self.child.wait())
+            .await
+            .expect("it ends")
+            .expect("it is our child")
+    }
+
     /// A page of the admin address: status and body.
     pub(crate) async fn get(&self, path: &str) -> (u16, String) {
         get(self.admin, path).await
@@ -191,6 +220,15 @@ pub(crate) async fn get(admin: SocketAddr, path: &str) -> (u16, String) {
 }
 
 fn serve(mut command: Command, config: &Path) -> Command {
+    const RUNTIME_DIR: &str = "TIDEGATE_RUNTIME_DIR";
+    let given = command
+        .as_std()
+        .get_envs()
+        .any(|(name, _)| name == RUNTIME_DIR);
+    if !given {
+        // Where it goes with the test.
+        command.env(RUNTIME_DIR, config.with_extension("run"));
+    }
     command
         .arg("serve")
         .arg("--config")

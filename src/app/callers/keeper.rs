@@ -8,8 +8,8 @@ use super::stored::{SCHEMA, Stored};
 use crate::callers::Saved;
 use crate::state::{StateError, StateFile};
 
-/// The state file, or none. Whoever changes callers holds it, so that the buckets follow and
-/// the states are saved in the order of the changes.
+/// The state file, or none. A save holds it while the disk works, and takes the state as it is
+/// then, so the latest is saved last.
 #[derive(Debug, Default)]
 pub(in crate::app) struct Keeper {
     file: Option<StateFile<Stored>>,

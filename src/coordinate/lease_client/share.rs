@@ -134,18 +134,43 @@ impl ShareState {
     }
 }
 
-impl Drop for Shared {
+// Not of what is shared: the client holds that for a moment now and then, on a thread of its own,
+// and the resource must be free at once for another share.
+impl Drop for Share {
     fn drop(&mut self) {
-        let mut registry = self.core.registry();
-        let is_this = |other: &std::sync::Weak<Self>| std::ptr::eq(other.as_ptr(), self);
-        if registry.shares.get(&self.id).is_some_and(is_this) {
-            registry.shares.remove(&self.id);
-            registry.leases.leave(&self.id);
+        let Shared { id, core, .. } = &*self.0;
+        let mut registry = core.registry();
+        let this = Arc::as_ptr(&self.0);
+        let is_this = |other: &std::sync::Weak<Shared>| std::ptr::eq(other.as_ptr(), this);
+        if registry.shares.get(id).is_some_and(is_this) {
+            registry.shares.remove(id);
+            registry.leases.leave(id);
         }
         drop(registry);
-        self.core.wake.notify_one();
+        core.wake.notify_one();
     }
 }
 
 #[cfg(test)]
 mod laws;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::{Client, ClientOptions};
+
+    #[tokio::test]
+    async fn a_resource_is_free_for_another_share_while_the_client_still_looks_at_the_old_one() {
+        let server = "127.0.0.1:1".parse().expect("an address");
+        let client = Client::new(vec![server], ClientOptions::default()).expect("a server");
+        let share = client.share("calls", 1.0).expect("nobody has it");
+        // As the client's own task does now and then.
+        let looked_at = Arc::clone(&share.0);
+        drop(share);
+        let share = client.share("calls", 2.0).expect("nobody has it any more");
+        drop(looked_at);
+        assert!(client.share("calls", 3.0).is_err(), "it is in use");
+        drop(share);
+    }
+}

@@ -1,0 +1,128 @@
+//! Where a running sidecar writes down its admin address, so that `healthcheck` asks the process
+//! that runs and not the config that may have changed since.
+
+use std::env;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::net::SocketAddr;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::process;
+
+/// Names the directory.
+const DIR_VARIABLE: &str = "TIDEGATE_RUNTIME_DIR";
+/// systemd's, from `RuntimeDirectory=`.
+const SYSTEMD_VARIABLE: &str = "RUNTIME_DIRECTORY";
+/// Where neither is set.
+const DEFAULT_DIR: &str = "/run/tidegate";
+/// The end of the name of a config's path that is kept, below what a file system allows.   bytes
+const NAME_MAX: usize = 200;
+/// What is in it if there is no admin address.
+const OFF: &str = "off";
+/// More than an address needs.   bytes
+const SIZE_MAX: u64 = 128;
+
+/// An admin address that is written down; removed when dropped.
+#[derive(Debug)]
+pub(super) struct RuntimeFile {
+    path: PathBuf,
+    /// Device and number, by which it is known from that of a process that came later.
+    id: (u64, u64),
+}
+
+impl RuntimeFile {
+    /// Writes down the admin address of the sidecar with this config, or that it has none.
+    ///
+    /// # Errors
+    ///
+    /// If the directory is not there and cannot be made, or cannot be written to.
+    pub(super) fn write(config: &Path, admin: Option<SocketAddr>) -> io::Result<Self> {
+        let path = path(config);
+        if let Some(dir) = path.parent() {
+            // It is mostly there; if it cannot be made, the next step says so.
+            let _ = fs::create_dir(dir);
+        }
+        let text = admin.map_or(OFF.to_owned(), |address| address.to_string());
+        // Whole or not at all for a reader, and never through a link that is in the way.
+        let new = path.with_extension(process::id().to_string());
+        let _ = fs::remove_file(&new);
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o644)
+            .open(&new)?;
+        writeln!(file, "{text}")?;
+        let found = file.metadata()?;
+        fs::rename(&new, &path)?;
+        Ok(Self {
+            path,
+            id: (found.dev(), found.ino()),
+        })
+    }
+}
+
+impl Drop for RuntimeFile {
+    fn drop(&mut self) {
+        let is_ours = fs::symlink_metadata(&self.path)
+            .is_ok_and(|found| (found.dev(), found.ino()) == self.id);
+        if is_ours {
+            // Left behind, it names an address that does not answer.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Whether an operator said where it is to be, so that a failure is worth a warning.
+#[must_use]
+pub(super) fn is_chosen() -> bool {
+    [DIR_VARIABLE, SYSTEMD_VARIABLE]
+        .iter()
+        .any(|name| env::var_os(name).is_some_and(|dir| !dir.is_empty()))
+}
+
+/// Where the sidecar with this config writes it down. Several sidecars of one machine have
+/// configs at different paths, so each has a file of its own.
+#[must_use]
+pub(super) fn path(config: &Path) -> PathBuf {
+    let chosen = [DIR_VARIABLE, SYSTEMD_VARIABLE]
+        .iter()
+        .filter_map(env::var_os)
+        .find(|dir| !dir.is_empty());
+    let dir = chosen.map_or(DEFAULT_DIR.to_owned(), |dir| {
+        let dir = dir.to_string_lossy().into_owned();
+        // systemd lists all of a unit's, and the first is the one for this.
+        dir.split(':').next().unwrap_or_default().to_owned()
+    });
+    let config = std::path::absolute(config).unwrap_or_else(|_| config.to_owned());
+    let name: String = config
+        .to_string_lossy()
+        .chars()
+        .map(|c| match c {
+            '/' => '+',
+            c if c.is_ascii_alphanumeric() || "._-".contains(c) => c,
+            _ => '_',
+        })
+        .collect();
+    let from = name.len().saturating_sub(NAME_MAX);
+    PathBuf::from(dir).join(format!("{}.admin", &name[from..]))
+}
+
+/// What is written down for the sidecar with this config: its admin address, or `None` inside if
+/// it has none.
+///
+/// # Errors
+///
+/// If nothing is, or it cannot be read.
+pub(super) fn read(config: &Path) -> io::Result<Option<SocketAddr>> {
+    let mut text = String::new();
+    fs::File::open(path(config))?
+        .take(SIZE_MAX)
+        .read_to_string(&mut text)?;
+    match text.trim() {
+        OFF => Ok(None),
+        text => {
+            let address = text.parse().map_err(|_| io::ErrorKind::InvalidData)?;
+            Ok(Some(address))
+        }
+    }
+}
