@@ -141,7 +141,9 @@ impl HttpCall {
             self.head.uri = uri;
         }
         self.head.extensions.clear();
-        if let RequestBody::Whole(bytes) = &mut self.body {
+        if let RequestBody::Whole(bytes) = &mut self.body
+            && !bytes.is_unique()
+        {
             *bytes = Bytes::copy_from_slice(bytes);
         }
     }
@@ -177,6 +179,57 @@ pub enum RequestBody {
         /// What is still to come; it ends in an error if the client is too slow.
         rest: ByteStream,
     },
+}
+
+impl RequestBody {
+    /// Writes into the record how much of a body has left, where that is not known from the start.
+    pub fn count_into(&mut self, record: &Arc<Record>) {
+        if let Self::Streamed { read, rest } = self {
+            let counted = Counted {
+                rest: std::mem::take(rest),
+                before: read.iter().map(|bytes| bytes.len() as u64).sum(),
+                record: Arc::clone(record),
+            };
+            *rest = ByteStream::new(counted);
+        }
+    }
+}
+
+/// The rest of a streamed body. Who asks for the rest has taken what was read before.
+struct Counted {
+    rest: ByteStream,
+    before: u64,
+    record: Arc<Record>,
+}
+
+impl http_body::Body for Counted {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, BodyError>>> {
+        let frame = Pin::new(&mut self.rest).poll_frame(cx);
+        let mut more = std::mem::take(&mut self.before);
+        if let Poll::Ready(Some(Ok(frame))) = &frame
+            && let Some(bytes) = frame.data_ref()
+        {
+            more += bytes.len() as u64;
+        }
+        if more > 0 {
+            self.record.note(|facts| facts.bytes_in += more);
+        }
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.rest.is_end_stream()
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        self.rest.size_hint()
+    }
 }
 
 /// What the pipeline answers; the protocol puts it in the client's dialect.
@@ -295,6 +348,7 @@ pub trait Serve: Clone + Send + Sync + 'static {
 pub struct Progress {
     admitted: AtomicBool,
     quota: OnceLock<Box<Quota>>,
+    refused: OnceLock<Box<Refusal>>,
     record: OnceLock<Arc<Record>>,
 }
 
@@ -312,6 +366,18 @@ impl Progress {
     /// Whether the call is past the gate. Before, a client that half-closes has left.
     pub fn is_admitted(&self) -> bool {
         self.admitted.load(Ordering::Relaxed)
+    }
+
+    /// The protocol refuses the call, and drops it.
+    pub fn refuse(&self, refusal: Refusal) {
+        // A call is refused once.
+        let _ = self.refused.set(Box::new(refusal));
+    }
+
+    /// Why the protocol has refused it, if it has.
+    #[must_use]
+    pub fn refused(&self) -> Option<&Refusal> {
+        self.refused.get().map(|refusal| &**refusal)
     }
 
     /// Says what its rate limit has left, once it has been charged.
@@ -414,11 +480,13 @@ pub enum Reason {
     TaskGone,
     /// The task's answer found no room.
     AnswerNotKept,
+    /// The head of the request is larger than it may be.
+    HeadTooLarge,
 }
 
 impl Reason {
     /// Every reason, in the order of their numbers.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::QueueFull,
         Self::DeadlinePassed,
         Self::DeadlineUnreachable,
@@ -440,6 +508,7 @@ impl Reason {
         Self::TaskUnknown,
         Self::TaskGone,
         Self::AnswerNotKept,
+        Self::HeadTooLarge,
     ];
 
     /// The `rs` of the answer, from 1.
@@ -477,6 +546,7 @@ impl Reason {
             Self::TaskUnknown => "task_unknown",
             Self::TaskGone => "task_gone",
             Self::AnswerNotKept => "answer_not_kept",
+            Self::HeadTooLarge => "head_too_large",
         }
     }
 
@@ -496,7 +566,11 @@ impl Reason {
             | Self::CallerTasksFull => 503,
             Self::TaskUnknown => 404,
             Self::TaskGone => 410,
-            Self::NeverPossible | Self::BadRequest | Self::TooLarge | Self::RequestSlow => 400,
+            Self::NeverPossible
+            | Self::BadRequest
+            | Self::TooLarge
+            | Self::HeadTooLarge
+            | Self::RequestSlow => 400,
             Self::NoBackend => 501,
             Self::BackendClosed
             | Self::BackendCut
@@ -524,6 +598,7 @@ impl Reason {
             Self::AnswerNotKept => S::INSUFFICIENT_STORAGE,
             Self::NeverPossible | Self::BadRequest => S::BAD_REQUEST,
             Self::TooLarge => S::PAYLOAD_TOO_LARGE,
+            Self::HeadTooLarge => S::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Self::RequestSlow => S::REQUEST_TIMEOUT,
             Self::NoBackend => S::NOT_IMPLEMENTED,
             Self::BackendClosed | Self::BackendCut | Self::ReplyTooLarge => S::BAD_GATEWAY,

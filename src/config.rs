@@ -24,6 +24,7 @@ mod quotas;
 mod rate_limits;
 mod raw;
 mod reader;
+mod request_heads;
 mod settings;
 mod syntax;
 mod text;

@@ -210,17 +210,21 @@ where
         reason = "safe for what keeps its descriptor, as the standard library's does"
     )]
     let listener = AsyncFd::with_interest(socket, Interest::READABLE)?;
+    let mut in_hand = None;
     let accepting = async {
         let mut pause = PAUSE;
         loop {
             gate().await;
             match listener.async_io(Interest::READABLE, accept_one).await {
-                Ok((stream, peer)) => {
+                Ok(accepted) => {
                     // The place is taken after the accept: a listener that holds one while
                     // nobody comes would keep it from the others. So under a full cap each
                     // listener has one more connection in hand, and reads none of it.
+                    in_hand = Some(accepted);
                     let connection = connections.room().await;
-                    tokio::spawn(handle(stream, peer, connection));
+                    if let Some((stream, peer)) = in_hand.take() {
+                        tokio::spawn(handle(stream, peer, connection));
+                    }
                     pause = PAUSE;
                 }
                 Err(error) => {
@@ -248,6 +252,11 @@ where
         let Some(connection) = connections.room_now() else {
             break;
         };
+        if let Some((stream, peer)) = in_hand.take() {
+            // It came before all others.
+            tokio::spawn(handle(stream, peer, connection));
+            continue;
+        }
         match accept_one(&listener) {
             Ok((stream, peer)) => {
                 tokio::spawn(handle(stream, peer, connection));
@@ -260,6 +269,12 @@ where
                 break;
             }
         }
+    }
+    if let Some((stream, peer)) = in_hand {
+        // No further client comes here while this one waits for a connection to close.
+        drop(listener);
+        let connection = connections.room().await;
+        tokio::spawn(handle(stream, peer, connection));
     }
     Ok(())
 }

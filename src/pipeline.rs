@@ -83,18 +83,20 @@ impl Serve for Pipeline {
             Some(found) => found,
             None => self.way(request, progress),
         };
+        let dropped = Dropped { record, progress };
         // Only what a waiting call needs goes into the future.
         async move {
+            let record = &dropped.record;
             let reply = match way {
-                Way::Alone(ask, outgoing) => self.run(ask, outgoing, progress, &record).await,
+                Way::Alone(ask, outgoing) => self.run(ask, outgoing, progress, record).await,
                 Way::Boxed(answer) => answer.await,
                 Way::Refused(refusal) => Reply::Refused(refusal),
             };
             if let Reply::Refused(refusal) = &reply {
-                write_down(&record, refusal);
+                write_down(record, refusal);
             }
-            self.tell_quota(progress, &record);
-            progress.answered(record);
+            self.tell_quota(progress, record);
+            progress.answered(Arc::clone(record));
             reply
         }
     }
@@ -111,6 +113,20 @@ impl Serve for Pipeline {
 
     fn rejected(&self, identity: &Identity, rejection: Rejection) {
         self.observer.rejected(identity, rejection);
+    }
+}
+
+/// A call on its way. Dropped unanswered its client has left, unless the protocol has refused it.
+struct Dropped<'a> {
+    record: Arc<Record>,
+    progress: &'a Progress,
+}
+
+impl Drop for Dropped<'_> {
+    fn drop(&mut self) {
+        if let Some(refusal) = self.progress.refused() {
+            write_down(&self.record, refusal);
+        }
     }
 }
 
@@ -222,6 +238,9 @@ impl Pipeline {
             (None, Arc::clone(&self.observer))
         };
         let record = open_record(origin, &message, &operation, observer);
+        if let Message::Http(call) = &mut message {
+            call.body.count_into(&record);
+        }
         record.note(|facts| {
             facts.claim = Some(claim);
             facts.limited = operation.limited;

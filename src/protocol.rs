@@ -41,8 +41,8 @@ const LAST_REQUEST: Duration = Duration::from_millis(100);
 pub struct Settings {
     /// How long a PROXY header, and then a TLS handshake, may take.
     pub handshake_timeout: Duration,
-    /// From accept to the first byte, and from a request's first byte to its last (head and
-    /// buffered body).
+    /// From accept to the first byte, for a request's head, and for as much of its body as is read
+    /// before its call queues.
     pub request_timeout: Duration,
     /// How long a connection may stay silent between requests.
     pub idle_timeout: Duration,
@@ -56,6 +56,8 @@ pub struct Settings {
     pub max_request_bytes: usize,
     /// Largest HTTP body held whole while its call waits; a larger one is streamed.   bytes
     pub buffer_bytes: usize,
+    /// Most header fields of an HTTP request.
+    pub max_request_fields: usize,
     /// Who is believed about for whom he asks.
     pub trusted_proxies: TrustedProxies,
     /// What is behind: only a z/VM SDK server takes the socket protocol's array over HTTP.
@@ -135,17 +137,23 @@ async fn converse_to_the_end<S: Serve>(accepted: Accepted, conversation: Arc<Con
         return Box::pin(tcp::serve(client, whence, &conversation)).await;
     }
     let mut first = Vec::new();
+    let mut came = accepted.at;
     let read = match client.read_at_once(&mut first) {
         Some(read) => read,
         // Boxed, as is what follows: each phase of a connection pays for itself only.
-        None => Box::pin(first_bytes(&mut client, &mut first, &conversation)).await,
+        None => {
+            let read = Box::pin(first_bytes(&mut client, &mut first, &conversation)).await;
+            // What a client does before its request is here is its own time.
+            came = conversation.clock.now();
+            read
+        }
     };
     match read {
         Ok(1..) => {}
         // Silent for too long, closed or reset before the first byte: nothing to answer.
         Ok(0) | Err(_) => return,
     }
-    let whence = Whence::new(known, accepted.listener, accepted.peer, accepted.at);
+    let whence = Whence::new(known, accepted.listener, accepted.peer, came);
     let is_http = match whence.listener.protocol {
         Protocol::Http => true,
         Protocol::Socket | Protocol::Tcp => false,

@@ -107,6 +107,7 @@ async fn talk(lengths: &[u8], bytes: &[u8]) -> Vec<u8> {
             body_min_rate: 0,
             max_request_bytes: 4096,
             buffer_bytes: 1024,
+            max_request_fields: 128,
             trusted_proxies: TrustedProxies {
                 networks: [Network::only(address.ip())].into(),
                 unix: false,

@@ -18,6 +18,7 @@ use super::coordinate;
 use super::odd_paths;
 use super::quotas;
 use super::rate_limits;
+use super::request_heads;
 use super::value::{show_duration, show_size};
 
 /// The settings in force as TOML, defaults filled in. Secrets are hidden; apart from them,
@@ -156,6 +157,7 @@ impl Toml {
         self.size("max_request_bytes", client.max_request_bytes as u64);
         self.size("buffer_bytes", client.buffer_bytes as u64);
         odd_paths::write(self, config);
+        request_heads::write(self, client);
     }
 
     fn backend(&mut self, config: &Config) {

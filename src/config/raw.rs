@@ -29,6 +29,7 @@ use super::problem::Place;
 use super::quotas::{self, RawStore};
 use super::rate_limits::{self, RawRateLimit};
 use super::reader::{At, Section, Setting};
+use super::request_heads::{self, RawHeads};
 use super::text::{
     address, bind, bind_or_off, file, file_mode, function_names, http_address, jitter, level,
     method, name, path, proxies, route_function, token,
@@ -152,6 +153,7 @@ pub(super) struct Client {
     pub(super) max_request_bytes: Setting<u64>,
     pub(super) buffer_bytes: Setting<u64>,
     pub(super) odd_paths: Setting<OddPaths>,
+    pub(super) heads: RawHeads,
 }
 
 /// `[backend]`
@@ -398,6 +400,7 @@ fn client(mut section: Section<'_>) -> Client {
         max_request_bytes: section.read("max_request_bytes", 4 * KIB, size(64..=16 * MIB)),
         buffer_bytes: section.read("buffer_bytes", 64 * KIB, size(KIB..=16 * MIB)),
         odd_paths: odd_paths::read(&mut section),
+        heads: request_heads::read(&mut section),
     };
     section.finish();
     client

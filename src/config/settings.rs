@@ -45,6 +45,7 @@ pub(super) fn of(raw: &Raw) -> Config {
                 .expect("a rate is at most 1 GiB"),
             max_request_bytes: bytes(raw.client.max_request_bytes.value),
             buffer_bytes: bytes(raw.client.buffer_bytes.value),
+            max_request_fields: raw.client.heads.max_request_fields(),
             trusted_proxies: raw.callers.trusted_proxies.value.clone(),
             backend_kind: backend_kind::of(&raw.backend),
         },

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
-use http::{Method, Request, Response, Version};
+use http::{Method, Request, Response, StatusCode, Version};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tidegate_limits::Outcome;
@@ -107,6 +107,10 @@ async fn exchange<S: Slot>(
         }
     };
     slot.replied();
+    if let Err(refusal) = settle_framing(&mut head) {
+        slot.finish(Outcome::Failed);
+        return Ok(Reply::Refused(refusal));
+    }
     strip_hop_by_hop(&mut head.headers);
     record.note(|facts| facts.status = Some(head.status.as_u16()));
     let mut reply = RunningReply {
@@ -412,6 +416,27 @@ fn outgoing_request(call: HttpCall) -> Request<SentBody> {
     head.version = Version::HTTP_11;
     head.extensions.clear();
     Request::from_parts(head, SentBody::new(body))
+}
+
+/// Leaves a reply one framing, as hyper has read it (RFC 9112, 6.3): chunks win over a length.
+///
+/// # Errors
+/// If it is something that was not asked for, and so cannot be passed on: another protocol, or a
+/// transfer coding beside `chunked`.
+fn settle_framing(head: &mut http::response::Parts) -> Result<(), Refusal> {
+    let cut = |what: &'static str| Err(Refusal::new(Reason::BackendCut, what));
+    if head.status == StatusCode::SWITCHING_PROTOCOLS {
+        return cut("the backend switched to another protocol, which was not asked for");
+    }
+    let mut codings = head.headers.get_all(header::TRANSFER_ENCODING).iter();
+    let Some(coding) = codings.next() else {
+        return Ok(());
+    };
+    if codings.next().is_some() || !coding.as_bytes().eq_ignore_ascii_case(b"chunked") {
+        return cut("the backend's answer has a transfer coding that was not asked for");
+    }
+    head.headers.remove(header::CONTENT_LENGTH);
+    Ok(())
 }
 
 /// What is meant for one hop only (RFC 9110, 7.6.1), and `Expect`, which is answered here.

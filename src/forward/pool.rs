@@ -32,6 +32,9 @@ use crate::clock::Timer;
 /// runtime hears of a close within about this time by itself.
 const LOOK_AFTER: Duration = Duration::from_millis(1);
 
+/// Most header fields of a reply.
+const REPLY_FIELDS: usize = 256;
+
 /// One connection; it carries one request at a time.
 pub(super) struct Upstream {
     /// None once it has ended.
@@ -62,6 +65,7 @@ impl Upstream {
         let (sender, connection) = Builder::new()
             // One buffer: what is small goes out quicker than as a list of pieces.
             .writev(false)
+            .max_headers(REPLY_FIELDS)
             .handshake(TokioIo::new(io))
             .await
             .map_err(|error| ConnectError::Refused(io::Error::other(error)))?;

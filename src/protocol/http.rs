@@ -1,18 +1,20 @@
 //! HTTP/1.1: keep-alive, pipelining, chunked bodies, `Expect: 100-continue`, as hyper
 //! parses them; every request whole, or as much of it as may be held, before it waits.
 //!
-//! What hyper takes and a backend might read differently is refused here: two framings, two
-//! lengths, two hosts, any transfer coding but `chunked`. What is forwarded is written
-//! anew, with exactly one framing.
+//! What hyper takes and a backend might read differently is refused: two framings, two
+//! lengths, two hosts, any transfer coding but `chunked`, a user in the target. `heads` looks for
+//! that in the bytes as they came. What is forwarded is written anew, with exactly one framing.
 
 mod body;
 mod client;
+mod heads;
 mod identity;
 
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 
 use bytes::Bytes;
 use http::header::{self, HeaderName, HeaderValue};
@@ -26,6 +28,7 @@ use hyper_util::rt::TokioIo;
 
 use self::body::PacedBody;
 use self::client::{ClientIo, Phases};
+use self::heads::HEAD_BYTES;
 use self::identity::Identities;
 use super::wire::OnEof;
 use super::{Conversation, Settings, Whence, array_call, dialect};
@@ -33,11 +36,6 @@ use crate::call::{
     self, BackendKind, ByteStream, HttpCall, Message, Origin, Progress, Quota, Reason, Refusal,
     Reply, ReplyBody, RequestBody, Serve,
 };
-
-/// Largest head of a request.   bytes
-const HEAD_BYTES: usize = 64 * 1024;
-/// Most header fields of a request.
-const HEADERS: usize = 128;
 
 // As in draft-ietf-httpapi-ratelimit-headers-05 and before, which is what clients read: later
 // drafts put all of it into one structured field.
@@ -61,6 +59,7 @@ pub(super) async fn serve<S: Serve>(
     };
     let origin = whence.origin;
     let settings = &conversation.settings;
+    let fields_max = settings.max_request_fields;
     let stop = conversation.stop.clone();
     let phases = Arc::new(Phases::begun(origin.arrived, conversation.clock.now()));
     // Without this the reply to a pipelined request would wait for the last one's ACK. A
@@ -74,6 +73,7 @@ pub(super) async fn serve<S: Serve>(
         OnEof::new(whence.listener.cancel_on_eof),
         settings,
     );
+    let drained = Arc::clone(&phases);
     let client = Arc::new(Client {
         identities: Identities::new(origin.identity, &whence.listener, settings),
         conversation,
@@ -88,7 +88,8 @@ pub(super) async fn serve<S: Serve>(
         // ClientIo says when a client has left.
         .half_close(true)
         .header_read_timeout(None)
-        .max_headers(HEADERS)
+        // One more than may be: a head of ours, for one that is refused, names a host.
+        .max_headers(fields_max + 1)
         .max_header_size(HEAD_BYTES)
         // Asked for only between two reads, so it bounds what is held of a head without end.
         .max_buf_size(HEAD_BYTES)
@@ -100,7 +101,11 @@ pub(super) async fn serve<S: Serve>(
     let mut watches_stop = false;
     let mut is_stopping = false;
     // How a connection ends is the client's business; every call in it has its own record.
-    let _ = poll_fn(|cx| {
+    poll_fn(|cx| {
+        // First, so that a request that is here already is one that has begun.
+        if connection.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(());
+        }
         // Asked once, a token wakes this task by itself; after that its flag says enough.
         let is_stopped = if watches_stop {
             stop.is_cancelled()
@@ -108,11 +113,12 @@ pub(super) async fn serve<S: Serve>(
             watches_stop = true;
             stopped.as_mut().poll(cx).is_ready()
         };
-        if is_stopped && !is_stopping {
-            is_stopping = true;
-            connection.as_mut().graceful_shutdown();
+        if !is_stopped || is_stopping || drained.is_mid_head() {
+            return Poll::Pending;
         }
-        connection.as_mut().poll(cx)
+        is_stopping = true;
+        connection.as_mut().graceful_shutdown();
+        connection.as_mut().poll(cx).map(drop)
     })
     .await;
 }
@@ -138,13 +144,17 @@ impl<S: Serve> Client<S> {
     }
 
     async fn handle(&self, mut call: Box<HttpCall>, body: Incoming) -> Response<ReplyBody> {
-        let arrived = self.phases.begin_request(&self.conversation.clock);
-        let mut read = check_framing(&call.head);
+        let (mut arrived, bad_head) = self.phases.begin_request();
+        let mut read = bad_head.map_or(Ok(()), Err);
         if read.is_ok() && !body.is_end_stream() {
             // Boxed, so that a call that waits has no room kept for it.
             read = Box::pin(self.read_body(&mut call, body)).await;
+            let streams = matches!(call.body, RequestBody::Streamed { .. });
+            arrived = self.phases.body_read(streams);
         }
-        self.phases.body_read();
+        if call.head.version < Version::HTTP_11 {
+            self.complete_host(&mut call.head);
+        }
         let origin = Origin {
             arrived,
             identity: self.identities.of(&call.head.headers),
@@ -187,7 +197,29 @@ impl<S: Serve> Client<S> {
 
     async fn read_body(&self, call: &mut HttpCall, body: Incoming) -> Result<(), Refusal> {
         call.body = read_body(body, &self.conversation.settings).await?;
+        if let RequestBody::Whole(bytes) = &call.body
+            && bytes.is_empty()
+        {
+            // Its chunks told that there is a body, of no byte. So does this.
+            let headers = &mut call.head.headers;
+            headers.insert(header::CONTENT_LENGTH, HeaderValue::from(0));
+        }
         Ok(())
+    }
+
+    /// A request of HTTP/1.0 need not name its host, but it goes out as HTTP/1.1, which must: it is
+    /// for the address that the client connected to.
+    fn complete_host(&self, head: &mut http::request::Parts) {
+        if head.headers.contains_key(header::HOST) || head.uri.authority().is_some() {
+            return;
+        }
+        let host = match self.phases.local() {
+            Some(address) => HeaderValue::try_from(address.to_string()),
+            None => Ok(HeaderValue::from_static("localhost")),
+        };
+        if let Ok(host) = host {
+            head.headers.insert(header::HOST, host);
+        }
     }
 
     /// Looks whether the body is the socket protocol's array.
@@ -220,73 +252,30 @@ fn is_array_call(head: &http::request::Parts, body: &[u8]) -> bool {
         && body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[')
 }
 
-/// Refuses a head of which somebody could think that the request ends elsewhere, or goes
-/// elsewhere, than hyper thinks (RFC 9112, 6.3 and 11.2).
-fn check_framing(head: &http::request::Parts) -> Result<(), Refusal> {
-    let bad = |why: &'static str| Err(Refusal::new(Reason::BadRequest, why));
-    let (mut lengths, mut codings, mut hosts) = (0, 0, 0);
-    let mut is_chunked = true;
-    for (name, value) in &head.headers {
-        if *name == header::CONTENT_LENGTH {
-            lengths += 1;
-        } else if *name == header::TRANSFER_ENCODING {
-            codings += 1;
-            is_chunked = value.as_bytes().eq_ignore_ascii_case(b"chunked");
-        } else if *name == header::HOST {
-            hosts += 1;
-        }
-    }
-    if lengths > 0 && codings > 0 {
-        return bad("both Content-Length and Transfer-Encoding");
-    }
-    if lengths > 1 {
-        return bad("more than one Content-Length");
-    }
-    if codings > 1 || !is_chunked {
-        return bad("a Transfer-Encoding other than chunked");
-    }
-    if codings > 0 && head.version < Version::HTTP_11 {
-        return bad("Transfer-Encoding before HTTP/1.1");
-    }
-    if hosts > 1 {
-        return bad("more than one Host");
-    }
-    if hosts == 0 && head.version >= Version::HTTP_11 {
-        return bad("no Host");
-    }
-    if head.method == Method::CONNECT {
-        return bad("CONNECT: this is no forward proxy");
-    }
-    Ok(())
-}
-
-/// Reads a body that may be held whole; begins to read one that may not.
+/// Reads a body that may be held whole; of one that may not, as much as may be held. So no call
+/// asks for a slot before its client has sent that much.
 async fn read_body(mut body: Incoming, settings: &Settings) -> Result<RequestBody, Refusal> {
     let max = settings.buffer_bytes;
-    if body.size_hint().lower() > max as u64 {
-        return Ok(RequestBody::Streamed {
-            read: Vec::new(),
-            rest: stream(body, settings),
-        });
-    }
     let reading = async {
-        let mut frames: Vec<Bytes> = Vec::new();
-        let mut total = 0;
+        let mut gathered = Gathered::default();
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|_| {
                 Refusal::new(Reason::BadRequest, "the request's body ends in the middle")
             })?;
-            if let Ok(bytes) = frame.into_data() {
-                total += bytes.len();
-                frames.push(bytes);
-            }
-            if total > max {
-                return Ok::<_, Refusal>((frames, false));
+            let Ok(bytes) = frame.into_data() else {
+                continue;
+            };
+            // As far as is known. Of a chunked body no more than what is here.
+            let left = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+            gathered.push(bytes, left.min(max));
+            let here = gathered.len();
+            if here >= max && here.saturating_add(left) > max {
+                return Ok::<_, Refusal>((gathered.into_bytes(), false));
             }
         }
-        Ok((frames, true))
+        Ok((gathered.into_bytes(), true))
     };
-    let (mut frames, whole) = tokio::time::timeout(settings.request_timeout, reading)
+    let (bytes, is_whole) = tokio::time::timeout(settings.request_timeout, reading)
         .await
         .map_err(|_| {
             Refusal::new(
@@ -297,17 +286,53 @@ async fn read_body(mut body: Incoming, settings: &Settings) -> Result<RequestBod
                 ),
             )
         })??;
-    if !whole {
-        return Ok(RequestBody::Streamed {
-            read: frames,
-            rest: stream(body, settings),
-        });
+    if is_whole {
+        return Ok(RequestBody::Whole(bytes));
     }
-    Ok(RequestBody::Whole(match frames.len() {
-        0 => Bytes::new(),
-        1 => frames.swap_remove(0),
-        _ => frames.concat().into(),
-    }))
+    Ok(RequestBody::Streamed {
+        read: vec![bytes],
+        rest: stream(body, settings),
+    })
+}
+
+/// What is here of a body. It takes no more memory than it has bytes, however small its chunks:
+/// each of those keeps the buffer that it was read into.
+#[derive(Default)]
+struct Gathered {
+    /// The only frame so far.
+    only: Bytes,
+    /// All of them, once there are two.
+    all: Vec<u8>,
+}
+
+impl Gathered {
+    fn len(&self) -> usize {
+        self.only.len() + self.all.len()
+    }
+
+    /// `left` more bytes are expected behind these.
+    fn push(&mut self, bytes: Bytes, left: usize) {
+        if self.len() == 0 {
+            self.only = bytes;
+            return;
+        }
+        let only = std::mem::take(&mut self.only);
+        let more = only.len() + bytes.len();
+        if self.all.capacity() - self.all.len() < more {
+            // Where nothing is known, an eighth ahead of what comes.
+            self.all.reserve_exact(more + left.max(self.all.len() / 8));
+        }
+        self.all.extend_from_slice(&only);
+        self.all.extend_from_slice(&bytes);
+    }
+
+    fn into_bytes(mut self) -> Bytes {
+        if self.all.is_empty() {
+            return self.only;
+        }
+        self.all.shrink_to_fit();
+        self.all.into()
+    }
 }
 
 fn stream(body: Incoming, settings: &Settings) -> ByteStream {

@@ -19,7 +19,7 @@ use crate::call::{
 /// Serves the one call of a connection that has sent its first bytes.
 pub(super) async fn serve<S: Serve>(
     mut client: Client,
-    whence: Whence,
+    mut whence: Whence,
     conversation: &Conversation<S>,
     first: Vec<u8>,
 ) {
@@ -28,7 +28,12 @@ pub(super) async fn serve<S: Serve>(
         let mut reading = Reading::new(first, settings);
         match reading.look(settings) {
             Some(read) => read,
-            None => Box::pin(reading.read_on(&mut client, settings)).await,
+            None => {
+                let read = Box::pin(reading.read_on(&mut client, settings)).await;
+                // The clock of the queue starts when the request is whole.
+                whence.origin.arrived = conversation.clock.now();
+                read
+            }
         }
     };
     let request = match read {
@@ -46,32 +51,34 @@ pub(super) async fn serve<S: Serve>(
     };
     let progress = Progress::default();
     let on_eof = OnEof::new(whence.listener.cancel_on_eof);
-    let mut reply = pin!(conversation.serve.serve(request, &progress));
-    // Once past the gate, a call goes on whether its client stays or not, so there is
-    // nothing to watch for until the answer; and one that need not wait is past the gate at
-    // once, before a half-close that came with it is looked at.
-    let answered = std::future::poll_fn(|cx| match reply.as_mut().poll(cx) {
-        Poll::Ready(reply) => Poll::Ready(Some(reply)),
-        Poll::Pending if progress.is_admitted() => Poll::Pending,
-        Poll::Pending => Poll::Ready(None),
-    });
-    let outcome = match answered.await {
-        Some(reply) => Ok(reply),
-        None => tokio::select! {
-            biased;
-            reply = reply => Ok(reply),
-            left = watch(&mut client, on_eof, &progress) => Err(left),
-        },
-    };
-    let reply = match outcome {
-        Ok(reply) => reply,
-        Err(Presence::Left) => return,
-        Err(Presence::SentMore) => {
-            let refusal = extra_data();
-            conversation
-                .serve
-                .refused(whence.origin, "socket", &refusal);
-            Reply::Refused(refusal)
+    let reply = {
+        // Dropped with this block, so a call that is refused here leaves the queue before its
+        // refusal is written.
+        let mut reply = pin!(conversation.serve.serve(request, &progress));
+        // Once past the gate, a call goes on whether its client stays or not, so there is
+        // nothing to watch for until the answer; and one that need not wait is past the gate at
+        // once, before a half-close that came with it is looked at.
+        let answered = std::future::poll_fn(|cx| match reply.as_mut().poll(cx) {
+            Poll::Ready(reply) => Poll::Ready(Some(reply)),
+            Poll::Pending if progress.is_admitted() => Poll::Pending,
+            Poll::Pending => Poll::Ready(None),
+        });
+        let outcome = match answered.await {
+            Some(reply) => Ok(reply),
+            None => tokio::select! {
+                biased;
+                reply = reply => Ok(reply),
+                left = watch(&mut client, on_eof, &progress) => Err(left),
+            },
+        };
+        match outcome {
+            Ok(reply) => reply,
+            Err(Presence::Left) => return,
+            Err(Presence::SentMore) => {
+                let refusal = extra_data();
+                progress.refuse(refusal.clone());
+                Reply::Refused(refusal)
+            }
         }
     };
     if let Reply::Whole(bytes) = &reply {

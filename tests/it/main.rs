@@ -42,6 +42,7 @@ mod leaving;
 mod lifecycle;
 mod log;
 mod meaning;
+mod messages;
 mod metrics;
 mod operation;
 mod paced;

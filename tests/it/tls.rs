@@ -12,6 +12,8 @@ use crate::support::{
     Held, OK, PATIENCE, Scripted, Stack, array, connect, json, one_listener, turned_away,
 };
 
+const HTTP_OK: &[u8] =
+    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 16\r\n\r\n{\"overallRC\": 0}";
 const GET: &str = "GET /guests/X/info HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
 
 /// Sends bytes over TLS and reads the answer to its end.
@@ -65,6 +67,39 @@ async fn each_protocol_comes_over_tls_on_a_port_of_its_own_and_nothing_else_does
         turned_away(stack.addr, bytes).await;
         assert_eq!(stack.seen.rejected(1).await, [Rejection::NotTls]);
         stack.at_rest().await;
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_behind_unread_bytes_is_gone_over_tls_too() {
+    let (mut held, files) = (Held::start(HTTP_OK).await, Files::new());
+    let text = one_listener(held.backend.addr, &files.section(""), "")
+        .replace("[limits]", "[limits]\nsmapi_max_outstanding_requests = 1");
+    let stack = Stack::start(&text);
+    let get = "GET /guests/X/info HTTP/1.1\r\nHost: t\r\n\r\n";
+    // What is decrypted ahead, and more than that.
+    for more in [get.to_owned(), get.repeat(200)] {
+        for says_goodbye in [true, false] {
+            let mut first = connect(stack.addr).await;
+            first.write_all(get.as_bytes()).await.expect("it reads");
+            held.next().await;
+            let second = connect(stack.addr).await;
+            let mut second = files.connect(second, Shows::Nothing).await.expect("TLS");
+            second.write_all(get.as_bytes()).await.expect("it reads");
+            stack.busy(1, 1).await;
+            second.write_all(more.as_bytes()).await.expect("it reads");
+            second.flush().await.expect("it reads");
+            tokio::time::sleep(Duration::from_millis(30)).await;
+            assert_eq!(stack.gate.busy(), (1, 1));
+            if says_goodbye {
+                second.shutdown().await.expect("it is open");
+            }
+            drop(second);
+            stack.busy(1, 0).await;
+            held.go.notify_one();
+            stack.at_rest().await;
+            assert!(held.got.try_recv().is_err(), "it was sent");
+        }
     }
 }
 

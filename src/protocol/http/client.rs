@@ -5,6 +5,8 @@
 //! too early because a later phase has begun, it is set anew.
 
 use std::io;
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
@@ -18,16 +20,33 @@ use super::super::Settings;
 use super::super::io::{LINGER, LINGER_BYTES};
 use super::super::stream::Stream;
 use super::super::wire::OnEof;
-use crate::call::Record;
+use super::heads::Heads;
+use crate::call::{Record, Refusal};
 use crate::clock::{Clock, Timer};
+
+/// What one read takes at most while the queue is before the call: hyper keeps the buffer that it
+/// reads into, and makes it larger for whoever fills it.   bytes
+const READ_BYTES: usize = 8 * 1024 - 1;
+/// The same while a body streams.   bytes
+const STREAM_BYTES: usize = 16 * 1024 - 1;
 
 /// What the connection is doing; shared by its socket and its requests.
 pub(super) struct Phases(Mutex<Phase>);
 
 struct Phase {
     step: Step,
-    /// When the first byte that belongs to no request yet came in.
-    first_byte: Option<Timestamp>,
+    /// When the latest bytes came in.
+    last_byte: Timestamp,
+    /// Part of a head is here, of a request that is not served yet.
+    is_mid_head: bool,
+    /// A body streams, whose call has its slot.
+    is_streaming: bool,
+    /// Requests that hyper has handed over.
+    begun: u64,
+    /// Which of them is refused, as its head shows.
+    refused: Option<(u64, Refusal)>,
+    /// The address that a client of HTTP/1.0 connected to, if it named none.
+    local: Option<SocketAddr>,
     /// The latest call that is answered, until its answer is written.
     answered: Option<Arc<Record>>,
     /// The client was seen to leave between two requests: what it sent before is not served.
@@ -45,12 +64,16 @@ enum Step {
 }
 
 impl Phases {
-    /// A connection whose first byte is here; its first call's clock runs since it was
-    /// accepted.
-    pub(super) fn begun(accepted: Timestamp, now: Timestamp) -> Self {
+    /// A connection whose first bytes came in then.
+    pub(super) fn begun(came: Timestamp, now: Timestamp) -> Self {
         Self(Mutex::new(Phase {
             step: Step::Head(now),
-            first_byte: Some(accepted),
+            last_byte: came,
+            is_mid_head: false,
+            is_streaming: false,
+            begun: 0,
+            refused: None,
+            local: None,
             answered: None,
             has_left: false,
         }))
@@ -60,26 +83,43 @@ impl Phases {
         change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// A head is here; returns when its first byte was.
-    pub(super) fn begin_request(&self, clock: &Clock) -> Timestamp {
+    /// A head is here; returns when its last byte came in, and why it is refused if it is.
+    pub(super) fn begin_request(&self) -> (Timestamp, Option<Refusal>) {
         self.with(|phase| {
             phase.step = Step::Serving;
-            phase.first_byte.take().unwrap_or_else(|| clock.now())
+            phase.is_streaming = false;
+            let number = phase.begun;
+            phase.begun += 1;
+            let refused = phase.refused.take_if(|(refused, _)| *refused == number);
+            (phase.last_byte, refused.map(|(_, refusal)| refusal))
         })
     }
 
-    /// The request's body is here: what comes now belongs to the next request.
-    pub(super) fn body_read(&self) {
-        self.with(|phase| phase.first_byte = None);
+    /// What has to be here of the request's body is here; returns when its last byte came in.
+    pub(super) fn body_read(&self, streams: bool) -> Timestamp {
+        self.with(|phase| {
+            phase.is_streaming = streams;
+            phase.last_byte
+        })
     }
 
     /// The request is answered; its call is told of when the answer has been written.
     pub(super) fn end_request(&self, now: Timestamp, record: Option<Arc<Record>>) {
         let earlier = self.with(|phase| {
-            phase.step = phase.first_byte.map_or(Step::Idle(now), Step::Head);
+            phase.step = if phase.is_mid_head {
+                // What came of it meanwhile waited for us.
+                Step::Head(now)
+            } else {
+                Step::Idle(now)
+            };
             std::mem::replace(&mut phase.answered, record)
         });
         drop(earlier);
+    }
+
+    /// The address that a client connected to that named none.
+    pub(super) fn local(&self) -> Option<SocketAddr> {
+        self.with(|phase| phase.local)
     }
 
     /// What was answered has been written.
@@ -93,14 +133,22 @@ impl Phases {
         self.with(|phase| phase.has_left)
     }
 
+    /// Whether part of a head is here, which a drain waits for.
+    pub(super) fn is_mid_head(&self) -> bool {
+        self.with(|phase| phase.is_mid_head)
+    }
+
     fn leave(&self) {
         self.with(|phase| phase.has_left = true);
     }
 
-    fn bytes_came(&self, now: Timestamp) {
+    fn bytes_came(&self, now: Timestamp, is_mid_head: bool) {
         self.with(|phase| {
-            phase.first_byte.get_or_insert(now);
-            if let Step::Idle(_) = phase.step {
+            phase.last_byte = now;
+            phase.is_mid_head = is_mid_head;
+            if let Step::Idle(_) = phase.step
+                && is_mid_head
+            {
                 phase.step = Step::Head(now);
             }
         });
@@ -109,13 +157,21 @@ impl Phases {
     fn step(&self) -> Step {
         self.with(|phase| phase.step)
     }
+
+    /// How much one read takes.
+    fn read_bytes(&self) -> usize {
+        if self.with(|phase| phase.is_streaming) {
+            STREAM_BYTES
+        } else {
+            READ_BYTES
+        }
+    }
 }
 
 /// A client's socket under the clock.
 pub(super) struct ClientIo {
     stream: Stream,
-    /// Bytes read before it was known that this is HTTP.
-    first: Vec<u8>,
+    heads: Heads,
     phases: Arc<Phases>,
     clock: Clock,
     on_eof: OnEof,
@@ -143,9 +199,11 @@ impl ClientIo {
         on_eof: OnEof,
         settings: &Settings,
     ) -> Self {
-        Self {
+        let mut heads = Heads::new(settings.max_request_fields);
+        heads.take_first(first);
+        let mut io = Self {
             stream,
-            first,
+            heads,
             phases,
             clock,
             on_eof,
@@ -155,7 +213,42 @@ impl ClientIo {
             timer: Timer::default(),
             stalled_since: None,
             lingering: None,
+        };
+        io.note_heads();
+        let is_mid_head = io.heads.is_mid_head();
+        io.phases.with(|phase| phase.is_mid_head = is_mid_head);
+        io
+    }
+
+    /// Hands on what the heads show that have just come.
+    fn note_heads(&mut self) {
+        if let Some(refused) = self.heads.take_refused() {
+            self.phases.with(|phase| phase.refused = Some(refused));
         }
+        if self.heads.take_lacks_host() {
+            let local = self.stream.tcp().local_addr().ok();
+            self.phases.with(|phase| phase.local = local);
+        }
+    }
+
+    /// Reads what has come and looks at its heads; ready with 0 at the end.
+    fn poll_more(
+        &mut self,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<usize>> {
+        let mut chunk = [MaybeUninit::uninit(); STREAM_BYTES];
+        let most = self.phases.read_bytes();
+        let mut chunk = ReadBuf::uninit(&mut chunk[..most]);
+        ready!(Pin::new(&mut self.stream).poll_read(cx, &mut chunk))?;
+        let bytes = chunk.filled();
+        if !bytes.is_empty() {
+            self.heads.take(bytes, buf);
+            self.phases
+                .bytes_came(self.clock.now(), self.heads.is_mid_head());
+            self.note_heads();
+        }
+        Poll::Ready(Ok(bytes.len()))
     }
 
     fn poll_written(
@@ -179,23 +272,19 @@ impl AsyncRead for ClientIo {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if !self.first.is_empty() {
-            let taken = self.first.len().min(buf.remaining());
-            buf.put_slice(&self.first[..taken]);
-            if taken == self.first.len() {
-                self.first = Vec::new();
-            } else {
-                self.first.drain(..taken);
+        loop {
+            if self.heads.give(buf) || self.heads.is_over() {
+                return Poll::Ready(Ok(()));
             }
-            return Poll::Ready(Ok(()));
-        }
-        let before = buf.filled().len();
-        if let Poll::Ready(read) = Pin::new(&mut self.stream).poll_read(cx, buf) {
-            if buf.filled().len() > before {
-                let now = self.clock.now();
-                self.phases.bytes_came(now);
+            let before = buf.filled().len();
+            match self.poll_more(cx, buf) {
+                Poll::Ready(Ok(0)) => return Poll::Ready(Ok(())),
+                Poll::Ready(Ok(_)) if buf.filled().len() > before => return Poll::Ready(Ok(())),
+                // Part of a head, which stays here, or the end of one.
+                Poll::Ready(Ok(_)) => {}
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending => break,
             }
-            return Poll::Ready(read);
         }
         let due = match self.phases.step() {
             Step::Serving => return Poll::Pending,

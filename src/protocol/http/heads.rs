@@ -1,0 +1,557 @@
+//! Looks at each request's head before hyper does, in the bytes as they came.
+//!
+//! hyper keeps one of two lengths, and drops a length beside `Transfer-Encoding`, before anybody
+//! can see that there were two; and it answers by itself, without a word, what it cannot read. So
+//! hyper only gets heads that are whole and good, and this follows where each message ends. For a
+//! head that is not good hyper gets one of our own: its request is then refused like any other,
+//! behind the answers to those before it. What comes after it is not looked at.
+
+use std::mem::{self, MaybeUninit};
+
+use http::Uri;
+use httparse::{Error, Header, Request, Status};
+use tokio::io::ReadBuf;
+
+use crate::call::{Reason, Refusal};
+
+/// Largest head of a request.   bytes
+pub(super) const HEAD_BYTES: usize = 64 * 1024;
+
+/// As many fields are looked at without asking for memory.
+const FIELDS: usize = 128;
+
+/// Such a client closes without an answer in HTTP/1.
+const HTTP_2: &[u8] = b"PRI * HTTP/2.0\r\n\r\n";
+
+/// The bytes of one connection, on their way to hyper.
+pub(super) struct Heads {
+    fields_max: usize,
+    part: Part,
+    /// What hyper has not got yet: bytes for it, and behind them part of a head.
+    held: Vec<u8>,
+    /// How many of these are for hyper.
+    ready: usize,
+    /// Up to here `held` has no end of a head.
+    searched: usize,
+    /// Heads that are hyper's, or are ready for it.
+    passed: u64,
+    /// Which of them stands for one that is refused, and why; until it is told.
+    refused: Option<(u64, Refusal)>,
+    /// A request of HTTP/1.0 that names no host has come.
+    lacks_host: bool,
+}
+
+/// What the next byte belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Head,
+    /// A body, of which so many bytes are to come.
+    Body(u64),
+    Chunked(Chunk),
+    /// Nothing that is looked at: a head was refused.
+    Refused,
+    /// Another protocol, of which hyper knows what to do.
+    Foreign,
+}
+
+/// A place in a chunked body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Chunk {
+    /// The digits of a size; so far it is this.
+    Size(u64),
+    /// The rest of the line with this size.
+    Extension(u64),
+    /// Data, and the two bytes of the line's end behind it.
+    Data(u64),
+    /// A line behind the last chunk, which so far has, or has not, a byte.
+    Trailer { is_empty: bool },
+}
+
+/// A head that is whole.
+struct Head {
+    length: usize,
+    body: Part,
+    lacks_host: bool,
+}
+
+/// What is not passed on, and what hyper gets instead.
+struct Refused {
+    refusal: Refusal,
+    instead: Vec<u8>,
+}
+
+impl Heads {
+    pub(super) fn new(fields_max: usize) -> Self {
+        Self {
+            fields_max,
+            part: Part::Head,
+            held: Vec::new(),
+            ready: 0,
+            searched: 0,
+            passed: 0,
+            refused: None,
+            lacks_host: false,
+        }
+    }
+
+    /// Takes bytes that have come; what is for hyper at once goes into its buffer.
+    pub(super) fn take(&mut self, bytes: &[u8], buf: &mut ReadBuf<'_>) {
+        if self.part == Part::Refused {
+            return;
+        }
+        if !self.held.is_empty() {
+            self.held.extend_from_slice(bytes);
+            return self.look();
+        }
+        let (good, refused) = self.follow(bytes);
+        let at_once = good.min(buf.remaining());
+        buf.put_slice(&bytes[..at_once]);
+        self.held.extend_from_slice(&bytes[at_once..]);
+        self.settle(good - at_once, refused);
+    }
+
+    /// The same with bytes that are kept anyway.
+    pub(super) fn take_first(&mut self, bytes: Vec<u8>) {
+        self.held = bytes;
+        self.look();
+    }
+
+    /// Gives hyper what is ready for it. False if nothing is.
+    pub(super) fn give(&mut self, buf: &mut ReadBuf<'_>) -> bool {
+        if self.ready == 0 {
+            return false;
+        }
+        let given = self.ready.min(buf.remaining());
+        buf.put_slice(&self.held[..given]);
+        self.ready -= given;
+        if given == self.held.len() {
+            self.held = Vec::new();
+        } else {
+            self.held.drain(..given);
+        }
+        true
+    }
+
+    /// Whether what comes is read no more: there is nothing behind a head that was refused.
+    pub(super) fn is_over(&self) -> bool {
+        self.part == Part::Refused
+    }
+
+    /// Whether part of a head is here.
+    pub(super) fn is_mid_head(&self) -> bool {
+        self.held.len() > self.ready
+    }
+
+    /// The request that is refused, by its number on the connection, and why. Told once.
+    pub(super) fn take_refused(&mut self) -> Option<(u64, Refusal)> {
+        self.refused.take()
+    }
+
+    /// Whether a request without a host has come. Told once.
+    pub(super) fn take_lacks_host(&mut self) -> bool {
+        mem::take(&mut self.lacks_host)
+    }
+
+    /// Looks at what is held, none of which is ready, if it may be more than part of a head.
+    fn look(&mut self) {
+        if self.ready > 0 {
+            return;
+        }
+        if self.part == Part::Head && self.held.len() <= HEAD_BYTES && !self.has_whole_head() {
+            return;
+        }
+        let held = mem::take(&mut self.held);
+        let (good, refused) = self.follow(&held);
+        self.held = held;
+        self.settle(good, refused);
+    }
+
+    /// Whether an empty line is held: whoever sends byte by byte must not have all of it parsed
+    /// each time.
+    fn has_whole_head(&mut self) -> bool {
+        let from = self.searched.saturating_sub(3);
+        let found = memchr::memchr_iter(b'\n', &self.held[from..]).any(|at| {
+            let behind = &self.held[from + at + 1..];
+            behind.starts_with(b"\n") || behind.starts_with(b"\r\n")
+        });
+        // The first look is always a real one.
+        let found = found || self.searched == 0;
+        self.searched = self.held.len();
+        found
+    }
+
+    /// So many bytes of what is held are for hyper.
+    fn settle(&mut self, ready: usize, refused: Option<Refused>) {
+        self.ready = ready;
+        if let Some(Refused { refusal, instead }) = refused {
+            self.held.truncate(ready);
+            self.held.extend_from_slice(&instead);
+            self.ready = self.held.len();
+            self.refused = Some((self.passed, refusal));
+            self.passed += 1;
+            self.part = Part::Refused;
+        }
+        self.searched = self.held.len() - self.ready;
+    }
+
+    /// Follows the messages in these bytes; says how many of them are for hyper.
+    fn follow(&mut self, bytes: &[u8]) -> (usize, Option<Refused>) {
+        let mut at = 0;
+        while at < bytes.len() {
+            let rest = &bytes[at..];
+            match &mut self.part {
+                Part::Head => match self.head(rest) {
+                    Ok(Some(head)) => {
+                        at += head.length;
+                        self.part = head.body;
+                        self.passed += 1;
+                        self.lacks_host |= head.lacks_host;
+                    }
+                    Ok(None) if rest.len() > HEAD_BYTES => {
+                        return (at, Some(Refused::unread(rest, too_large())));
+                    }
+                    Ok(None) => break,
+                    Err(_) if rest.starts_with(HTTP_2) => self.part = Part::Foreign,
+                    Err(refused) => return (at, Some(refused)),
+                },
+                Part::Body(left) => {
+                    let here = usize::try_from(*left).map_or(rest.len(), |it| it.min(rest.len()));
+                    *left -= here as u64;
+                    at += here;
+                    if *left == 0 {
+                        self.part = Part::Head;
+                    }
+                }
+                Part::Chunked(chunk) => {
+                    let (here, next) = chunk.follow(rest);
+                    at += here;
+                    self.part = next.map_or(Part::Head, Part::Chunked);
+                }
+                Part::Foreign | Part::Refused => at = bytes.len(),
+            }
+        }
+        (at, None)
+    }
+
+    /// The head at the front of these bytes, if it is whole.
+    fn head(&self, bytes: &[u8]) -> Result<Option<Head>, Refused> {
+        let mut fields = [MaybeUninit::uninit(); FIELDS];
+        let few = self.fields_max.min(FIELDS);
+        let read = parse(bytes, &mut fields[..few]);
+        match read {
+            Err(Error::TooManyHeaders) if self.fields_max > FIELDS => {
+                let mut fields = vec![MaybeUninit::uninit(); self.fields_max];
+                self.judge(bytes, parse(bytes, &mut fields))
+            }
+            read => self.judge(bytes, read),
+        }
+    }
+
+    fn judge(
+        &self,
+        bytes: &[u8],
+        read: Result<Option<(usize, Request<'_, '_>)>, Error>,
+    ) -> Result<Option<Head>, Refused> {
+        let refused = match read {
+            Ok(None) => return Ok(None),
+            Ok(Some((length, _))) if length > HEAD_BYTES => too_large(),
+            Ok(Some((length, request))) => {
+                return check(&request, length)
+                    .map(Some)
+                    .map_err(|why| Refused::read(&request, bad(why)));
+            }
+            Err(Error::TooManyHeaders) => Refusal::new(
+                Reason::HeadTooLarge,
+                format!(
+                    "the request has more than {} header fields (client.max_request_fields)",
+                    self.fields_max
+                ),
+            ),
+            Err(Error::Version) => bad("neither HTTP/1.1 nor HTTP/1.0"),
+            Err(Error::Token) => bad("no HTTP: the first line is not a method and a target"),
+            Err(Error::HeaderName | Error::HeaderValue) => bad("a header field is malformed"),
+            Err(_) => bad("a line does not end as HTTP's lines do"),
+        };
+        Err(Refused::unread(bytes, refused))
+    }
+}
+
+fn parse<'h, 'b>(
+    bytes: &'b [u8],
+    fields: &'h mut [MaybeUninit<Header<'b>>],
+) -> Result<Option<(usize, Request<'h, 'b>)>, Error> {
+    let mut request = Request::new(&mut []);
+    match request.parse_with_uninit_headers(bytes, fields)? {
+        Status::Complete(length) => Ok(Some((length, request))),
+        Status::Partial => Ok(None),
+    }
+}
+
+fn bad(why: &'static str) -> Refusal {
+    Refusal::new(Reason::BadRequest, why)
+}
+
+fn too_large() -> Refusal {
+    Refusal::new(
+        Reason::HeadTooLarge,
+        format!("the request's head is larger than {HEAD_BYTES} bytes"),
+    )
+}
+
+/// Refuses a head of which a backend could think that the request ends elsewhere, or goes
+/// elsewhere, than hyper thinks (RFC 9112, 3.2, 6.3 and 11.2).
+fn check(request: &Request<'_, '_>, length: usize) -> Result<Head, &'static str> {
+    let is_1_1 = request.version == Some(1);
+    let (mut lengths, mut codings, mut hosts) = (0, 0, 0);
+    let mut body = 0;
+    let mut is_chunked = true;
+    for field in &*request.headers {
+        let name = field.name;
+        match name.len() {
+            4 if name.eq_ignore_ascii_case("host") => hosts += 1,
+            14 if name.eq_ignore_ascii_case("content-length") => {
+                lengths += 1;
+                body = number(field.value).ok_or("a Content-Length that is no number")?;
+            }
+            17 if name.eq_ignore_ascii_case("transfer-encoding") => {
+                codings += 1;
+                is_chunked &= field.value.eq_ignore_ascii_case(b"chunked");
+            }
+            _ => {}
+        }
+    }
+    if lengths > 0 && codings > 0 {
+        return Err("both Content-Length and Transfer-Encoding");
+    }
+    if lengths > 1 {
+        return Err("more than one Content-Length");
+    }
+    if codings > 1 || !is_chunked {
+        return Err("a Transfer-Encoding other than chunked");
+    }
+    if codings > 0 && !is_1_1 {
+        return Err("Transfer-Encoding before HTTP/1.1");
+    }
+    if hosts > 1 {
+        return Err("more than one Host");
+    }
+    if hosts == 0 && is_1_1 {
+        return Err("no Host");
+    }
+    if request.method == Some("CONNECT") {
+        return Err("CONNECT: this is no forward proxy");
+    }
+    let names_host = check_target(request.path.unwrap_or_default())?;
+    Ok(Head {
+        length,
+        body: if codings > 0 {
+            Part::Chunked(Chunk::Size(0))
+        } else if body > 0 {
+            Part::Body(body)
+        } else {
+            Part::Head
+        },
+        lacks_host: hosts == 0 && !names_host,
+    })
+}
+
+/// Whether a target names its host.
+fn check_target(target: &str) -> Result<bool, &'static str> {
+    let is_plain =
+        |byte: u8| byte.is_ascii_alphanumeric() || b"/-._~?&=%:@!$'()*+,;".contains(&byte);
+    if target.starts_with('/') && target.len() < usize::from(u16::MAX) - 1 {
+        if target.bytes().all(is_plain) {
+            return Ok(false);
+        }
+        // `http` decides on the rest, as it will for hyper.
+    }
+    let uri = Uri::try_from(target).map_err(|_| "the request's target is no path and no URI")?;
+    let Some(authority) = uri.authority() else {
+        return Ok(false);
+    };
+    if uri.scheme().is_none() {
+        return Err("the request's target is a host and no path");
+    }
+    if authority.as_str().contains('@') {
+        return Err("the request's target names a user, which is not passed on");
+    }
+    Ok(true)
+}
+
+/// A number as hyper reads it: digits and nothing else.
+fn number(value: &[u8]) -> Option<u64> {
+    if value.is_empty() {
+        return None;
+    }
+    value.iter().try_fold(0u64, |number, byte| {
+        let digit = byte.is_ascii_digit().then(|| u64::from(byte - b'0'))?;
+        number.checked_mul(10)?.checked_add(digit)
+    })
+}
+
+impl Refused {
+    /// One that cannot be read. Nothing of it is known, but whether its client waits for a body.
+    fn unread(bytes: &[u8], refusal: Refusal) -> Self {
+        let method = if bytes.starts_with(b"HEAD") {
+            "HEAD"
+        } else {
+            "GET"
+        };
+        Self {
+            refusal,
+            instead: format!("{method} / HTTP/1.1\r\nHost: tidegate\r\n\r\n").into_bytes(),
+        }
+    }
+
+    /// One that can be read: by its fields it is told who asks.
+    fn read(request: &Request<'_, '_>, refusal: Refusal) -> Self {
+        const LEFT_OUT: [&str; 6] = [
+            "host",
+            "content-length",
+            "transfer-encoding",
+            "connection",
+            "expect",
+            "upgrade",
+        ];
+        let method = match request.method {
+            Some("HEAD") => "HEAD",
+            _ => "GET",
+        };
+        let version = request.version.unwrap_or(1);
+        let mut instead = format!("{method} / HTTP/1.{version}\r\nHost: tidegate\r\n").into_bytes();
+        for field in &*request.headers {
+            let name = field.name;
+            if !LEFT_OUT.iter().any(|it| name.eq_ignore_ascii_case(it)) {
+                instead.extend_from_slice(name.as_bytes());
+                instead.extend_from_slice(b": ");
+                instead.extend_from_slice(field.value);
+                instead.extend_from_slice(b"\r\n");
+            }
+        }
+        instead.extend_from_slice(b"\r\n");
+        if instead.len() > HEAD_BYTES {
+            // With its host it is more than hyper takes.
+            return Self::unread(method.as_bytes(), refusal);
+        }
+        Self { refusal, instead }
+    }
+}
+
+impl Chunk {
+    /// Follows a chunked body; says how many of these bytes belong to it, and where they leave
+    /// it, unless at its end. It takes more than hyper does, and whatever hyper takes it ends in
+    /// the same place.
+    fn follow(self, bytes: &[u8]) -> (usize, Option<Self>) {
+        let mut chunk = self;
+        let mut at = 0;
+        while let Some(&byte) = bytes.get(at) {
+            at += 1;
+            chunk = match chunk {
+                Self::Size(size) => match (char::from(byte).to_digit(16), byte) {
+                    (Some(digit), _) => Self::Size(size.wrapping_mul(16) + u64::from(digit)),
+                    (None, b'\n') => Self::begun(size),
+                    (None, _) => Self::Extension(size),
+                },
+                Self::Extension(size) if byte == b'\n' => Self::begun(size),
+                Self::Extension(size) => Self::Extension(size),
+                Self::Data(left) => {
+                    // This byte, and as many more as are here.
+                    let here = (bytes.len() - at) as u64;
+                    let more = here.min(left - 1);
+                    at += usize::try_from(more).expect("no more than are here");
+                    match left - 1 - more {
+                        0 => Self::Size(0),
+                        left => Self::Data(left),
+                    }
+                }
+                Self::Trailer { is_empty: true } if byte == b'\n' => return (at, None),
+                Self::Trailer { is_empty } => Self::Trailer {
+                    is_empty: byte == b'\n' || (is_empty && byte == b'\r'),
+                },
+            };
+        }
+        (at, Some(chunk))
+    }
+
+    fn begun(size: u64) -> Self {
+        match size {
+            0 => Self::Trailer { is_empty: true },
+            size => Self::Data(size.saturating_add(2)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What hyper gets of bytes that come in pieces of one length, and what is refused.
+    fn passed(bytes: &[u8], piece: usize) -> (Vec<u8>, Option<(u64, Refusal)>) {
+        let mut heads = Heads::new(100);
+        let mut got = Vec::new();
+        let mut room = [0; 1000];
+        for piece in bytes.chunks(piece) {
+            let mut buf = ReadBuf::new(&mut room);
+            heads.take(piece, &mut buf);
+            got.extend_from_slice(buf.filled());
+            loop {
+                let mut buf = ReadBuf::new(&mut room[..7]);
+                if !heads.give(&mut buf) {
+                    break;
+                }
+                got.extend_from_slice(buf.filled());
+            }
+        }
+        (got, heads.take_refused())
+    }
+
+    #[test]
+    fn what_is_good_is_passed_on_as_it_came_in_whatever_pieces() {
+        let get = "GET /a HTTP/1.1\r\nHost: t\r\n\r\n";
+        let post = "POST /b HTTP/1.1\r\nHost: t\r\nContent-Length: 30\r\n\r\nGET / HTTP/1.1\r\nHost: t\r\n\r\nxyz";
+        let chunked = "POST /c HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n\
+                       5\r\nabcde\r\nA;x=y\r\n0123456789\r\n1 \r\n\n\r\n0\r\nX: y\r\nZ: \r\n\r\n";
+        let whole = [get, post, chunked, "\r\n", get, chunked, post, get].concat();
+        for piece in 1..whole.len() {
+            let (got, refused) = passed(whole.as_bytes(), piece);
+            assert_eq!(refused, None, "{piece}");
+            assert_eq!(String::from_utf8_lossy(&got), whole, "{piece}");
+        }
+    }
+
+    #[test]
+    fn instead_of_what_is_bad_hyper_gets_a_request_of_ours_and_nothing_behind_it() {
+        let get = "GET /a HTTP/1.1\r\nHost: t\r\n\r\n";
+        let bad =
+            "HEAD /b HTTP/1.0\r\nContent-Length: 2\r\nUser-Agent: x\r\nContent-Length: 2\r\n\r\n{}";
+        let ours = "HEAD / HTTP/1.0\r\nHost: tidegate\r\nUser-Agent: x\r\n\r\n";
+        let whole = [get, bad, get].concat();
+        for piece in 1..whole.len() {
+            let (got, refused) = passed(whole.as_bytes(), piece);
+            let (number, refusal) = refused.expect("it is refused");
+            assert_eq!(number, 1, "{piece}");
+            assert_eq!(refusal.detail, "more than one Content-Length");
+            assert_eq!(
+                String::from_utf8_lossy(&got),
+                [get, ours].concat(),
+                "{piece}"
+            );
+        }
+    }
+
+    #[test]
+    fn part_of_a_head_stays_here() {
+        let mut heads = Heads::new(100);
+        let mut room = [0; 1000];
+        let mut buf = ReadBuf::new(&mut room);
+        heads.take(b"GET /a HTTP/1.1\r\nHost: t\r\n\r\nGET /b HT", &mut buf);
+        assert!(buf.filled().ends_with(b"\r\n\r\n"));
+        assert!(heads.is_mid_head());
+        assert!(!heads.give(&mut buf));
+        heads.take(b"TP/1.0\r\n\r\n", &mut buf);
+        assert!(heads.give(&mut buf));
+        assert!(buf.filled().ends_with(b"GET /b HTTP/1.0\r\n\r\n"));
+        assert!(!heads.is_mid_head());
+        assert!(heads.take_lacks_host());
+    }
+}
