@@ -20,6 +20,7 @@ mod dialect;
 mod documents;
 mod election;
 mod etcd;
+mod faults;
 mod floor_plan;
 mod forwarding;
 mod framer;

@@ -1,0 +1,143 @@
+//! Faults at the seams: the real process in each state, with each fault, over each protocol.
+//!
+//! A cell runs a process of its own. After the fault it gives account: every slot at rest,
+//! descriptors and memory as before, every call told exactly once and as what became of it, and the
+//! limits kept, as a recorder at the backend saw it. `make faults` runs all cells and writes
+//! docs/faults.md; a part of them runs with every test.
+
+mod account;
+mod backend;
+mod client;
+mod config;
+mod matrix;
+mod run;
+mod stand_in;
+mod stores;
+mod subject;
+mod table;
+mod tag;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use self::account::Broken;
+use self::client::Wire;
+use self::matrix::{Cell, Column, Row};
+use self::run::{Ran, Under};
+use self::stand_in::Wrong;
+
+/// Runs cells, so many at once; their results in the order of the cells.
+async fn run_all(cells: Vec<(Cell, Under)>, at_once: usize) -> Vec<(Under, Ran)> {
+    let places = Arc::new(Semaphore::new(at_once));
+    let mut running = JoinSet::new();
+    for (number, (cell, under)) in cells.into_iter().enumerate() {
+        let places = Arc::clone(&places);
+        running.spawn(async move {
+            let _place = places.acquire().await.expect("it is never closed");
+            let ran = run::run(cell, under).await;
+            if !ran.findings.is_empty() && under == Under::Tidegate {
+                eprintln!("{}\n  {}", ran.cell.name(), ran.seen);
+                for finding in &ran.findings {
+                    eprintln!("  {finding}");
+                }
+            }
+            (number, under, ran)
+        });
+    }
+    let mut all = Vec::new();
+    while let Some(ran) = running.join_next().await {
+        all.push(ran.expect("a cell does not panic"));
+    }
+    all.sort_by_key(|(number, ..)| *number);
+    all.into_iter().map(|(_, under, ran)| (under, ran)).collect()
+}
+
+/// Fails with what was found.
+fn none_is_broken(all: &[(Under, Ran)]) {
+    let mut told = String::new();
+    for (_, ran) in all.iter().filter(|(_, ran)| !ran.findings.is_empty()) {
+        told += &format!("\n{}: {}\n", ran.cell.name(), ran.seen);
+        for finding in &ran.findings {
+            told += &format!("  {finding}\n");
+        }
+        told += &format!("{}\n", ran.log);
+    }
+    assert!(told.is_empty(), "{told}");
+}
+
+/// What the account must find in each stand-in.
+fn found_in(wrong: Wrong) -> Option<Broken> {
+    Some(match wrong {
+        Wrong::Nothing => return None,
+        Wrong::Hang => Broken::Hung,
+        Wrong::DoubledCall => Broken::Doubled,
+        Wrong::LostSlot => Broken::LostSlot,
+        Wrong::ForeignAnswer => Broken::Foreign,
+        Wrong::LeakedDescriptor => Broken::LeakedDescriptor,
+        Wrong::LeakedTask => Broken::LeakedTask,
+        Wrong::ToldTwice => Broken::ToldTwice,
+        Wrong::NeverTold => Broken::NeverTold,
+        Wrong::OneMoreInAWindow => Broken::WindowExceeded,
+        Wrong::OneMoreInFlight => Broken::InFlightExceeded,
+        Wrong::TruncatedBody => Broken::Truncated,
+        Wrong::SentAfterLeft => Broken::SentAfterLeft,
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_account_finds_each_of_twelve_stand_ins_out_and_nothing_in_a_good_one() {
+    let cell = Cell {
+        row: Row::StormInTurn,
+        column: Column::ClientLeaves,
+        wire: Wire::Http,
+    };
+    let cells = Wrong::ALL.map(|wrong| (cell, Under::StandIn(wrong)));
+    for (under, ran) in run_all(cells.to_vec(), 13).await {
+        let Under::StandIn(wrong) = under else {
+            unreachable!("all are stand-ins")
+        };
+        let found: BTreeSet<Broken> = ran.findings.iter().map(|it| it.broken).collect();
+        let told: Vec<String> = ran.findings.iter().map(ToString::to_string).collect();
+        match found_in(wrong) {
+            None => assert!(found.is_empty(), "{wrong:?}: {told:?}\n{}", ran.seen),
+            Some(broken) => assert!(found.contains(&broken), "{wrong:?}: {told:?}\n{}", ran.seen),
+        }
+    }
+}
+
+#[test]
+fn enough_cells_are_run_and_every_other_has_a_reason() {
+    let run = |wire| {
+        let cells = Cell::all().into_iter();
+        cells
+            .filter(|cell| cell.wire == wire && cell.reason().is_none())
+            .count()
+    };
+    assert!(run(Wire::Http) >= 120, "{}", run(Wire::Http));
+    assert!(run(Wire::Socket) >= 60, "{}", run(Wire::Socket));
+    assert!(run(Wire::Tcp) >= 20, "{}", run(Wire::Tcp));
+}
+
+/// The whole matrix: `make faults`. CELLS selects those whose names contain it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes a quarter of an hour; `make faults` runs it"]
+async fn the_matrix() {
+    let only = std::env::var("CELLS").unwrap_or_default();
+    let at_once = std::env::var("AT_ONCE").ok().and_then(|it| it.parse().ok());
+    let cells: Vec<Cell> = Cell::all()
+        .into_iter()
+        .filter(|cell| cell.reason().is_none() && cell.name().contains(&only))
+        .filter(|cell| run::lacks(cell.column).is_none())
+        .collect();
+    let cells = cells.into_iter().map(|cell| (cell, Under::Tidegate));
+    let all = run_all(cells.collect(), at_once.unwrap_or(6)).await;
+    let broken = all.iter().filter(|(_, ran)| !ran.findings.is_empty());
+    eprintln!("{} cells, {} failed", all.len(), broken.count());
+    if only.is_empty() {
+        table::write(&all);
+    }
+    none_is_broken(&all);
+}

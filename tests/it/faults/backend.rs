@@ -1,0 +1,543 @@
+//! A backend that speaks HTTP, the socket protocol and plain bytes on one port, does what a
+//! fault says, and records every call that arrives.
+//!
+//! A call is counted as in flight from the moment when its head has been read until just before
+//! the last byte of its answer is written. So with `window_stamp = "replied"` the record obeys
+//! the gate's law exactly, however late this task runs.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::tag::{Tag, number};
+
+/// What it does with connections and calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// Answers.
+    Well,
+    /// Closes every connection, and each call's instead of an answer.
+    Fin,
+    /// The same with a reset.
+    Rst,
+    /// Closes its sending side only: at once where nothing is under way, else after the answer.
+    HalfClose,
+    /// Reads and never answers.
+    BlackHole,
+    /// Accepts nothing.
+    SlowAccept,
+    /// Sends bytes that are no answer.
+    Garbage,
+    /// Answers before it has read the request, and unasked where there is none.
+    Early,
+    /// Nothing listens, and every connection is reset.
+    Down,
+}
+
+/// One call that arrived.
+#[derive(Clone, Debug)]
+pub(super) struct Arrival {
+    pub(super) tag: Tag,
+    pub(super) at: Instant,
+    /// When its last byte was about to be written, or its connection was lost.
+    pub(super) until: Option<Instant>,
+    /// At which of several backends.
+    pub(super) backend: usize,
+    /// Whether it was answered to the end.
+    pub(super) answered: bool,
+    /// Its body ended properly and was not what was sent.
+    pub(super) truncated: bool,
+}
+
+/// Of one or more backends.
+#[derive(Clone, Default)]
+pub(super) struct Recorder(Arc<Mutex<Vec<Arrival>>>);
+
+impl Recorder {
+    pub(super) fn all(&self) -> Vec<Arrival> {
+        self.0.lock().expect("no test panics with it").clone()
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.0.lock().expect("no test panics with it").len()
+    }
+
+    /// Calls in flight.
+    pub(super) fn running(&self) -> usize {
+        let all = self.0.lock().expect("no test panics with it");
+        all.iter().filter(|it| it.until.is_none()).count()
+    }
+
+    fn begin(&self, tag: Tag, backend: usize) -> usize {
+        let mut all = self.0.lock().expect("no test panics with it");
+        all.push(Arrival {
+            tag,
+            at: Instant::now(),
+            until: None,
+            backend,
+            answered: false,
+            truncated: false,
+        });
+        all.len() - 1
+    }
+
+    fn change(&self, at: usize, change: impl FnOnce(&mut Arrival)) {
+        change(&mut self.0.lock().expect("no test panics with it")[at]);
+    }
+}
+
+/// Ends what a call holds in the record, however its connection ends.
+struct Running<'a> {
+    recorder: &'a Recorder,
+    at: usize,
+}
+
+impl Running<'_> {
+    fn ends(&self) {
+        self.recorder.change(self.at, |it| {
+            it.until.get_or_insert_with(Instant::now);
+        });
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.ends();
+    }
+}
+
+pub(super) struct Backend {
+    pub(super) addr: SocketAddr,
+    number: usize,
+    mode: watch::Sender<Mode>,
+    recorder: Recorder,
+    listening: Mutex<JoinHandle<()>>,
+}
+
+impl Backend {
+    /// Listens on a port of an address that no other test uses, so that it can be had again.
+    pub(super) async fn start(ip: [u8; 4], number: usize, recorder: Recorder) -> Self {
+        let listener = TcpListener::bind(SocketAddr::from((ip, 0)));
+        let listener = listener.await.expect("loopback has free ports");
+        let addr = listener.local_addr().expect("it is bound");
+        let mode = watch::Sender::new(Mode::Well);
+        let listening = tokio::spawn(accept(listener, number, mode.subscribe(), recorder.clone()));
+        Self {
+            addr,
+            number,
+            mode,
+            recorder,
+            listening: Mutex::new(listening),
+        }
+    }
+
+    pub(super) async fn set(&self, mode: Mode) {
+        let was = self.mode.send_replace(mode);
+        if mode == Mode::Down {
+            let listening = {
+                let mut slot = self.listening.lock().expect("no test panics with it");
+                std::mem::replace(&mut *slot, tokio::spawn(async {}))
+            };
+            listening.abort();
+            let _ = listening.await;
+        } else if was == Mode::Down {
+            let listener = TcpListener::bind(self.addr).await.expect("it was ours");
+            let (modes, recorder) = (self.mode.subscribe(), self.recorder.clone());
+            let listening = tokio::spawn(accept(listener, self.number, modes, recorder));
+            *self.listening.lock().expect("no test panics with it") = listening;
+        }
+    }
+}
+
+impl Drop for Backend {
+    fn drop(&mut self) {
+        self.listening
+            .lock()
+            .expect("no test panics with it")
+            .abort();
+    }
+}
+
+async fn accept(
+    listener: TcpListener,
+    number: usize,
+    mut modes: watch::Receiver<Mode>,
+    recorder: Recorder,
+) {
+    loop {
+        if modes
+            .wait_for(|mode| *mode != Mode::SlowAccept)
+            .await
+            .is_err()
+        {
+            return;
+        }
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = modes.changed() => continue,
+        };
+        let Ok((stream, _)) = accepted else {
+            sleep(Duration::from_millis(5)).await;
+            continue;
+        };
+        let mut conn = Conn {
+            stream,
+            buffer: Vec::new(),
+            modes: modes.clone(),
+            recorder: recorder.clone(),
+            number,
+        };
+        tokio::spawn(async move {
+            // How it ends is what a test is about.
+            let _ = conn.converse().await;
+        });
+    }
+}
+
+struct Conn {
+    stream: TcpStream,
+    buffer: Vec<u8>,
+    modes: watch::Receiver<Mode>,
+    recorder: Recorder,
+    number: usize,
+}
+
+/// The connection is over.
+struct Over;
+
+impl From<io::Error> for Over {
+    fn from(_: io::Error) -> Self {
+        Self
+    }
+}
+
+impl From<tokio::time::error::Elapsed> for Over {
+    fn from(_: tokio::time::error::Elapsed) -> Self {
+        Self
+    }
+}
+
+enum Asked {
+    Http { head: Vec<u8>, tag: Tag },
+    Array { tag: Tag, text: Vec<u8> },
+    Bytes { tag: Tag, line: Vec<u8> },
+}
+
+impl Conn {
+    fn mode(&mut self) -> Mode {
+        *self.modes.borrow_and_update()
+    }
+
+    async fn converse(&mut self) -> Result<(), Over> {
+        while let Some(asked) = self.asked().await? {
+            match asked {
+                Asked::Http { head, tag } => self.http(&head, tag).await?,
+                Asked::Array { tag, text } => return self.array(tag, &text).await,
+                Asked::Bytes { tag, line } => return self.bytes(tag, &line).await,
+            }
+        }
+        Ok(())
+    }
+
+    /// The next request; none where the other side has closed.
+    async fn asked(&mut self) -> Result<Option<Asked>, Over> {
+        let mut mode = self.mode();
+        loop {
+            if let Some(asked) = self.parse() {
+                return Ok(Some(asked));
+            }
+            let may_act = self.buffer.is_empty();
+            match mode {
+                Mode::Fin if may_act => return Err(Over),
+                Mode::Rst | Mode::Down => return self.reset(),
+                Mode::HalfClose if may_act => {
+                    self.stream.shutdown().await?;
+                    self.read_out().await?;
+                    return Ok(None);
+                }
+                _ => {}
+            }
+            tokio::select! {
+                read = self.stream.read_buf(&mut self.buffer) => if read? == 0 {
+                    return Ok(None);
+                },
+                changed = self.modes.changed() => {
+                    changed.map_err(|_| Over)?;
+                    mode = self.mode();
+                    match mode {
+                        Mode::Garbage if self.buffer.is_empty() => {
+                            self.stream.write_all(b"\x00\xffnoise\r\n\r\n").await?;
+                        }
+                        Mode::Early if self.buffer.is_empty() => {
+                            let late = b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\n\r\n";
+                            self.stream.write_all(late).await?;
+                        }
+                        _ => {}
+                    }
+                }
+            }
+        }
+    }
+
+    fn parse(&mut self) -> Option<Asked> {
+        let buffer = &self.buffer;
+        match buffer.first()? {
+            b'[' => {
+                let end = buffer.iter().rposition(|byte| *byte == b']')?;
+                serde_json::from_slice::<serde_json::Value>(&buffer[..=end]).ok()?;
+                let text = buffer[..=end].to_vec();
+                let tag = Tag::find(&text)?;
+                Some(Asked::Array { tag, text })
+            }
+            b'T' => {
+                let end = buffer.iter().position(|byte| *byte == b'\n')?;
+                let line: Vec<u8> = self.buffer.drain(..=end).collect();
+                let tag = Tag::find(&line)?;
+                Some(Asked::Bytes { tag, line })
+            }
+            _ => {
+                let end = buffer.windows(4).position(|it| it == b"\r\n\r\n")? + 4;
+                let head: Vec<u8> = self.buffer.drain(..end).collect();
+                let tag = Tag::find(&head)?;
+                Some(Asked::Http { head, tag })
+            }
+        }
+    }
+
+    /// Closes with a reset.
+    fn reset<T>(&mut self) -> Result<T, Over> {
+        self.stream.set_zero_linger()?;
+        Err(Over)
+    }
+
+    /// Reads until the other side closes.
+    async fn read_out(&mut self) -> Result<(), Over> {
+        let mut rest = vec![0; 16 * 1024];
+        while self.stream.read(&mut rest).await? > 0 {}
+        Ok(())
+    }
+
+    /// Lets time pass, and acts at once where every connection is closed.
+    async fn pause(&mut self, span: Duration) -> Result<(), Over> {
+        let until = Instant::now() + span;
+        loop {
+            match self.mode() {
+                Mode::Fin => return Err(Over),
+                Mode::Rst | Mode::Down => return self.reset(),
+                _ => {}
+            }
+            tokio::select! {
+                () = tokio::time::sleep_until(until) => return Ok(()),
+                changed = self.modes.changed() => changed.map_err(|_| Over)?,
+            }
+        }
+    }
+
+    /// What a fault does instead of an answer; returns whether there is to be one.
+    async fn before_answer(&mut self) -> Result<(), Over> {
+        match self.mode() {
+            Mode::Fin => Err(Over),
+            Mode::Rst | Mode::Down => self.reset(),
+            Mode::BlackHole => {
+                // Whether the fault has ended or not, this one is lost.
+                timeout(Duration::from_secs(30), self.read_out()).await??;
+                Err(Over)
+            }
+            Mode::Garbage => {
+                self.stream.write_all(b"\x00\xffnoise\r\n\r\n").await?;
+                Err(Over)
+            }
+            Mode::Well | Mode::HalfClose | Mode::SlowAccept | Mode::Early => Ok(()),
+        }
+    }
+
+    async fn after_answer(&mut self) -> Result<(), Over> {
+        if self.mode() == Mode::HalfClose {
+            self.stream.shutdown().await?;
+            self.read_out().await?;
+            return Err(Over);
+        }
+        Ok(())
+    }
+
+    /// Writes an answer, at an even pace where it is to take some time.
+    async fn answer(
+        &mut self,
+        at: usize,
+        head: &[u8],
+        body: &[u8],
+        takes: Duration,
+    ) -> Result<(), Over> {
+        let ends = |conn: &Self| {
+            conn.recorder.change(at, |it| {
+                it.until.get_or_insert_with(Instant::now);
+                it.answered = true;
+            });
+        };
+        let chunks = body.len().div_ceil(CHUNK).max(1);
+        if chunks == 1 {
+            ends(self);
+            self.stream.write_all(&[head, body].concat()).await?;
+            return Ok(());
+        }
+        self.stream.write_all(head).await?;
+        for (number, chunk) in body.chunks(CHUNK).enumerate() {
+            self.pause(takes / chunks as u32).await?;
+            if matches!(self.mode(), Mode::BlackHole | Mode::Garbage) {
+                self.before_answer().await?;
+            }
+            if number + 1 == chunks {
+                ends(self);
+            }
+            self.stream.write_all(chunk).await?;
+        }
+        Ok(())
+    }
+
+    async fn http(&mut self, head: &[u8], tag: Tag) -> Result<(), Over> {
+        let at = self.recorder.begin(tag, self.number);
+        let recorder = self.recorder.clone();
+        let running = Running {
+            recorder: &recorder,
+            at,
+        };
+        let (size, up) = (number(head, "size"), number(head, "up"));
+        let takes = Duration::from_millis(number(head, "ms") as u64);
+        let streams = size > CHUNK;
+        let answer_head = format!(
+            "HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\nContent-Length: {size}\r\n\r\n"
+        );
+        let is_early = self.mode() == Mode::Early && !streams;
+        if is_early {
+            let body = tag.body(size);
+            self.answer(at, answer_head.as_bytes(), &body, Duration::ZERO)
+                .await?;
+        }
+        let body = self.body(head).await?;
+        if body.len() != up || !tag.owns(&body) {
+            self.recorder.change(at, |it| it.truncated = true);
+        }
+        if is_early {
+            return Ok(());
+        }
+        if !streams {
+            self.pause(takes).await?;
+        }
+        self.before_answer().await?;
+        let body = tag.body(size);
+        self.answer(at, answer_head.as_bytes(), &body, takes)
+            .await?;
+        drop(running);
+        self.after_answer().await
+    }
+
+    /// Reads a request's body to its end.
+    async fn body(&mut self, head: &[u8]) -> Result<Vec<u8>, Over> {
+        let head = String::from_utf8_lossy(head).to_ascii_lowercase();
+        if head.contains("transfer-encoding: chunked") {
+            let mut body = Vec::new();
+            loop {
+                let line = self.line().await?;
+                let length = usize::from_str_radix(line.trim(), 16).map_err(|_| Over)?;
+                let chunk = self.exactly(length + 2).await?;
+                body.extend_from_slice(&chunk[..length]);
+                if length == 0 {
+                    return Ok(body);
+                }
+            }
+        }
+        let length = head
+            .lines()
+            .find_map(|line| line.strip_prefix("content-length:")?.trim().parse().ok());
+        self.exactly(length.unwrap_or(0)).await
+    }
+
+    async fn more(&mut self) -> Result<(), Over> {
+        loop {
+            match self.mode() {
+                Mode::Fin => return Err(Over),
+                Mode::Rst | Mode::Down => return self.reset(),
+                _ => {}
+            }
+            tokio::select! {
+                read = self.stream.read_buf(&mut self.buffer) => {
+                    return if read? == 0 { Err(Over) } else { Ok(()) };
+                }
+                changed = self.modes.changed() => changed.map_err(|_| Over)?,
+            }
+        }
+    }
+
+    async fn exactly(&mut self, bytes: usize) -> Result<Vec<u8>, Over> {
+        while self.buffer.len() < bytes {
+            self.more().await?;
+        }
+        Ok(self.buffer.drain(..bytes).collect())
+    }
+
+    async fn line(&mut self) -> Result<String, Over> {
+        loop {
+            if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.buffer.drain(..=end).collect();
+                return Ok(String::from_utf8_lossy(&line).into_owned());
+            }
+            self.more().await?;
+        }
+    }
+
+    async fn array(&mut self, tag: Tag, text: &[u8]) -> Result<(), Over> {
+        let at = self.recorder.begin(tag, self.number);
+        let recorder = self.recorder.clone();
+        let running = Running {
+            recorder: &recorder,
+            at,
+        };
+        let size = number(text, "size");
+        let takes = Duration::from_millis(number(text, "ms") as u64);
+        let output = String::from_utf8(tag.body(size)).expect("tags are ASCII");
+        let answer = format!(
+            "{{\"overallRC\": 0, \"modID\": null, \"rc\": 0, \"rs\": 0, \"errmsg\": \"\", \"output\": \"{output}\"}}"
+        );
+        if size <= CHUNK && self.mode() != Mode::Early {
+            self.pause(takes).await?;
+        }
+        self.before_answer().await?;
+        self.answer(at, b"", answer.as_bytes(), takes).await?;
+        drop(running);
+        self.after_answer().await
+    }
+
+    async fn bytes(&mut self, tag: Tag, line: &[u8]) -> Result<(), Over> {
+        let at = self.recorder.begin(tag, self.number);
+        let recorder = self.recorder.clone();
+        let running = Running {
+            recorder: &recorder,
+            at,
+        };
+        let (size, up) = (number(line, "size"), number(line, "up"));
+        let takes = Duration::from_millis(number(line, "ms") as u64);
+        if self.mode() != Mode::Early {
+            let body = self.exactly(up).await?;
+            if !tag.owns(&body) {
+                self.recorder.change(at, |it| it.truncated = true);
+            }
+            if size <= CHUNK {
+                self.pause(takes).await?;
+            }
+        }
+        self.before_answer().await?;
+        self.answer(at, b"", &tag.body(size), takes).await?;
+        drop(running);
+        self.after_answer().await
+    }
+}
+
+/// What a longer answer is written in pieces of.   bytes
+const CHUNK: usize = 64 * 1024;
