@@ -91,6 +91,8 @@ pub(super) struct Allowed {
     pub(super) cut: bool,
     /// There may be no connection.
     pub(super) no_connection: bool,
+    /// The backend may have answered something else, which is passed on.
+    pub(super) odd: bool,
 }
 
 /// What a gate promises its backend.
@@ -145,10 +147,12 @@ impl Evidence {
                 Outcome::Hung => found.add(Broken::Hung, how()),
                 Outcome::Foreign => found.add(Broken::Foreign, how()),
                 Outcome::Truncated => found.add(Broken::Truncated, how()),
-                Outcome::Refused(reason) if allowed.reasons.contains(&&**reason) => {}
+                Outcome::Refused(reason)
+                    if allowed.reasons.contains(&&**reason) || attempt.left.is_some() => {}
                 Outcome::Refused(reason) => {
                     found.add(Broken::Lost, format!("{} was refused: {reason}", how()));
                 }
+                Outcome::Odd(_) if allowed.odd => {}
                 Outcome::Odd(text) => {
                     found.add(Broken::Lost, format!("{} was answered {text:?}", how()));
                 }

@@ -65,10 +65,6 @@ impl Recorder {
         self.0.lock().expect("no test panics with it").clone()
     }
 
-    pub(super) fn count(&self) -> usize {
-        self.0.lock().expect("no test panics with it").len()
-    }
-
     /// Calls in flight.
     pub(super) fn running(&self) -> usize {
         let all = self.0.lock().expect("no test panics with it");
@@ -90,26 +86,6 @@ impl Recorder {
 
     fn change(&self, at: usize, change: impl FnOnce(&mut Arrival)) {
         change(&mut self.0.lock().expect("no test panics with it")[at]);
-    }
-}
-
-/// Ends what a call holds in the record, however its connection ends.
-struct Running<'a> {
-    recorder: &'a Recorder,
-    at: usize,
-}
-
-impl Running<'_> {
-    fn ends(&self) {
-        self.recorder.change(self.at, |it| {
-            it.until.get_or_insert_with(Instant::now);
-        });
-    }
-}
-
-impl Drop for Running<'_> {
-    fn drop(&mut self) {
-        self.ends();
     }
 }
 
@@ -188,6 +164,8 @@ async fn accept(
             continue;
         };
         let mut conn = Conn {
+            heard: Instant::now(),
+            left: false,
             stream,
             buffer: Vec::new(),
             modes: modes.clone(),
@@ -202,6 +180,10 @@ async fn accept(
 }
 
 struct Conn {
+    /// When something came last.
+    heard: Instant,
+    /// Whether the other side closed before it was answered.
+    left: bool,
     stream: TcpStream,
     buffer: Vec<u8>,
     modes: watch::Receiver<Mode>,
@@ -237,10 +219,23 @@ impl Conn {
 
     async fn converse(&mut self) -> Result<(), Over> {
         while let Some(asked) = self.asked().await? {
-            match asked {
-                Asked::Http { head, tag } => self.http(&head, tag).await?,
-                Asked::Array { tag, text } => return self.array(tag, &text).await,
-                Asked::Bytes { tag, line } => return self.bytes(tag, &line).await,
+            self.heard = Instant::now();
+            let (Asked::Http { tag, .. } | Asked::Array { tag, .. } | Asked::Bytes { tag, .. }) =
+                asked;
+            let at = self.recorder.begin(tag, self.number);
+            let ended = match &asked {
+                Asked::Http { head, .. } => self.http(at, head, tag).await,
+                Asked::Array { text, .. } => self.array(at, tag, text).await,
+                Asked::Bytes { line, .. } => self.bytes(at, tag, line).await,
+            };
+            self.ends(at);
+            ended?;
+            if !matches!(asked, Asked::Http { .. }) {
+                if self.mode() == Mode::HalfClose {
+                    self.stream.shutdown().await?;
+                    self.read_out().await?;
+                }
+                return Ok(());
             }
         }
         Ok(())
@@ -257,27 +252,33 @@ impl Conn {
             match mode {
                 Mode::Fin if may_act => return Err(Over),
                 Mode::Rst | Mode::Down => return self.reset(),
-                Mode::HalfClose if may_act => {
-                    self.stream.shutdown().await?;
-                    self.read_out().await?;
-                    return Ok(None);
-                }
                 _ => {}
             }
+            let silent = mode == Mode::HalfClose && may_act;
             tokio::select! {
                 read = self.stream.read_buf(&mut self.buffer) => if read? == 0 {
                     return Ok(None);
                 },
+                () = sleep(KEPT), if silent => {
+                    self.stream.shutdown().await?;
+                    self.read_out().await?;
+                    return Ok(None);
+                }
                 changed = self.modes.changed() => {
                     changed.map_err(|_| Over)?;
                     mode = self.mode();
                     match mode {
                         Mode::Garbage if self.buffer.is_empty() => {
                             self.stream.write_all(b"\x00\xffnoise\r\n\r\n").await?;
+                            // Whoever sends a request all the same gets nothing more.
+                            self.read_out().await?;
+                            return Ok(None);
                         }
                         Mode::Early if self.buffer.is_empty() => {
-                            let late = b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\n\r\n";
+                            let late = b"HTTP/1.1 408 Request Timeout\r\n\
+                                Connection: close\r\nContent-Length: 0\r\n\r\n";
                             self.stream.write_all(late).await?;
+                            return Ok(None);
                         }
                         _ => {}
                     }
@@ -320,7 +321,10 @@ impl Conn {
     /// Reads until the other side closes.
     async fn read_out(&mut self) -> Result<(), Over> {
         let mut rest = vec![0; 16 * 1024];
-        while self.stream.read(&mut rest).await? > 0 {}
+        while self.stream.read(&mut rest).await.unwrap_or(0) > 0 {
+            self.heard = Instant::now();
+        }
+        self.left = true;
         Ok(())
     }
 
@@ -340,31 +344,34 @@ impl Conn {
         }
     }
 
+    /// Notes that a call holds nothing any more. Where the other side gave up, it did so after it
+    /// had sent its last byte: when it closed is known only later.
+    fn ends(&self, at: usize) {
+        let until = if self.left { self.heard } else { Instant::now() };
+        self.recorder.change(at, |it| {
+            it.until.get_or_insert(until);
+        });
+    }
+
     /// What a fault does instead of an answer; returns whether there is to be one.
-    async fn before_answer(&mut self) -> Result<(), Over> {
+    async fn before_answer(&mut self, at: usize) -> Result<(), Over> {
         match self.mode() {
             Mode::Fin => Err(Over),
             Mode::Rst | Mode::Down => self.reset(),
             Mode::BlackHole => {
                 // Whether the fault has ended or not, this one is lost.
                 timeout(Duration::from_secs(30), self.read_out()).await??;
+                // It is given up after response_timeout, and counts until then.
+                self.left = false;
                 Err(Over)
             }
             Mode::Garbage => {
+                self.ends(at);
                 self.stream.write_all(b"\x00\xffnoise\r\n\r\n").await?;
                 Err(Over)
             }
             Mode::Well | Mode::HalfClose | Mode::SlowAccept | Mode::Early => Ok(()),
         }
-    }
-
-    async fn after_answer(&mut self) -> Result<(), Over> {
-        if self.mode() == Mode::HalfClose {
-            self.stream.shutdown().await?;
-            self.read_out().await?;
-            return Err(Over);
-        }
-        Ok(())
     }
 
     /// Writes an answer, at an even pace where it is to take some time.
@@ -375,15 +382,10 @@ impl Conn {
         body: &[u8],
         takes: Duration,
     ) -> Result<(), Over> {
-        let ends = |conn: &Self| {
-            conn.recorder.change(at, |it| {
-                it.until.get_or_insert_with(Instant::now);
-                it.answered = true;
-            });
-        };
         let chunks = body.len().div_ceil(CHUNK).max(1);
         if chunks == 1 {
-            ends(self);
+            self.ends(at);
+            self.recorder.change(at, |it| it.answered = true);
             self.stream.write_all(&[head, body].concat()).await?;
             return Ok(());
         }
@@ -391,23 +393,18 @@ impl Conn {
         for (number, chunk) in body.chunks(CHUNK).enumerate() {
             self.pause(takes / chunks as u32).await?;
             if matches!(self.mode(), Mode::BlackHole | Mode::Garbage) {
-                self.before_answer().await?;
+                self.before_answer(at).await?;
             }
             if number + 1 == chunks {
-                ends(self);
+                self.ends(at);
+            self.recorder.change(at, |it| it.answered = true);
             }
             self.stream.write_all(chunk).await?;
         }
         Ok(())
     }
 
-    async fn http(&mut self, head: &[u8], tag: Tag) -> Result<(), Over> {
-        let at = self.recorder.begin(tag, self.number);
-        let recorder = self.recorder.clone();
-        let running = Running {
-            recorder: &recorder,
-            at,
-        };
+    async fn http(&mut self, at: usize, head: &[u8], tag: Tag) -> Result<(), Over> {
         let (size, up) = (number(head, "size"), number(head, "up"));
         let takes = Duration::from_millis(number(head, "ms") as u64);
         let streams = size > CHUNK;
@@ -430,12 +427,11 @@ impl Conn {
         if !streams {
             self.pause(takes).await?;
         }
-        self.before_answer().await?;
+        self.before_answer(at).await?;
         let body = tag.body(size);
         self.answer(at, answer_head.as_bytes(), &body, takes)
             .await?;
-        drop(running);
-        self.after_answer().await
+        Ok(())
     }
 
     /// Reads a request's body to its end.
@@ -468,7 +464,12 @@ impl Conn {
             }
             tokio::select! {
                 read = self.stream.read_buf(&mut self.buffer) => {
-                    return if read? == 0 { Err(Over) } else { Ok(()) };
+                    if read.unwrap_or(0) == 0 {
+                        self.left = true;
+                        return Err(Over);
+                    }
+                    self.heard = Instant::now();
+                    return Ok(());
                 }
                 changed = self.modes.changed() => changed.map_err(|_| Over)?,
             }
@@ -492,13 +493,7 @@ impl Conn {
         }
     }
 
-    async fn array(&mut self, tag: Tag, text: &[u8]) -> Result<(), Over> {
-        let at = self.recorder.begin(tag, self.number);
-        let recorder = self.recorder.clone();
-        let running = Running {
-            recorder: &recorder,
-            at,
-        };
+    async fn array(&mut self, at: usize, tag: Tag, text: &[u8]) -> Result<(), Over> {
         let size = number(text, "size");
         let takes = Duration::from_millis(number(text, "ms") as u64);
         let output = String::from_utf8(tag.body(size)).expect("tags are ASCII");
@@ -508,19 +503,12 @@ impl Conn {
         if size <= CHUNK && self.mode() != Mode::Early {
             self.pause(takes).await?;
         }
-        self.before_answer().await?;
+        self.before_answer(at).await?;
         self.answer(at, b"", answer.as_bytes(), takes).await?;
-        drop(running);
-        self.after_answer().await
+        Ok(())
     }
 
-    async fn bytes(&mut self, tag: Tag, line: &[u8]) -> Result<(), Over> {
-        let at = self.recorder.begin(tag, self.number);
-        let recorder = self.recorder.clone();
-        let running = Running {
-            recorder: &recorder,
-            at,
-        };
+    async fn bytes(&mut self, at: usize, tag: Tag, line: &[u8]) -> Result<(), Over> {
         let (size, up) = (number(line, "size"), number(line, "up"));
         let takes = Duration::from_millis(number(line, "ms") as u64);
         if self.mode() != Mode::Early {
@@ -532,12 +520,13 @@ impl Conn {
                 self.pause(takes).await?;
             }
         }
-        self.before_answer().await?;
+        self.before_answer(at).await?;
         self.answer(at, b"", &tag.body(size), takes).await?;
-        drop(running);
-        self.after_answer().await
+        Ok(())
     }
 }
 
+/// How long a connection is kept where it is half-closed after that.
+const KEPT: Duration = Duration::from_millis(10);
 /// What a longer answer is written in pieces of.   bytes
 const CHUNK: usize = 64 * 1024;

@@ -191,8 +191,8 @@ impl Client {
             outcome: Outcome::NoConnection,
         };
         let stream = match self.kept.take() {
-            Some(stream) => Ok(stream),
-            None => tokio::time::timeout(HUNG, TcpStream::connect(self.addr))
+            Some(stream) if is_open(&stream) => Ok(stream),
+            _ => tokio::time::timeout(HUNG, TcpStream::connect(self.addr))
                 .await
                 .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())),
         };
@@ -240,6 +240,12 @@ impl Client {
     pub(super) fn closes(&mut self) {
         self.kept = None;
     }
+}
+
+/// Whether a kept connection can take another request, as far as a client can know.
+fn is_open(stream: &TcpStream) -> bool {
+    let read = stream.try_read(&mut [0]);
+    read.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
 }
 
 fn head(wire: Wire, tag: Tag, shape: Shape, chunked: bool) -> String {
@@ -452,6 +458,12 @@ impl Call {
             }
             Way::Stalls(span) => {
                 sleep(span).await;
+                attempt.left = Some(Instant::now());
+                (Outcome::Left, false)
+            }
+            // In the middle of a body, more of it would be sent.
+            Way::SendsMore | Way::SendsMoreAndLeaves if attempt.sent.is_none() => {
+                self.abandon(false);
                 attempt.left = Some(Instant::now());
                 (Outcome::Left, false)
             }

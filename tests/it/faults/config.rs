@@ -9,7 +9,7 @@ use super::matrix::{Cell, Column, Row};
 use super::stores::Stores;
 
 /// After which time a call without an answer is given up.
-pub(super) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
+pub(super) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(4);
 /// How many wait where the queue is small.
 pub(super) const FULL: usize = 5;
 /// What a reload changes, and into what.
@@ -120,7 +120,7 @@ pub(super) fn text(options: &Options, folder: &Path) -> String {
          [client]\nrequest_timeout = \"2s\"\nidle_timeout = \"5s\"\nwrite_timeout = \"2s\"\n\
          body_timeout = \"5s\"\nbuffer_bytes = \"{buffer}\"\n\
          [callers]\n{state}\n\
-         [backend]\nsocket = \"{backend}\"\nhttp = \"http://{backend}\"\ntcp = \"{backend}\"\n\
+         [backend]\nkind = \"zvm\"\nsocket = \"{backend}\"\nhttp = \"http://{backend}\"\ntcp = \"{backend}\"\n\
          response_timeout = \"{seconds}s\"\npool_idle_timeout = \"1s\"\n{reply}\n\
          [queue]\npostpone = \"{postpone}\"\npostpone_jitter = [\"50ms\", \"150ms\"]\n\
          capacity = {capacity}\nworkers = 8\n\

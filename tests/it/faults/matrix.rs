@@ -245,14 +245,14 @@ impl Column {
             }
             Self::BackendRst => "the same with resets",
             Self::BackendHalfClose => {
-                "for 0.5 s the backend closes its sending side: of idle connections at once, of \
-                 others after the answer; it reads on"
+                "for 0.5 s the backend closes its sending side of every connection that is idle \
+                 for 10 ms, and reads on"
             }
             Self::BackendRestart => {
                 "every connection is reset, nothing listens for 0.5 s, then it does again"
             }
             Self::BackendBlackHole => {
-                "for 0.5 s the backend reads and never answers; `response_timeout` is 2 s"
+                "for 0.5 s the backend reads and never answers; `response_timeout` is 4 s"
             }
             Self::BackendSlowAccept => "for 0.7 s the backend accepts nothing",
             Self::BackendGarbage => {
@@ -475,6 +475,7 @@ impl Cell {
             dropped: false,
             cut: false,
             no_connection: false,
+            odd: false,
         };
         let mut allowed = match column {
             // Calls come when the fault has passed, so each is answered.
@@ -484,6 +485,11 @@ impl Cell {
                 cut: true,
                 ..NOTHING
             },
+            // A call may be written at the very moment when its connection is closed.
+            Column::BackendHalfClose => Allowed {
+                reasons: &["backend_closed"],
+                ..NOTHING
+            },
             Column::BackendBlackHole => Allowed {
                 reasons: &["backend_slow"],
                 cut: row == Row::Down,
@@ -491,12 +497,20 @@ impl Cell {
             },
             Column::BackendGarbage => Allowed {
                 reasons: &["backend_closed", "backend_cut"],
-                cut: row == Row::Down,
+                // Of the socket backend, what is no JSON is passed on as it came.
+                cut: row == Row::Down || wire == Wire::Socket,
                 ..NOTHING
             },
             // A backend that answers and closes with the request unread resets its answer away.
             Column::BackendEarly if wire == Wire::Socket || row == Row::Up => Allowed {
                 reasons: &["backend_closed", "backend_cut"],
+                odd: true,
+                ..NOTHING
+            },
+            // A 408 that crosses a request is its answer, for all that anybody can know.
+            Column::BackendEarly => Allowed {
+                reasons: &["backend_closed"],
+                odd: true,
                 ..NOTHING
             },
             _ => NOTHING,
@@ -513,6 +527,7 @@ impl Cell {
             allowed.reasons = match column {
                 Column::BackendFin
                 | Column::BackendRst
+                | Column::BackendHalfClose
                 | Column::BackendRestart
                 | Column::BackendGarbage
                 | Column::BackendEarly => &["draining", "backend_closed", "backend_cut"],
