@@ -1,14 +1,14 @@
 # Two commands do it all on a fresh machine with Rust, make and python3:
 #   make run    builds Tidegate and shows it holding back a flood
 #   make test   installs what the tests need and runs every test
-.PHONY: run test check loom peers stores promtool bench bench-limiters quota-faults clean
+.PHONY: run test check loom peers stores promtool bench bench-limiters quota-faults faults faults-tools clean
 
 CARGO ?= cargo
 
 run:
 	$(CARGO) run --release -- demo
 
-test: peers stores promtool
+test: peers stores promtool faults-tools
 	$(CARGO) test --workspace --no-fail-fast
 
 # What a change must pass, besides the tests.
@@ -56,6 +56,20 @@ RUNS ?= zookeeper,zookeeper-deny,etcd,redis,redis-forgets,shares
 quota-faults: stores
 	WINDOWS=$(WINDOWS) RUNS=$(RUNS) ZOOKEEPER_FSYNC=yes \
 	  $(CARGO) test --test it quota_faults::the_long_run -- --ignored --nocapture
+
+# Every state of the process with every fault, over each protocol; writes docs/faults.md.
+# CELLS=... runs only those whose names contain it ("HTTP / idle"), and writes nothing.
+CELLS ?=
+faults: stores faults-tools
+	CELLS="$(CELLS)" $(CARGO) test --test it faults::the_matrix -- --exact --ignored --nocapture
+
+# What faults need: a time of day that can be stepped, and the proxy that the soak is compared with.
+faults-tools:
+	@command -v haproxy >/dev/null && ls /usr/lib/*/faketime/libfaketimeMT.so.1 >/dev/null 2>&1 || { \
+	  echo "installing libfaketime and HAProxy"; \
+	  SUDO=$$(command -v sudo || true); \
+	  $$SUDO apt-get update -qq && \
+	    $$SUDO apt-get install -y -qq --no-install-recommends libfaketime haproxy >/dev/null; }
 
 clean:
 	$(CARGO) clean

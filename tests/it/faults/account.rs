@@ -174,7 +174,10 @@ impl Evidence {
                 found.add(Broken::Doubled, format!("{tag} arrived {times} times"));
             }
         }
-        let left = self.attempts.iter().filter_map(|it| Some((it.tag, it.left?)));
+        let left = self
+            .attempts
+            .iter()
+            .filter_map(|it| Some((it.tag, it.left?)));
         let left: HashMap<Tag, Instant> = left.collect();
         for arrival in &self.arrivals {
             let gone = left.get(&arrival.tag);
@@ -340,8 +343,13 @@ impl Evidence {
                     ),
                 );
             }
-            if arrived && matches!(verdict, "refused" | "expired") {
-                found.add(Broken::ToldWrong, format!("{tag} was sent and told as {verdict}"));
+            // A client that leaves in the middle of its body is refused for that.
+            let is_own_doing = attempt.left.is_some();
+            if arrived && !is_own_doing && matches!(verdict, "refused" | "expired") {
+                found.add(
+                    Broken::ToldWrong,
+                    format!("{tag} was sent and told as {verdict}"),
+                );
             }
         }
     }

@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::client::NOISE;
 use super::tag::{Tag, number};
 
 /// What it does with connections and calls.
@@ -269,7 +270,7 @@ impl Conn {
                     mode = self.mode();
                     match mode {
                         Mode::Garbage if self.buffer.is_empty() => {
-                            self.stream.write_all(b"\x00\xffnoise\r\n\r\n").await?;
+                            self.stream.write_all(NOISE).await?;
                             // Whoever sends a request all the same gets nothing more.
                             self.read_out().await?;
                             return Ok(None);
@@ -347,7 +348,11 @@ impl Conn {
     /// Notes that a call holds nothing any more. Where the other side gave up, it did so after it
     /// had sent its last byte: when it closed is known only later.
     fn ends(&self, at: usize) {
-        let until = if self.left { self.heard } else { Instant::now() };
+        let until = if self.left {
+            self.heard
+        } else {
+            Instant::now()
+        };
         self.recorder.change(at, |it| {
             it.until.get_or_insert(until);
         });
@@ -367,7 +372,7 @@ impl Conn {
             }
             Mode::Garbage => {
                 self.ends(at);
-                self.stream.write_all(b"\x00\xffnoise\r\n\r\n").await?;
+                self.stream.write_all(NOISE).await?;
                 Err(Over)
             }
             Mode::Well | Mode::HalfClose | Mode::SlowAccept | Mode::Early => Ok(()),
@@ -397,7 +402,7 @@ impl Conn {
             }
             if number + 1 == chunks {
                 self.ends(at);
-            self.recorder.change(at, |it| it.answered = true);
+                self.recorder.change(at, |it| it.answered = true);
             }
             self.stream.write_all(chunk).await?;
         }

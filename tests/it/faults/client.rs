@@ -226,7 +226,10 @@ impl Client {
         };
         let (outcome, keep) = match outcome {
             Some(outcome) => outcome,
-            None => call.misbehave(self.wire, way, tag, more, shape, &mut attempt).await,
+            None => {
+                call.misbehave(self.wire, way, tag, more, shape, &mut attempt)
+                    .await
+            }
         };
         attempt.outcome = outcome;
         attempt.ended = Instant::now();
@@ -265,7 +268,9 @@ fn head(wire: Wire, tag: Tag, shape: Shape, chunked: bool) -> String {
             "GET /guests/{tag}/user_direct?size={size}&up=0&ms={ms} HTTP/1.1\r\nHost: t\r\n\r\n"
         ),
         Wire::Socket => {
-            format!("[\"guest_get_user_direct\", [\"{tag}\"], {{\"note\": \"size={size} ms={ms}\"}}]")
+            format!(
+                "[\"guest_get_user_direct\", [\"{tag}\"], {{\"note\": \"size={size} ms={ms}\"}}]"
+            )
         }
         Wire::Tcp => format!("{tag} size={size} up={up} ms={ms}\n"),
     }
@@ -335,7 +340,14 @@ impl Call {
                 } else if wire == Wire::Tcp && body.len() < expected {
                     // Nothing but the end says where plain bytes end.
                     let nothing = body.is_empty();
-                    (if nothing { Outcome::Dropped } else { Outcome::Cut }, false)
+                    (
+                        if nothing {
+                            Outcome::Dropped
+                        } else {
+                            Outcome::Cut
+                        },
+                        false,
+                    )
                 } else {
                     (Outcome::Truncated, false)
                 }
@@ -345,9 +357,17 @@ impl Call {
                 None => (Outcome::Odd(text.chars().take(80).collect()), false),
             },
             Whole::Ended if self.came.is_empty() => (Outcome::Dropped, false),
+            Whole::Ended if self.came.starts_with(NOISE) => (Outcome::Odd("noise".into()), false),
             Whole::Ended => {
                 let is_foreign = Tag::find(&self.came).is_some_and(|it| it != tag);
-                (if is_foreign { Outcome::Foreign } else { Outcome::Cut }, false)
+                (
+                    if is_foreign {
+                        Outcome::Foreign
+                    } else {
+                        Outcome::Cut
+                    },
+                    false,
+                )
             }
         }
     }
@@ -417,13 +437,15 @@ impl Call {
             return None;
         }
         let answer: serde_json::Value = serde_json::from_slice(&self.came).ok()?;
-        Some(match (answer["overallRC"].as_i64(), answer["output"].as_str()) {
-            (Some(0), Some(output)) => Whole::Answer {
-                body: output.as_bytes().to_vec(),
-                keep: false,
+        Some(
+            match (answer["overallRC"].as_i64(), answer["output"].as_str()) {
+                (Some(0), Some(output)) => Whole::Answer {
+                    body: output.as_bytes().to_vec(),
+                    keep: false,
+                },
+                _ => Whole::Error(String::from_utf8_lossy(&self.came).into_owned(), false),
             },
-            _ => Whole::Error(String::from_utf8_lossy(&self.came).into_owned(), false),
-        })
+        )
     }
 
     async fn misbehave(
@@ -528,6 +550,9 @@ impl Call {
         }
     }
 }
+
+/// What a backend sends that sends no answer.
+pub(super) const NOISE: &[u8] = b"\x00\xffnoise\r\n\r\n";
 
 /// A small call.
 pub(super) const SMALL: Shape = Shape {

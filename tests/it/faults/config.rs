@@ -62,22 +62,6 @@ impl Options {
             stores: stores.config(),
         }
     }
-
-    /// A plain one.
-    pub(super) fn plain(wire: Wire, backend: SocketAddr) -> Self {
-        Self {
-            backend,
-            wire,
-            postpone: "in_turn",
-            capacity: 4096,
-            in_flight: 4,
-            per_window: 60,
-            buffer: "64KiB",
-            has_state: false,
-            own_disk: false,
-            stores: String::new(),
-        }
-    }
 }
 
 pub(super) fn state_file(options: &Options, folder: &Path) -> PathBuf {

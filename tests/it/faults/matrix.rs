@@ -327,16 +327,6 @@ impl Column {
         }
     }
 
-    pub(super) fn is_of_clients(self) -> bool {
-        matches!(
-            self,
-            Self::ClientLeaves
-                | Self::ClientHalfCloses
-                | Self::ClientStalls
-                | Self::ClientSendsMore
-        )
-    }
-
     pub(super) fn is_of_the_store(self) -> bool {
         matches!(
             self,
@@ -420,9 +410,7 @@ impl Cell {
             (_, Column::NoMemory) if is_tcp => {
                 "a tunnel copies through two buffers of a fixed size; no option bounds them"
             }
-            (Row::Idle, Column::BackendEarly | Column::BackendGarbage)
-                if wire == Wire::Socket =>
-            {
+            (Row::Idle, Column::BackendEarly | Column::BackendGarbage) if wire == Wire::Socket => {
                 "no connection to the socket backend is kept, so there is none to send on \
                  while idle"
             }
@@ -467,6 +455,30 @@ impl Cell {
         })
     }
 
+    /// Why it fails today, where it does: what has yet to be cured. It is run by `make faults`, which
+    /// says that it failed, and not by every test.
+    pub(super) fn awaits(self) -> Option<&'static str> {
+        let Self { row, column, wire } = self;
+        Some(match (row, column) {
+            (_, Column::SlowFsync) => "a reload waits for the disk",
+            (_, Column::StalledLog) => "a reload waits for the reader of the log",
+            (_, Column::ClientLeaves | Column::ClientHalfCloses | Column::BackendBlackHole)
+                if wire == Wire::Tcp =>
+            {
+                "a tunnel does not see that its client has left, and has no idle timeout"
+            }
+            _ => return None,
+        })
+    }
+
+    /// Whether it is run with every test: cells of every row and of every column, of each protocol.
+    pub(super) fn is_in_short(self) -> bool {
+        let place = self.row as usize + self.column as usize + 2 * self.wire as usize;
+        // Three members of etcd take a second to start.
+        let one_in = if self.row == Row::FailOver { 12 } else { 4 };
+        place.is_multiple_of(one_in) && self.reason().is_none() && self.awaits().is_none()
+    }
+
     /// What calls of clients that behave may come to besides their answer.
     pub(super) fn allowed(self) -> Allowed {
         let Self { row, column, wire } = self;
@@ -497,8 +509,9 @@ impl Cell {
             },
             Column::BackendGarbage => Allowed {
                 reasons: &["backend_closed", "backend_cut"],
+                cut: row == Row::Down,
                 // Of the socket backend, what is no JSON is passed on as it came.
-                cut: row == Row::Down || wire == Wire::Socket,
+                odd: wire == Wire::Socket,
                 ..NOTHING
             },
             // A backend that answers and closes with the request unread resets its answer away.

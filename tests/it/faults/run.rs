@@ -220,7 +220,8 @@ impl Stage {
             calls.spawn(async move { client.call(tags.next(), tags.next(), shape).await });
         }
         while let Some(attempt) = calls.join_next().await {
-            self.attempts.push(attempt.expect("a client does not panic"));
+            self.attempts
+                .push(attempt.expect("a client does not panic"));
         }
     }
 
@@ -236,7 +237,11 @@ impl Stage {
         // The memory of a process that has done such work before.
         self.at_once(4, load.shape).await;
         self.at_once(4, SMALL).await;
-        if let Some(bad) = self.attempts.iter().find(|it| it.outcome != Outcome::Served) {
+        if let Some(bad) = self
+            .attempts
+            .iter()
+            .find(|it| it.outcome != Outcome::Served)
+        {
             let how = format!("before any fault: {:?}", bad.outcome);
             self.found(Broken::Lost, how);
         }
@@ -248,7 +253,8 @@ impl Stage {
         self.reach().await;
         let (started, drains) = (Instant::now(), row == Row::Draining);
         let is_to_answer = !matches!(column, Column::Stopped | Column::FewDescriptors) && !drains;
-        let probe = is_to_answer.then(|| tokio::spawn(longest_silence(self.subject.admin, Arc::clone(&stop))));
+        let probe = is_to_answer
+            .then(|| tokio::spawn(longest_silence(self.subject.admin, Arc::clone(&stop))));
         self.strike().await;
         sleep(Duration::from_millis(200)).await;
         stop.store(true, Ordering::Relaxed);
@@ -293,7 +299,8 @@ impl Stage {
                     let attempt = client.call(tag, more, load.shape).await;
                     let is_gone = attempt.outcome == Outcome::NoConnection;
                     let misbehaved = client.way != Way::Stays;
-                    let turned_away = matches!(&attempt.outcome, Outcome::Refused(why) if why == "draining");
+                    let turned_away =
+                        matches!(&attempt.outcome, Outcome::Refused(why) if why == "draining");
                     attempts.push(attempt);
                     if misbehaved {
                         extra.push(more);
@@ -366,12 +373,8 @@ impl Stage {
                     self.metric("tidegate_queue_depth").await >= 4.0
                 }
                 Row::Up | Row::Down => running >= 1,
-                Row::Full => {
-                    self.metric("tidegate_queue_depth").await >= config::FULL as f64
-                }
-                Row::Draining => {
-                    running >= 1 && self.metric("tidegate_queue_depth").await >= 1.0
-                }
+                Row::Full => self.metric("tidegate_queue_depth").await >= config::FULL as f64,
+                Row::Draining => running >= 1 && self.metric("tidegate_queue_depth").await >= 1.0,
                 Row::Reloading => self.subject.logged("config reloaded") >= 2,
                 Row::Saving => std::fs::metadata(self.state_file()).is_ok(),
                 Row::FailOver => running >= 1,
@@ -395,7 +398,12 @@ impl Stage {
                 }
             }
             Row::FailOver => self.stores.kill_leader().await,
-            Row::Idle | Row::StormJitter | Row::StormInTurn | Row::Full | Row::Reloading | Row::Saving => {}
+            Row::Idle
+            | Row::StormJitter
+            | Row::StormInTurn
+            | Row::Full
+            | Row::Reloading
+            | Row::Saving => {}
         }
     }
 
@@ -469,7 +477,11 @@ impl Stage {
                 for number in 0..3 {
                     let (from, to) = config::TURNS;
                     let text = config::text(&self.options, self.subject.folder.path());
-                    let text = if number % 2 == 0 { text.replace(from, to) } else { text };
+                    let text = if number % 2 == 0 {
+                        text.replace(from, to)
+                    } else {
+                        text
+                    };
                     let before = self.subject.logged("config reloaded");
                     self.subject.write_config(&text);
                     self.subject.signal("HUP");
@@ -514,7 +526,9 @@ impl Stage {
         sleep(lasts + 2 * NOTICES_WITHIN).await;
         self.at_once(4, SMALL).await;
         let arrivals = self.recorder.all();
-        let astray = arrivals.iter().filter(|it| it.backend == 0 && it.at > moved);
+        let astray = arrivals
+            .iter()
+            .filter(|it| it.backend == 0 && it.at > moved);
         let astray = astray.count();
         if astray > 0 {
             let how = format!("{astray} calls went to the old backend after the reload");
@@ -567,7 +581,10 @@ impl Stage {
         // A tunnel is its backend's, which waits for the rest.
         let is_closed = timeout(within, reading).await.is_ok();
         if !is_closed && self.cell.wire != Wire::Tcp {
-            self.found(Broken::Hung, "a connection without a request was not closed");
+            self.found(
+                Broken::Hung,
+                "a connection without a request was not closed",
+            );
         }
     }
 
@@ -586,10 +603,16 @@ impl Stage {
         fill();
         let refused = make_caller(self.subject.admin, "full").await;
         if refused.is_some_and(|status| status < 300) {
-            self.found(Broken::ToldWrong, "a caller was made though the disk was full");
+            self.found(
+                Broken::ToldWrong,
+                "a caller was made though the disk was full",
+            );
         }
         if refused.is_none() {
-            self.found(Broken::Hung, "a change had no answer though the disk was full");
+            self.found(
+                Broken::Hung,
+                "a change had no answer though the disk was full",
+            );
         }
         sleep(lasts).await;
         std::fs::remove_file(&filler).expect("it is ours");
@@ -604,7 +627,10 @@ impl Stage {
                 return;
             }
             if Instant::now() > until {
-                self.found(Broken::Lost, format!("no caller could be made after {when}"));
+                self.found(
+                    Broken::Lost,
+                    format!("no caller could be made after {when}"),
+                );
                 return;
             }
             sleep(Duration::from_millis(50)).await;
@@ -678,7 +704,10 @@ impl Stage {
                 let (mut peak, mut watching) = (0, watching);
                 loop {
                     peak = peak.max(recorder.running());
-                    if timeout(Duration::from_millis(2), &mut watching).await.is_ok() {
+                    if timeout(Duration::from_millis(2), &mut watching)
+                        .await
+                        .is_ok()
+                    {
                         return peak;
                     }
                 }
@@ -735,7 +764,10 @@ impl Stage {
             now = self.subject.descriptors();
         }
         if now > allowed {
-            let how = format!("{now} are open, {descriptors} were: {:?}", self.subject.open_files());
+            let how = format!(
+                "{now} are open, {descriptors} were: {:?}",
+                self.subject.open_files()
+            );
             self.found(Broken::LeakedDescriptor, how);
         }
         let now = self.subject.memory();

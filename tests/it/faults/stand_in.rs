@@ -72,19 +72,26 @@ pub(super) fn command(wrong: Wrong) -> Command {
 #[test]
 #[ignore = "it is the process that the negative controls start"]
 fn runs_a_proxy_that_does_one_thing_wrong() {
-    let (Ok(folder), Ok(wrong)) = (std::env::var("FAULTS_FOLDER"), std::env::var("FAULTS_WRONG"))
-    else {
+    let (Ok(folder), Ok(wrong)) = (
+        std::env::var("FAULTS_FOLDER"),
+        std::env::var("FAULTS_WRONG"),
+    ) else {
         return;
     };
     let mut all = Wrong::ALL.into_iter();
-    let wrong = all.find(|it| format!("{it:?}") == wrong).expect("one of them");
+    let wrong = all
+        .find(|it| format!("{it:?}") == wrong)
+        .expect("one of them");
     let text = std::fs::read_to_string(Path::new(&folder).join("config.toml"));
     let text = text.expect("it was written");
     let backend = text.split("http = \"http://").nth(1).expect("a backend");
     let backend = backend.split('"').next().expect("in quotes");
     let value = |name: &str| {
         let rest = text.split(name).nth(1).unwrap_or_default();
-        number(format!("v={}", rest.trim_start_matches([' ', '=', '"'])).as_bytes(), "v")
+        number(
+            format!("v={}", rest.trim_start_matches([' ', '=', '"'])).as_bytes(),
+            "v",
+        )
     };
     let proxy = Arc::new(Proxy {
         wrong,
@@ -165,7 +172,9 @@ async fn serve(proxy: Arc<Proxy>) -> bool {
     }
     proxy.closing.store(true, Ordering::SeqCst);
     proxy.tasks.close();
-    let finished = timeout(Duration::from_secs(5), proxy.tasks.wait()).await.is_ok();
+    let finished = timeout(Duration::from_secs(5), proxy.tasks.wait())
+        .await
+        .is_ok();
     pages.abort();
     finished
 }
@@ -185,7 +194,10 @@ async fn pages(admin: TcpListener, proxy: Arc<Proxy>) {
             proxy.connections.load(Ordering::SeqCst),
             proxy.calls.load(Ordering::SeqCst),
         );
-        let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+        let answer = format!(
+            "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
         let mut request = [0; 1024];
         // Whoever asks and goes needs no answer.
         let _ = stream.read(&mut request).await;
@@ -266,7 +278,12 @@ impl Proxy {
     }
 
     /// One call; returns whether another may come on this connection.
-    async fn call(self: &Arc<Self>, client: &mut TcpStream, peer: SocketAddr, head: Vec<u8>) -> bool {
+    async fn call(
+        self: &Arc<Self>,
+        client: &mut TcpStream,
+        peer: SocketAddr,
+        head: Vec<u8>,
+    ) -> bool {
         let tag = Tag::find(&head).expect("every request has one");
         self.waiting.fetch_add(1, Ordering::SeqCst);
         let mut left = false;

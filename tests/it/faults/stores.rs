@@ -173,7 +173,8 @@ impl Stores {
                 }
                 Column::StoreDenied => {
                     // Whoever is connected has said already who it is.
-                    let deny = "CONFIG SET requirepass secret\r\nCLIENT KILL TYPE normal SKIPME yes\r\n";
+                    let deny =
+                        "CONFIG SET requirepass secret\r\nCLIENT KILL TYPE normal SKIPME yes\r\n";
                     tell(redis.addr(), deny).await;
                     sleep(lasts).await;
                     let admit = "AUTH secret\r\nCONFIG SET requirepass \"\"\r\n";

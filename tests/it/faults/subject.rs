@@ -192,10 +192,7 @@ impl Subject {
             return Vec::new();
         };
         let links = folder.flatten().map(|it| std::fs::read_link(it.path()));
-        links
-            .flatten()
-            .map(|it| it.display().to_string())
-            .collect()
+        links.flatten().map(|it| it.display().to_string()).collect()
     }
 
     /// Resident memory.   bytes
@@ -238,12 +235,7 @@ impl Subject {
 }
 
 /// Asks an admin address; the whole answer, if it comes soon.
-pub(super) async fn ask(
-    admin: SocketAddr,
-    method: &str,
-    path: &str,
-    body: &str,
-) -> Option<String> {
+pub(super) async fn ask(admin: SocketAddr, method: &str, path: &str, body: &str) -> Option<String> {
     let asking = async {
         let mut stream = TcpStream::connect(admin).await.ok()?;
         let request = format!(

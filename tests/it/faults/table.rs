@@ -27,7 +27,10 @@ pub(super) fn put(begins: &str, ends: &str, text: &str) {
 
 fn text(all: &[(Under, Ran)]) -> String {
     let of = |cell: Cell| all.iter().map(|(_, ran)| ran).find(|ran| ran.cell == cell);
-    let mut text = String::new();
+    let mut text = "\n| state | how the test knows that it is reached |\n|---|---|\n".to_owned();
+    for row in Row::ALL {
+        text += &format!("| {} | {} |\n", row.name(), row.is_reached_when());
+    }
     for wire in [Wire::Http, Wire::Socket, Wire::Tcp] {
         let (mut ran, mut passed) = (0, 0);
         let mut table = String::new();
@@ -46,7 +49,11 @@ fn text(all: &[(Under, Ran)]) -> String {
                     Some(it) => {
                         ran += 1;
                         passed += usize::from(it.findings.is_empty());
-                        if it.findings.is_empty() { "passed" } else { "**failed**" }
+                        if it.findings.is_empty() {
+                            "passed"
+                        } else {
+                            "**failed**"
+                        }
                     }
                     None => "–",
                 };
@@ -63,14 +70,22 @@ fn text(all: &[(Under, Ran)]) -> String {
     for wire in [Wire::Http, Wire::Socket, Wire::Tcp] {
         for column in Column::ALL {
             let cells: Vec<Cell> = Row::ALL.map(|row| Cell { row, column, wire }).to_vec();
-            text += &format!("\n**{}, {}**: {}.\n\n", wire.name(), column.name(), column.injects());
+            text += &format!(
+                "\n**{}, {}**: {}.\n\n",
+                wire.name(),
+                column.name(),
+                column.injects()
+            );
             text += "| row | seen | |\n|---|---|---|\n";
             let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
             for cell in cells {
                 match (of(cell), cell.reason().or_else(|| lacks(cell.column))) {
                     (Some(ran), _) => {
-                        let found: Vec<String> =
-                            ran.findings.iter().map(|it| it.to_string().replace('|', "/")).collect();
+                        let found: Vec<String> = ran
+                            .findings
+                            .iter()
+                            .map(|it| it.to_string().replace('|', "/"))
+                            .collect();
                         let outcome = match found.is_empty() {
                             true => "passed".to_owned(),
                             false => format!("**failed**: {}", found.join("; ")),
@@ -81,7 +96,9 @@ fn text(all: &[(Under, Ran)]) -> String {
                         Some((_, rows)) => rows.push(cell.row.name()),
                         None => reasons.push((reason, vec![cell.row.name()])),
                     },
-                    (None, None) => text += &format!("| {} | not run this time | |\n", cell.row.name()),
+                    (None, None) => {
+                        text += &format!("| {} | not run this time | |\n", cell.row.name())
+                    }
                 }
             }
             for (reason, rows) in reasons {
