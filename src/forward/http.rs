@@ -346,14 +346,16 @@ impl<S: Slot> Body for StreamedReply<S> {
         };
         let frame = ready!(reply.poll_frame(cx));
         let outcome = match &frame {
-            Some(Ok(_)) => return Poll::Ready(frame),
+            Some(Ok(_)) if !reply.body.is_end_stream() => return Poll::Ready(frame),
             Some(Err(_)) => {
                 reply
                     .record
                     .note(|facts| facts.reason = Some(Reason::BackendCut));
                 Outcome::Failed
             }
-            None => Outcome::Served,
+            // With the last byte of a known length, and not at the next poll: a client may close
+            // as soon as it has that byte, and would count as one that left.
+            Some(Ok(_)) | None => Outcome::Served,
         };
         if let Some(reply) = self.0.take() {
             reply.end(outcome);

@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use tidegate::call::Verdict;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 
-use crate::support::{Held, OK, Stack, array, read_until, reset, until};
+use crate::support::{Held, OK, Scripted, Stack, array, one_listener, read_until, reset, until};
 
 /// How long a client does nothing between two steps, so that each of them is seen by itself.
 const PAUSE: Duration = Duration::from_millis(30);
@@ -341,4 +341,38 @@ async fn where_a_half_close_waits_a_reset_still_ends_the_call() {
         );
         stack.at_rest().await;
     }
+}
+
+/// As curl does, which closes as soon as it has the last byte.
+#[tokio::test]
+async fn a_client_that_closes_with_the_last_byte_of_a_streamed_answer_was_served() {
+    const BYTES: usize = 3 << 20;
+    let backend = Scripted::start(|_, mut stream| async move {
+        let mut request = [0; 4096];
+        while stream.read(&mut request).await.unwrap_or(0) > 0 {
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {BYTES}\r\n\r\n");
+            stream.write_all(head.as_bytes()).await.expect("it is read");
+            for _ in 0..BYTES / 4096 {
+                stream.write_all(&request).await.expect("it is read");
+            }
+        }
+    });
+    let backend = backend.await;
+    let stack = Stack::start(&one_listener(backend.addr, "", ""));
+    for call in 1..=10 {
+        let mut stream = sent(&stack, "http", "X").await;
+        let (mut left, mut head) = (BYTES, Vec::new());
+        let mut chunk = vec![0; 64 * 1024];
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(stream.read_u8().await.expect("an answer"));
+        }
+        while left > 0 {
+            left -= stream.read(&mut chunk).await.expect("no reset");
+        }
+        drop(stream);
+        let facts = stack.seen.ended(call).await;
+        assert_eq!(facts[call - 1].verdict, Verdict::Passed, "call {call}");
+        assert_eq!(facts[call - 1].bytes_out, BYTES as u64);
+    }
+    stack.at_rest().await;
 }

@@ -460,8 +460,6 @@ impl Cell {
     pub(super) fn awaits(self) -> Option<&'static str> {
         let Self { row, column, wire } = self;
         Some(match (row, column) {
-            (_, Column::SlowFsync) => "a reload waits for the disk",
-            (_, Column::StalledLog) => "a reload waits for the reader of the log",
             (_, Column::ClientLeaves | Column::ClientHalfCloses | Column::BackendBlackHole)
                 if wire == Wire::Tcp =>
             {
@@ -492,14 +490,16 @@ impl Cell {
         let mut allowed = match column {
             // Calls come when the fault has passed, so each is answered.
             _ if row == Row::Idle => NOTHING,
+            // Where a connection ends after it was chosen and before a byte was written,
+            // backend_unreachable says that nothing was.
             Column::BackendFin | Column::BackendRst | Column::BackendRestart => Allowed {
-                reasons: &["backend_closed", "backend_cut"],
+                reasons: &["backend_closed", "backend_cut", "backend_unreachable"],
                 cut: true,
                 ..NOTHING
             },
             // A call may be written at the very moment when its connection is closed.
             Column::BackendHalfClose => Allowed {
-                reasons: &["backend_closed"],
+                reasons: &["backend_closed", "backend_unreachable"],
                 ..NOTHING
             },
             Column::BackendBlackHole => Allowed {
@@ -543,7 +543,12 @@ impl Cell {
                 | Column::BackendHalfClose
                 | Column::BackendRestart
                 | Column::BackendGarbage
-                | Column::BackendEarly => &["draining", "backend_closed", "backend_cut"],
+                | Column::BackendEarly => &[
+                    "draining",
+                    "backend_closed",
+                    "backend_cut",
+                    "backend_unreachable",
+                ],
                 Column::BackendBlackHole => &["draining", "backend_slow"],
                 _ => &["draining"],
             };
