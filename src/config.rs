@@ -14,6 +14,7 @@ mod classes;
 mod coordinate;
 pub mod descriptors;
 mod effective;
+mod exchange;
 mod functions;
 pub mod lease_server;
 mod nearest;

@@ -9,12 +9,14 @@
 mod backend;
 mod carry;
 mod connect;
+mod deadline;
 mod doorbell;
 mod exchange;
 mod http;
 mod pool;
 mod reply;
 mod stream;
+mod streamed;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -71,6 +73,12 @@ pub struct Bounds {
     pub pool_max_idle: usize,
     /// How long one is kept idle.
     pub pool_idle_timeout: Duration,
+    /// The least that a backend may take of a request.   bytes a second, 0 for any
+    pub send_min_rate: u64,
+    /// A client that takes less of a reply is slow.   bytes a second, 0 for none
+    pub reply_min_rate: u64,
+    /// Replies that may hold a slot for a slow client.
+    pub slow_readers_max: usize,
 }
 
 /// What is to be sent.

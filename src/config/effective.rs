@@ -15,6 +15,7 @@ use super::backend_kind;
 use super::callers;
 use super::classes;
 use super::coordinate;
+use super::exchange;
 use super::odd_paths;
 use super::quotas;
 use super::rate_limits;
@@ -172,7 +173,7 @@ impl Toml {
         self.duration("response_timeout", bounds.response_timeout);
         self.size("max_reply_bytes", bounds.max_reply_bytes as u64);
         self.size("reply_buffer_bytes", bounds.reply_buffer_bytes as u64);
-        self.bare("pool_max_idle", bounds.pool_max_idle);
+        exchange::write(self, bounds);
         self.duration("pool_idle_timeout", bounds.pool_idle_timeout);
     }
 
@@ -314,7 +315,7 @@ impl Toml {
         self.text(key, &show_duration(value));
     }
 
-    fn size(&mut self, key: &str, value: u64) {
+    pub(super) fn size(&mut self, key: &str, value: u64) {
         self.text(key, &show_size(value));
     }
 

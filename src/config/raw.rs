@@ -23,6 +23,7 @@ use super::callers::{self, RawCaller, RawCosts, RawProfiles};
 use super::certificates::{self, Clients, In};
 use super::classes::{self, Class, Classes, OfListener};
 use super::coordinate::{self, RawCoordinate};
+use super::exchange::{self, RawExchange};
 use super::odd_paths;
 use super::per_window::{self, CALLS_MAX, PerWindow};
 use super::problem::Place;
@@ -32,7 +33,7 @@ use super::reader::{At, Section, Setting};
 use super::request_heads::{self, RawHeads};
 use super::text::{
     address, bind, bind_or_off, file, file_mode, function_names, http_address, jitter, level,
-    method, name, path, proxies, route_function, token,
+    method, name, path, proxies, route_function, socket_address, token,
 };
 use super::value::{choice, duration, flag, integer, size};
 
@@ -166,7 +167,7 @@ pub(super) struct Backend {
     pub(super) response_timeout: Setting<Duration>,
     pub(super) max_reply_bytes: Setting<u64>,
     pub(super) reply_buffer_bytes: Setting<u64>,
-    pub(super) pool_max_idle: Setting<u32>,
+    pub(super) exchange: RawExchange,
     pub(super) pool_idle_timeout: Setting<Duration>,
 }
 
@@ -409,14 +410,14 @@ fn client(mut section: Section<'_>) -> Client {
 fn backend(mut section: Section<'_>) -> Backend {
     let backend = Backend {
         kind: backend_kind::read(&mut section),
-        socket: section.read("socket", None, address("127.0.0.1:2000").optional()),
+        socket: section.read("socket", None, socket_address().optional()),
         http: section.read("http", None, http_address().optional()),
         tcp: section.read("tcp", None, address("127.0.0.1:9000").optional()),
         connect_timeout: section.read("connect_timeout", 2 * SECOND, duration(MS..=300 * SECOND)),
         response_timeout: section.read("response_timeout", HOUR, duration(MS..=DAY)),
         max_reply_bytes: section.read("max_reply_bytes", 16 * MIB, size(KIB..=GIB)),
         reply_buffer_bytes: section.read("reply_buffer_bytes", MIB, size(KIB..=GIB)),
-        pool_max_idle: section.read("pool_max_idle", 64, integer(0..=65536)),
+        exchange: exchange::read(&mut section),
         pool_idle_timeout: section.read("pool_idle_timeout", 4 * SECOND, duration(MS..=HOUR)),
     };
     section.finish();

@@ -90,8 +90,14 @@ pub(super) fn of(raw: &Raw) -> Config {
                 response_timeout: raw.backend.response_timeout.value,
                 max_reply_bytes: bytes(raw.backend.max_reply_bytes.value),
                 reply_buffer_bytes: bytes(raw.backend.reply_buffer_bytes.value),
-                pool_max_idle: raw.backend.pool_max_idle.value as usize,
+                pool_max_idle: raw.backend.exchange.pool_max_idle(raw.queue.workers.value),
                 pool_idle_timeout: raw.backend.pool_idle_timeout.value,
+                send_min_rate: raw.backend.exchange.send_min_rate(),
+                reply_min_rate: raw.backend.exchange.reply_min_rate(),
+                slow_readers_max: raw
+                    .backend
+                    .exchange
+                    .slow_readers_max(raw.queue.workers.value),
             },
         },
         coordinate: coordinate::settings(raw),

@@ -220,41 +220,66 @@ pub(super) fn address(example: &'static str) -> Kind<Address> {
     })
 }
 
-/// Where an HTTP backend listens: `http://host:port`.
+/// Where the socket backend listens: `host:port` or a socket file.
+pub(super) fn socket_address() -> Kind<Address> {
+    const EXAMPLE: &str = "127.0.0.1:2000";
+    text(
+        "host:port, or unix:/path of a socket file",
+        EXAMPLE,
+        |given| match given.trim().strip_prefix("unix:") {
+            Some(path) => unix_address(given, path),
+            None => host_and_port(given, None, EXAMPLE),
+        },
+    )
+}
+
+fn unix_address(given: &str, path: &str) -> Result<Address, Mistake> {
+    socket_path(given, path)?;
+    Ok(Address::Unix(Path::new(path).into()))
+}
+
+/// Where an HTTP backend listens: `http://host:port` or a socket file.
 pub(super) fn http_address() -> Kind<Address> {
     const EXAMPLE: &str = "http://127.0.0.1:8081";
-    text("http://host:port", EXAMPLE, |given| {
-        let wrong = |message: &str, cure: &str| {
-            Err(Mistake::new(format!("{} {message}", quoted(given)), cure))
-        };
-        if given.starts_with("https://") {
-            return wrong(
-                "asks for TLS, which can't be spoken to a backend yet",
-                "give http://host:port, with TLS ended in front of the backend or not at all",
-            );
-        }
-        let Some(rest) = given.trim().strip_prefix("http://") else {
-            return wrong(
-                "does not begin with http://",
-                "write it as http://host:port",
-            );
-        };
-        let host = rest.strip_suffix('/').unwrap_or(rest);
-        if host.contains(['/', '?', '#']) {
-            return wrong(
-                "has a path, and the path is the client's",
-                "write it as http://host:port and nothing after the port",
-            );
-        }
-        if host.contains('@') {
-            // Told without its value: it may hold a password.
-            return Err(Mistake::new(
-                "the address holds a user name",
-                "write it as http://host:port; the client's own headers pass through",
-            ));
-        }
-        host_and_port(host, Some(80), EXAMPLE)
-    })
+    text(
+        "http://host:port, or unix:/path of a socket file",
+        EXAMPLE,
+        |given| {
+            if let Some(path) = given.trim().strip_prefix("unix:") {
+                return unix_address(given, path);
+            }
+            let wrong = |message: &str, cure: &str| {
+                Err(Mistake::new(format!("{} {message}", quoted(given)), cure))
+            };
+            if given.starts_with("https://") {
+                return wrong(
+                    "asks for TLS, which can't be spoken to a backend yet",
+                    "give http://host:port, with TLS ended in front of the backend or not at all",
+                );
+            }
+            let Some(rest) = given.trim().strip_prefix("http://") else {
+                return wrong(
+                    "does not begin with http://",
+                    "write it as http://host:port",
+                );
+            };
+            let host = rest.strip_suffix('/').unwrap_or(rest);
+            if host.contains(['/', '?', '#']) {
+                return wrong(
+                    "has a path, and the path is the client's",
+                    "write it as http://host:port and nothing after the port",
+                );
+            }
+            if host.contains('@') {
+                // Told without its value: it may hold a password.
+                return Err(Mistake::new(
+                    "the address holds a user name",
+                    "write it as http://host:port; the client's own headers pass through",
+                ));
+            }
+            host_and_port(host, Some(80), EXAMPLE)
+        },
+    )
 }
 
 pub(super) fn host_and_port(

@@ -5,11 +5,13 @@
 //! both are new, and the old pool is closed: it takes nothing back, and goes with the last
 //! exchange that uses it. (docs/decisions/0013)
 
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use super::connect::{ConnectError, Connector};
 use super::pool::Pool;
 use super::stream::Stream;
+use super::streamed::Readers;
 use super::{Address, Bounds, Resolve};
 use crate::call::Generation;
 
@@ -19,6 +21,8 @@ pub(super) struct Backend {
     pub(super) bounds: Bounds,
     pub(super) pool: Arc<Pool>,
     connector: Arc<Connector>,
+    /// Replies whose clients are slow.
+    slow_readers: Arc<AtomicUsize>,
 }
 
 impl Backend {
@@ -33,6 +37,7 @@ impl Backend {
             bounds,
             pool: Arc::default(),
             connector: Arc::new(Connector::new(address, resolve)),
+            slow_readers: Arc::default(),
         }
     }
 
@@ -43,6 +48,16 @@ impl Backend {
             bounds,
             pool: Arc::clone(&self.pool),
             connector: Arc::clone(&self.connector),
+            slow_readers: Arc::clone(&self.slow_readers),
+        }
+    }
+
+    /// What holds for the clients that read its replies.
+    pub(super) fn readers(&self) -> Readers {
+        Readers {
+            min_rate: self.bounds.reply_min_rate,
+            slow_max: self.bounds.slow_readers_max,
+            slow: Arc::clone(&self.slow_readers),
         }
     }
 

@@ -6,16 +6,18 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
-use http_body::{Body, Frame};
+use http_body::Frame;
 use tidegate_limits::Outcome;
 use tokio::io::{AsyncRead, Interest, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 
 use super::backend::Backend;
-use super::carry::{Committed, carry_on};
+use super::carry::Committed;
 use super::connect::ConnectError;
+use super::deadline::Deadline;
 use super::reply::{self, Balance, Ending};
 use super::stream::Stream;
+use super::streamed::{Source, Streamed};
 use super::{Bounds, Outgoing, Unsent};
 use crate::call::{ArrayCall, BodyError, Reason, Record, Refusal, Reply, ReplyBody, Slot};
 
@@ -48,8 +50,10 @@ async fn exchange<S: Slot>(
     backend: Arc<Backend>,
     committed: Committed,
 ) -> Result<Reply, Unsent<S>> {
-    let deadline = Instant::now() + backend.bounds.response_timeout;
-    match write_whole(&stream, written, &call.bytes, &committed, deadline).await {
+    let bounds = &backend.bounds;
+    let mut deadline = Deadline::new(bounds);
+    let writing = write_whole(&stream, written, &call.bytes, &committed, &mut deadline);
+    match writing.await {
         Written::Whole => {}
         Written::Nothing(error) => {
             return Err(Unsent {
@@ -58,16 +62,17 @@ async fn exchange<S: Slot>(
                 cause: ConnectError::ClosedBefore(error),
             });
         }
-        Written::Part => {
+        Written::Part(failure) => {
             slot.sent();
             slot.finish(Outcome::Failed);
-            return Ok(Reply::Refused(closed()));
+            return Ok(Reply::Refused(failure));
         }
     }
     slot.sent();
+    let deadline = deadline.of_the_answer(bounds);
     record.note(|facts| facts.bytes_in = call.bytes.len() as u64);
     drop(call);
-    read_reply(stream, slot, record, &backend.bounds, deadline)
+    read_reply(stream, slot, record, &backend, deadline)
         .await
         .map_or_else(|failure| Ok(Reply::Refused(failure)), Ok)
 }
@@ -76,7 +81,7 @@ enum Written {
     Whole,
     /// No byte was taken, so the call was not sent.
     Nothing(io::Error),
-    Part,
+    Part(Refusal),
 }
 
 async fn write_whole(
@@ -84,7 +89,7 @@ async fn write_whole(
     mut written: usize,
     bytes: &[u8],
     committed: &Committed,
-    deadline: Instant,
+    deadline: &mut Deadline,
 ) -> Written {
     while written < bytes.len() {
         match stream.try_write(&bytes[written..]) {
@@ -93,14 +98,17 @@ async fn write_whole(
                 written += more;
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                match timeout_at(deadline, stream.writable()).await {
+                let due = deadline.due(written as u64, false);
+                let due = due.expect("nothing is owed by a client whose array is here");
+                match timeout_at(due, stream.writable()).await {
                     Ok(Ok(())) => {}
                     _ if written == 0 => return Written::Nothing(error),
-                    _ => return Written::Part,
+                    Ok(Err(_)) => return Written::Part(closed()),
+                    Err(_) => return Written::Part(slow_to_take()),
                 }
             }
             Err(error) if written == 0 => return Written::Nothing(error),
-            Err(_) => return Written::Part,
+            Err(_) => return Written::Part(closed()),
         }
     }
     Written::Whole
@@ -110,9 +118,10 @@ async fn read_reply<S: Slot>(
     stream: Stream,
     mut slot: S,
     record: Arc<Record>,
-    bounds: &Bounds,
+    backend: &Backend,
     deadline: Instant,
 ) -> Result<Reply, Refusal> {
+    let bounds = &backend.bounds;
     let mut held = BytesMut::with_capacity(REPLY_BYTES);
     loop {
         let ready = match timeout_at(deadline, stream.ready(Interest::READABLE)).await {
@@ -132,8 +141,19 @@ async fn read_reply<S: Slot>(
                     slot.replied();
                 }
                 if held.len() > bounds.reply_buffer_bytes {
-                    let body =
-                        StreamedReply::new(stream, slot, record, held.freeze(), bounds, deadline);
+                    let source = Streaming {
+                        stream,
+                        slot,
+                        record,
+                        first: Some(held.freeze()),
+                        balance: Balance::default(),
+                        total: 0,
+                        max: bounds.max_reply_bytes,
+                        is_too_large: false,
+                        due: deadline,
+                        timer: Box::pin(sleep_until(deadline)),
+                    };
+                    let body = Streamed::new(source, backend.readers());
                     return Ok(Reply::Stream(ReplyBody::stream(body)));
                 }
                 // The end had been seen before this read, which took all there was: to read
@@ -197,12 +217,14 @@ pub(super) fn slow(bounds: &Bounds) -> Refusal {
     )
 }
 
-/// A reply too large to hold: what was read, then the rest as it comes.
-///
-/// Dropped before its end, it reads the rest in a task of its own, and the slot comes back
-/// at the end of that.
-struct StreamedReply<S: Slot>(Option<Streaming<S>>);
+pub(super) fn slow_to_take() -> Refusal {
+    Refusal::new(
+        Reason::BackendSlow,
+        "the backend took the request too slowly; it got part of it, and may have done the call",
+    )
+}
 
+/// A reply too large to hold: what was read, then the rest as it comes.
 struct Streaming<S: Slot> {
     stream: Stream,
     slot: S,
@@ -211,44 +233,20 @@ struct Streaming<S: Slot> {
     balance: Balance,
     total: usize,
     max: usize,
-    deadline: Pin<Box<Sleep>>,
-}
-
-impl<S: Slot> StreamedReply<S> {
-    fn new(
-        stream: Stream,
-        slot: S,
-        record: Arc<Record>,
-        first: Bytes,
-        bounds: &Bounds,
-        deadline: Instant,
-    ) -> Self {
-        Self(Some(Streaming {
-            stream,
-            slot,
-            record,
-            first: Some(first),
-            balance: Balance::default(),
-            total: 0,
-            max: bounds.max_reply_bytes,
-            deadline: Box::pin(sleep_until(deadline)),
-        }))
-    }
+    is_too_large: bool,
+    due: Instant,
+    timer: Pin<Box<Sleep>>,
 }
 
 impl<S: Slot> Streaming<S> {
-    fn end(self, outcome: Outcome) {
-        self.record
-            .note(|facts| facts.bytes_out = self.total as u64);
-        self.slot.finish(outcome);
-    }
-
+    /// The next of it; nothing at its end.
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Result<Bytes, BodyError>> {
         if let Some(first) = self.first.take() {
             return Poll::Ready(Ok(first));
         }
-        if self.deadline.as_mut().poll(cx).is_ready() {
+        if self.timer.as_mut().poll(cx).is_ready() {
             self.stream.reset_when_closed();
+            self.fails(Reason::BackendSlow);
             return Poll::Ready(Err("the backend is too slow".into()));
         }
         let mut chunk = vec![0; 16 * 1024];
@@ -258,79 +256,53 @@ impl<S: Slot> Streaming<S> {
         chunk.truncate(read);
         Poll::Ready(Ok(Bytes::from(chunk)))
     }
+
+    fn fails(&self, reason: Reason) {
+        self.record.note(|facts| facts.reason = Some(reason));
+    }
 }
 
-impl<S: Slot> Body for StreamedReply<S> {
-    type Data = Bytes;
-    type Error = BodyError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let Some(streaming) = self.0.as_mut() else {
-            return Poll::Ready(None);
+impl<S: Slot> Source for Streaming<S> {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let chunk = match ready!(self.poll_chunk(cx)) {
+            Ok(chunk) => chunk,
+            Err(error) => return Poll::Ready(Some(Err(error))),
         };
-        let chunk = ready!(streaming.poll_chunk(cx));
-        let failure: BodyError = match chunk {
-            Ok(chunk) if chunk.is_empty() && streaming.balance.is_open() => {
-                streaming
-                    .record
-                    .note(|facts| facts.reason = Some(Reason::BackendCut));
-                "the backend's answer broke off".into()
-            }
-            Ok(chunk) if chunk.is_empty() => {
-                if let Some(streaming) = self.0.take() {
-                    streaming.end(Outcome::Served);
-                }
+        if chunk.is_empty() {
+            if self.is_too_large || !self.balance.is_open() {
                 return Poll::Ready(None);
             }
-            Ok(chunk) => {
-                streaming.total += chunk.len();
-                if streaming.total <= streaming.max {
-                    streaming.balance.push(&chunk);
-                    return Poll::Ready(Some(Ok(Frame::data(chunk))));
-                }
+            self.fails(Reason::BackendCut);
+            return Poll::Ready(Some(Err("the backend's answer broke off".into())));
+        }
+        self.total += chunk.len();
+        if !self.is_too_large {
+            if self.total > self.max {
                 // The client gets a reset; the backend is read to its end all the same.
-                let record = Arc::clone(&streaming.record);
-                record.note(|facts| facts.reason = Some(Reason::ReplyTooLarge));
-                self.leave();
+                self.is_too_large = true;
+                self.fails(Reason::ReplyTooLarge);
                 return Poll::Ready(Some(Err("the backend's answer is too large".into())));
             }
-            Err(error) => error,
-        };
-        if let Some(streaming) = self.0.take() {
-            streaming.end(Outcome::Failed);
+            self.balance.push(&chunk);
         }
-        Poll::Ready(Some(Err(failure)))
+        Poll::Ready(Some(Ok(Frame::data(chunk))))
     }
 
-    fn is_end_stream(&self) -> bool {
-        self.0.is_none()
+    fn goes_on(&self) -> bool {
+        self.is_too_large
     }
-}
 
-impl<S: Slot> StreamedReply<S> {
-    /// Reads the rest and discards it.
-    fn leave(&mut self) {
-        if let Some(mut streaming) = self.0.take() {
-            streaming.record.note(|facts| facts.left = true);
-            carry_on(async move {
-                let outcome = loop {
-                    match std::future::poll_fn(|cx| streaming.poll_chunk(cx)).await {
-                        Ok(chunk) if chunk.is_empty() => break Outcome::Served,
-                        Ok(chunk) => streaming.total += chunk.len(),
-                        Err(_) => break Outcome::Failed,
-                    }
-                };
-                streaming.end(outcome);
-            });
-        }
+    fn end(self, outcome: Outcome) {
+        self.record
+            .note(|facts| facts.bytes_out = self.total as u64);
+        self.slot.finish(outcome);
     }
-}
 
-impl<S: Slot> Drop for StreamedReply<S> {
-    fn drop(&mut self) {
-        self.leave();
+    fn record(&self) -> &Record {
+        &self.record
+    }
+
+    fn deadline(&self) -> Instant {
+        self.due
     }
 }

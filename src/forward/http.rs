@@ -19,10 +19,12 @@ use tidegate_limits::Outcome;
 use tokio::time::Instant;
 
 use super::backend::Backend;
-use super::carry::{Carry, Committed, carry_on};
+use super::carry::{Carry, Committed};
 use super::connect::ConnectError;
+use super::deadline::Deadline;
 use super::doorbell::quietly;
 use super::pool::{SentBody, Upstream};
+use super::streamed::{Source, Streamed};
 use super::{Outgoing, Unsent, exchange};
 use crate::call::{
     BodyError, HttpCall, Reason, Record, Refusal, Reply, ReplyBody, RequestBody, Slot,
@@ -64,7 +66,7 @@ async fn exchange<S: Slot>(
     committed: Committed,
 ) -> Result<Reply, Unsent<S>> {
     let is_head = call.head.method == Method::HEAD;
-    let deadline = Instant::now() + backend.bounds.response_timeout;
+    let mut deadline = Deadline::new(&backend.bounds);
     let request = outgoing_request(*call);
     let weight = request.body().size_hint().exact().unwrap_or(0);
     record.note(|facts| facts.bytes_in = weight);
@@ -73,7 +75,7 @@ async fn exchange<S: Slot>(
         request,
         &mut slot,
         &committed,
-        deadline,
+        &mut deadline,
         &backend,
     );
     let (mut head, body) = match sent.await {
@@ -84,10 +86,6 @@ async fn exchange<S: Slot>(
         }
         // Given back undrawn: it was not sent.
         Err(NoResponse::Lost) => return Ok(Reply::Refused(not_sent())),
-        Err(NoResponse::Slow) => {
-            slot.finish(Outcome::Failed);
-            return Ok(Reply::Refused(exchange::slow(&backend.bounds)));
-        }
         Err(NoResponse::Unsent { request, cause }) => {
             let (head, body) = request.into_parts();
             // hyper returns only what it has not begun to take.
@@ -118,8 +116,8 @@ async fn exchange<S: Slot>(
         body,
         slot,
         record,
+        deadline: deadline.of_the_answer(&backend.bounds),
         backend,
-        deadline,
         read: 0,
     };
     let length = reply.body.size_hint().exact();
@@ -137,7 +135,8 @@ async fn exchange<S: Slot>(
             }
         });
     }
-    let body = StreamedReply(Some(reply));
+    let readers = reply.backend.readers();
+    let body = Streamed::new(reply, readers);
     Ok(Reply::Http(Response::from_parts(
         head,
         ReplyBody::stream(body),
@@ -148,8 +147,6 @@ async fn exchange<S: Slot>(
 enum NoResponse {
     /// It was sent, and failed.
     Failed(Refusal),
-    /// It was sent, and took too long.
-    Slow,
     /// Not a byte of it left.
     Unsent {
         request: Box<Request<SentBody>>,
@@ -167,9 +164,10 @@ async fn send_once<S: Slot>(
     mut request: Request<SentBody>,
     slot: &mut S,
     committed: &Committed,
-    deadline: Instant,
+    deadline: &mut Deadline,
     backend: &Backend,
 ) -> Result<Response<Incoming>, NoResponse> {
+    let bounds = &backend.bounds;
     let mut reopened = false;
     loop {
         request.body_mut().goes_over(&upstream.signals);
@@ -185,20 +183,30 @@ async fn send_once<S: Slot>(
             if upstream.signals.wrote() {
                 committed.set();
             }
-            if !stamped && upstream.signals.flushed() {
+            let mut own = Context::from_waker(Waker::noop());
+            let response = quietly(|| response.as_mut().poll(&mut own));
+            // A backend may answer before it has read all of the request.
+            let has_answered = matches!(response, Poll::Ready(Ok(_)));
+            if !stamped && (has_answered || upstream.signals.flushed()) {
                 stamped = true;
                 slot.sent();
+                deadline.sent(bounds);
             }
-            let mut own = Context::from_waker(Waker::noop());
-            if let Poll::Ready(response) = quietly(|| response.as_mut().poll(&mut own)) {
+            if let Poll::Ready(response) = response {
                 return Poll::Ready(Some(response));
             }
-            upstream.timer.poll_until(deadline, cx).map(|()| None)
+            let signals = &upstream.signals;
+            match deadline.due(signals.written(), signals.client_owes()) {
+                Some(due) => upstream.timer.poll_until(due, cx).map(|()| None),
+                None => Poll::Pending,
+            }
         });
         let mut failure = match sent.await {
             Some(Ok(response)) => return Ok(response),
             Some(Err(failure)) => failure,
-            None => return Err(NoResponse::Slow),
+            None if !upstream.signals.wrote() => return Err(NoResponse::Lost),
+            None if stamped => return Err(NoResponse::Failed(exchange::slow(bounds))),
+            None => return Err(NoResponse::Failed(exchange::slow_to_take())),
         };
         let Some(unsent) = failure.take_message() else {
             return Err(match (upstream.signals.wrote(), upstream.signals.read()) {
@@ -328,67 +336,37 @@ impl<S: Slot> RunningReply<S> {
 }
 
 /// A reply too large to hold, or of a length not told.
-///
-/// Dropped before its end, it reads the rest in a task of its own, and the slot comes back
-/// at the end of that.
-struct StreamedReply<S: Slot>(Option<RunningReply<S>>);
-
-impl<S: Slot> Body for StreamedReply<S> {
-    type Data = Bytes;
-    type Error = BodyError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let Some(reply) = self.0.as_mut() else {
-            return Poll::Ready(None);
-        };
-        let frame = ready!(reply.poll_frame(cx));
-        let outcome = match &frame {
-            Some(Ok(_)) if !reply.body.is_end_stream() => return Poll::Ready(frame),
-            Some(Err(_)) => {
-                reply
-                    .record
-                    .note(|facts| facts.reason = Some(Reason::BackendCut));
-                Outcome::Failed
-            }
-            // With the last byte of a known length, and not at the next poll: a client may close
-            // as soon as it has that byte, and would count as one that left.
-            Some(Ok(_)) | None => Outcome::Served,
-        };
-        if let Some(reply) = self.0.take() {
-            reply.end(outcome);
+impl<S: Slot> Source for RunningReply<S> {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let frame = ready!(self.poll_frame(cx));
+        if let Some(Err(_)) = &frame {
+            let reason = match self.deadline <= Instant::now() {
+                true => Reason::BackendSlow,
+                false => Reason::BackendCut,
+            };
+            self.record.note(|facts| facts.reason = Some(reason));
         }
         Poll::Ready(frame)
     }
 
-    fn is_end_stream(&self) -> bool {
-        self.0.is_none()
+    fn is_over(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn end(self, outcome: Outcome) {
+        Self::end(self, outcome);
+    }
+
+    fn record(&self) -> &Record {
+        &self.record
+    }
+
+    fn deadline(&self) -> Instant {
+        self.deadline
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.0
-            .as_ref()
-            .map_or_else(SizeHint::default, |reply| reply.body.size_hint())
-    }
-}
-
-impl<S: Slot> Drop for StreamedReply<S> {
-    fn drop(&mut self) {
-        if let Some(mut reply) = self.0.take() {
-            reply.record.note(|facts| facts.left = true);
-            carry_on(async move {
-                let outcome = loop {
-                    match poll_fn(|cx| reply.poll_frame(cx)).await {
-                        Some(Ok(_)) => {}
-                        Some(Err(_)) => break Outcome::Failed,
-                        None => break Outcome::Served,
-                    }
-                };
-                reply.end(outcome);
-            });
-        }
+        self.body.size_hint()
     }
 }
 

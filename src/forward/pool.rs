@@ -7,7 +7,7 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -201,7 +201,10 @@ pub(super) struct Signals {
     look: AtomicBool,
     /// hyper has taken the last of the body.
     body_taken: AtomicBool,
-    wrote: AtomicBool,
+    /// The rest of the body is still at the client.
+    client_owes: AtomicBool,
+    /// Bytes that the kernel has taken.
+    written: AtomicU64,
     flushed: AtomicBool,
     read: AtomicBool,
 }
@@ -210,14 +213,25 @@ impl Signals {
     fn rearm(&self, look: bool) {
         self.look.store(look, Ordering::Relaxed);
         self.body_taken.store(false, Ordering::Relaxed);
-        self.wrote.store(false, Ordering::Relaxed);
+        self.client_owes.store(false, Ordering::Relaxed);
+        self.written.store(0, Ordering::Relaxed);
         self.flushed.store(false, Ordering::Relaxed);
         self.read.store(false, Ordering::Relaxed);
     }
 
     /// Whether a byte has been written: from here on the call counts as sent.
     pub(super) fn wrote(&self) -> bool {
-        self.wrote.load(Ordering::Relaxed)
+        self.written() > 0
+    }
+
+    /// How many.
+    pub(super) fn written(&self) -> u64 {
+        self.written.load(Ordering::Relaxed)
+    }
+
+    /// Whether the request cannot go on before the client sends more of it.
+    pub(super) fn client_owes(&self) -> bool {
+        self.client_owes.load(Ordering::Relaxed)
     }
 
     /// Whether the last byte has been written.
@@ -239,8 +253,10 @@ pub(super) struct WatchedIo {
 
 impl WatchedIo {
     fn saw(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
-        if matches!(written, Poll::Ready(Ok(1..))) {
-            self.signals.wrote.store(true, Ordering::Relaxed);
+        if let Poll::Ready(Ok(more @ 1..)) = written {
+            // Only this connection's own task writes.
+            let all = self.signals.written() + more as u64;
+            self.signals.written.store(all, Ordering::Relaxed);
         }
         written
     }
@@ -383,8 +399,12 @@ impl Body for SentBody {
         let Some(rest) = self.rest.as_mut() else {
             return Poll::Ready(None);
         };
-        let frame = std::task::ready!(Pin::new(rest).poll_frame(cx));
-        match frame {
+        let frame = Pin::new(rest).poll_frame(cx);
+        if let Some(signals) = &self.signals {
+            let owes = frame.is_pending();
+            signals.client_owes.store(owes, Ordering::Relaxed);
+        }
+        match std::task::ready!(frame) {
             Some(Ok(frame)) => {
                 if let Some(bytes) = frame.data_ref() {
                     let length = bytes.len() as u64;

@@ -162,6 +162,12 @@ fn the_least_config_gets_the_documented_defaults() {
         Duration::from_secs(3600)
     );
     assert_eq!(config.forward.bounds.max_reply_bytes, 16 << 20);
+    assert_eq!(config.forward.bounds.pool_max_idle, 64);
+    assert_eq!(config.forward.bounds.slow_readers_max, 16);
+    let wide = good(&format!("{LEAST}\n[queue]\nworkers = 256\n"))
+        .forward
+        .bounds;
+    assert_eq!((wide.pool_max_idle, wide.slow_readers_max), (256, 64));
     assert_eq!(
         config.forward.bounds.pool_idle_timeout,
         Duration::from_secs(4)

@@ -16,7 +16,7 @@ use tidegate::classify::Classifier;
 use tidegate::clock::Clock;
 use tidegate::coalesce::Coalescer;
 use tidegate::config::{self, Config};
-use tidegate::forward::Forwarder;
+use tidegate::forward::{Forwarder, Resolve};
 use tidegate::listen::{self, Connections};
 use tidegate::live::Live;
 use tidegate::pipeline::Pipeline;
@@ -121,6 +121,18 @@ impl Stack {
     /// Puts the stages together as the app does.
     pub(crate) fn start(text: &str) -> Self {
         let config = config(text);
+        let forwarder = Forwarder::new(&config.forward);
+        Self::of(config, forwarder)
+    }
+
+    /// The same, with the backends' names looked up in this way.
+    pub(crate) fn resolving(text: &str, resolve: Arc<dyn Resolve>) -> Self {
+        let config = config(text);
+        let forwarder = Forwarder::resolving(&config.forward, resolve);
+        Self::of(config, forwarder)
+    }
+
+    fn of(config: Config, forwarder: Forwarder) -> Self {
         let clock = Clock::start();
         let gate = Gate::new(&config.admit, clock);
         let coalescer = Coalescer::new(config.coalesce.clone(), clock);
@@ -131,7 +143,6 @@ impl Stack {
         } = Callers::start(&config.callers, None).expect("there is room for them");
         app::follow(&gate, &callers, buckets);
         let seen = Seen::new(callers.clone(), clock);
-        let forwarder = Forwarder::new(&config.forward);
         let pipeline = Pipeline {
             classifier: Arc::new(Live::new(Classifier::new(&config.classify))),
             callers: callers.clone(),

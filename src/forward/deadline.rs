@@ -1,0 +1,170 @@
+//! How long one exchange may take, from its first byte to the last of its reply.
+//!
+//! It has two parts. While the request is being sent, only the time counts in which the backend
+//! could take more and does not; the time in which the client owes its own body is bounded where
+//! that is read. From the last byte sent on, everything counts, up to `response_timeout`.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Bounds;
+
+/// How long a side may keep the other waiting before the minimum rate is asked of it, and the
+/// most that it can earn by being quick.
+pub(super) const GRACE: Duration = Duration::from_secs(5);
+
+/// How long a side of a transfer may still keep the other waiting. Each byte that it takes earns
+/// it time; what it took in a burst, such as a buffer full, earns no more than the most.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Credit {
+    left: Duration,
+    most: Duration,
+    /// Bytes a second; 0 if any byte earns the most.
+    min_rate: u64,
+}
+
+impl Credit {
+    pub(super) const fn new(most: Duration, min_rate: u64) -> Self {
+        Self {
+            left: most,
+            most,
+            min_rate,
+        }
+    }
+
+    pub(super) fn earn(&mut self, bytes: u64) {
+        if bytes == 0 {
+            return;
+        }
+        let earned = match self.min_rate {
+            0 => self.most,
+            rate => Duration::from_secs_f64(bytes as f64 / rate as f64),
+        };
+        self.left = self.most.min(self.left.saturating_add(earned));
+    }
+
+    pub(super) fn spend(&mut self, waited: Duration) {
+        self.left = self.left.saturating_sub(waited);
+    }
+
+    pub(super) const fn left(&self) -> Duration {
+        self.left
+    }
+}
+
+/// The deadline of one exchange.
+#[derive(Debug)]
+pub(super) enum Deadline {
+    /// The request is not sent yet.
+    Sending {
+        /// How long the backend may keep us waiting.
+        credit: Credit,
+        /// What it had taken when that was looked at last.
+        written: u64,
+        /// Since when it keeps us waiting.
+        waiting_since: Option<Instant>,
+    },
+    /// It is sent, and the reply must be here by then.
+    Answering(Instant),
+}
+
+impl Deadline {
+    pub(super) fn new(bounds: &Bounds) -> Self {
+        let most = match bounds.send_min_rate {
+            0 => bounds.response_timeout,
+            _ => GRACE.min(bounds.response_timeout),
+        };
+        Self::Sending {
+            credit: Credit::new(most, bounds.send_min_rate),
+            written: 0,
+            waiting_since: None,
+        }
+    }
+
+    /// The last byte of the request has left, or the reply has begun before that.
+    pub(super) fn sent(&mut self, bounds: &Bounds) {
+        if let Self::Sending { .. } = self {
+            *self = Self::Answering(Instant::now() + bounds.response_timeout);
+        }
+    }
+
+    /// Until when the reply must be here.
+    pub(super) fn of_the_answer(&mut self, bounds: &Bounds) -> Instant {
+        self.sent(bounds);
+        match self {
+            Self::Answering(due) => *due,
+            Self::Sending { .. } => unreachable!("it was set just now"),
+        }
+    }
+
+    /// When it is too late; none as long as it is the client that owes something. `taken` is
+    /// what the backend has taken so far.
+    pub(super) fn due(&mut self, taken: u64, client_owes: bool) -> Option<Instant> {
+        let (credit, written, waiting_since) = match self {
+            Self::Answering(due) => return Some(*due),
+            Self::Sending {
+                credit,
+                written,
+                waiting_since,
+            } => (credit, written, waiting_since),
+        };
+        let now = Instant::now();
+        if let Some(since) = waiting_since.take() {
+            credit.spend(now - since);
+        }
+        // A new connection begins anew.
+        credit.earn(taken.saturating_sub(*written));
+        *written = taken;
+        if client_owes {
+            return None;
+        }
+        *waiting_since = Some(now);
+        Some(now + credit.left())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn bounds() -> Bounds {
+        Bounds {
+            connect_timeout: SECOND,
+            response_timeout: 60 * SECOND,
+            max_reply_bytes: 0,
+            reply_buffer_bytes: 0,
+            pool_max_idle: 0,
+            pool_idle_timeout: SECOND,
+            send_min_rate: 1000,
+            reply_min_rate: 1000,
+            slow_readers_max: 1,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_the_time_in_which_the_backend_takes_nothing_counts_while_it_is_sent() {
+        let bounds = bounds();
+        let mut deadline = Deadline::new(&bounds);
+        let began = Instant::now();
+        assert_eq!(deadline.due(0, false), Some(began + 5 * SECOND));
+        tokio::time::advance(2 * SECOND).await;
+        // The client is slow for a minute, which costs nothing.
+        assert_eq!(deadline.due(0, true), None);
+        tokio::time::advance(60 * SECOND).await;
+        let now = Instant::now();
+        assert_eq!(deadline.due(0, false), Some(now + 3 * SECOND));
+        // What the backend takes earns it time, but a burst no more than at first.
+        assert_eq!(deadline.due(1000, false), Some(now + 4 * SECOND));
+        assert_eq!(deadline.due(1_000_000, false), Some(now + 5 * SECOND));
+        tokio::time::advance(SECOND).await;
+        deadline.sent(&bounds);
+        let due = Instant::now() + 60 * SECOND;
+        assert_eq!(deadline.due(1_000_000, true), Some(due));
+        tokio::time::advance(SECOND).await;
+        deadline.sent(&bounds);
+        assert_eq!(deadline.due(1_000_000, false), Some(due));
+    }
+}

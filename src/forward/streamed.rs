@@ -1,0 +1,301 @@
+//! A reply that is passed on as it comes, while it holds its slot.
+//!
+//! The client's pace decides how fast it is read, so each has a watch beside it, which ends it
+//! at its deadline even if the client takes nothing more. The watch also measures how fast the
+//! client takes it. Clients below `reply_min_rate` may hold `max_slow_readers` slots together.
+//! One more is cut off: its connection is closed in the middle of the reply, the rest is read
+//! and discarded, and its slot comes back as soon as the backend is done.
+
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use tidegate_limits::Outcome;
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, sleep_until};
+
+use super::carry::carry_on;
+use super::deadline::{Credit, GRACE};
+use crate::call::{BodyError, Reason, Record};
+
+/// How often a client that is slow is looked at again.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// A reply that the backend is still sending.
+pub(super) trait Source: Send + 'static {
+    /// The next of it; `None` at its end.
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>>;
+
+    /// Whether the backend goes on sending after an error, and has to be read to its end.
+    fn goes_on(&self) -> bool {
+        false
+    }
+
+    /// Whether what was read last is the last of it.
+    fn is_over(&self) -> bool {
+        false
+    }
+
+    /// Gives the slot back.
+    fn end(self, outcome: Outcome);
+
+    /// The call's record.
+    fn record(&self) -> &Record;
+
+    /// Until when it may take.
+    fn deadline(&self) -> Instant;
+
+    /// How long it is.
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::default()
+    }
+}
+
+/// What holds for the clients that read replies of one backend.
+#[derive(Clone, Debug)]
+pub(super) struct Readers {
+    pub(super) min_rate: u64,
+    pub(super) slow_max: usize,
+    /// How many are slow now.
+    pub(super) slow: Arc<AtomicUsize>,
+}
+
+impl Readers {
+    /// A slot that a slow reader may hold, if one is left.
+    fn allow(&self) -> Option<Allowed> {
+        let taken = self
+            .slow
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |slow| {
+                (slow < self.slow_max).then_some(slow + 1)
+            });
+        taken.ok().map(|_| Allowed(Arc::clone(&self.slow)))
+    }
+}
+
+/// One of the slots that slow readers may hold.
+struct Allowed(Arc<AtomicUsize>);
+
+impl Drop for Allowed {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The body of such a reply, as the client reads it.
+///
+/// Dropped before its end, it reads the rest in a task of its own, and the slot comes back at
+/// the end of that.
+pub(super) struct Streamed<T: Source> {
+    shared: Arc<Mutex<State<T>>>,
+    watch: AbortHandle,
+}
+
+struct State<T: Source> {
+    /// None once it has ended, for whatever reason.
+    source: Option<T>,
+    /// Set when it was cut off, until the client's side has noticed.
+    cut: Option<&'static str>,
+    /// How long the client may still keep us waiting.
+    credit: Credit,
+    /// Since when it does so.
+    waiting_since: Option<Instant>,
+    /// The client's side, to be woken when it is cut off.
+    reader: Option<Waker>,
+}
+
+impl<T: Source> State<T> {
+    /// Ends it for the client, which is woken to notice. Returns the reply, to be ended.
+    fn cut_off(&mut self, why: &'static str) -> Option<T> {
+        let source = self.source.take()?;
+        self.cut = Some(why);
+        if let Some(reader) = self.reader.take() {
+            reader.wake();
+        }
+        Some(source)
+    }
+}
+
+fn lock<T: Source>(shared: &Mutex<State<T>>) -> MutexGuard<'_, State<T>> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<T: Source> Streamed<T> {
+    pub(super) fn new(source: T, readers: Readers) -> Self {
+        let shared = Arc::new(Mutex::new(State {
+            source: Some(source),
+            cut: None,
+            credit: Credit::new(GRACE, readers.min_rate),
+            waiting_since: Some(Instant::now()),
+            reader: None,
+        }));
+        let watching = tokio::spawn(watch(Arc::clone(&shared), readers));
+        Self {
+            shared,
+            watch: watching.abort_handle(),
+        }
+    }
+}
+
+impl<T: Source> Body for Streamed<T> {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let mut state = lock(&self.shared);
+        if let Some(since) = state.waiting_since.take() {
+            state.credit.spend(since.elapsed());
+        }
+        if let Some(why) = state.cut.take() {
+            return Poll::Ready(Some(Err(why.into())));
+        }
+        let Some(source) = state.source.as_mut() else {
+            return Poll::Ready(None);
+        };
+        let next = match source.poll_next(cx) {
+            Poll::Ready(next) => next,
+            Poll::Pending => {
+                state.reader = Some(cx.waker().clone());
+                return Poll::Pending;
+            }
+        };
+        let outcome = match &next {
+            Some(Ok(frame)) if !source.is_over() => {
+                let taken = frame.data_ref().map_or(0, |bytes| bytes.len() as u64);
+                state.credit.earn(taken);
+                state.waiting_since = Some(Instant::now());
+                return Poll::Ready(next);
+            }
+            Some(Err(_)) => Outcome::Failed,
+            // With the last byte of a known length, and not at the next poll: a client may close
+            // as soon as it has that byte, and would count as one that left.
+            Some(Ok(_)) | None => Outcome::Served,
+        };
+        let source = state.source.take();
+        drop(state);
+        self.watch.abort();
+        match source {
+            Some(source) if outcome == Outcome::Failed && source.goes_on() => leave(source),
+            Some(source) => source.end(outcome),
+            None => {}
+        }
+        Poll::Ready(next)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        let state = lock(&self.shared);
+        state.source.is_none() && state.cut.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let state = lock(&self.shared);
+        let source = state.source.as_ref();
+        source.map_or_else(SizeHint::default, Source::size_hint)
+    }
+}
+
+impl<T: Source> Drop for Streamed<T> {
+    fn drop(&mut self) {
+        let source = lock(&self.shared).source.take();
+        if let Some(source) = source {
+            self.watch.abort();
+            leave(source);
+        }
+    }
+}
+
+/// Reads the rest in a task of its own, without the client.
+fn leave<T: Source>(source: T) {
+    source.record().note(|facts| facts.left = true);
+    carry_on(discard(source));
+}
+
+/// Reads the rest, for no one, and gives the slot back.
+async fn discard<T: Source>(mut source: T) {
+    let deadline = source.deadline();
+    let outcome = loop {
+        match std::future::poll_fn(|cx| source.poll_next(cx)).await {
+            // One that never ends and never stops would not notice its deadline itself.
+            Some(Ok(_)) if deadline <= Instant::now() => break Outcome::Failed,
+            Some(Ok(_)) => {}
+            Some(Err(_)) => break Outcome::Failed,
+            None => break Outcome::Served,
+        }
+    };
+    source.end(outcome);
+}
+
+/// What the watch does next.
+enum Next<T> {
+    /// Look again then.
+    Look(Instant),
+    /// Read the rest: the client has been cut off.
+    Discard(T),
+    /// Nothing, it is over.
+    Nothing,
+}
+
+async fn watch<T: Source>(shared: Arc<Mutex<State<T>>>, readers: Readers) {
+    let mut allowed = None;
+    loop {
+        match look(&shared, &readers, &mut allowed) {
+            Next::Look(next) => sleep_until(next).await,
+            Next::Discard(source) => return discard(source).await,
+            Next::Nothing => return,
+        }
+    }
+}
+
+fn look<T: Source>(
+    shared: &Mutex<State<T>>,
+    readers: &Readers,
+    allowed: &mut Option<Allowed>,
+) -> Next<T> {
+    let mut state = lock(shared);
+    let Some(source) = &state.source else {
+        return Next::Nothing;
+    };
+    let (now, deadline) = (Instant::now(), source.deadline());
+    if deadline <= now {
+        if let Some(source) = state.cut_off("the reply took longer than response_timeout") {
+            drop(state);
+            source
+                .record()
+                .note(|facts| facts.reason = Some(Reason::BackendSlow));
+            source.end(Outcome::Failed);
+        }
+        return Next::Nothing;
+    }
+    if readers.min_rate == 0 {
+        return Next::Look(deadline);
+    }
+    let Some(since) = state.waiting_since else {
+        // It is the backend that is waited for.
+        return Next::Look(deadline.min(now + GRACE));
+    };
+    let due = since + state.credit.left();
+    if now < due {
+        *allowed = None;
+        return Next::Look(deadline.min(due));
+    }
+    if allowed.is_none() {
+        *allowed = readers.allow();
+    }
+    if allowed.is_some() {
+        return Next::Look(deadline.min(now + LOOK_AGAIN));
+    }
+    match state.cut_off("the client takes the reply too slowly") {
+        Some(source) => {
+            drop(state);
+            source.record().note(|facts| facts.left = true);
+            Next::Discard(source)
+        }
+        None => Next::Nothing,
+    }
+}

@@ -1,0 +1,170 @@
+//! Requests and replies too large to hold: how long they may take, and what clients that take
+//! them slowly may hold.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate::call::{Reason, Verdict};
+use tidegate::tools::backend::{Backend, Options};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::time::{Instant, timeout};
+
+use crate::support::{PATIENCE, Scripted, Stack, array, read_until};
+
+const MS: Duration = Duration::from_millis(1);
+
+fn text(addr: impl ToString, backend: &str, more: &str) -> String {
+    let addr = addr.to_string();
+    format!(
+        r#"
+        [[listen]]
+        name = "test"
+        bind = "127.0.0.1:0"
+        [client]
+        buffer_bytes = "1KiB"
+        [backend]
+        kind = "zvm"
+        socket = "{addr}"
+        http = "http://{addr}"
+        max_reply_bytes = "64MiB"
+        {backend}
+        [queue]
+        postpone = "in_turn"
+        {more}
+        [limits]
+        smapi_rate_limit_per_window = "total:10000"
+        smapi_request_postpone_threshold_seconds = 60
+        "#
+    )
+}
+
+/// A client with a small buffer, that has asked and reads nothing yet.
+async fn asks(stack: &Stack, request: &str) -> TcpStream {
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket
+        .set_recv_buffer_size(4096)
+        .expect("a socket takes it");
+    let mut stream = socket.connect(stack.addr).await.expect("it listens");
+    let request = request.as_bytes();
+    stream.write_all(request).await.expect("it reads");
+    stream
+}
+
+const GET: &str = "GET /host HTTP/1.1\r\nHost: t\r\n\r\n";
+
+#[tokio::test]
+async fn an_upload_may_take_longer_than_response_timeout_and_the_reply_may_not() {
+    let backend = Scripted::start(|number, mut stream| async move {
+        let mut request = vec![0; 1 << 16];
+        let mut read = 0;
+        while read < 40_000 {
+            match stream.read(&mut request).await {
+                Ok(more @ 1..) => read += more,
+                _ => return,
+            }
+        }
+        if number > 0 {
+            // Says nothing more.
+            std::future::pending::<()>().await;
+        }
+        let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 16\r\n\r\n{\"overallRC\": 0}";
+        stream.write_all(answer).await.expect("it is read");
+        std::future::pending::<()>().await;
+    })
+    .await;
+    let stack = Stack::start(&text(backend.addr, "response_timeout = \"400ms\"", ""));
+    for status in ["200", "504"] {
+        let mut stream = TcpStream::connect(stack.addr).await.expect("it listens");
+        let head = "POST /guests HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: 40000\r\n\r\n";
+        stream.write_all(head.as_bytes()).await.expect("it reads");
+        stream.write_all(&[b' '; 20_000]).await.expect("it reads");
+        stack.busy(1, 0).await;
+        tokio::time::sleep(1200 * MS).await;
+        assert_eq!(stack.gate.busy(), (1, 0), "it is still sent");
+        stream.write_all(&[b' '; 20_000]).await.expect("it reads");
+        let answer = read_until(&mut stream, "\r\n").await;
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status}")),
+            "{answer}"
+        );
+        stack.at_rest().await;
+    }
+}
+
+#[tokio::test]
+async fn response_timeout_ends_a_streamed_reply_whose_client_takes_nothing_more() {
+    let backend = Backend::start(Options {
+        delay: Duration::ZERO,
+        reply_bytes: 24 << 20,
+        ..Options::on_free_ports()
+    })
+    .await
+    .expect("free ports");
+    for (addr, request) in [
+        (backend.http_addr(), GET.to_owned()),
+        (backend.socket_addr(), array("guest_get_info", "X")),
+    ] {
+        let stack = Stack::start(&text(addr, "response_timeout = \"700ms\"", ""));
+        let began = Instant::now();
+        let mut slow = asks(&stack, &request).await;
+        let facts = stack.seen.ended(1).await;
+        assert!(began.elapsed() < Duration::from_secs(10), "{request}");
+        stack.at_rest().await;
+        assert_eq!(facts[0].reason, Some(Reason::BackendSlow), "{request}");
+        assert_eq!(facts[0].verdict, Verdict::Failed, "{request}");
+        // What it gets is not taken for a whole answer.
+        let mut answer = Vec::new();
+        let read = timeout(PATIENCE, slow.read_to_end(&mut answer)).await;
+        let ended = read.expect("it ends");
+        let is_http_cut = request == GET && answer.len() < 24 << 20;
+        assert!(ended.is_err() || is_http_cut, "{} bytes", answer.len());
+    }
+}
+
+#[tokio::test]
+async fn clients_that_take_replies_slowly_hold_no_more_than_their_share_of_the_slots() {
+    let backend = Backend::start(Options {
+        delay: Duration::ZERO,
+        reply_bytes: 24 << 20,
+        ..Options::on_free_ports()
+    })
+    .await
+    .expect("free ports");
+    let outcomes = [
+        (backend.http_addr(), GET.to_owned()),
+        (backend.socket_addr(), array("guest_get_info", "X")),
+    ]
+    .map(|(addr, request)| async move {
+        let config = text(addr, "max_slow_readers = 1", "workers = 4\ncapacity = 100");
+        let config = config.replace(
+            "_seconds = 60",
+            "_seconds = 60\nsmapi_max_outstanding_requests = 4",
+        );
+        let stack = Arc::new(Stack::start(&config));
+        for _ in 0..4 {
+            let mut slow = asks(&stack, &request).await;
+            // 40 KB a second.
+            tokio::spawn(async move {
+                let mut chunk = [0; 2048];
+                while slow.read(&mut chunk).await.unwrap_or(0) > 0 {
+                    tokio::time::sleep(50 * MS).await;
+                }
+            });
+        }
+        stack.busy(4, 0).await;
+        // A client that reads is served while all four are still reading.
+        let mut quick = TcpStream::connect(stack.addr).await.expect("it listens");
+        quick.write_all(request.as_bytes()).await.expect("it reads");
+        let mut first = [0; 1];
+        let read = timeout(PATIENCE, quick.read_exact(&mut first)).await;
+        read.expect("a slot is free").expect("it is answered");
+        drop(quick);
+        stack.busy(1, 0).await;
+        let facts = stack.seen.ended(3).await;
+        let left = facts.iter().filter(|facts| facts.left).count();
+        assert!(left >= 3, "{request}: {left}");
+    });
+    let [http, socket] = outcomes;
+    tokio::join!(http, socket);
+}
