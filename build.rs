@@ -1,5 +1,7 @@
 //! Says which commit is built, where that is known.
 
+#![allow(clippy::disallowed_methods, reason = "a build script serves no calls")]
+
 use std::path::Path;
 use std::process::Command;
 

@@ -8,6 +8,8 @@
 //! cargo bench -p tidegate --bench leases [-- --seconds 5 --clients 10,1000,8000,100000 --kinds fair_share]
 //! ```
 
+#![allow(clippy::disallowed_methods, reason = "a benchmark serves no calls")]
+
 use std::io::{BufRead as _, BufReader};
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};

@@ -10,6 +10,8 @@
 //! cargo bench -p tidegate --bench quota [-- --rounds 5 --seconds 4 --rate 10000]
 //! ```
 
+#![allow(clippy::disallowed_methods, reason = "a benchmark serves no calls")]
+
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;

@@ -8,6 +8,10 @@
 
 mod backend_kind;
 mod callers;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a config is read at start and on threads that wait"
+)]
 mod certificates;
 mod check;
 mod classes;
@@ -16,6 +20,10 @@ pub mod descriptors;
 mod effective;
 mod exchange;
 mod functions;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a config is read at start and on threads that wait"
+)]
 pub mod lease_server;
 mod nearest;
 mod odd_paths;
@@ -163,6 +171,10 @@ fn variables() -> impl Iterator<Item = (String, String)> {
     })
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a config is read at start and on threads that wait"
+)]
 fn read_text(path: &Path) -> io::Result<String> {
     let mut bytes = Vec::new();
     File::open(path)?

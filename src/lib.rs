@@ -19,6 +19,11 @@
 //! client. [`call`] and [`clock`] are the words that all of
 //! them share. What is decided is decided in the crate `tidegate_limits`.
 
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_methods, reason = "tests serve no calls")
+)]
+
 pub mod admin;
 pub mod admit;
 pub mod app;
@@ -35,6 +40,10 @@ pub mod listen;
 pub mod live;
 pub mod pipeline;
 pub mod protocol;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the app calls it on threads that wait"
+)]
 pub mod state;
 pub mod tasks;
 pub mod telemetry;

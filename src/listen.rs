@@ -5,6 +5,10 @@
 //! pause; it neither spins nor ends the loop.
 
 pub mod descriptors;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "listeners are bound at start and by a reload, and dropped on threads that wait"
+)]
 mod unix;
 
 use std::io;

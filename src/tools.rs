@@ -4,22 +4,32 @@
 //! None of them is the product. They share a byte-level reading of the two protocols
 //! that is deliberately not the product's, so that a mistake in one is seen by the other.
 
+#[expect(clippy::disallowed_methods, reason = "a command that serves no calls")]
 pub mod audit;
 pub mod backend;
+#[expect(clippy::disallowed_methods, reason = "a command that serves no calls")]
 pub mod bench;
 pub mod callers;
+#[expect(clippy::disallowed_methods, reason = "a command that serves no calls")]
 pub mod check;
+#[expect(clippy::disallowed_methods, reason = "a command that serves no calls")]
 pub mod client;
 pub mod demo;
 pub mod explain;
 mod framing;
+#[expect(clippy::disallowed_methods, reason = "a command that serves no calls")]
 pub mod healthcheck;
 pub mod lease_agent;
 pub mod lease_server;
 pub mod limits;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "called on threads that wait, or by a command that serves no calls"
+)]
 mod runtime_file;
 pub mod serve;
 mod service_manager;
+#[expect(clippy::disallowed_methods, reason = "a command that serves no calls")]
 pub mod simulate;
 
 use std::io;

@@ -4,6 +4,10 @@
 //! and only then is it answered. One change is made at a time. A reload changes callers too, and
 //! does not wait for a state that is being saved.
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "used at start, and on threads that wait"
+)]
 mod keeper;
 mod stored;
 

@@ -1,6 +1,10 @@
 //! Quotas: `[[rate_limit]]` of kind "quota", and `[quota]`, which says where they are kept; from
 //! the file to the settings of those who keep them.
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a config is read at start and on threads that wait"
+)]
 mod store;
 
 use std::collections::BTreeMap;

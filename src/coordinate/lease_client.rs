@@ -792,6 +792,7 @@ async fn release(servers: &mut Servers, message: &crate::coordinate::wire::Relea
 /// in containers all of these may be the same.
 fn unique_id() -> String {
     static CLIENTS: AtomicU64 = AtomicU64::new(0);
+    #[expect(clippy::disallowed_methods, reason = "/proc is no disk")]
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let host = match host.trim() {
         "" => "localhost",

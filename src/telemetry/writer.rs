@@ -235,6 +235,10 @@ impl Lines {
 }
 
 /// Like `write_all`, and also to a stderr that another process has made non-blocking.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the writer has a thread of its own"
+)]
 fn write_whole(out: &mut impl Write, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match out.write(bytes) {

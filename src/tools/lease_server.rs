@@ -26,6 +26,7 @@ pub struct Arguments {
 
 /// Runs the server. Exit code 0 after a drain that finished everything, 1 otherwise.
 #[must_use]
+#[expect(clippy::disallowed_methods, reason = "it serves no client yet")]
 pub fn run(arguments: &Arguments, graphical: bool) -> ExitCode {
     let path = &arguments.config;
     let Checked { config, warnings } = match config::load(path) {
@@ -89,6 +90,7 @@ async fn until_told(config: config::LeaseServer, path: &Path) -> io::Result<bool
                 service_manager::reloading();
                 // Files are read off the thread that answers clients.
                 let path = path.to_owned();
+                #[expect(clippy::disallowed_methods, reason = "on a thread that waits")]
                 let loaded = tokio::task::spawn_blocking(move || config::load(&path)).await;
                 let loaded = loaded.expect("reading a config does not panic");
                 reload(&server, loaded, &settings);

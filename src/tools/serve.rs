@@ -39,6 +39,7 @@ pub fn run(path: &Path, graphical: bool) -> ExitCode {
     };
     let loading = path.to_owned();
     let loaded = runtime.block_on(async {
+        #[expect(clippy::disallowed_methods, reason = "on a thread that waits")]
         let loading = spawn_blocking(move || config::load(&loading));
         tokio::select! {
             loaded = loading => Some(loaded.expect("reading a config does not panic")),
@@ -265,6 +266,7 @@ async fn until_told(
     if app.keeps_state() {
         info!("saving the state of callers");
     }
+    #[expect(clippy::disallowed_methods, reason = "on a thread that waits")]
     let saving = spawn_blocking(move || {
         last.save();
         drop(written);
@@ -281,6 +283,7 @@ async fn until_told(
 
 /// Takes the file as it is now; a bad one changes nothing. Waits for disks, so it has a thread of
 /// its own.
+#[expect(clippy::disallowed_methods, reason = "it has a thread of its own")]
 fn take_config(app: &App, path: PathBuf) {
     let checked = match config::load(&path) {
         Ok(checked) => checked,

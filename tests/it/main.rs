@@ -1,5 +1,7 @@
 //! Every test of the app, in one binary.
 
+#![allow(clippy::disallowed_methods, reason = "tests serve no calls")]
+
 mod admin;
 mod api;
 mod array_call;

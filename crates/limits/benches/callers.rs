@@ -12,6 +12,8 @@
 //! valgrind --tool=callgrind <the bench's binary> --count 10000 [--mix mixed] [--patterns 10000]
 //! ```
 
+#![allow(clippy::disallowed_methods, reason = "a benchmark serves no calls")]
+
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};

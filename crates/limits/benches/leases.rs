@@ -13,6 +13,8 @@
 //! valgrind --tool=callgrind <the bench's binary> --count 100000 [--clients 100000]
 //! ```
 
+#![allow(clippy::disallowed_methods, reason = "a benchmark serves no calls")]
+
 use std::hint::black_box;
 use std::num::NonZeroU64;
 use std::time::{Duration, Instant};

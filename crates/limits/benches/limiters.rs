@@ -10,6 +10,8 @@
 //! candidates of a table are measured in turn, round after round, and the median of the rounds
 //! counts: the speed of a shared machine drifts, and a ratio taken in one round does not.
 
+#![allow(clippy::disallowed_methods, reason = "a benchmark serves no calls")]
+
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::hint::black_box;
