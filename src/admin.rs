@@ -10,6 +10,7 @@ mod callers;
 mod guard;
 mod health;
 mod index;
+mod places;
 mod quotas;
 mod routes;
 mod server;
@@ -19,16 +20,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::error_handling::HandleErrorLayer;
+use axum::extract::{Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
 use serde::Serialize;
+use tokio::sync::Semaphore;
 use tower::ServiceBuilder;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::classify::ServerErrorsFailureClass;
 use tower_http::limit::RequestBodyLimitLayer;
 use tower_http::set_header::SetResponseHeaderLayer;
-use tower_http::timeout::TimeoutLayer;
 use tower_http::trace::TraceLayer;
 
 pub use callers::{
@@ -46,8 +48,8 @@ pub use server::{ServeError, needs_token, serve, serve_router};
 
 /// No answer takes longer than this.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Requests that are answered at once; further ones are turned away. Health checks have no
-/// share in this.
+/// Requests that are answered at once; further ones are turned away. Health checks are not
+/// counted, and wait for none of them.
 const REQUESTS_MAX: usize = 16;
 /// What only looks takes no body.   bytes
 const BODY_MAX: usize = 1024;
@@ -57,11 +59,15 @@ const BODY_MAX: usize = 1024;
 pub struct Settings {
     /// The address; none switches it off.
     pub bind: Option<SocketAddr>,
-    /// Asked for as `Authorization: Bearer …` on everything but the health checks.
+    /// Required on everything except the health checks: as `Authorization: Bearer …`, or as the
+    /// password of basic auth.
     pub token: Option<Token>,
+    /// Names by which this address may be asked, besides IP addresses and those of loopback.
+    pub allowed_hosts: Box<[Box<str>]>,
 }
 
-/// What there is to see. Each is asked off the event loop, and may take a lock.
+/// What there is to see. Each but [`ready`](Self::ready) is asked off the event loop, and may
+/// take a lock.
 pub trait Source: Send + Sync + 'static {
     /// Every limit, in the order of the config.
     fn limits(&self) -> Vec<LimitState>;
@@ -80,7 +86,8 @@ pub trait Source: Send + Sync + 'static {
     fn notices(&self) -> Vec<String> {
         Vec::new()
     }
-    /// Whether calls are taken; if not, why.
+    /// Whether calls are taken; if not, why. Asked on the event loop, so that no other request
+    /// holds up a probe: it neither waits nor computes.
     ///
     /// # Errors
     ///
@@ -252,11 +259,9 @@ fn log_failure(class: ServerErrorsFailureClass, took: Duration, _: &tracing::Spa
 }
 
 /// Everything that answers on the admin address.
-fn router(
-    token: Option<Token>,
-    source: Arc<dyn Source>,
-    callers: Arc<dyn CallersSource>,
-) -> Router {
+fn router(settings: Settings, source: Arc<dyn Source>, callers: Arc<dyn CallersSource>) -> Router {
+    let settings = Arc::new(settings);
+    let places = Arc::new(Semaphore::new(REQUESTS_MAX));
     // An unknown path is guarded too: without the token nobody learns which ones exist.
     let guarded = api::routes()
         .router()
@@ -268,20 +273,13 @@ fn router(
         .method_not_allowed_fallback(api::method_not_allowed)
         .layer(
             ServiceBuilder::new()
-                .layer(axum::middleware::from_fn_with_state(token, guard::check))
-                .layer(HandleErrorLayer::new(|_| async {
-                    api::error(StatusCode::SERVICE_UNAVAILABLE, "too many requests at once")
-                }))
-                .load_shed()
-                .concurrency_limit(REQUESTS_MAX)
-                .layer(TimeoutLayer::with_status_code(
-                    StatusCode::GATEWAY_TIMEOUT,
-                    ANSWER_TIMEOUT,
-                )),
+                .layer(from_fn_with_state(Arc::clone(&settings), guard::check))
+                .layer(from_fn_with_state(places, bounded)),
         );
     health::routes()
         .router()
         .method_not_allowed_fallback(api::method_not_allowed)
+        .layer(from_fn_with_state(settings, guard::check_probe))
         .merge(guarded)
         .with_state(source)
         .layer(
@@ -295,4 +293,27 @@ fn router(
                     api::error(StatusCode::INTERNAL_SERVER_ERROR, "our own mistake")
                 })),
         )
+}
+
+/// Answers a request if there is a place for it, and in good time. A request that takes longer
+/// is told so, and keeps its place until its work has ended: what waits for a disk or a lock
+/// cannot be stopped, and no more of it than this piles up.
+async fn bounded(State(places): State<Arc<Semaphore>>, request: Request, next: Next) -> Response {
+    let Ok(place) = places.try_acquire_owned() else {
+        return api::error(StatusCode::SERVICE_UNAVAILABLE, "too many requests at once");
+    };
+    let answering = tokio::spawn(async move {
+        let answer = next.run(request).await;
+        drop(place);
+        answer
+    });
+    match tokio::time::timeout(ANSWER_TIMEOUT, answering).await {
+        Ok(Ok(answer)) => answer,
+        // A mistake in there is this request's; the layer above answers it.
+        Ok(Err(failed)) => std::panic::resume_unwind(failed.into_panic()),
+        Err(_) => api::error(
+            StatusCode::GATEWAY_TIMEOUT,
+            "no answer within 5 s; what was asked for may still be done",
+        ),
+    }
 }

@@ -278,11 +278,11 @@ impl App {
         );
         if let Some(listener) = admin {
             let listener = tokio::net::TcpListener::from_std(listener).map_err(StartError::Log)?;
-            let token = shared.config.get().admin.token.clone();
+            let settings = shared.config.get().admin.clone();
             let source = Arc::clone(&shared);
             let callers = Arc::clone(&shared);
             let stop = beside.clone();
-            tokio::spawn(admin::serve(listener, token, source, callers, stop));
+            tokio::spawn(admin::serve(listener, settings, source, callers, stop));
         }
         tokio::spawn(
             beside

@@ -6,6 +6,7 @@
 //! another. Nothing stops at the first mistake: all of them are told at once (`problem`),
 //! and only a config without one becomes a [`Config`].
 
+mod admin;
 mod backend_kind;
 mod callers;
 #[expect(

@@ -1,4 +1,5 @@
-//! Serves the admin address: few connections, each with its bounds.
+//! Serves the admin address: few connections, each with its bounds, and a silent one makes room
+//! for a new one.
 
 use std::io;
 use std::net::SocketAddr;
@@ -6,19 +7,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::{CallersSource, Source, Token, router};
+use super::places::{Place, Places};
+use super::{CallersSource, Settings, Source, router};
 
-/// Connections open at once; further ones wait in the kernel's backlog.
+/// Connections open at once. For a further one, that which is silent for longest is closed.
 const CONNECTIONS_MAX: usize = 64;
-/// A connection that sends no whole request head for this long is closed, so that 64 silent
-/// ones keep a health check waiting no longer.
+/// A connection that sends no whole request head for this long is closed.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 /// A connection is not kept longer than this, whatever it does: a reader that stalls gives
 /// its place back.
@@ -45,31 +46,31 @@ pub fn needs_token(bind: SocketAddr) -> bool {
     !bind.ip().to_canonical().is_loopback()
 }
 
-/// Answers on `listener` until told to stop; then lets the answers under way finish, for a
-/// second at most.
+/// Answers on `listener`, whatever address the settings say, until told to stop; then lets the
+/// answers under way finish, for a second at most.
 ///
 /// # Errors
 ///
 /// At once, if the listener is open to others and there is no token.
 pub async fn serve(
     listener: TcpListener,
-    token: Option<Token>,
+    settings: Settings,
     source: Arc<dyn Source>,
     callers: Arc<dyn CallersSource>,
     stop: CancellationToken,
 ) -> Result<(), ServeError> {
     let bind = listener.local_addr().map_err(ServeError::Address)?;
-    if token.is_none() && needs_token(bind) {
+    if settings.token.is_none() && needs_token(bind) {
         return Err(ServeError::NeedsToken(bind));
     }
     tracing::info!(%bind, "admin address is up");
-    serve_router(listener, router(token, source, callers), stop).await;
+    serve_router(listener, router(settings, source, callers), stop).await;
     Ok(())
 }
 
 /// Answers on `listener` with `router`, within the same bounds and until told to stop.
 pub async fn serve_router(listener: TcpListener, router: Router, stop: CancellationToken) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let places = Places::new(CONNECTIONS_MAX);
     let connections = TaskTracker::new();
     loop {
         let accepted = tokio::select! {
@@ -79,10 +80,7 @@ pub async fn serve_router(listener: TcpListener, router: Router, stop: Cancellat
         match accepted {
             Ok((stream, place)) => {
                 let (router, stop) = (router.clone(), stop.clone());
-                connections.spawn(async move {
-                    answer(stream, router, stop).await;
-                    drop(place);
-                });
+                connections.spawn(answer(stream, place, router, stop));
             }
             Err(error) => {
                 tracing::warn!(%error, "admin accept failed");
@@ -94,30 +92,34 @@ pub async fn serve_router(listener: TcpListener, router: Router, stop: Cancellat
     connections.wait().await;
 }
 
-/// The next connection, once there is a place for it.
-async fn accept(
-    listener: &TcpListener,
-    places: &Arc<Semaphore>,
-) -> io::Result<(TcpStream, tokio::sync::OwnedSemaphorePermit)> {
-    let place = Arc::clone(places)
-        .acquire_owned()
-        .await
-        .expect("nobody closes the semaphore");
+/// The next connection, with a place for it.
+async fn accept(listener: &TcpListener, places: &Arc<Places>) -> io::Result<(TcpStream, Place)> {
     let (stream, _) = listener.accept().await?;
-    Ok((stream, place))
+    Ok((stream, places.take().await))
 }
 
 /// Answers the requests of one connection. How it ends is the client's affair: nothing of
 /// ours depends on it.
-async fn answer(stream: TcpStream, router: Router, stop: CancellationToken) {
+async fn answer(stream: TcpStream, place: Place, router: Router, stop: CancellationToken) {
+    let router = TowerToHyperService::new(router);
+    let service = service_fn(|request| {
+        let answering = place.answering();
+        let answer = router.call(request);
+        async move {
+            let answered = answer.await;
+            drop(answering);
+            answered
+        }
+    });
     let mut connection = std::pin::pin!(
         hyper::server::conn::http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(HEAD_TIMEOUT)
-            .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
+            .serve_connection(TokioIo::new(place.watch(stream)), service)
     );
     tokio::select! {
         ended = connection.as_mut() => return told(ended),
+        () = place.closed() => return,
         () = stop.cancelled() => {}
         () = tokio::time::sleep(CONNECTION_AGE_MAX) => {}
     }

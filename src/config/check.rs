@@ -10,6 +10,7 @@ use crate::call::listener::{ClientAuth, ProxyProtocol};
 use crate::call::{Bind, Protocol, UserFrom};
 use crate::classify::operation::Kind;
 
+use super::admin;
 use super::backend_kind;
 use super::callers;
 use super::classes;
@@ -60,7 +61,7 @@ pub(super) fn check(raw: &Raw, known_functions: &[&str], notes: &Notes) {
     callers::check(raw, functions, notes);
     classes::check(raw, functions, notes);
     coordinate::check(raw, notes);
-    admin(raw, notes);
+    admin::check(raw, notes);
 }
 
 fn listeners_are_whole(raw: &Raw, listeners: &[Listen], notes: &Notes) {
@@ -545,18 +546,6 @@ fn outstanding(raw: &Raw, notes: &Notes) {
         let cure =
             format!("give at most {SDKSERVER_WORKERS}, unless its max_worker_count is higher");
         notes.warn(at, Mistake::new(told, cure));
-    }
-}
-
-fn admin(raw: &Raw, notes: &Notes) {
-    if let Some(Some(bind)) = raw.admin.bind.meant()
-        && !bind.ip().to_canonical().is_loopback()
-        && raw.admin.token.is_missing()
-    {
-        let told = format!("{bind} is not only this machine's, and there is no token");
-        let cure = "add token = \"…\" to [admin], such as the output of `openssl rand -hex 32`, \
-                    or bind to 127.0.0.1:9180";
-        notes.missing(&raw.admin.bind.at, Mistake::new(told, cure));
     }
 }
 

@@ -11,6 +11,7 @@ use crate::forward::Address;
 use crate::telemetry::Format;
 
 use super::Config;
+use super::admin;
 use super::backend_kind;
 use super::callers;
 use super::classes;
@@ -59,12 +60,7 @@ pub fn effective(config: &Config) -> String {
     if let Some(coordinate) = &config.coordinate {
         coordinate::write(&mut out, coordinate);
     }
-    out.header("[admin]");
-    let bind = config.admin.bind.map(|bind| bind.to_string());
-    out.text("bind", &bind.unwrap_or_default());
-    if config.admin.token.is_some() {
-        out.text("token", "(hidden)");
-    }
+    admin::write(&mut out, &config.admin);
     out.header("[log]");
     let format = match config.telemetry.format {
         Format::Auto => "auto",

@@ -1,7 +1,6 @@
 //! The options as they stand in the file: every key, what it allows, its default. What
 //! depends on two options at once is [`super::check`]'s.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +8,6 @@ use std::time::Duration;
 use tidegate_limits::caller::{self, AutoRegister, FieldSet};
 use tokio_rustls::rustls::ServerConfig;
 
-use crate::admin::Token;
 use crate::admit::WhenFull;
 use crate::call::listener::{ClientAuth, ProxyProtocol};
 use crate::call::{Bind, Protocol, UserFrom};
@@ -18,6 +16,7 @@ use crate::forward::Address;
 use crate::protocol::trusted::TrustedProxies;
 use crate::telemetry::Format;
 
+use super::admin::{self, RawAdmin};
 use super::backend_kind::{self, RawKind};
 use super::callers::{self, RawCaller, RawCosts, RawProfiles};
 use super::certificates::{self, Clients, In};
@@ -32,8 +31,8 @@ use super::rate_limits::{self, RawRateLimit};
 use super::reader::{At, Section, Setting};
 use super::request_heads::{self, RawHeads};
 use super::text::{
-    address, bind, bind_or_off, file, file_mode, function_names, http_address, jitter, level,
-    method, name, path, proxies, route_function, socket_address, token,
+    address, bind, file, file_mode, function_names, http_address, jitter, level, method, name,
+    path, proxies, route_function, socket_address,
 };
 use super::value::{choice, duration, flag, integer, size};
 
@@ -95,7 +94,7 @@ pub(super) struct Raw {
     pub(super) tasks: Tasks,
     pub(super) coordinate: RawCoordinate,
     pub(super) quota: RawStore,
-    pub(super) admin: Admin,
+    pub(super) admin: RawAdmin,
     pub(super) log: Log,
     pub(super) routes: Vec<Route>,
     pub(super) class_defaults: Classes,
@@ -212,12 +211,6 @@ pub(super) struct Tasks {
     pub(super) keep_for: Setting<Duration>,
 }
 
-/// `[admin]`
-pub(super) struct Admin {
-    pub(super) bind: Setting<Option<SocketAddr>>,
-    pub(super) token: Setting<Option<Token>>,
-}
-
 /// `[log]`
 pub(super) struct Log {
     pub(super) format: Setting<Format>,
@@ -256,7 +249,7 @@ pub(super) fn read(mut root: Section<'_>) -> Raw {
         tasks: tasks(root.section("tasks")),
         coordinate: coordinate::read(root.section("coordinate")),
         quota: quotas::read(root.section("quota")),
-        admin: admin(root.section("admin")),
+        admin: admin::read(root.section("admin")),
         log: log(root.section("log")),
         routes: root
             .sections("route", ROUTES_MAX)
@@ -500,16 +493,6 @@ fn tasks(mut section: Section<'_>) -> Tasks {
     };
     section.finish();
     tasks
-}
-
-fn admin(mut section: Section<'_>) -> Admin {
-    let loopback = SocketAddr::from(([127, 0, 0, 1], 9180));
-    let admin = Admin {
-        bind: section.read("bind", Some(loopback), bind_or_off()),
-        token: section.read("token", None, token().optional()),
-    };
-    section.finish();
-    admin
 }
 
 fn log(mut section: Section<'_>) -> Log {

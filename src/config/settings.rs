@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use crate::call::{self, BackendKind, Protocol};
 use crate::classify::operation::FUNCTIONS;
-use crate::{admin, admit, classify, coalesce, forward, listen, protocol, tasks, telemetry};
+use crate::{admit, classify, coalesce, forward, listen, protocol, tasks, telemetry};
 
 use super::Config;
+use super::admin;
 use super::backend_kind;
 use super::callers;
 use super::check;
@@ -102,10 +103,7 @@ pub(super) fn of(raw: &Raw) -> Config {
         },
         coordinate: coordinate::settings(raw),
         quotas: quotas::settings(raw),
-        admin: admin::Settings {
-            bind: raw.admin.bind.value,
-            token: raw.admin.token.value.clone(),
-        },
+        admin: admin::settings(raw),
         telemetry: telemetry::Settings {
             format: raw.log.format.value,
             level: raw.log.level.value.as_str().into(),

@@ -38,11 +38,21 @@ impl Served {
         let listener = listener.expect("a free port");
         let address = listener.local_addr().expect("bound");
         let fake = Arc::new(Fake::new());
-        let token = token.map(|token| Token(token.into()));
+        let settings = admin::Settings {
+            bind: None,
+            token: token.map(|token| Token(token.into())),
+            allowed_hosts: ["gate.example".into()].into(),
+        };
         let shown = Arc::clone(&fake) as Arc<dyn Source>;
         let callers = Arc::clone(&fake) as Arc<dyn CallersSource>;
         let stop = CancellationToken::new();
-        tokio::spawn(admin::serve(listener, token, shown, callers, stop.clone()));
+        tokio::spawn(admin::serve(
+            listener,
+            settings,
+            shown,
+            callers,
+            stop.clone(),
+        ));
         Self {
             address,
             fake,

@@ -57,10 +57,20 @@ async fn start() -> (SocketAddr, Arc<Sidecar>, DropGuard) {
     let address = listener.local_addr().expect("it is bound");
     let sidecar = Arc::new(Sidecar::default());
     let stop = CancellationToken::new();
-    let token = Some(Token("s3cret".into()));
+    let settings = admin::Settings {
+        bind: None,
+        token: Some(Token("s3cret".into())),
+        allowed_hosts: [].into(),
+    };
     let source: Arc<dyn Source> = Arc::clone(&sidecar) as _;
     let callers = Arc::new(crate::api::fake::Fake::new());
-    tokio::spawn(admin::serve(listener, token, source, callers, stop.clone()));
+    tokio::spawn(admin::serve(
+        listener,
+        settings,
+        source,
+        callers,
+        stop.clone(),
+    ));
     (address, sidecar, stop.drop_guard())
 }
 

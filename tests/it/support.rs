@@ -351,10 +351,16 @@ impl Answer {
 
     /// The value of a header, whose name may be written in any case.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
-        self.head.lines().find_map(|line| {
+        self.headers(name).first().copied()
+    }
+
+    /// Every value of a header.
+    pub(crate) fn headers(&self, name: &str) -> Vec<&str> {
+        let values = self.head.lines().filter_map(|line| {
             let (header, value) = line.split_once(": ")?;
             header.eq_ignore_ascii_case(name).then_some(value)
-        })
+        });
+        values.collect()
     }
 
     /// Asserts that it has this header, `name: value`.

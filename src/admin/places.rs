@@ -1,0 +1,240 @@
+//! Which connections the admin address keeps: when all places are taken, the connection that
+//! has been silent for longest is closed for a new one.
+//!
+//! A connection is silent while no request of it is being answered: it sends nothing, it sends
+//! half a request head, or it does not read its answer. So clients that only hold connections,
+//! or ask now and then, never keep a probe or an operator out.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// The places of all connections.
+pub(super) struct Places {
+    max: usize,
+    taken: Mutex<Vec<Arc<State>>>,
+    /// A place came free, or its connection became silent.
+    changed: Notify,
+}
+
+/// The place of one connection, free again once it is dropped.
+pub(super) struct Place {
+    places: Arc<Places>,
+    state: Arc<State>,
+}
+
+struct State {
+    now: Mutex<Now>,
+    /// The connection is to make room.
+    close: Notify,
+}
+
+#[derive(Clone, Copy)]
+struct Now {
+    /// When bytes last came or went.
+    moved: Instant,
+    /// Requests that are being answered.
+    answering: usize,
+    /// Whether the connection was asked to make room.
+    closing: bool,
+}
+
+impl State {
+    fn now(&self) -> MutexGuard<'_, Now> {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Places {
+    pub(super) fn new(max: usize) -> Arc<Self> {
+        Arc::new(Self {
+            max,
+            taken: Mutex::default(),
+            changed: Notify::new(),
+        })
+    }
+
+    /// A place for a new connection. Where there is none, waits until the connection that was
+    /// silent for longest has closed.
+    pub(super) async fn take(self: &Arc<Self>) -> Place {
+        loop {
+            let changed = self.changed.notified();
+            let mut changed = std::pin::pin!(changed);
+            changed.as_mut().enable();
+            if let Some(place) = self.try_take() {
+                return place;
+            }
+            self.close_the_most_silent();
+            changed.await;
+        }
+    }
+
+    fn taken(&self) -> MutexGuard<'_, Vec<Arc<State>>> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn try_take(self: &Arc<Self>) -> Option<Place> {
+        let mut taken = self.taken();
+        if taken.len() >= self.max {
+            return None;
+        }
+        let state = Arc::new(State {
+            now: Mutex::new(Now {
+                moved: Instant::now(),
+                answering: 0,
+                closing: false,
+            }),
+            close: Notify::new(),
+        });
+        taken.push(Arc::clone(&state));
+        Some(Place {
+            places: Arc::clone(self),
+            state,
+        })
+    }
+
+    /// Closes one, unless one is about to close.
+    fn close_the_most_silent(&self) {
+        let taken = self.taken();
+        let mut silent: Option<(&Arc<State>, Instant)> = None;
+        for state in taken.iter() {
+            let now = *state.now();
+            if now.closing {
+                return;
+            }
+            if now.answering == 0 && silent.is_none_or(|(_, since)| now.moved < since) {
+                silent = Some((state, now.moved));
+            }
+        }
+        if let Some((state, _)) = silent {
+            state.now().closing = true;
+            state.close.notify_one();
+        }
+    }
+}
+
+impl Place {
+    /// Ends when the connection has to make room for another.
+    pub(super) async fn closed(&self) {
+        loop {
+            self.state.close.notified().await;
+            let mut now = self.state.now();
+            if now.answering == 0 {
+                return;
+            }
+            // A request came in the meantime. Another connection has to go.
+            now.closing = false;
+            drop(now);
+            self.places.changed.notify_one();
+        }
+    }
+
+    /// A request is being answered until what this returns is dropped.
+    pub(super) fn answering(&self) -> Answering {
+        self.state.now().answering += 1;
+        Answering {
+            places: Arc::clone(&self.places),
+            state: Arc::clone(&self.state),
+        }
+    }
+
+    /// A stream that notes when bytes come and go.
+    pub(super) fn watch<S>(&self, stream: S) -> Watched<S> {
+        Watched {
+            stream,
+            state: Arc::clone(&self.state),
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.places
+            .taken()
+            .retain(|state| !Arc::ptr_eq(state, &self.state));
+        self.places.changed.notify_one();
+    }
+}
+
+/// A request that is being answered.
+pub(super) struct Answering {
+    places: Arc<Places>,
+    state: Arc<State>,
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        let mut now = self.state.now();
+        now.answering -= 1;
+        now.moved = Instant::now();
+        drop(now);
+        self.places.changed.notify_one();
+    }
+}
+
+/// A stream of which is known when it was last used.
+pub(super) struct Watched<S> {
+    stream: S,
+    state: Arc<State>,
+}
+
+impl<S> Watched<S> {
+    fn moved<T>(&self, polled: Poll<T>) -> Poll<T> {
+        if polled.is_ready() {
+            self.state.now().moved = Instant::now();
+        }
+        polled
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let polled = Pin::new(&mut this.stream).poll_read(cx, buf);
+        this.moved(polled)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let polled = Pin::new(&mut this.stream).poll_write(cx, buf);
+        this.moved(polled)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let polled = Pin::new(&mut this.stream).poll_write_vectored(cx, bufs);
+        this.moved(polled)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    // Flushing and closing move no bytes of an answer.
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+    }
+}
