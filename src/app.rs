@@ -138,6 +138,8 @@ struct Shared {
     conversations: TaskTracker,
     /// Set when no connection is to begin another call.
     closing: CancellationToken,
+    /// Set when a drain has taken too long.
+    cutting: CancellationToken,
     ready: AtomicBool,
     admin: Option<SocketAddr>,
 }
@@ -222,7 +224,7 @@ impl App {
         let coalescer = Coalescer::new(config.coalesce.clone(), clock);
         let tasks = Tasks::new(config.tasks, clock);
         let forwarder = Forwarder::new(&config.forward);
-        let closing = CancellationToken::new();
+        let (closing, cutting) = (CancellationToken::new(), CancellationToken::new());
         let conversation = Conversation {
             serve: Pipeline {
                 classifier: Arc::clone(&classifier),
@@ -237,6 +239,7 @@ impl App {
             settings: config.protocol.clone(),
             clock,
             stop: closing.clone(),
+            cut: cutting.clone(),
         };
         let shared = Arc::new(Shared {
             clock,
@@ -261,6 +264,7 @@ impl App {
             listeners: Mutex::default(),
             conversations: TaskTracker::new(),
             closing,
+            cutting,
             ready: AtomicBool::new(true),
             admin: admin.as_ref().and_then(|it| it.local_addr().ok()),
             config: Live::new(config),
@@ -364,6 +368,7 @@ impl App {
             settings: config.protocol.clone(),
             clock: conversation.clock,
             stop: conversation.stop.clone(),
+            cut: conversation.cut.clone(),
         });
         shared.classifier.set(Classifier::new(&config.classify));
         shared
@@ -469,6 +474,7 @@ impl App {
             waiting, "the drain took too long, ending what is left"
         );
         shared.gate.turn_away();
+        shared.cutting.cancel();
         // An answer that cannot be written by then is lost with the process.
         let last = async { tokio::join!(shared.conversations.wait(), shared.tasks.drain()) };
         let _ = tokio::time::timeout(LAST_WORDS, last).await;

@@ -482,11 +482,13 @@ pub enum Reason {
     AnswerNotKept,
     /// The head of the request is larger than it may be.
     HeadTooLarge,
+    /// No byte of a tunnel moved for as long as one may be silent.
+    TunnelIdle,
 }
 
 impl Reason {
     /// Every reason, in the order of their numbers.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::QueueFull,
         Self::DeadlinePassed,
         Self::DeadlineUnreachable,
@@ -509,6 +511,7 @@ impl Reason {
         Self::TaskGone,
         Self::AnswerNotKept,
         Self::HeadTooLarge,
+        Self::TunnelIdle,
     ];
 
     /// The `rs` of the answer, from 1.
@@ -547,6 +550,7 @@ impl Reason {
             Self::TaskGone => "task_gone",
             Self::AnswerNotKept => "answer_not_kept",
             Self::HeadTooLarge => "head_too_large",
+            Self::TunnelIdle => "tunnel_idle",
         }
     }
 
@@ -577,6 +581,7 @@ impl Reason {
             | Self::BackendSlow
             | Self::ReplyTooLarge
             | Self::AnswerNotKept
+            | Self::TunnelIdle
             | Self::Internal => 500,
         }
     }
@@ -602,7 +607,7 @@ impl Reason {
             Self::RequestSlow => S::REQUEST_TIMEOUT,
             Self::NoBackend => S::NOT_IMPLEMENTED,
             Self::BackendClosed | Self::BackendCut | Self::ReplyTooLarge => S::BAD_GATEWAY,
-            Self::BackendSlow => S::GATEWAY_TIMEOUT,
+            Self::BackendSlow | Self::TunnelIdle => S::GATEWAY_TIMEOUT,
             Self::Internal => S::INTERNAL_SERVER_ERROR,
         }
     }

@@ -39,6 +39,7 @@ mod settings;
 mod syntax;
 mod text;
 mod tree;
+mod tunnel;
 mod value;
 
 use std::collections::BTreeMap;

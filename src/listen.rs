@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rustix::net::{SocketFlags, sockopt};
-use socket2::{Domain, Socket, Type};
+use socket2::{Domain, Socket, TcpKeepalive, Type};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
@@ -93,6 +93,13 @@ pub fn bind(listener: &Listener) -> io::Result<Bound> {
     }
 }
 
+/// How the kernel finds out that a silent client is dead: after a minute it asks, and closes
+/// after six questions without an answer.
+const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
+    .with_time(Duration::from_secs(60))
+    .with_interval(Duration::from_secs(10))
+    .with_retries(6);
+
 /// Binds an address.
 ///
 /// # Errors
@@ -104,6 +111,8 @@ pub fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
     if address.is_ipv6() {
         socket.set_only_v6(true)?;
     }
+    // What it accepts inherits this, so a client that died without a word is found out.
+    socket.set_tcp_keepalive(&KEEPALIVE)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;

@@ -15,6 +15,7 @@ pub mod proxy_header;
 mod stream;
 mod tcp;
 pub mod trusted;
+mod tunnel;
 mod wire;
 mod zvm_socket;
 
@@ -46,6 +47,8 @@ pub struct Settings {
     pub request_timeout: Duration,
     /// How long a connection may stay silent between requests.
     pub idle_timeout: Duration,
+    /// How long a TCP connection that is let through may move no byte in either direction.
+    pub tunnel_idle_timeout: Duration,
     /// How long one write to a client may make no progress.
     pub write_timeout: Duration,
     /// How long a streamed request body may take in all.
@@ -109,6 +112,8 @@ pub struct Conversation<S> {
     pub clock: Clock,
     /// Set when the proxy goes down: finish what is under way, begin nothing.
     pub stop: CancellationToken,
+    /// Set when that has taken too long: what has no end of its own is cut off.
+    pub cut: CancellationToken,
 }
 
 /// Serves one connection to its end.

@@ -16,7 +16,6 @@ use axum::response::{IntoResponse, Response};
 
 use super::guard::Trusted;
 use super::routes::Routes;
-use super::routes::Routes;
 use super::{Source, api};
 
 pub(super) fn routes() -> Routes<Arc<dyn Source>> {

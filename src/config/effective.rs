@@ -21,6 +21,7 @@ use super::odd_paths;
 use super::quotas;
 use super::rate_limits;
 use super::request_heads;
+use super::tunnel;
 use super::value::{show_duration, show_size};
 
 /// The settings in force as TOML, defaults filled in. Secrets are hidden; apart from them,
@@ -148,6 +149,7 @@ impl Toml {
         self.duration("handshake_timeout", client.handshake_timeout);
         self.duration("request_timeout", client.request_timeout);
         self.duration("idle_timeout", client.idle_timeout);
+        tunnel::write(self, client.tunnel_idle_timeout);
         self.duration("write_timeout", client.write_timeout);
         self.duration("body_timeout", client.body_timeout);
         self.size("body_min_rate", u64::from(client.body_min_rate));
@@ -307,7 +309,7 @@ impl Toml {
         self.bare(key, quoted(value));
     }
 
-    fn duration(&mut self, key: &str, value: Duration) {
+    pub(super) fn duration(&mut self, key: &str, value: Duration) {
         self.text(key, &show_duration(value));
     }
 

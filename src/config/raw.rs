@@ -34,6 +34,7 @@ use super::text::{
     address, bind, file, file_mode, function_names, http_address, jitter, level, method, name,
     path, proxies, route_function, socket_address,
 };
+use super::tunnel::{self, RawTunnel};
 use super::value::{choice, duration, flag, integer, size};
 
 /// Most listeners; each is a label in the metrics.
@@ -147,6 +148,7 @@ pub(super) struct Client {
     pub(super) handshake_timeout: Setting<Duration>,
     pub(super) request_timeout: Setting<Duration>,
     pub(super) idle_timeout: Setting<Duration>,
+    pub(super) tunnel: RawTunnel,
     pub(super) write_timeout: Setting<Duration>,
     pub(super) body_timeout: Setting<Duration>,
     pub(super) body_min_rate: Setting<u64>,
@@ -388,6 +390,7 @@ fn client(mut section: Section<'_>) -> Client {
         handshake_timeout: section.read("handshake_timeout", 5 * SECOND, duration(MS..=HOUR)),
         request_timeout: section.read("request_timeout", 30 * SECOND, duration(MS..=HOUR)),
         idle_timeout: section.read("idle_timeout", 75 * SECOND, duration(MS..=DAY)),
+        tunnel: tunnel::read(&mut section),
         write_timeout: section.read("write_timeout", 30 * SECOND, duration(MS..=HOUR)),
         body_timeout: section.read("body_timeout", 600 * SECOND, duration(MS..=DAY)),
         body_min_rate: section.read("body_min_rate", KIB, size(0..=GIB)),

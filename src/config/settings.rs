@@ -17,6 +17,7 @@ use super::coordinate;
 use super::quotas;
 use super::rate_limits;
 use super::raw::{Limits, Listen, PostponeBy, Raw, Tls, WindowShape, WindowStamp};
+use super::tunnel;
 
 /// The settings.
 ///
@@ -40,6 +41,7 @@ pub(super) fn of(raw: &Raw) -> Config {
             handshake_timeout: raw.client.handshake_timeout.value,
             request_timeout: raw.client.request_timeout.value,
             idle_timeout: raw.client.idle_timeout.value,
+            tunnel_idle_timeout: tunnel::idle_timeout(raw),
             write_timeout: raw.client.write_timeout.value,
             body_timeout: raw.client.body_timeout.value,
             body_min_rate: u32::try_from(raw.client.body_min_rate.value)

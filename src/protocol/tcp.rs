@@ -3,12 +3,10 @@
 use std::future::poll_fn;
 use std::task::Poll;
 
-use tokio::io::copy_bidirectional;
-
 use super::io::Client;
 use super::stream::Stream;
 use super::wire::OnEof;
-use super::{Conversation, Whence};
+use super::{Conversation, Whence, tunnel};
 use crate::call::{Message, Progress, Reply, Request, Serve};
 
 pub(super) async fn serve<S: Serve>(
@@ -31,16 +29,13 @@ pub(super) async fn serve<S: Serve>(
         () = gone(&mut stream, on_eof, &progress) => return,
     };
     // Refused: these bytes have no dialect to say it in, so the connection just closes.
-    let Reply::Tunnel(mut tunnel) = reply else {
+    let Reply::Tunnel(tunnel) = reply else {
         return;
     };
-    let copied = copy_bidirectional(&mut stream, &mut tunnel.stream).await;
-    if let Ok((bytes_in, bytes_out)) = copied {
-        tunnel.record.note(|facts| {
-            facts.bytes_in = bytes_in;
-            facts.bytes_out = bytes_out;
-        });
-    }
+    // The protocol's own hold on the record goes, so that the tunnel's is the last.
+    drop(progress);
+    let idle_timeout = conversation.settings.tunnel_idle_timeout;
+    tunnel::run(stream, tunnel, idle_timeout, &conversation.cut).await;
 }
 
 /// Ends when the client has left before its turn, however much it has sent. What it sent stays

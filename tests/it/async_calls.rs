@@ -949,6 +949,7 @@ fn sabotaged(stack: &Stack, text: &str) -> SocketAddr {
         settings: config.protocol,
         clock: stack.clock,
         stop: CancellationToken::new(),
+        cut: CancellationToken::new(),
     });
     let handle = move |stream, peer, connection| {
         let accepted = Accepted {

@@ -67,6 +67,7 @@ mod stores;
 mod streaming;
 mod support;
 mod tls;
+mod tunnel;
 mod unix;
 #[cfg(feature = "zookeeper")]
 mod zookeeper;

@@ -260,7 +260,8 @@ impl Sidecar {
 
     async fn get(&self, path: &str) -> Answer {
         let admin = self.app.admin().expect("it has an admin address");
-        let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        let request =
+            format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
         Answer::read(support::ask(admin, request).await.as_bytes())
     }
 

@@ -212,7 +212,7 @@ impl Sidecar {
 
 /// A page of an admin address: status and body.
 pub(crate) async fn get(admin: SocketAddr, path: &str) -> (u16, String) {
-    let request = format!("GET {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     let answer = ask(admin, request).await;
     let (head, body) = answer.split_once("\r\n\r\n").expect("an answer in HTTP");
     let status = head.split(' ').nth(1).expect("it has a status");

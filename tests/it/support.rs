@@ -165,6 +165,7 @@ impl Stack {
             settings: config.protocol,
             clock,
             stop: CancellationToken::new(),
+            cut: CancellationToken::new(),
         });
         let listeners = config.listen.listeners.into_iter().map(Arc::new);
         let binds: Vec<_> = listeners

@@ -200,7 +200,8 @@ impl Sidecar {
     pub(super) async fn get(&self, path: &str) -> Option<String> {
         let asking = async {
             let mut stream = TcpStream::connect(self.admin).await.ok()?;
-            let request = format!("GET {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
+            let request =
+                format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
             stream.write_all(request.as_bytes()).await.ok()?;
             let mut answer = String::new();
             stream.read_to_string(&mut answer).await.ok()?;

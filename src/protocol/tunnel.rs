@@ -1,0 +1,282 @@
+//! The two ways of a TCP tunnel, and what is told of its end.
+//!
+//! Each end is passed on as what it was. A side that ends its bytes has the other side's bytes
+//! ended, and the other way goes on. A side that breaks has the other side reset, so that half of
+//! what was sent never looks like all of it. Both sockets are set to be reset when they are closed
+//! as long as the tunnel has not ended whole: that holds for a process that dies, too.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use socket2::{SockRef, TcpKeepalive};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use super::stream::Stream;
+use super::wire::Wire;
+use crate::call::{Reason, Record, Tunnel, Verdict};
+
+/// What one read takes at most, in each direction.
+const CHUNK_BYTES: usize = 8 * 1024;
+
+/// How the kernel finds out that a silent backend is dead: after a minute it asks, and closes
+/// after six questions without an answer. Clients have the same from their listener.
+const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
+    .with_time(Duration::from_secs(60))
+    .with_interval(Duration::from_secs(10))
+    .with_retries(6);
+
+/// Why a tunnel ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    /// Both sides ended their bytes, and all of them were passed on.
+    Whole,
+    /// The client's connection broke.
+    ByClient,
+    /// The backend's connection broke.
+    ByBackend,
+    /// No byte moved for too long.
+    Idle,
+    /// The proxy goes down.
+    Drained,
+}
+
+/// Passes bytes both ways until the tunnel ends, and writes down how it did.
+pub(super) async fn run(
+    mut client: Stream,
+    tunnel: Tunnel,
+    idle_timeout: Duration,
+    cut: &CancellationToken,
+) {
+    let Tunnel {
+        stream,
+        slot,
+        record,
+    } = tunnel;
+    // A socket that takes no option works without it.
+    let _ = SockRef::from(&stream).set_tcp_keepalive(&KEEPALIVE);
+    let mut backend = Wire::new(stream);
+    reset_when_closed(client.tcp(), backend.tcp());
+    let mut ways = Ways::new(record);
+    let ended = {
+        let mut cut = pin!(cut.cancelled());
+        let mut idle = pin!(sleep_until(ways.moved + idle_timeout));
+        poll_fn(|cx| {
+            if cut.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(Ended::Drained);
+            }
+            if let Poll::Ready(ended) = ways.poll(cx, &mut client, &mut backend) {
+                return Poll::Ready(ended);
+            }
+            // Set anew only when it has run out: bytes move far more often.
+            while idle.as_mut().poll(cx).is_ready() {
+                let until = ways.moved + idle_timeout;
+                if until <= Instant::now() {
+                    return Poll::Ready(Ended::Idle);
+                }
+                idle.as_mut().reset(until);
+            }
+            Poll::Pending
+        })
+        .await
+    };
+    ways.ended = ended;
+    if ended == Ended::Whole {
+        close_as_usual(client.tcp());
+        close_as_usual(backend.tcp());
+    }
+    // The slot first: a client that sees the end and connects again at once finds it free.
+    drop(slot);
+    drop((client, backend));
+    // And with this the call is told of.
+    drop(ways);
+}
+
+fn reset_when_closed(client: &TcpStream, backend: &TcpStream) {
+    // A socket that cannot be told so is closed the ordinary way.
+    let _ = client.set_zero_linger();
+    let _ = backend.set_zero_linger();
+}
+
+fn close_as_usual(socket: &TcpStream) {
+    let _ = SockRef::from(socket).set_linger(None);
+}
+
+/// Both ways. Dropped, it writes down how far they came.
+struct Ways {
+    /// From the client to the backend.
+    up: Way,
+    /// From the backend to the client.
+    down: Way,
+    /// When a byte last moved.
+    moved: Instant,
+    /// How the tunnel ended; drained, if the process did not let it end.
+    ended: Ended,
+    record: Arc<Record>,
+}
+
+impl Ways {
+    fn new(record: Arc<Record>) -> Self {
+        Self {
+            up: Way::default(),
+            down: Way::default(),
+            moved: Instant::now(),
+            ended: Ended::Drained,
+            record,
+        }
+    }
+
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut Stream,
+        backend: &mut Wire,
+    ) -> Poll<Ended> {
+        let before = self.up.bytes + self.down.bytes;
+        let up = self.up.poll(cx, client, backend);
+        let down = self.down.poll(cx, backend, client);
+        if self.up.bytes + self.down.bytes != before {
+            self.moved = Instant::now();
+        }
+        match (up, down) {
+            (Err(Broke::From), _) | (_, Err(Broke::To)) => Poll::Ready(Ended::ByClient),
+            (Err(Broke::To), _) | (_, Err(Broke::From)) => Poll::Ready(Ended::ByBackend),
+            (Ok(Poll::Ready(())), Ok(Poll::Ready(()))) => Poll::Ready(Ended::Whole),
+            // A side of which nothing more is read may be reset all the same.
+            (Ok(Poll::Ready(())), _) if client.poll_reset(cx).is_ready() => {
+                Poll::Ready(Ended::ByClient)
+            }
+            (_, Ok(Poll::Ready(()))) if backend.poll_reset(cx).is_ready() => {
+                Poll::Ready(Ended::ByBackend)
+            }
+            _ => Poll::Pending,
+        }
+    }
+}
+
+impl Drop for Ways {
+    fn drop(&mut self) {
+        let (verdict, reason) = match self.ended {
+            Ended::Whole => (None, None),
+            Ended::ByClient => (Some(Verdict::Aborted), None),
+            Ended::ByBackend => (Some(Verdict::Failed), Some(Reason::BackendCut)),
+            Ended::Idle => (Some(Verdict::Failed), Some(Reason::TunnelIdle)),
+            Ended::Drained => (Some(Verdict::Failed), Some(Reason::Draining)),
+        };
+        self.record.note(|facts| {
+            facts.bytes_in = self.up.bytes;
+            facts.bytes_out = self.down.bytes;
+            facts.left |= self.ended == Ended::ByClient;
+            if let Some(verdict) = verdict {
+                facts.verdict = verdict;
+            }
+            facts.reason = facts.reason.or(reason);
+        });
+    }
+}
+
+/// Which end of a way broke.
+enum Broke {
+    From,
+    To,
+}
+
+/// One way: what was read and is not written yet.
+#[derive(Default)]
+struct Way {
+    /// None while nothing is held.
+    held: Option<Box<[u8; CHUNK_BYTES]>>,
+    start: usize,
+    end: usize,
+    /// What has been written.
+    bytes: u64,
+    /// Whether something was written that may not have been sent.
+    unflushed: bool,
+    /// The end of the bytes was read.
+    is_read: bool,
+    /// And was passed on.
+    is_over: bool,
+}
+
+impl Way {
+    /// Passes on what it can. Ready when the end of the bytes has been passed on.
+    fn poll<R, W>(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: &mut R,
+        to: &mut W,
+    ) -> Result<Poll<()>, Broke>
+    where
+        R: AsyncRead + Unpin,
+        W: AsyncWrite + Unpin,
+    {
+        if self.is_over {
+            return Ok(Poll::Ready(()));
+        }
+        loop {
+            if self.start == self.end && !self.is_read {
+                match self.poll_read(cx, from).map_err(|_| Broke::From)? {
+                    Poll::Ready(()) => {}
+                    Poll::Pending => {
+                        if self.unflushed {
+                            let flushed = Pin::new(&mut *to).poll_flush(cx);
+                            self.unflushed = flushed.map_err(|_| Broke::To)?.is_pending();
+                        }
+                        return Ok(Poll::Pending);
+                    }
+                }
+            }
+            while self.start < self.end {
+                let held = self.held.as_deref().expect("what is held has a place");
+                let writing = Pin::new(&mut *to).poll_write(cx, &held[self.start..self.end]);
+                match writing.map_err(|_| Broke::To)? {
+                    Poll::Ready(0) => return Err(Broke::To),
+                    Poll::Ready(written) => {
+                        self.start += written;
+                        self.bytes += written as u64;
+                        self.unflushed = true;
+                    }
+                    Poll::Pending => return Ok(Poll::Pending),
+                }
+            }
+            if self.is_read {
+                let shutting = Pin::new(&mut *to).poll_shutdown(cx);
+                return match shutting.map_err(|_| Broke::To)? {
+                    Poll::Ready(()) => {
+                        self.is_over = true;
+                        Ok(Poll::Ready(()))
+                    }
+                    Poll::Pending => Ok(Poll::Pending),
+                };
+            }
+        }
+    }
+
+    /// Reads some bytes, or the end of them. While there are none it keeps no buffer: most
+    /// tunnels are silent most of the time.
+    fn poll_read<R: AsyncRead + Unpin>(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: &mut R,
+    ) -> Poll<io::Result<()>> {
+        let mut held = self
+            .held
+            .take()
+            .unwrap_or_else(|| Box::new([0; CHUNK_BYTES]));
+        let mut chunk = ReadBuf::new(&mut held[..]);
+        let read = Pin::new(from).poll_read(cx, &mut chunk)?;
+        if read.is_pending() {
+            return Poll::Pending;
+        }
+        (self.start, self.end) = (0, chunk.filled().len());
+        self.is_read = self.end == 0;
+        self.held = (!self.is_read).then_some(held);
+        Poll::Ready(Ok(()))
+    }
+}
