@@ -42,6 +42,7 @@ pub use self::place::Place;
 use self::promote::{Acting, Follower, Promoted, Promotions, Tie};
 pub use self::quotas::QuotaAnswer;
 use crate::call::claim::{self, Settling};
+use crate::call::pace::CostRange;
 use crate::call::{
     Claim as CallerClaim, Destination, Fault, Generation, Quota, Reason, Record, Refusal, Role,
     Verdict,
@@ -138,8 +139,8 @@ pub struct PacedLimit {
     pub rate: Rate,
     /// How many times the rate the late are let through at.
     pub ratio: BurstRatio,
-    /// What the dearest of its calls costs.
-    pub dearest: Tokens,
+    /// What its calls cost.
+    pub costs: CostRange,
 }
 
 /// Who waits for a call, which says how long it may wait where nothing else does.

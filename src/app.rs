@@ -25,7 +25,6 @@ use self::lately::Lately;
 use self::quotas::Quotas;
 use self::teller::Teller;
 use crate::admit::{self, Gate};
-use crate::call::claim::drawn;
 use crate::call::{Bind, Listener, Protocol};
 use crate::callers::{BucketChange, Callers, Changed};
 use crate::classify::Classifier;
@@ -494,10 +493,7 @@ pub fn with_costs(settings: &admit::Settings, callers: &Callers) -> admit::Setti
     if !settings.paced.is_empty() {
         let costs = callers.costs();
         for limit in &mut settings.paced {
-            limit.dearest = drawn(match &limit.function {
-                Some(function) => costs.of(function),
-                None => costs.dearest(),
-            });
+            limit.costs = costs.range(limit.function.as_deref());
         }
     }
     settings

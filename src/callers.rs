@@ -498,10 +498,10 @@ impl State {
 
     /// Every bucket there is to be.
     fn buckets(&self) -> BTreeMap<BucketId, BucketRule> {
-        let (settles, dearest) = (self.costs.settle, self.costs.dearest());
+        let (settles, costs) = (self.costs.settle, self.costs.range(None));
         self.rate_limits
             .values()
-            .filter_map(|limit| Some((limit.id.bucket(), limit.bucket(settles, dearest)?)))
+            .filter_map(|limit| Some((limit.id.bucket(), limit.bucket(settles, costs)?)))
             .collect()
     }
 

@@ -133,7 +133,7 @@ fn paced(limit: &PacedLimit) -> LimitRule {
         None => Scope::Every,
     };
     let name = format!("{RATE_LIMIT_PREFIX}{}", limit.name);
-    let pace = pace(limit.rate, limit.ratio, limit.dearest);
+    let pace = pace(limit.rate, limit.ratio, limit.costs);
     rule(&name, scope, Limit::Paced { pace })
 }
 

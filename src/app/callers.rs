@@ -392,7 +392,7 @@ impl CallersSource for Shared {
             let put = callers.put_costs(&new);
             put.map_err(|mistakes| mistakes.into_iter().next().expect("a mistake at least"))
         })?;
-        // What the dearest call costs says how large a pool is.
+        // What calls cost says how large a pool is, and how large a debt.
         let _one_at_a_time = self.changes();
         let config = self.config.get();
         if !config.admit.paced.is_empty() {

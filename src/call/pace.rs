@@ -9,12 +9,31 @@ use tidegate_limits::{BurstRatio, Pace, Rate, Tokens};
 /// ratio only.
 const POOL_MIN: Duration = Duration::from_millis(2);
 
-/// A rate and how much faster the late may go, for calls that cost up to `dearest`: two of
-/// those fit into the active pool.
+/// What the calls cost that meet a pace, in tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CostRange {
+    /// The cheapest call that costs anything.
+    pub cheapest: Tokens,
+    /// The most expensive call.
+    pub dearest: Tokens,
+}
+
+impl CostRange {
+    /// Every call costs one token.
+    pub const ONE: Self = Self {
+        cheapest: Tokens::ONE,
+        dearest: Tokens::ONE,
+    };
+}
+
+/// A rate and how much faster the late may go. Two of the cheapest calls fit into the active
+/// pool, so no cost in the config lets cheap calls through in a burst. A call that costs more goes
+/// when the pool is full, and the calls after it wait until it is repaid.
 #[must_use]
-pub fn pace(rate: Rate, ratio: BurstRatio, dearest: Tokens) -> Pace {
+pub fn pace(rate: Rate, ratio: BurstRatio, costs: CostRange) -> Pace {
     Pace::new(rate, ratio)
         .with_pool_min(POOL_MIN)
         .expect("a pool may hold milliseconds")
-        .with_room_for(dearest)
+        .with_room_for(costs.dearest)
+        .with_pool_for(costs.cheapest)
 }

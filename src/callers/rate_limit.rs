@@ -6,11 +6,11 @@ use std::sync::Arc;
 use tidegate_limits::caller::{CallerId, Label, LimitRef};
 use tidegate_limits::{
     BucketId, BucketLimit, BucketMode, BucketOrder, BucketRule, Burst, BurstRatio, Fill, Headroom,
-    OnExcess, Rate, Settlement, Span, TokenCount,
+    OnExcess, Rate, Settlement, Span,
 };
 
-use crate::call::claim::{Deadline, RateLimitId, drawn};
-use crate::call::pace::pace;
+use crate::call::claim::{Deadline, RateLimitId};
+use crate::call::pace::{CostRange, pace};
 
 /// The most rate limits; each is a label value in the metrics.
 pub const RATE_LIMITS_MAX: usize = 1024;
@@ -129,14 +129,12 @@ impl RateLimit {
         })
     }
 
-    /// Its bucket; none if it lets everything through. `dearest` is what the dearest call costs.
-    pub(super) fn bucket(&self, settles: bool, dearest: TokenCount) -> Option<BucketRule> {
+    /// Its bucket; none if it lets everything through. `costs` is what calls cost.
+    pub(super) fn bucket(&self, settles: bool, costs: CostRange) -> Option<BucketRule> {
         let limit = match self.rule.allowance {
             Allowance::Exempt => return None,
             Allowance::Bucket { burst, fill } => BucketLimit::Bucket { burst, fill },
-            Allowance::Paced { rate, ratio } => {
-                BucketLimit::Paced(pace(rate, ratio, drawn(dearest)))
-            }
+            Allowance::Paced { rate, ratio } => BucketLimit::Paced(pace(rate, ratio, costs)),
         };
         Some(BucketRule {
             name: self.name(),

@@ -8,6 +8,8 @@ use tidegate_limits::caller::{self, Group, Label, Pattern};
 use tidegate_limits::{CostModel, TokenCount, Weight};
 
 use super::rate_limit::{Profile, Rule};
+use crate::call::claim::drawn;
+use crate::call::pace::CostRange;
 
 /// What this stage is told.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -102,6 +104,29 @@ impl Costs {
     pub fn dearest(&self) -> TokenCount {
         let own = self.functions.iter().map(|(_, cost)| *cost);
         own.fold(self.default, TokenCount::max)
+    }
+
+    /// What the calls of this function cost, or of all if none is named: the cheapest that costs
+    /// anything, and the most expensive.
+    #[must_use]
+    pub fn range(&self, function: Option<&str>) -> CostRange {
+        let (cheapest, dearest) = match function {
+            Some(function) => (self.of(function), self.of(function)),
+            None => {
+                let own = self.functions.iter().map(|(_, cost)| *cost);
+                let all = own.chain([self.default]);
+                let cheapest = all.filter(|cost| *cost > TokenCount::ZERO).min();
+                (cheapest.unwrap_or(TokenCount::ZERO), self.dearest())
+            }
+        };
+        CostRange {
+            // Calls that cost nothing wait for nothing, so any pool will do.
+            cheapest: drawn(match cheapest {
+                TokenCount::ZERO => TokenCount::ONE,
+                cheapest => cheapest,
+            }),
+            dearest: drawn(dearest),
+        }
     }
 
     /// What a call of this function costs.

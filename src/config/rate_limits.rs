@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use tidegate_limits::{
     BucketMode, BucketOrder, Burst, BurstRatio, Cost, Fill, OnExcess, OutOfRange, Pace, PaceSpec,
-    Rate, Settlement, SpecScope, TokenCount, Verb, quota,
+    Rate, Settlement, SpecScope, Verb, quota,
 };
 
 use crate::admit::PacedLimit;
-use crate::call::claim::{Deadline, drawn};
+use crate::call::claim::Deadline;
 use crate::callers::rate_limit::{Allowance, Profile, RATE_LIMITS_MAX, Rule};
 use crate::callers::settings::{Costs, QuotaBy, StaticRateLimit};
 
@@ -530,7 +530,7 @@ fn dearest_takes_no_lifetime(limit: &RawRateLimit, costs: &Costs, notes: &Notes)
     let Some((rate, ratio)) = limit.figures() else {
         return;
     };
-    let dearest = drawn(dearest(limit, costs)).get();
+    let dearest = costs.range(limit.function_met()).dearest.get();
     let largest = Cost::new(dearest.ceil() as u32).unwrap_or(Cost::ONE);
     if Pace::new(rate, ratio).with_largest(largest).is_err() {
         let at = match limit.pace.given {
@@ -618,13 +618,6 @@ fn costs(raw: &Raw) -> Costs {
     super::callers::costs_of(&raw.costs)
 }
 
-fn dearest(limit: &RawRateLimit, costs: &Costs) -> TokenCount {
-    match limit.function_met() {
-        Some(function) => costs.of(function),
-        None => costs.dearest(),
-    }
-}
-
 /// Those that callers have, of a config that has no error.
 pub(super) fn of_callers(limits: &[RawRateLimit], profiles: &[Profile]) -> Vec<StaticRateLimit> {
     let limits = limits.iter();
@@ -687,7 +680,7 @@ pub(super) fn of_the_gate(raw: &Raw) -> Vec<PacedLimit> {
             function: limit.function_met().map(Arc::from),
             rate,
             ratio,
-            dearest: drawn(dearest(limit, &costs)),
+            costs: costs.range(limit.function_met()),
         }
     });
     paced.collect()

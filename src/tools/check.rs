@@ -5,9 +5,11 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use tidegate_limits::{OnExcess, quota};
+use tidegate_limits::{BurstRatio, OnExcess, Rate, quota};
 
 use crate::admit::{ClassRule, Deadline, Pool, Postpone, WhenFull};
+use crate::call::pace::{CostRange, pace};
+use crate::callers::rate_limit::Allowance;
 use crate::callers::settings::QuotaBy;
 use crate::config::{self, Checked, Config};
 use crate::coordinate;
@@ -137,6 +139,25 @@ fn table(config: &Config) -> String {
             &format!("rate_limit:{}", limit.name),
             format!("{rate} tokens a second for {calls}, {ratio} times as many for the late"),
         );
+        row(
+            "  largest burst",
+            burst(limit.rate, limit.ratio, limit.costs),
+        );
+    }
+    for limit in &config.callers.rate_limits {
+        let Allowance::Paced { rate, ratio } = limit.rule.allowance else {
+            continue;
+        };
+        let (per_second, times) = (rate.get(), ratio.get());
+        row(
+            &format!("rate_limit:{}", limit.name),
+            format!(
+                "{per_second} tokens a second for callers that name it, {times} times as many for \
+                 the late"
+            ),
+        );
+        let costs = config.callers.costs.range(None);
+        row("  largest burst", burst(rate, ratio, costs));
     }
     if let Some(quotas) = &config.quotas {
         self::quotas(config, quotas, &mut row);
@@ -197,6 +218,30 @@ fn exempt(config: &Config) -> Vec<String> {
         list.push(format!("at most {max} of these at once (max_unlimited)"));
     }
     list
+}
+
+/// What a pace lets through at once after a silence: cheap calls, and one expensive call, which
+/// is repaid after it.
+fn burst(rate: Rate, ratio: BurstRatio, costs: CostRange) -> String {
+    let pace = pace(rate, ratio, costs);
+    let tokens = |amount: f64| match (amount * 1e3).round() / 1e3 {
+        1.0 => "1 token".to_owned(),
+        amount => format!("{amount} tokens"),
+    };
+    let (cheapest, dearest) = (costs.cheapest.get(), costs.dearest.get());
+    // The pool is kept in whole parts of a nanosecond.
+    let calls = (pace.burst() / cheapest + 1e-6).floor();
+    let mut words = format!("{calls} calls of {} at once", tokens(cheapest));
+    if dearest > cheapest {
+        // It takes what is there, and the calls after it wait for the rest.
+        let waits = (dearest + cheapest - pace.burst()).max(0.0) / rate.get();
+        words.push_str(&format!(
+            ", or one call of {}, after which the next waits for up to {} s",
+            tokens(dearest),
+            (waits * 1e3).round() / 1e3
+        ));
+    }
+    words
 }
 
 /// What all sidecars together may spend in a window, and what becomes of it without the store.

@@ -4,6 +4,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use tidegate::admit::PacedLimit;
 use tidegate::app;
 use tidegate::call::claim::RateLimitId;
 use tidegate::callers::rate_limit::{Allowance, Size, SizePatch};
@@ -142,14 +143,81 @@ async fn calls_weigh_what_they_cost() {
         let went = Going::start(&door, "guest_list", 21, Instant::now())
             .all()
             .await;
-        // One token is there at the beginning: four more are 40 ms away.
         let took = seconds(*went.last().expect("there are some"));
-        assert!((took - 1.04).abs() < 0.002, "{form}: {took} s");
-        assert_eq!(now(&door).drawn, 105.0, "{form}");
-        // Two of the dearest fit into the pool.
         let pace = now(&door).pace;
+        let (pool, last) = match form {
+            // Two of its own calls fit into the pool. One token is there at the beginning: four
+            // more are 40 ms away.
+            "function" => (100, 1.04),
+            // Two of the cheapest calls fit. The last call goes when two tokens are there, and
+            // leaves a debt.
+            _ => (20, 1.01),
+        };
+        assert!((took - last).abs() < 0.002, "{form}: {took} s");
+        assert_eq!(now(&door).drawn, 105.0, "{form}");
         assert_eq!(pace.largest().get(), 5, "{form}");
-        assert_eq!(pace.pool(), Duration::from_millis(100), "{form}");
+        assert_eq!(pace.pool(), Duration::from_millis(pool), "{form}");
+    }
+}
+
+/// What the example config says that calls cost.
+const EXAMPLE_COSTS: &str = "[costs.functions]\nguest_list = 2\nguest_start = 20\n\
+     guest_delete = 50\nguest_deploy = 300\nguest_capture = 600\nguest_live_migrate = 600\n\
+     image_import = 100\n";
+
+#[tokio::test(start_paused = true)]
+async fn expensive_functions_let_no_burst_of_cheap_calls_through() {
+    for form in ["callers", "total"] {
+        let door = door(&format!("{}\n{EXAMPLE_COSTS}", paced(form, 10.0, 1.1)));
+        // Nobody asks for 205 s.
+        tokio::time::advance(Duration::from_secs(205)).await;
+        let began = Instant::now();
+        let calls = Going::start(&door, "guest_get_info", 100, began);
+        let went = calls.all().await;
+        let within = |limit: f64| went.iter().filter(|at| seconds(**at) < limit).count();
+        assert_eq!(within(0.001), 2, "{form}: at once");
+        assert!(within(1.0) <= 2 + 11, "{form}: {} in 1 s", within(1.0));
+        // No span of any length has more than the rate of the late and two calls.
+        for (first, from) in went.iter().enumerate() {
+            for (last, to) in went.iter().enumerate().skip(first) {
+                let most = 2.2 + 11.0 * seconds(*to - *from) + 0.02;
+                assert!(((last - first) as f64) < most, "{form}: {from:?} to {to:?}");
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_expensive_call_goes_when_its_time_has_come_and_is_repaid_after_it() {
+    for form in ["callers", "total"] {
+        let door = door(&format!("{}\n{EXAMPLE_COSTS}", paced(form, 10.0, 1.0)));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        let began = Instant::now();
+        let expensive = Going::start(&door, "guest_delete", 1, began).all().await;
+        assert!(seconds(expensive[0]) < 0.001, "{form}: {expensive:?}");
+        // Two tokens were there, and 48 are owed: then two cheap calls fit again.
+        let cheap = Going::start(&door, "guest_get_info", 21, began).all().await;
+        assert!(
+            (seconds(cheap[0]) - 4.9).abs() < 0.01,
+            "{form}: {:?}",
+            cheap[0]
+        );
+        let last = seconds(*cheap.last().expect("there are some"));
+        assert!((last - 6.9).abs() < 0.01, "{form}: {last}");
+    }
+}
+
+/// The late are repaid at the ratio also where each call leaves a debt of many pools.
+#[tokio::test(start_paused = true)]
+async fn expensive_calls_that_are_late_go_at_the_ratio() {
+    for form in ["callers", "total"] {
+        let door = door(&format!("{}\n{EXAMPLE_COSTS}", paced(form, 100.0, 1.5)));
+        tokio::time::advance(Duration::from_secs(60)).await;
+        let began = Instant::now();
+        let went = Going::start(&door, "guest_delete", 31, began).all().await;
+        // Thirty times 50 tokens at 150 a second.
+        let took = seconds(*went.last().expect("there are some"));
+        assert!((took - 10.0).abs() < 0.1, "{form}: {took} s");
     }
 }
 
@@ -354,25 +422,27 @@ async fn a_call_that_could_go_only_too_late_is_refused_in_the_limits_name() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn costs_that_are_changed_later_make_the_pools_larger() {
+async fn costs_that_are_changed_later_make_the_debts_larger_and_the_pools_smaller() {
     for form in ["callers", "total", "function"] {
         let text = paced(form, 100.0, 1.1);
         let door = door(&text);
         assert_eq!(now(&door).pace.largest().get(), 1, "{form}");
         door.change(door.callers.put_costs(&NewCosts {
-            default: 1.0,
+            default: 0.5,
             functions: vec![("guest_list".into(), 2.5), ("guest_start".into(), 20.0)],
             unit_seconds: 0.1,
             settle: false,
         }));
         let admit = config_in_turn(&text).admit;
         door.gate.apply(&app::with_costs(&admit, &door.callers));
-        let largest = match form {
+        let (largest, pool) = match form {
             // Its calls are all of one function.
-            "function" => 3,
-            _ => 20,
+            "function" => (3, 50),
+            _ => (20, 10),
         };
-        assert_eq!(now(&door).pace.largest().get(), largest, "{form}");
+        let pace = now(&door).pace;
+        assert_eq!(pace.largest().get(), largest, "{form}");
+        assert_eq!(pace.pool(), Duration::from_millis(pool), "{form}");
     }
 }
 
@@ -426,6 +496,43 @@ fn wrong(lines: &str, key: &str, words: &[&str]) {
     for word in [place.as_str(), &key].iter().chain(words) {
         assert!(told.contains(word), "{more}: no {word:?} in\n{told}");
     }
+}
+
+#[test]
+fn a_check_prints_the_largest_burst_of_each_pace() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("config.toml");
+    let text = format!(
+        "[[listen]]\nname = \"nova\"\nbind = \"127.0.0.1:8080\"\n[backend]\n\
+         socket = \"127.0.0.1:2000\"\n[limits]\nsmapi_rate_limit_per_window = \"total:30\"\n\
+         [[rate_limit]]\nname = \"all\"\nkind = \"paced\"\nrate = 10\napplies_to = \"total\"\n\
+         [[rate_limit]]\nname = \"lists\"\nkind = \"paced\"\nrate = 10\n\
+         applies_to = \"function\"\nfunction = \"guest_list\"\n\
+         [[rate_limit]]\nname = \"own\"\nkind = \"paced\"\nrate = 1000\nratio = 2\n{EXAMPLE_COSTS}"
+    );
+    std::fs::write(&path, text).expect("written");
+    let report = tidegate::tools::check::report(&path, false);
+    assert!(report.good, "{}", report.problems);
+    let lines: Vec<&str> = report.settings.lines().collect();
+    let burst_of = |name: &str| {
+        let at = lines.iter().position(|line| line.starts_with(name));
+        let line = lines[at.expect(name) + 1].trim_start();
+        line.strip_prefix("largest burst")
+            .expect(line)
+            .trim()
+            .to_owned()
+    };
+    assert_eq!(
+        burst_of("rate_limit:all"),
+        "2 calls of 1 token at once, or one call of 600 tokens, after which the next waits for up \
+         to 59.88 s"
+    );
+    assert_eq!(burst_of("rate_limit:lists"), "2 calls of 2 tokens at once");
+    assert_eq!(
+        burst_of("rate_limit:own"),
+        "4 calls of 1 token at once, or one call of 600 tokens, after which the next waits for up \
+         to 0.597 s"
+    );
 }
 
 #[test]
@@ -628,9 +735,10 @@ functions = { guest_list = 2.5, guest_start = 20 }
         panic!("{:?}", config.admit.paced);
     };
     assert_eq!((all.rate.get(), all.ratio.get()), (0.25, 1.1));
-    assert_eq!((&all.function, all.dearest.get()), (&None, 20.0));
+    let range = |limit: &PacedLimit| (limit.costs.cheapest.get(), limit.costs.dearest.get());
+    assert_eq!((&all.function, range(all)), (&None, (1.0, 20.0)));
     assert_eq!(lists.function.as_deref(), Some("guest_list"));
-    assert_eq!((lists.ratio.get(), lists.dearest.get()), (1.0, 2.5));
+    assert_eq!((lists.ratio.get(), range(lists)), (1.0, (2.5, 2.5)));
     let text = config::effective(&config);
     let again = config::read(&text, "effective.toml", std::iter::empty());
     assert_eq!(again.expect("it can be read").config, config, "{text}");

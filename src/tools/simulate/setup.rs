@@ -3,11 +3,12 @@
 
 use std::time::Duration;
 
-use tidegate_limits::{BurstRatio, Class, OutOfRange, Rate, Tokens};
+use tidegate_limits::{BurstRatio, Class, OutOfRange, Rate};
 use toml::de::DeValue;
 
 use super::reader::{Mistake, Section, choice, duration, integer, name, number, time_span};
 use crate::admit::{ClassRule, Deadline, PacedLimit, Pool, Postpone, Settings, WhenFull, Window};
+use crate::call::pace::CostRange;
 use crate::classify::class::{POLLING, USER};
 use crate::classify::operation::{self, Kind};
 
@@ -318,7 +319,7 @@ fn paced(sections: Vec<Section<'_>>) -> Vec<PacedLimit> {
                     function: function.map(Into::into),
                     rate,
                     ratio,
-                    dearest: Tokens::ONE,
+                    costs: CostRange::ONE,
                 });
             }
         }

@@ -40,7 +40,7 @@ pub use pools::Pools;
 pub(crate) use pools::{Level, Sizes, span, ticks};
 pub use spec::{PaceSpec, SpecError, SpecScope, Verb};
 
-use super::{DEBT_MAX_BURSTS, OutOfRange, Tokens};
+use super::{OutOfRange, Tokens};
 use crate::time::Timestamp;
 use crate::verdict::Verdict;
 
@@ -182,6 +182,11 @@ impl Paced {
             return level;
         }
         let sizes = self.pace.sizes();
+        let (level, passed) = level.filled_by_pools(elapsed, sizes);
+        let elapsed = elapsed - passed;
+        if elapsed == 0 {
+            return level;
+        }
         match self.full_after(level) {
             // From here on the burst alone makes the active pool grow: one fill over both would
             // let in more than the two after each other.
@@ -201,10 +206,16 @@ impl Paced {
     #[cfg(test)]
     fn fills(&self, now: Timestamp) -> alloc::vec::Vec<i128> {
         let elapsed = self.pools.elapsed(now);
-        match self.full_after(self.pools.level()) {
-            Some(full) if full < elapsed => alloc::vec![full, elapsed - full],
-            _ => alloc::vec![elapsed],
+        let sizes = self.pace.sizes();
+        let (level, passed) = self.pools.level().filled_by_pools(elapsed, sizes);
+        let whole = usize::try_from(passed / sizes.active).expect("a number of fills");
+        let mut fills = alloc::vec![sizes.active; whole];
+        match (elapsed - passed, self.full_after(level)) {
+            (0, _) if whole > 0 => {}
+            (left, Some(full)) if full < left => fills.extend([full, left - full]),
+            (left, _) => fills.push(left),
         }
+        fills
     }
 
     #[cfg(any(feature = "std", test))]
@@ -356,7 +367,8 @@ impl Paced {
     }
 
     /// Takes the cost, whatever is there. Returns what was taken, in operations of cost 1,
-    /// which is less than the cost where the debt is at its greatest: ten active pools.
+    /// which is less than the cost where the debt is at its greatest: ten active pools, or ten
+    /// times two of the largest operations if that is more.
     pub fn draw(&mut self, now: Timestamp, cost: Tokens) -> f64 {
         let level = self.level(now);
         let taken = self.charge(now, level, self.pace.ticks(cost));
@@ -379,13 +391,13 @@ impl Paced {
     /// What an operation of this cost takes at least when it may go: all of it, unless that is
     /// more than a full pool and the greatest debt.
     pub(crate) fn least_taken(&self, cost: Tokens) -> f64 {
-        let most = self.pace.sizes().active * (1 + DEBT_MAX_BURSTS as i128);
+        let most = self.pace.sizes().active + self.pace.debt_max();
         self.pace.operations(self.pace.ticks(cost).min(most))
     }
 
     /// Takes up to the greatest debt; returns what was taken.
     fn charge(&mut self, now: Timestamp, level: Level, ticks: i128) -> i128 {
-        let debt_max = self.pace.sizes().active * DEBT_MAX_BURSTS as i128;
+        let debt_max = self.pace.debt_max();
         let active = (level.active - ticks).max(-debt_max).min(level.active);
         self.pools.set(now, Level { active, ..level });
         level.active - active

@@ -518,7 +518,9 @@ impl Shared {
         let fast = pace.rate().get() >= FAST;
         let terms = &self.terms.0;
         terms.price.store(price, Relaxed);
-        terms.largest.store(pace.largest().get(), Relaxed);
+        // What the pool cannot hold could be claimed from it never.
+        let fits = u32::try_from(sizes.active / pace.price()).unwrap_or(u32::MAX);
+        terms.largest.store(pace.largest().get().min(fits), Relaxed);
         // Rounded up, and one for what rounding the burst may add.
         let flow_max = ticks(Duration::from_nanos(1)) as f64 * pace.ratio().get();
         terms.flow_max.store(flow_max as u64 + 2, Relaxed);

@@ -3,8 +3,8 @@
 use core::time::Duration;
 
 use super::pools::{Level, Sizes, TICKS_PER_NANO, ticks};
-use crate::limiter::Tokens;
 use crate::limiter::token_bucket::{OutOfRange, in_range};
+use crate::limiter::{DEBT_MAX_BURSTS, Tokens};
 use crate::verdict::Cost;
 
 /// Operations per second: a finite number from 1e-7 (one in 116 days) to 1e9.
@@ -89,13 +89,16 @@ impl Eq for BurstRatio {}
 /// A paced limit as configured: a rate, a burst ratio, the dearest operation, and how large the
 /// active pool is at least.
 ///
-/// The active pool holds the time of two of the dearest operations, and at least a millisecond,
-/// or what [`with_pool_min`](Self::with_pool_min) says.
+/// The active pool holds the time of two of the dearest operations, or of two of those that
+/// [`with_pool_for`](Self::with_pool_for) names; and at least a millisecond, or what
+/// [`with_pool_min`](Self::with_pool_min) says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
     rate: Rate,
     ratio: BurstRatio,
     largest: Cost,
+    /// The active pool holds two of these, or two of the largest if this is not set.
+    pool_for: Option<Tokens>,
     pool_min: Duration,
     price: i128,
     sizes: Sizes,
@@ -103,6 +106,9 @@ pub struct Pace {
 
 /// The active pool is no longer than this with its burst: 146 years.
 const OVER_NANOS_MAX: f64 = (1_u64 << 62) as f64;
+
+/// A debt is no longer than this: 292 years, as much as pools can hold.
+const DEBT_TICKS_MAX: i128 = i64::MAX as i128 * TICKS_PER_NANO;
 
 /// The dearest operation of which an active pool can hold two.
 fn largest_max(rate: Rate, ratio: BurstRatio) -> f64 {
@@ -118,7 +124,7 @@ impl Pace {
     /// Operations that cost 1 each, at this rate.
     #[must_use]
     pub fn new(rate: Rate, ratio: BurstRatio) -> Self {
-        Self::sized(rate, ratio, Cost::ONE, Self::POOL_MIN)
+        Self::sized(rate, ratio, Cost::ONE, None, Self::POOL_MIN)
             .expect("two operations of the slowest rate, a hundredfold, are 63 years")
     }
 
@@ -128,7 +134,7 @@ impl Pace {
     ///
     /// If two of them would take longer at this rate than 146 years divided by the ratio.
     pub fn with_largest(self, largest: Cost) -> Result<Self, OutOfRange> {
-        Self::sized(self.rate, self.ratio, largest, self.pool_min)
+        Self::sized(self.rate, self.ratio, largest, self.pool_for, self.pool_min)
     }
 
     /// With operations that cost up to `dearest`, rounded up. Where two of those would take too
@@ -145,6 +151,22 @@ impl Pace {
             .expect("no more than the largest that there may be")
     }
 
+    /// With an active pool for two operations of this cost, in place of two of the largest: what
+    /// is cheap cannot go in a burst because something else is expensive. An operation that
+    /// costs more than the pool holds goes when the pool is full. It leaves a debt, which is
+    /// repaid before anything else goes.
+    ///
+    /// A [`PacedLimiter`](crate::paced::PacedLimiter) takes operations from the pool alone, so it
+    /// refuses those that the pool cannot hold.
+    #[must_use]
+    pub fn with_pool_for(self, cheapest: Tokens) -> Self {
+        let most = f64::from(self.largest.get());
+        let cheapest = Tokens::new(cheapest.get().min(most)).expect("no more than a cost");
+        let (rate, ratio, largest) = (self.rate, self.ratio, self.largest);
+        Self::sized(rate, ratio, largest, Some(cheapest), self.pool_min)
+            .expect("the largest operation is as it was")
+    }
+
     /// With an active pool of at least this. Whoever waits on a timer that is late by t on
     /// average wants 2 t or more: what does not fit in the pool is given out at the pace of the
     /// ratio only.
@@ -158,25 +180,32 @@ impl Pace {
             Self::POOL_MIN_MAX.as_secs_f64(),
         );
         in_range("pool seconds", pool_min.as_secs_f64(), bounds.0, bounds.1)?;
-        Self::sized(self.rate, self.ratio, self.largest, pool_min)
+        let (rate, ratio, largest) = (self.rate, self.ratio, self.largest);
+        Self::sized(rate, ratio, largest, self.pool_for, pool_min)
     }
 
     fn sized(
         rate: Rate,
         ratio: BurstRatio,
         largest: Cost,
+        pool_for: Option<Tokens>,
         pool_min: Duration,
     ) -> Result<Self, OutOfRange> {
         let price = rate.price();
         let largest_max = largest_max(rate, ratio);
         in_range("largest cost", f64::from(largest.get()), 1.0, largest_max)?;
-        let active = (2 * i128::from(largest.get()) * price).max(ticks(pool_min));
+        let two = match pool_for {
+            None => 2 * i128::from(largest.get()) * price,
+            Some(cost) => (2.0 * cost.get() * price as f64 + 0.5) as i128,
+        };
+        let active = two.max(ticks(pool_min));
         let over = ((active as f64 * ratio.0 + 0.5) as i128).max(active);
         let sizes = Sizes { active, over };
         Ok(Self {
             rate,
             ratio,
             largest,
+            pool_for,
             pool_min,
             price,
             sizes,
@@ -219,11 +248,25 @@ impl Pace {
     ///
     /// As for [`with_largest`](Self::with_largest).
     pub fn at(self, rate: Rate, ratio: BurstRatio) -> Result<Self, OutOfRange> {
-        Self::sized(rate, ratio, self.largest, self.pool_min)
+        Self::sized(rate, ratio, self.largest, self.pool_for, self.pool_min)
+    }
+
+    /// The most that can go at once after a silence, in operations of cost 1.
+    #[must_use]
+    pub fn burst(&self) -> f64 {
+        self.operations(self.sizes.over)
     }
 
     pub(crate) const fn sizes(&self) -> Sizes {
         self.sizes
+    }
+
+    /// The greatest debt, in ticks: ten pools, and ten times two of the largest operations where
+    /// the pool is smaller than that.
+    pub(super) fn debt_max(&self) -> i128 {
+        let two = 2 * i128::from(self.largest.get()) * self.price;
+        let times = DEBT_MAX_BURSTS as i128;
+        (self.sizes.active.max(two) * times).min(DEBT_TICKS_MAX)
     }
 
     /// What one operation costs, in ticks.

@@ -65,6 +65,29 @@ impl Level {
         }
     }
 
+    /// What is in the pools after a number of fills of one whole active pool each, and how long
+    /// these fills take: as many as fit into `elapsed`, while all of the burst that they let in
+    /// still goes to what the active pool lacks. A debt is repaid in such fills, so that the late
+    /// are repaid at the pace of the ratio, however large the debt is.
+    ///
+    /// The same as that number of calls of [`filled`](Self::filled), to the bit.
+    pub(crate) fn filled_by_pools(self, elapsed: i128, sizes: Sizes) -> (Self, i128) {
+        let burst = sizes.burst() as f64 as i128;
+        let each = sizes.active + burst;
+        let lacking = sizes.active - self.active;
+        if lacking < each || burst == 0 {
+            return (self, 0);
+        }
+        let fills = (lacking / each)
+            .min(elapsed / sizes.active)
+            .min(self.waiting / burst);
+        let level = Self {
+            active: self.active + fills * each,
+            waiting: self.waiting - fills * burst,
+        };
+        (level, fills * sizes.active)
+    }
+
     /// With `ticks` that were claimed and not used: they can be claimed again, and what the
     /// active pool has no room for waits.
     pub(crate) fn with_back(self, ticks: i128, sizes: Sizes) -> Self {
@@ -146,7 +169,8 @@ impl Pools {
         let (waiting, waiting_rest) = split(level.waiting);
         // Both are bounded: the active pool by its size and the greatest debt, the waiting pool
         // by the time since the start and what was in the active pool then.
-        self.active_nanos = i64::try_from(active).unwrap_or(i64::MAX);
+        let longest = if active < 0 { i64::MIN } else { i64::MAX };
+        self.active_nanos = i64::try_from(active).unwrap_or(longest);
         self.waiting_nanos = u64::try_from(waiting).unwrap_or(u64::MAX);
         (self.active_rest, self.waiting_rest) = (active_rest, waiting_rest);
         self.since = self.since.max(now);
