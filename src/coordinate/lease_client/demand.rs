@@ -1,10 +1,14 @@
 //! How much a resource's users want, measured from what they do.
 //!
 //! Of a rate: the mean of what arrived in each of the last ten seconds, the newest weighed most
-//! (weights 10, 9, … 1, divided by their sum), after Doorman's adaptive limiter. Its code
+//! (weights 10, 9, … 1, divided by their sum) and a tenth more, after Doorman's adaptive limiter. Its code
 //! divides by the number of entries instead, so what it asks for is far too little, and not a
-//! number when nothing happens. Whoever waits is wanted as well: all of them within a window,
-//! so that what came long ago and still waits is not forgotten.
+//! number when nothing happens.
+//!
+//! Where operations wait, what arrives says little: a program that waits for each operation
+//! before it asks for the next arrives no faster than it is admitted. So what waited on average
+//! over the same time is wanted as well, within [`PATIENCE`]. That is at most [`GROWTH`] times
+//! what is wanted or leased already, so that one storm does not ask for everything there is.
 //!
 //! Of a gauge: the most that held it or waited for it at once within the window.
 
@@ -19,6 +23,11 @@ const SLOTS_PER_SECOND: u64 = 10;
 const SLOTS: usize = (WINDOW * SLOTS_PER_SECOND) as usize;
 const SLOT: Duration = Duration::from_millis(1000 / SLOTS_PER_SECOND);
 
+/// What waits is to go within this time: as long as a pacer's pool, below which timers decide.
+const PATIENCE: Duration = Duration::from_millis(10);
+/// From one request to the next, demand grows by at most this factor.
+const GROWTH: f64 = 10.0;
+
 /// How long what happened is remembered.
 pub(super) const REMEMBERED: Duration = Duration::from_secs(WINDOW);
 
@@ -27,46 +36,115 @@ pub(super) fn slot(now: Timestamp) -> u64 {
     now.as_nanos() / SLOT.as_nanos() as u64
 }
 
-/// What arrived lately.
+/// What arrived lately, and what waited.
 #[derive(Clone, Debug)]
 pub(super) struct Arrivals {
     slots: [f64; SLOTS],
+    /// Operations that waited, times the seconds for which they did.
+    waited: [f64; SLOTS],
     newest: u64,
     /// The slot of the first arrival of those that count.
     since: Option<u64>,
+    /// When that was.
+    began: Timestamp,
+    /// What waits, and up to when that is in `waited`.
+    waiting: f64,
+    counted: Timestamp,
 }
 
 impl Arrivals {
     pub(super) const fn new() -> Self {
         Self {
             slots: [0.0; SLOTS],
+            waited: [0.0; SLOTS],
             newest: 0,
             since: None,
+            began: Timestamp::ZERO,
+            waiting: 0.0,
+            counted: Timestamp::ZERO,
         }
     }
 
     /// Somebody came who wants `cost`.
     pub(super) fn record(&mut self, now: Timestamp, cost: f64) {
-        self.advance(now);
-        self.since.get_or_insert(self.newest);
+        self.count(now);
+        if self.since.is_none() {
+            self.since = Some(self.newest);
+            self.began = now;
+        }
         self.slots[(self.newest % SLOTS as u64) as usize] += cost;
+    }
+
+    /// From now on this much waits.
+    pub(super) fn set_waiting(&mut self, now: Timestamp, waiting: f64) {
+        self.count(now);
+        self.waiting = waiting;
     }
 
     /// The weighted mean of a second.
     pub(super) fn per_second(&mut self, now: Timestamp) -> f64 {
-        self.advance(now);
+        self.count(now);
         let Some(since) = self.since else { return 0.0 };
-        // Where it began less than a window ago, the seconds before that would only dilute.
-        let seconds = (self.newest - since) / SLOTS_PER_SECOND + 1;
-        let weights: u64 = (0..seconds.min(WINDOW)).map(|age| WINDOW - age).sum();
+        // Where it began less than a window ago, the time before that would only dilute.
+        let slots = (self.newest - since + 1).clamp(SLOTS_PER_SECOND, SLOTS as u64);
+        let weights: u64 = (0..slots).map(weight).sum();
         let weighed: f64 = (0..SLOTS as u64)
             .filter_map(|age| {
                 let slot = self.newest.checked_sub(age)?;
-                let weight = WINDOW - age / SLOTS_PER_SECOND;
-                Some(self.slots[(slot % SLOTS as u64) as usize] * weight as f64)
+                Some(self.slots[(slot % SLOTS as u64) as usize] * weight(age) as f64)
             })
             .sum();
-        weighed / weights as f64
+        weighed * SLOTS_PER_SECOND as f64 / weights as f64
+    }
+
+    /// What waited on average, weighted as arrivals are.
+    fn waited(&mut self, now: Timestamp) -> f64 {
+        self.count(now);
+        if self.since.is_none() {
+            return 0.0;
+        }
+        let (mut waited, mut seconds) = (0.0, 0.0);
+        for age in 0..SLOTS as u64 {
+            let Some(slot) = self.newest.checked_sub(age) else {
+                break;
+            };
+            let begins = Timestamp::from_nanos(slot * SLOT.as_nanos() as u64);
+            let lasted = (begins + SLOT).min(now).since(begins.max(self.began));
+            let weight = weight(age) as f64;
+            waited += self.waited[(slot % SLOTS as u64) as usize] * weight;
+            seconds += lasted.as_secs_f64() * weight;
+        }
+        if seconds > 0.0 {
+            waited / seconds
+        } else {
+            self.waiting
+        }
+    }
+
+    /// What is wanted, in operations a second, of which so many are leased.
+    pub(super) fn wants(&mut self, now: Timestamp, leased: f64) -> f64 {
+        let arrived = self.per_second(now);
+        // With a lease on no more than what arrives, a line would form by chance and stay.
+        let spare = arrived / 10.0;
+        let most = (GROWTH - 1.0) * arrived.max(leased);
+        let each = 1.0 / PATIENCE.as_secs_f64();
+        arrived + spare + (self.waited(now) * each).min(most.max(each))
+    }
+
+    /// Counts what waited up to now.
+    fn count(&mut self, now: Timestamp) {
+        // What is longer ago than a window has no slot any more.
+        let window = Timestamp::ZERO + now.since(Timestamp::ZERO + REMEMBERED);
+        let mut from = self.counted.max(window);
+        while from < now && self.waiting > 0.0 {
+            self.advance(from);
+            let ends = Timestamp::from_nanos((slot(from) + 1) * SLOT.as_nanos() as u64).min(now);
+            let lasted = ends.since(from).as_secs_f64();
+            self.waited[(self.newest % SLOTS as u64) as usize] += self.waiting * lasted;
+            from = ends;
+        }
+        self.counted = self.counted.max(now);
+        self.advance(now);
     }
 
     fn advance(&mut self, now: Timestamp) {
@@ -74,14 +152,21 @@ impl Arrivals {
         let slot = slot(now).max(self.newest);
         let passed = (slot - self.newest).min(SLOTS as u64);
         for step in 0..passed {
-            self.slots[((slot - step) % SLOTS as u64) as usize] = 0.0;
+            let slot = ((slot - step) % SLOTS as u64) as usize;
+            (self.slots[slot], self.waited[slot]) = (0.0, 0.0);
         }
         self.newest = slot;
         // Sums of what was added and cleared again are exact: a slot is set to nothing.
-        if self.since.is_some() && self.slots.iter().all(|&arrived| arrived == 0.0) {
+        let nothing = |slots: &[f64]| slots.iter().all(|&it| it == 0.0);
+        if passed > 0 && self.waiting == 0.0 && nothing(&self.slots) && nothing(&self.waited) {
             self.since = None;
         }
     }
+}
+
+/// What a slot of this age counts for.
+const fn weight(age: u64) -> u64 {
+    WINDOW - age / SLOTS_PER_SECOND
 }
 
 /// The most there were at once lately.
@@ -159,6 +244,53 @@ mod tests {
         arrivals.record(at(9_900), 10.0);
         let expected = (90.0 * 1.0 + 10.0 * 10.0) / 55.0;
         assert!((arrivals.per_second(at(9_900)) - expected).abs() < 1e-9);
+    }
+
+    #[test]
+    fn what_waits_is_wanted_too_and_demand_grows_tenfold_at_most() {
+        // One comes, and waits: nothing else is known.
+        let mut arrivals = Arrivals::new();
+        arrivals.record(at(70_000), 1.0);
+        arrivals.set_waiting(at(70_000), 1.0);
+        assert_eq!(arrivals.wants(at(70_000), 0.0), 1.1 + 100.0);
+        // Forty that come again as soon as they were admitted, at twenty a second.
+        let mut arrivals = Arrivals::new();
+        arrivals.set_waiting(at(0), 40.0);
+        for n in 0..300 {
+            arrivals.record(at(n * 50), 1.0);
+        }
+        let wants = arrivals.wants(at(14_999), 20.0);
+        assert!((wants - 202.0).abs() < 1.0, "{wants}");
+        // As many again where more is leased.
+        let wants = arrivals.wants(at(14_999), 1000.0);
+        assert!((wants - 4022.0).abs() < 1.0, "{wants}");
+    }
+
+    #[test]
+    fn what_waits_for_a_moment_is_hardly_wanted_and_soon_forgotten() {
+        let mut arrivals = Arrivals::new();
+        for n in 0..100 {
+            arrivals.record(at(n * 100), 1.0);
+            arrivals.set_waiting(at(n * 100), 1.0);
+            arrivals.set_waiting(at(n * 100 + 1), 0.0);
+        }
+        // A millisecond in each hundred.
+        let wants = arrivals.wants(at(9_999), 10.0);
+        assert!((wants - 12.0).abs() < 0.05, "{wants}");
+        assert_eq!(arrivals.wants(at(20_000), 10.0), 0.0);
+    }
+
+    #[test]
+    fn what_waits_without_end_is_not_forgotten() {
+        let mut arrivals = Arrivals::new();
+        arrivals.record(at(0), 5.0);
+        arrivals.set_waiting(at(0), 5.0);
+        assert_eq!(arrivals.per_second(at(60_000)), 0.0);
+        let wants = arrivals.wants(at(60_000), 0.0);
+        assert!((wants - 100.0).abs() < 1e-6, "{wants}");
+        arrivals.set_waiting(at(60_000), 0.0);
+        assert!(arrivals.wants(at(65_000), 0.0) > 0.0);
+        assert_eq!(arrivals.wants(at(75_000), 0.0), 0.0);
     }
 
     #[test]

@@ -205,11 +205,11 @@ impl Gate {
 
     pub(super) fn look(&self) -> Seen {
         self.with(|state, now| {
-            let wants = state.wants(now);
+            let needs = state.needs(now);
             Seen {
                 entitlement: state.entitlement,
-                allowance: state.entitlement.allowance(now, wants),
-                wants,
+                allowance: state.entitlement.allowance(now, needs),
+                wants: state.wants(now),
                 waiting: state.waiting,
                 held: match state.used {
                     Used::Rate(_) => 0,
@@ -326,7 +326,7 @@ impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         if self.is_in_line {
             self.gate
-                .with(|state, _| state.leave_line(self.handle, self.cost));
+                .with(|state, now| state.leave_line(now, self.handle, self.cost));
         }
     }
 }
@@ -338,23 +338,31 @@ impl State {
             .expect("whoever waits keeps the handle")
     }
 
-    fn leave_line(&mut self, handle: u64, cost: Tokens) {
+    fn leave_line(&mut self, now: Timestamp, handle: u64, cost: Tokens) {
         self.waiting -= 1;
-        self.demand(handle).leave(cost);
+        self.demand(handle).leave(now, cost);
     }
 
+    /// What to ask the servers for.
     fn wants(&mut self, now: Timestamp) -> f64 {
-        let wants: f64 = self
-            .handles
-            .values_mut()
-            .map(|demand| demand.wants(now))
-            .sum();
-        wants.min(f64::MAX)
+        let leased = self.entitlement.live(now).map_or(0.0, |it| it.capacity);
+        self.sum(|demand| demand.wants(now, leased))
+    }
+
+    /// What users are seen to need: what is used of an optimistic resource that no server grants
+    /// anything of.
+    fn needs(&mut self, now: Timestamp) -> f64 {
+        self.sum(|demand| demand.needs(now))
+    }
+
+    fn sum(&mut self, of: impl FnMut(&mut Demand) -> f64) -> f64 {
+        let sum: f64 = self.handles.values_mut().map(of).sum();
+        sum.min(f64::MAX)
     }
 
     fn take(&mut self, now: Timestamp, handle: u64, cost: Tokens) -> Turn {
-        let wants = self.wants_if_needed(now);
-        let allowance = self.entitlement.allowance(now, wants);
+        let needs = self.needs_if_asked(now);
+        let allowance = self.entitlement.allowance(now, needs);
         let turn = match &mut self.used {
             Used::Rate(pacer) => take_operations(pacer, now, allowance, cost),
             Used::Gauge { held } => {
@@ -371,7 +379,7 @@ impl State {
             }
         };
         if matches!(turn, Turn::Taken) {
-            self.leave_line(handle, cost);
+            self.leave_line(now, handle, cost);
             self.demand(handle).taken();
             return turn;
         }
@@ -384,12 +392,12 @@ impl State {
         }
     }
 
-    /// What is wanted, where what may be used depends on it.
-    fn wants_if_needed(&mut self, now: Timestamp) -> f64 {
+    /// What is needed, where what may be used depends on it.
+    fn needs_if_asked(&mut self, now: Timestamp) -> f64 {
         if self.entitlement.live(now).is_some() {
             0.0
         } else {
-            self.wants(now)
+            self.needs(now)
         }
     }
 }
@@ -477,12 +485,15 @@ impl Demand {
         self.in_line += 1;
         self.waiting += self.units(cost);
         match &mut self.measured {
-            Measured::Rate(arrivals) => arrivals.record(now, cost.get()),
+            Measured::Rate(arrivals) => {
+                arrivals.record(now, cost.get());
+                arrivals.set_waiting(now, self.waiting);
+            }
             Measured::Gauge { peaks, held } => peaks.record(now, *held as f64 + self.waiting),
         }
     }
 
-    fn leave(&mut self, cost: Tokens) {
+    fn leave(&mut self, now: Timestamp, cost: Tokens) {
         self.in_line -= 1;
         // Sums of fractions may leave a trace of them.
         self.waiting = if self.in_line == 0 {
@@ -490,6 +501,9 @@ impl Demand {
         } else {
             (self.waiting - self.units(cost)).max(0.0)
         };
+        if let Measured::Rate(arrivals) = &mut self.measured {
+            arrivals.set_waiting(now, self.waiting);
+        }
     }
 
     fn taken(&mut self) {
@@ -505,15 +519,29 @@ impl Demand {
         }
     }
 
-    fn wants(&mut self, now: Timestamp) -> f64 {
+    /// What to ask for, where so much is leased.
+    fn wants(&mut self, now: Timestamp, leased: f64) -> f64 {
+        self.estimated(now, |arrivals, _| arrivals.wants(now, leased))
+    }
+
+    /// What is seen to be needed: what arrives, and all that waits within a window.
+    fn needs(&mut self, now: Timestamp) -> f64 {
+        self.estimated(now, |arrivals, waiting| {
+            arrivals.per_second(now) + waiting / REMEMBERED.as_secs_f64()
+        })
+    }
+
+    fn estimated(
+        &mut self,
+        now: Timestamp,
+        of_rate: impl FnOnce(&mut Arrivals, f64) -> f64,
+    ) -> f64 {
         let at_first = match self.wants {
             Wants::Fixed(wants) => return wants,
             Wants::Measured { at_first } => at_first,
         };
         let measured = match &mut self.measured {
-            Measured::Rate(arrivals) => {
-                arrivals.per_second(now) + self.waiting / REMEMBERED.as_secs_f64()
-            }
+            Measured::Rate(arrivals) => of_rate(arrivals, self.waiting),
             Measured::Gauge { peaks, held } => peaks.most(now, *held as f64 + self.waiting),
         };
         if now.since(self.opened) < REMEMBERED {
