@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_limits::Timestamp;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -14,7 +15,7 @@ use tracing::{error, info, warn};
 use crate::admin;
 use crate::clock::Clock;
 use crate::config::lease_server::{self as config, Rules};
-use crate::coordinate::election::Election as _;
+use crate::coordinate::election::{Election as _, Mastership};
 use crate::coordinate::etcd;
 use crate::coordinate::lease_server::{
     Metrics, Service, Templates, keep_asking,
@@ -22,7 +23,7 @@ use crate::coordinate::lease_server::{
     serve,
 };
 use crate::coordinate::wire::Epoch;
-use crate::listen;
+use crate::listen::{self, descriptors};
 use crate::live::Live;
 
 /// How long the answers under way may take when it must end.
@@ -60,6 +61,10 @@ pub struct LeaseServer {
     beside: TaskTracker,
     /// Ends it.
     stop_beside: CancellationToken,
+    /// Ends this one's candidacy: it resigns.
+    stop_candidacy: CancellationToken,
+    /// Closed once it has resigned, or could not.
+    mastership: watch::Receiver<Mastership>,
 }
 
 /// The rules in force.
@@ -109,9 +114,11 @@ impl LeaseServer {
         let clock = Clock::start();
         let epoch = Epoch::new(Timestamp::ZERO, clock.phase());
         let (stop, stop_beside) = (CancellationToken::new(), CancellationToken::new());
-        let mastership = config.election.clone().start(clock, stop_beside.clone());
+        let stop_candidacy = CancellationToken::new();
+        let election = config.election.clone();
+        let mastership = election.start(clock, stop_candidacy.clone());
         let machine = config.machine(epoch);
-        let service = Service::new(machine, templates.clone(), clock, mastership);
+        let service = Service::new(machine, templates.clone(), clock, mastership.clone());
         let metrics = Arc::new(Metrics::default());
         let rules = Arc::new(Current {
             service: service.clone(),
@@ -142,13 +149,24 @@ impl LeaseServer {
             });
             beside.spawn(admin::serve_router(listener, router, stop_beside.clone()));
         }
-        let answering = serve(listener, service, config.reach, metrics, stop.clone());
+        let mut reach = config.reach;
+        if let Some(fit) = config.connections_that_fit(descriptors::in_force()) {
+            warn!(
+                connections = reach.connections,
+                fit,
+                "leases: the limit of open files leaves room for fewer connections than \
+                 bounds.connections: raise it with LimitNOFILE= or ulimit -n"
+            );
+            reach.connections = fit;
+        }
+        let answering = serve(listener, service, reach, metrics, stop.clone());
         let serving = tokio::spawn(async move {
             if let Err(error) = answering.await {
                 error!(%error, "leases: no longer served");
             }
         });
-        info!(%address, status = ?status_address, "leases: ready");
+        let status_text = status_address.map_or("off".to_owned(), |it| it.to_string());
+        info!(%address, status = %status_text, "leases: ready");
         Ok(Self {
             address,
             status_address,
@@ -157,6 +175,8 @@ impl LeaseServer {
             serving,
             beside,
             stop_beside,
+            stop_candidacy,
+            mastership,
         })
     }
 
@@ -184,11 +204,26 @@ impl LeaseServer {
 
     /// Takes nothing new, lets the answers under way go out, and resigns. Whether all of them
     /// went out in time.
+    ///
+    /// It resigns at once and not after the last answer: from then on it answers as one that
+    /// knows of no master, so the next master may begin while a slow client still reads.
     pub async fn drain(self) -> bool {
         self.stop.cancel();
-        let mut serving = self.serving;
-        let finished = tokio::time::timeout(DRAIN, &mut serving).await.is_ok();
+        self.stop_candidacy.cancel();
+        let (mut serving, mut mastership) = (self.serving, self.mastership);
+        let resigned = async { while mastership.changed().await.is_ok() {} };
+        let (finished, resigned) = tokio::join!(
+            tokio::time::timeout(DRAIN, &mut serving),
+            tokio::time::timeout(DRAIN, resigned),
+        );
+        let finished = finished.is_ok();
         serving.abort();
+        if resigned.is_err() {
+            let seconds = DRAIN.as_secs();
+            warn!(
+                "leases: could not resign within {seconds} s: the next master waits for the time to live"
+            );
+        }
         self.stop_beside.cancel();
         self.beside.close();
         let ended = tokio::time::timeout(DRAIN, self.beside.wait()).await;

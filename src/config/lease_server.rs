@@ -9,11 +9,13 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use tidegate_limits::lease::Split;
+
 use crate::coordinate::election::{self, TimeToLive};
 use crate::coordinate::etcd;
 use crate::coordinate::lease_server::{
-    Bounds, Catchall, Place as InTree, RawAlgorithm, RawKind, RawParameter, RawTemplate, Reach,
-    Settings, TemplateMistake, Templates, Unmatched,
+    Bounds, Catchall, Frees, Place as InTree, RawAlgorithm, RawKind, RawParameter, RawTemplate,
+    Reach, Settings, Template, TemplateMistake, Templates, Unmatched,
 };
 use crate::coordinate::wire::Epoch;
 use crate::forward::Address;
@@ -37,6 +39,8 @@ const HOUR: Duration = Duration::from_secs(3_600);
 const DAY: Duration = Duration::from_secs(24 * 3_600);
 /// Longest lease.
 const YEAR: Duration = Duration::from_secs(366 * 24 * 3_600);
+/// Descriptors that are not for clients.
+const DESCRIPTORS_KEPT: u64 = 128;
 /// Most servers that are asked above, and members of a store.
 const ADDRESSES_MAX: usize = 16;
 
@@ -134,12 +138,100 @@ impl LeaseServer {
             ("unmatched", unmatched.to_owned()),
             ("resources", rules),
             ("election", self.election.to_string_for_people()),
-            ("bounds", format!("{:?}", machine.bounds)),
-            ("reach", format!("{:?}", self.reach)),
+            ("bounds", bounds_for_people(&machine.bounds)),
+            ("network", reach_for_people(&self.reach)),
         ];
         let rows = rows.map(|(name, value)| format!("{name:<17} {value}\n"));
         rows.concat()
     }
+
+    /// How many connections fit where the process may open so many descriptors, if that is fewer
+    /// than the config says. The rest is kept for stores, the servers above and the status page,
+    /// so that no number of clients shuts those out.
+    #[must_use]
+    pub fn connections_that_fit(&self, descriptors: u64) -> Option<usize> {
+        let fit = descriptors.saturating_sub(DESCRIPTORS_KEPT).max(1);
+        let fit = usize::try_from(fit).unwrap_or(usize::MAX);
+        (fit < self.reach.connections).then_some(fit)
+    }
+
+    /// The rules as they are now, a line each; where etcd has them, that they are not known here.
+    #[must_use]
+    pub fn rules_shown(&self) -> String {
+        let templates = match &self.rules {
+            Rules::Here(templates) | Rules::File { templates, .. } => templates,
+            Rules::Etcd { key, .. } => {
+                return format!("rules             in etcd:{key}, read when the server starts\n");
+            }
+        };
+        let rules = templates.in_order().iter().map(rule_for_people);
+        rules.collect()
+    }
+}
+
+fn rule_for_people(rule: &Template) -> String {
+    let algorithm = &rule.algorithm;
+    let mut words = vec![
+        format!("capacity {}", rule.capacity.get()),
+        match algorithm.split {
+            Split::None => "as wanted".to_owned(),
+            Split::Static => "static".to_owned(),
+            Split::Proportional => "proportional share".to_owned(),
+            Split::Fair => "fair share".to_owned(),
+        },
+        format!("lease {} s", algorithm.lease.as_secs()),
+        format!("refresh {} s", algorithm.refresh.as_secs()),
+        format!("learning {} s", algorithm.learning.as_secs()),
+        if algorithm.by_priority {
+            "the greater priority first".to_owned()
+        } else {
+            "priorities ignored".to_owned()
+        },
+        match algorithm.frees {
+            Frees::AtOnce => "a lowered share is free at once".to_owned(),
+            Frees::Confirmed(Duration::ZERO) => "a lowered share is free when confirmed".to_owned(),
+            Frees::Confirmed(after) => format!(
+                "a lowered share is free {} s after it is confirmed",
+                after.as_secs_f64()
+            ),
+        },
+    ];
+    if let Some(reserve) = &algorithm.reserve {
+        let (clients, share) = (reserve.clients, reserve.share.get());
+        words.push(format!("{share} set aside for each of {clients} clients"));
+    }
+    if let Some(each) = algorithm.each {
+        words.push(format!("{} for each", each.get()));
+    }
+    if let Some(safe) = rule.safe_capacity {
+        words.push(format!("safe capacity {safe}"));
+    }
+    format!("rule {:<12} {}\n", rule.glob.as_str(), words.join(", "))
+}
+
+fn bounds_for_people(bounds: &Bounds) -> String {
+    format!(
+        "resources {}, of one client {}; leases {}, of one client {}; bands {}; ids of {} bytes",
+        bounds.resources,
+        bounds.resources_per_client,
+        bounds.leases,
+        bounds.leases_per_client,
+        bounds.bands,
+        bounds.id_bytes
+    )
+}
+
+fn reach_for_people(reach: &Reach) -> String {
+    format!(
+        "connections {}, closed after {:?} without a handshake or {:?} without a request; \
+         requests {} at once, of {} bytes and {:?} at most",
+        reach.connections,
+        reach.handshake_timeout,
+        reach.idle_timeout,
+        reach.requests,
+        reach.message_bytes,
+        reach.request_timeout
+    )
 }
 
 /// How an election is shown.
@@ -153,7 +245,9 @@ impl ForPeople for election::Settings {
         match &self.place {
             election::Place::OneNode => "none: this is the only one".to_owned(),
             election::Place::Etcd { key, store } => {
-                format!("etcd, key {key}, {ttl:?}, {:?}", store.endpoints)
+                let endpoints: Vec<String> =
+                    store.endpoints.iter().map(ToString::to_string).collect();
+                format!("etcd, key {key}, {ttl:?}, {}", endpoints.join(", "))
             }
             #[cfg(feature = "zookeeper")]
             election::Place::ZooKeeper { path, store } => {
@@ -357,6 +451,13 @@ fn bounds(mut section: Section<'_>) -> (Bounds, Reach) {
         resources: section
             .read("resources", kept.resources, count(1_000_000))
             .value,
+        resources_per_client: section
+            .read(
+                "resources_per_client",
+                kept.resources_per_client,
+                count(65_000),
+            )
+            .value,
         leases: section.read("leases", kept.leases, count(50_000_000)).value,
         leases_per_client: section
             .read("leases_per_client", kept.leases_per_client, count(100_000))
@@ -381,6 +482,16 @@ fn bounds(mut section: Section<'_>) -> (Bounds, Reach) {
                 taken.request_timeout,
                 duration(100 * MS..=HOUR),
             )
+            .value,
+        handshake_timeout: section
+            .read(
+                "handshake_timeout",
+                taken.handshake_timeout,
+                duration(100 * MS..=HOUR),
+            )
+            .value,
+        idle_timeout: section
+            .read("idle_timeout", taken.idle_timeout, duration(SECOND..=DAY))
             .value,
     };
     section.finish();

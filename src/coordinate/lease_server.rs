@@ -4,6 +4,7 @@
 //! socket or a thread: requests and the time come in, answers go out. What stands around it
 //! carries bytes.
 
+mod connection;
 mod glob;
 mod metrics;
 mod observed;

@@ -11,6 +11,7 @@ use super::service_manager;
 use crate::app::lease_server::LeaseServer;
 use crate::config::LoadError;
 use crate::config::lease_server::{self as config, Checked, DEFAULT_PATH, Rules};
+use crate::listen::descriptors;
 use crate::telemetry;
 
 /// What the command takes.
@@ -37,10 +38,18 @@ pub fn run(arguments: &Arguments, graphical: bool) -> ExitCode {
         if !warnings.is_empty() {
             let _ = writeln!(io::stderr(), "{}", warnings.render(graphical).trim_end());
         }
+        if let Some(fit) = config.connections_that_fit(descriptors::allowed()) {
+            let _ = writeln!(
+                io::stderr(),
+                "warning: the limit of open files leaves room for {fit} connections, fewer than \
+                 bounds.connections: raise it with LimitNOFILE= or ulimit -n"
+            );
+        }
         let _ = writeln!(
             io::stdout(),
-            "{}\n{} is good",
+            "{}{}\n{} is good",
             config.shown(),
+            config.rules_shown(),
             path.display()
         );
         return ExitCode::SUCCESS;
@@ -52,6 +61,7 @@ pub fn run(arguments: &Arguments, graphical: bool) -> ExitCode {
     for warning in warnings.iter() {
         warn!("{}", warnings.plain(warning));
     }
+    descriptors::raise();
     // One lock stands around everything that is decided: more threads would wait for it.
     let runtime = match super::runtime(1) {
         Ok(runtime) => runtime,

@@ -318,6 +318,63 @@ fn doormans_own_form_is_read_as_yaml_and_as_json() {
 }
 
 #[test]
+fn priorities_count_in_our_own_form_and_in_doormans_only_where_a_rule_says_so() {
+    let ours = good(RULE);
+    assert!(rules(&ours).in_order()[0].algorithm.by_priority);
+    let by_priority = |text: &str| {
+        let rules = doorman(text).unwrap_or_else(|it| panic!("{it}"));
+        let rules = rules.in_order().iter();
+        rules
+            .map(|rule| rule.algorithm.by_priority)
+            .collect::<Vec<_>>()
+    };
+    let share = "{kind: FAIR_SHARE, lease_length: 60, refresh_interval: 5";
+    let text = format!(
+        "resources:\n\
+         - {{identifier_glob: a, capacity: 1}}\n\
+         - {{identifier_glob: b, capacity: 1, algorithm: {share}, \
+           parameters: [{{name: priority_bands, value: \"true\"}}]}}}}\n\
+         - {{identifier_glob: '*', capacity: 1, algorithm: {share}}}}}\n"
+    );
+    assert_eq!(by_priority(&text), [false, true, false]);
+}
+
+#[test]
+fn yaml_merge_keys_are_merged() {
+    let text = "\
+resources:
+- identifier_glob: a
+  capacity: 1
+  algorithm: &share {kind: FAIR_SHARE, lease_length: 60, refresh_interval: 5}
+- identifier_glob: '*'
+  capacity: 2
+  algorithm:
+    <<: *share
+    lease_length: 30
+";
+    let rules = doorman(text).unwrap_or_else(|it| panic!("{it}"));
+    let [a, all] = rules.in_order() else {
+        panic!("{rules:?}");
+    };
+    assert_eq!(all.algorithm.split, a.algorithm.split);
+    assert_eq!(all.algorithm.refresh, Duration::from_secs(5));
+    assert_eq!(
+        all.algorithm.lease,
+        Duration::from_secs(30),
+        "its own stays"
+    );
+    // Several at once: the first wins.
+    let list = text.replace("<<: *share", "<<: [{refresh_interval: 7}, *share]");
+    let rules = doorman(&list).unwrap_or_else(|it| panic!("{it}"));
+    let all = &rules.in_order()[1].algorithm;
+    assert_eq!(all.refresh, Duration::from_secs(7));
+    let wrong = text.replace("<<: *share", "<<: 5");
+    let told = doorman(&wrong).expect_err("nothing to merge").to_string();
+    assert!(told.contains("5 cannot be merged"), "{told}");
+    assert!(told.contains("write <<: *name"), "{told}");
+}
+
+#[test]
 fn a_kind_that_is_not_given_is_none() {
     let text = YAML.replace("    kind: PROPORTIONAL_SHARE\n", "");
     let templates = doorman(&text).expect("it is good");

@@ -1,22 +1,24 @@
-//! Two capacity servers as processes, one of which etcd makes the master: killed, started again,
-//! paused and resumed, while clients hold leases.
+//! Two capacity servers as processes, of which a store makes one the master: killed, started
+//! again, paused, resumed and stopped, while clients hold leases.
 
 use std::net::SocketAddr;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use tidegate::coordinate::wire::capacity_client::CapacityClient;
 use tidegate::coordinate::wire::{
-    DiscoveryRequest, GetCapacityRequest, GetCapacityResponse, ResourceRequest,
+    DiscoveryRequest, DiscoveryResponse, GetCapacityRequest, GetCapacityResponse, ResourceRequest,
 };
 use tidegate::lease::{Allowance, Client, ClientOptions, GaugeResource, ResourceOptions};
 
 use crate::lease_server::channel;
 use crate::peers::process::Process;
 use crate::sidecar::TIDEGATE;
+#[cfg(feature = "zookeeper")]
+use crate::stores::ZooKeeper;
 use crate::stores::{Etcd, free_ports};
-use crate::support::until;
+use crate::support::{PATIENCE, until};
 
 struct Candidate {
     process: Process,
@@ -24,19 +26,29 @@ struct Candidate {
     address: SocketAddr,
 }
 
+/// The part of a config that says where the master is elected.
+fn on_etcd(etcd: &Etcd) -> String {
+    let url = etcd.url(0);
+    format!("engine = \"etcd\"\n[etcd]\nendpoints = [\"{url}\"]\n")
+}
+
+#[cfg(feature = "zookeeper")]
+fn on_zookeeper(zookeeper: &ZooKeeper) -> String {
+    let servers = zookeeper.servers();
+    format!("engine = \"zookeeper\"\n[zookeeper]\nservers = \"{servers}\"\n")
+}
+
 impl Candidate {
     /// Ten for all, of which one is set aside for each of two.
-    fn start(etcd: &Etcd, port: u16) -> Self {
+    fn start(store: &str, time_to_live: Duration, port: u16) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let address = SocketAddr::from(([127, 0, 0, 1], port));
         let text = format!(
             "bind = \"{address}\"\nstatus_bind = \"\"\nid = \"leases\"\nminimum_interval = \"0s\"\n\
-             [election]\nengine = \"etcd\"\nkey = \"/tests/master\"\ntime_to_live = \"1s\"\n\
-             [etcd]\nendpoints = [\"{}\"]\n\
+             [election]\nkey = \"/tests/master\"\ntime_to_live = \"{time_to_live:?}\"\n{store}\
              [[resource]]\nglob = \"*\"\ncapacity = 10\nsafe_capacity = 1\n\
              algorithm = {{ kind = \"fair_share\", lease = \"12s\", refresh = \"1s\", \
-             reserved_clients = 2 }}\n",
-            etcd.url(0)
+             reserved_clients = 2 }}\n"
         );
         std::fs::write(folder.path().join("leases.toml"), text).expect("written");
         let process = Self::run(&folder);
@@ -59,10 +71,20 @@ impl Candidate {
         self.process = Self::run(&self.folder);
     }
 
-    async fn is_master(&self) -> bool {
+    async fn discovery(&self) -> Option<DiscoveryResponse> {
         let mut client = CapacityClient::new(channel(self.address));
         let answer = client.discovery(DiscoveryRequest {}).await;
-        answer.is_ok_and(|it| it.into_inner().is_master)
+        answer.ok().map(tonic::Response::into_inner)
+    }
+
+    async fn is_master(&self) -> bool {
+        self.discovery().await.is_some_and(|it| it.is_master)
+    }
+
+    /// Whether it knows that another one is the master.
+    async fn follows(&self, other: &Self) -> bool {
+        let told = self.discovery().await;
+        told.and_then(|it| it.mastership.master_address) == Some(other.address.to_string())
     }
 
     async fn asked_by(&self, client_id: &str) -> Option<GetCapacityResponse> {
@@ -87,8 +109,23 @@ async fn comes_to_lead(candidate: &Candidate) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    let within = tokio::time::timeout(crate::support::PATIENCE, leads).await;
+    let within = tokio::time::timeout(PATIENCE, leads).await;
     assert!(within.is_ok(), "{} never came to lead", candidate.address);
+}
+
+async fn comes_to_follow(candidate: &Candidate, other: &Candidate) {
+    let follows = async {
+        while !candidate.follows(other).await {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let within = tokio::time::timeout(PATIENCE, follows).await;
+    assert!(
+        within.is_ok(),
+        "{} never knew of {}",
+        candidate.address,
+        other.address
+    );
 }
 
 fn may_use(gauge: &GaugeResource) -> f64 {
@@ -103,13 +140,70 @@ fn lasts(gauge: &GaugeResource, at_least: Duration) -> bool {
     lease.is_some_and(|(_, left)| left >= at_least)
 }
 
+/// Stops the master by SIGTERM, with one client connected that asks and one that is silent. The
+/// other candidate takes over long before the time to live has passed.
+async fn a_master_that_gets_sigterm_resigns(store: &str) {
+    let time_to_live = Duration::from_secs(20);
+    let ports = free_ports(2);
+    let first = Candidate::start(store, time_to_live, ports[0]);
+    comes_to_lead(&first).await;
+    let second = Candidate::start(store, time_to_live, ports[1]);
+    comes_to_follow(&second, &first).await;
+    let silent = tokio::net::TcpStream::connect(first.address).await;
+    let _silent = silent.expect("it accepts");
+    let mut asks = CapacityClient::new(channel(first.address));
+    let answer = asks.discovery(DiscoveryRequest {}).await;
+    assert!(answer.expect("it answers").into_inner().is_master);
+
+    let stopped = Instant::now();
+    first.process.signal("TERM");
+    comes_to_lead(&second).await;
+    let took = stopped.elapsed();
+    println!("hand-over after SIGTERM: {took:?}");
+    assert!(took < time_to_live / 4, "{took:?}");
+    let log = first.process.stderr.clone();
+    first.process.finish(PATIENCE);
+    let resigned = log.all().iter().any(|line| line.contains("resigned"));
+    assert!(resigned, "{:?}", log.all());
+}
+
+#[tokio::test]
+async fn on_etcd_a_master_that_gets_sigterm_resigns_before_it_ends() {
+    let etcd = Etcd::start(1);
+    a_master_that_gets_sigterm_resigns(&on_etcd(&etcd)).await;
+}
+
+#[cfg(feature = "zookeeper")]
+#[tokio::test]
+async fn on_zookeeper_a_master_that_gets_sigterm_resigns_before_it_ends() {
+    let zookeeper = ZooKeeper::start(1).await;
+    a_master_that_gets_sigterm_resigns(&on_zookeeper(&zookeeper)).await;
+}
+
+/// A store that is unavailable does not hold up the end.
+#[tokio::test]
+async fn a_master_whose_store_is_gone_ends_in_time() {
+    let mut etcd = Etcd::start(1);
+    let ports = free_ports(1);
+    let time_to_live = Duration::from_secs(600);
+    let only = Candidate::start(&on_etcd(&etcd), time_to_live, ports[0]);
+    comes_to_lead(&only).await;
+    etcd.member(0).signal("STOP");
+    let stopped = Instant::now();
+    only.process.signal("TERM");
+    only.process.finish(PATIENCE);
+    assert!(stopped.elapsed() < Duration::from_secs(15));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leases_outlive_their_master_and_who_was_paused_lends_nothing() {
     let etcd = Etcd::start(1);
     let ports = free_ports(2);
-    let mut first = Candidate::start(&etcd, ports[0]);
+    let store = on_etcd(&etcd);
+    let second_long = Duration::from_secs(1);
+    let mut first = Candidate::start(&store, second_long, ports[0]);
     comes_to_lead(&first).await;
-    let second = Candidate::start(&etcd, ports[1]);
+    let second = Candidate::start(&store, second_long, ports[1]);
 
     let options = ClientOptions {
         interval_min: Duration::from_millis(100),

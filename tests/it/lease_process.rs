@@ -38,17 +38,29 @@ struct Process {
 
 impl Process {
     async fn start() -> Self {
+        Self::run(&mut Command::new(TIDEGATE), "").await
+    }
+
+    /// Where the system allows it so many descriptors, with more in its config.
+    async fn with_descriptors(count: u32, more: &str) -> Self {
+        let mut shell = Command::new("sh");
+        let limit = format!("ulimit -n {count} && exec \"$0\" \"$@\"");
+        shell.args(["-c", &limit, TIDEGATE]);
+        Self::run(&mut shell, more).await
+    }
+
+    async fn run(command: &mut Command, more: &str) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let rules = folder.path().join("rules.yaml");
         std::fs::write(&rules, RULES).expect("written");
         let config = folder.path().join("leases.toml");
         let text = format!(
             "bind = \"127.0.0.1:0\"\nstatus_bind = \"127.0.0.1:0\"\nminimum_interval = \"0s\"\n\
-             resources = \"file:{}\"\n[log]\nformat = \"json\"\n",
+             resources = \"file:{}\"\n[log]\nformat = \"json\"\n{more}",
             rules.display()
         );
         std::fs::write(&config, text).expect("written");
-        let mut child = Command::new(TIDEGATE)
+        let mut child = command
             .args(["lease-server", "--config"])
             .arg(&config)
             .stderr(Stdio::piped())
@@ -58,7 +70,6 @@ impl Process {
         let (log, _) = Log::read(child.stderr.take().expect("piped"));
         let ready = log.wait(&["leases: ready"]).await;
         let status = field(&ready, "status");
-        let status = status.trim_start_matches("Some(").trim_end_matches(')');
         Self {
             child,
             log,
@@ -237,6 +248,97 @@ async fn a_python_client_is_redirected_served_renewed_and_released() {
     assert_eq!(number("third"), 40.0);
     assert_eq!(seen["missing"], "UNKNOWN");
     assert_eq!(seen["garbage"], "FAILED_PRECONDITION");
+}
+
+/// FAIR_SHARE of 100 by Doorman's rules. A Go server below sends one band of priority 1 for all
+/// of its clients; Go clients send priority 0.
+#[tokio::test]
+async fn by_doormans_rules_a_go_server_below_gets_its_share_and_not_everything() {
+    let process = Process::start().await;
+    let mut client = CapacityClient::new(channel(process.address));
+    let mut has: [Option<wire::Lease>; 3] = [None; 3];
+    for _ in 0..6 {
+        let leaf = wire::GetServerCapacityRequest {
+            server_id: "go-leaf".to_owned(),
+            resource: vec![wire::ServerCapacityResourceRequest {
+                resource_id: "disk".to_owned(),
+                has: has[0],
+                wants: vec![wire::PriorityBandAggregate {
+                    priority: 1,
+                    num_clients: 1,
+                    wants: 500.0,
+                }],
+            }],
+        };
+        let answer = client.get_server_capacity(leaf).await.expect("an answer");
+        has[0] = Some(answer.into_inner().response[0].gets);
+        for (at, wants) in [(1, 60.0), (2, 500.0)] {
+            let request = GetCapacityRequest {
+                client_id: format!("go-client-{at}"),
+                resource: vec![ResourceRequest {
+                    resource_id: "disk".to_owned(),
+                    priority: 0,
+                    has: has[at],
+                    wants,
+                }],
+            };
+            let answer = client.get_capacity(request).await.expect("an answer");
+            has[at] = Some(answer.into_inner().response[0].gets);
+        }
+    }
+    let got = has.map(|lease| lease.expect("it was answered").capacity);
+    for capacity in got {
+        assert!((capacity - 100.0 / 3.0).abs() < 0.1, "{got:?}");
+    }
+}
+
+/// As many silent connections as shut everybody out where the process has few descriptors.
+#[tokio::test]
+async fn silent_clients_shut_out_neither_the_status_page_nor_other_clients_for_long() {
+    let more = "[bounds]\nhandshake_timeout = \"1s\"\n";
+    let process = Process::with_descriptors(300, more).await;
+    let words = ["leaves room for fewer connections", "\"fit\":172"];
+    process.log.wait(&words).await;
+    let mut silent = Vec::new();
+    for _ in 0..400 {
+        silent.push(crate::support::connect(process.address).await);
+    }
+    process.get("/livez").await.is(200);
+    let mut client = CapacityClient::new(channel(process.address));
+    let answer = tokio::time::timeout(PATIENCE, client.discovery(wire::DiscoveryRequest {})).await;
+    assert!(
+        answer
+            .expect("in time")
+            .expect("an answer")
+            .into_inner()
+            .is_master
+    );
+    process
+        .log
+        .wait(&["closed a silent connection", "handshake_timeout"])
+        .await;
+}
+
+#[tokio::test]
+async fn a_check_prints_the_rules_also_those_of_a_file() {
+    let process = Process::start().await;
+    let output = Command::new(TIDEGATE)
+        .args(["lease-server", "--check", "--config"])
+        .arg(process.folder.path().join("leases.toml"))
+        .output()
+        .await
+        .expect("it runs");
+    assert!(output.status.success());
+    let text = String::from_utf8(output.stdout).expect("text");
+    for line in [
+        "rule disk         capacity 100, fair share, lease 60 s, refresh 5 s, learning 0 s, \
+         priorities ignored, a lowered share is free when confirmed",
+        "rule *            capacity 7, static, lease 60 s, refresh 5 s, learning 60 s, \
+         priorities ignored, a lowered share is free when confirmed",
+    ] {
+        assert!(text.lines().any(|it| it == line), "no {line:?} in\n{text}");
+    }
+    assert!(!text.contains('{') && !text.contains("Some("), "{text}");
 }
 
 /// A server in Python, and what it says of each request.

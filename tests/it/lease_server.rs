@@ -510,7 +510,7 @@ async fn a_hundred_thousand_resources_of_one_client_are_refused_and_cost_nobody_
     assert_eq!(status.expect_err("too long").code(), Code::OutOfRange);
     // One at a time comes no further.
     client
-        .get_capacity(request("greedy", many(1_000)))
+        .get_capacity(request("greedy", many(250)))
         .await
         .expect("as many as one may have");
     let status = client
@@ -521,6 +521,92 @@ async fn a_hundred_thousand_resources_of_one_client_are_refused_and_cost_nobody_
         Code::ResourceExhausted
     );
     assert_eq!(granted(&mut client, "modest", "disk", 5.0).await, 5.0);
+}
+
+/// Ten clients that each make up as many ids as they may leave room for others.
+#[tokio::test]
+async fn clients_that_make_up_ids_do_not_use_up_the_resources_of_others() {
+    let bounds = "[bounds]\nresources = 100\nresources_per_client = 9\n";
+    let server = started(&format!("{ROOT}\n{bounds}")).await;
+    let mut client = client(server.address());
+    for greedy in 0..10 {
+        let who = format!("greedy-{greedy}");
+        for id in 0..20 {
+            let wish = vec![wish(&format!("{who}-{id}"), 1.0)];
+            let answer = client.get_capacity(request(&who, wish)).await;
+            match answer {
+                Ok(_) => assert!(id < 9, "{who} made {id} before"),
+                Err(status) => {
+                    assert!(id >= 9, "{who} made only {id}: {status}");
+                    assert_eq!(status.code(), Code::ResourceExhausted);
+                    let told = "the server keeps no more than 9 resources that one client asks for";
+                    assert_eq!(status.message(), told);
+                }
+            }
+        }
+    }
+    assert_eq!(granted(&mut client, "modest", "one", 5.0).await, 5.0);
+    // Others share what a client made, and a client that left lets go of what is left.
+    for at in 0..9 {
+        let id = format!("greedy-0-{at}");
+        granted(&mut client, "modest", &id, 1.0).await;
+    }
+    let released = wire::ReleaseCapacityRequest {
+        client_id: "greedy-0".to_owned(),
+        resource_id: (0..9).map(|at| format!("greedy-0-{at}")).collect(),
+    };
+    client.release_capacity(released).await.expect("an answer");
+    assert_eq!(granted(&mut client, "greedy-0", "again", 2.0).await, 2.0);
+}
+
+#[tokio::test]
+async fn silent_connections_are_closed_counted_and_make_room_for_others() {
+    let bounds = "connections = 20\nhandshake_timeout = \"500ms\"\nidle_timeout = \"1s\"\n";
+    let server = started(&format!("{ROOT}\n[bounds]\n{bounds}")).await;
+    // One speaks HTTP/2 and then asks for nothing; the others send no byte, or too few.
+    let mut idle = client(server.address());
+    idle.discovery(wire::DiscoveryRequest {})
+        .await
+        .expect("an answer");
+    let mut silent = Vec::new();
+    for at in 0..19 {
+        let mut stream = connect(server.address()).await;
+        if at % 2 == 0 {
+            stream.write_all(b"PRI * HTTP").await.expect("sent");
+        }
+        silent.push(stream);
+    }
+    let mut another = client(server.address());
+    let answer = another.discovery(wire::DiscoveryRequest {});
+    let answer = tokio::time::timeout(PATIENCE, answer).await;
+    answer.expect("there is room in time").expect("an answer");
+    for mut stream in silent {
+        let mut rest = Vec::new();
+        let ended = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut rest)).await;
+        // A reset is an end, too: what was sent has not been read.
+        let _ = ended.expect("it is closed");
+    }
+    let expected = [
+        "tidegate_lease_connections 0",
+        "tidegate_lease_connections_closed_total{reason=\"handshake_timeout\"} 19",
+        "tidegate_lease_connections_closed_total{reason=\"idle_timeout\"} 2",
+    ];
+    let counted = async {
+        loop {
+            let text = get(&server, "/metrics").await.body;
+            let has = |line: &&str| text.lines().any(|it| it == *line);
+            if expected.iter().all(has) {
+                return text;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let text = tokio::time::timeout(PATIENCE, counted).await;
+    let text = text.expect("they are counted");
+    assert!(!text.contains("tidegate_lease_accept_waits_total 0"));
+    // The connection that was closed is made anew.
+    let again = idle.discovery(wire::DiscoveryRequest {}).await;
+    assert!(again.is_ok(), "{again:?}");
 }
 
 #[tokio::test]
@@ -637,7 +723,7 @@ async fn metrics_have_doormans_names_and_ours_and_promtool_has_nothing_to_say() 
 
 #[tokio::test]
 async fn labels_are_bounded_however_many_resources_there_are() {
-    let server = started(ROOT).await;
+    let server = started(&format!("{ROOT}\n[bounds]\nresources_per_client = 900\n")).await;
     let mut client = client(server.address());
     for who in ["a", "b"] {
         let many = (0..900)

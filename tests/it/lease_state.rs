@@ -173,6 +173,31 @@ fn a_new_master_echoes_until_every_old_lease_is_over_and_grants_after_that() {
 }
 
 #[test]
+fn a_claim_beyond_the_capacity_is_believed_up_to_the_capacity() {
+    let claims = |capacity| Lease {
+        expiry_time: UNIX as i64 + 30,
+        refresh_interval: 16,
+        capacity,
+    };
+    let learned = |kind: &str, parameters: &[(&str, &str)]| {
+        let mut server = root(vec![template("r", 100.0, algorithm(kind, parameters))]);
+        let lease = got(&ask(&mut server, 1, "liar", 1e6, Some(claims(1e6))));
+        (lease.capacity, server.counts().overclaimed)
+    };
+    assert_eq!(learned("FAIR_SHARE", &[]), (100.0, 1));
+    assert_eq!(learned("PROPORTIONAL_SHARE", &[]), (100.0, 1));
+    let reserve = [("reserved_clients", "2"), ("safe_share", "10")];
+    assert_eq!(learned("FAIR_SHARE", &reserve), (100.0, 1));
+    // Of these each may have as much; without a limit nothing is too much.
+    assert_eq!(learned("STATIC", &[]), (100.0, 1));
+    assert_eq!(learned("NO_ALGORITHM", &[]), (1e6, 0));
+    // What can be is believed as before.
+    let mut server = root(vec![template("r", 100.0, algorithm("FAIR_SHARE", &[]))]);
+    let lease = got(&ask(&mut server, 1, "honest", 1e6, Some(claims(99.0))));
+    assert_eq!((lease.capacity, server.counts().overclaimed), (99.0, 0));
+}
+
+#[test]
 fn a_resource_made_after_the_learning_or_without_one_never_learns() {
     let mut server = root(vec![template("r", 100.0, algorithm("FAIR_SHARE", &[]))]);
     assert_eq!(granted(&mut server, 61, "a", 30.0), 30.0);

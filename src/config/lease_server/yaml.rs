@@ -197,8 +197,32 @@ impl<'de> Visitor<'de> for Walk<'_> {
                 self.0.duplicates.borrow_mut().push((key.place, name));
             }
         }
+        if let Some(merged) = table.remove(MERGE) {
+            merge(&mut table, merged).map_err(A::Error::custom)?;
+        }
         node.value = Value::Table(table);
         Ok(node)
+    }
+}
+
+/// The key of YAML 1.1 by which a table takes over the keys of others.
+const MERGE: &str = "<<";
+
+/// Takes over what a merge key names: one table, or a list of them of which the first wins. Keys
+/// that the table has itself stay.
+fn merge(table: &mut Table, merged: Node) -> Result<(), String> {
+    match merged.value {
+        Value::Table(others) => {
+            for (name, value) in others {
+                table.entry(name).or_insert(value);
+            }
+            Ok(())
+        }
+        Value::List(list) => list.into_iter().try_for_each(|one| merge(table, one)),
+        _ => Err(format!(
+            "{} cannot be merged: write <<: *name, where &name stands before a table of keys",
+            merged.told()
+        )),
     }
 }
 

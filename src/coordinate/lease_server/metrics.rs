@@ -65,6 +65,26 @@ const PARENT_OUTCOMES: [(ParentOutcome, &str); 3] = [
     (ParentOutcome::Failed, "failed"),
 ];
 
+/// In which way a connection was silent that was closed for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Silent {
+    /// It did not send the beginning of HTTP/2.
+    Handshake,
+    /// It asked for nothing.
+    Idle,
+}
+
+impl Silent {
+    const ALL: [Self; 2] = [Self::Handshake, Self::Idle];
+
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Handshake => "handshake_timeout",
+            Self::Idle => "idle_timeout",
+        }
+    }
+}
+
 /// Status codes by their numbers.
 const CODES: [&str; 17] = [
     "ok",
@@ -97,6 +117,10 @@ pub struct Metrics {
     reloads: [AtomicU64; 2],
     /// Whether the last reload was taken.
     refused_last: AtomicU64,
+    /// Open now.
+    connections: AtomicU64,
+    closed_silent: [AtomicU64; Silent::ALL.len()],
+    accept_waits: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -137,12 +161,56 @@ impl Metrics {
         self.refused_last.store(1, Ordering::Relaxed);
     }
 
+    pub(super) fn connection_opened(&self) {
+        self.connections.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn connection_ended(&self) {
+        self.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// A silent connection is closed. Returns how many were, for this reason.
+    pub(super) fn closed_silent(&self, silent: Silent) -> u64 {
+        self.closed_silent[silent as usize].fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Clients have to wait to be accepted. Returns how often they had to.
+    pub(super) fn accept_waits(&self) -> u64 {
+        self.accept_waits.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    fn write_connections(&self, page: &mut Page) {
+        page.one(
+            "tidegate_lease_connections",
+            "Connections that are open.",
+            "gauge",
+            self.connections.load(Ordering::Relaxed) as f64,
+        );
+        page.family(
+            "tidegate_lease_connections_closed_total",
+            "Connections that were closed because their peer was silent, by reason.",
+            "counter",
+        );
+        for silent in Silent::ALL {
+            let count = self.closed_silent[silent as usize].load(Ordering::Relaxed);
+            page.sample("", &[("reason", silent.name())], count as f64);
+        }
+        page.one(
+            "tidegate_lease_accept_waits_total",
+            "Times that clients had to wait to be accepted: all connections, or all descriptors \
+             of the process, were taken.",
+            "counter",
+            self.accept_waits.load(Ordering::Relaxed) as f64,
+        );
+    }
+
     /// Everything in Prometheus's text format.
     #[must_use]
     pub(super) fn text(&self, status: &Status, redirected: u64, wall: SystemTime) -> String {
         let mut page = Page::default();
         self.write_requests(&mut page);
         self.write_doormans(&mut page);
+        self.write_connections(&mut page);
         write_state(&mut page, status);
         write_counts(&mut page, status, redirected);
         write_resources(&mut page, &status.resources);
@@ -312,6 +380,11 @@ fn write_counts(page: &mut Page, status: &Status, redirected: u64) {
             "unrecorded_total",
             "Claims outside of learning mode to hold what there is no record of.",
             counts.unrecorded,
+        ),
+        (
+            "overclaimed_total",
+            "Claims in learning mode to hold more than there is of a resource.",
+            counts.overclaimed,
         ),
         (
             "shortfalls_total",

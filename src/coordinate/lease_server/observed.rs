@@ -10,6 +10,7 @@ use http::{Request, Response};
 use tonic::Code;
 use tower::{Layer, Service};
 
+use super::connection::{Activity, UnderWay};
 use super::metrics::{Method, Metrics};
 
 /// Puts [`Observed`] around what answers.
@@ -49,7 +50,10 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let method = Method::of_path(request.uri().path());
+        let activity = request.extensions().get::<Arc<Activity>>();
+        let under_way = activity.map(|activity| UnderWay::on(Arc::clone(activity)));
         Observing {
+            _under_way: under_way,
             answer: self.inner.call(request),
             began: Instant::now(),
             method,
@@ -61,6 +65,8 @@ where
 /// An answer that is being made.
 pub(super) struct Observing<F> {
     answer: F,
+    /// Keeps the connection from being taken for a silent one.
+    _under_way: Option<UnderWay>,
     began: Instant,
     method: Method,
     metrics: Arc<Metrics>,

@@ -133,7 +133,7 @@ impl Asking {
                     };
                     self.metrics.parent(ParentOutcome::Redirected);
                     let master = mastership.master_address.clone();
-                    debug!(%address, ?master, "leases: the server above is not the master");
+                    debug!(%address, master = master.as_deref().unwrap_or("unknown"), "leases: the server above is not the master");
                     if redirects < REDIRECTS_MAX {
                         named = master.filter(|master| !master.is_empty());
                         redirects += 1;
@@ -141,7 +141,7 @@ impl Asking {
                 }
                 Ok(Err(status)) => {
                     self.metrics.parent(ParentOutcome::Failed);
-                    warn!(%address, code = ?status.code(), message = status.message(),
+                    warn!(%address, code = status.code().description(), message = status.message(),
                           "leases: the server above answers with an error");
                 }
                 Err(_) => {

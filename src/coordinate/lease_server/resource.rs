@@ -61,6 +61,8 @@ pub(super) struct Resource {
     /// Who has a safe share.
     reserved: HashSet<Holder>,
     made: Timestamp,
+    /// The client that made it and for which it counts, see [`Bounds`](super::Bounds).
+    maker: Option<Member>,
     /// Nobody's lease ends before this.
     ends_from: Timestamp,
 }
@@ -209,8 +211,27 @@ impl Resource {
             left: VecDeque::new(),
             reserved: HashSet::new(),
             made: now,
+            maker: None,
             ends_from: now,
         }
+    }
+
+    /// It counts for this client from now on.
+    pub(super) fn counts_for(&mut self, maker: Member) {
+        self.maker = Some(maker);
+    }
+
+    /// The client for which it counts.
+    pub(super) fn maker(&self) -> Option<Member> {
+        self.maker
+    }
+
+    /// The client for which it counted, if it counts for that one no longer: it has left, and
+    /// others hold the resource.
+    pub(super) fn disowned(&mut self) -> Option<Member> {
+        let places = &self.places;
+        self.maker
+            .take_if(|maker| !places.is_empty() && !places.contains_key(maker))
     }
 
     /// Whether it still only learns who has what.
@@ -250,6 +271,11 @@ impl Resource {
             .has
             .filter(|has| rules.epoch.timestamp(has.expiry_time) > now)
             .map_or(0.0, |has| has.capacity);
+        let has = if learning {
+            self.believed(has, counts)
+        } else {
+            has
+        };
         if has > 0.0 && live.is_none() && !learning {
             counts.unrecorded += 1;
             // Whoever makes them up shall not fill the log.
@@ -339,6 +365,32 @@ impl Resource {
             answer.granted_until = Some(seen.map_or(0, |seen| rules.epoch.seconds(seen.until())));
         }
         Some(answer)
+    }
+
+    /// What is believed of a claim while this server learns: no more than there is of the
+    /// resource, where that is known. Of a static split that is what each client gets at most.
+    fn believed(&self, has: f64, counts: &mut Counts) -> f64 {
+        let most = match (self.algorithm.split, &self.source) {
+            (Split::None, _) => return has,
+            (Split::Static, _) => self.book.terms().capacity,
+            (_, Source::Above(above)) if above.grant.is_none() => return has,
+            _ => self.capacity(),
+        };
+        let most = most.get();
+        if has <= most {
+            return has;
+        }
+        counts.overclaimed += 1;
+        if counts.overclaimed.is_power_of_two() {
+            tracing::warn!(
+                resource = %self.id,
+                has,
+                capacity = most,
+                count = counts.overclaimed,
+                "leases: a client claims to hold more than there is; the capacity is believed"
+            );
+        }
+        most
     }
 
     /// Whether it is known what is set aside: from the config, or from the server above.
@@ -600,7 +652,7 @@ impl Resource {
         true
     }
 
-    /// Forgets who let its lease end, and says who that was.
+    /// Forgets who let its lease end, and says who that was, in order.
     pub(super) fn clean(&mut self, now: Timestamp, counts: &mut Counts) -> Vec<Member> {
         self.refill(now, counts);
         self.book.expire(now);
@@ -610,7 +662,6 @@ impl Resource {
         let mut gone = Vec::new();
         let mut ends_from = Timestamp::MAX;
         let (seen, book) = (&self.seen, &self.book);
-        let (reserved, left) = (&mut self.reserved, &mut self.left);
         self.places.retain(|member, place| {
             let seen = &seen[place.0 as usize];
             // What was entered may outlast what was told, while a reserve is not known.
@@ -622,14 +673,19 @@ impl Resource {
             if stays {
                 ends_from = ends_from.min(until);
             } else {
-                reserved.remove(place);
-                left.push_back(*place);
-                gone.push(*member);
+                gone.push((*member, *place));
             }
             stays
         });
         self.ends_from = ends_from;
-        gone
+        // A table has no order, and the order in which rows and numbers are given out again
+        // decides about shares: the same requests must have the same answers.
+        gone.sort_unstable_by_key(|(member, _)| *member);
+        for (_, place) in &gone {
+            self.reserved.remove(place);
+            self.left.push_back(*place);
+        }
+        gone.into_iter().map(|(member, _)| member).collect()
     }
 
     /// Whether nothing is known that a new resource of this id would not know.
@@ -644,9 +700,12 @@ impl Resource {
             }
     }
 
-    /// Takes all who hold something out, for whoever drops the resource.
-    pub(super) fn into_members(self) -> impl Iterator<Item = Member> {
-        self.places.into_keys()
+    /// Takes all who hold something out, and the client that it counted for, for whoever drops the
+    /// resource.
+    pub(super) fn into_members(self) -> (Vec<Member>, Option<Member>) {
+        let mut members: Vec<Member> = self.places.into_keys().collect();
+        members.sort_unstable();
+        (members, self.maker)
     }
 
     /// What each holds, and whether it has a safe share, in no order.

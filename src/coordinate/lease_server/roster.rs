@@ -15,6 +15,9 @@ pub(super) enum Kind {
     Server,
 }
 
+/// Most resources that one client may make.
+pub(super) const RESOURCES_MADE_MAX: usize = u16::MAX as usize;
+
 /// Somebody on the roster, until it holds nothing any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Member(u32);
@@ -34,6 +37,8 @@ struct Entry {
     name: Box<str>,
     /// Resources of which it holds something.
     leases: u32,
+    /// Resources that are there because it asked for them.
+    made: u16,
     kind: Kind,
 }
 
@@ -55,6 +60,7 @@ impl Roster {
         let entry = Entry {
             name: name.into(),
             leases: 0,
+            made: 0,
             kind,
         };
         let number = match self.free.pop() {
@@ -91,11 +97,31 @@ impl Roster {
         self.entries[member.0 as usize].leases += 1;
     }
 
-    /// One lease less; whoever has none is forgotten.
+    /// How many resources are there because this one asked for them.
+    pub(super) fn made_by(&self, member: Member) -> usize {
+        self.entry(member).made.into()
+    }
+
+    /// It asked for a resource that was not there. [`RESOURCES_MADE_MAX`] bounds them.
+    pub(super) fn made(&mut self, member: Member) {
+        self.entries[member.0 as usize].made += 1;
+    }
+
+    /// A resource that it made has ended, or is another's concern now.
+    pub(super) fn unmade(&mut self, member: Member) {
+        self.entries[member.0 as usize].made -= 1;
+        self.forget_if_idle(member);
+    }
+
+    /// One lease less; whoever has none, and made nothing that is still there, is forgotten.
     pub(super) fn lost(&mut self, member: Member) {
+        self.entries[member.0 as usize].leases -= 1;
+        self.forget_if_idle(member);
+    }
+
+    fn forget_if_idle(&mut self, member: Member) {
         let entry = &mut self.entries[member.0 as usize];
-        entry.leases -= 1;
-        if entry.leases == 0 {
+        if entry.leases == 0 && entry.made == 0 {
             let name = std::mem::take(&mut entry.name);
             self.names.remove((entry.kind, &name), member.0);
             self.free.push(member.0);

@@ -1,22 +1,20 @@
 //! Serves the four calls on a socket, within bounds.
 
 use std::io;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use tonic::codegen::tokio_stream::Stream;
 use tonic::transport::Server;
-use tonic::transport::server::Connected;
 use tower::limit::GlobalConcurrencyLimitLayer;
 use tracing::{info, warn};
 
+use super::connection::Connection;
 use super::metrics::Metrics;
 use super::observed::Observe;
 use super::service::Service;
@@ -50,6 +48,10 @@ pub struct Reach {
     pub message_bytes: usize,
     /// From a request's first byte to its answer.
     pub request_timeout: Duration,
+    /// How long a new connection has to send the beginning of HTTP/2.
+    pub handshake_timeout: Duration,
+    /// A connection on which nothing was asked for this long is closed.
+    pub idle_timeout: Duration,
 }
 
 impl Default for Reach {
@@ -59,6 +61,8 @@ impl Default for Reach {
             requests: 1_024,
             message_bytes: 4 << 20,
             request_timeout: Duration::from_secs(10),
+            handshake_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(600),
         }
     }
 }
@@ -77,7 +81,14 @@ pub async fn serve(
     stop: CancellationToken,
 ) -> Result<(), tonic::transport::Error> {
     let (to_server, accepted) = mpsc::channel(1);
-    let accepting = tokio::spawn(accept(listener, to_server, reach.connections, stop.clone()));
+    let accepting = Accepting {
+        listener,
+        to_server,
+        reach,
+        metrics: Arc::clone(&metrics),
+        stop: stop.clone(),
+    };
+    let accepting = tokio::spawn(accepting.run());
     let wire = Wire::new(service)
         .max_decoding_message_size(reach.message_bytes)
         // What is answered is bounded by what was asked.
@@ -102,41 +113,59 @@ pub async fn serve(
 }
 
 /// Accepts whatever happens; at most so many connections are open.
-async fn accept(
+struct Accepting {
     listener: TcpListener,
     to_server: mpsc::Sender<Connection>,
-    connections_max: usize,
+    reach: Reach,
+    metrics: Arc<Metrics>,
     stop: CancellationToken,
-) {
-    let places = Arc::new(Semaphore::new(connections_max));
-    loop {
-        let next = async {
-            let place = Arc::clone(&places).acquire_owned().await;
-            let place = place.expect("nobody closes the semaphore");
-            let (stream, _) = listener.accept().await?;
-            stream.set_nodelay(true)?;
-            Ok::<_, io::Error>(Connection {
-                stream,
-                _place: place,
-            })
-        };
-        let accepted = tokio::select! {
-            () = stop.cancelled() => break,
-            accepted = next => accepted,
-        };
-        match accepted {
-            Ok(connection) => {
-                if to_server.send(connection).await.is_err() {
-                    break;
+}
+
+impl Accepting {
+    async fn run(self) {
+        let connections_max = self.reach.connections;
+        let places = Arc::new(Semaphore::new(connections_max));
+        let stop = self.stop.clone();
+        loop {
+            let next = async {
+                if places.available_permits() == 0 {
+                    self.waits("every connection is taken, further clients wait");
+                }
+                let place = Arc::clone(&places).acquire_owned().await;
+                let place = place.expect("nobody closes the semaphore");
+                let (stream, _) = self.listener.accept().await?;
+                stream.set_nodelay(true)?;
+                Ok::<_, io::Error>((stream, place))
+            };
+            let accepted = tokio::select! {
+                () = stop.cancelled() => break,
+                accepted = next => accepted,
+            };
+            match accepted {
+                Ok((stream, place)) => {
+                    let (metrics, stop) = (Arc::clone(&self.metrics), stop.clone());
+                    let connection = Connection::new(stream, place, self.reach, metrics, stop);
+                    if self.to_server.send(connection).await.is_err() {
+                        break;
+                    }
+                }
+                Err(error) => {
+                    self.waits(&format!("cannot accept, further clients wait: {error}"));
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
-            Err(error) => {
-                warn!(%error, "accept failed");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
+        }
+        info!("leases: no connection is accepted any more");
+    }
+
+    /// Clients have to wait to be accepted. Logged less and less often while it lasts.
+    fn waits(&self, why: &str) {
+        let count = self.metrics.accept_waits();
+        if count.is_power_of_two() {
+            let connections_max = self.reach.connections;
+            warn!(connections_max, count, "leases: {why}");
         }
     }
-    info!("leases: no connection is accepted any more");
 }
 
 /// The connections, as tonic wants them.
@@ -148,60 +177,5 @@ impl Stream for Incoming {
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let next = ready!(self.0.poll_recv(cx));
         Poll::Ready(next.map(Ok))
-    }
-}
-
-/// A connection and its place among those that may be open.
-#[derive(Debug)]
-struct Connection {
-    stream: TcpStream,
-    _place: OwnedSemaphorePermit,
-}
-
-impl Connected for Connection {
-    type ConnectInfo = Option<SocketAddr>;
-
-    fn connect_info(&self) -> Option<SocketAddr> {
-        self.stream.peer_addr().ok()
-    }
-}
-
-impl AsyncRead for Connection {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        into: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, into)
-    }
-}
-
-impl AsyncWrite for Connection {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        parts: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, parts)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
     }
 }

@@ -11,7 +11,7 @@ use tidegate_limits::lease::{Band, Capacity};
 use super::rejected::Rejected;
 use super::reply::Reply;
 use super::resource::{Answer, Ask, Resource, Rules, Source};
-use super::roster::{Kind, Member, Roster};
+use super::roster::{Kind, Member, RESOURCES_MADE_MAX, Roster};
 use super::status::{Counts, LeaseNow, ResourceNow, Resources, Standing, Status, View};
 use super::templates::{Algorithm, Reserve, Templates};
 use crate::coordinate::wire::{self, Epoch};
@@ -65,6 +65,9 @@ pub enum Unmatched {
 pub struct Bounds {
     /// Resources.
     pub resources: usize,
+    /// Resources that are there because one client asked for them. Those that a template names
+    /// literally do not count, and neither do those that the client has left and others hold.
+    pub resources_per_client: usize,
     /// Leases, over all resources.
     pub leases: usize,
     /// Leases of one client, and so resources in one request of it.
@@ -79,6 +82,7 @@ impl Default for Bounds {
     fn default() -> Self {
         Self {
             resources: 10_000,
+            resources_per_client: 250,
             leases: 1_000_000,
             leases_per_client: 1_000,
             bands: 256,
@@ -249,6 +253,9 @@ impl CapacityServer {
                     && resource.release(now, member)
                 {
                     self.leases -= 1;
+                    if let Some(maker) = resource.disowned() {
+                        self.roster.unmade(maker);
+                    }
                     self.roster.lost(member);
                 }
             }
@@ -305,7 +312,7 @@ impl CapacityServer {
     fn admit(&self, kind: Kind, id: &str, wishes: &[Wish<'_>]) -> Result<(), Rejected> {
         let bounds = &self.settings.bounds;
         let member = self.roster.find(kind, id);
-        let (mut resources, mut leases) = (0, 0);
+        let (mut resources, mut leases, mut unnamed) = (0, 0, 0);
         for wish in wishes {
             match self.resources.get(wish.id) {
                 Some(resource) => {
@@ -322,12 +329,18 @@ impl CapacityServer {
                 None => {
                     resources += 1;
                     leases += 1;
+                    unnamed += usize::from(!self.templates.names(wish.id));
                 }
             }
         }
         let full = |what, max| Err(Rejected::Full { what, max });
         if resources > 0 && self.resources.len() + resources > bounds.resources {
             return full("resources", bounds.resources);
+        }
+        let made = member.map_or(0, |member| self.roster.made_by(member));
+        let per_client = bounds.resources_per_client.min(RESOURCES_MADE_MAX);
+        if kind == Kind::Client && unnamed > 0 && made + unnamed > per_client {
+            return full("resources that one client asks for", per_client);
         }
         if leases > 0 && self.leases + leases > bounds.leases {
             return full("leases", bounds.leases);
@@ -354,7 +367,8 @@ impl CapacityServer {
     /// `None` where it is too soon to ask again.
     fn decide(&mut self, now: Timestamp, kind: Kind, id: &str, wish: &Wish<'_>) -> Option<Decided> {
         let rules = self.rules();
-        if !self.resources.contains_key(wish.id) && !self.make(now, wish.id) {
+        let is_new = !self.resources.contains_key(wish.id);
+        if is_new && !self.make(now, wish.id) {
             return Some(Decided::Unmatched(self.unmatched(now, wish)));
         }
         let resource = self
@@ -362,6 +376,10 @@ impl CapacityServer {
             .get_mut(wish.id)
             .expect("it is there or has just been made");
         let member = self.roster.find_or_add(kind, id);
+        if is_new && kind == Kind::Client && !self.templates.names(wish.id) {
+            resource.counts_for(member);
+            self.roster.made(member);
+        }
         let ask = Ask {
             member,
             kind,
@@ -436,6 +454,7 @@ impl CapacityServer {
                 None => {}
             }
         }
+        gone.sort();
         for id in gone {
             self.drop_resource(&id);
         }
@@ -445,9 +464,13 @@ impl CapacityServer {
         let Some(resource) = self.resources.remove(id) else {
             return;
         };
-        for member in resource.into_members() {
+        let (members, maker) = resource.into_members();
+        for member in members {
             self.leases -= 1;
             self.roster.lost(member);
+        }
+        if let Some(maker) = maker {
+            self.roster.unmade(maker);
         }
     }
 
@@ -461,6 +484,7 @@ impl CapacityServer {
     fn clean_now(&mut self, now: Timestamp) {
         self.cleaned = now;
         let mut ended: Vec<Member> = Vec::new();
+        let mut unmade: Vec<Member> = Vec::new();
         let counts = &mut self.counts;
         self.resources.retain(|_, resource| {
             if resource.is_learning(now) {
@@ -468,9 +492,20 @@ impl CapacityServer {
                 return true;
             }
             ended.extend(resource.clean(now, counts));
-            !resource.is_spent()
+            unmade.extend(resource.disowned());
+            let stays = !resource.is_spent();
+            if !stays {
+                unmade.extend(resource.maker());
+            }
+            stays
         });
         self.leases -= ended.len();
+        // In an order that is the same whatever the tables' order is.
+        unmade.sort_unstable();
+        for member in unmade {
+            self.roster.unmade(member);
+        }
+        ended.sort_unstable();
         for member in ended {
             self.roster.lost(member);
         }

@@ -134,6 +134,8 @@ pub struct Counts {
     pub unmatched: u64,
     /// Claims outside of learning mode to hold something that there is no record of.
     pub unrecorded: u64,
+    /// Claims in learning mode to hold more than there is of a resource.
+    pub overclaimed: u64,
     /// Times that a capacity fell below what was lent out.
     pub shortfalls: u64,
     /// The most by which it did.

@@ -10,7 +10,7 @@
 //! | `lease_duration_secs` | 60 | how long a lease is, where `lease_length` is not given |
 //! | `refresh_interval` | 16 | when to ask again, where the field is not given |
 //! | `decay_factor` | 0.5 | what the refresh interval is multiplied by for each level below |
-//! | `priority_bands` | `true` | the greater priority is served first |
+//! | `priority_bands` | `true`; `false` in Doorman's own form | the greater priority is served first |
 //! | `frees` | `confirmed` | when a lowered share is free for others: once its holder said it has the lower one, or `at_once`, as in the original, where a lost answer breaks the bound |
 //! | `frees_after_ms` | 0 | how long after that |
 //! | `reserved_clients` | 0 | for how many clients a safe share is set aside |
@@ -147,7 +147,8 @@ impl Reserve {
 /// Whether a template "*" must stand at the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Catchall {
-    /// Yes, with an algorithm, as in Doorman's own config.
+    /// Yes, with an algorithm, as in Doorman's own config. Priorities count only where a rule
+    /// says so: a Doorman of 2016 ignores them, its clients send 0 and its servers send 1.
     Required,
     /// No: an id that nothing matches is an unmatched one.
     Optional,
@@ -222,7 +223,8 @@ impl Templates {
                     }
                 }
             }
-            in_order.extend(check_template(template, &mut mistakes));
+            let by_priority = catchall == Catchall::Optional;
+            in_order.extend(check_template(template, by_priority, &mut mistakes));
         }
         mistakes.template = None;
         if catchall == Catchall::Required && !literal.contains_key("*") {
@@ -347,7 +349,13 @@ impl Algorithm {
                 .collect(),
         };
         let mut mistakes = Mistakes::default();
-        let mut algorithm = check_algorithm(raw, Heard::FromAbove, None, &mut mistakes);
+        // A server above that says nothing of priorities is a Doorman, which ignores them.
+        let default = Algorithm {
+            by_priority: false,
+            ..Self::default()
+        };
+        let from = Heard::FromAbove;
+        let mut algorithm = check_algorithm(raw, from, &default, None, &mut mistakes);
         if mistakes
             .found
             .iter()
@@ -394,8 +402,17 @@ impl Mistakes {
     }
 }
 
-/// `None` only where a mistake was added.
-fn check_template(raw: RawTemplate, mistakes: &mut Mistakes) -> Option<Template> {
+/// `None` only where a mistake was added. `by_priority` is what holds where the rule says nothing
+/// of priorities.
+fn check_template(
+    raw: RawTemplate,
+    by_priority: bool,
+    mistakes: &mut Mistakes,
+) -> Option<Template> {
+    let default = Algorithm {
+        by_priority,
+        ..Algorithm::default()
+    };
     let glob = match raw.identifier_glob.as_deref() {
         None => {
             mistakes.add("identifier_glob", "is missing: it says which ids are meant");
@@ -429,9 +446,10 @@ fn check_template(raw: RawTemplate, mistakes: &mut Mistakes) -> Option<Template>
         );
     }
     let algorithm = match raw.algorithm {
-        None => Algorithm::default(),
+        None => default,
         Some(algorithm) => {
-            check_algorithm(algorithm, Heard::FromConfig, raw.safe_capacity, mistakes)
+            let from = Heard::FromConfig;
+            check_algorithm(algorithm, from, &default, raw.safe_capacity, mistakes)
         }
     };
     let (glob, capacity) = (glob?, capacity?);
@@ -466,10 +484,10 @@ enum Heard {
 fn check_algorithm(
     raw: RawAlgorithm,
     heard: Heard,
+    default: &Algorithm,
     safe_capacity: Option<f64>,
     mistakes: &mut Mistakes,
 ) -> Algorithm {
-    let default = Algorithm::default();
     let parameters = Parameters::read(raw.parameters, heard, mistakes);
     let split = match raw.kind.unwrap_or(RawKind::Number(0)) {
         RawKind::Name(name) => split_of_name(&name).unwrap_or_else(|| {
@@ -541,7 +559,7 @@ fn check_algorithm(
         learning,
         decay: parameters.decay.unwrap_or(default.decay),
         level: parameters.level.unwrap_or(0),
-        by_priority: parameters.by_priority.unwrap_or(true),
+        by_priority: parameters.by_priority.unwrap_or(default.by_priority),
         frees: match (parameters.at_once, parameters.frees_after) {
             (true, None) => Frees::AtOnce,
             (_, after) => Frees::Confirmed(after.unwrap_or(Duration::ZERO)),

@@ -68,7 +68,12 @@ pub fn write_summaries(arguments: &Arguments, out: &mut impl Write) -> io::Resul
                 run(scenario, seed, arguments.frees, arguments.reserved_clients)
             })
             .collect();
-        let summary = Summary::new(scenario, arguments.seed, &outcomes);
+        let summary = Summary::new(
+            scenario,
+            arguments.seed,
+            arguments.reserved_clients,
+            &outcomes,
+        );
         if !arguments.json {
             write!(out, "{summary}")?;
         }

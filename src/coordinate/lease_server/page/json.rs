@@ -40,6 +40,7 @@ pub(super) fn leases(shown: &Shown, status: &Status, left_out: usize) -> String 
             "early": counts.early,
             "unmatched": counts.unmatched,
             "unrecorded": counts.unrecorded,
+            "overclaimed": counts.overclaimed,
             "shortfalls": counts.shortfalls,
             "shortfall_max": counts.shortfall_max,
             "rejected": counts.rejected,

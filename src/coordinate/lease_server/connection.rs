@@ -1,0 +1,230 @@
+//! A client's connection, which is closed when its peer is silent for too long.
+//!
+//! A place among the connections is scarce, and HTTP/2 alone lets a peer keep it for nothing: one
+//! that sends no byte at all, and one that answers pings and never asks for anything. The first
+//! has to send the beginning of HTTP/2 in time; the second has to ask for something now and then.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Instant, Sleep};
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tonic::transport::server::Connected;
+use tracing::warn;
+
+use super::metrics::{Metrics, Silent};
+use super::serve::Reach;
+
+/// The preface of HTTP/2 and the head of the first frame: a peer that sends these speaks it, and
+/// from there on its pings are answered or the connection is closed.   bytes
+const HANDSHAKE_BYTES: u64 = 24 + 9;
+
+/// Once the server stops, a peer has this long to end a connection on which nothing is under way.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
+/// What is known of a connection's requests.
+#[derive(Debug)]
+pub(super) struct Activity {
+    accepted: Instant,
+    /// When a request last began or ended, in milliseconds after that.
+    last_millis: AtomicU64,
+    under_way: AtomicU32,
+}
+
+impl Activity {
+    fn new() -> Self {
+        Self {
+            accepted: Instant::now(),
+            last_millis: AtomicU64::new(0),
+            under_way: AtomicU32::new(0),
+        }
+    }
+
+    fn touch(&self) {
+        let millis = u64::try_from(self.accepted.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.last_millis.store(millis, Ordering::Relaxed);
+    }
+
+    /// When a request last began or ended; now, while one is under way.
+    fn last(&self) -> Instant {
+        if !self.is_idle() {
+            return Instant::now();
+        }
+        let millis = self.last_millis.load(Ordering::Relaxed);
+        self.accepted + Duration::from_millis(millis)
+    }
+
+    fn is_idle(&self) -> bool {
+        self.under_way.load(Ordering::Relaxed) == 0
+    }
+}
+
+/// A request that is under way on a connection.
+#[derive(Debug)]
+pub(super) struct UnderWay(Arc<Activity>);
+
+impl UnderWay {
+    pub(super) fn on(activity: Arc<Activity>) -> Self {
+        activity.under_way.fetch_add(1, Ordering::Relaxed);
+        Self(activity)
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.touch();
+        self.0.under_way.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A connection and its place among those that may be open.
+#[derive(Debug)]
+pub(super) struct Connection {
+    stream: TcpStream,
+    activity: Arc<Activity>,
+    reach: Reach,
+    metrics: Arc<Metrics>,
+    /// Bytes that came.
+    came: u64,
+    /// When to look whether the peer is silent.
+    look: Pin<Box<Sleep>>,
+    /// Ready when the server stops; none once it has.
+    stopped: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Connection {
+    pub(super) fn new(
+        stream: TcpStream,
+        place: OwnedSemaphorePermit,
+        reach: Reach,
+        metrics: Arc<Metrics>,
+        stop: CancellationToken,
+    ) -> Self {
+        metrics.connection_opened();
+        let look = tokio::time::sleep(reach.handshake_timeout);
+        Self {
+            stream,
+            activity: Arc::new(Activity::new()),
+            reach,
+            metrics,
+            came: 0,
+            look: Box::pin(look),
+            stopped: Some(Box::pin(stop.cancelled_owned())),
+            _place: place,
+        }
+    }
+
+    /// Whether the connection is to end although its peer has not ended it.
+    fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if let Some(stopped) = &mut self.stopped
+            && stopped.as_mut().poll(cx).is_ready()
+        {
+            self.stopped = None;
+            if self.came < HANDSHAKE_BYTES {
+                return Poll::Ready(());
+            }
+            // HTTP/2 has a word for the end, which a peer that stands still does not answer.
+            self.look.as_mut().reset(Instant::now() + LAST_WORDS);
+        }
+        while self.look.as_mut().poll(cx).is_ready() {
+            if self.stopped.is_none() {
+                if self.activity.is_idle() {
+                    return Poll::Ready(());
+                }
+                self.look.as_mut().reset(Instant::now() + LAST_WORDS);
+                continue;
+            }
+            if self.came < HANDSHAKE_BYTES {
+                return self.ended(Silent::Handshake);
+            }
+            let until = self.activity.last() + self.reach.idle_timeout;
+            if until <= Instant::now() {
+                return self.ended(Silent::Idle);
+            }
+            self.look.as_mut().reset(until);
+        }
+        Poll::Pending
+    }
+
+    fn ended(&self, silent: Silent) -> Poll<()> {
+        let count = self.metrics.closed_silent(silent);
+        // A peer that opens one after the other does not fill the log.
+        if count.is_power_of_two() {
+            let peer = self.stream.peer_addr();
+            let peer = peer.map_or("unknown".to_owned(), |peer| peer.to_string());
+            warn!(%peer, reason = silent.name(), count, "leases: closed a silent connection");
+        }
+        Poll::Ready(())
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.metrics.connection_ended();
+    }
+}
+
+impl Connected for Connection {
+    type ConnectInfo = Arc<Activity>;
+
+    fn connect_info(&self) -> Arc<Activity> {
+        Arc::clone(&self.activity)
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        let before = into.filled().len();
+        match Pin::new(&mut this.stream).poll_read(cx, into) {
+            Poll::Ready(read) => {
+                this.came += (into.filled().len() - before) as u64;
+                Poll::Ready(read)
+            }
+            // To whoever reads, the peer has closed.
+            Poll::Pending => this.poll_ended(cx).map(Ok),
+        }
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
