@@ -64,6 +64,7 @@ fn main() {
         quota: &[],
         shared: false,
         handed_over: false,
+        retry_of: None,
     };
     let start = |look| AccessLog::start(io::sink(), look).expect("a thread");
     let off = start(Look::Json);

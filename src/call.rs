@@ -713,6 +713,12 @@ pub struct Facts {
     pub shared: bool,
     /// Whether it was handed over, and so ran without its client.
     pub handed_over: bool,
+    /// Whether it only reads.
+    pub is_read: bool,
+    /// Whether it was sent once more after it had failed, which is told on its own.
+    pub is_sent_again: bool,
+    /// The call whose second send this is, by its id.
+    pub retry_of: Option<u64>,
     /// Whether it meets limits and takes a worker.
     pub limited: bool,
     /// Why, if it was refused or failed.
@@ -814,6 +820,9 @@ impl Record {
             left: false,
             shared: false,
             handed_over: false,
+            is_read: false,
+            is_sent_again: false,
+            retry_of: None,
             limited: true,
             reason: None,
             limit: None,
@@ -835,6 +844,34 @@ impl Record {
         });
         record.observer.begun(id, Arc::downgrade(&record));
         record
+    }
+
+    /// The record of the same call, sent once more: a departure of its own, which is told of on
+    /// its own. How this one ended stays as it is.
+    #[must_use]
+    pub fn sent_again(&self) -> Arc<Self> {
+        let first = self.note(|facts| {
+            facts.is_sent_again = true;
+            facts.clone()
+        });
+        let observer = Arc::clone(&self.observer);
+        let Facts {
+            id,
+            origin,
+            dialect,
+            function,
+            class,
+            target,
+            ..
+        } = first;
+        let second = Self::open(origin, dialect, function, class, target, observer);
+        second.note(|facts| {
+            facts.retry_of = Some(id);
+            facts.is_read = first.is_read;
+            facts.limited = first.limited;
+            facts.handed_over = first.handed_over;
+        });
+        second
     }
 
     /// Writes something down.

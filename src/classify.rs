@@ -135,6 +135,19 @@ pub struct Operation {
 }
 
 impl Operation {
+    /// Whether it is known to change nothing: a function that the table marks as a read, or a
+    /// `GET` or `HEAD`.
+    #[must_use]
+    pub fn is_read(&self, message: &Message) -> bool {
+        match (self.built_in(), message) {
+            (Some(function), _) => function.kind == Kind::Read,
+            (None, Message::Http(call)) => {
+                matches!(call.head.method, http::Method::GET | http::Method::HEAD)
+            }
+            (None, Message::Socket(_) | Message::Tcp) => false,
+        }
+    }
+
     /// Whether it may change anything. A function that nobody knows may, unless its HTTP
     /// method says that it does not; what reaches no SDK does not.
     #[must_use]

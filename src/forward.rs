@@ -21,6 +21,7 @@ mod streamed;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tidegate_limits::Outcome;
@@ -30,7 +31,7 @@ use self::carry::Carry;
 pub use self::connect::{ConnectError, Handshake, Resolve, begin, established};
 use self::stream::Stream;
 use crate::call::{
-    ArrayCall, Destination, Generation, HttpCall, Record, Refusal, Reply, Slot, Tunnel,
+    ArrayCall, Destination, Generation, HttpCall, Record, Refusal, Reply, RequestBody, Slot, Tunnel,
 };
 
 /// Where a backend listens.
@@ -53,6 +54,8 @@ pub struct Settings {
     pub http: Option<Address>,
     /// The TCP backend.
     pub tcp: Option<Address>,
+    /// Whether a read whose connection closed before one byte of reply is sent once more.
+    pub retry_reads: bool,
     /// What holds for each of them.
     pub bounds: Bounds,
 }
@@ -103,6 +106,23 @@ impl Outgoing {
         }
     }
 
+    /// The same again, if all of it is here.
+    #[must_use]
+    pub fn copy(&self) -> Option<Self> {
+        match self {
+            Self::Array(call) => Some(Self::Array(call.clone())),
+            Self::Http(call) => match &call.body {
+                RequestBody::Whole(bytes) => Some(Self::Http(Box::new(HttpCall {
+                    head: call.head.clone(),
+                    body: RequestBody::Whole(bytes.clone()),
+                    array: call.array.clone(),
+                }))),
+                RequestBody::Streamed { .. } => None,
+            },
+            Self::Tcp => None,
+        }
+    }
+
     /// Lets go of the buffer that it was read into, for a call that waits.
     pub fn compact(&mut self) {
         if let Self::Http(call) = self {
@@ -133,6 +153,7 @@ struct Shared {
     http: Backends,
     tcp: Backends,
     resolve: Arc<dyn Resolve>,
+    retry_reads: AtomicBool,
 }
 
 impl Forwarder {
@@ -151,6 +172,7 @@ impl Forwarder {
                 http: Backends::default(),
                 tcp: Backends::default(),
                 resolve,
+                retry_reads: AtomicBool::new(settings.retry_reads),
             }),
         };
         // The gate expects the first of each.
@@ -164,6 +186,8 @@ impl Forwarder {
     #[must_use = "the gate has to hear of backends that were moved"]
     pub fn apply(&self, settings: &Settings) -> Vec<(Destination, Generation)> {
         let shared = &*self.shared;
+        let retry_reads = settings.retry_reads;
+        shared.retry_reads.store(retry_reads, Ordering::Relaxed);
         let destinations = [
             (Destination::Socket, &shared.socket, &settings.socket),
             (Destination::Http, &shared.http, &settings.http),
@@ -177,6 +201,12 @@ impl Forwarder {
                 Some((destination, new))
             })
             .collect()
+    }
+
+    /// Whether a read may be sent once more.
+    #[must_use]
+    pub fn retries_reads(&self) -> bool {
+        self.shared.retry_reads.load(Ordering::Relaxed)
     }
 
     /// Sends one call and returns its reply, or the call itself if no byte of it left.

@@ -241,9 +241,11 @@ impl Pipeline {
         if let Message::Http(call) = &mut message {
             call.body.count_into(&record);
         }
+        let is_read = operation.is_read(&message);
         record.note(|facts| {
             facts.claim = Some(claim);
             facts.limited = operation.limited;
+            facts.is_read = is_read;
         });
         let way = match (outgoing(message, &operation), key, preference) {
             (Ok(outgoing), None, None) => Way::Alone(ask, outgoing),
@@ -384,6 +386,7 @@ impl Pipeline {
         party: &'a P,
         record: &'a Arc<Record>,
     ) -> impl Future<Output = Reply> + Send + 'a {
+        let again = self.again(&ask, &outgoing, record);
         // Asked before the future is made, which so holds a call that waits or one that
         // runs, and never the question.
         let asked = self.gate.ask(ask, record);
@@ -395,12 +398,94 @@ impl Pipeline {
                     party.turn(turn).await
                 }
             };
-            match admitted {
+            let reply = match admitted {
                 // Boxed, so that a call that waits does not pay for what a running one needs.
                 Ok(permit) => Box::pin(self.send(outgoing, permit, party, record)).await,
                 Err(refusal) => Reply::Refused(refusal),
+            };
+            match (again, reply) {
+                (Some(again), Reply::Refused(refusal))
+                    if refusal.reason == Reason::BackendClosed =>
+                {
+                    Box::pin(self.send_again(*again, refusal, party, record)).await
+                }
+                (_, reply) => reply,
             }
         }
+    }
+
+    /// What is sent once more should the backend close without a word: a read, where that is
+    /// switched on.
+    fn again(
+        &self,
+        ask: &Ask,
+        outgoing: &Outgoing,
+        record: &Record,
+    ) -> Option<Box<(Ask, Outgoing)>> {
+        let may = self.forwarder.retries_reads() && record.note(|facts| facts.is_read);
+        let outgoing = may.then(|| outgoing.copy()).flatten()?;
+        Some(Box::new((ask.clone(), outgoing)))
+    }
+
+    /// Sends a read once more, as a call of its own that draws every limit again. It goes only
+    /// to a backend that takes connections: otherwise the first refusal stays.
+    async fn send_again<P: Party>(
+        &self,
+        (ask, outgoing): (Ask, Outgoing),
+        refusal: Refusal,
+        party: &P,
+        record: &Arc<Record>,
+    ) -> Reply {
+        let destination = ask.destination;
+        if !self.gate.is_up(destination) {
+            return Reply::Refused(refusal);
+        }
+        write_down(record, &refusal);
+        let second = record.sent_again();
+        let meets = match ask.limited {
+            true => Meets::Limits,
+            false => Meets::NoLimits,
+        };
+        let identity = record.note(|facts| Arc::clone(&facts.origin.identity));
+        let now = self.clock.now();
+        let claim = self.callers.claim(now, &identity, &ask.function, meets);
+        let ask = ask.claimed(&claim);
+        second.note(|facts| facts.claim = Some(claim));
+        party.wait();
+        let admitted = match self.gate.ask(ask, &second) {
+            Asked::Answered(admitted) => admitted,
+            Asked::Waits(turn) => party.turn(turn).await,
+        };
+        let permit = match admitted {
+            Ok(permit) if self.gate.is_up(destination) => permit,
+            Ok(_) => return self.not_again(refusal, &second),
+            Err(refused) => {
+                write_down(&second, &refused);
+                return Reply::Refused(refused);
+            }
+        };
+        party.admit();
+        let sending = self.forwarder.send(outgoing, permit, Arc::clone(&second));
+        match sending.await {
+            Ok(reply) => {
+                if let Reply::Refused(refusal) = &reply {
+                    write_down(&second, refusal);
+                }
+                reply
+            }
+            Err(Unsent { slot, cause, .. }) => {
+                // The gate hears of it, and the call leaves the queue again at once.
+                drop(self.gate.ask_again(slot, cause.fault(), &second));
+                self.not_again(refusal, &second)
+            }
+        }
+    }
+
+    /// The second send was not made after all, so the first one's refusal stays.
+    fn not_again(&self, refusal: Refusal, second: &Record) -> Reply {
+        let away = "the backend takes no connection, so the read was not sent once more";
+        write_down(second, &Refusal::new(Reason::BackendUnreachable, away));
+        Reply::Refused(refusal)
     }
 
     async fn send<P: Party>(
@@ -526,6 +611,10 @@ fn too_large_to_hand_over(outgoing: &Outgoing) -> Option<Refusal> {
 /// Writes down how a refused or failed call ended.
 fn write_down(record: &Record, refusal: &Refusal) {
     record.note(|facts| {
+        if facts.is_sent_again {
+            // What is said now is of its second send.
+            return;
+        }
         facts.verdict = match refusal.reason {
             Reason::DeadlinePassed | Reason::BackendUnreachable => Verdict::Expired,
             Reason::BackendClosed

@@ -182,6 +182,7 @@ impl Observe for Teller {
             quota: &quota,
             shared: facts.shared,
             handed_over: facts.handed_over,
+            retry_of: facts.retry_of,
         });
         if written == Written::Lost {
             self.metrics.access_line_lost();

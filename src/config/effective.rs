@@ -171,7 +171,7 @@ impl Toml {
         self.duration("response_timeout", bounds.response_timeout);
         self.size("max_reply_bytes", bounds.max_reply_bytes as u64);
         self.size("reply_buffer_bytes", bounds.reply_buffer_bytes as u64);
-        exchange::write(self, bounds);
+        exchange::write(self, backend);
         self.duration("pool_idle_timeout", bounds.pool_idle_timeout);
     }
 

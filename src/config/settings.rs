@@ -88,6 +88,7 @@ pub(super) fn of(raw: &Raw) -> Config {
             socket: raw.backend.socket.value.clone(),
             http: raw.backend.http.value.clone(),
             tcp: raw.backend.tcp.value.clone(),
+            retry_reads: raw.backend.exchange.retry_reads(),
             bounds: forward::Bounds {
                 connect_timeout: raw.backend.connect_timeout.value,
                 response_timeout: raw.backend.response_timeout.value,

@@ -95,6 +95,8 @@ pub struct AccessLine<'a> {
     pub shared: bool,
     /// Whether it was handed over, and ran without its client.
     pub handed_over: bool,
+    /// The id of the call whose second send this is.
+    pub retry_of: Option<u64>,
 }
 
 /// The start of the process, in microseconds since the epoch, as its lines have it. All times
@@ -263,13 +265,20 @@ fn json(out: &mut Vec<u8>, line: &AccessLine<'_>) -> io::Result<()> {
     out.extend_from_slice(limited);
     quota(out, line.quota)?;
     let flags: &[u8] = match (line.shared, line.handed_over) {
-        (false, false) => br#","shared":false,"handed_over":false}"#,
-        (true, false) => br#","shared":true,"handed_over":false}"#,
-        (false, true) => br#","shared":false,"handed_over":true}"#,
-        (true, true) => br#","shared":true,"handed_over":true}"#,
+        (false, false) => br#","shared":false,"handed_over":false,"retry_of":"#,
+        (true, false) => br#","shared":true,"handed_over":false,"retry_of":"#,
+        (false, true) => br#","shared":false,"handed_over":true,"retry_of":"#,
+        (true, true) => br#","shared":true,"handed_over":true,"retry_of":"#,
     };
     out.extend_from_slice(flags);
-    out.push(b'\n');
+    match line.retry_of {
+        None => out.extend_from_slice(b"null}\n"),
+        Some(first) => {
+            out.push(b'"');
+            out.extend_from_slice(&hexadecimal(first).0);
+            out.extend_from_slice(b"\"}\n");
+        }
+    }
     Ok(())
 }
 
@@ -390,6 +399,10 @@ fn text(out: &mut Vec<u8>, line: &AccessLine<'_>, colour: bool) -> io::Result<()
     }
     if line.handed_over {
         out.extend_from_slice(b" handed_over");
+    }
+    if let Some(first) = line.retry_of {
+        out.extend_from_slice(b" retry_of=");
+        out.extend_from_slice(&hexadecimal(first).0);
     }
     if let Some(caller) = line.caller {
         write!(out, " caller={caller}")?;

@@ -439,3 +439,95 @@ async fn a_tcp_connection_is_one_call_for_as_long_as_it_lives() {
     drop((second, behind));
     stack.at_rest().await;
 }
+
+#[tokio::test]
+async fn a_read_that_was_closed_is_sent_once_more_where_that_is_switched_on() {
+    // Closes every odd connection after it has read the request.
+    let requests = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&requests);
+    let backend = Scripted::start(move |_, mut stream| {
+        let count = Arc::clone(&count);
+        async move {
+            let mut request = [0; 4096];
+            let read = stream.read(&mut request).await.unwrap_or(0);
+            if read == 0 || count.fetch_add(1, Ordering::SeqCst).is_multiple_of(2) {
+                return;
+            }
+            let is_http = !request.starts_with(b"[");
+            let head: &[u8] = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 16\r\n\r\n";
+            if is_http {
+                stream.write_all(head).await.expect("it is read");
+            }
+            let body = b"{\"overallRC\": 0}";
+            stream.write_all(body).await.expect("it is read");
+        }
+    })
+    .await;
+    let http = |method: &str, path: &str| {
+        format!(
+            "{method} {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+        )
+    };
+    for (request, is_read) in [
+        (http("GET", "/guests/X/info"), true),
+        (array("guest_get_info", "X"), true),
+        (http("GET", "/nothing/known"), true),
+        (http("DELETE", "/guests/X"), false),
+        (array("guest_delete", "X"), false),
+        (array("nothing_known", "X"), false),
+    ] {
+        for retries in [true, false] {
+            requests.store(0, Ordering::SeqCst);
+            let extra = if retries { "retry_reads = true" } else { "" };
+            let config = text(backend.addr, extra).replace("total:10000", "total:3");
+            let config = config.replace(
+                "_seconds = 30",
+                "_seconds = 30\nsmapi_rate_limit_window_size_seconds = 60",
+            );
+            let stack = Stack::start(&config);
+            let answer = stack.ask(&request).await;
+            let sends = if is_read && retries { 2 } else { 1 };
+            assert_eq!(requests.load(Ordering::SeqCst), sends, "{request}");
+            assert_eq!(
+                answer.contains("\"overallRC\": 0"),
+                sends == 2,
+                "{request}: {answer}"
+            );
+            stack.at_rest().await;
+            // Each send is told on its own, and has drawn on its own.
+            let facts = stack.seen.ended(sends).await;
+            assert_eq!(facts.len(), sends, "{request}");
+            let first = facts.iter().find(|facts| facts.retry_of.is_none());
+            let first = first.expect("it is told");
+            assert_eq!(first.verdict, Verdict::Failed);
+            assert_eq!(first.reason, Some(Reason::BackendClosed));
+            assert!(first.sent.is_some());
+            if let Some(second) = facts.iter().find(|facts| facts.retry_of.is_some()) {
+                assert_eq!(second.verdict, Verdict::Passed);
+                assert!(second.sent > first.sent);
+            }
+            let drawn = stack.gate.limit_now("total").expect("it is a limit");
+            assert_eq!(drawn.used as usize, sends, "{request}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn no_read_is_sent_once_more_to_a_backend_that_takes_no_connection() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let addr = listener.local_addr().expect("it is bound");
+    let stack = Arc::new(Stack::start(&text(addr, "retry_reads = true")));
+    let call = tokio::spawn({
+        let stack = Arc::clone(&stack);
+        async move { stack.ask(array("guest_get_info", "X")).await }
+    });
+    let (mut stream, _) = listener.accept().await.expect("it connects");
+    let mut request = [0; 4096];
+    stream.read(&mut request).await.expect("it is sent");
+    drop(listener);
+    drop(stream);
+    // The first refusal stays, and comes at once.
+    let answer = json(&call.await.expect("no panic"));
+    assert_eq!(answer["rs"], Reason::BackendClosed.rs(), "{answer}");
+    stack.at_rest().await;
+}

@@ -108,17 +108,19 @@ async fn response_timeout_ends_a_streamed_reply_whose_client_takes_nothing_more(
         let stack = Stack::start(&text(addr, "response_timeout = \"700ms\"", ""));
         let began = Instant::now();
         let mut slow = asks(&stack, &request).await;
-        let facts = stack.seen.ended(1).await;
-        assert!(began.elapsed() < Duration::from_secs(10), "{request}");
+        stack.busy(1, 0).await;
+        // It takes nothing at all, and its slot is free nevertheless.
         stack.at_rest().await;
-        assert_eq!(facts[0].reason, Some(Reason::BackendSlow), "{request}");
-        assert_eq!(facts[0].verdict, Verdict::Failed, "{request}");
+        assert!(began.elapsed() < Duration::from_secs(10), "{request}");
         // What it gets is not taken for a whole answer.
         let mut answer = Vec::new();
         let read = timeout(PATIENCE, slow.read_to_end(&mut answer)).await;
         let ended = read.expect("it ends");
         let is_http_cut = request == GET && answer.len() < 24 << 20;
         assert!(ended.is_err() || is_http_cut, "{} bytes", answer.len());
+        let facts = stack.seen.ended(1).await;
+        assert_eq!(facts[0].reason, Some(Reason::BackendSlow), "{request}");
+        assert_eq!(facts[0].verdict, Verdict::Failed, "{request}");
     }
 }
 
