@@ -76,16 +76,15 @@ impl Teller {
     }
 }
 
-/// What stands in the access line of a call that drew from a quota; nothing where nobody knows
-/// which window's tokens they were.
-fn quota_draw(spent: &QuotaSpent) -> Option<QuotaDraw<'_>> {
-    Some(QuotaDraw {
+/// What the access line of a call says that drew from a quota.
+fn quota_draw(spent: &QuotaSpent) -> QuotaDraw<'_> {
+    QuotaDraw {
         limit: &spent.of.quota,
         key: &spent.of.key,
-        window: spent.window?,
+        window: spent.window,
         total: spent.total,
         cost: TokenCount::from_micros(spent.cost.saturating_mul(TokenCount::ONE.micros())),
-    })
+    }
 }
 
 impl Observe for Teller {
@@ -146,7 +145,7 @@ impl Observe for Teller {
         if !self.access.is_on() {
             return;
         }
-        let quota: Vec<_> = facts.quotas.iter().filter_map(quota_draw).collect();
+        let quota: Vec<_> = facts.quotas.iter().map(quota_draw).collect();
         let written = self.access.write(&AccessLine {
             id: facts.id,
             at: self.clock.wall(now),

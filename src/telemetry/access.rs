@@ -121,8 +121,9 @@ pub struct QuotaDraw<'a> {
     pub limit: &'a str,
     /// The key whose quota it is, such as the user.
     pub key: &'a str,
-    /// Number of the window that the tokens belong to, by the time of the store.
-    pub window: u64,
+    /// Number of the window that the tokens belong to, by the time of the store; none where that is not
+    /// known.
+    pub window: Option<u64>,
     /// Tokens of the key in that window, over all sidecars.
     pub total: u64,
     /// How many of them it drew.
@@ -348,7 +349,7 @@ fn quota(out: &mut Vec<u8>, draws: &[QuotaDraw<'_>]) -> io::Result<()> {
         out.extend_from_slice(br#","key":"#);
         word(out, Some(draw.key))?;
         out.extend_from_slice(br#","window":"#);
-        number(out, Some(draw.window));
+        number(out, draw.window);
         out.extend_from_slice(br#","total":"#);
         number(out, Some(draw.total));
         out.extend_from_slice(br#","cost":"#);

@@ -16,6 +16,7 @@ mod quota;
 mod report;
 mod seen;
 mod sweep;
+mod twice;
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -29,6 +30,7 @@ use self::log::At;
 use self::order::Order;
 use self::report::{Broken, Sidecar};
 use self::seen::Seen;
+use self::twice::{Lately, Repeated};
 use crate::config;
 
 pub use self::limit::{Limit, Meets, Scope, Span};
@@ -190,9 +192,14 @@ pub fn audit(mut logs: Vec<Log>, settings: &Settings) -> Result<Report, AuditErr
         order: Order::new(settings.reorder),
         sidecars: Vec::new(),
         numbers: HashMap::new(),
+        lately: Lately::default(),
         calls: 0,
         sent: 0,
+        quotaless: 0,
         twice: 0,
+        not_compared: 0,
+        differ: 0,
+        others: 0,
         lost: 0,
         broken: 0,
         broken_shown: Vec::new(),
@@ -231,9 +238,15 @@ struct Audit {
     sidecars: Vec<(Sidecar, Seen)>,
     /// Of each start of a process, its place among the sidecars.
     numbers: HashMap<u64, usize>,
+    lately: Lately,
     calls: u64,
     sent: u64,
+    /// Calls that left and met limits, and drew from no quota.
+    quotaless: u64,
     twice: u64,
+    not_compared: u64,
+    differ: u64,
+    others: u64,
     lost: u64,
     broken: u64,
     broken_shown: Vec<Broken>,
@@ -254,16 +267,13 @@ impl Audit {
                 self.lost = self.lost.saturating_add(lines);
                 return None;
             }
-            Line::Other => return None,
+            Line::Other => {
+                self.others += 1;
+                return None;
+            }
             Line::Broken(why) => {
                 self.broken += 1;
-                if self.broken_shown.len() < BROKEN_SHOWN {
-                    self.broken_shown.push(Broken {
-                        log: names[at.log].clone(),
-                        line: at.number,
-                        why,
-                    });
-                }
+                self.show(names, at, why);
                 return None;
             }
         };
@@ -282,19 +292,44 @@ impl Audit {
         let (sidecar, seen) = &mut self.sidecars[number];
         if !seen.insert(call.id) {
             self.twice += 1;
+            match self.lately.again(number, &call) {
+                Repeated::Same => {}
+                Repeated::NotCompared => self.not_compared += 1,
+                Repeated::Other => {
+                    self.differ += 1;
+                    self.show(
+                        names,
+                        at,
+                        "it says something else than another line of the same call",
+                    );
+                }
+            }
             return None;
         }
+        self.lately.first(number, &call);
         self.calls += 1;
         sidecar.calls += 1;
         let sent = call.sent?;
         self.sent += 1;
         sidecar.sent += 1;
+        self.quotaless += u64::from(sent.limited && sent.quota.is_empty());
         let event = self.judge.event(number, call.started, call.id, sent);
         let end = event.end();
         if let Some(next) = self.order.push(event) {
             self.judge.judge(next);
         }
         Some(end)
+    }
+
+    /// Has a line shown in the report, unless there are many already.
+    fn show(&mut self, names: &[String], at: &At<'_>, why: &'static str) {
+        if self.broken_shown.len() < BROKEN_SHOWN {
+            self.broken_shown.push(Broken {
+                log: names[at.log].clone(),
+                line: at.number,
+                why,
+            });
+        }
     }
 
     fn finish(mut self, logs: usize, ignore_missing: bool) -> Report {
@@ -306,9 +341,11 @@ impl Audit {
             .into_iter()
             .map(|(sidecar, seen)| Sidecar {
                 missing: seen.missing(),
+                far: seen.far(),
                 ..sidecar
             })
             .collect();
+        let far: u64 = sidecars.iter().map(|sidecar| sidecar.far).sum();
         let missing: u64 = sidecars.iter().map(|sidecar| sidecar.missing).sum();
         let unread = Unread {
             // A line that was lost leaves a gap, but for the last ones.
@@ -318,6 +355,12 @@ impl Audit {
                 .saturating_add(self.broken),
             late: self.order.late(),
             ignored: ignore_missing,
+            // Of lines that disagree nobody can say which is right, nor what is between ids that are
+            // far apart.
+            untold: self
+                .differ
+                .saturating_add(self.not_compared)
+                .saturating_add(far),
         };
         let (rows, verdict) = self.judge.verdict(&sidecars, unread);
         Report {
@@ -325,6 +368,11 @@ impl Audit {
             calls: self.calls,
             sent: self.sent,
             twice: self.twice,
+            not_compared: self.not_compared,
+            differ: self.differ,
+            others: self.others,
+            quotaless: self.quotaless,
+            far,
             missing,
             lost: self.lost,
             broken: self.broken,
@@ -347,6 +395,8 @@ struct Unread {
     late: u64,
     /// Whether those without a line are taken never to have left.
     ignored: bool,
+    /// What of the logs is in doubt, so that no count of them is whole.
+    untold: u64,
 }
 
 impl Unread {
@@ -356,6 +406,9 @@ impl Unread {
             true => 0,
             false => missing.saturating_add(self.anywhere),
         };
-        without_a_line.saturating_add(self.late)
+        match self.untold {
+            0 => without_a_line.saturating_add(self.late),
+            _ => u64::MAX,
+        }
     }
 }

@@ -602,6 +602,84 @@ async fn damage_is_told_with_file_and_line_and_takes_the_certainty_not_the_rest(
 }
 
 #[tokio::test]
+async fn lines_that_another_program_wrote_anew_with_spaces_count_as_any() {
+    let spaced = one_too_many().replace("\":", "\": ").replace(",\"", ", \"");
+    let files = Files::new(&[
+        ("a.log", one_too_many().as_bytes()),
+        ("b.log", spaced.as_bytes()),
+    ]);
+    let limit = ["--limit", "total=2/1s"];
+    let plain = files.audit(&[limit[0], limit[1], "a.log"]).await;
+    let said = files.audit(&[limit[0], limit[1], "b.log"]).await;
+    assert_eq!(said.code, Some(1), "{}", said.out);
+    assert_eq!(said.out, plain.out.replace("a.log", "b.log"));
+}
+
+#[tokio::test]
+async fn lines_of_one_call_that_disagree_are_shown_and_nothing_is_kept() {
+    let other = one_too_many().replace("\"sent_us\":", "\"sent_us\":1");
+    let files = Files::new(&[
+        ("a.log", one_too_many().as_bytes()),
+        ("b.log", other.as_bytes()),
+    ]);
+    let said = files
+        .audit(&["--limit", "total=100/1s", "a.log", "b.log"])
+        .await;
+    assert_eq!(said.code, Some(2), "{}", said.out);
+    for told in ["differ", "says something else", "b.log:1", "contradict"] {
+        assert!(said.out.contains(told), "no {told:?} in\n{}", said.out);
+    }
+}
+
+#[tokio::test]
+async fn an_id_far_from_the_others_makes_no_number_of_lost_calls_up() {
+    let log = format!(
+        "{}\n{}",
+        one_too_many(),
+        by_hand(5_490_775_474_554_930_463, 9, "f")
+    );
+    let files = Files::new(&[("a.log", log.as_bytes())]);
+    let said = files.audit(&["--limit", "total=100/1s", "a.log"]).await;
+    assert_eq!(said.code, Some(2), "{}", said.out);
+    assert!(!said.out.contains("5490775"), "{}", said.out);
+    assert!(said.out.contains("far        1 ids"), "{}", said.out);
+}
+
+/// A line of a call that drew one token of a quota.
+fn drew(id: u64, window: &str, total: u64) -> String {
+    let draw = format!(
+        r#""quota":[{{"limit":"per_user","key":"alice","window":{window},"total":{total},"cost":1}}]"#
+    );
+    by_hand(id, id, "f").replace(r#""quota":null"#, &draw)
+}
+
+#[tokio::test]
+async fn what_cannot_be_judged_of_quotas_is_counted_and_never_kept() {
+    let two = format!("{}\n{}", drew(1, "7", 2), drew(2, "7", 2));
+    let raised = format!("{two}\n{}", drew(3, "7", 9));
+    let unplaced = format!("{two}\n{}", drew(3, "null", 2));
+    let beside = format!("{two}\n{}", by_hand(3, 3, "f"));
+    let text = "2026-11-22 INFO access: guest_list passed";
+    let plain = format!("{two}\n{text}");
+    for (log, code, told) in [
+        (&two, 0, "kept"),
+        (&raised, 2, "different totals"),
+        (&unplaced, 2, "1 draws name no window"),
+        (
+            &beside,
+            0,
+            "no quota   1 calls left without drawing from one",
+        ),
+        (&plain, 2, "1 calls are not known"),
+    ] {
+        let files = Files::new(&[("a.log", log.as_bytes())]);
+        let said = files.audit(&["a.log"]).await;
+        assert_eq!(said.code, Some(code), "{}", said.out);
+        assert!(said.out.contains(told), "no {told:?} in\n{}", said.out);
+    }
+}
+
+#[tokio::test]
 async fn a_log_given_twice_counts_once() {
     let text = one_too_many();
     let files = Files::new(&[("a.log", text.as_bytes()), ("b.log", text.as_bytes())]);

@@ -139,7 +139,7 @@ fn a_line_in_json_is_read_back_as_it_was_told() {
     let draws = draws.map(|(key, cost)| QuotaDraw {
         limit: "per_user",
         key,
-        window: 7,
+        window: Some(7),
         total: 100,
         cost,
     });

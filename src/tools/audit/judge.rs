@@ -173,10 +173,27 @@ impl Judge {
         let unknown = unread.beside(missing).saturating_add(self.quotas.uncounted);
         let rows = self.quotas.found.iter().map(|(name, fullest)| {
             let window = fullest.window;
-            let (verdict, why) = match (fullest.exceeded, unknown) {
-                (0, 0) => (Verdict::Kept, String::new()),
-                (0, _) => (Verdict::Unknown, calls_unknown(unknown)),
-                (windows, _) => (Verdict::Exceeded, format!("{windows} windows in all")),
+            let unplaced = fullest.unplaced;
+            let disputed = fullest.disputed;
+            let (verdict, why) = if fullest.exceeded > 0 {
+                let windows = fullest.exceeded;
+                (Verdict::Exceeded, format!("{windows} windows in all"))
+            } else if fullest.doubtful > 0 {
+                let why = format!("lines of {disputed} windows give different totals");
+                (Verdict::Unknown, why)
+            } else if unknown > 0 {
+                (Verdict::Unknown, calls_unknown(unknown))
+            } else if self.quotas.unplaced_matters(*name) {
+                (Verdict::Unknown, format!("{unplaced} draws name no window"))
+            } else {
+                let mut told = Vec::new();
+                if disputed > 0 {
+                    told.push(format!("lines of {disputed} windows give different totals"));
+                }
+                if unplaced > 0 {
+                    told.push(format!("{unplaced} draws name no window, and fit in any"));
+                }
+                (Verdict::Kept, told.join("; "))
             };
             Row {
                 limit: format!("quota:{}", self.names.names[*name as usize]),
@@ -348,7 +365,10 @@ fn calls(first: u64, last: u64) -> String {
 }
 
 fn calls_unknown(calls: u64) -> String {
-    format!("{calls} calls are not known")
+    match calls {
+        u64::MAX => "the logs contradict themselves".to_owned(),
+        calls => format!("{calls} calls are not known"),
+    }
 }
 
 /// Names, each once.

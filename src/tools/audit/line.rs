@@ -2,7 +2,7 @@
 
 use memchr::memmem;
 use serde::Deserialize;
-use serde::de::IgnoredAny;
+use serde_json::Value;
 
 use super::limit::micros;
 
@@ -25,7 +25,7 @@ pub(super) enum Line {
 }
 
 /// One call, of its access line.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Hash)]
 pub(super) struct Call {
     /// Its own id.
     pub(super) id: u64,
@@ -36,7 +36,7 @@ pub(super) struct Call {
 }
 
 /// What was sent.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Hash)]
 pub(super) struct Sent {
     /// When, since the start of its process.   µs
     pub(super) at: u64,
@@ -55,11 +55,12 @@ pub(super) struct Sent {
 }
 
 /// What one call drew from one key of a quota.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Hash)]
 pub(super) struct Draw {
     pub(super) limit: Box<str>,
     pub(super) key: Box<str>,
-    pub(super) window: u64,
+    /// None where the sidecar did not know which.
+    pub(super) window: Option<u64>,
     /// Millionths of a token, as is the cost.
     pub(super) total: u64,
     pub(super) cost: u64,
@@ -86,15 +87,24 @@ struct Written {
 struct WrittenDraw {
     limit: Box<str>,
     key: Box<str>,
-    window: u64,
+    window: Option<u64>,
     total: f64,
     cost: f64,
 }
 
+/// What tells one kind of line from another.
 #[derive(Deserialize)]
-struct WrittenLoss {
-    lines: u64,
+struct Peek {
+    #[serde(default)]
+    target: Value,
+    #[serde(default)]
+    message: Value,
+    #[serde(default)]
+    lines: Option<Value>,
 }
+
+/// What only an access line has.
+const ONLY_ACCESS: &[u8] = b"started_us";
 
 fn yes() -> bool {
     true
@@ -110,23 +120,37 @@ pub(super) fn read(line: &[u8]) -> Line {
         };
     };
     let object = &line[start..];
+    // As a sidecar writes it. Other programs write the same with other white space.
     if memmem::find(object, br#""target":"access""#).is_some() {
-        return match serde_json::from_slice::<Written>(object) {
-            Ok(written) => call(written).map_or_else(Line::Broken, |it| Line::Call(Box::new(it))),
-            Err(error) if error.is_data() => Line::Broken("a field is missing or of another type"),
-            Err(_) => Line::Broken("it is cut or damaged"),
-        };
+        return access(object);
     }
-    if serde_json::from_slice::<IgnoredAny>(object).is_err() {
+    let Ok(peek) = serde_json::from_slice::<Peek>(object) else {
         return Line::Broken("it is cut or damaged");
+    };
+    if peek.target == "access" {
+        return access(object);
     }
-    if memmem::find(object, br#""message":"access lines lost"#).is_some() {
-        return match serde_json::from_slice::<WrittenLoss>(object) {
-            Ok(loss) => Line::Lost(loss.lines),
-            Err(_) => Line::Broken("it does not say how many lines were lost"),
+    let message = peek.message.as_str().unwrap_or_default();
+    if message.starts_with("access lines lost") {
+        return match peek.lines.as_ref().and_then(Value::as_u64) {
+            Some(lines) => Line::Lost(lines),
+            None => Line::Broken("it does not say how many lines were lost"),
         };
+    }
+    if memmem::find(object, ONLY_ACCESS).is_some() {
+        return Line::Broken(
+            "it holds an access line within something else, or without its target",
+        );
     }
     Line::Other
+}
+
+fn access(object: &[u8]) -> Line {
+    match serde_json::from_slice::<Written>(object) {
+        Ok(written) => call(written).map_or_else(Line::Broken, |it| Line::Call(Box::new(it))),
+        Err(error) if error.is_data() => Line::Broken("a field is missing or of another type"),
+        Err(_) => Line::Broken("it is cut or damaged"),
+    }
 }
 
 fn call(written: Written) -> Result<Call, &'static str> {
@@ -220,7 +244,7 @@ mod tests {
                 quota: Box::new([Draw {
                     limit: "per_user".into(),
                     key: "alice".into(),
-                    window: 3,
+                    window: Some(3),
                     total: 100_000_000,
                     cost: 2_500_000,
                 }]),
@@ -229,6 +253,30 @@ mod tests {
         assert_eq!(of(CALL), Line::Call(Box::new(call.clone())));
         let collected = format!("2026-11-22T01:00:00Z stderr F {CALL}\r");
         assert_eq!(of(&collected), Line::Call(Box::new(call)));
+    }
+
+    #[test]
+    fn a_line_is_the_same_however_it_is_spaced() {
+        let spaced = CALL.replace("\":", "\": ").replace(",\"", " ,\n\t\"");
+        assert_eq!(of(&spaced), of(CALL));
+        let lost =
+            r#"{ "message" : "access lines lost, stderr is read too slowly", "lines" : 41 }"#;
+        assert_eq!(of(lost), Line::Lost(41));
+        // In a string of another program's object, or without its target, it cannot be judged.
+        let within = format!(r#"{{"log": {}}}"#, serde_json::Value::from(CALL));
+        assert!(matches!(of(&within), Line::Broken(_)));
+        let without = CALL.replace(r#""target":"access","#, "");
+        assert!(matches!(of(&without), Line::Broken(_)));
+    }
+
+    #[test]
+    fn a_draw_of_a_window_that_is_not_known_says_so() {
+        let text = CALL.replace(r#""window":3"#, r#""window":null"#);
+        let Line::Call(call) = of(&text) else {
+            panic!("it is a call")
+        };
+        let sent = call.sent.expect("it left");
+        assert_eq!(sent.quota[0].window, None);
     }
 
     #[test]

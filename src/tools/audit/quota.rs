@@ -26,8 +26,14 @@ pub(super) struct Quotas {
 pub(super) struct Fullest {
     pub(super) key: Box<str>,
     pub(super) window: Window,
-    /// Windows of any key that were spent beyond their total.
+    /// Windows of any key that were spent beyond every total that their lines give.
     pub(super) exceeded: u64,
+    /// Windows of which lines give different totals.
+    pub(super) disputed: u64,
+    /// Of these, those that were spent beyond the smallest.
+    pub(super) doubtful: u64,
+    /// Draws without a window.
+    pub(super) unplaced: u64,
 }
 
 /// One window of one key. Amounts are millionths of a token.
@@ -35,24 +41,34 @@ pub(super) struct Fullest {
 pub(super) struct Window {
     pub(super) number: u64,
     pub(super) spent: u64,
-    /// The largest that any line gives: a total that is changed holds for what comes after.
+    /// The smallest that any line gives, and the largest.
     pub(super) total: u64,
+    pub(super) total_most: u64,
     pub(super) first: u64,
     pub(super) last: u64,
     is_exceeded: bool,
+    is_doubtful: bool,
+    is_disputed: bool,
 }
 
 #[derive(Debug)]
 struct Windows {
     newest: Window,
     before: Option<Window>,
+    /// What the fullest window has, and the smallest total of any.
+    most: u64,
+    least_total: u64,
+    /// What was drawn without a window: all of it may belong to any.
+    unplaced: u64,
 }
 
 impl Quotas {
     /// Counts what a call drew. `quota` stands for the quota's name.
     pub(super) fn draw(&mut self, quota: u32, draw: &Draw, id: u64) {
         let fresh = Window {
-            number: draw.window,
+            number: draw.window.unwrap_or(0),
+            total: draw.total,
+            total_most: draw.total,
             first: id,
             ..Window::default()
         };
@@ -64,18 +80,35 @@ impl Quotas {
         let windows = self.keys.entry(key).or_insert(Windows {
             newest: fresh,
             before: None,
+            most: 0,
+            least_total: draw.total,
+            unplaced: 0,
         });
+        windows.least_total = windows.least_total.min(draw.total);
+        let found = self.found.entry(quota).or_default();
+        if draw.window.is_none() {
+            windows.unplaced = windows.unplaced.saturating_add(draw.cost);
+            found.unplaced += 1;
+            return;
+        }
         let Some(window) = windows.of(fresh) else {
             self.uncounted += 1;
             return;
         };
         window.spent = window.spent.saturating_add(draw.cost);
-        window.total = window.total.max(draw.total);
+        window.total = window.total.min(draw.total);
+        window.total_most = window.total_most.max(draw.total);
         window.last = id;
-        let found = self.found.entry(quota).or_default();
-        if window.spent > window.total && !window.is_exceeded {
+        let is_disputed = window.total != window.total_most;
+        found.disputed += u64::from(is_disputed && !window.is_disputed);
+        window.is_disputed |= is_disputed;
+        if window.spent > window.total_most && !window.is_exceeded {
             window.is_exceeded = true;
             found.exceeded += 1;
+        }
+        if window.spent > window.total && !window.is_doubtful {
+            window.is_doubtful = true;
+            found.doubtful += 1;
         }
         if window.fuller_than(&found.window) {
             found.window = *window;
@@ -83,6 +116,17 @@ impl Quotas {
                 found.key = draw.key.clone();
             }
         }
+        let spent = window.spent;
+        windows.most = windows.most.max(spent);
+    }
+
+    /// Whether what was drawn without a window could make a window of this quota exceed its total.
+    pub(super) fn unplaced_matters(&self, quota: u32) -> bool {
+        let keys = self.keys.iter().filter(|((of, _), _)| *of == quota);
+        keys.map(|(_, windows)| windows).any(|windows| {
+            let most = windows.most.saturating_add(windows.unplaced);
+            windows.unplaced > 0 && most > windows.least_total
+        })
     }
 }
 
@@ -115,11 +159,11 @@ impl Window {
 mod tests {
     use super::*;
 
-    fn draw(key: &str, window: u64, total: u64, cost: u64) -> Draw {
+    fn draw(key: &str, window: impl Into<Option<u64>>, total: u64, cost: u64) -> Draw {
         Draw {
             limit: "per_user".into(),
             key: key.into(),
-            window,
+            window: window.into(),
             total,
             cost,
         }
@@ -142,7 +186,7 @@ mod tests {
         assert_eq!((&*found.key, found.window.number), ("a", 2));
         assert_eq!((found.window.spent, found.exceeded), (101, 1));
         assert_eq!((found.window.first, found.window.last), (2, 4));
-        assert_eq!(quotas.uncounted, 0);
+        assert_eq!((quotas.uncounted, found.disputed), (0, 0));
     }
 
     #[test]
@@ -155,13 +199,25 @@ mod tests {
     }
 
     #[test]
-    fn a_total_that_was_raised_within_a_window_holds_for_it() {
+    fn one_line_with_a_larger_total_does_not_set_what_a_window_allows() {
         let mut quotas = Quotas::default();
         quotas.draw(0, &draw("a", 1, 100, 100), 0);
         quotas.draw(0, &draw("a", 1, 200, 100), 1);
-        quotas.draw(0, &draw("a", 1, 100, 0), 2);
-        assert_eq!(quotas.found[&0].exceeded, 0);
-        quotas.draw(0, &draw("a", 1, 200, 1), 3);
-        assert_eq!(quotas.found[&0].exceeded, 1);
+        let found = &quotas.found[&0];
+        assert_eq!((found.exceeded, found.doubtful, found.disputed), (0, 1, 1));
+        quotas.draw(0, &draw("a", 1, 100, 1), 2);
+        let found = &quotas.found[&0];
+        assert_eq!((found.exceeded, found.doubtful, found.disputed), (1, 1, 1));
+    }
+
+    #[test]
+    fn what_was_drawn_without_a_window_matters_where_a_window_has_no_room_for_it() {
+        let mut quotas = Quotas::default();
+        quotas.draw(0, &draw("a", 1, 100, 60), 0);
+        quotas.draw(0, &draw("a", None, 100, 40), 1);
+        assert!(!quotas.unplaced_matters(0));
+        quotas.draw(0, &draw("a", 2, 100, 61), 2);
+        assert!(quotas.unplaced_matters(0) && !quotas.unplaced_matters(1));
+        assert_eq!(quotas.found[&0].unplaced, 1);
     }
 }

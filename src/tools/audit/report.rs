@@ -52,6 +52,16 @@ pub struct Report {
     pub sent: u64,
     /// Lines that were there before.
     pub twice: u64,
+    /// Of these, those whose first line was too long ago to compare with.
+    pub not_compared: u64,
+    /// Lines that say something else than another one of the same call.
+    pub differ: u64,
+    /// Lines that are of something else than a call.
+    pub others: u64,
+    /// Calls that left and met limits, and drew from no quota.
+    pub quotaless: u64,
+    /// Ids that are so far from the others that what is between them says nothing.
+    pub far: u64,
     /// Calls that have none, by the gaps in the ids.
     pub missing: u64,
     /// Lines that the sidecars say were lost.
@@ -96,6 +106,8 @@ pub struct Sidecar {
     pub sent: u64,
     /// Calls that have none.
     pub missing: u64,
+    /// Ids far from all others.
+    pub far: u64,
 }
 
 impl Sidecar {
@@ -106,6 +118,7 @@ impl Sidecar {
             calls: 0,
             sent: 0,
             missing: 0,
+            far: 0,
         }
     }
 }
@@ -179,6 +192,22 @@ impl Report {
                 say(name, format!("{count} {what}{ignored}"));
             }
         }
+        if self.far > 0 {
+            let far = self.far;
+            say(
+                "far",
+                format!(
+                    "{far} ids are far from all others of their process: damage, or no log of it"
+                ),
+            );
+        }
+        if self.differ > 0 {
+            let differ = self.differ;
+            say(
+                "differ",
+                format!("{differ} lines say something else than another line of the same call"),
+            );
+        }
         for broken in &self.broken_shown {
             say(
                 "",
@@ -186,7 +215,28 @@ impl Report {
             );
         }
         if self.twice > 0 {
-            say("twice", format!("{} lines were there before", self.twice));
+            let compared = match self.not_compared {
+                0 => String::new(),
+                calls => format!(", {calls} of them too long ago to compare"),
+            };
+            say(
+                "twice",
+                format!("{} lines were there before{compared}", self.twice),
+            );
+        }
+        if self.others > 0 {
+            say(
+                "others",
+                format!("{} lines are of something else than a call", self.others),
+            );
+        }
+        let has_quotas = self.rows.iter().any(|row| row.limit.starts_with("quota:"));
+        if has_quotas && self.quotaless > 0 {
+            let calls = self.quotaless;
+            say(
+                "no quota",
+                format!("{calls} calls left without drawing from one"),
+            );
         }
         if self.late > 0 {
             let late = self.late;

@@ -7,6 +7,9 @@
 
 use std::collections::BTreeMap;
 
+/// A gap of more ids than this is no gap: no process has so many calls without a line. Ids behind it
+/// come from damage, or from another process.
+const GAP_MAX: u64 = 1 << 32;
 /// Ranges that are kept of one process.
 const RANGES_MAX: usize = 65_536;
 
@@ -19,6 +22,8 @@ pub(super) struct Seen {
     origin: Option<u64>,
     /// Calls without a line in gaps that are no longer kept.
     closed: u64,
+    /// Gaps that are none, of those.
+    closed_far: u64,
 }
 
 impl Seen {
@@ -48,14 +53,26 @@ impl Seen {
 
     /// Calls between the first and the last that have no line.
     pub(super) fn missing(&self) -> u64 {
+        self.closed + self.gaps().filter(|gap| *gap <= GAP_MAX).sum::<u64>()
+    }
+
+    /// How often an id is so far from the others that what is between them says nothing.
+    pub(super) fn far(&self) -> u64 {
+        self.closed_far + self.gaps().filter(|gap| *gap > GAP_MAX).count() as u64
+    }
+
+    fn gaps(&self) -> impl Iterator<Item = u64> {
         let ranges = self.ranges.iter().zip(self.ranges.keys().skip(1));
-        self.closed + ranges.map(|((_, last), next)| next - last - 1).sum::<u64>()
+        ranges.map(|((_, last), next)| next - last - 1)
     }
 
     fn close_lowest_gap(&mut self) {
         let (first, last) = self.ranges.pop_first().expect("there are many ranges");
         let (next, end) = self.ranges.pop_first().expect("there are many ranges");
-        self.closed = self.closed.saturating_add(next - last - 1);
+        match next - last - 1 {
+            gap if gap > GAP_MAX => self.closed_far += 1,
+            gap => self.closed = self.closed.saturating_add(gap),
+        }
         self.ranges.insert(first, end);
     }
 }
@@ -79,6 +96,15 @@ mod tests {
         check(&[7, 9, 7, 9, 9], 1, 3);
         check(&[u64::MAX, 1, 0], 0, 0);
         check(&[1, u64::MAX], 1, 0);
+    }
+
+    #[test]
+    fn an_id_far_from_the_others_is_no_gap_of_so_many_calls() {
+        let mut seen = Seen::default();
+        for id in [7, 8, 5_490_775_474_554_930_463, 10] {
+            assert!(seen.insert(id));
+        }
+        assert_eq!((seen.missing(), seen.far()), (1, 1));
     }
 
     #[test]

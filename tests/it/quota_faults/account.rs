@@ -121,7 +121,8 @@ struct LineDraw<'a> {
     limit: &'a str,
     #[serde(borrow)]
     key: &'a str,
-    window: u64,
+    /// None where the sidecar did not know which.
+    window: Option<u64>,
     total: u64,
     cost: u64,
 }
@@ -160,8 +161,11 @@ fn read_line(text: &str) -> Option<(CallId, Told)> {
             other => panic!("{call:?} of {user} has no budget {other:?}"),
         };
         assert_eq!(draw.cost, call.cost(), "{call:?}");
+        let Some(window) = draw.window else {
+            continue;
+        };
         let draw = Draw {
-            window: draw.window,
+            window,
             total: draw.total,
             cost: draw.cost,
         };
