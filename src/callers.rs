@@ -40,6 +40,7 @@ pub use self::saved::{Saved, SavedRow};
 use self::settings::Costs;
 pub use self::settings::Settings;
 use crate::call::claim::{Charged, Claim, Counted, RateLimitId, Settling};
+use crate::call::identity::fitting;
 use crate::call::{Facts, Identity, Verdict};
 
 /// Whether a call meets limits.
@@ -593,7 +594,7 @@ fn quota_key(
     let account = accounts.entry(caller).or_default();
     let key = account
         .quota_key
-        .get_or_insert_with(|| quotas::fitting(row.name()).as_ref().into());
+        .get_or_insert_with(|| fitting(row.name()).as_ref().into());
     Some(Arc::clone(key))
 }
 

@@ -10,8 +10,10 @@ use tidegate_limits::{
     BucketId, CostModel, FunctionId, QuotaKey, Settled, Timestamp, TokenCount, Tokens, Weight,
 };
 
+use super::identity::TEXT_BYTES_MAX;
+
 /// Longest key of a quota.   bytes
-pub const QUOTA_KEY_BYTES_MAX: usize = 256;
+pub const QUOTA_KEY_BYTES_MAX: usize = TEXT_BYTES_MAX;
 
 /// A rate limit, by a number that is never given to another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -2,8 +2,10 @@
 //!
 //! Everything here is exactly what came in, never a pattern: a client that calls itself
 //! `foo*` is called `foo*`. What is too long, or could not stand in a log, counts as absent
-//! and is counted, so that nobody chooses how much is remembered of them.
+//! and is counted, so that nobody chooses how much is remembered of them. Only the name of a user that
+//! is too long is shortened instead: users without a name would all have one quota.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -169,15 +171,43 @@ pub fn text(said: &[u8]) -> Result<Option<&str>, Unusable> {
     Ok(Some(said))
 }
 
-/// The same for the name of a user.
+/// The same for the name of a user. One that is longer than [`TEXT_BYTES_MAX`] is its beginning and a
+/// number that tells it from others that begin so ([`fitting`]).
 ///
 /// # Errors
 /// Also if it could be taken for what the kernel says of a Unix socket's peer.
-pub fn user(said: &[u8]) -> Result<Option<&str>, Unusable> {
-    match text(said)? {
-        Some(name) if name.starts_with(UID) => Err(Unusable),
-        name => Ok(name),
+pub fn user(said: &[u8]) -> Result<Option<Cow<'_, str>>, Unusable> {
+    let name = str::from_utf8(said).map_err(|_| Unusable)?;
+    if name.starts_with(UID) || name.chars().any(char::is_control) {
+        return Err(Unusable);
     }
+    Ok((!name.is_empty()).then(|| fitting(name.into())))
+}
+
+/// A name of at most [`TEXT_BYTES_MAX`] bytes: of one that is longer the beginning, and a number that
+/// tells it from others that begin so. A second name with the same number gains nothing: it spends of
+/// the same quota.
+#[must_use]
+pub fn fitting(name: Cow<'_, str>) -> Cow<'_, str> {
+    if name.len() <= TEXT_BYTES_MAX {
+        return name;
+    }
+    const DIGITS: usize = 32;
+    let mut end = TEXT_BYTES_MAX - DIGITS - 1;
+    while !name.is_char_boundary(end) {
+        end -= 1;
+    }
+    format!("{}~{:032x}", &name[..end], fnv1a(name.as_bytes())).into()
+}
+
+/// FNV-1a of 128 bits, by G. Fowler, L. C. Noll and K.-P. Vo: the same everywhere and in every
+/// version, unlike the hashes of the standard library.
+fn fnv1a(bytes: &[u8]) -> u128 {
+    const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
+    bytes.iter().fold(BASIS, |hash, byte| {
+        (hash ^ u128::from(*byte)).wrapping_mul(PRIME)
+    })
 }
 
 #[cfg(test)]
@@ -208,9 +238,34 @@ mod tests {
     #[test]
     fn no_client_can_call_itself_what_the_kernel_calls_a_peer() {
         assert_eq!(user(b"uid:0"), Err(Unusable));
-        assert_eq!(user(b"UID:0"), Ok(Some("UID:0")));
-        assert_eq!(user(b"nova"), Ok(Some("nova")));
+        assert_eq!(user(b"UID:0"), Ok(Some("UID:0".into())));
+        assert_eq!(user(b"nova"), Ok(Some("nova".into())));
+        assert_eq!(user(b""), Ok(None));
+        assert_eq!(user(b"J\xfcrgen"), Err(Unusable));
         assert_eq!(Peer::Unix { uid: 7 }.to_string(), "uid:7");
+    }
+
+    #[test]
+    fn the_number_of_a_long_name_is_the_published_hash() {
+        let check = |bytes: &str, hash| assert_eq!(fnv1a(bytes.as_bytes()), hash, "{bytes:?}");
+        check("", 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d);
+        check("a", 0xd228_cb69_6f1a_8caf_7891_2b70_4e4a_8964);
+        check("foobar", 0x343e_1662_793c_64bf_6f0d_3597_ba44_6f18);
+    }
+
+    #[test]
+    fn a_name_that_is_too_long_is_told_apart_from_others_that_begin_so() {
+        let long = |last: &str| format!("{}{last}", "ä".repeat(200));
+        let named = |name: &str| match user(name.as_bytes()) {
+            Ok(Some(name)) => name.into_owned(),
+            other => panic!("{other:?}"),
+        };
+        let longest = "x".repeat(TEXT_BYTES_MAX);
+        assert_eq!(named(&longest), longest);
+        let (one, other) = (named(&long("a")), named(&long("b")));
+        assert!(one.len() <= TEXT_BYTES_MAX, "{}", one.len());
+        assert_ne!(one, other);
+        assert_eq!(one, named(&long("a")));
     }
 
     #[test]

@@ -133,5 +133,6 @@ fn subject(stream: &TlsStream<Wire>) -> Result<Option<Arc<str>>, identity::Unusa
         return Ok(None);
     };
     let name = certificate::common_name(own).ok_or(identity::Unusable)?;
-    Ok(identity::user(name)?.map(Arc::from))
+    let user = identity::user(name)?;
+    Ok(user.map(|user| Arc::from(&*user)))
 }

@@ -1,5 +1,6 @@
 //! Who a request comes from: what its connection tells, and what its headers add.
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -57,7 +58,9 @@ impl Identities {
         let mut name = [0; TEXT_BYTES_MAX];
         let user = match self.user_from {
             UserFrom::Basic => usable(basic_user(headers, &mut name), Field::User, &mut unusable),
-            UserFrom::Peer | UserFrom::Certificate => self.connection.user.as_deref(),
+            UserFrom::Peer | UserFrom::Certificate => {
+                self.connection.user.as_deref().map(Cow::Borrowed)
+            }
         };
         let user_agent = header_text(headers, &USER_AGENT);
         let user_agent = usable(user_agent, Field::UserAgent, &mut unusable);
@@ -65,7 +68,7 @@ impl Identities {
         let originator = usable(originator, Field::Originator, &mut unusable);
         let said = Said {
             address: self.address(headers, &mut unusable),
-            user,
+            user: user.as_deref(),
             user_agent,
             originator,
             unusable,
@@ -120,11 +123,7 @@ impl Said<'_> {
     }
 }
 
-fn usable<'a>(
-    said: Result<Option<&'a str>, Unusable>,
-    field: Field,
-    unusable: &mut Fields,
-) -> Option<&'a str> {
+fn usable<T>(said: Result<Option<T>, Unusable>, field: Field, unusable: &mut Fields) -> Option<T> {
     said.unwrap_or_else(|Unusable| {
         unusable.add(field);
         None
@@ -150,12 +149,12 @@ fn header_text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&
     }
 }
 
-/// The user in `Authorization: Basic …` (RFC 7617), written into `name`. The password behind
-/// the colon is not kept; any other scheme names no user.
+/// The user in `Authorization: Basic …` (RFC 7617), written into `name` where it fits. The password
+/// behind the colon is not kept; any other scheme names no user.
 fn basic_user<'a>(
     headers: &HeaderMap,
     name: &'a mut [u8; TEXT_BYTES_MAX],
-) -> Result<Option<&'a str>, Unusable> {
+) -> Result<Option<Cow<'a, str>>, Unusable> {
     let Some(value) = only(headers, &AUTHORIZATION)? else {
         return Ok(None);
     };
@@ -169,16 +168,29 @@ fn basic_user<'a>(
     let credentials = credentials.strip_suffix(b"=").unwrap_or(credentials);
     let credentials = credentials.strip_suffix(b"=").unwrap_or(credentials);
     let mut length = 0;
+    // The whole of a name that does not fit.
+    let mut long = Vec::new();
     // Group by group: of the password no more is decoded than stands in the colon's own.
     for group in credentials.chunks(4) {
         let mut bytes = [0; 3];
         let decoded = BASE64.decode_slice(group, &mut bytes);
         for &byte in &bytes[..decoded.map_err(|_| Unusable)?] {
-            if byte == b':' {
+            if byte == b':' && long.is_empty() {
                 return identity::user(&name[..length]);
             }
-            *name.get_mut(length).ok_or(Unusable)? = byte;
-            length += 1;
+            if byte == b':' {
+                let name = identity::user(&long)?;
+                return Ok(name.map(|name| Cow::Owned(name.into_owned())));
+            }
+            if let Some(place) = name.get_mut(length) {
+                *place = byte;
+                length += 1;
+            } else {
+                if long.is_empty() {
+                    long.extend_from_slice(name);
+                }
+                long.push(byte);
+            }
         }
     }
     // Without a colon it is none of that scheme.
@@ -197,7 +209,8 @@ mod tests {
                 headers.append(AUTHORIZATION, value.parse().expect("a value"));
             }
             let mut name = [0; TEXT_BYTES_MAX];
-            assert_eq!(basic_user(&headers, &mut name), user, "{values:?}");
+            let read = basic_user(&headers, &mut name);
+            assert_eq!(read, user.map(|user| user.map(Cow::Borrowed)), "{values:?}");
         };
         check(&[], Ok(None));
         check(&["Basic bm92YTpzZWNyZXQ="], Ok(Some("nova")));
@@ -221,12 +234,13 @@ mod tests {
         check(&["Basic bm92YTpz_-=="], Ok(Some("nova"))); // what the password is, is not looked at
         check(&["Basic _-92YTpz"], Err(Unusable));
         check(&["Basic bm92YTpzZWNyZXQ=", "Basic bm92YTpz"], Err(Unusable));
-        // 256 letters and a colon; one more is too long.
+        // 256 letters and a colon; one more is told apart by a number.
         let longest = "YWFh".repeat(85);
         check(
             &[&format!("Basic {longest}YTp4")],
             Ok(Some(&"a".repeat(256))),
         );
-        check(&[&format!("Basic {longest}YWE6")], Err(Unusable));
+        let longer = format!("{}~4b61b5b272d840dfc0ed4c08b6f17464", "a".repeat(223));
+        check(&[&format!("Basic {longest}YWE6")], Ok(Some(&longer)));
     }
 }
