@@ -800,6 +800,10 @@ impl Core {
                 Reason::RateLimited,
                 format!("limit {named} has no tokens to spare"),
             ),
+            Core::StoreAway => (
+                Reason::QuotaStoreAway,
+                format!("the store of quota {named} does not answer, or not for this key"),
+            ),
             Core::Draining => return draining(),
         };
         Refusal {

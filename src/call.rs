@@ -484,11 +484,13 @@ pub enum Reason {
     HeadTooLarge,
     /// No byte of a tunnel moved for as long as one may be silent.
     TunnelIdle,
+    /// The store of its quota does not answer, or denies access to its key.
+    QuotaStoreAway,
 }
 
 impl Reason {
     /// Every reason, in the order of their numbers.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::QueueFull,
         Self::DeadlinePassed,
         Self::DeadlineUnreachable,
@@ -512,6 +514,7 @@ impl Reason {
         Self::AnswerNotKept,
         Self::HeadTooLarge,
         Self::TunnelIdle,
+        Self::QuotaStoreAway,
     ];
 
     /// The `rs` of the answer, from 1.
@@ -551,6 +554,7 @@ impl Reason {
             Self::AnswerNotKept => "answer_not_kept",
             Self::HeadTooLarge => "head_too_large",
             Self::TunnelIdle => "tunnel_idle",
+            Self::QuotaStoreAway => "quota_store_away",
         }
     }
 
@@ -567,7 +571,8 @@ impl Reason {
             | Self::BackendUnreachable
             | Self::RateLimited
             | Self::TasksFull
-            | Self::CallerTasksFull => 503,
+            | Self::CallerTasksFull
+            | Self::QuotaStoreAway => 503,
             Self::TaskUnknown => 404,
             Self::TaskGone => 410,
             Self::NeverPossible
@@ -596,7 +601,8 @@ impl Reason {
             | Self::DeadlineUnreachable
             | Self::Draining
             | Self::BackendUnreachable
-            | Self::TasksFull => S::SERVICE_UNAVAILABLE,
+            | Self::TasksFull
+            | Self::QuotaStoreAway => S::SERVICE_UNAVAILABLE,
             Self::RateLimited | Self::CallerTasksFull => S::TOO_MANY_REQUESTS,
             Self::TaskUnknown => S::NOT_FOUND,
             Self::TaskGone => S::GONE,

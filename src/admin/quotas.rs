@@ -31,9 +31,9 @@ pub struct QuotasState {
 pub struct QuotaStoreState {
     /// `memory`, `zookeeper`, `etcd` or `redis`.
     pub engine: &'static str,
-    /// Whether it answers.
-    pub up: bool,
-    /// For how long it does, or does not.
+    /// Whether it answers; none until that is known.
+    pub up: Option<bool>,
+    /// For how long it does, or does not, or is not known.
     pub since_seconds: f64,
     /// How much of its time is not known; none if nothing is.
     pub time_uncertainty_seconds: Option<f64>,
@@ -42,6 +42,8 @@ pub struct QuotaStoreState {
     /// How many there are at most. If there are more, safe shares add up to more than is set
     /// aside for them.
     pub expected_sidecars: u32,
+    /// How many more there are for longer than one that died is counted.
+    pub unexpected_members: u64,
     /// What went wrong last, though it may be long over.
     pub trouble: Option<QuotaStoreTrouble>,
 }
@@ -92,6 +94,8 @@ pub struct QuotaState {
     pub keys: u64,
     /// Keys that were forgotten for want of room.
     pub keys_forgotten: u64,
+    /// Keys of which something is wrong in the store.
+    pub keys_in_trouble: u64,
     /// Those of them that calls wait for and that were used last.
     pub used_last: Vec<QuotaKeyState>,
 }
@@ -174,14 +178,16 @@ fn write_page(page: &mut String, state: &QuotasState) -> fmt::Result {
 
 fn write_store(page: &mut String, store: &QuotaStoreState) -> fmt::Result {
     let (class, word) = match store.up {
-        true => ("good", "answers"),
-        false => ("bad", "is away"),
+        Some(true) => ("good", "answers"),
+        Some(false) => ("bad", "is unavailable"),
+        None => ("bad", "has not answered yet"),
     };
     let QuotaStoreState {
         engine,
         since_seconds,
         members,
         expected_sidecars,
+        unexpected_members,
         ..
     } = store;
     write!(
@@ -196,7 +202,7 @@ fn write_store(page: &mut String, store: &QuotaStoreState) -> fmt::Result {
         page,
         "; {members} sidecars share, {expected_sidecars} are expected</p>"
     )?;
-    if *members > u64::from(*expected_sidecars) {
+    if *unexpected_members > 0 {
         write!(
             page,
             "<p class=\"bad\">more sidecars than expected: safe shares may be more than the total</p>"
@@ -229,6 +235,7 @@ fn write_quota(page: &mut String, quota: &QuotaState) -> fmt::Result {
         unavailable,
         keys,
         keys_forgotten,
+        keys_in_trouble,
         ..
     } = quota;
     let Decisions {
@@ -240,10 +247,10 @@ fn write_quota(page: &mut String, quota: &QuotaState) -> fmt::Result {
     write!(
         page,
         "<h2>{name}</h2><p>{total} in {window_seconds} s for each key; {on_excess}, {mode}; \
-         {when_store_away} when the store is away, safe share {safe_share}</p>\
+         {when_store_away} when the store is unavailable, safe share {safe_share}</p>\
          <p>calls: {local} at once, {drew} after a draw, {waited} after a wait, {refused} refused; {draws} draws, \
          {conflicts} conflicts, {unknown} without an answer, {unavailable} not asked; \
-         {keys} keys, {keys_forgotten} forgotten</p>"
+         {keys} keys, {keys_forgotten} forgotten, {keys_in_trouble} in trouble</p>"
     )?;
     if quota.used_last.is_empty() {
         return Ok(());

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use rand::Rng;
 use tidegate_limits::quota::{Outcome, Question, Rule, StoreTime};
-use tidegate_limits::{QuotaCounts, QuotaNow, QuotaQuestion, QuotaRef, QuotaRule, Scheduler};
+use tidegate_limits::{
+    QuotaCounts, QuotaNow, QuotaQuestion, QuotaRef, QuotaRule, QuotaTrouble, Scheduler,
+};
 
 use super::{Gate, Lane, State, Waiter};
 
@@ -84,10 +86,16 @@ impl Gate {
             .change(|state, now| state.calls().tell_quota(now, at));
     }
 
-    /// The same for all keys: the store is back.
-    pub fn tell_all_quotas(&self) {
+    /// The store answers again.
+    pub fn store_is_back(&self) {
         self.core
-            .change(|state, now| state.calls().tell_all_quotas(now));
+            .change(|state, now| state.calls().store_is_back(now));
+    }
+
+    /// Whether the answer to a question of this key is still of use.
+    #[must_use]
+    pub fn wants_quota_answer(&self, at: QuotaRef) -> bool {
+        self.core.lock().calls().wants_answer(at)
     }
 
     /// Waits until there is something to take for [`quota_questions`](Self::quota_questions), be it
@@ -96,12 +104,17 @@ impl Gate {
         self.core.asks.notified().await;
     }
 
-    /// Takes what is to be asked of the store, and which keys nothing has to be known of any more.
+    /// Takes what is to be asked of the store, which keys nothing has to be known of any more, and what
+    /// began or ended of the troubles of keys.
     #[must_use]
-    pub fn quota_questions(&self) -> (Vec<QuotaQuestion>, Vec<QuotaRef>) {
+    pub fn quota_questions(&self) -> (Vec<QuotaQuestion>, Vec<QuotaRef>, Vec<QuotaTrouble>) {
         let mut state = self.core.lock();
         let calls = state.calls();
-        (calls.quota_questions(), calls.forgotten_quotas())
+        (
+            calls.quota_questions(),
+            calls.forgotten_quotas(),
+            calls.quota_troubles(),
+        )
     }
 
     /// The keys of a quota, at most so many: first those that calls wait for, then those that were

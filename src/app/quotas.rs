@@ -2,16 +2,20 @@
 //! answers come in. The gate knows of no store, and no store of the gate.
 //!
 //! A question waits for nothing in the gate: calls are decided by what was drawn before. What the
-//! store does not answer within the rule's `draw_timeout` counts as unknown, and when it fails
-//! again and again only one question at a time is sent there, so that thousands of keys make no
-//! storm while it is away or comes back.
+//! store does not answer within the rule's `draw_timeout` is asked again. The store counts as
+//! unavailable only by the evidence of its connection; then one probe at a time is sent, which
+//! depends on no key, so thousands of keys make no storm while it is unavailable or comes back. When
+//! it is back nothing is asked that no call waits for, and the newest question goes first.
 //!
-//! A key's first read is answered only once the store has said what it configures for that key:
-//! by then the key has its rule, and no window is opened by another one's total.
+//! A key's first read is answered together with what the store configures for that key: by then the
+//! key has its rule, and no window is opened by another one's total. Later that is read anew now and
+//! then, and no question waits for it.
 
+mod backlog;
 mod breaker;
 mod driver;
 mod key;
+mod members;
 mod rule;
 mod shown;
 
@@ -81,7 +85,7 @@ impl Quotas {
             *running = None;
             return;
         };
-        let mut settings = settings.clone();
+        let mut settings = settings.in_force();
         // The driver is told first: by the time that a new quota has questions it knows of it.
         if let Some(running) = &*running {
             if running.driver.engine != settings.engine {

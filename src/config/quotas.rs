@@ -181,7 +181,7 @@ fn own_total(key: &str, node: &Node) -> Result<u64, Mistake> {
         let cure = format!("give at most {QUOTA_KEY_BYTES_MAX} bytes");
         return Err(Mistake::new(told, cure));
     }
-    (integer(1..=TOTAL_MAX).read)(node)
+    (integer(0..=TOTAL_MAX).read)(node)
 }
 
 impl RawQuota {
@@ -239,7 +239,7 @@ impl RawQuota {
     }
 
     /// The rule of a key with this total, as far as everything it is made of could be read.
-    fn rule(&self, total: u64, sidecars: u32, mode: Mode) -> Option<Rule> {
+    fn rule(&self, total: u64, store: &RawStore, mode: Mode) -> Option<Rule> {
         let away = match self.when_store_away.meant()? {
             WhenAway::Deny => Away::Deny,
             WhenAway::Allow => Away::Allow,
@@ -250,8 +250,8 @@ impl RawQuota {
         let settings = quota::Settings {
             total,
             length: (*self.refresh_window.meant()?)?,
-            base: *self.base.meant()?,
-            nodes_expected: sidecars,
+            base: self.base.meant()?.filter(|_| total > 0),
+            nodes_expected: store.sidecars()?,
             prefetch_percent: *self.prefetch.meant()?,
             ask_percent: *self.ask.meant()?,
             relinquish_every: *self.relinquish_every.meant()?,
@@ -357,7 +357,8 @@ fn base_fits(quota: &RawQuota, notes: &Notes) {
         notes.error(&quota.base.at, Mistake::new(told, cure));
         return;
     }
-    for own in quota.totals.value.iter().filter(|own| base > own.total) {
+    let own = quota.totals.value.iter();
+    for own in own.filter(|own| own.total > 0 && base > own.total) {
         let told = format!(
             "a total of {} is less than the smallest draw, base = {base}",
             own.total
@@ -411,8 +412,14 @@ fn dearest_can_pass(limit: &RawRateLimit, raw: &Raw, notes: &Notes) {
     let own = quota.totals.value.iter();
     let own = own.map(|own| (Some(own.key.as_str()), own.total, &own.at));
     for (key, total, at) in general.into_iter().chain(own) {
-        let Some(rule) = quota.rule(total, sidecars, limit.quota_mode()) else {
+        // A total of 0 blocks its key.
+        let rule = quota.rule(total, &raw.quota, limit.quota_mode());
+        let Some(rule) = rule.filter(|rule| !rule.blocks()) else {
             continue;
+        };
+        let rule = match raw.quota.is_memory() {
+            true => rule.without_safe_share(),
+            false => rule,
         };
         let dearest = match (&by, key) {
             (QuotaBy::Function(Some(function)), _) => costs.of(function),
@@ -523,7 +530,7 @@ pub(super) fn settings(raw: &Raw) -> Option<Quotas> {
         let quota = &limit.quota;
         let by = by_of(limit);
         let rule = |total| {
-            let rule = quota.rule(total, sidecars, limit.quota_mode());
+            let rule = quota.rule(total, store, limit.quota_mode());
             rule.expect("a quota that can't be is an error")
         };
         let total = quota.total.value;

@@ -23,7 +23,8 @@ pub mod zookeeper;
 
 use std::fmt;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tidegate_limits::Timestamp;
 use tidegate_limits::quota::{Standing, StoreTime, Version};
@@ -140,11 +141,31 @@ pub trait QuotaStore: Send + Sync + fmt::Debug {
     /// grants only: nothing that must hold rests on it.
     fn members(&self) -> watch::Receiver<usize>;
 
-    /// What the store itself says about a key's quota; nothing until it was asked. Followed until
-    /// the receiver is dropped.
-    fn configured(&self, _: &Key) -> watch::Receiver<Option<Configured>> {
+    /// For how long a node that died is counted as alive.
+    fn member_lifetime(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    /// What is wrong with the store, and since when, as its own signs of life found out; none while
+    /// it answers them, and before the first of them.
+    fn trouble(&self) -> Option<(Timestamp, Arc<str>)> {
+        None
+    }
+
+    /// Whether it says anything about the quotas of keys.
+    fn configures(&self) -> bool {
+        false
+    }
+
+    /// What the store itself says about a key's quota, as of a moment ago. `known` is what it was
+    /// known to say before, which stays where it says what cannot be.
+    ///
+    /// # Errors
+    ///
+    /// Any but [`Error::Unknown`].
+    fn configured<'a>(&'a self, _: &'a Key, known: &'a Configured) -> Answer<'a, Configured> {
         // Most engines keep no configuration: this never changes.
-        watch::channel(Some(Configured::default())).1
+        Box::pin(async { Ok(known.clone()) })
     }
 }
 
@@ -195,11 +216,25 @@ pub struct Configured {
     pub total: Option<u64>,
     /// Tokens of the smallest draw.
     pub base: Option<u64>,
-    /// What it says that cannot be: the values above are those before it, which hold on.
+    /// What it says that cannot be: that value is the one before it.
     pub mistake: Option<Box<str>>,
-    /// Where a program of another kind was seen to write while this key was followed. It spends
-    /// tokens that nobody here knows of.
+    /// Where a program of another kind was seen to write while this key was followed. What it spends
+    /// is in no sum.
     pub foreign_writer: Option<Box<str>>,
+    /// What was found where such a program would write, when that was first looked at.
+    pub marks: [Mark; 2],
+}
+
+/// What was found at a place where a program of another kind would write.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mark {
+    /// It was not looked at.
+    #[default]
+    Unseen,
+    /// Nothing.
+    Nothing,
+    /// Something, by that write.
+    Written(i64),
 }
 
 /// Whatever an engine says about its trouble.
@@ -214,9 +249,12 @@ pub enum Error {
     /// The answer did not come. It may have been done, or may yet be.
     #[error("the store did not say whether it was done")]
     Unknown(#[source] Cause),
-    /// It wants a user or a password, or others, or does not allow this one. Nothing was done.
+    /// It wants a user or a password, or others. Nothing was done.
     #[error("the store wants other credentials")]
     Unauthenticated(#[source] Cause),
+    /// The user is known, and may not do this at this key. Nothing was done.
+    #[error("the store denies access to this key")]
+    Denied(#[source] Cause),
     /// It says no to the call itself, or something stands at the key that it cannot keep a text
     /// in. Nothing was done.
     #[error("the store refused")]
@@ -227,10 +265,56 @@ pub enum Error {
 }
 
 impl Error {
+    /// The error with its cause, as operators see it.
+    #[must_use]
+    pub fn with_cause(&self) -> String {
+        match std::error::Error::source(self) {
+            Some(cause) => format!("{self}: {cause}"),
+            None => self.to_string(),
+        }
+    }
+
     /// Whether a write that met it may have been done, or may yet be.
     #[must_use]
     pub fn is_open(&self) -> bool {
         matches!(self, Self::Unknown(_) | Self::Garbage(_))
+    }
+}
+
+/// What the signs of life of an engine found out.
+#[derive(Debug, Default)]
+struct SignsOfLife(Mutex<Option<(Timestamp, Arc<str>)>>);
+
+impl SignsOfLife {
+    /// The last one failed, and so did all since the moment that is kept. Returns whether it is the
+    /// first.
+    fn failed(&self, now: Timestamp, why: &str) -> bool {
+        let mut trouble = self.lock();
+        match &mut *trouble {
+            Some((_, known)) => {
+                if **known != *why {
+                    *known = why.into();
+                }
+                false
+            }
+            None => {
+                *trouble = Some((now, why.into()));
+                true
+            }
+        }
+    }
+
+    /// The last one was answered. Returns whether the one before was not.
+    fn answered(&self) -> bool {
+        self.lock().take().is_some()
+    }
+
+    fn trouble(&self) -> Option<(Timestamp, Arc<str>)> {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<(Timestamp, Arc<str>)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -78,6 +78,24 @@ pub struct Quotas {
     pub limits: Vec<QuotaLimit>,
 }
 
+impl Quotas {
+    /// As they are in force: a store in this process is never unavailable, and no other sidecar has a
+    /// share of it, so nothing is set aside.
+    #[must_use]
+    pub fn in_force(&self) -> Self {
+        let mut quotas = self.clone();
+        if quotas.engine == Engine::Memory {
+            for limit in &mut quotas.limits {
+                limit.rule = limit.rule.without_safe_share();
+                for rule in limit.totals.values_mut() {
+                    *rule = rule.without_safe_share();
+                }
+            }
+        }
+        quotas
+    }
+}
+
 /// What all sidecars together may spend on each key in a window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuotaLimit {

@@ -112,7 +112,7 @@ pub struct Client(Arc<Shared>);
 
 struct Shared {
     settings: Settings,
-    session: Mutex<Option<zk::Client>>,
+    session: Arc<Mutex<Option<zk::Client>>>,
 }
 
 impl fmt::Debug for Client {
@@ -127,7 +127,7 @@ impl Client {
     pub fn new(settings: Settings) -> Self {
         Self(Arc::new(Shared {
             settings,
-            session: Mutex::new(None),
+            session: Arc::default(),
         }))
     }
 
@@ -425,7 +425,7 @@ impl Client {
 
     /// The session, made if there is none or if it has ended.
     async fn session(&self) -> Result<zk::Client, zk::Error> {
-        let mut session = self.0.session.lock().await;
+        let mut session = Arc::clone(&self.0.session).lock_owned().await;
         if let Some(known) = session.as_ref() {
             let state = known.state();
             if !state.is_terminated() {
@@ -434,18 +434,29 @@ impl Client {
             debug!(%state, "zookeeper: the session has ended");
             *session = None;
         }
-        let settings = &self.0.settings;
-        let mut connector = zk::Client::connector()
-            .with_session_timeout(settings.session_timeout)
-            // A server that hangs must leave time for the next within one call.
-            .with_connection_timeout((settings.session_timeout * 2 / 5).min(settings.deadline / 2));
-        if let Some((scheme, credentials)) = &settings.auth {
-            connector = connector.with_auth(scheme, credentials);
+        let settings = self.0.settings.clone();
+        // In a task of its own: a call that is given up before the session is made must not keep the
+        // next one from having it.
+        let connecting = tokio::spawn(async move {
+            let mut connector = zk::Client::connector()
+                .with_session_timeout(settings.session_timeout)
+                // A server that hangs must leave time for the next within one call.
+                .with_connection_timeout(
+                    (settings.session_timeout * 2 / 5).min(settings.deadline / 2),
+                );
+            if let Some((scheme, credentials)) = &settings.auth {
+                connector = connector.with_auth(scheme, credentials);
+            }
+            let connected = timeout(settings.deadline, connector.connect(&settings.servers)).await;
+            let made = connected.unwrap_or(Err(zk::Error::Timeout))?;
+            debug!(session = %made.session_id(), "zookeeper: a new session");
+            *session = Some(made.clone());
+            Ok(made)
+        });
+        match connecting.await {
+            Ok(made) => made,
+            Err(failed) => Err(zk::Error::UnexpectedError(failed.to_string())),
         }
-        let made = connector.connect(&settings.servers).await?;
-        debug!(session = %made.session_id(), "zookeeper: a new session");
-        *session = Some(made.clone());
-        Ok(made)
     }
 }
 

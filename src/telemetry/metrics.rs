@@ -164,6 +164,8 @@ pub struct Metrics {
     quota_store_time_uncertainty_seconds: GaugeVec, // engine
     /// Sidecars that share.
     quota_members: IntGaugeVec, // engine
+    quota_members_unexpected: IntGaugeVec, // engine
+    quota_keys_in_trouble: IntGaugeVec,    // limit
 
     /// Client connections open now.
     connections: IntGaugeVec, // listener
@@ -320,6 +322,8 @@ pub struct QuotaLevel {
     pub keys: u64,
     /// Keys that were forgotten.
     pub forgotten: u64,
+    /// Keys of which something is wrong in the store.
+    pub troubled: u64,
 }
 
 /// A snapshot of the store of the quotas.
@@ -327,12 +331,14 @@ pub struct QuotaLevel {
 pub struct QuotaStoreLevel {
     /// What it is.
     pub engine: &'static str,
-    /// Whether it answers.
-    pub up: bool,
+    /// Whether it answers; none until that is known.
+    pub up: Option<bool>,
     /// How much of its time is not known; infinite where nothing is.   seconds
     pub time_uncertainty: f64,
     /// Sidecars that share; 0 until it has told.
     pub members: u64,
+    /// Those beyond the expected number.
+    pub unexpected_members: u64,
 }
 
 /// A snapshot of one rate limit.
@@ -760,6 +766,20 @@ impl Metrics {
                 opts("quota_members", "Sidecars that share the quotas."),
                 &["engine"],
             )),
+            quota_members_unexpected: r.add(IntGaugeVec::new(
+                opts(
+                    "quota_members_unexpected",
+                    "Sidecars beyond those expected, for longer than one that died is counted.",
+                ),
+                &["engine"],
+            )),
+            quota_keys_in_trouble: r.add(IntGaugeVec::new(
+                opts(
+                    "quota_keys_in_trouble",
+                    "Keys of which something is wrong in the store.",
+                ),
+                &["limit"],
+            )),
             connections: r.add(IntGaugeVec::new(
                 opts("connections", "Client connections that are open."),
                 &["listener"],
@@ -1050,8 +1070,12 @@ impl Metrics {
         for (counter, _) in self.of_quotas() {
             retain(counter, "limit", is_quota);
         }
-        retain(&self.quota_store_up, "engine", is_engine);
+        retain(&self.quota_keys_in_trouble, "limit", is_quota);
+        // No series until it is known.
+        let is_known = |label: &str| is_engine(label) && store.is_some_and(|it| it.up.is_some());
+        retain(&self.quota_store_up, "engine", is_known);
         retain(&self.quota_members, "engine", is_engine);
+        retain(&self.quota_members_unexpected, "engine", is_engine);
         let uncertainty = &self.quota_store_time_uncertainty_seconds;
         retain(uncertainty, "engine", is_engine);
         let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
@@ -1078,18 +1102,26 @@ impl Metrics {
             self.quota_keys
                 .with_label_values(&[limit])
                 .set(signed(level.keys));
+            self.quota_keys_in_trouble
+                .with_label_values(&[limit])
+                .set(signed(level.troubled));
         }
         if let Some(store) = store {
             let engine = &[store.engine];
-            self.quota_store_up
-                .with_label_values(engine)
-                .set(i64::from(store.up));
+            if let Some(up) = store.up {
+                self.quota_store_up
+                    .with_label_values(engine)
+                    .set(i64::from(up));
+            }
             uncertainty
                 .with_label_values(engine)
                 .set(store.time_uncertainty);
             self.quota_members
                 .with_label_values(engine)
                 .set(signed(store.members));
+            self.quota_members_unexpected
+                .with_label_values(engine)
+                .set(signed(store.unexpected_members));
         }
     }
 

@@ -49,11 +49,12 @@ pub(crate) fn quotas(keys_max: usize) -> QuotasState {
     QuotasState {
         store: Some(QuotaStoreState {
             engine: "zookeeper",
-            up: false,
+            up: Some(false),
             since_seconds: 12.0,
             time_uncertainty_seconds: Some(0.0025),
             members: 4,
             expected_sidecars: 3,
+            unexpected_members: 1,
             trouble: Some(QuotaStoreTrouble {
                 text: "the store is away: <refused>".into(),
                 seconds_ago: 1.5,
@@ -82,6 +83,7 @@ pub(crate) fn quotas(keys_max: usize) -> QuotasState {
             overshot_tokens: 7,
             keys: 1,
             keys_forgotten: 8,
+            keys_in_trouble: 1,
             used_last: [key].into_iter().take(keys_max).collect(),
         }],
     }
@@ -351,13 +353,13 @@ async fn quotas_are_told_to_tools_and_to_people() {
     let answer = served.get("/quotas").await;
     answer.is(200).has("x-content-type-options: nosniff");
     for text in [
-        "zookeeper is away, for 12 s",
+        "zookeeper is unavailable, for 12 s",
         "its time is known to 2.5 ms",
         "4 sidecars share, 3 are expected",
         "more sidecars than expected",
         "the store is away: &lt;refused&gt;",
         "rate_limit:per_user",
-        "100 in 60 s for each key; wait, enforce; safe when the store is away, safe share 16",
+        "100 in 60 s for each key; wait, enforce; safe when the store is unavailable, safe share 16",
         "98 at once, 3 after a draw, 2 after a wait, 1 refused",
         "<td>&lt;i&gt;alice&lt;/i&gt;</td><td class=\"n\">29</td>",
         "another program writes /quota/alice/usable",

@@ -72,8 +72,8 @@ pub use queue::{Backend, BucketId, Call, Caller, Class, QuotaKey, Ticket, Weight
 pub use scheduler::{
     BUCKETS_MAX, BucketLimit, BucketMode, BucketNow, BucketOrder, BucketRule, ClassNow, Demand,
     FunctionNow, Hold, LimitNow, OnExcess, Outcome, QueueNow, QuotaAsk, QuotaCounts, QuotaNow,
-    QuotaQuestion, QuotaRef, QuotaRule, QuotaSpent, Reason, Refusal, Scheduler, Settlement, Step,
-    TooManyBuckets, Waited,
+    QuotaQuestion, QuotaRef, QuotaRule, QuotaSpent, QuotaTrouble, Reason, Refusal, Scheduler,
+    Settlement, Step, TooManyBuckets, Waited,
 };
 pub use time::Timestamp;
 pub use tokens::TokenCount;

@@ -30,7 +30,9 @@ pub use bucket::{
     TooManyBuckets,
 };
 pub use hold::{Hold, Outcome};
-pub use quota::{QuotaAsk, QuotaCounts, QuotaNow, QuotaQuestion, QuotaRef, QuotaRule, QuotaSpent};
+pub use quota::{
+    QuotaAsk, QuotaCounts, QuotaNow, QuotaQuestion, QuotaRef, QuotaRule, QuotaSpent, QuotaTrouble,
+};
 pub use refusal::{Reason, Refusal};
 pub use snapshot::{ClassNow, Demand, FunctionNow, LimitNow, QueueNow};
 pub use waited::Waited;
@@ -279,7 +281,7 @@ impl<T> Scheduler<T> {
                         let answer = self.quotas.peek(now, quota, tokens);
                         self.quotas.held(quota, answer);
                         if self.quotas.rejects(quota, answer) {
-                            return self.expire(now, key, Reason::RateLimited, Some(bar));
+                            return self.expire(now, key, quota::reason(answer), Some(bar));
                         }
                     }
                     let Some((min, max)) = self.jitter(bar, key) else {
@@ -541,7 +543,7 @@ impl<T> Scheduler<T> {
                 return Some((Reason::NeverPossible, Some(Bar::Quota(key))));
             }
             if self.quotas.rejects(key, answer) {
-                return Some((Reason::RateLimited, Some(Bar::Quota(key))));
+                return Some((quota::reason(answer), Some(Bar::Quota(key))));
             }
             if let Verdict::NotBefore(moment) = answer.into()
                 && moment > last.0
@@ -786,6 +788,7 @@ impl<T> Scheduler<T> {
 
     fn expire(&mut self, now: Timestamp, key: Key, reason: Reason, bar: Option<Bar>) -> Step<T> {
         let held_by = bar.or_else(|| self.held_by(self.queue.expect(key)));
+        let reason = self.because_of_the_store(reason, held_by);
         let waited = self.waited(now, Ticket(key)).unwrap_or_default();
         if let Some(Bar::Quota(key)) = held_by {
             self.quotas.refused(key);
@@ -800,6 +803,19 @@ impl<T> Scheduler<T> {
             payload,
             refusal,
             waited,
+        }
+    }
+
+    /// Why a call really waited in vain: a quota whose store does not answer is no limit that others
+    /// have used up.
+    fn because_of_the_store(&self, reason: Reason, held_by: Option<Bar>) -> Reason {
+        match (reason, held_by) {
+            (Reason::DeadlinePassed, Some(Bar::Quota(quota)))
+                if self.quotas.is_unanswered(quota) =>
+            {
+                Reason::StoreAway
+            }
+            _ => reason,
         }
     }
 

@@ -762,10 +762,10 @@ fn a_store_that_is_gone_bars_only_what_needs_it() {
         .values()
         .next()
         .expect("who may not wait is told");
-    assert_eq!(refused.reason, Reason::RateLimited);
+    assert_eq!(refused.reason, Reason::StoreAway);
     assert_eq!(refused.limit.as_deref(), Some(TOTAL));
     let again = gate.submit(call(gate.now, &[key(TOTAL, "all")]));
-    assert_eq!(again.expect_err("it is away").reason, Reason::RateLimited);
+    assert_eq!(again.expect_err("it is away").reason, Reason::StoreAway);
     gate.answers = true;
     gate.go_to(ms(1_200));
     assert!(gate.went(waits), "it goes on as soon as there is an answer");

@@ -1,51 +1,84 @@
-//! Whether a store is asked: freely while it answers, by one question now and then once it does
-//! not.
+//! Whether a store is asked: freely while it answers, by one probe now and then once it does not.
+//!
+//! The evidence is that of the connection. A question without an answer counts only if nothing at
+//! all was answered since it was sent, and questions that failed together count as one failure: a
+//! session that ends takes everything with it that was under way. How many keys wait, and what
+//! becomes of one key, says nothing about the store.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// After so many failures in a row the store counts as away. One may be chance: a connection
-/// that was idle for too long, a leader that was just elected.
+/// After so many failures in a row the store counts as unavailable. One may be chance: a
+/// connection that was idle for too long, a leader that was just elected.
 const FAILURES: u32 = 3;
 /// Questions under way at once while the store answers.
-const AT_ONCE: usize = 64;
-/// From one failure to the next question while it does not.
+pub(super) const AT_ONCE: usize = 64;
+/// From one failure to the next probe while it does not.
 pub(super) const PAUSE: Duration = Duration::from_millis(100);
-/// The same where it wants somebody else: some stores spend much on finding that out.
+/// The same where it wants other credentials: some stores spend much on finding that out.
 pub(super) const PAUSE_STRANGER: Duration = Duration::from_secs(1);
 
 /// Counts failures in a row.
 #[derive(Debug, Default)]
 pub(super) struct Breaker {
     failures: u32,
+    /// When the store answered last.
+    answered: Option<Instant>,
+    /// When the last failure was counted.
+    failed: Option<Instant>,
     not_before: Option<Instant>,
+    /// It failed in a way that says more than that no answer came.
+    is_wrong: bool,
 }
 
 impl Breaker {
-    /// Whether one more question may be sent where so many are under way.
-    pub(super) fn lets_through(&self, under_way: usize, now: Instant) -> bool {
-        if !self.is_open() {
-            return under_way < AT_ONCE;
-        }
-        under_way == 0 && self.not_before.is_none_or(|then| now >= then)
-    }
-
-    /// Whether the store counts as away.
+    /// Whether the store counts as unavailable.
     pub(super) fn is_open(&self) -> bool {
         self.failures >= FAILURES
     }
 
-    /// The store answered. Returns whether it counted as away.
-    pub(super) fn answered(&mut self) -> bool {
+    /// Whether the store never answered, and nothing is known to be wrong with it: it may only be
+    /// slow to start.
+    pub(super) fn is_cold(&self) -> bool {
+        self.answered.is_none() && !self.is_wrong
+    }
+
+    /// When the next probe is due while the store counts as unavailable.
+    pub(super) fn probe_at(&self) -> Option<Instant> {
+        self.not_before.filter(|_| self.is_open())
+    }
+
+    /// The store answered. Returns whether it counted as unavailable.
+    pub(super) fn answered(&mut self, now: Instant) -> bool {
         let was_open = self.is_open();
         self.failures = 0;
+        self.answered = Some(now);
+        self.is_wrong = false;
         was_open
     }
 
-    /// It did not, and while it is away is not asked again before so long.
-    pub(super) fn failed(&mut self, now: Instant, pause: Duration) {
+    /// A question that was sent then had no answer in time.
+    pub(super) fn late(&mut self, sent: Instant, now: Instant) {
+        if self.answered.is_some_and(|answered| answered >= sent) {
+            return;
+        }
+        self.count(now, PAUSE);
+    }
+
+    /// A question that was sent then failed. The next probe is not before the pause is over.
+    pub(super) fn failed(&mut self, sent: Instant, now: Instant, pause: Duration) {
+        self.is_wrong = true;
+        let is_news = self.failed.is_none_or(|failed| sent >= failed);
+        let is_over = self.answered.is_some_and(|answered| answered > sent);
+        if is_news && !is_over {
+            self.count(now, pause);
+        }
+    }
+
+    fn count(&mut self, now: Instant, pause: Duration) {
         self.failures = self.failures.saturating_add(1);
+        self.failed = Some(now);
         self.not_before = Some(now + pause);
     }
 }
@@ -54,27 +87,65 @@ impl Breaker {
 mod tests {
     use super::*;
 
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
     #[test]
-    fn a_store_that_fails_thrice_in_a_row_is_asked_one_thing_now_and_then_until_it_answers() {
-        let now = Instant::now();
+    fn a_store_that_fails_three_times_in_a_row_is_probed_now_and_then_until_it_answers() {
+        let start = Instant::now();
         let mut breaker = Breaker::default();
-        let lets = |breaker: &Breaker, under_way| breaker.lets_through(under_way, now);
-        for _ in 0..2 {
-            breaker.failed(now, PAUSE);
-            breaker.failed(now, PAUSE);
-            assert!(lets(&breaker, AT_ONCE - 1) && !lets(&breaker, AT_ONCE));
-            assert!(!breaker.answered(), "it was never away");
+        for round in 0..2 {
+            breaker.failed(start + ms(round * 10), start + ms(round * 10 + 5), PAUSE);
+            assert!(!breaker.is_open() && breaker.probe_at().is_none());
         }
+        assert!(
+            !breaker.answered(start + ms(30)),
+            "it was never unavailable"
+        );
+        for round in 4..7 {
+            breaker.failed(start + ms(round * 10), start + ms(round * 10 + 5), PAUSE);
+        }
+        assert!(breaker.is_open());
+        assert_eq!(breaker.probe_at(), Some(start + ms(65) + PAUSE));
+        assert!(breaker.answered(start + ms(200)));
+        assert!(!breaker.is_open());
+    }
+
+    #[test]
+    fn what_fails_together_is_one_failure() {
+        let start = Instant::now();
+        let mut breaker = Breaker::default();
+        for _ in 0..AT_ONCE {
+            breaker.failed(start, start + ms(5), PAUSE);
+        }
+        assert!(!breaker.is_open());
+    }
+
+    #[test]
+    fn a_late_answer_says_nothing_where_others_were_answered_meanwhile() {
+        let start = Instant::now();
+        let mut breaker = Breaker::default();
+        breaker.answered(start + ms(150));
+        for _ in 0..AT_ONCE {
+            breaker.late(start, start + ms(200));
+        }
+        assert!(!breaker.is_open());
         for _ in 0..FAILURES {
-            breaker.failed(now, PAUSE);
+            breaker.late(start + ms(160), start + ms(360));
         }
-        assert!(!lets(&breaker, 0));
-        assert!(breaker.lets_through(0, now + PAUSE));
-        assert!(!breaker.lets_through(1, now + PAUSE));
-        breaker.failed(now + PAUSE, PAUSE);
-        assert!(!breaker.lets_through(0, now + PAUSE));
-        assert!(breaker.answered());
-        assert!(lets(&breaker, AT_ONCE - 1) && !lets(&breaker, AT_ONCE));
-        assert!(!breaker.answered());
+        assert!(breaker.is_open());
+    }
+
+    #[test]
+    fn a_store_that_was_never_heard_of_is_cold_until_something_is_wrong_with_it() {
+        let start = Instant::now();
+        let mut breaker = Breaker::default();
+        for _ in 0..FAILURES {
+            breaker.late(start, start + ms(200));
+        }
+        assert!(breaker.is_open() && breaker.is_cold());
+        breaker.failed(start + ms(300), start + ms(301), PAUSE);
+        assert!(!breaker.is_cold());
     }
 }

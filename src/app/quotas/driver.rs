@@ -1,31 +1,33 @@
 //! One task that takes the gate's questions to the store and the answers back.
 
 use std::collections::{HashMap, VecDeque};
-use std::error::Error as _;
 use std::future::pending;
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tidegate_limits::quota::{Outcome, Question, Standing, StoreTime};
-use tidegate_limits::{QuotaAsk, QuotaKey, QuotaQuestion, QuotaRef, Timestamp};
+use tidegate_limits::quota::{Away, Outcome, Question, Standing, StoreTime, Trouble};
+use tidegate_limits::{QuotaAsk, QuotaKey, QuotaQuestion, QuotaRef, QuotaTrouble, Timestamp};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tracing::{error, info, warn};
 
-use super::breaker::{Breaker, PAUSE, PAUSE_STRANGER};
+use super::backlog::Backlog;
+use super::breaker::{AT_ONCE, Breaker, PAUSE, PAUSE_STRANGER};
 use super::key::{Note, Tended};
+use super::members::Settled;
 use crate::admit::{Gate, QuotaAnswer};
 use crate::clock::Clock;
 use crate::coordinate;
-use crate::coordinate::quota_store::{Engine, Entry, Error, Key, QuotaStore, Swapped, Write};
+use crate::coordinate::quota_store::{
+    Configured, Engine, Entry, Error, Key, QuotaStore, Swapped, Write,
+};
 use crate::telemetry::metrics::Metrics;
 
 /// Records watched at once. Of those beyond, what is given back is seen in the next window.
 const WATCHES: usize = 1_024;
-/// A ledger that has its question in here asks no other before twice its draw timeout, so there
-/// are hardly ever more questions than keys; what is more is answered as if the store was away.
+/// Questions that wait for a place, for each key that there may be. The oldest of more is dropped.
 const BACKLOG_PER_KEY: usize = 2;
 /// The store's time is carried to the gate when that is off by more than this.
 const TIME_OFF: Duration = Duration::from_millis(1);
@@ -33,6 +35,20 @@ const TIME_OFF: Duration = Duration::from_millis(1);
 const TIME_PAUSE: Duration = Duration::from_millis(100);
 /// The ledgers ask for the time when more than one part of a window in so many is not known.
 const WIDTH_ONE_IN: u32 = 8;
+/// A question that waited longer than this for a place is asked only if a call still needs it.
+const FRESH: Duration = Duration::from_millis(5);
+/// How long a probe of a store that is unavailable may take.
+const PROBE: Duration = Duration::from_millis(500);
+/// What the store says of a key is read anew with a question when it is older than this.
+const SAID_FRESH: Duration = Duration::from_secs(1);
+/// What the store says of keys is read anew by itself: of a key of which it says something after so
+/// many ticks, of others after so many more.
+const TICK: Duration = Duration::from_secs(1);
+const TICKS_OWN: usize = 5;
+const TICKS_OTHERS: usize = 60;
+/// Keys that are read anew in one tick, of each kind, and at once.
+const READS_A_TICK: usize = 100;
+const READS_AT_ONCE: usize = 8;
 
 /// Carries between the gate and one store.
 pub(super) struct Driver {
@@ -51,17 +67,24 @@ pub(super) struct Driver {
 #[derive(Debug)]
 struct Seen {
     health: Health,
-    /// What of keys is to be told.
-    notes: HashMap<QuotaRef, Note>,
+    /// What of keys is to be told, each with its quota.
+    notes: HashMap<QuotaRef, (Arc<str>, Note)>,
+    /// Members beyond those expected, for longer than one that died is counted.
+    excess: usize,
 }
 
-/// How the store does.
+/// How the store does, by what became of questions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Health {
-    /// Whether it counts as away.
-    pub(super) away: bool,
-    /// Since when it does, or does not.
-    pub(super) since: Timestamp,
+    /// Since when it counts as unavailable.
+    pub(super) away: Option<Timestamp>,
+    /// Since when it answers; none before it did.
+    pub(super) answers: Option<Timestamp>,
+    /// When it answered last.
+    pub(super) answered: Option<Timestamp>,
+    /// When it served a question last, and when it refused one last.
+    pub(super) served: Option<Timestamp>,
+    pub(super) refused: Option<Timestamp>,
     /// What went wrong last, and when.
     pub(super) trouble: Option<(Timestamp, String)>,
 }
@@ -69,36 +92,67 @@ pub(super) struct Health {
 /// What the carrying task knows.
 struct Carrying {
     keys: HashMap<QuotaRef, Tended>,
-    backlog: VecDeque<Asked>,
+    backlog: Backlog<Asked>,
     /// What waits for the store's time to be known.
     for_time: Vec<Asked>,
-    under_way: JoinSet<Answered>,
+    under_way: JoinSet<Done>,
     /// When something was asked last only to learn the time.
     asked_for_time: Option<Instant>,
+    /// The key that was asked about last, for a probe.
+    asked_last: Option<Key>,
+    probes: bool,
     breaker: Breaker,
-    /// What was logged of the store since it is away.
+    /// Of which keys the store's word is to be read anew.
+    to_read: VecDeque<QuotaRef>,
+    reading: usize,
+    /// How many more may be read in this tick on account of a question.
+    reads_left: usize,
+    /// All keys that the store may say something of, by turns; and those that it does.
+    turns: VecDeque<QuotaRef>,
+    own_turns: VecDeque<QuotaRef>,
+    /// What was logged of the store since it is unavailable.
     logged: Vec<Kind>,
     answers: Vec<QuotaAnswer>,
     /// What the gate knows of the store's time.
     carried: StoreTime,
     members: usize,
+    settled: Settled,
 }
 
 /// A question that was taken.
 struct Asked {
     of: QuotaQuestion,
-    /// When it counts as not answered.
-    deadline: Instant,
+    taken: Instant,
+    /// How long an answer may take.
+    timeout: Duration,
     /// The length of a window.
     window: Duration,
+    away: Away,
 }
 
-/// What came of it.
-struct Answered {
-    at: QuotaRef,
-    /// None for who asked only to learn the time.
-    answer: Option<(Question, Outcome)>,
-    failure: Option<Failure>,
+/// What a task of the driver has done.
+enum Done {
+    Answered {
+        at: QuotaRef,
+        question: Question,
+        outcome: Outcome,
+        sent: Instant,
+        /// What the store says of the key, where that was read besides.
+        says: Option<Configured>,
+        failure: Option<Failure>,
+    },
+    /// Something that no ledger asked: for the store's time, or whether it is back.
+    Probed {
+        sent: Instant,
+        is_probe: bool,
+        failure: Option<Failure>,
+    },
+    /// The store's word on a key was read anew.
+    Read {
+        at: QuotaRef,
+        sent: Instant,
+        says: Result<Configured, Failure>,
+    },
 }
 
 /// Why a question has no answer.
@@ -107,16 +161,18 @@ struct Failure {
     text: String,
 }
 
-/// What kind of trouble it is. Each is logged once while the store is away.
+/// What kind of trouble it is. Each is logged once while the store is unavailable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
+    /// No answer came in time.
+    Late,
     /// It does not answer, or cannot.
     Away,
-    /// It wants somebody else.
+    /// It wants other credentials.
     Stranger,
     /// It is no such store.
     Garbage,
-    /// It is there, and says no to this one key.
+    /// It is there, and refuses this one key.
     Key,
 }
 
@@ -131,11 +187,15 @@ impl Driver {
         let engine = settings.borrow().engine.clone();
         let seen = Seen {
             health: Health {
-                away: false,
-                since: clock.now(),
+                away: None,
+                answers: None,
+                answered: None,
+                served: None,
+                refused: None,
                 trouble: None,
             },
             notes: HashMap::new(),
+            excess: 0,
         };
         Self {
             gate,
@@ -155,22 +215,36 @@ impl Driver {
         self.lock().health.clone()
     }
 
+    /// Members beyond those expected.
+    pub(super) fn excess(&self) -> usize {
+        self.lock().excess
+    }
+
     /// What is to be told of a key.
     pub(super) fn note_of(&self, at: QuotaRef) -> Note {
-        self.lock().notes.get(&at).cloned().unwrap_or_default()
+        let seen = self.lock();
+        let note = seen.notes.get(&at);
+        note.map(|(_, note)| note.clone()).unwrap_or_default()
+    }
+
+    /// Of how many keys of a quota something is to be told.
+    pub(super) fn noted(&self, quota: &str) -> usize {
+        let seen = self.lock();
+        let of = seen.notes.values().filter(|(of, _)| **of == *quota);
+        of.count()
     }
 
     fn lock(&self) -> MutexGuard<'_, Seen> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps what is to be told of a key.
-    pub(super) fn note(&self, at: QuotaRef, note: &Note) {
+    /// Changes what is to be told of a key.
+    pub(super) fn note(&self, at: QuotaRef, quota: &Arc<str>, change: impl FnOnce(&mut Note)) {
         let mut seen = self.lock();
-        if *note == Note::default() {
-            seen.notes.remove(&at);
-        } else {
-            seen.notes.insert(at, note.clone());
+        let mut note = seen.notes.remove(&at).map(|(_, note)| note);
+        change(note.get_or_insert_default());
+        if let Some(note) = note.filter(|note| *note != Note::default()) {
+            seen.notes.insert(at, (Arc::clone(quota), note));
         }
     }
 
@@ -178,18 +252,29 @@ impl Driver {
     pub(super) async fn keep_carrying(self: Arc<Self>) {
         let mut time = self.store.time();
         let mut members = self.store.members();
+        let mut settings = self.settings.clone();
+        settings.mark_unchanged();
         let mut carrying = Carrying {
             keys: HashMap::new(),
-            backlog: VecDeque::new(),
+            backlog: Backlog::default(),
             for_time: Vec::new(),
             under_way: JoinSet::new(),
             asked_for_time: None,
+            asked_last: None,
+            probes: false,
             breaker: Breaker::default(),
+            to_read: VecDeque::new(),
+            reading: 0,
+            reads_left: READS_A_TICK,
+            turns: VecDeque::new(),
+            own_turns: VecDeque::new(),
             logged: Vec::new(),
             answers: Vec::new(),
             carried: StoreTime::unknown(self.clock.now()),
             members: 0,
+            settled: Settled::new(self.store.member_lifetime()),
         };
+        let mut next_tick = Instant::now() + TICK;
         loop {
             let count = *members.borrow_and_update();
             carrying.count_members(&self, count);
@@ -197,13 +282,19 @@ impl Driver {
             carrying.look_at_time(&self);
             carrying.ask(&self);
             carrying.answer(&self);
-            let overdue = carrying.for_time.iter().map(|asked| asked.deadline).min();
+            let ticks = carrying.ticks(&self).then_some(next_tick);
+            let wakes_at = carrying.wakes_at();
             tokio::select! {
                 () = self.gate.quota_asked() => carrying.take(&self),
                 Some(done) = carrying.under_way.join_next() => carrying.done(&self, done),
                 Ok(()) = time.changed() => {}
                 Ok(()) = members.changed() => {}
-                () = at(overdue) => {}
+                Ok(()) = settings.changed() => carrying.take_settings(&self),
+                () = at(wakes_at) => {}
+                () = at(ticks) => {
+                    next_tick = Instant::now() + TICK;
+                    carrying.tick();
+                }
             }
             while let Some(done) = carrying.under_way.try_join_next() {
                 carrying.done(&self, done);
@@ -213,9 +304,29 @@ impl Driver {
 }
 
 impl Carrying {
+    /// The next moment at which there is something to do by itself.
+    fn wakes_at(&self) -> Option<Instant> {
+        let for_time = self.for_time.iter().map(Asked::deadline).min();
+        let asks_for_time = self.asked_for_time.map(|then| then + TIME_PAUSE);
+        let asks_for_time = asks_for_time.filter(|_| !self.for_time.is_empty());
+        let asks_for_time = asks_for_time.filter(|_| self.under_way.is_empty());
+        let probe = self.breaker.probe_at().filter(|_| !self.probes);
+        let moments = [
+            for_time,
+            asks_for_time.filter(|_| !self.breaker.is_open()),
+            self.backlog.first_overdue(),
+            probe.filter(|_| self.asked_last.is_some()),
+            self.settled.next(),
+        ];
+        moments.into_iter().flatten().min()
+    }
+
     /// Takes what the gate asks, and drops what is done for keys that it has forgotten.
     fn take(&mut self, driver: &Arc<Driver>) {
-        let (questions, forgotten) = driver.gate.quota_questions();
+        let (questions, forgotten, troubles) = driver.gate.quota_questions();
+        for trouble in troubles {
+            log_trouble(&trouble);
+        }
         let settings = Arc::clone(&driver.settings.borrow());
         let now = Instant::now();
         for of in questions {
@@ -226,28 +337,42 @@ impl Carrying {
             };
             let rule = limit.rule.settings();
             if !self.tend(driver, of.at, &of.of, limit) {
-                self.refuse(&of);
+                self.answer_with(&of, Outcome::Unavailable);
                 continue;
             }
+            let tended = self.keys.get_mut(&of.at).expect("it is tended");
             if let QuotaAsk::Watch(since) = of.ask {
-                let tended = self.keys.get_mut(&of.at).expect("it is tended");
                 if let Ok(place) = Arc::clone(&driver.watches).try_acquire_owned() {
                     tended.watch(driver, of.at, since, rule.length, place);
                 }
                 continue;
             }
+            let is_old = tended
+                .read_at
+                .is_some_and(|read| now.saturating_duration_since(read) > SAID_FRESH);
+            if driver.store.configures() && is_old && !tended.is_reading && self.reads_left > 0 {
+                tended.is_reading = true;
+                self.reads_left -= 1;
+                self.to_read.push_back(of.at);
+            }
+            let is_known = tended.read_at.is_some();
             let asked = Asked {
-                deadline: now + rule.draw_timeout,
+                taken: now,
+                timeout: rule.draw_timeout,
                 window: rule.length,
+                away: rule.away,
                 of,
             };
             if let QuotaAsk::Time(_) = asked.of.ask {
                 self.for_time.push(asked);
-            } else if self.backlog.len() < BACKLOG_PER_KEY * settings.keys_max {
-                self.backlog.push_back(asked);
-            } else {
-                self.refuse(&asked.of);
+                continue;
             }
+            if self.backlog.len() >= BACKLOG_PER_KEY * settings.keys_max
+                && let Some(oldest) = self.backlog.pop_oldest()
+            {
+                self.answer_with(&oldest.of, Outcome::Dropped);
+            }
+            self.backlog.push(is_known, asked.deadline(), asked);
         }
         if forgotten.is_empty() {
             return;
@@ -257,7 +382,12 @@ impl Carrying {
         }
         self.for_time
             .retain(|asked| self.keys.contains_key(&asked.of.at));
-        // All of them: who was tending a key may have noted something as it was forgotten.
+        for turns in [&mut self.turns, &mut self.own_turns, &mut self.to_read] {
+            if turns.len() > 2 * self.keys.len() + READS_A_TICK {
+                turns.retain(|at| self.keys.contains_key(at));
+            }
+        }
+        // All of them: a key may have been noted as it was forgotten.
         let mut seen = driver.lock();
         seen.notes.retain(|at, _| self.keys.contains_key(at));
     }
@@ -275,25 +405,42 @@ impl Carrying {
         }
         match Key::within(limit.namespace.as_deref(), &of.key) {
             Ok(key) => {
-                let tended = Tended::start(driver, at, of.clone(), key);
+                let mut tended = Tended::new(of.clone(), key);
+                if driver.store.configures() {
+                    self.turns.push_back(at);
+                } else {
+                    // There is nothing to wait for.
+                    tended.take(driver, at, limit, Configured::default());
+                    tended.read_at = Some(Instant::now());
+                }
                 self.keys.insert(at, tended);
                 true
             }
             Err(error) => {
-                driver.note(
-                    at,
-                    &Note {
-                        mistake: Some(error.to_string().into()),
-                        ..Note::default()
-                    },
-                );
+                driver.note(at, &of.quota, |note| {
+                    note.mistake = Some(error.to_string().into());
+                });
                 false
             }
         }
     }
 
+    /// The quotas were changed: keys get the rules that they have now.
+    fn take_settings(&mut self, driver: &Arc<Driver>) {
+        let settings = Arc::clone(&driver.settings.borrow());
+        for (at, tended) in &mut self.keys {
+            let of = |limit: &&coordinate::QuotaLimit| limit.name == tended.of.quota;
+            let limit = settings.limits.iter().find(of);
+            if let Some(limit) = limit.filter(|_| tended.read_at.is_some()) {
+                let says = tended.said();
+                tended.take(driver, *at, limit, says);
+            }
+        }
+        self.warn_of_excess(driver);
+    }
+
     /// Answers a question that is not asked.
-    fn refuse(&mut self, question: &QuotaQuestion) {
+    fn answer_with(&mut self, question: &QuotaQuestion, outcome: Outcome) {
         let (QuotaAsk::Time(asked) | QuotaAsk::Read(asked) | QuotaAsk::Write(asked, _)) =
             question.ask
         else {
@@ -302,17 +449,29 @@ impl Carrying {
         self.answers.push(QuotaAnswer {
             at: question.at,
             question: asked,
-            outcome: Outcome::Unavailable,
+            outcome,
         });
     }
 
-    /// Answers who waits for the store's time, once it is known well enough.
+    /// What a question comes to that the store did not answer, or is not asked because it does not
+    /// answer. Only once the store counts as unavailable does its key; and where nothing passes
+    /// without the store, a store that may only be slow to start is waited for.
+    fn unanswered(&self, away: Away, outcome: Outcome) -> Outcome {
+        let waits = !self.breaker.is_open() || (self.breaker.is_cold() && away == Away::Deny);
+        match outcome {
+            Outcome::Unknown if waits => Outcome::Late,
+            Outcome::Unavailable if waits => Outcome::NotYet,
+            outcome => outcome,
+        }
+    }
+
+    /// Answers the questions that wait for the store's time, once it is known well enough.
     fn look_at_time(&mut self, driver: &Driver) {
         let now = driver.clock.now();
         let time = driver.store.now(now);
         if self.carried.latest() == Duration::MAX && time.latest() < Duration::MAX {
-            // Whoever waits because nothing was known need not wait for its next turn to ask.
-            driver.gate.tell_all_quotas();
+            // A key that waits because nothing was known need not wait for its next turn to ask.
+            driver.gate.store_is_back();
         }
         if is_off(&self.carried.at(now), &time) {
             self.carried = time;
@@ -323,17 +482,11 @@ impl Carrying {
         }
         let (width, passed) = (time.width(), Instant::now());
         for asked in mem::take(&mut self.for_time) {
-            let QuotaAsk::Time(question) = asked.of.ask else {
-                continue;
-            };
             if width <= asked.window / WIDTH_ONE_IN {
-                self.answers.push(QuotaAnswer {
-                    at: asked.of.at,
-                    question,
-                    outcome: Outcome::Time,
-                });
-            } else if asked.deadline <= passed {
-                self.refuse(&asked.of);
+                self.answer_with(&asked.of, Outcome::Time);
+            } else if asked.deadline() <= passed || self.breaker.is_open() {
+                let outcome = self.unanswered(asked.away, Outcome::Unavailable);
+                self.answer_with(&asked.of, outcome);
             } else {
                 self.for_time.push(asked);
             }
@@ -343,87 +496,277 @@ impl Carrying {
     /// Sends what may be sent.
     fn ask(&mut self, driver: &Arc<Driver>) {
         let now = Instant::now();
-        while let Some(asked) = self.backlog.pop_front() {
-            let tended = self.keys.get(&asked.of.at);
-            let Some(tended) = tended.filter(|_| now < asked.deadline) else {
-                self.refuse(&asked.of);
+        if self.breaker.is_open() {
+            while let Some(asked) = self.backlog.pop() {
+                self.asked_last = self.key_of(&asked).or(self.asked_last.take());
+                let outcome = self.unanswered(asked.away, Outcome::Unavailable);
+                self.answer_with(&asked.of, outcome);
+            }
+            self.probe(driver, now);
+            return;
+        }
+        // A question that others have overtaken for so long is asked anew, if a call still needs it.
+        while let Some(asked) = self.backlog.pop_overdue(now) {
+            self.answer_with(&asked.of, Outcome::Dropped);
+        }
+        while self.under_way.len() < AT_ONCE
+            && let Some(asked) = self.backlog.pop()
+        {
+            let Some(tended) = self.keys.get(&asked.of.at) else {
                 continue;
             };
-            if self.breaker.lets_through(self.under_way.len(), now) {
-                let (key, ready) = (tended.key.clone(), tended.ready.clone());
-                let driver = Arc::clone(driver);
-                self.under_way
-                    .spawn(async move { driver.question(asked, key, ready).await });
-            } else if self.breaker.is_open() {
-                self.refuse(&asked.of);
-            } else {
-                self.backlog.push_front(asked);
-                break;
+            let is_fresh = now.saturating_duration_since(asked.taken) <= FRESH;
+            if !is_fresh && !driver.gate.wants_quota_answer(asked.of.at) {
+                self.answer_with(&asked.of, Outcome::Dropped);
+                continue;
             }
+            let key = tended.key.clone();
+            self.asked_last = Some(key.clone());
+            let is_new = tended.read_at.is_none();
+            let driver = Arc::clone(driver);
+            self.under_way
+                .spawn(async move { driver.question(asked, key, is_new, now).await });
         }
         self.ask_for_time(driver, now);
+        self.read_anew(driver, now);
     }
 
-    /// A store tells the time by itself. Why it does not is learned by asking for anything, once for
-    /// all who wait for the time.
-    fn ask_for_time(&mut self, driver: &Arc<Driver>, now: Instant) {
-        let is_early = |then: Instant| now < then + TIME_PAUSE;
-        let Some(asked) = self.for_time.first() else {
+    fn key_of(&self, asked: &Asked) -> Option<Key> {
+        let tended = self.keys.get(&asked.of.at);
+        tended.map(|tended| tended.key.clone())
+    }
+
+    /// Asks a store that is unavailable whether it is back, whatever there is to ask about keys.
+    fn probe(&mut self, driver: &Arc<Driver>, now: Instant) {
+        let is_due = self.breaker.probe_at().is_some_and(|then| then <= now);
+        let Some(key) = self.asked_last.clone().filter(|_| is_due && !self.probes) else {
             return;
         };
-        if self.asked_for_time.is_some_and(is_early)
-            || !self.breaker.lets_through(self.under_way.len(), now)
-        {
-            return;
-        }
-        let (at, deadline) = (asked.of.at, asked.deadline);
-        let tended = self.keys.get(&at);
-        let key = tended.expect("who is forgotten waits no more").key.clone();
+        self.probes = true;
         let driver = Arc::clone(driver);
-        self.asked_for_time = Some(now);
         self.under_way.spawn(async move {
-            let (_, failure) = driver.read(&key, deadline).await;
-            Answered {
-                at,
-                answer: None,
+            let (_, failure) = driver.read(&key, now + PROBE).await;
+            Done::Probed {
+                sent: now,
+                is_probe: true,
                 failure,
             }
         });
     }
 
-    /// Takes what the store answered.
-    fn done(&mut self, driver: &Driver, done: Result<Answered, JoinError>) {
-        let answered = match done {
-            Ok(answered) => answered,
-            Err(failed) => {
-                // Its ledger takes it as not answered by itself.
-                error!(error = %failed, "quota: a question failed by our own mistake");
-                return;
-            }
-        };
-        match answered.failure {
-            None => self.answered(driver),
-            Some(failure) if failure.kind == Kind::Key => {
-                self.answered(driver);
-                self.refused_key(driver, answered.at, &failure.text);
-            }
-            Some(failure) => self.failed(driver, failure),
-        }
-        let Some((question, outcome)) = answered.answer else {
+    /// A store tells the time by itself. Why it does not is learned by asking for anything, once for
+    /// all that wait for the time.
+    fn ask_for_time(&mut self, driver: &Arc<Driver>, now: Instant) {
+        let is_early = |then: Instant| now < then + TIME_PAUSE;
+        let Some(asked) = self.for_time.first() else {
             return;
         };
-        if let Some(tended) = self.keys.get_mut(&answered.at) {
-            tended.read(outcome);
+        if self.asked_for_time.is_some_and(is_early) || self.under_way.len() >= AT_ONCE {
+            return;
         }
-        self.answers.push(QuotaAnswer {
-            at: answered.at,
-            question,
-            outcome,
+        let deadline = now + asked.timeout;
+        let tended = self.keys.get(&asked.of.at);
+        let key = tended.expect("a key that is forgotten waits no more");
+        let key = key.key.clone();
+        self.asked_last = Some(key.clone());
+        let driver = Arc::clone(driver);
+        self.asked_for_time = Some(now);
+        self.under_way.spawn(async move {
+            let (_, failure) = driver.read(&key, deadline).await;
+            Done::Probed {
+                sent: now,
+                is_probe: false,
+                failure,
+            }
         });
     }
 
-    fn answered(&mut self, driver: &Driver) {
-        if !self.breaker.answered() {
+    /// Whether the store says anything of keys that has to be followed.
+    fn ticks(&self, driver: &Driver) -> bool {
+        driver.store.configures() && !self.keys.is_empty() && !self.breaker.is_open()
+    }
+
+    /// Has the store's word on some keys read anew.
+    fn tick(&mut self) {
+        self.reads_left = READS_A_TICK;
+        let Self {
+            keys,
+            turns,
+            own_turns,
+            to_read,
+            ..
+        } = self;
+        for (turns, ticks, own) in [(turns, TICKS_OTHERS, false), (own_turns, TICKS_OWN, true)] {
+            let count = turns.len().div_ceil(ticks).min(READS_A_TICK);
+            for _ in 0..count {
+                let Some(at) = turns.pop_front() else { break };
+                let Some(tended) = keys.get_mut(&at) else {
+                    continue;
+                };
+                if own && !tended.has_own() {
+                    continue;
+                }
+                turns.push_back(at);
+                if tended.read_at.is_some() && !tended.is_reading {
+                    tended.is_reading = true;
+                    to_read.push_back(at);
+                }
+            }
+        }
+    }
+
+    /// Reads what the store says of keys anew, where nothing else is in a hurry.
+    fn read_anew(&mut self, driver: &Arc<Driver>, now: Instant) {
+        while self.reading < READS_AT_ONCE
+            && self.under_way.len() < AT_ONCE / 2
+            && let Some(at) = self.to_read.pop_front()
+        {
+            let Some(tended) = self.keys.get(&at) else {
+                continue;
+            };
+            let (key, known) = (tended.key.clone(), tended.said());
+            let driver = Arc::clone(driver);
+            self.reading += 1;
+            self.under_way.spawn(async move {
+                let says = driver.configured(&key, &known, now + PROBE).await;
+                Done::Read {
+                    at,
+                    sent: now,
+                    says,
+                }
+            });
+        }
+    }
+
+    /// Takes what the store answered.
+    fn done(&mut self, driver: &Driver, done: Result<Done, JoinError>) {
+        let now = Instant::now();
+        match done {
+            Ok(Done::Answered {
+                at,
+                question,
+                mut outcome,
+                sent,
+                says,
+                failure,
+            }) => {
+                let is_keys = failure.as_ref().is_some_and(|it| it.kind == Kind::Key);
+                self.judge(driver, Some(at), sent, now, failure);
+                if let Some(says) = says {
+                    self.take_word(driver, at, now, says);
+                }
+                let away = self.away_of(driver, at);
+                if !is_keys {
+                    outcome = self.unanswered(away, outcome);
+                }
+                if let Some(tended) = self.keys.get_mut(&at) {
+                    tended.read(driver, at, outcome);
+                }
+                self.answers.push(QuotaAnswer {
+                    at,
+                    question,
+                    outcome,
+                });
+            }
+            Ok(Done::Probed {
+                sent,
+                is_probe,
+                failure,
+            }) => {
+                self.probes &= !is_probe;
+                self.judge(driver, None, sent, now, failure);
+            }
+            Ok(Done::Read { at, sent, says }) => {
+                self.reading -= 1;
+                if let Some(tended) = self.keys.get_mut(&at) {
+                    tended.is_reading = false;
+                }
+                match says {
+                    Ok(says) => {
+                        self.judge(driver, None, sent, now, None);
+                        self.take_word(driver, at, now, says);
+                    }
+                    Err(failure) => self.judge(driver, None, sent, now, Some(failure)),
+                }
+            }
+            Err(failed) => {
+                // Its ledger takes it as not answered by itself.
+                self.probes = false;
+                self.reading = 0;
+                error!(error = %failed, "quota: a question failed by our own mistake");
+            }
+        }
+    }
+
+    fn away_of(&self, driver: &Driver, at: QuotaRef) -> Away {
+        let quota = self.keys.get(&at).map(|tended| &tended.of.quota);
+        let settings = driver.settings.borrow();
+        let limit = settings
+            .limits
+            .iter()
+            .find(|limit| Some(&limit.name) == quota);
+        limit.map_or(Away::Deny, |limit| limit.rule.settings().away)
+    }
+
+    /// Takes what the store says of a key's quota.
+    fn take_word(&mut self, driver: &Driver, at: QuotaRef, now: Instant, says: Configured) {
+        let settings = Arc::clone(&driver.settings.borrow());
+        let Some(tended) = self.keys.get_mut(&at) else {
+            return;
+        };
+        let limits = &settings.limits;
+        let Some(limit) = limits.iter().find(|limit| limit.name == tended.of.quota) else {
+            return;
+        };
+        tended.read_at = Some(now);
+        let had_own = tended.has_own();
+        tended.take(driver, at, limit, says);
+        if !had_own && tended.has_own() {
+            self.own_turns.push_back(at);
+        }
+    }
+
+    /// Takes what the end of a question says about the store.
+    fn judge(
+        &mut self,
+        driver: &Driver,
+        at: Option<QuotaRef>,
+        sent: Instant,
+        now: Instant,
+        failure: Option<Failure>,
+    ) {
+        match failure {
+            None => {
+                self.answered(driver, now);
+                if at.is_some() {
+                    driver.lock().health.served = Some(driver.clock.now());
+                }
+            }
+            Some(failure) if failure.kind == Kind::Key => {
+                self.answered(driver, now);
+                if let Some(at) = at {
+                    self.refused_key(driver, at, failure.text);
+                } else {
+                    let now = driver.clock.now();
+                    driver.lock().health.trouble = Some((now, failure.text));
+                }
+            }
+            Some(failure) => self.failed(driver, sent, now, failure),
+        }
+    }
+
+    fn answered(&mut self, driver: &Driver, now: Instant) {
+        let was_away = self.breaker.answered(now);
+        {
+            let now = driver.clock.now();
+            let health = &mut driver.lock().health;
+            health.away = None;
+            health.answered = Some(now);
+            if was_away || health.answers.is_none() {
+                health.answers = Some(now);
+            }
+        }
+        if !was_away {
             return;
         }
         self.logged.clear();
@@ -431,21 +774,16 @@ impl Carrying {
             engine = driver.engine.word(),
             "quota: the store answers again"
         );
-        let now = driver.clock.now();
-        let mut seen = driver.lock();
-        seen.health.away = false;
-        seen.health.since = now;
-        drop(seen);
-        driver.gate.tell_all_quotas();
+        driver.gate.store_is_back();
     }
 
-    fn failed(&mut self, driver: &Driver, failure: Failure) {
+    fn failed(&mut self, driver: &Driver, sent: Instant, now: Instant, failure: Failure) {
         let was_away = self.breaker.is_open();
-        let pause = match failure.kind {
-            Kind::Stranger => PAUSE_STRANGER,
-            Kind::Away | Kind::Garbage | Kind::Key => PAUSE,
-        };
-        self.breaker.failed(Instant::now(), pause);
+        match failure.kind {
+            Kind::Late => self.breaker.late(sent, now),
+            Kind::Stranger => self.breaker.failed(sent, now, PAUSE_STRANGER),
+            Kind::Away | Kind::Garbage | Kind::Key => self.breaker.failed(sent, now, PAUSE),
+        }
         let is_away = self.breaker.is_open();
         let Failure { kind, text } = failure;
         if is_away && !self.logged.contains(&kind) {
@@ -456,14 +794,13 @@ impl Carrying {
         let now = driver.clock.now();
         let health = &mut driver.lock().health;
         if is_away && !was_away {
-            health.away = true;
-            health.since = now;
+            health.away = Some(now);
         }
         health.trouble = Some((now, text));
     }
 
-    /// The store says no to one key.
-    fn refused_key(&mut self, driver: &Driver, at: QuotaRef, text: &str) {
+    /// The store refuses one key.
+    fn refused_key(&mut self, driver: &Driver, at: QuotaRef, text: String) {
         let Some(tended) = self.keys.get_mut(&at) else {
             return;
         };
@@ -471,7 +808,14 @@ impl Carrying {
         if !mem::replace(&mut tended.refused, true) {
             warn!(%key, cause = text, "quota: the store refuses a key");
         }
-        driver.lock().health.trouble = Some((driver.clock.now(), format!("{key}: {text}")));
+        let now = driver.clock.now();
+        let why = format!("{key}: {text}");
+        driver.note(at, &tended.of.quota, |note| {
+            note.refused = Some(text.into());
+        });
+        let health = &mut driver.lock().health;
+        health.refused = Some(now);
+        health.trouble = Some((now, why));
     }
 
     /// Carries the answers.
@@ -488,15 +832,25 @@ impl Carrying {
 
     /// Tells how many share.
     fn count_members(&mut self, driver: &Driver, members: usize) {
+        let now = Instant::now();
         let before = mem::replace(&mut self.members, members);
-        if members == before || members == 0 {
-            return;
+        if members != before && members != 0 {
+            let nodes = u32::try_from(members).unwrap_or(u32::MAX);
+            driver.gate.set_quota_nodes(nodes);
         }
-        let nodes = u32::try_from(members).unwrap_or(u32::MAX);
-        driver.gate.set_quota_nodes(nodes);
+        if self.settled.count(now, members) {
+            self.warn_of_excess(driver);
+        }
+    }
+
+    /// Warns of more members than are expected. A process that died is a member for a while: what it
+    /// left behind is not one more.
+    fn warn_of_excess(&mut self, driver: &Driver) {
         let expected = driver.settings.borrow().expected_sidecars;
-        let too_many = |members| members > expected as usize;
-        if too_many(members) && !too_many(before) {
+        let members = self.settled.members();
+        let excess = members.saturating_sub(expected as usize);
+        let before = mem::replace(&mut driver.lock().excess, excess);
+        if excess > 0 && before == 0 {
             warn!(
                 members,
                 expected_sidecars = expected,
@@ -507,57 +861,120 @@ impl Carrying {
     }
 }
 
+impl Asked {
+    fn deadline(&self) -> Instant {
+        self.taken + self.timeout
+    }
+}
+
 impl Tended {
-    /// Says once that what stands there is no record of ours.
-    fn read(&mut self, outcome: Outcome) {
+    /// Logs once that what is in the store is no record of ours, and that a refused key is served.
+    fn read(&mut self, driver: &Driver, at: QuotaRef, outcome: Outcome) {
         let unreadable = match outcome {
             Outcome::Stands(Standing::Unreadable { error }) => Some(error),
             Outcome::Stands(_) | Outcome::Written(_) => None,
-            Outcome::Time | Outcome::Unknown | Outcome::Unavailable => return,
+            Outcome::Time
+            | Outcome::Unknown
+            | Outcome::Unavailable
+            | Outcome::Late
+            | Outcome::NotYet
+            | Outcome::Dropped => return,
         };
-        self.refused = false;
+        if mem::take(&mut self.refused) {
+            driver.note(at, &self.of.quota, |note| note.refused = None);
+        }
         let was = mem::replace(&mut self.unreadable, unreadable.is_some());
         let key = &self.key;
         match unreadable {
             Some(error) if !was => {
-                warn!(%key, %error, "quota: what stands in the store is no record of ours, and is left alone");
+                warn!(%key, %error, "quota: what is in the store is no record of ours, and is left alone");
             }
-            None if was => info!(%key, "quota: a record of ours stands in the store again"),
+            None if was => info!(%key, "quota: a record of ours is in the store again"),
             Some(_) | None => {}
         }
     }
 }
 
+/// Logs what only a key's ledger knows of its record.
+fn log_trouble(trouble: &QuotaTrouble) {
+    let QuotaKey { quota, key } = &trouble.of;
+    match trouble.trouble {
+        Some(Trouble::Lost) => {
+            warn!(limit = %quota, %key, "quota: the record vanished or went back, and nothing is left of this window");
+        }
+        Some(Trouble::Ahead(by)) => {
+            let seconds = by.as_secs_f64();
+            warn!(limit = %quota, %key, seconds, "quota: the record is of a window to come, and no other window begins before it ends");
+        }
+        Some(Trouble::OtherReserve { reserved }) => {
+            warn!(limit = %quota, %key, reserved, "quota: another sidecar opened the window with too little set aside, so there is no safe share; give all sidecars the same quota");
+        }
+        // Logged where it is read.
+        Some(Trouble::Unreadable(_) | Trouble::Away(_)) => {}
+        None => info!(limit = %quota, %key, "quota: nothing is wrong with the record any more"),
+    }
+}
+
 impl Driver {
-    /// Asks the store one question of a key.
-    async fn question(&self, asked: Asked, key: Key, mut ready: watch::Receiver<bool>) -> Answered {
+    /// Asks the store one question of a key, and of a new key what the store configures.
+    async fn question(&self, asked: Asked, key: Key, is_new: bool, sent: Instant) -> Done {
         let at = asked.of.at;
-        let deadline = asked.deadline;
-        let (question, (outcome, failure)) = match asked.of.ask {
-            QuotaAsk::Read(question) => {
-                let is_ready = timeout_at(deadline, ready.wait_for(|ready| *ready)).await;
-                let is_ready = is_ready.is_ok_and(|ready| ready.is_ok());
-                let told = if is_ready {
-                    self.read(&key, deadline).await
-                } else {
-                    let text = "it has not said what it configures".to_owned();
-                    let kind = Kind::Away;
-                    (Outcome::Unavailable, Some(Failure { kind, text }))
-                };
-                (question, told)
-            }
-            QuotaAsk::Write(question, write) => {
-                let written = self.write(&asked.of.of.quota, key, write, deadline);
-                (question, written.await)
-            }
+        // The ledger gives its question up after twice this time.
+        let deadline = (sent + asked.timeout).min(asked.taken + asked.timeout * 15 / 8);
+        let (question, mut says) = match asked.of.ask {
+            QuotaAsk::Read(question) => (question, None),
+            QuotaAsk::Write(question, _) => (question, None),
             QuotaAsk::Time(_) | QuotaAsk::Watch(_) => {
                 unreachable!("neither is among the questions that are sent")
             }
         };
-        Answered {
+        let (outcome, failure) = match asked.of.ask {
+            QuotaAsk::Write(_, write) => {
+                let quota = &asked.of.of.quota;
+                self.write(quota, key, write, deadline).await
+            }
+            _ if is_new => {
+                let known = Configured::default();
+                let (read, said) = tokio::join!(
+                    self.read(&key, deadline),
+                    self.configured(&key, &known, deadline)
+                );
+                match said {
+                    Ok(said) => {
+                        says = Some(said);
+                        read
+                    }
+                    Err(_) if read.1.is_some() => read,
+                    Err(failure) => (unread(&failure), Some(failure)),
+                }
+            }
+            _ => self.read(&key, deadline).await,
+        };
+        if failure.is_some() && says.is_some() {
+            // It is read with the record once more.
+            says = None;
+        }
+        Done::Answered {
             at,
-            answer: Some((question, outcome)),
+            question,
+            outcome,
+            sent,
+            says,
             failure,
+        }
+    }
+
+    /// What the store says of a key.
+    async fn configured(
+        &self,
+        key: &Key,
+        known: &Configured,
+        deadline: Instant,
+    ) -> Result<Configured, Failure> {
+        match timeout_at(deadline, self.store.configured(key, known)).await {
+            Ok(Ok(says)) => Ok(says),
+            Ok(Err(error)) => Err(failed(&error).1),
+            Err(_) => Err(late().1),
         }
     }
 
@@ -565,8 +982,8 @@ impl Driver {
         let keys = [key.clone()];
         match timeout_at(deadline, self.store.get(&keys)).await {
             Ok(Ok(found)) => (stands(&found), None),
-            Ok(Err(error)) => failed(&error),
-            Err(_) => late(),
+            Ok(Err(error)) => with(failed(&error)),
+            Err(_) => with(late()),
         }
     }
 
@@ -597,9 +1014,21 @@ impl Driver {
                 )
             }
             Ok(Ok(Swapped::Conflict(found))) => (stands(&found), None),
-            Ok(Err(error)) => failed(&error),
-            Err(_) => late(),
+            Ok(Err(error)) => with(failed(&error)),
+            Err(_) => with(late()),
         }
+    }
+}
+
+fn with((outcome, failure): (Outcome, Failure)) -> (Outcome, Option<Failure>) {
+    (outcome, Some(failure))
+}
+
+/// What a read comes to that failed so.
+fn unread(failure: &Failure) -> Outcome {
+    match failure.kind {
+        Kind::Late => Outcome::Unknown,
+        Kind::Away | Kind::Stranger | Kind::Garbage | Kind::Key => Outcome::Unavailable,
     }
 }
 
@@ -609,32 +1038,29 @@ fn stands(found: &[Option<Entry>]) -> Outcome {
 }
 
 /// What an error means to a ledger, and what of it is told to operators.
-fn failed(error: &Error) -> (Outcome, Option<Failure>) {
+fn failed(error: &Error) -> (Outcome, Failure) {
     let outcome = if error.is_open() {
         Outcome::Unknown
     } else {
         Outcome::Unavailable
     };
-    let text = match error.source() {
-        Some(cause) => format!("{error}: {cause}"),
-        None => error.to_string(),
-    };
+    let text = error.with_cause();
     let kind = match error {
         Error::Unavailable(_) | Error::Unknown(_) => Kind::Away,
         Error::Unauthenticated(_) => Kind::Stranger,
         Error::Garbage(_) => Kind::Garbage,
-        Error::Refused(_) => Kind::Key,
+        Error::Refused(_) | Error::Denied(_) => Kind::Key,
     };
-    (outcome, Some(Failure { kind, text }))
+    (outcome, Failure { kind, text })
 }
 
-fn late() -> (Outcome, Option<Failure>) {
+fn late() -> (Outcome, Failure) {
     let text = "it did not answer within the draw timeout".to_owned();
-    let kind = Kind::Away;
-    (Outcome::Unknown, Some(Failure { kind, text }))
+    let kind = Kind::Late;
+    (Outcome::Unknown, Failure { kind, text })
 }
 
-/// Whether who goes by the one would be misled by more than is worth a word.
+/// Whether one that goes by the one would be misled by more than is worth a word.
 fn is_off(carried: &StoreTime, time: &StoreTime) -> bool {
     let off = |one: Duration, other: Duration| one.abs_diff(other) > TIME_OFF;
     off(carried.earliest(), time.earliest()) || off(carried.latest(), time.latest())

@@ -1,14 +1,18 @@
-//! What is done for one key for as long as the gate knows it: the store's word on it is followed,
-//! and the record is watched while nothing is left.
+//! What is done for one key for as long as the gate knows it: it has its rule, as the config and the
+//! store say, and its record is watched while nothing is left.
+//!
+//! There may be very many keys, so a key is a few words here: no task, no watch, and nothing on the
+//! heap but its name, unless the store says something about it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_limits::quota::{Rule, Version};
 use tidegate_limits::{QuotaKey, QuotaRef};
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
 use super::driver::Driver;
 use super::rule::rule_of;
@@ -20,16 +24,23 @@ const RETRY: Duration = Duration::from_millis(500);
 
 /// One key. Dropped, nothing more is done for it.
 pub(super) struct Tended {
-    /// Where its record stands.
+    /// Where its record is.
     pub(super) key: Key,
-    /// Whether the key has its rule.
-    pub(super) ready: watch::Receiver<bool>,
-    /// What stands there was no record of ours when it was read last.
+    /// Which it is.
+    pub(super) of: QuotaKey,
+    /// When the store's word on it was read last; none before the first time.
+    pub(super) read_at: Option<Instant>,
+    /// That is being read now.
+    pub(super) is_reading: bool,
+    /// What is in the store was no record of ours when it was read last.
     pub(super) unreadable: bool,
-    /// The store said no to it since it answered last.
+    /// The store refused it since it answered last.
     pub(super) refused: bool,
+    /// What the store says of it, where it says anything.
+    said: Option<Box<Configured>>,
+    /// Its own rule, where it is not the quota's.
+    rule: Option<Box<Rule>>,
     watching: Option<AbortOnDropHandle<()>>,
-    _tending: AbortOnDropHandle<()>,
 }
 
 /// What an operator should know of a key that no ledger knows.
@@ -39,21 +50,76 @@ pub(super) struct Note {
     pub(super) mistake: Option<Box<str>>,
     /// Where another program writes.
     pub(super) foreign_writer: Option<Box<str>>,
+    /// Why the store refuses the key.
+    pub(super) refused: Option<Box<str>>,
 }
 
 impl Tended {
-    /// Begins to follow what the store says of this key.
-    pub(super) fn start(driver: &Arc<Driver>, at: QuotaRef, of: QuotaKey, key: Key) -> Self {
-        let (tell, ready) = watch::channel(false);
-        let tending = Arc::clone(driver).tend(at, of, key.clone(), tell);
+    /// A key of which the store has said nothing.
+    pub(super) fn new(of: QuotaKey, key: Key) -> Self {
         Self {
             key,
-            ready,
+            of,
+            read_at: None,
+            is_reading: false,
             unreadable: false,
             refused: false,
+            said: None,
+            rule: None,
             watching: None,
-            _tending: AbortOnDropHandle::new(tokio::spawn(tending)),
         }
+    }
+
+    /// What the store is known to say of it.
+    pub(super) fn said(&self) -> Configured {
+        self.said.as_deref().cloned().unwrap_or_default()
+    }
+
+    /// Whether the store says anything of it.
+    pub(super) fn has_own(&self) -> bool {
+        self.said.is_some()
+    }
+
+    /// Takes what the store says of the key, or what the config says of it from now on, and gives the
+    /// key its rule. What cannot be is logged once and noted, and changes nothing.
+    pub(super) fn take(
+        &mut self,
+        driver: &Driver,
+        at: QuotaRef,
+        limit: &QuotaLimit,
+        says: Configured,
+    ) {
+        let before = self.said();
+        let key = &self.key;
+        let (rule, mistake) = rule_of(limit, &self.of.key, &says);
+        if (says.total, says.base) != (before.total, before.base) {
+            info!(%key, total = says.total, base = says.base, "quota: set by the store");
+        }
+        if let Some(place) = &says.foreign_writer
+            && before.foreign_writer.is_none()
+        {
+            warn!(%key, node = place, "quota: another program writes here, and its spending is in no sum");
+        }
+        let mistakes = [says.mistake.as_deref(), mistake.as_deref()];
+        let mistakes: Vec<_> = mistakes.into_iter().flatten().collect();
+        let mistake = (!mistakes.is_empty()).then(|| mistakes.join("; ").into_boxed_str());
+        driver.note(at, &self.of.quota, |note| {
+            if note.mistake != mistake {
+                if let Some(mistake) = &mistake {
+                    let settings = rule.as_ref().unwrap_or(&limit.rule).settings();
+                    let (total, base) = (settings.total, settings.base);
+                    warn!(%key, mistake, total, base, "quota: invalid setting in the store, ignored");
+                }
+                note.mistake = mistake;
+            }
+            note.foreign_writer.clone_from(&says.foreign_writer);
+        });
+        if self.rule.as_deref() != rule.as_ref() {
+            driver.gate.set_quota_rule(at, rule);
+            self.rule = rule.map(Box::new);
+        }
+        let is_default = says == Configured::default();
+        self.said = (!is_default).then(|| Box::new(says));
     }
 
     /// Watches the record, for no longer than its window can last, instead of what was watched
@@ -79,85 +145,23 @@ impl Tended {
 }
 
 impl Driver {
-    /// Waits until something else stands at the key.
+    /// Waits until something else is at the key.
     async fn changed(&self, key: &Key, since: Option<Version>) {
         while let Err(error) = self.store.changed(key, since).await {
             debug!(%key, %error, "quota: a record cannot be watched");
             tokio::time::sleep(RETRY).await;
         }
     }
-
-    /// Gives the key its rule, whenever that changes, here or in the store.
-    async fn tend(
-        self: Arc<Self>,
-        at: QuotaRef,
-        of: QuotaKey,
-        key: Key,
-        ready: watch::Sender<bool>,
-    ) {
-        let mut settings = self.settings.clone();
-        let mut configured = self.store.configured(&key);
-        // Most engines say all there is to say at once.
-        let mut follows = true;
-        let mut has = Has::default();
-        loop {
-            let says = configured.borrow_and_update().clone();
-            if let Some(says) = says {
-                let limits = Arc::clone(&settings.borrow_and_update());
-                let limit = limits.limits.iter().find(|limit| limit.name == of.quota);
-                if let Some(limit) = limit {
-                    let before = has.rule;
-                    has.take(limit, &of.key, &says);
-                    if (before, has.rule) != (None, None) {
-                        self.gate.set_quota_rule(at, has.rule);
-                    }
-                    self.note(at, &has.note);
-                }
-                ready.send_replace(true);
-            }
-            tokio::select! {
-                changed = configured.changed(), if follows => follows = changed.is_ok(),
-                changed = settings.changed() => if changed.is_err() {
-                    return;
-                },
-            }
-        }
-    }
 }
 
-/// What a key was given.
-#[derive(Default)]
-struct Has {
-    /// Its own rule, where it is not the quota's.
-    rule: Option<Rule>,
-    /// Whether it was given any.
-    given: bool,
-    note: Note,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl Has {
-    /// Takes what the store says of a key if it can be; else says once what is wrong with it, and
-    /// stays as it was, or as the config has it.
-    fn take(&mut self, limit: &QuotaLimit, key: &str, says: &Configured) {
-        let mut note = Note {
-            mistake: says.mistake.clone(),
-            foreign_writer: says.foreign_writer.clone(),
-        };
-        match rule_of(limit, key, says) {
-            Ok(rule) => self.rule = rule,
-            Err(mistake) => {
-                if self.note.mistake.as_deref() != Some(&*mistake) {
-                    let (limit, total, base) = (&limit.name, says.total, says.base);
-                    warn!(%limit, key, mistake, total, base, "quota: what the store says cannot be, so what held before holds on");
-                }
-                note.mistake = Some(mistake.into());
-                if !self.given {
-                    let own = rule_of(limit, key, &Configured::default());
-                    self.rule = own.expect("the config was checked");
-                }
-            }
-        }
-        self.given = true;
-        self.note = note;
+    #[test]
+    fn a_key_stays_small() {
+        // Beside its name and what the gate keeps of it.
+        let bytes = size_of::<Tended>();
+        assert!(bytes <= 128, "{bytes} bytes for each key");
     }
 }

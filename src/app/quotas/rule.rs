@@ -5,31 +5,43 @@ use tidegate_limits::quota::{Rule, RuleError, Settings};
 use crate::coordinate::QuotaLimit;
 use crate::coordinate::quota_store::Configured;
 
-/// The rule of one key of a quota; none for the quota's own.
+/// The rule of one key of a quota, none for the quota's own; and what of the store's word cannot be,
+/// which is ignored.
 ///
-/// What the store says of a key wins over the config. A base of the config that is above a total
-/// of the store is that total: whoever lowers a total there need not know every sidecar's base.
-///
-/// # Errors
-///
-/// What of the store's word cannot be.
+/// What the store says of a key wins over the config, total and base each for itself. A base of the
+/// config that is above a total of the store is that total: an operator who lowers a total there need
+/// not know every sidecar's base.
 pub(super) fn rule_of(
     limit: &QuotaLimit,
     key: &str,
     configured: &Configured,
-) -> Result<Option<Rule>, String> {
-    let rule = limit.totals.get(key).unwrap_or(&limit.rule);
-    let told = *rule.settings();
+) -> (Option<Rule>, Option<String>) {
+    let own = limit.totals.get(key).unwrap_or(&limit.rule);
+    let told = *own.settings();
     let total = configured.total.unwrap_or(told.total);
     let own_base = told.base.map(|base| base.min(total));
+    let mut mistake = None;
+    let mut base = configured.base.or(own_base);
+    if let Some(said) = configured.base.filter(|base| *base > total && total > 0) {
+        mistake = Some(format!(
+            "base must not be above total, {total}, but is {said}"
+        ));
+        base = own_base;
+    }
     let checked = Rule::check(Settings {
         total,
-        // Of a total of 0 there is enough to say.
-        base: configured.base.or(own_base).filter(|_| total > 0),
+        // Nothing is ever drawn from a total of 0.
+        base: base.filter(|_| total > 0),
         ..told
     });
-    let rule = checked.map_err(|errors| list(&errors))?;
-    Ok((rule != limit.rule).then_some(rule))
+    let rule = match checked {
+        Ok(rule) => rule,
+        Err(errors) => {
+            mistake = Some(list(&errors));
+            *own
+        }
+    };
+    ((rule != limit.rule).then_some(rule), mistake)
 }
 
 fn list(errors: &[RuleError]) -> String {
@@ -54,7 +66,7 @@ mod tests {
         key: &str,
         total: Option<u64>,
         base: Option<u64>,
-        expected: Result<Option<(u64, Option<u64>)>, &str>,
+        expected: (Option<(u64, Option<u64>)>, Option<&str>),
     ) {
         let limit = QuotaLimit {
             name: "rate_limit:per_user".into(),
@@ -68,35 +80,43 @@ mod tests {
             base,
             ..Configured::default()
         };
-        let told = rule_of(&limit, key, &says);
-        let told = told.map(|rule| rule.map(|rule| (rule.settings().total, rule.settings().base)));
-        assert_eq!(told, expected.map_err(ToOwned::to_owned));
+        let (told, mistake) = rule_of(&limit, key, &says);
+        let told = told.map(|rule| (rule.settings().total, rule.settings().base));
+        assert_eq!((told, mistake.as_deref()), expected);
     }
 
     #[test]
-    fn the_store_wins_over_the_config_and_a_total_of_ones_own_over_the_quotas() {
-        check("bob", None, None, Ok(None));
-        check("alice", None, None, Ok(Some((5_000, Some(100)))));
-        check("bob", Some(1_000), None, Ok(None));
-        check("bob", Some(7), None, Ok(Some((7, Some(7)))));
-        check("alice", Some(2_000), Some(3), Ok(Some((2_000, Some(3)))));
+    fn the_store_wins_over_the_config_and_a_total_of_its_own_over_the_quotas() {
+        check("bob", None, None, (None, None));
+        check("alice", None, None, (Some((5_000, Some(100))), None));
+        check("bob", Some(1_000), None, (None, None));
+        check("bob", Some(7), None, (Some((7, Some(7))), None));
+        check(
+            "alice",
+            Some(2_000),
+            Some(3),
+            (Some((2_000, Some(3))), None),
+        );
         // As the quota's own after all.
-        check("alice", Some(1_000), None, Ok(None));
+        check("alice", Some(1_000), None, (None, None));
+        // Blocked.
+        check("alice", Some(0), Some(3), (Some((0, None)), None));
     }
 
     #[test]
-    fn what_cannot_be_is_told() {
-        check(
-            "bob",
-            Some(0),
-            None,
-            Err("total must be 1 to 1000000000000000, not 0"),
-        );
-        check(
-            "bob",
-            None,
-            Some(1_001),
-            Err("base must be 1 to the total, 1000, not 1001"),
-        );
+    fn a_base_that_cannot_be_leaves_the_total_as_it_is() {
+        let mistake = |total, base| format!("base must not be above total, {total}, but is {base}");
+        let of_config = mistake(1_000, 1_001);
+        check("bob", None, Some(1_001), (None, Some(&of_config)));
+        let of_store = mistake(20, 50);
+        let ruled = Some((20, Some(20)));
+        check("bob", Some(20), Some(50), (ruled, Some(&of_store)));
+    }
+
+    #[test]
+    fn a_total_that_cannot_be_leaves_the_configs() {
+        let told = "total must be 0 to 1000000000000000, not 1000000000000001";
+        let most = 1_000_000_000_000_001;
+        check("bob", Some(most), None, (None, Some(told)));
     }
 }

@@ -47,15 +47,16 @@ impl Quotas {
         };
         let level = |limit: &QuotaLimit| {
             let counts = self.gate.quota_counts(&limit.name)?;
-            Some(quota_level(&limit.name, &counts))
+            Some(quota_level(&limit.name, &counts, driver.noted(&limit.name)))
         };
         let levels = settings.limits.iter().filter_map(level).collect();
         let now = driver.clock.now();
         let store = QuotaStoreLevel {
             engine: driver.engine.word(),
-            up: driver.is_up(now).0,
+            up: driver.is_up(now).map(|(up, _)| up),
             time_uncertainty: driver.uncertainty(now).map_or(f64::INFINITY, seconds),
             members: driver.members(),
+            unexpected_members: driver.excess() as u64,
         };
         (levels, Some(store))
     }
@@ -80,37 +81,57 @@ impl Driver {
         (time.latest() < Duration::MAX).then(|| time.width())
     }
 
-    /// Whether the store is there, as far as is known, and since when.
-    fn is_up(&self, now: Timestamp) -> (bool, Timestamp) {
+    /// Whether the store answers, and since when; none as long as that is not known.
+    fn is_up(&self, now: Timestamp) -> Option<(bool, Timestamp)> {
         let health = self.health();
-        if health.away {
-            return (false, health.since);
+        if self.engine == Engine::Memory {
+            return Some((true, self.started));
         }
-        // One in this process is always heard of.
-        let heard = match self.engine {
-            Engine::Memory => now,
-            _ => self.store.time().borrow().now(),
-        };
-        if now.since(heard.max(self.started)) > HEARD_WITHIN {
-            return (false, heard.max(self.started));
+        if let Some(since) = health.away {
+            return Some((false, since));
         }
-        (true, health.since)
+        // Its own signs of life fail, and no question was answered since.
+        let trouble = self.store.trouble().map(|(since, _)| since);
+        if let Some(since) = trouble.filter(|since| health.answered.is_none_or(|at| at < *since)) {
+            return Some((false, since));
+        }
+        // It is there, and serves nothing.
+        let is_old = |served: Timestamp, refused: Timestamp| refused.since(served) > HEARD_WITHIN;
+        if let Some(refused) = health.refused
+            && health.served.is_none_or(|served| is_old(served, refused))
+        {
+            return Some((false, refused));
+        }
+        let told = self.store.time().borrow().now();
+        let told = (told > Timestamp::ZERO).then_some(told);
+        let heard = told.max(health.answered)?;
+        if now.since(heard) > HEARD_WITHIN {
+            return Some((false, heard));
+        }
+        Some((true, health.answers.unwrap_or(self.started)))
     }
 
     fn store_state(&self, expected_sidecars: u32) -> QuotaStoreState {
         let now = self.clock.now();
-        let (up, since) = self.is_up(now);
-        let trouble = self.health().trouble.map(|(at, text)| QuotaStoreTrouble {
+        let up = self.is_up(now);
+        let since = up.map_or(self.started, |(_, since)| since);
+        let of_questions = self.health().trouble;
+        let of_signs = self.store.trouble();
+        let of_signs = of_signs.map(|(at, text)| (at, text.to_string()));
+        // What is wrong now comes before what was wrong once.
+        let trouble = of_signs.or(of_questions);
+        let trouble = trouble.map(|(at, text)| QuotaStoreTrouble {
             text,
             seconds_ago: seconds(now.since(at)),
         });
         QuotaStoreState {
             engine: self.engine.word(),
-            up,
+            up: up.map(|(up, _)| up),
             since_seconds: seconds(now.since(since)),
             time_uncertainty_seconds: self.uncertainty(now).map(seconds),
             members: self.members(),
             expected_sidecars,
+            unexpected_members: self.excess() as u64,
             trouble,
         }
     }
@@ -122,7 +143,7 @@ impl Driver {
         keys: &[QuotaNow],
     ) -> QuotaState {
         let settings = limit.rule.settings();
-        let level = quota_level(&limit.name, counts);
+        let level = quota_level(&limit.name, counts, self.noted(&limit.name));
         let now = self.clock.now();
         QuotaState {
             name: limit.name.to_string(),
@@ -157,6 +178,7 @@ impl Driver {
             overshot_tokens: level.overshot,
             keys: level.keys,
             keys_forgotten: level.forgotten,
+            keys_in_trouble: level.troubled,
             used_last: keys
                 .iter()
                 .map(|key| key_state(key, &self.note_of(key.at), now))
@@ -165,7 +187,8 @@ impl Driver {
     }
 }
 
-fn quota_level(limit: &str, counts: &QuotaCounts) -> QuotaLevel {
+/// `noted` are the keys of which something is wrong that their ledgers do not know.
+fn quota_level(limit: &str, counts: &QuotaCounts, noted: usize) -> QuotaLevel {
     let ledgers = &counts.ledgers;
     QuotaLevel {
         limit: limit.into(),
@@ -182,6 +205,7 @@ fn quota_level(limit: &str, counts: &QuotaCounts) -> QuotaLevel {
         overshot: ledgers.overshot,
         keys: counts.keys as u64,
         forgotten: counts.forgotten,
+        troubled: (counts.troubled + noted) as u64,
     }
 }
 
@@ -190,7 +214,10 @@ fn key_state(of: &QuotaNow, note: &Note, now: Timestamp) -> QuotaKeyState {
     let mut trouble: Vec<String> = Vec::new();
     trouble.extend(of.ledger.trouble.map(|trouble| in_words(trouble, now)));
     if let Some(mistake) = &note.mistake {
-        trouble.push(format!("what the store says of it cannot be: {mistake}"));
+        trouble.push(format!("invalid setting, ignored: {mistake}"));
+    }
+    if let Some(why) = &note.refused {
+        trouble.push(format!("the store refuses it: {why}"));
     }
     if let Some(place) = &note.foreign_writer {
         trouble.push(format!("another program writes {place}"));

@@ -184,6 +184,11 @@ impl RawStore {
         }
     }
 
+    /// Whether they are kept in this process.
+    pub(super) fn is_memory(&self) -> bool {
+        self.store.meant() == Some(&Store::Memory)
+    }
+
     /// The settings of the engine, or None with a note why there are none.
     fn engine(&self, notes: &Notes) -> Option<Engine> {
         let store = *self.store.meant()?;

@@ -31,7 +31,9 @@ use tracing::{debug, info, warn};
 
 use self::keeper::{Keeper, Told};
 use super::waiters::Waiters;
-use super::{Answer, Entry, Error, Key, QuotaStore, Swapped, Write, assert_bounded, learn};
+use super::{
+    Answer, Entry, Error, Key, QuotaStore, SignsOfLife, Swapped, Write, assert_bounded, learn,
+};
 use crate::clock::Clock;
 use crate::coordinate::election::TimeToLive;
 use crate::coordinate::etcd::{
@@ -101,6 +103,7 @@ struct Shared {
     node: String,
     time: watch::Sender<StoreTime>,
     waiters: Waiters,
+    signs: SignsOfLife,
 }
 
 /// The last questions for the time, and when each was sent. Several may be under way: an answer
@@ -155,6 +158,7 @@ impl Etcd {
             node: format!("{:016x}", rand::random::<u64>()),
             time: watch::channel(StoreTime::unknown(Timestamp::ZERO)).0,
             waiters: Waiters::default(),
+            signs: SignsOfLife::default(),
         });
         let (tell, members) = watch::channel(0);
         let (follow, follows) = mpsc::channel(1);
@@ -211,15 +215,16 @@ impl Shared {
     /// Is a member and asks for the time, until it is stopped; takes its leave then.
     async fn live(self: Arc<Self>, stopped: CancellationToken) {
         let mut lease = None;
-        let mut away = false;
         let lives = async {
             loop {
-                let ended = self.membership(&mut lease, &mut away).await;
+                let ended = self.membership(&mut lease).await;
                 let Err(error) = ended else { continue };
-                if !std::mem::replace(&mut away, true) {
-                    warn!(%error, "quota: etcd is away");
+                let pause = pause(&error);
+                let why = error.to_string();
+                if self.signs.failed(self.clock.now(), &why) {
+                    warn!(cause = why, "quota: etcd is unavailable");
                 }
-                tokio::time::sleep(pause(&error)).await;
+                tokio::time::sleep(pause).await;
             }
         };
         stopped.run_until_cancelled(lives).await;
@@ -231,11 +236,7 @@ impl Shared {
     }
 
     /// Holds one lease for as long as it lasts, and asks for the time meanwhile.
-    async fn membership(
-        &self,
-        lease: &mut Option<i64>,
-        away: &mut bool,
-    ) -> Result<(), etcd::Error> {
+    async fn membership(&self, lease: &mut Option<i64>) -> Result<(), etcd::Error> {
         let ttl = self.settings.time_to_live.get();
         let granted = self.client.lease_grant(ttl).await?;
         *lease = Some(granted.id);
@@ -252,7 +253,7 @@ impl Shared {
             put.await?;
             std::future::pending().await
         };
-        if std::mem::take(away) {
+        if self.signs.answered() {
             info!("quota: etcd is back");
         }
         let renew = async {
@@ -459,6 +460,16 @@ impl QuotaStore for Etcd {
     fn members(&self) -> watch::Receiver<usize> {
         self.members.clone()
     }
+
+    fn member_lifetime(&self) -> Duration {
+        // The lease is renewed each third of it, and etcd looks for those that have ended each half
+        // second.
+        2 * self.shared.settings.time_to_live.get()
+    }
+
+    fn trouble(&self) -> Option<(Timestamp, Arc<str>)> {
+        self.shared.signs.trouble()
+    }
 }
 
 /// What was written, of all that changed.
@@ -498,7 +509,8 @@ fn told(error: etcd::Error) -> Error {
     use etcd::Error as E;
     match error {
         // The user is known, and may not.
-        E::Refused { code: 7, .. } | E::Unauthenticated(_) => Error::Unauthenticated(error.into()),
+        E::Refused { code: 7, .. } => Error::Denied(error.into()),
+        E::Unauthenticated(_) => Error::Unauthenticated(error.into()),
         E::Refused { .. } => Error::Refused(error.into()),
         E::Unknown(_) => Error::Unknown(error.into()),
         E::Unreachable(_) => Error::Unavailable(error.into()),

@@ -34,7 +34,9 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::{info, warn};
 
 use super::waiters::Waiters;
-use super::{Answer, Entry, Error, Key, QuotaStore, Swapped, Write, assert_bounded, learn};
+use super::{
+    Answer, Entry, Error, Key, QuotaStore, SignsOfLife, Swapped, Write, assert_bounded, learn,
+};
 use crate::clock::Clock;
 
 /// Where Redis is, who asks, and how long an answer may take.
@@ -55,7 +57,7 @@ pub struct Settings {
 pub struct AddressError(#[source] RedisError);
 
 impl Settings {
-    /// `redis://[user[:password]@]host[:port][/database]`; 50 ms for a call, 10 s for a member.
+    /// `redis://[user[:password]@]host[:port][/database]`; 1 s for a call, 10 s for a member.
     ///
     /// # Errors
     ///
@@ -68,7 +70,7 @@ impl Settings {
         Ok(Self {
             server: server.set_redis_settings(settings),
             prefix: "tidegate:quota:".into(),
-            deadline: Duration::from_millis(50),
+            deadline: Duration::from_secs(1),
             member_ttl: Duration::from_secs(10),
         })
     }
@@ -213,6 +215,7 @@ struct Shared {
     /// Held while one is changed, so that no end of one overtakes its beginning.
     subscriptions: Mutex<Subscriptions>,
     waiters: Arc<Waiters>,
+    signs: SignsOfLife,
 }
 
 /// The one connection, and what keeps it from being made too often.
@@ -285,6 +288,7 @@ impl Redis {
             link: Mutex::default(),
             subscriptions: Mutex::default(),
             waiters: Arc::default(),
+            signs: SignsOfLife::default(),
         });
         let (tell, members) = watch::channel(0);
         let stopped = CancellationToken::new();
@@ -316,7 +320,6 @@ impl Shared {
         let ttl = self.settings.member_ttl;
         let mut beat = BEAT_SCRIPT.key(self.members());
         beat.arg(&node).arg(micros(ttl));
-        let mut away = false;
         let beats = async {
             loop {
                 let pause = match self.call(&beat, Kind::Read).await {
@@ -325,16 +328,16 @@ impl Shared {
                         if let Some(count) = count {
                             tell.send_if_modified(|told| std::mem::replace(told, count) != count);
                         }
-                        if std::mem::take(&mut away) {
+                        if self.signs.answered() {
                             info!("quota: Redis is back");
                         }
                         self.unsubscribe().await;
                         ttl / 5
                     }
                     Err(error) => {
-                        let cause = std::error::Error::source(&error).map(ToString::to_string);
-                        if !std::mem::replace(&mut away, true) {
-                            warn!(%error, cause, "quota: Redis is away");
+                        let why = error.with_cause();
+                        if self.signs.failed(self.clock.now(), &why) {
+                            warn!(cause = why, "quota: Redis is unavailable");
                         }
                         BREAK.0
                     }
@@ -598,6 +601,15 @@ impl QuotaStore for Redis {
     fn members(&self) -> watch::Receiver<usize> {
         self.members.clone()
     }
+
+    fn member_lifetime(&self) -> Duration {
+        // It is looked at with each sign of life.
+        self.shared.settings.member_ttl + self.shared.settings.member_ttl / 2
+    }
+
+    fn trouble(&self) -> Option<(Timestamp, Arc<str>)> {
+        self.shared.signs.trouble()
+    }
 }
 
 /// Pairs of a version and a text, none for an empty version.
@@ -651,12 +663,12 @@ fn pushed(push: &PushInfo, channels: &str, waiters: &Waiters) {
 
 /// What an error of the library says about a call.
 fn told(error: RedisError, kind: Kind) -> Error {
-    let wants_credentials = matches!(error.code(), Some("NOAUTH" | "WRONGPASS" | "NOPERM"));
+    let wants_credentials = matches!(error.code(), Some("NOAUTH" | "WRONGPASS"));
     match error.kind() {
+        _ if error.code() == Some("NOPERM") => Error::Denied(error.into()),
         _ if wants_credentials => Error::Unauthenticated(error.into()),
-        ErrorKind::AuthenticationFailed | ErrorKind::Server(ServerErrorKind::NoPerm) => {
-            Error::Unauthenticated(error.into())
-        }
+        ErrorKind::Server(ServerErrorKind::NoPerm) => Error::Denied(error.into()),
+        ErrorKind::AuthenticationFailed => Error::Unauthenticated(error.into()),
         // It runs, and cannot serve: it loads its records, or has lost its primary.
         ErrorKind::Server(
             ServerErrorKind::BusyLoading

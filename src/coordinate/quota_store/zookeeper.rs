@@ -3,7 +3,7 @@
 //! | node | what it is |
 //! |---|---|
 //! | `/quota/<key>/window` | the record |
-//! | `/quota/<key>/total`, `/quota/<key>/base` | configuration, decimal text; only read, and watched |
+//! | `/quota/<key>/total`, `/quota/<key>/base` | configuration, decimal text; only read |
 //! | `/quota/<key>/usable`, `/quota/<key>/refresh` | where the design that this follows keeps its state: a program that still writes them is noticed |
 //! | `/tidegate/quota/members/<node>` | ephemeral, one for each node that lives |
 //!
@@ -15,13 +15,11 @@
 //! then write over a new one that happens to have been written as often: leave records alone.
 
 use std::fmt;
-use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use tidegate_limits::Timestamp;
-use tidegate_limits::quota::{StoreTime, Version};
+use tidegate_limits::quota::{StoreTime, TOTAL_MAX, Version};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -29,10 +27,11 @@ use tracing::{debug, info, warn};
 use zookeeper_client as zk;
 
 use super::{
-    Answer, Configured, Entry, Error, Key, QuotaStore, Swapped, Write, assert_bounded, learn,
+    Answer, Configured, Entry, Error, Key, Mark, QuotaStore, SignsOfLife, Swapped, Write,
+    assert_bounded, learn,
 };
 use crate::clock::Clock;
-use crate::coordinate::zookeeper::{self, Changed, Client, Node};
+use crate::coordinate::zookeeper::{self, Client, Node};
 
 /// Where records and members stand.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,8 +67,6 @@ const RETRY: Duration = Duration::from_millis(250);
 /// What is watched is read anew after so long, should the news of a change be lost with a
 /// session.
 const REREAD: Duration = Duration::from_secs(30);
-/// The same of configuration, of which there may be four nodes for each of thousands of keys.
-const REREAD_CONFIGURATION: Duration = Duration::from_secs(300);
 /// To what ZooKeeper's stamps are rounded down.
 const RESOLUTION: Duration = Duration::from_millis(1);
 
@@ -78,7 +75,6 @@ pub struct ZooKeeper {
     shared: Arc<Shared>,
     members: watch::Receiver<usize>,
     _stop: DropGuard,
-    stopped: CancellationToken,
 }
 
 struct Shared {
@@ -86,6 +82,7 @@ struct Shared {
     settings: Settings,
     clock: Clock,
     time: watch::Sender<StoreTime>,
+    signs: SignsOfLife,
 }
 
 impl fmt::Debug for ZooKeeper {
@@ -104,6 +101,7 @@ impl ZooKeeper {
             settings,
             clock,
             time: watch::channel(StoreTime::unknown(Timestamp::ZERO)).0,
+            signs: SignsOfLife::default(),
         });
         let (tell, members) = watch::channel(0);
         let stopped = CancellationToken::new();
@@ -114,8 +112,7 @@ impl ZooKeeper {
         Self {
             shared,
             members,
-            _stop: stopped.clone().drop_guard(),
-            stopped,
+            _stop: stopped.drop_guard(),
         }
     }
 }
@@ -140,21 +137,20 @@ impl Shared {
     /// Gives a sign of life again and again.
     async fn beat(self: Arc<Self>) {
         let node = format!("{}/{:016x}", self.settings.members, rand::random::<u64>());
-        let mut away = false;
         loop {
             let sent = self.clock.now();
             let pause = match self.client.put_ephemeral(&node, b"").await {
                 Ok(stat) => {
                     self.stamped(sent, &stat);
-                    if std::mem::take(&mut away) {
+                    if self.signs.answered() {
                         info!("quota: ZooKeeper is back");
                     }
                     BEAT
                 }
                 Err(error) => {
-                    let cause = std::error::Error::source(&error).map(ToString::to_string);
-                    if !std::mem::replace(&mut away, true) {
-                        warn!(%error, cause, "quota: ZooKeeper is away");
+                    let why = told(error).with_cause();
+                    if self.signs.failed(self.clock.now(), &why) {
+                        warn!(cause = why, "quota: ZooKeeper is unavailable");
                     }
                     RETRY
                 }
@@ -250,136 +246,117 @@ impl Shared {
         }
     }
 
-    /// Follows a key's configuration until nobody listens.
-    async fn follow(self: Arc<Self>, key: Key, tell: watch::Sender<Option<Configured>>) {
-        let mut configuration = Configuration::default();
-        loop {
-            match self.read_configuration(&key, &mut configuration).await {
-                Ok(watches) => {
-                    tell.send_if_modified(|told| {
-                        let new = told.as_ref() != Some(&configuration.told);
-                        if new {
-                            configuration.report(&key, &told.take().unwrap_or_default());
-                            *told = Some(configuration.told.clone());
-                        }
-                        new
-                    });
-                    tokio::select! {
-                        () = tell.closed() => return,
-                        _ = timeout(reread_configuration(), any(watches)) => {}
-                    }
-                }
-                Err(error) => {
-                    debug!(%error, %key, "quota: ZooKeeper does not tell a key's configuration");
-                    tokio::select! {
-                        () = tell.closed() => return,
-                        () = tokio::time::sleep(RETRY) => {}
-                    }
-                }
-            }
-        }
-    }
-
-    async fn read_configuration(
-        &self,
-        key: &Key,
-        configuration: &mut Configuration,
-    ) -> Result<Vec<Changed>, zookeeper::Error> {
-        let mut watches = Vec::new();
-        let mut texts = Vec::new();
-        for name in ["total", "base"] {
-            let read = self.client.get_and_watch(&self.path(key, name)).await;
-            let (node, changed) = read?;
-            watches.push(changed);
-            texts.push(node.map(|node| node.data));
-        }
-        configuration.read(texts[0].as_deref(), texts[1].as_deref());
-        for (at, name) in ["usable", "refresh"].into_iter().enumerate() {
-            // One writer is enough, and what it writes may change with each of its calls.
-            if configuration.told.foreign_writer.is_some() {
-                break;
-            }
-            let path = self.path(key, name);
-            let (node, changed) = self.client.get_and_watch(&path).await?;
-            watches.push(changed);
-            configuration.saw_foreign(at, node.map(|node| node.stat.mzxid), &path);
-        }
-        Ok(watches)
-    }
-}
-
-/// What is known of a key's configuration.
-#[derive(Default)]
-struct Configuration {
-    told: Configured,
-    /// By which transaction each foreign node was last written when it was first looked at.
-    foreign: [Option<Option<i64>>; 2],
-}
-
-impl Configuration {
-    /// Takes what the two nodes hold, if it can be.
-    fn read(&mut self, total: Option<&[u8]>, base: Option<&[u8]>) {
-        let number = |name: &str, text: Option<&[u8]>| {
-            let Some(text) = text else { return Ok(None) };
-            let digits = str::from_utf8(text).map(str::trim).unwrap_or_default();
-            let decimal = digits.bytes().all(|byte| byte.is_ascii_digit());
-            digits
-                .parse::<u64>()
-                .ok()
-                .filter(|_| decimal)
-                .map(Some)
-                .ok_or_else(|| {
-                    let start = &text[..text.len().min(32)];
-                    let text = start.escape_ascii();
-                    format!("{name} must be a number, not \"{text}\"")
-                })
+    /// What the nodes of a key's configuration hold. All of them are asked for at once, and none is
+    /// watched: watches of thousands of keys would all have to be set anew with each new session.
+    async fn configured(&self, key: &Key, known: &Configured) -> Result<Configured, Error> {
+        let paths = ["total", "base", "usable", "refresh"].map(|name| self.path(key, name));
+        let [total, base, usable, refresh] = &paths;
+        // One writer is enough, and what it writes may change with each of its calls.
+        let looks = known.foreign_writer.is_none();
+        let foreign = async |path| match looks {
+            true => self.word(path).await,
+            false => Ok(Word::Absent),
         };
-        let read = number("total", total).and_then(|total| {
-            let base = number("base", base)?;
-            match (total, base) {
-                (Some(total), Some(base)) if base > total => Err(format!(
-                    "base must not be above total, {total}, but is {base}"
-                )),
-                (_, Some(0)) => Err("base must be above 0".into()),
-                both => Ok(both),
+        let (total, base, usable, refresh) = tokio::join!(
+            self.word(total),
+            self.word(base),
+            foreign(usable),
+            foreign(refresh)
+        );
+        let mut says = known.clone();
+        read_numbers(&mut says, &total?, &base?);
+        if looks {
+            for (at, word) in [usable?, refresh?].iter().enumerate() {
+                saw_foreign(&mut says, at, word, &paths[at + 2]);
             }
-        });
-        match read {
-            Ok((total, base)) => {
-                self.told.total = total;
-                self.told.base = base;
-                self.told.mistake = None;
-            }
-            Err(mistake) => self.told.mistake = Some(mistake.into()),
         }
+        Ok(says)
     }
 
-    /// What stands there when it is first looked at may be long dead; what changes later is
-    /// written by somebody.
-    fn saw_foreign(&mut self, at: usize, written: Option<i64>, path: &str) {
-        let first = *self.foreign[at].get_or_insert(written);
-        if written.is_some() && written != first {
-            self.told.foreign_writer = Some(path.into());
+    /// What one node holds. That it may not be read is the trouble of its key alone.
+    async fn word(&self, path: &str) -> Result<Word, Error> {
+        match self.client.get(path).await {
+            Ok(Some(node)) => Ok(Word::Is(node.data, node.stat.mzxid)),
+            Ok(None) => Ok(Word::Absent),
+            Err(error @ zookeeper::Error::Unauthenticated(zk::Error::NoAuth)) => {
+                let error = told(error);
+                Ok(Word::Unreadable(error.with_cause()))
+            }
+            Err(error) => Err(told(error)),
         }
     }
+}
 
-    /// Says what is wrong, once.
-    fn report(&self, key: &Key, before: &Configured) {
-        let new = &self.told;
-        if new.mistake != before.mistake
-            && let Some(mistake) = &new.mistake
-        {
-            let (total, base) = (new.total, new.base);
-            warn!(%key, mistake, total, base, "quota: what ZooKeeper says cannot be, so what held before holds on");
+/// What one node of a key's configuration holds.
+enum Word {
+    Absent,
+    /// This, by that write.
+    Is(Vec<u8>, i64),
+    /// It may not be read.
+    Unreadable(String),
+}
+
+/// Takes the numbers that two nodes hold, each for itself: what cannot be changes nothing.
+fn read_numbers(says: &mut Configured, total: &Word, base: &Word) {
+    let mut mistakes = Vec::new();
+    match number("total", total, 0) {
+        Ok(total) => says.total = total,
+        Err(mistake) => mistakes.push(mistake),
+    }
+    let before = says.base;
+    match number("base", base, 1) {
+        Ok(base) => says.base = base,
+        Err(mistake) => mistakes.push(mistake),
+    }
+    // Of a total of 0 nothing is drawn.
+    let total = says.total.filter(|total| *total > 0);
+    if let (Some(total), Some(base)) = (total, says.base)
+        && base > total
+    {
+        mistakes.push(format!(
+            "base must not be above total, {total}, but is {base}"
+        ));
+        says.base = before.filter(|before| *before <= total);
+    }
+    let mistake = mistakes.join("; ");
+    says.mistake = (!mistake.is_empty()).then(|| mistake.into());
+}
+
+/// The number that a node holds; none where there is no node.
+fn number(name: &str, word: &Word, least: u64) -> Result<Option<u64>, String> {
+    let text = match word {
+        Word::Absent => return Ok(None),
+        Word::Is(text, _) => text,
+        Word::Unreadable(why) => return Err(format!("{name} cannot be read: {why}")),
+    };
+    let digits = str::from_utf8(text).map(str::trim).unwrap_or_default();
+    let decimal = digits.bytes().all(|byte| byte.is_ascii_digit());
+    let number = digits.parse::<u64>().ok().filter(|_| decimal);
+    match number {
+        Some(number) if (least..=TOTAL_MAX).contains(&number) => Ok(Some(number)),
+        Some(number) => Err(format!(
+            "{name} must be {least} to {TOTAL_MAX}, not {number}"
+        )),
+        None => {
+            let text = text[..text.len().min(32)].escape_ascii();
+            Err(format!("{name} must be a number, not \"{text}\""))
         }
-        if (new.total, new.base) != (before.total, before.base) {
-            info!(%key, total = new.total, base = new.base, "quota: set by ZooKeeper");
-        }
-        if let Some(node) = &new.foreign_writer
-            && before.foreign_writer.is_none()
-        {
-            warn!(%key, node, "quota: another program writes here, whose spending nobody here knows of");
-        }
+    }
+}
+
+/// What is there when it is first looked at may be long dead. What changes later is written by a
+/// program that runs.
+fn saw_foreign(says: &mut Configured, at: usize, word: &Word, path: &str) {
+    let found = match word {
+        Word::Is(_, write) => Mark::Written(*write),
+        Word::Absent => Mark::Nothing,
+        Word::Unreadable(_) => return,
+    };
+    if says.marks[at] == Mark::Unseen {
+        says.marks[at] = found;
+    }
+    if matches!(found, Mark::Written(_)) && found != says.marks[at] {
+        says.foreign_writer = Some(path.into());
     }
 }
 
@@ -406,11 +383,21 @@ impl QuotaStore for ZooKeeper {
         self.members.clone()
     }
 
-    fn configured(&self, key: &Key) -> watch::Receiver<Option<Configured>> {
-        let (tell, told) = watch::channel(None);
-        let follow = Arc::clone(&self.shared).follow(key.clone(), tell);
-        tokio::spawn(self.stopped.clone().run_until_cancelled_owned(follow));
-        told
+    fn member_lifetime(&self) -> Duration {
+        // Besides, a session that moves to another server gets some time more.
+        2 * self.shared.settings.store.session_timeout + BEAT
+    }
+
+    fn trouble(&self) -> Option<(Timestamp, Arc<str>)> {
+        self.shared.signs.trouble()
+    }
+
+    fn configures(&self) -> bool {
+        true
+    }
+
+    fn configured<'a>(&'a self, key: &'a Key, known: &'a Configured) -> Answer<'a, Configured> {
+        Box::pin(self.shared.configured(key, known))
     }
 }
 
@@ -426,52 +413,34 @@ fn told(error: zookeeper::Error) -> Error {
         E::Refused(_) => Error::Refused(error.into()),
         E::Unknown(_) => Error::Unknown(error.into()),
         E::Unreachable(_) => Error::Unavailable(error.into()),
+        E::Unauthenticated(zk::Error::NoAuth) => Error::Denied(error.into()),
         E::Unauthenticated(_) => Error::Unauthenticated(error.into()),
         E::Garbage(_) => Error::Garbage(error.into()),
     }
-}
-
-/// Another time for each key, so that they do not all come at once.
-fn reread_configuration() -> Duration {
-    REREAD_CONFIGURATION.mul_f64(0.5 + rand::random::<f64>() / 2.0)
-}
-
-/// Ready with the first.
-async fn any(mut all: Vec<Changed>) {
-    poll_fn(|cx| {
-        let mut ready = all.iter_mut().map(|one| one.as_mut().poll(cx));
-        if ready.any(|one| one.is_ready()) {
-            Poll::Ready(())
-        } else {
-            Poll::Pending
-        }
-    })
-    .await;
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn word(text: Option<&str>) -> Word {
+        text.map_or(Word::Absent, |text| Word::Is(text.into(), 1))
+    }
+
     fn check(
-        configuration: &mut Configuration,
+        says: &mut Configured,
         total: Option<&str>,
         base: Option<&str>,
         told: (Option<u64>, Option<u64>, Option<&str>),
     ) {
-        configuration.read(total.map(str::as_bytes), base.map(str::as_bytes));
-        let Configured {
-            total,
-            base,
-            mistake,
-            ..
-        } = &configuration.told;
-        assert_eq!((*total, *base, mistake.as_deref()), told);
+        read_numbers(says, &word(total), &word(base));
+        let found = (says.total, says.base, says.mistake.as_deref());
+        assert_eq!(found, told, "{total:?} {base:?}");
     }
 
     #[test]
     fn what_cannot_be_keeps_what_was_before_and_says_why() {
-        let mut of = Configuration::default();
+        let mut of = Configured::default();
         check(&mut of, None, None, (None, None, None));
         check(
             &mut of,
@@ -479,45 +448,80 @@ mod tests {
             Some(" 5"),
             (Some(100), Some(5), None),
         );
-        let (total, base) = (Some(100), Some(5));
-        for (wrong, mistake) in [
+        for (total, base, told) in [
+            ("12x", "5", "total must be a number, not \"12x\""),
+            ("", "5", "total must be a number, not \"\""),
+            ("-1", "5", "total must be a number, not \"-1\""),
+            ("+1", "5", "total must be a number, not \"+1\""),
+            ("100", "\u{0}", "base must be a number, not \"\\x00\""),
+            ("100", "0", "base must be 1 to 1000000000000000, not 0"),
             (
-                (Some("12x"), Some("5")),
-                "total must be a number, not \"12x\"",
+                "1000000000000001",
+                "5",
+                "total must be 0 to 1000000000000000, not 1000000000000001",
             ),
-            ((Some(""), Some("5")), "total must be a number, not \"\""),
-            (
-                (Some("-1"), Some("5")),
-                "total must be a number, not \"-1\"",
-            ),
-            (
-                (Some("+1"), Some("5")),
-                "total must be a number, not \"+1\"",
-            ),
-            (
-                (Some("100"), Some("\u{0}")),
-                "base must be a number, not \"\\x00\"",
-            ),
-            (
-                (Some("4"), Some("5")),
-                "base must not be above total, 4, but is 5",
-            ),
-            ((Some("4"), Some("0")), "base must be above 0"),
         ] {
-            check(&mut of, wrong.0, wrong.1, (total, base, Some(mistake)));
+            let total = Some(total);
+            check(&mut of, total, Some(base), (Some(100), Some(5), Some(told)));
         }
         check(&mut of, Some("7"), None, (Some(7), None, None));
     }
 
     #[test]
+    fn a_base_that_cannot_be_throws_no_total_away() {
+        let above = "base must not be above total, 20, but is 50";
+        for (base, told) in [
+            ("50", above),
+            ("0", "base must be 1 to 1000000000000000, not 0"),
+            ("x", "base must be a number, not \"x\""),
+        ] {
+            let mut new = Configured::default();
+            check(
+                &mut new,
+                Some("20"),
+                Some(base),
+                (Some(20), None, Some(told)),
+            );
+            // One that was good before stays.
+            let mut known = Configured::default();
+            check(&mut known, Some("30"), Some("5"), (Some(30), Some(5), None));
+            check(
+                &mut known,
+                Some("20"),
+                Some(base),
+                (Some(20), Some(5), Some(told)),
+            );
+        }
+    }
+
+    #[test]
+    fn a_total_below_the_base_counts_and_the_base_does_not() {
+        let mut of = Configured::default();
+        check(&mut of, Some("100"), Some("5"), (Some(100), Some(5), None));
+        let told = "base must not be above total, 3, but is 5";
+        check(&mut of, Some("3"), Some("5"), (Some(3), None, Some(told)));
+        check(&mut of, Some("0"), Some("5"), (Some(0), Some(5), None));
+    }
+
+    #[test]
+    fn what_may_not_be_read_is_a_mistake_of_its_own() {
+        let mut of = Configured::default();
+        let denied = Word::Unreadable("denied".into());
+        read_numbers(&mut of, &word(Some("9")), &denied);
+        let told = "base cannot be read: denied";
+        assert_eq!((of.total, of.mistake.as_deref()), (Some(9), Some(told)));
+    }
+
+    #[test]
     fn what_an_old_tool_left_behind_is_no_writer() {
-        let mut of = Configuration::default();
-        of.saw_foreign(0, Some(7), "/quota/a/usable");
-        of.saw_foreign(1, None, "/quota/a/refresh");
-        of.saw_foreign(0, Some(7), "/quota/a/usable");
-        assert_eq!(of.told.foreign_writer, None);
-        of.saw_foreign(1, Some(9), "/quota/a/refresh");
-        let writer = of.told.foreign_writer.as_deref();
+        let mut of = Configured::default();
+        let written = |write| Word::Is(Vec::new(), write);
+        saw_foreign(&mut of, 0, &written(7), "/quota/a/usable");
+        saw_foreign(&mut of, 1, &Word::Absent, "/quota/a/refresh");
+        saw_foreign(&mut of, 0, &written(7), "/quota/a/usable");
+        assert_eq!(of.foreign_writer, None);
+        saw_foreign(&mut of, 1, &written(9), "/quota/a/refresh");
+        let writer = of.foreign_writer.as_deref();
         assert_eq!(writer, Some("/quota/a/refresh"));
     }
 }

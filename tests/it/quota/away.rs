@@ -59,10 +59,15 @@ async fn a_call_that_nothing_covers_is_refused_while_the_store_is_away_where_it_
     sidecar.store().set(Mode::Away);
     let refused = eventually(async || {
         let answer = sidecar.call("").await;
-        (answer.status == 429).then_some(answer)
+        (answer.status == 503).then_some(answer)
     })
     .await;
     assert!(refused.body.contains("rate_limit:all"), "{refused:?}");
+    assert!(refused.body.contains("quota_store_away"), "{refused:?}");
+    let json = refused.json();
+    assert_eq!((&json["rs"], &json["overallRC"]), (&24.into(), &503.into()));
+    let name = r#"tidegate_refusals_total{limit="rate_limit:all",reason="quota_store_away"}"#;
+    assert!(sidecar.metric(name).await >= 1.0);
     sidecar.store().set(Mode::Answers);
     eventually(async || (sidecar.call("").await.status == 200).then_some(())).await;
 }
@@ -147,6 +152,8 @@ async fn a_thousand_users_of_a_store_that_hangs_make_no_storm() {
     let rig = Rig::start().await;
     let limits = limit("per_user", "user", 10, LONG, REJECT);
     let sidecar = rig.sidecar(ALONE, &limits);
+    // A store that has never answered may only be slow to start.
+    assert_eq!(sidecar.call("first").await.status, 200);
     sidecar.store().set(Mode::Hangs);
     let mut calls = JoinSet::new();
     for user in 0..1_000 {
@@ -157,7 +164,7 @@ async fn a_thousand_users_of_a_store_that_hangs_make_no_storm() {
         }
     }
     while let Some(status) = calls.join_next().await {
-        assert_eq!(status.expect("a call ends"), 429);
+        assert_eq!(status.expect("a call ends"), 503);
     }
     // As many as were under way when it was found out, and then one in each draw timeout.
     let asked = sidecar.store().asked();
@@ -193,4 +200,107 @@ async fn what_is_held_is_spent_without_the_store_and_no_call_waits_for_it() {
     assert!(sidecar.store().asked() - before < 5);
     let waited = r#"tidegate_quota_decisions_total{how="local",limit="rate_limit:all"}"#;
     assert!(sidecar.metric(waited).await >= 100.0);
+}
+
+#[tokio::test]
+async fn a_call_that_waited_for_the_store_in_vain_is_refused_for_that() {
+    let rig = Rig::start().await;
+    let limits = limit("all", "total", 100, LONG, "when_store_away = \"deny\"");
+    let text = rig.text(ALONE, &limits).replace(
+        "[limits]",
+        "[limits]\nsmapi_request_postpone_threshold_seconds = 1",
+    );
+    let sidecar = rig.sidecar_of(&text);
+    sidecar.store().set(Mode::Away);
+    let answer = sidecar.call("").await;
+    assert_eq!(answer.status, 503);
+    assert!(answer.body.contains("quota_store_away"), "{answer:?}");
+    assert!(answer.body.contains("rate_limit:all"), "{answer:?}");
+}
+
+#[tokio::test]
+async fn a_store_that_only_starts_slowly_is_waited_for_and_no_call_is_refused() {
+    let rig = Rig::start().await;
+    let deny = "on_excess = \"reject\"\nwhen_store_away = \"deny\"";
+    let limits = limit("per_user", "user", 100, LONG, deny);
+    let sidecar = rig.sidecar(ALONE, &limits);
+    sidecar.store().set(Mode::Hangs);
+    let mut waits = JoinSet::new();
+    for user in 0..20 {
+        let address = sidecar.address;
+        waits.spawn(async move { call(address, &format!("u{user}")).await.status });
+    }
+    // Longer than it takes to find out that a store is unavailable.
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    let told = sidecar.quotas().await;
+    assert!(waits.try_join_next().is_none(), "{told:#}");
+    sidecar.store().set(Mode::Answers);
+    while let Some(status) = waits.join_next().await {
+        assert_eq!(status.expect("a call ends"), 200);
+    }
+    // A store that has answered once and then does not is unavailable.
+    sidecar.store().set(Mode::Hangs);
+    assert_eq!(sidecar.call("new").await.status, 503);
+}
+
+#[tokio::test]
+async fn when_the_store_is_back_only_what_a_call_waits_for_is_asked() {
+    const USERS: usize = 500;
+    let rig = Rig::start().await;
+    let limits = limit("per_user", "user", 10, LONG, REJECT);
+    let sidecar = rig.sidecar(ALONE, &limits);
+    assert_eq!(sidecar.call("alice").await.status, 200);
+    sidecar.store().set(Mode::Away);
+    for user in 0..USERS {
+        assert_eq!(sidecar.call(&format!("u{user}")).await.status, 503);
+    }
+    is_away(&sidecar).await;
+    let before = sidecar.store().asked();
+    sidecar.store().set(Mode::Answers);
+    // By itself: no call asks for it.
+    eventually(async || (sidecar.quotas().await["store"]["up"] == true).then_some(())).await;
+    for user in ["alice", "u7", "new"] {
+        assert_eq!(sidecar.call(user).await.status, 200, "{user}");
+    }
+    let asked = sidecar.store().asked() - before;
+    assert!(asked < 40, "{asked} questions for three calls");
+}
+
+#[tokio::test]
+async fn a_sidecar_alone_with_its_quotas_in_memory_has_the_whole_of_its_first_window() {
+    let backend = Scripted::in_both_dialects().await;
+    let limits = limit("all", "total", 20, LONG, "on_excess = \"reject\"");
+    let sidecar = Sidecar::with_store(&text(backend.addr, "engine = \"memory\"", &limits));
+    assert_eq!(sidecar.calls("", 40).await, 20);
+    let told = sidecar.quotas().await;
+    assert_eq!(told["store"]["up"], true, "{told}");
+    assert_eq!(told["quotas"][0]["safe_share"], 0, "{told}");
+}
+
+#[tokio::test]
+async fn a_total_of_nothing_blocks_its_user_and_nobody_else() {
+    let rig = Rig::start().await;
+    let more = format!("{REJECT}\ntotals = {{ mallory = 0 }}");
+    let limits = limit("per_user", "user", 5, LONG, &more);
+    let sidecar = rig.sidecar(TWO, &limits);
+    let refused = eventually(async || {
+        let answer = sidecar.call("mallory").await;
+        (answer.status != 200).then_some(answer)
+    })
+    .await;
+    assert_eq!(refused.status, 400, "{refused:?}");
+    assert!(refused.body.contains("never_possible"), "{refused:?}");
+    assert_eq!(sidecar.calls("alice", 6).await, 5);
+    assert!(rig.record(None, "mallory").await.is_none());
+}
+
+#[tokio::test]
+async fn users_whose_names_are_too_long_for_a_key_do_not_share_one() {
+    let rig = Rig::start().await;
+    let limits = limit("per_user", "user", 1, LONG, REJECT);
+    let sidecar = rig.sidecar(TWO, &limits);
+    let named = |last: char| format!("{}{last}", "x".repeat(300));
+    for last in ['a', 'b'] {
+        assert_eq!(sidecar.calls(&named(last), 2).await, 1, "{last}");
+    }
 }

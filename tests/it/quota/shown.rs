@@ -11,7 +11,7 @@ async fn a_record_of_another_tool_is_left_alone_and_told_and_other_keys_go_on() 
     let key = Key::within(None, "eve").expect("it is a key");
     rig.memory.tamper(&key, Some(b"{\"usable\": 70}"));
     // Eve's calls are not covered, others are.
-    eventually(async || (sidecar.call("eve").await.status == 429).then_some(())).await;
+    eventually(async || (sidecar.call("eve").await.status == 503).then_some(())).await;
     assert_eq!(sidecar.calls("alice", 5).await, 5);
     let eve = sidecar
         .until_key("per_user", "eve", |eve| {
@@ -32,6 +32,8 @@ async fn a_record_of_another_tool_is_left_alone_and_told_and_other_keys_go_on() 
     assert!(page.contains("no record of ours"), "{page}");
     // The store is there, whatever stands in it.
     assert_eq!(sidecar.quotas().await["store"]["up"], true);
+    let troubled = r#"tidegate_quota_keys_in_trouble{limit="rate_limit:per_user"}"#;
+    assert_eq!(sidecar.metric(troubled).await, 1.0);
     // Once it is gone her calls go on by themselves.
     rig.memory.tamper(&key, None);
     eventually(async || (sidecar.call("eve").await.status == 200).then_some(())).await;
@@ -63,7 +65,7 @@ async fn what_the_store_says_of_itself_is_told() {
         .await;
         let page = sidecar.get("/quotas").await.body;
         assert!(
-            page.contains("etcd is away") && page.contains(text),
+            page.contains("etcd is unavailable") && page.contains(text),
             "{told}\n{page}"
         );
     }
@@ -99,4 +101,29 @@ async fn the_metrics_of_a_living_sidecar_please_promtool() {
     let drawn = r#"tidegate_quota_draw_seconds_count{limit="rate_limit:all"}"#;
     assert!(sidecar.metric(drawn).await >= 1.0);
     drop(other);
+}
+
+#[tokio::test]
+async fn a_record_of_a_window_far_away_closes_its_key_only_as_long_as_it_is_there() {
+    let rig = Rig::start().await;
+    let limits = limit("per_user", "user", 5, "1s", REJECT);
+    let sidecar = rig.sidecar(ALONE, &limits);
+    assert_eq!(sidecar.call("eve").await.status, 200);
+    let key = Key::within(None, "eve").expect("it is a key");
+    let far = b"tidegate 1 window=1000000000000000 left=5 total=5 reserved=0 length_ms=1000";
+    rig.memory.tamper(&key, Some(far));
+    let eve = eventually(async || {
+        sidecar.call("eve").await;
+        let troubled = |eve: &Value| eve["trouble"] != serde_json::json!([]);
+        sidecar.key("per_user", "eve").await.filter(troubled)
+    })
+    .await;
+    let trouble = eve["trouble"].to_string();
+    assert!(trouble.contains("1000000000000000"), "{trouble}");
+    let troubled = r#"tidegate_quota_keys_in_trouble{limit="rate_limit:per_user"}"#;
+    eventually(async || (sidecar.metric(troubled).await == 1.0).then_some(())).await;
+    assert_eq!(sidecar.call("alice").await.status, 200);
+    rig.memory.tamper(&key, None);
+    eventually(async || (sidecar.call("eve").await.status == 200).then_some(())).await;
+    eventually(async || (sidecar.metric(troubled).await == 0.0).then_some(())).await;
 }

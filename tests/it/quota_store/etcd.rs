@@ -142,13 +142,20 @@ async fn an_etcd_that_wants_a_password_is_told() {
         });
         Node::new(|clock| Store::start(Settings::new(store), clock))
     };
-    for wrong in [None, Some(("root", "wrong")), Some(("reader", "weak"))] {
+    for wrong in [None, Some(("root", "wrong"))] {
         let told = of(wrong).store.get(&[key("a")]).await;
         assert!(matches!(told, Err(Error::Unauthenticated(_))), "{told:?}");
         let write = [write(&key("a"), None, "1")];
         let told = of(wrong).try_swap(&write).await;
         assert!(matches!(told, Err(Error::Unauthenticated(_))), "{told:?}");
     }
+    // A user that is known, and may not.
+    let reader = Some(("reader", "weak"));
+    let told = of(reader).store.get(&[key("a")]).await;
+    assert!(matches!(told, Err(Error::Denied(_))), "{told:?}");
+    let write = [write(&key("a"), None, "1")];
+    let told = of(reader).try_swap(&write).await;
+    assert!(matches!(told, Err(Error::Denied(_))), "{told:?}");
     of(Some(("root", "secret"))).put(&key("a"), None, "1").await;
 }
 

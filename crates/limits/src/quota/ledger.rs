@@ -52,6 +52,8 @@ pub struct Ledger {
     conflicts_in_a_row: u32,
     failures_in_a_row: u32,
     away_since: Option<Timestamp>,
+    /// The last question had no answer in time.
+    late: bool,
     counts: Counts,
 }
 
@@ -187,6 +189,7 @@ impl Ledger {
             conflicts_in_a_row: 0,
             failures_in_a_row: 0,
             away_since: None,
+            late: false,
             counts: Counts::default(),
         }
     }

@@ -213,6 +213,8 @@ pub enum RecordError {
     OutOfRange(&'static str),
     /// Something follows.
     Trailing,
+    /// It is of this window, which begins long after the store's time.
+    TooFarAhead(u64),
 }
 
 impl fmt::Display for RecordError {
@@ -227,6 +229,10 @@ impl fmt::Display for RecordError {
             Self::NotANumber(field) => write!(out, "`{field}` is no number"),
             Self::OutOfRange(field) => write!(out, "`{field}` can't be so"),
             Self::Trailing => write!(out, "something follows its last field"),
+            Self::TooFarAhead(window) => write!(
+                out,
+                "its window {window} begins more than an hour after the next one by the store's time"
+            ),
         }
     }
 }

@@ -24,7 +24,7 @@ const TIMEOUT_MAX: Duration = Duration::from_secs(60);
 /// A quota as configured. [`Rule::check`] takes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// What all nodes together may spend in one window.   tokens
+    /// What all nodes together may spend in one window; 0 blocks the key.   tokens
     pub total: u64,
     /// How long a window is; windows begin at multiples of it by the store's clock.
     pub length: Duration,
@@ -124,7 +124,7 @@ impl Rule {
             mode: _,
             away,
         } = settings;
-        require((1..=TOTAL_MAX).contains(&total), RuleError::Total(total));
+        require(total <= TOTAL_MAX, RuleError::Total(total));
         let whole = length.subsec_nanos().is_multiple_of(1_000_000);
         let length_fits = (LENGTH_MIN..=LENGTH_MAX).contains(&length);
         require(whole && length_fits, RuleError::Length(length));
@@ -157,6 +157,25 @@ impl Rule {
     #[must_use]
     pub const fn settings(&self) -> &Settings {
         &self.0
+    }
+
+    /// Whether no call passes, whatever was drawn before.
+    #[must_use]
+    pub const fn blocks(&self) -> bool {
+        self.0.total == 0
+    }
+
+    /// The same where nothing is set aside: of a store that is never unavailable, and that no other node
+    /// shares.
+    #[must_use]
+    pub const fn without_safe_share(self) -> Self {
+        match self.0.away {
+            Away::Safe { .. } => Self(Settings {
+                away: Away::Deny,
+                ..self.0
+            }),
+            Away::Deny | Away::Allow => self,
+        }
     }
 
     /// What each node owns of every window.   tokens
@@ -289,7 +308,7 @@ impl Ask {
 /// Why a quota can't be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuleError {
-    /// The total is 0 or too large.
+    /// The total is too large.
     Total(u64),
     /// The window is too short, too long or no whole number of milliseconds.
     Length(Duration),
@@ -319,7 +338,7 @@ pub enum RuleError {
 impl fmt::Display for RuleError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Total(given) => write!(out, "total must be 1 to {TOTAL_MAX}, not {given}"),
+            Self::Total(given) => write!(out, "total must be 0 to {TOTAL_MAX}, not {given}"),
             Self::Length(given) => write!(
                 out,
                 "the window must be a whole number of milliseconds from {LENGTH_MIN:?} to 366 \
@@ -400,8 +419,11 @@ mod tests {
         };
         let errors = Rule::check(settings).expect_err("all of it is wrong");
         assert_eq!(errors.len(), 9);
-        let total = Rule::check(Settings::new(0, LENGTH_MIN));
-        assert_eq!(total, Err([RuleError::Total(0)].into()));
+        let too_much = TOTAL_MAX + 1;
+        let total = Rule::check(Settings::new(too_much, LENGTH_MIN));
+        assert_eq!(total, Err([RuleError::Total(too_much)].into()));
+        let none = Rule::check(Settings::new(0, LENGTH_MIN)).expect("it blocks");
+        assert!(none.blocks());
         let odd = Duration::from_micros(1_000_500);
         let length = Rule::check(Settings::new(1, odd));
         assert_eq!(length, Err([RuleError::Length(odd)].into()));

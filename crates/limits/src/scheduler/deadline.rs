@@ -24,6 +24,7 @@ impl<T> Scheduler<T> {
         let (set, own, call) = (waiting.set, Own::of(waiting), &waiting.call);
         let held_by = self.held_by(waiting);
         let now = self.now.max(now);
-        Some(self.refusal(now, Reason::DeadlinePassed, held_by, set, &own, call))
+        let reason = self.because_of_the_store(Reason::DeadlinePassed, held_by);
+        Some(self.refusal(now, reason, held_by, set, &own, call))
     }
 }

@@ -18,12 +18,12 @@ use alloc::vec::Vec;
 use core::mem;
 use core::time::Duration;
 
-use super::{OnExcess, Scheduler};
+use super::{OnExcess, Reason, Scheduler};
 use crate::limiter::Tokens;
 use crate::queue::{Place, QuotaKey};
 use crate::quota::{
-    Answer, Counts, Ledger, LedgerNow, Outcome, Question, Rule, Spent, Step, StoreTime, Version,
-    Waiting, Write,
+    Answer, Counts, Ledger, LedgerNow, Outcome, Question, Rule, Spent, Step, StoreTime, Trouble,
+    Version, Waiting, Write,
 };
 use crate::recency::{Linked, Links, Recency};
 use crate::slab::{Key, Slab};
@@ -122,6 +122,17 @@ pub struct QuotaCounts {
     pub keys: usize,
     /// Keys that were forgotten, because there were too many.
     pub forgotten: u64,
+    /// Keys of which something is wrong in the store.
+    pub troubled: usize,
+}
+
+/// Something began or ended that an operator should know of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QuotaTrouble {
+    /// Which key.
+    pub of: QuotaKey,
+    /// What is wrong from now on; none if nothing is.
+    pub trouble: Option<Trouble>,
 }
 
 /// One key's limiter.
@@ -145,7 +156,32 @@ struct Limiter {
     wake: Option<Timestamp>,
     /// The store was asked to tell of changes.
     watched: bool,
+    /// What was wrong when it was looked after last.
+    trouble: Wrong,
     links: Links,
+}
+
+/// What kind of trouble a key has. That the store is unavailable is the store's trouble.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Wrong {
+    #[default]
+    Nothing,
+    Unreadable,
+    Lost,
+    Ahead,
+    OtherReserve,
+}
+
+impl Wrong {
+    fn of(trouble: Option<Trouble>) -> Self {
+        match trouble {
+            None | Some(Trouble::Away(_)) => Self::Nothing,
+            Some(Trouble::Unreadable(_)) => Self::Unreadable,
+            Some(Trouble::Lost) => Self::Lost,
+            Some(Trouble::Ahead(_)) => Self::Ahead,
+            Some(Trouble::OtherReserve { .. }) => Self::OtherReserve,
+        }
+    }
 }
 
 impl Linked for Limiter {
@@ -182,11 +218,16 @@ pub(super) struct Quotas {
     wakes: BTreeSet<(Timestamp, Key)>,
     questions: Vec<QuotaQuestion>,
     forgotten: Vec<QuotaRef>,
+    /// Troubles that began or ended.
+    troubles: Vec<QuotaTrouble>,
     /// Whoever is not known here spent nothing after this.
     unknown_since: Timestamp,
 }
 
 const RULED: &str = "a rule is there for as long as its keys are";
+
+/// Troubles that wait to be taken; those beyond are only counted.
+const TROUBLES_MAX: usize = 1_024;
 
 /// Calls wait for as many keys as there may be.
 #[derive(Debug)]
@@ -216,6 +257,7 @@ impl Quotas {
             wakes: BTreeSet::new(),
             questions: Vec::new(),
             forgotten: Vec::new(),
+            troubles: Vec::new(),
             unknown_since: Timestamp::ZERO,
         }
     }
@@ -344,6 +386,7 @@ impl Quotas {
             touched: false,
             wake: None,
             watched: false,
+            trouble: Wrong::Nothing,
             links: Links::default(),
         });
         self.by_key.insert(of.clone(), key);
@@ -377,6 +420,7 @@ impl Quotas {
         self.forgotten.push(QuotaRef(key));
         let named = self.named.get_mut(limiter.named).expect(RULED);
         named.counts.keys -= 1;
+        named.counts.troubled -= usize::from(limiter.trouble != Wrong::Nothing);
         named.counts.forgotten += 1;
         named.counts.ledgers.add(&limiter.ledger.take_counts());
     }
@@ -430,6 +474,12 @@ impl Quotas {
     pub(super) fn rejects(&self, key: Key, answer: Answer) -> bool {
         self.expect(key).on_excess == OnExcess::Reject
             && matches!(answer, Answer::Exhausted { .. } | Answer::Away { .. })
+    }
+
+    /// Whether a call that is not covered waits because the store does not answer.
+    pub(super) fn is_unanswered(&self, key: Key) -> bool {
+        let limiter = self.all.get(key);
+        limiter.is_some_and(|limiter| limiter.ledger.is_unanswered())
     }
 
     /// A call was held or refused by this answer.
@@ -553,6 +603,19 @@ impl Quotas {
             ask(QuotaAsk::Watch(ledger.version()));
         }
         limiter.watched = watches;
+        let trouble = ledger.trouble(time);
+        let (before, wrong) = (limiter.trouble, Wrong::of(trouble));
+        // While the store is unavailable nothing new is known of the key.
+        let is_news = wrong != before && !matches!(trouble, Some(Trouble::Away(_)));
+        if is_news {
+            limiter.trouble = wrong;
+            if self.troubles.len() < TROUBLES_MAX {
+                self.troubles.push(QuotaTrouble {
+                    of: limiter.of.clone(),
+                    trouble,
+                });
+            }
+        }
         let counts = ledger.take_counts();
         let wake = (until < Timestamp::MAX).then(|| until.max(now + Duration::from_nanos(1)));
         if limiter.wake != wake {
@@ -564,7 +627,12 @@ impl Quotas {
             }
             limiter.wake = wake;
         }
-        self.named_mut(key).counts.ledgers.add(&counts);
+        let all = &mut self.named_mut(key).counts;
+        all.ledgers.add(&counts);
+        if is_news {
+            all.troubled += usize::from(before == Wrong::Nothing);
+            all.troubled -= usize::from(wrong == Wrong::Nothing);
+        }
     }
 
     pub(super) fn name(&self, key: Key) -> Option<Arc<str>> {
@@ -611,6 +679,14 @@ impl Quotas {
             "no more keys are known than may be"
         );
         assert_eq!(self.by_key.len(), self.all.len(), "every key is found");
+    }
+}
+
+/// Why a call to which this is said is refused.
+pub(super) fn reason(answer: Answer) -> Reason {
+    match answer {
+        Answer::Away { .. } => Reason::StoreAway,
+        _ => Reason::RateLimited,
     }
 }
 
@@ -766,11 +842,17 @@ impl<T> Scheduler<T> {
         mem::take(&mut self.quotas.forgotten)
     }
 
-    /// Whether there is anything to take for [`quota_questions`](Self::quota_questions) or
-    /// [`forgotten_quotas`](Self::forgotten_quotas).
+    /// Whether there is anything to take for [`quota_questions`](Self::quota_questions),
+    /// [`forgotten_quotas`](Self::forgotten_quotas) or [`quota_troubles`](Self::quota_troubles).
     #[must_use]
     pub fn asks_of_quotas(&self) -> bool {
-        !self.quotas.questions.is_empty() || !self.quotas.forgotten.is_empty()
+        let Quotas {
+            questions,
+            forgotten,
+            troubles,
+            ..
+        } = &self.quotas;
+        !(questions.is_empty() && forgotten.is_empty() && troubles.is_empty())
     }
 
     /// Whether [`next`](Self::next) has anything to do for quotas before the moment that it named.
@@ -808,12 +890,30 @@ impl<T> Scheduler<T> {
         }
     }
 
-    /// The same of all keys, for a store that is back. Linear in the keys.
-    pub fn tell_all_quotas(&mut self, now: Timestamp) {
+    /// The store answers again. Calls that wait have their questions asked at once, and a key that no
+    /// call waits for is asked about when the next one comes. Linear in the keys.
+    pub fn store_is_back(&mut self, now: Timestamp) {
+        self.advance(now);
         let keys: Vec<Key> = self.quotas.all.iter().map(|(key, _)| key).collect();
         for key in keys {
-            self.tell_quota(now, QuotaRef(key));
+            let limiter = self.quotas.expect_mut(key);
+            limiter.watched = false;
+            limiter.ledger.store_is_back();
+            self.changed_quota(key);
         }
+    }
+
+    /// Whether the answer to a question is still of use: a call waits for it, or something is held
+    /// that it adds to.
+    #[must_use]
+    pub fn wants_answer(&self, at: QuotaRef) -> bool {
+        let limiter = self.quotas.all.get(at.0);
+        limiter.is_some_and(|limiter| limiter.pins > 0 || limiter.ledger.asks_ahead())
+    }
+
+    /// Takes what began or ended of the troubles of keys since this was asked last.
+    pub fn quota_troubles(&mut self) -> Vec<QuotaTrouble> {
+        mem::take(&mut self.quotas.troubles)
     }
 
     /// A key's budget as it is now; `None` if nothing is known of it.

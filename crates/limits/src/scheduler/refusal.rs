@@ -38,6 +38,9 @@ pub enum Reason {
     NeverPossible,
     /// Its bucket or one of its quotas has no tokens to spare for it, and lets nobody wait.
     RateLimited,
+    /// One of its quotas can't be drawn from: the store of quotas does not answer, or does not serve
+    /// this key.
+    StoreAway,
     /// Nothing new is taken in.
     Draining,
 }
@@ -52,6 +55,7 @@ impl Reason {
             Self::DeadlineUnreachable => "deadline_unreachable",
             Self::NeverPossible => "never_possible",
             Self::RateLimited => "rate_limited",
+            Self::StoreAway => "quota_store_away",
             Self::Draining => "draining",
         }
     }
@@ -75,7 +79,8 @@ impl<T> Scheduler<T> {
             Reason::QueueFull
             | Reason::DeadlinePassed
             | Reason::DeadlineUnreachable
-            | Reason::RateLimited => {
+            | Reason::RateLimited
+            | Reason::StoreAway => {
                 let limits = self.sets.limits(set).iter().map(|&id| {
                     let met = &self.limits[id as usize];
                     met.limiter

@@ -710,6 +710,7 @@ impl World {
             Reason::QueueFull
             | Reason::DeadlineUnreachable
             | Reason::RateLimited
+            | Reason::StoreAway
             | Reason::Draining => {
                 return wrong("is no reason to stop waiting");
             }

@@ -53,8 +53,9 @@ impl Ledger {
             if now < flight.overdue_at {
                 return Step::Sleep(flight.overdue_at);
             }
-            // Whoever asked has forgotten about it.
-            self.done(flight.question, Outcome::Unknown, time, u64::MAX / 2);
+            // The driver has forgotten about it, or is late itself. Neither says anything about the
+            // store.
+            self.done(flight.question, Outcome::Late, time, u64::MAX / 2);
         }
         let page = self.page(time);
         let owed = self.account.map_or(0, |account| account.owed);

@@ -129,7 +129,8 @@ impl Ledger {
         }
     }
 
-    fn trouble(&self, time: &StoreTime) -> Option<Trouble> {
+    /// What an operator should know.
+    pub(crate) fn trouble(&self, time: &StoreTime) -> Option<Trouble> {
         if let Some(since) = self.away_since {
             return Some(Trouble::Away(since));
         }

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use super::page::Page;
 use super::{Account, Kind, Ledger, Purse, Question, Stands};
-use crate::quota::record::Record;
+use crate::quota::record::{Record, RecordError};
 use crate::quota::store_time::StoreTime;
 use crate::quota::{Standing, Version};
 use crate::time::{Timestamp, nanos};
@@ -15,6 +15,8 @@ const CONFLICT_DOUBLINGS: u32 = 5;
 /// After a failure is waited at random from half of this up to this, twice as long after each further one.
 const FAILURE_WAIT: Duration = Duration::from_millis(50);
 const FAILURE_WAIT_MAX: Duration = Duration::from_secs(1);
+/// A record is followed if its window begins no later than this and its own length from now.
+const AHEAD_MAX: Duration = Duration::from_secs(3_600);
 /// A record that can't be read is looked at again after this.
 const UNREADABLE_WAIT: Duration = Duration::from_secs(1);
 
@@ -31,6 +33,13 @@ pub enum Outcome {
     Unknown,
     /// Nothing was done: the store can't be reached.
     Unavailable,
+    /// No answer came in time, though nothing says that the store is unavailable: it may have been
+    /// written. The ledger asks again.
+    Late,
+    /// The same, and nothing was done.
+    NotYet,
+    /// It was not asked: no call waits for it any more, or others went first.
+    Dropped,
 }
 
 impl Ledger {
@@ -53,8 +62,24 @@ impl Ledger {
                 }
                 return;
             }
+            Outcome::Late => {
+                self.late(flight.kind, now, entropy);
+                return;
+            }
+            Outcome::NotYet => {
+                self.late = true;
+                self.back_off(now, entropy);
+                self.counts.unavailable += 1;
+                self.keep(flight.kind, now);
+                return;
+            }
+            Outcome::Dropped => {
+                self.dropped(flight.kind, now);
+                return;
+            }
             Outcome::Stands(_) | Outcome::Written(_) => {
                 self.away_since = None;
+                self.late = false;
                 self.failures_in_a_row = 0;
                 let reply = now.since(flight.asked_at);
                 self.pace.reply = match self.pace.reply {
@@ -152,11 +177,7 @@ impl Ledger {
 
     fn failed(&mut self, kind: Kind, outcome: Outcome, now: Timestamp, entropy: u64) {
         self.away_since.get_or_insert(now);
-        let doublings = self.failures_in_a_row.min(16);
-        self.failures_in_a_row += 1;
-        let most = FAILURE_WAIT.saturating_mul(1 << doublings);
-        let half = most.min(FAILURE_WAIT_MAX) / 2;
-        self.retry_at = now + half + part(half, entropy);
+        self.back_off(now, entropy);
         if outcome == Outcome::Unavailable {
             self.counts.unavailable += 1;
             if let Kind::Relinquish { back, record } = kind
@@ -172,6 +193,65 @@ impl Ledger {
         }
     }
 
+    /// Waits before the next question, longer after each failure.
+    fn back_off(&mut self, now: Timestamp, entropy: u64) {
+        let doublings = self.failures_in_a_row.min(16);
+        self.failures_in_a_row += 1;
+        let most = FAILURE_WAIT.saturating_mul(1 << doublings);
+        let half = most.min(FAILURE_WAIT_MAX) / 2;
+        self.retry_at = now + half + part(half, entropy);
+    }
+
+    /// What was asked may have been done, and is asked again. The store does not count as
+    /// unavailable for that.
+    fn late(&mut self, kind: Kind, now: Timestamp, entropy: u64) {
+        self.late = true;
+        self.counts.unknown += 1;
+        self.back_off(now, entropy);
+        if !matches!(kind, Kind::Time) {
+            self.stands = Stands::NotKnown;
+        }
+    }
+
+    /// What was not asked is asked again when a call needs it.
+    fn dropped(&mut self, kind: Kind, now: Timestamp) {
+        self.keep(kind, now);
+        match kind {
+            Kind::Read if !matches!(self.stands, Stands::NotKnown) => {
+                // It is still to be read, but only once a call asks.
+                self.told = true;
+                self.short = false;
+            }
+            _ => {}
+        }
+        if self.is_away() {
+            self.retry_at = now + FAILURE_WAIT_MAX;
+        }
+    }
+
+    /// What was to be given back is still here, as nothing was done.
+    fn keep(&mut self, kind: Kind, now: Timestamp) {
+        let every = self.rule.relinquish_every();
+        if let Kind::Relinquish { back, record } = kind
+            && let Some(purse) = self.purse_of_mut(&record)
+        {
+            purse.held += back;
+            purse.relinquish_at = now + every;
+        }
+    }
+
+    /// The store answers again: what was concluded from its silence holds no more. A call that
+    /// comes now asks, and nothing is asked before.
+    pub fn store_is_back(&mut self) {
+        self.away_since = None;
+        self.late = false;
+        self.failures_in_a_row = 0;
+        self.retry_at = Timestamp::ZERO;
+        self.wanted = false;
+        // Its watch may be lost.
+        self.told |= self.short;
+    }
+
     /// What stands there may have changed: it is read before anything is refused on its account
     /// again. For a watch on an exhausted key.
     pub fn told(&mut self) {
@@ -180,6 +260,12 @@ impl Ledger {
 
     /// Takes note of what stands in the store.
     fn learn(&mut self, standing: Standing, time: &StoreTime) {
+        let standing = match standing {
+            Standing::Record { record, .. } if is_too_far(&record, time) => Standing::Unreadable {
+                error: RecordError::TooFarAhead(record.window()),
+            },
+            standing => standing,
+        };
         match standing {
             Standing::Record { version, record } if record.end() >= self.opened_until => {
                 self.stands = Stands::Is(version);
@@ -239,6 +325,13 @@ impl Ledger {
             |purse: &&mut Purse| (purse.window, purse.end) == (record.window(), record.end());
         self.purse.as_mut().filter(ours)
     }
+}
+
+/// Whether the window of a record is so far ahead that no clock that was set can be the reason. To
+/// follow it would keep the key closed until then.
+fn is_too_far(record: &Record, time: &StoreTime) -> bool {
+    let most = record.length().saturating_add(AHEAD_MAX);
+    record.start() > time.latest().saturating_add(most)
 }
 
 /// A random part of a span.

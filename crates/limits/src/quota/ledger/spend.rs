@@ -70,6 +70,9 @@ impl Ledger {
     /// Whether a call of this cost could go now. `time` is the store's, as known at this moment.
     #[must_use]
     pub fn peek(&self, cost: u64, time: &StoreTime) -> Answer {
+        if self.rule.blocks() {
+            return Answer::Never;
+        }
         if cost <= self.safe_now(time) + self.held_now(time) {
             return Answer::Covered;
         }
@@ -264,6 +267,19 @@ impl Ledger {
     pub(super) fn held_now(&self, time: &StoreTime) -> u64 {
         let purse = self.purse.filter(|purse| time.latest() < purse.end);
         purse.map_or(0, |purse| purse.held)
+    }
+
+    /// Whether a question that waits for its turn is still worth asking where no call waits: something
+    /// is held that it adds to, or it is how the end of a trouble is found out.
+    #[must_use]
+    pub fn asks_ahead(&self) -> bool {
+        self.is_away() || self.purse.is_some_and(|purse| purse.held > 0)
+    }
+
+    /// Whether a call that is not covered waits because the store does not answer.
+    #[must_use]
+    pub fn is_unanswered(&self) -> bool {
+        self.away_since.is_some() || self.late
     }
 
     pub(super) fn is_away(&self) -> bool {

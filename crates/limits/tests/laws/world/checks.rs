@@ -128,7 +128,9 @@ impl World {
                 }
             }
             Reason::RateLimited => Ok(()),
-            Reason::DeadlinePassed | Reason::Draining => wrong("there is no such reason"),
+            Reason::DeadlinePassed | Reason::StoreAway | Reason::Draining => {
+                wrong("there is no such reason")
+            }
         }
     }
 

@@ -1,0 +1,125 @@
+//! Questions that wait for a place among those under way.
+//!
+//! The newest goes first. A question that waits for long is one whose caller has probably left,
+//! so a queue in the order of arrival would spend the store on answers that no call needs, and
+//! every call would come too late. Keys that were served before go before keys that are new, but
+//! every fourth place is for a new key.
+
+use std::collections::VecDeque;
+
+use tokio::time::Instant;
+
+/// One place in so many is for a new key, while both kinds wait.
+const NEW_ONE_IN: u32 = 4;
+
+/// Questions that wait, each with the moment from which on it is not asked any more.
+#[derive(Debug)]
+pub(super) struct Backlog<T> {
+    known: VecDeque<(Instant, T)>,
+    new: VecDeque<(Instant, T)>,
+    turn: u32,
+}
+
+impl<T> Default for Backlog<T> {
+    fn default() -> Self {
+        Self {
+            known: VecDeque::new(),
+            new: VecDeque::new(),
+            turn: 0,
+        }
+    }
+}
+
+impl<T> Backlog<T> {
+    /// How many wait.
+    pub(super) fn len(&self) -> usize {
+        self.known.len() + self.new.len()
+    }
+
+    /// Takes a question of a key that was served before, or of a new one.
+    pub(super) fn push(&mut self, is_known: bool, until: Instant, question: T) {
+        let queue = match is_known {
+            true => &mut self.known,
+            false => &mut self.new,
+        };
+        queue.push_back((until, question));
+    }
+
+    /// The next question to ask: the newest.
+    pub(super) fn pop(&mut self) -> Option<T> {
+        self.turn = self.turn.wrapping_add(1);
+        let new_first = self.turn.is_multiple_of(NEW_ONE_IN);
+        let (first, second) = match new_first {
+            true => (&mut self.new, &mut self.known),
+            false => (&mut self.known, &mut self.new),
+        };
+        let next = first.pop_back().or_else(|| second.pop_back());
+        next.map(|(_, question)| question)
+    }
+
+    /// Takes the oldest question out, of the new keys first.
+    pub(super) fn pop_oldest(&mut self) -> Option<T> {
+        let oldest = self.new.pop_front().or_else(|| self.known.pop_front());
+        oldest.map(|(_, question)| question)
+    }
+
+    /// Takes one question out whose time is over.
+    pub(super) fn pop_overdue(&mut self, now: Instant) -> Option<T> {
+        let is_over = |queue: &VecDeque<(Instant, T)>| {
+            let oldest = queue.front();
+            oldest.is_some_and(|(until, _)| *until <= now)
+        };
+        if is_over(&self.new) {
+            return self.new.pop_front().map(|(_, question)| question);
+        }
+        if is_over(&self.known) {
+            return self.known.pop_front().map(|(_, question)| question);
+        }
+        None
+    }
+
+    /// When the time of the oldest is over.
+    pub(super) fn first_overdue(&self) -> Option<Instant> {
+        let fronts = [self.new.front(), self.known.front()];
+        fronts.into_iter().flatten().map(|(until, _)| *until).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn the_newest_goes_first_and_every_fourth_place_is_for_a_new_key() {
+        let now = Instant::now();
+        let mut backlog = Backlog::default();
+        for number in 0..6 {
+            backlog.push(true, now, format!("known {number}"));
+            backlog.push(false, now, format!("new {number}"));
+        }
+        let next: Vec<_> = (0..8).filter_map(|_| backlog.pop()).collect();
+        let expected = [
+            "known 5", "known 4", "known 3", "new 5", "known 2", "known 1", "known 0", "new 4",
+        ];
+        assert_eq!(next, expected);
+        assert_eq!(backlog.pop().as_deref(), Some("new 3"));
+    }
+
+    #[test]
+    fn the_oldest_are_over_first() {
+        let now = Instant::now();
+        let at = |ms| now + Duration::from_millis(ms);
+        let mut backlog = Backlog::default();
+        backlog.push(true, at(10), 1);
+        backlog.push(false, at(20), 2);
+        backlog.push(true, at(30), 3);
+        assert_eq!(backlog.first_overdue(), Some(at(10)));
+        assert_eq!(backlog.pop_overdue(at(5)), None);
+        assert_eq!(backlog.pop_overdue(at(20)), Some(2));
+        assert_eq!(backlog.pop_overdue(at(20)), Some(1));
+        assert_eq!(backlog.pop_overdue(at(20)), None);
+        assert_eq!((backlog.len(), backlog.pop_oldest()), (1, Some(3)));
+    }
+}
