@@ -729,10 +729,12 @@ fn totals_of_single_keys_are_checked_as_the_others() {
         &["not an integer"],
     );
     check(
-        &in_memory("totals = { alice = 0 }"),
+        &in_memory("totals = { alice = -1 }"),
         &format!("{key}.alice"),
         &["out of range"],
     );
+    // Blocks its key, whatever the base.
+    good(&in_memory("base = 10\ntotals = { alice = 0 }"));
     let long = "x".repeat(257);
     let told = "a key of 257 bytes";
     let text = in_memory(&format!("totals = {{ {long} = 3 }}"));
