@@ -48,7 +48,8 @@ pub enum Protocol {
 pub struct Origin {
     /// Who it comes from.
     pub identity: Arc<Identity>,
-    /// When its clock started: at accept on a new connection, at the first byte later.
+    /// When its clock started: when the last byte came of its request, or of the part of a large body
+    /// that is read before the call queues.
     pub arrived: Timestamp,
 }
 
@@ -182,7 +183,7 @@ pub enum RequestBody {
 }
 
 impl RequestBody {
-    /// Writes into the record how much of a body has left, where that is not known from the start.
+    /// Counts the bytes of a streamed body into the record as they leave.
     pub fn count_into(&mut self, record: &Arc<Record>) {
         if let Self::Streamed { read, rest } = self {
             let counted = Counted {
@@ -195,7 +196,7 @@ impl RequestBody {
     }
 }
 
-/// The rest of a streamed body. Who asks for the rest has taken what was read before.
+/// The rest of a streamed body. When it is first polled, the part that was read before has left.
 struct Counted {
     rest: ByteStream,
     before: u64,
@@ -374,7 +375,7 @@ impl Progress {
         let _ = self.refused.set(Box::new(refusal));
     }
 
-    /// Why the protocol has refused it, if it has.
+    /// The protocol's refusal, if there is one.
     #[must_use]
     pub fn refused(&self) -> Option<&Refusal> {
         self.refused.get().map(|refusal| &**refusal)

@@ -116,7 +116,8 @@ impl Serve for Pipeline {
     }
 }
 
-/// A call on its way. Dropped unanswered its client has left, unless the protocol has refused it.
+/// A call that may be dropped before it is answered: its client has left, or the protocol has
+/// refused it.
 struct Dropped<'a> {
     record: Arc<Record>,
     progress: &'a Progress,

@@ -1,4 +1,4 @@
-//! What `[client]` says of the heads of HTTP requests, from the file to the settings and back.
+//! The options of `[client]` on the heads of HTTP requests, from the file to the settings and back.
 
 use crate::protocol;
 

@@ -88,7 +88,7 @@ pub(super) async fn serve<S: Serve>(
         // ClientIo says when a client has left.
         .half_close(true)
         .header_read_timeout(None)
-        // One more than may be: a head of ours, for one that is refused, names a host.
+        // One more than the limit: a head that replaces a bad one has a Host field.
         .max_headers(fields_max + 1)
         .max_header_size(HEAD_BYTES)
         // Asked for only between two reads, so it bounds what is held of a head without end.
@@ -102,7 +102,7 @@ pub(super) async fn serve<S: Serve>(
     let mut is_stopping = false;
     // How a connection ends is the client's business; every call in it has its own record.
     poll_fn(|cx| {
-        // First, so that a request that is here already is one that has begun.
+        // Polled before the shutdown, so that a request that is already here is served.
         if connection.as_mut().poll(cx).is_ready() {
             return Poll::Ready(());
         }
@@ -169,7 +169,7 @@ impl<S: Serve> Client<S> {
                 let progress = Progress::default();
                 let serving = self.conversation.serve.serve(request, &progress);
                 if self.phases.has_left() {
-                    // Told of as a call whose client has left, and never asked for.
+                    // Recorded as aborted, and never sent.
                     drop(serving);
                     return std::future::pending().await;
                 }
@@ -200,15 +200,15 @@ impl<S: Serve> Client<S> {
         if let RequestBody::Whole(bytes) = &call.body
             && bytes.is_empty()
         {
-            // Its chunks told that there is a body, of no byte. So does this.
+            // The client announced a body, and it has no byte: that is a length of 0.
             let headers = &mut call.head.headers;
             headers.insert(header::CONTENT_LENGTH, HeaderValue::from(0));
         }
         Ok(())
     }
 
-    /// A request of HTTP/1.0 need not name its host, but it goes out as HTTP/1.1, which must: it is
-    /// for the address that the client connected to.
+    /// HTTP/1.0 does not require Host. The request goes out as HTTP/1.1, which does, so the address
+    /// that the client connected to is added.
     fn complete_host(&self, head: &mut http::request::Parts) {
         if head.headers.contains_key(header::HOST) || head.uri.authority().is_some() {
             return;
@@ -252,8 +252,8 @@ fn is_array_call(head: &http::request::Parts, body: &[u8]) -> bool {
         && body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[')
 }
 
-/// Reads a body that may be held whole; of one that may not, as much as may be held. So no call
-/// asks for a slot before its client has sent that much.
+/// Reads a body of up to `buffer_bytes` whole. Of a larger one it reads that much, so a call asks for
+/// a slot only after its client has sent as much.
 async fn read_body(mut body: Incoming, settings: &Settings) -> Result<RequestBody, Refusal> {
     let max = settings.buffer_bytes;
     let reading = async {
@@ -265,7 +265,7 @@ async fn read_body(mut body: Incoming, settings: &Settings) -> Result<RequestBod
             let Ok(bytes) = frame.into_data() else {
                 continue;
             };
-            // As far as is known. Of a chunked body no more than what is here.
+            // Bytes still to come, as far as the length is known. For chunks it is not.
             let left = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
             gathered.push(bytes, left.min(max));
             let here = gathered.len();
@@ -295,8 +295,8 @@ async fn read_body(mut body: Incoming, settings: &Settings) -> Result<RequestBod
     })
 }
 
-/// What is here of a body. It takes no more memory than it has bytes, however small its chunks:
-/// each of those keeps the buffer that it was read into.
+/// The part of a body that is here, in one piece of memory. Chunks are copied, because each chunk
+/// keeps alive the whole buffer that it was read into.
 #[derive(Default)]
 struct Gathered {
     /// The only frame so far.
@@ -319,7 +319,7 @@ impl Gathered {
         let only = std::mem::take(&mut self.only);
         let more = only.len() + bytes.len();
         if self.all.capacity() - self.all.len() < more {
-            // Where nothing is known, an eighth ahead of what comes.
+            // If the length is not known, it grows by an eighth.
             self.all.reserve_exact(more + left.max(self.all.len() / 8));
         }
         self.all.extend_from_slice(&only);

@@ -68,7 +68,7 @@ impl Stream {
         }
     }
 
-    /// Whether the client's sending side is closed, as far as the runtime has heard.
+    /// Whether the client's sending side is closed, as of the latest event.
     pub(super) fn has_ended(&self) -> bool {
         self.wire().has_ended()
     }

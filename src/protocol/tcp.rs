@@ -42,7 +42,7 @@ pub(super) async fn serve<S: Serve>(
 /// in the kernel.
 async fn gone(stream: &mut Stream, on_eof: OnEof, progress: &Progress) {
     poll_fn(|cx| stream.poll_left(cx, on_eof)).await;
-    // One whose call has begun is told what comes of it by its tunnel.
+    // A call that has begun ends with its tunnel.
     poll_fn(|cx| {
         if progress.is_admitted() {
             stream.poll_reset(cx)

@@ -1,11 +1,12 @@
-//! A client's socket in the runtime, which also tells whether the client has left.
+//! A client's socket in the runtime, with a check whether the client has left.
 //!
-//! A peek sees the first unread byte and nothing behind it. So this asks the kernel, which knows
-//! of an end or a reset before the bytes in front of it are read. The runtime reports each event
-//! once: to hear of the next one, its note that the socket can be read has to be cleared, although
-//! there are bytes to read. From then on, reads ask the socket first and the runtime second; the
-//! same holds for writes. What a client sent behind a full receive buffer is still at the client,
-//! and its end with it.
+//! A peek sees the first unread byte and not the end behind it. This module asks the kernel with
+//! poll(2), which reports an end or a reset while bytes in front of it are unread. The runtime
+//! wakes a task once per event. To get the next event, this module clears the runtime's readiness
+//! although bytes are unread; from then on a read tries the socket before it asks the runtime.
+//! Writes work the same way.
+//!
+//! One limit remains: if the receive buffer is full, the end is still in the client's kernel.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -18,6 +19,9 @@ use rustix::net::{RecvFlags, SendFlags};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
+/// Most bytes of a read that does not go through the runtime.
+const READ_BYTES: usize = 16 * 1024;
+
 /// What an end of the client's bytes means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OnEof {
@@ -28,7 +32,7 @@ pub(super) enum OnEof {
 }
 
 impl OnEof {
-    /// As the listener's option says.
+    /// From the listener's option.
     pub(super) fn new(cancel_on_eof: bool) -> Self {
         if cancel_on_eof {
             Self::Left
@@ -51,9 +55,9 @@ enum Side {
 /// A stream socket, TCP or Unix.
 pub(crate) struct Wire {
     tcp: TcpStream,
-    /// The runtime may not know that there is something to read.
+    /// Readiness was cleared, so there may be bytes to read without an event.
     read_unknown: bool,
-    /// The runtime may not know that there is room to write.
+    /// Readiness was cleared, so there may be room to write without an event.
     write_unknown: bool,
 }
 
@@ -66,8 +70,8 @@ impl Wire {
         }
     }
 
-    /// The socket, for its options and for waiting. Whoever reads or writes past this type may
-    /// wait for an event that has passed.
+    /// The socket, for its options and for waiting. Do not read or write through it: that may wait
+    /// for an event that has passed.
     pub(super) fn tcp(&self) -> &TcpStream {
         &self.tcp
     }
@@ -115,12 +119,12 @@ impl Wire {
     /// Ready when the client has left, however much it sent before. Takes none of its bytes.
     pub(super) fn poll_left(&mut self, cx: &mut Context<'_>, on_eof: OnEof) -> Poll<()> {
         loop {
-            // Without an event since the last look this is no system call.
+            // Without a new event this makes no system call.
             if ready!(self.tcp.poll_read_ready(cx)).is_err() {
                 return Poll::Ready(());
             }
             self.forget_readable();
-            // After that, so that an event in between is one more to look at.
+            // Asked after the clearing, so that an event in between is not lost.
             match (self.side(), on_eof) {
                 (Side::Open, _) => {}
                 (Side::Ended, OnEof::Stays) => return self.poll_reset(cx),
@@ -132,7 +136,7 @@ impl Wire {
     /// Ready when the connection is closed in both directions.
     pub(super) fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
-            // The end of what is read stays reported for ever, so only the other side tells more.
+            // The runtime never clears a read end, so a reset is waited for on the write side.
             if ready!(self.tcp.poll_write_ready(cx)).is_err() {
                 return Poll::Ready(());
             }
@@ -143,8 +147,8 @@ impl Wire {
         }
     }
 
-    /// Whether the client's sending side is closed, as far as the runtime has heard. Mostly no
-    /// system call.
+    /// Whether the client's sending side is closed, as of the latest event. Makes a system call
+    /// only if there was one.
     pub(super) fn has_ended(&self) -> bool {
         let has_news = self.tcp.try_io(Interest::READABLE, || Ok(())).is_ok();
         has_news && self.side() != Side::Open
@@ -156,12 +160,12 @@ impl Wire {
             tv_sec: 0,
             tv_nsec: 0,
         };
-        // A socket that cannot be asked is taken for one that is open: reading will tell.
+        // If poll fails the socket counts as open: the next read returns the error.
         let _ = rustix::event::poll(&mut asked, Some(&at_once));
-        let told = asked[0].revents();
-        if told.intersects(PollFlags::HUP | PollFlags::ERR) {
+        let events = asked[0].revents();
+        if events.intersects(PollFlags::HUP | PollFlags::ERR) {
             Side::Reset
-        } else if told.contains(PollFlags::RDHUP) {
+        } else if events.contains(PollFlags::RDHUP) {
             Side::Ended
         } else {
             Side::Open
@@ -179,7 +183,7 @@ impl Wire {
     }
 }
 
-/// What makes the runtime clear its note of an event.
+/// This result makes the runtime clear its readiness.
 fn would_block() -> io::Result<()> {
     Err(io::ErrorKind::WouldBlock.into())
 }
@@ -191,7 +195,7 @@ impl AsyncRead for Wire {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if self.read_unknown {
-            let mut chunk = [MaybeUninit::uninit(); 4096];
+            let mut chunk = [MaybeUninit::uninit(); READ_BYTES];
             let wanted = buf.remaining().min(chunk.len());
             match rustix::net::recv(&self.tcp, &mut chunk[..wanted], RecvFlags::DONTWAIT) {
                 Ok(((read, _), _)) => {

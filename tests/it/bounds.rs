@@ -414,7 +414,7 @@ async fn bodies_of_calls_that_wait_are_not_held_beyond_their_bound() {
     }
 }
 
-/// Holds `clients` calls in the queue, each with this request; says how much memory each takes.
+/// Holds `clients` calls in the queue, each with this request. Returns the memory of each in KiB.
 async fn held_each(clients: u32, request: Vec<u8>) -> u64 {
     // Takes the first call, and never answers it.
     let backend = Scripted::start(|_, mut stream| async move {

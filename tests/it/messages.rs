@@ -1,5 +1,5 @@
-//! HTTP messages at their edges, in both directions: what frames them, how large their heads are,
-//! when their bytes come, and what Tidegate answers to a head that is not HTTP.
+//! HTTP messages at their edges, in both directions: framing, sizes of heads, slow bodies, and the
+//! answers to bytes that are not HTTP.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,7 +40,7 @@ fn text(backend: impl ToString, listener: &str, client: &str, limits: &str) -> S
     )
 }
 
-/// A backend that reads each request to its end, tells of it, and answers `reply`.
+/// A backend that reads each request to its end, passes it to the test, and answers `reply`.
 async fn telling(reply: Vec<u8>) -> (Scripted, mpsc::UnboundedReceiver<String>) {
     let (tell, told) = mpsc::unbounded_channel();
     let reply = Arc::new(reply);
@@ -199,7 +199,7 @@ async fn uploads_without_a_body_hold_no_slot() {
         .await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     assert!(next(&mut told).await.starts_with("GET"));
-    // One that sends what may be held gets its slot, though not all is here.
+    // After `buffer_bytes` the call gets its slot, although the body is not complete.
     let mut first = silent.remove(0);
     first.write_all(&[b'x'; 65_537]).await.expect("it reads");
     stack.busy(1, 0).await;
@@ -218,7 +218,7 @@ async fn uploads_without_a_body_hold_no_slot() {
     stack.at_rest().await;
 }
 
-/// What both peers answer with 400: Tidegate must not pass on what a backend could read otherwise.
+/// nginx and HAProxy answer these with 400. A backend could read them in another way.
 #[tokio::test]
 async fn a_target_or_a_framing_that_can_be_read_in_two_ways_is_refused() {
     let (backend, mut told) = telling(ANSWER.to_vec()).await;
@@ -331,7 +331,7 @@ async fn what_is_not_http_is_answered_in_the_words_of_every_error() {
         let told = json(body(&answer));
         assert_eq!(told["modID"], 130, "{started:?}");
         assert_eq!(told["overallRC"], 400, "{started:?}");
-        // It is told once, as a refusal.
+        // It is recorded once, as a refusal.
         let facts = stack.seen.ended(ended + 1).await;
         assert_eq!(facts.len(), ended + 1, "{started:?}");
         assert_eq!(facts[ended].verdict, Verdict::Refused, "{started:?}");
@@ -352,7 +352,7 @@ async fn http_1_0_without_a_host_goes_out_with_one() {
         got.contains(&format!("\r\nhost: {}\r\n", stack.addr)),
         "{got}"
     );
-    // One that has it keeps it, and an absolute target says it.
+    // A Host of the client's own stays; an absolute target contains one.
     stack.ask("GET /guests HTTP/1.0\r\nHost: own\r\n\r\n").await;
     assert!(next(&mut told).await.contains("own"));
     stack.ask("GET http://said/guests HTTP/1.0\r\n\r\n").await;
@@ -395,7 +395,7 @@ async fn a_reply_with_both_framings_comes_through_whole() {
     }
 }
 
-/// Neither was asked for, so neither can be passed on.
+/// The request asks for neither, so the client cannot read the answer.
 #[tokio::test]
 async fn a_reply_that_switches_protocols_or_is_coded_on_its_way_is_an_error() {
     for reply in [
@@ -462,7 +462,7 @@ async fn a_socket_call_that_is_refused_while_it_waits_is_told_once_and_leaves_at
     assert_eq!(facts[0].reason, Some(Reason::BadRequest));
 }
 
-/// A client that has been accepted under a full cap, in the moment of SIGTERM.
+/// At SIGTERM a client is accepted, but waits for its place under a full `max_connections`.
 #[tokio::test]
 async fn at_a_drain_the_connection_in_hand_is_served() {
     let array = crate::support::array("guest_get_info", "X");
@@ -483,7 +483,7 @@ async fn at_a_drain_the_connection_in_hand_is_served() {
         held.next().await;
         let mut second = TcpStream::connect(addr).await.expect("it listens");
         second.write_all(call.as_bytes()).await.expect("it reads");
-        // It is in hand, not in the backlog: nothing tells, so it is given every chance.
+        // It is accepted under the full cap. No event shows that, so the test waits a little.
         tokio::time::sleep(Duration::from_millis(100)).await;
         sidecar.signal("TERM");
         sidecar.log().wait(&["drain"]).await;

@@ -71,7 +71,7 @@ async fn each_protocol_comes_over_tls_on_a_port_of_its_own_and_nothing_else_does
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_behind_unread_bytes_is_gone_over_tls_too() {
+async fn over_tls_too_a_client_that_leaves_behind_unread_bytes_is_noticed() {
     let (mut held, files) = (Held::start(HTTP_OK).await, Files::new());
     let text = one_listener(held.backend.addr, &files.section(""), "")
         .replace("[limits]", "[limits]\nsmapi_max_outstanding_requests = 1");

@@ -24,8 +24,8 @@ use super::heads::Heads;
 use crate::call::{Record, Refusal};
 use crate::clock::{Clock, Timer};
 
-/// What one read takes at most while the queue is before the call: hyper keeps the buffer that it
-/// reads into, and makes it larger for whoever fills it.   bytes
+/// Most bytes of one read before a call has its slot. hyper keeps its read buffer while the call
+/// waits, and doubles a buffer that a read fills.   bytes
 const READ_BYTES: usize = 8 * 1024 - 1;
 /// The same while a body streams.   bytes
 const STREAM_BYTES: usize = 16 * 1024 - 1;
@@ -43,13 +43,13 @@ struct Phase {
     is_streaming: bool,
     /// Requests that hyper has handed over.
     begun: u64,
-    /// Which of them is refused, as its head shows.
+    /// The number of the request with a bad head, and its refusal.
     refused: Option<(u64, Refusal)>,
-    /// The address that a client of HTTP/1.0 connected to, if it named none.
+    /// The address that the client connected to, if a request of HTTP/1.0 names no host.
     local: Option<SocketAddr>,
     /// The latest call that is answered, until its answer is written.
     answered: Option<Arc<Record>>,
-    /// The client was seen to leave between two requests: what it sent before is not served.
+    /// The client left between two requests: a request that it sent before is not served.
     has_left: bool,
 }
 
@@ -83,7 +83,7 @@ impl Phases {
         change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// A head is here; returns when its last byte came in, and why it is refused if it is.
+    /// A head is here. Returns when its last byte came in, and the refusal if the head is bad.
     pub(super) fn begin_request(&self) -> (Timestamp, Option<Refusal>) {
         self.with(|phase| {
             phase.step = Step::Serving;
@@ -95,7 +95,8 @@ impl Phases {
         })
     }
 
-    /// What has to be here of the request's body is here; returns when its last byte came in.
+    /// The part of the body that is read before the call queues is here. Returns when its last byte
+    /// came in.
     pub(super) fn body_read(&self, streams: bool) -> Timestamp {
         self.with(|phase| {
             phase.is_streaming = streams;
@@ -107,7 +108,7 @@ impl Phases {
     pub(super) fn end_request(&self, now: Timestamp, record: Option<Arc<Record>>) {
         let earlier = self.with(|phase| {
             phase.step = if phase.is_mid_head {
-                // What came of it meanwhile waited for us.
+                // Its first part waited for the previous answer.
                 Step::Head(now)
             } else {
                 Step::Idle(now)
@@ -117,7 +118,7 @@ impl Phases {
         drop(earlier);
     }
 
-    /// The address that a client connected to that named none.
+    /// The address that the client connected to, if its request names no host.
     pub(super) fn local(&self) -> Option<SocketAddr> {
         self.with(|phase| phase.local)
     }
@@ -158,7 +159,7 @@ impl Phases {
         self.with(|phase| phase.step)
     }
 
-    /// How much one read takes.
+    /// Most bytes of the next read.
     fn read_bytes(&self) -> usize {
         if self.with(|phase| phase.is_streaming) {
             STREAM_BYTES
@@ -220,7 +221,7 @@ impl ClientIo {
         io
     }
 
-    /// Hands on what the heads show that have just come.
+    /// Passes on what the latest heads showed.
     fn note_heads(&mut self) {
         if let Some(refused) = self.heads.take_refused() {
             self.phases.with(|phase| phase.refused = Some(refused));

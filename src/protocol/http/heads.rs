@@ -1,10 +1,11 @@
-//! Looks at each request's head before hyper does, in the bytes as they came.
+//! Checks the head of each request in its raw bytes, before hyper parses it.
 //!
-//! hyper keeps one of two lengths, and drops a length beside `Transfer-Encoding`, before anybody
-//! can see that there were two; and it answers by itself, without a word, what it cannot read. So
-//! hyper only gets heads that are whole and good, and this follows where each message ends. For a
-//! head that is not good hyper gets one of our own: its request is then refused like any other,
-//! behind the answers to those before it. What comes after it is not looked at.
+//! hyper removes a second Content-Length, and a Content-Length beside Transfer-Encoding, so the
+//! parsed head does not show them. hyper also answers a head that it cannot parse by itself,
+//! without a body. So hyper gets only heads that are whole and good. This module follows where
+//! each message ends to find the next head. A bad head is replaced by one of our own, and the
+//! request handler refuses that request; the answer follows those to earlier requests. Bytes
+//! behind a bad head are discarded.
 
 use std::mem::{self, MaybeUninit};
 
@@ -17,25 +18,25 @@ use crate::call::{Reason, Refusal};
 /// Largest head of a request.   bytes
 pub(super) const HEAD_BYTES: usize = 64 * 1024;
 
-/// As many fields are looked at without asking for memory.
+/// Heads with up to this many fields are parsed without an allocation.
 const FIELDS: usize = 128;
 
-/// Such a client closes without an answer in HTTP/1.
+/// The preface of HTTP/2. Its clients read no answer in HTTP/1.
 const HTTP_2: &[u8] = b"PRI * HTTP/2.0\r\n\r\n";
 
 /// The bytes of one connection, on their way to hyper.
 pub(super) struct Heads {
     fields_max: usize,
     part: Part,
-    /// What hyper has not got yet: bytes for it, and behind them part of a head.
+    /// Bytes that hyper does not have yet: first those that are ready for it, then part of a head.
     held: Vec<u8>,
-    /// How many of these are for hyper.
+    /// How many of these are ready for hyper.
     ready: usize,
-    /// Up to here `held` has no end of a head.
+    /// Up to here `held` contains no end of a head.
     searched: usize,
-    /// Heads that are hyper's, or are ready for it.
+    /// Heads that hyper has, or that are ready for it.
     passed: u64,
-    /// Which of them stands for one that is refused, and why; until it is told.
+    /// Which of them replaces a bad one, and the refusal; until it is taken.
     refused: Option<(u64, Refusal)>,
     /// A request of HTTP/1.0 that names no host has come.
     lacks_host: bool,
@@ -48,9 +49,9 @@ enum Part {
     /// A body, of which so many bytes are to come.
     Body(u64),
     Chunked(Chunk),
-    /// Nothing that is looked at: a head was refused.
+    /// Nothing: a head was refused, and the rest is discarded.
     Refused,
-    /// Another protocol, of which hyper knows what to do.
+    /// HTTP/2, which hyper closes.
     Foreign,
 }
 
@@ -63,7 +64,7 @@ enum Chunk {
     Extension(u64),
     /// Data, and the two bytes of the line's end behind it.
     Data(u64),
-    /// A line behind the last chunk, which so far has, or has not, a byte.
+    /// A line behind the last chunk.
     Trailer { is_empty: bool },
 }
 
@@ -74,7 +75,7 @@ struct Head {
     lacks_host: bool,
 }
 
-/// What is not passed on, and what hyper gets instead.
+/// Why a head is refused, and the head that hyper gets instead.
 struct Refused {
     refusal: Refusal,
     instead: Vec<u8>,
@@ -94,7 +95,7 @@ impl Heads {
         }
     }
 
-    /// Takes bytes that have come; what is for hyper at once goes into its buffer.
+    /// Takes bytes from the socket. Bytes that are ready go straight into hyper's buffer.
     pub(super) fn take(&mut self, bytes: &[u8], buf: &mut ReadBuf<'_>) {
         if self.part == Part::Refused {
             return;
@@ -110,13 +111,13 @@ impl Heads {
         self.settle(good - at_once, refused);
     }
 
-    /// The same with bytes that are kept anyway.
+    /// The same for bytes that are in memory of their own.
     pub(super) fn take_first(&mut self, bytes: Vec<u8>) {
         self.held = bytes;
         self.look();
     }
 
-    /// Gives hyper what is ready for it. False if nothing is.
+    /// Copies ready bytes into hyper's buffer. False if there are none.
     pub(super) fn give(&mut self, buf: &mut ReadBuf<'_>) -> bool {
         if self.ready == 0 {
             return false;
@@ -132,7 +133,7 @@ impl Heads {
         true
     }
 
-    /// Whether what comes is read no more: there is nothing behind a head that was refused.
+    /// Whether a head was refused, so that nothing further is read.
     pub(super) fn is_over(&self) -> bool {
         self.part == Part::Refused
     }
@@ -142,17 +143,17 @@ impl Heads {
         self.held.len() > self.ready
     }
 
-    /// The request that is refused, by its number on the connection, and why. Told once.
+    /// The number on the connection of the request that is refused, and the refusal. Returned once.
     pub(super) fn take_refused(&mut self) -> Option<(u64, Refusal)> {
         self.refused.take()
     }
 
-    /// Whether a request without a host has come. Told once.
+    /// Whether a request of HTTP/1.0 without a host has come. Returned once.
     pub(super) fn take_lacks_host(&mut self) -> bool {
         mem::take(&mut self.lacks_host)
     }
 
-    /// Looks at what is held, none of which is ready, if it may be more than part of a head.
+    /// Parses what is held, unless it is only part of a head.
     fn look(&mut self) {
         if self.ready > 0 {
             return;
@@ -166,21 +167,21 @@ impl Heads {
         self.settle(good, refused);
     }
 
-    /// Whether an empty line is held: whoever sends byte by byte must not have all of it parsed
-    /// each time.
+    /// Whether an empty line is held. Looks at each byte once, so that a client that sends byte by
+    /// byte does not cause a parse of the whole head for each.
     fn has_whole_head(&mut self) -> bool {
         let from = self.searched.saturating_sub(3);
         let found = memchr::memchr_iter(b'\n', &self.held[from..]).any(|at| {
             let behind = &self.held[from + at + 1..];
             behind.starts_with(b"\n") || behind.starts_with(b"\r\n")
         });
-        // The first look is always a real one.
+        // The first bytes are always parsed: most bad heads show at once.
         let found = found || self.searched == 0;
         self.searched = self.held.len();
         found
     }
 
-    /// So many bytes of what is held are for hyper.
+    /// Marks the first `ready` bytes of `held` as ready; a bad head behind them is replaced.
     fn settle(&mut self, ready: usize, refused: Option<Refused>) {
         self.ready = ready;
         if let Some(Refused { refusal, instead }) = refused {
@@ -194,7 +195,7 @@ impl Heads {
         self.searched = self.held.len() - self.ready;
     }
 
-    /// Follows the messages in these bytes; says how many of them are for hyper.
+    /// Follows the messages in these bytes. Returns how many bytes are good for hyper.
     fn follow(&mut self, bytes: &[u8]) -> (usize, Option<Refused>) {
         let mut at = 0;
         while at < bytes.len() {
@@ -359,12 +360,11 @@ fn check(request: &Request<'_, '_>, length: usize) -> Result<Head, &'static str>
 fn check_target(target: &str) -> Result<bool, &'static str> {
     let is_plain =
         |byte: u8| byte.is_ascii_alphanumeric() || b"/-._~?&=%:@!$'()*+,;".contains(&byte);
-    if target.starts_with('/') && target.len() < usize::from(u16::MAX) - 1 {
-        if target.bytes().all(is_plain) {
-            return Ok(false);
-        }
-        // `http` decides on the rest, as it will for hyper.
+    let is_path = target.starts_with('/') && target.len() < usize::from(u16::MAX) - 1;
+    if is_path && target.bytes().all(is_plain) {
+        return Ok(false);
     }
+    // hyper parses the target with the same code.
     let uri = Uri::try_from(target).map_err(|_| "the request's target is no path and no URI")?;
     let Some(authority) = uri.authority() else {
         return Ok(false);
@@ -390,7 +390,7 @@ fn number(value: &[u8]) -> Option<u64> {
 }
 
 impl Refused {
-    /// One that cannot be read. Nothing of it is known, but whether its client waits for a body.
+    /// For a head that cannot be parsed. HEAD stays HEAD, because its answer has no body.
     fn unread(bytes: &[u8], refusal: Refusal) -> Self {
         let method = if bytes.starts_with(b"HEAD") {
             "HEAD"
@@ -403,7 +403,7 @@ impl Refused {
         }
     }
 
-    /// One that can be read: by its fields it is told who asks.
+    /// For a head that is parsed. Its other fields stay, because they identify the caller.
     fn read(request: &Request<'_, '_>, refusal: Refusal) -> Self {
         const LEFT_OUT: [&str; 6] = [
             "host",
@@ -430,7 +430,7 @@ impl Refused {
         }
         instead.extend_from_slice(b"\r\n");
         if instead.len() > HEAD_BYTES {
-            // With its host it is more than hyper takes.
+            // With a host it is larger than hyper accepts.
             return Self::unread(method.as_bytes(), refusal);
         }
         Self { refusal, instead }
@@ -438,9 +438,9 @@ impl Refused {
 }
 
 impl Chunk {
-    /// Follows a chunked body; says how many of these bytes belong to it, and where they leave
-    /// it, unless at its end. It takes more than hyper does, and whatever hyper takes it ends in
-    /// the same place.
+    /// Follows a chunked body. Returns how many of these bytes belong to it, and the new place, or
+    /// none at its end. It accepts more than hyper does; a body that hyper accepts ends at the same
+    /// byte in both.
     fn follow(self, bytes: &[u8]) -> (usize, Option<Self>) {
         let mut chunk = self;
         let mut at = 0;
@@ -455,7 +455,7 @@ impl Chunk {
                 Self::Extension(size) if byte == b'\n' => Self::begun(size),
                 Self::Extension(size) => Self::Extension(size),
                 Self::Data(left) => {
-                    // This byte, and as many more as are here.
+                    // This byte, and further ones that are here.
                     let here = (bytes.len() - at) as u64;
                     let more = here.min(left - 1);
                     at += usize::try_from(more).expect("no more than are here");
