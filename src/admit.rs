@@ -19,7 +19,7 @@ use std::collections::HashMap;
 use std::mem;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -41,11 +41,11 @@ pub use self::permit::Permit;
 pub use self::place::Place;
 use self::promote::{Acting, Follower, Promoted, Promotions, Tie};
 pub use self::quotas::QuotaAnswer;
-use crate::call::claim::{self, Settling};
+use crate::call::claim::{self, Charged, Settling};
 use crate::call::pace::CostRange;
 use crate::call::{
-    Claim as CallerClaim, Destination, Fault, Generation, Quota, Reason, Record, Refusal, Role,
-    Verdict,
+    Claim as CallerClaim, Destination, Fault, Generation, Identity, Quota, Reason, Record, Refusal,
+    Role, Verdict,
 };
 use crate::clock::Clock;
 use crate::telemetry::log;
@@ -277,6 +277,8 @@ enum Waiter {
         tell: oneshot::Sender<Turn>,
         /// It was put into the class of users, and stays there whoever waits for it.
         promoted: bool,
+        /// What it is told in, and whose call it is.
+        record: Weak<Record>,
     },
 }
 
@@ -543,6 +545,40 @@ impl Gate {
                 *known.entry(caller).or_insert_with(|| reroute(caller))
             })
         });
+    }
+
+    /// Charges each waiting call to what it would be charged to if it came now. `charge` says what
+    /// that is for an identity, and is asked once for each.
+    pub fn reroute(&self, mut charge: impl FnMut(&Identity) -> Charged) {
+        let mut known: HashMap<Arc<Identity>, Charged> = HashMap::new();
+        // A record that is let go of is told, which must not happen under the lock.
+        let mut records = Vec::new();
+        self.core.change(|state, now| {
+            state.lanes[Lane::Limited as usize].reroute_waiting(now, |_, waiter| {
+                let Waiter::Waiting { record, .. } = waiter else {
+                    return None;
+                };
+                let record = record.upgrade()?;
+                let bucket = record.note(|facts| {
+                    let identity = &facts.origin.identity;
+                    let charged = match known.get(identity) {
+                        Some(charged) => charged,
+                        None => known
+                            .entry(Arc::clone(identity))
+                            .or_insert_with(|| charge(identity)),
+                    };
+                    if let Some(claim) = &mut facts.claim
+                        && claim.charged != *charged
+                    {
+                        claim.charged = charged.clone();
+                    }
+                    charged.bucket()
+                });
+                records.push(record);
+                Some(bucket)
+            });
+        });
+        drop(records);
     }
 
     /// A bucket as it is now.
@@ -905,6 +941,7 @@ impl State {
         *waiter.expect("who was not told waits") = Waiter::Waiting {
             tell,
             promoted: matches!(claim.tie, Tie::Rides),
+            record: Arc::downgrade(claim.record),
         };
         if let Tie::Follows(guest) = &claim.tie {
             let record = Arc::downgrade(claim.record);

@@ -499,17 +499,29 @@ pub fn with_costs(settings: &admit::Settings, callers: &Callers) -> admit::Setti
     settings
 }
 
-/// Does to the gate's buckets what a change of the callers asks for.
+/// Has the gate follow a change of the callers: its buckets, and then the calls that wait. A call
+/// that waits is charged as it would be if it came now.
 pub fn follow(gate: &Gate, callers: &Callers, changes: Vec<BucketChange>) {
+    let mut gone = Vec::new();
+    let mut recharges = false;
     for change in changes {
         match change {
-            BucketChange::Set(id, rule) => gate
-                .set_bucket(id, rule)
-                .expect("there are fewer rate limits than buckets may be"),
-            BucketChange::Remove(id) => {
-                gate.remove_bucket(id, |caller| callers.reroute(CallerId(caller.0)));
+            BucketChange::Set(id, rule) => {
+                // Calls may have waited without it.
+                recharges |= gate.bucket_now(id).is_none();
+                gate.set_bucket(id, rule)
+                    .expect("there are fewer rate limits than buckets may be");
             }
+            BucketChange::Remove(id) => gone.push(id),
+            BucketChange::Recharge => recharges = true,
         }
+    }
+    if recharges || !gone.is_empty() {
+        gate.reroute(|identity| callers.charged(identity));
+    }
+    for id in gone {
+        // Of those that were on their way into the queue.
+        gate.remove_bucket(id, |caller| callers.reroute(CallerId(caller.0)));
     }
 }
 

@@ -62,6 +62,14 @@ pub struct Changed<T> {
     pub buckets: Vec<BucketChange>,
 }
 
+impl<T> Changed<T> {
+    /// The same, of a change after which calls may be charged to something else.
+    fn recharging(mut self) -> Self {
+        self.buckets.push(BucketChange::Recharge);
+        self
+    }
+}
+
 /// All callers, rate limits and costs.
 #[derive(Clone, Debug)]
 pub struct Callers {
@@ -93,7 +101,9 @@ struct State {
 /// What is kept of one caller.
 #[derive(Debug, Default)]
 struct Account {
-    usage: Usage,
+    /// None until a call is counted: most of what is kept of a caller is this, and a config may
+    /// have thousands of callers that never call.
+    usage: Option<Box<Usage>>,
     weight: Option<Weight>,
     /// Who made its latest call: what a call that waits is classified by when its rate limit
     /// is removed.
@@ -101,6 +111,12 @@ struct Account {
     /// Its key in quotas by caller, once a call asked for it. Forgotten with each change, since
     /// it is made of its name.
     quota_key: Option<Arc<str>>,
+}
+
+impl Account {
+    fn usage(&mut self) -> &mut Usage {
+        self.usage.get_or_insert_default()
+    }
 }
 
 /// What is kept of one group.
@@ -143,6 +159,7 @@ impl Callers {
     /// nothing has changed.
     pub fn apply(&self, settings: &Settings) -> Result<Changed<()>, Vec<TableError>> {
         self.change(|state| state.apply(settings, When::Later))
+            .map(Changed::recharging)
     }
 
     /// Says who makes a call and what is charged for it, and counts it.
@@ -185,7 +202,7 @@ impl Callers {
         let mut weight = None;
         for found in matches.as_slice() {
             let account = accounts.entry(found.caller()).or_default();
-            account.usage.count(now, function, cost);
+            account.usage().count(now, function, cost);
             weight = weight.or(account.weight);
         }
         let caller = matches.caller();
@@ -273,7 +290,7 @@ impl Callers {
         };
         for id in claim.counted.iter() {
             if let Some(account) = accounts.get_mut(&id) {
-                count(&mut account.usage);
+                count(account.usage());
             }
         }
         each_group(table, &claim.counted, |group| {
@@ -295,6 +312,20 @@ impl Callers {
         {
             service_times.count(now, claim.function, service);
         }
+    }
+
+    /// What a call of this identity would be charged to if it came now. Nothing is counted.
+    #[must_use]
+    pub fn charged(&self, identity: &Identity) -> Charged {
+        let mut state = self.lock();
+        let State {
+            table,
+            matches,
+            rate_limits,
+            ..
+        } = &mut *state;
+        table.classify(&seen(identity), matches);
+        charged_to(rate_limits, matches).map_or(Charged::Nothing, charge)
     }
 
     /// Where a call that waits for a rate limit is charged instead, now that it is gone: to
@@ -508,9 +539,10 @@ impl State {
 
     /// Adds the statistics of a row that is gone to another.
     fn fold(&mut self, from: CallerId, into: CallerId) {
-        if let Some(gone) = self.accounts.remove(&from) {
+        let gone = self.accounts.remove(&from);
+        if let Some(usage) = gone.and_then(|gone| gone.usage) {
             let account = self.accounts.entry(into).or_default();
-            account.usage.merge(&gone.usage);
+            account.usage().merge(&usage);
         }
     }
 

@@ -130,6 +130,8 @@ pub struct Operation {
     pub class: Arc<str>,
     /// What it has to do with what users do to its target.
     pub role: Role,
+    /// Whether the built-in table named it, and no route of the operator's own.
+    pub of_table: bool,
     /// What is behind, and with that whether the built-in table has a say.
     pub kind: BackendKind,
 }
@@ -225,6 +227,8 @@ impl OwnRoute {
 
 /// What the head of an HTTP request tells.
 enum Head<'a> {
+    /// By a route of the operator's own.
+    Own(&'a str, Option<&'a str>),
     Named(&'a str, Option<&'a str>),
     InBody(BodyRule, Option<&'a str>),
     Unlimited,
@@ -285,6 +289,17 @@ impl Classifier {
             head => head,
         };
         let (operation, target) = match head {
+            Head::Own(name, target) => {
+                let operation = self.operation(Some(name), self.http());
+                let of_table = false;
+                (
+                    Operation {
+                        of_table,
+                        ..operation
+                    },
+                    target,
+                )
+            }
             Head::Named(name, target) => (self.operation(Some(name), self.http()), target),
             Head::InBody(rule, target) => match (&call.array, &call.body) {
                 (Some(array), _) => {
@@ -341,7 +356,7 @@ impl Classifier {
             for own in self.routes.iter().filter(|own| own.takes(method)) {
                 if let Some(matched) = segments.matches(&own.segments) {
                     return match &own.function {
-                        Some(name) => Head::Named(name, matched.target),
+                        Some(name) => Head::Own(name, matched.target),
                         None => Head::Unlimited,
                     };
                 }
@@ -376,6 +391,7 @@ impl Classifier {
             // Until all clues are there.
             class: self.classes.polling(),
             role: Role::Apart,
+            of_table: self.kind == BackendKind::Zvm,
             kind: self.kind,
         }
     }

@@ -22,11 +22,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use http::HeaderName;
 use tidegate_limits::{Class, Timestamp};
 use tokio::sync::{Notify, oneshot, watch};
 
-use self::key::Guest;
 pub use self::key::Key;
+use self::key::{Apart, Guest};
 pub use self::store::{CoalesceNow, Wanted};
 use self::store::{Found, Seat, SeatId, Store};
 pub use self::upstream::SharedCall;
@@ -39,6 +40,8 @@ use crate::clock::Clock;
 pub struct Settings {
     /// The functions whose identical reads share a call.
     pub functions: Vec<Arc<str>>,
+    /// Headers by which reads on routes of the operator's own are not told apart.
+    pub ignored_headers: Arc<[HeaderName]>,
     /// How long a good answer is kept after it came; zero keeps none.
     pub fresh_for: Duration,
     /// Calls under way that are shared, and answers kept.
@@ -111,7 +114,7 @@ impl Coalescer {
     }
 
     /// The key of a read, about one guest or none in particular; `None` if it is not to be
-    /// shared.
+    /// shared. It is known on which headers the answers of the built-in table depend.
     #[must_use]
     pub fn key(
         &self,
@@ -119,6 +122,7 @@ impl Coalescer {
         destination: Destination,
         guest: Option<&str>,
         message: &Message,
+        of_table: bool,
     ) -> Option<Key> {
         let settings = Arc::clone(self.shared.lock().settings());
         if !settings
@@ -128,7 +132,12 @@ impl Coalescer {
         {
             return None;
         }
-        Key::of(function, destination, guest, message)
+        let apart = if of_table {
+            Apart::Known
+        } else {
+            Apart::AllBut(Arc::clone(&settings.ignored_headers))
+        };
+        Key::of(function, destination, guest, message, apart)
     }
 
     /// Looks for an identical read and joins it; if there is none, makes a new call for it.
@@ -164,7 +173,9 @@ impl Coalescer {
                 let id = store.begin(&key, seat, Arc::clone(&changed), admitted.clone());
                 drop(store);
                 let shared = Arc::clone(&self.shared);
-                let call = SharedCall::new(Arc::clone(&shared), id, &record, changed, admit);
+                let apart = key.apart.clone();
+                let own = Arc::clone(&shared);
+                let call = SharedCall::new(own, id, &record, changed, admit, apart);
                 let first = Waiter::new(shared, id, SeatId::FIRST, told, admitted);
                 Joined::First(call, first)
             }

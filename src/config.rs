@@ -21,6 +21,7 @@ pub mod descriptors;
 mod effective;
 mod exchange;
 mod functions;
+mod ignored_headers;
 #[expect(
     clippy::disallowed_methods,
     reason = "a config is read at start and on threads that wait"

@@ -307,7 +307,9 @@ impl Pipeline {
             return (None, self.coalescer.write(guest, observer));
         }
         let (function, destination) = (&operation.function, operation.destination);
-        let key = self.coalescer.key(function, destination, guest, message);
+        let key = self
+            .coalescer
+            .key(function, destination, guest, message, operation.of_table);
         (key, observer)
     }
 

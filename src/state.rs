@@ -267,6 +267,10 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
 /// What is wrong, without the line and the column, which the offset replaces.
 fn without_place(error: &serde_json::Error) -> String {
     let told = error.to_string();
+    // What a library expects of our own types tells an operator nothing.
+    if told.contains("expected struct") {
+        return "it is not the object that this file holds".to_owned();
+    }
     match told.rfind(" at line ") {
         Some(end) => told[..end].to_owned(),
         None => told,

@@ -292,7 +292,7 @@ impl<R: Weigh> Tasks<R> {
         let mut entropy: StdRng = rand::make_rng();
         Self(Arc::new(Inner {
             clock,
-            ids: Ids::new(entropy.random()),
+            ids: Ids::new(entropy.random::<u64>().max(1)),
             futures: TaskTracker::new(),
             enabled: AtomicBool::new(settings.enabled),
             store: Mutex::new(Store::new(settings, entropy)),

@@ -103,14 +103,22 @@ pub struct Claim {
     pub counted: Counted,
 }
 
+impl Charged {
+    /// The bucket that is charged.
+    #[must_use]
+    pub fn bucket(&self) -> Option<BucketId> {
+        match self {
+            Self::RateLimit { id, .. } => Some(id.bucket()),
+            Self::Nothing | Self::Exempt(_) => None,
+        }
+    }
+}
+
 impl Claim {
     /// The bucket that is charged.
     #[must_use]
     pub fn bucket(&self) -> Option<BucketId> {
-        match &self.charged {
-            Charged::RateLimit { id, .. } => Some(id.bucket()),
-            Charged::Nothing | Charged::Exempt(_) => None,
-        }
+        self.charged.bucket()
     }
 
     /// The label of the rate limit that is charged.

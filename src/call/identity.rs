@@ -22,7 +22,7 @@ const UID: &str = "uid:";
 
 /// Who a call comes from. One for each connection; on HTTP, another where a request's
 /// headers say something else than those of the request before.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Identity {
     /// Name of the listener in the config.
     pub listener: Arc<str>,
@@ -126,7 +126,7 @@ impl Field {
 }
 
 /// Some of the fields.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Fields(u8);
 
 impl Fields {

@@ -93,6 +93,7 @@ impl Callers {
             state.accounts.entry(inserted.id).or_default().weight = new.weight;
             Ok(inserted.id)
         })
+        .map(Changed::recharging)
     }
 
     /// Changes a caller. One that had registered itself is kept from now on.
@@ -126,10 +127,10 @@ impl Callers {
             state.forget_empty_groups();
             Ok(())
         })
+        .map(Changed::recharging)
     }
 
-    /// Removes a caller. Its next call may register itself again. Calls of it that wait stay
-    /// charged as they are.
+    /// Removes a caller. Its next call may register itself again.
     ///
     /// # Errors
     /// If there is none of that id, if it stands in the config, or is the unknown row.
@@ -140,6 +141,7 @@ impl Callers {
             state.forget_empty_groups();
             Ok(())
         })
+        .map(Changed::recharging)
     }
 
     /// Makes the patterns of `from` alternatives of `into`, adds up their statistics, and gives
@@ -171,6 +173,7 @@ impl Callers {
             }
             Ok(())
         })
+        .map(Changed::recharging)
     }
 
     /// Makes a rate limit.
@@ -183,6 +186,7 @@ impl Callers {
         now: Timestamp,
         new: NewRateLimit,
     ) -> Result<Changed<RateLimitId>, Error> {
+        let attaches = !new.callers.is_empty();
         self.change(|state| {
             if state.rate_limits.len() >= RATE_LIMITS_MAX {
                 return Err(Error::TooManyRateLimits);
@@ -213,6 +217,10 @@ impl Callers {
             state.rate_limits_made += 1;
             state.rate_limits.insert(id, limit);
             Ok(id)
+        })
+        .map(|changed| match attaches {
+            true => changed.recharging(),
+            false => changed,
         })
     }
 
@@ -268,6 +276,7 @@ impl Callers {
             let charge = state.charge(Some(id))?;
             state.set_charge(caller, charge)
         })
+        .map(Changed::recharging)
     }
 
     /// Takes a rate limit away from a caller.
@@ -285,6 +294,7 @@ impl Callers {
             }
             state.set_charge(caller, Charge::None)
         })
+        .map(Changed::recharging)
     }
 
     /// Changes what calls cost, from the next one on.
@@ -396,7 +406,8 @@ impl State {
             } => {
                 let row = self.table.get(caller);
                 row.ok_or(TableError::Unknown(caller))?;
-                let usage = self.accounts.get(&caller).map(|account| &account.usage);
+                let account = self.accounts.get(&caller);
+                let usage = account.and_then(|account| account.usage.as_ref());
                 let suggestion = usage.and_then(|usage| usage.suggest(now, span, headroom));
                 let suggestion = suggestion.ok_or(Error::NothingUsed(caller))?.rounded_up();
                 // Rounded up, the most that there may be could be exceeded.

@@ -156,6 +156,8 @@ pub enum BucketChange {
     /// Remove it. Calls that wait for it go to where
     /// [`Callers::reroute`](super::Callers::reroute) says.
     Remove(BucketId),
+    /// Calls that wait may be charged to another bucket, or none, from now on.
+    Recharge,
 }
 
 /// How much a rate limit is to let through.

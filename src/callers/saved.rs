@@ -59,7 +59,8 @@ impl Callers {
                 },
                 weight: account.and_then(|account| account.weight),
                 total: account
-                    .map(|account| account.usage.snapshot(now).total)
+                    .and_then(|account| account.usage.as_ref())
+                    .map(|usage| usage.snapshot(now).total)
                     .unwrap_or_default(),
             }
         };
@@ -97,7 +98,8 @@ impl State {
         }
         for (id, weight, total) in accounts {
             if self.table.get(id).is_some() {
-                let usage = Usage::with_total(total);
+                let used = total != tidegate_limits::Tally::default();
+                let usage = used.then(|| Box::new(Usage::with_total(total)));
                 self.accounts.insert(
                     id,
                     Account {

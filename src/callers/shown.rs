@@ -148,7 +148,8 @@ impl Callers {
         let state = self.lock();
         let row = state.table.get(id).ok_or(TableError::Unknown(id))?;
         let account = state.accounts.get(&id);
-        let usage = account.map(|account| account.usage.snapshot(now));
+        let usage = account.and_then(|account| account.usage.as_ref());
+        let usage = usage.map(|usage| usage.snapshot(now));
         Ok(CallerNow {
             id,
             kind: row.kind(),
@@ -288,7 +289,7 @@ impl Callers {
         let (usage, profiles) = {
             let state = self.lock();
             state.table.get(id).ok_or(TableError::Unknown(id))?;
-            let usage = state.accounts.get(&id).map(|it| it.usage.clone());
+            let usage = state.accounts.get(&id).and_then(|it| it.usage.clone());
             (usage, state.profiles.clone())
         };
         let suggestion = usage.and_then(|usage| usage.suggest(now, span, headroom));

@@ -139,13 +139,16 @@ impl Classes {
         let listener = self.listeners.get(clues.listener);
         let placed = self.functions.get(clues.function);
         let is_write = placed.map_or(clues.is_write, |placed| placed.is_write);
+        // A write that is only known by its method is urgent, and says nothing of the guest: the
+        // backend may never have heard of such an action.
+        let is_known_write = placed.is_some_and(|placed| placed.is_write);
         let said = listener
             .filter(|listener| listener.header)
             .and_then(|_| self.said(clues.headers?));
         let given = said.or_else(|| placed?.class.as_deref().and_then(|name| self.get(name)));
         if let Some(class) = given {
             // A write that was moved is user work still, but one that was called polling.
-            let acts = *class.name == *USER || is_write && *class.name != *POLLING;
+            let acts = *class.name == *USER || is_known_write && *class.name != *POLLING;
             let role = if acts { Role::Acts } else { Role::Apart };
             return (Arc::clone(&class.name), role);
         }
@@ -157,7 +160,10 @@ impl Classes {
         };
         let class = self.get(name).expect(CHECKED);
         let role = match class {
-            Known { name, .. } if **name == *USER => Role::Acts,
+            Known { name, .. } if **name == *USER => match is_write && !is_known_write {
+                true => Role::Apart,
+                false => Role::Acts,
+            },
             Known { may_rise: true, .. } => Role::Follows,
             Known { .. } => Role::Apart,
         };
@@ -267,6 +273,18 @@ mod tests {
         check("nova guest_get_power_state", POLLING, Role::Follows);
         check("nova guest_list", POLLING, Role::Follows);
         check("nova nobody_knows_it", POLLING, Role::Follows);
+    }
+
+    #[test]
+    fn a_write_that_no_table_knows_is_urgent_and_promotes_no_read() {
+        let clues = Clues {
+            function: "other",
+            listener: "nova",
+            headers: None,
+            is_write: true,
+        };
+        let found = Classes::new(BackendKind::Zvm, &settings()).find(&clues);
+        assert_eq!(found, (USER.into(), Role::Apart));
     }
 
     #[test]

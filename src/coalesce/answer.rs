@@ -7,7 +7,7 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Response, StatusCode};
 use serde::Deserialize;
 
-use super::key::tells_apart;
+use super::key::Apart;
 use crate::call::{Refusal, Reply, ReplyBody, compact_headers};
 
 /// A reply that can be given again and again.
@@ -35,11 +35,11 @@ pub(super) enum Given {
 }
 
 impl Given {
-    pub(super) fn of(reply: Reply) -> Self {
+    pub(super) fn of(reply: Reply, apart: &Apart) -> Self {
         match reply {
             Reply::Whole(bytes) => Self::Shared(Answer::Whole(bytes)),
             Reply::Refused(refusal) => Self::Shared(Answer::Refused(refusal)),
-            Reply::Http(response) if is_for_all(response.headers()) => {
+            Reply::Http(response) if is_for_all(response.headers(), apart) => {
                 let (head, body) = response.into_parts();
                 match body {
                     ReplyBody::Whole(body) => Self::Shared(Answer::Http {
@@ -161,11 +161,11 @@ fn http(status: StatusCode, headers: HeaderMap, body: Bytes) -> Reply {
 
 /// Whether a response is meant for everybody who has asked the same: it sets no cookie, and
 /// depends on nothing by which reads are not told apart (RFC 9110, 12.5.5).
-fn is_for_all(headers: &HeaderMap) -> bool {
+fn is_for_all(headers: &HeaderMap, apart: &Apart) -> bool {
     let varies_only_by_what_is_told_apart = |value: &HeaderValue| {
         value.to_str().is_ok_and(|names| {
             names.split(',').all(|name| {
-                HeaderName::from_bytes(name.trim().as_bytes()).is_ok_and(|name| tells_apart(&name))
+                HeaderName::from_bytes(name.trim().as_bytes()).is_ok_and(|name| apart.tells(&name))
             })
         })
     };
@@ -195,7 +195,8 @@ mod tests {
 
     fn answered(response: http::response::Builder, body: &'static str) -> Given {
         let body = ReplyBody::whole(Bytes::from_static(body.as_bytes()));
-        Given::of(Reply::Http(response.body(body).expect("a response")))
+        let reply = Reply::Http(response.body(body).expect("a response"));
+        Given::of(reply, &Apart::Known)
     }
 
     fn is_shared(given: &Given) -> bool {
@@ -227,7 +228,7 @@ mod tests {
         }
         let stream =
             ReplyBody::stream(http_body_util::Empty::new().map_err(|never| match never {}));
-        assert!(!is_shared(&Given::of(Reply::Stream(stream))));
+        assert!(!is_shared(&Given::of(Reply::Stream(stream), &Apart::Known)));
     }
 
     #[test]
@@ -243,12 +244,12 @@ mod tests {
         check(answered(good(302), ""), None, false);
         check(answered(good(404), "{}"), None, false);
         check(answered(good(503), "{}"), None, false);
-        let whole = || Given::of(Reply::Whole(Bytes::from_static(b"{}")));
+        let whole = || Given::of(Reply::Whole(Bytes::from_static(b"{}")), &Apart::Known);
         check(whole(), Some(0), true);
         check(whole(), Some(404), false);
         check(whole(), None, false);
         let refused = Reply::Refused(Refusal::new(Reason::QueueFull, "no"));
-        check(Given::of(refused), None, false);
+        check(Given::of(refused, &Apart::Known), None, false);
     }
 
     #[test]

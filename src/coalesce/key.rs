@@ -1,6 +1,7 @@
 //! What makes two reads identical, and which reads can be told to be.
 
 use std::fmt;
+use std::sync::Arc;
 
 use http::header::{self, HeaderName};
 use http::{HeaderMap, Method};
@@ -34,9 +35,23 @@ static NEVER_SHARED: [HeaderName; 8] = [
     header::IF_RANGE,
 ];
 
-/// Whether reads that differ in this header are never identical.
-pub(super) fn tells_apart(name: &HeaderName) -> bool {
-    TOLD_APART.contains(name)
+/// Which headers tell reads apart.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Apart {
+    /// Those on which an answer of the z/VM SDK can depend.
+    Known,
+    /// All but these: what a route of the operator's own depends on is not known.
+    AllBut(Arc<[HeaderName]>),
+}
+
+impl Apart {
+    /// Whether reads that differ in this header are never identical.
+    pub(super) fn tells(&self, name: &HeaderName) -> bool {
+        match self {
+            Self::Known => TOLD_APART.contains(name),
+            Self::AllBut(ignored) => !ignored.contains(name),
+        }
+    }
 }
 
 /// A z/VM userid, as the backend compares them: without regard to case.
@@ -63,6 +78,7 @@ impl Guest {
 pub struct Key {
     /// The one guest it is about, if it is about one.
     pub(super) guest: Option<Guest>,
+    pub(super) apart: Apart,
     bytes: Box<[u8]>,
 }
 
@@ -74,6 +90,7 @@ impl Key {
         destination: Destination,
         guest: Option<&str>,
         message: &Message,
+        apart: Apart,
     ) -> Option<Self> {
         let mut parts = Parts::default();
         parts.add(destination.label().as_bytes());
@@ -85,12 +102,13 @@ impl Key {
             }
             Message::Http(call) => {
                 parts.add(b"http");
-                parts.add_request(call)?;
+                parts.add_request(call, &apart)?;
             }
             Message::Tcp => return None,
         }
         Some(Self {
             guest: guest.and_then(Guest::new),
+            apart,
             bytes: parts.0.into_boxed_slice(),
         })
     }
@@ -119,7 +137,7 @@ impl Parts {
         self.0.extend_from_slice(part);
     }
 
-    fn add_request(&mut self, call: &HttpCall) -> Option<()> {
+    fn add_request(&mut self, call: &HttpCall, apart: &Apart) -> Option<()> {
         let head = &call.head;
         let may_be_a_read = [Method::GET, Method::HEAD, Method::POST].contains(&head.method);
         let RequestBody::Whole(body) = &call.body else {
@@ -137,13 +155,25 @@ impl Parts {
         self.add(authority.as_bytes());
         let target = head.uri.path_and_query().map_or("", |it| it.as_str());
         self.add(target.as_bytes());
-        self.add_headers(&head.headers);
+        match apart {
+            Apart::Known => self.add_headers(&head.headers, &TOLD_APART),
+            Apart::AllBut(_) => {
+                // Sorted, because the order in which they came means nothing.
+                let headers = head.headers.keys().filter(|name| apart.tells(name));
+                let mut names: Vec<_> = headers.cloned().collect();
+                names.sort_unstable_by(|a, b| a.as_str().cmp(b.as_str()));
+                for name in &names {
+                    self.add(name.as_str().as_bytes());
+                }
+                self.add_headers(&head.headers, &names);
+            }
+        }
         self.add(body);
         Some(())
     }
 
-    fn add_headers(&mut self, headers: &HeaderMap) {
-        for name in &TOLD_APART {
+    fn add_headers(&mut self, headers: &HeaderMap, names: &[HeaderName]) {
+        for name in names {
             let values = headers.get_all(name);
             self.0
                 .extend_from_slice(&values.iter().count().to_le_bytes());
@@ -177,7 +207,29 @@ mod tests {
     }
 
     fn key(message: &Message) -> Option<Key> {
-        Key::of("guest_list", Destination::Http, None, message)
+        Key::of("guest_list", Destination::Http, None, message, Apart::Known)
+    }
+
+    #[test]
+    fn on_a_route_of_ones_own_every_header_tells_apart_but_those_that_are_ignored() {
+        let apart = Apart::AllBut([header::USER_AGENT].into());
+        let key = |request: http::request::Builder| {
+            let message = http(request, "");
+            Key::of("report", Destination::Http, None, &message, apart.clone())
+        };
+        let one = || get("/report").header("x-api-key", "1").header("x-b", "2");
+        let other = || get("/report").header("x-b", "2").header("x-api-key", "1");
+        assert_eq!(key(one()), key(other()));
+        assert_eq!(key(one().header("user-agent", "a")), key(one()));
+        for different in [
+            get("/report").header("x-api-key", "2").header("x-b", "2"),
+            get("/report").header("x-api-key", "1"),
+            one().header("x-api-key", "1"),
+            one().header("x-c", ""),
+            get("/report").header("x-api-key", "2").header("x-b", "1"),
+        ] {
+            assert_ne!(key(different), key(one()));
+        }
     }
 
     #[test]
@@ -215,7 +267,13 @@ mod tests {
         }
         let agent = http(get("/guests").header("user-agent", "curl"), "");
         assert_eq!(key(&agent).expect("it can be shared"), plain());
-        let elsewhere = Key::of("guest_list", Destination::Socket, None, &agent);
+        let elsewhere = Key::of(
+            "guest_list",
+            Destination::Socket,
+            None,
+            &agent,
+            Apart::Known,
+        );
         assert_ne!(elsewhere.expect("it can be shared"), plain());
     }
 

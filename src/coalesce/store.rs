@@ -61,6 +61,8 @@ struct Kept {
     answer: Arc<Answer>,
     at: Timestamp,
     id: CallId,
+    /// When it was last given, counted in uses of all answers.
+    used: u64,
 }
 
 /// What there is for a read.
@@ -113,6 +115,11 @@ pub(super) struct Store {
     calls: HashMap<CallId, Call>,
     /// Kept answers, the oldest first.
     kept: BTreeMap<(Timestamp, CallId), Arc<Key>>,
+    /// The same, the least recently used first.
+    by_use: BTreeMap<u64, Arc<Key>>,
+    /// Bytes of these.
+    kept_bytes: usize,
+    uses: u64,
     /// Entries in the index.
     entries: usize,
     /// Bytes of the entries in the index.
@@ -127,6 +134,9 @@ impl Store {
             index: HashMap::new(),
             calls: HashMap::new(),
             kept: BTreeMap::new(),
+            by_use: BTreeMap::new(),
+            kept_bytes: 0,
+            uses: 0,
             entries: 0,
             bytes: 0,
             next_call: 0,
@@ -146,12 +156,22 @@ impl Store {
     /// Looks for an identical read.
     pub(super) fn find(&mut self, key: Key, now: Timestamp) -> Found {
         self.sweep(now);
-        let group = self.index.get(&key.guest);
-        match group.and_then(|group| group.get(&key)) {
-            Some(Entry::Kept(kept)) => Found::Kept(Arc::clone(&kept.answer), kept.at),
-            Some(&Entry::Running(id)) => Found::Running(id),
-            None if self.has_room(weight(&key, None)) => Found::Free(Arc::new(key)),
-            None => Found::Full,
+        let group = self.index.get_mut(&key.guest);
+        match group.and_then(|group| group.get_mut(&key)) {
+            Some(Entry::Kept(kept)) => {
+                let moved = self.by_use.remove(&kept.used);
+                self.uses += 1;
+                kept.used = self.uses;
+                self.by_use.insert(kept.used, moved.expect(STANDS_BY_USE));
+                return Found::Kept(Arc::clone(&kept.answer), kept.at);
+            }
+            Some(&mut Entry::Running(id)) => return Found::Running(id),
+            None => {}
+        }
+        if self.make_room(weight(&key, None)) {
+            Found::Free(Arc::new(key))
+        } else {
+            Found::Full
         }
     }
 
@@ -237,21 +257,20 @@ impl Store {
         if self.is_indexed(&call.key, id) {
             self.remove(&call.key);
             self.sweep(now);
-            let fits = |answer: &&Answer| {
-                !self.settings.fresh_for.is_zero()
-                    && self.has_room(weight(&call.key, Some(*answer)))
-            };
-            if let Some(answer) = answer.filter(fits) {
-                let answer = Arc::new(answer.compact());
+            let keeps = !self.settings.fresh_for.is_zero();
+            if let Some(answer) = answer.filter(|_| keeps)
+                && self.make_room(weight(&call.key, Some(answer)))
+            {
+                self.uses += 1;
+                let kept = Kept {
+                    answer: Arc::new(answer.compact()),
+                    at: now,
+                    id,
+                    used: self.uses,
+                };
                 self.kept.insert((now, id), Arc::clone(&call.key));
-                self.insert(
-                    &call.key,
-                    Entry::Kept(Kept {
-                        answer,
-                        at: now,
-                        id,
-                    }),
-                );
+                self.by_use.insert(kept.used, Arc::clone(&call.key));
+                self.insert(&call.key, Entry::Kept(kept));
             }
         }
         Ended {
@@ -301,7 +320,8 @@ impl Store {
     fn end_all(&mut self) {
         self.index.clear();
         self.kept.clear();
-        (self.entries, self.bytes) = (0, 0);
+        self.by_use.clear();
+        (self.entries, self.bytes, self.kept_bytes) = (0, 0, 0);
     }
 
     /// Lets go of answers that are too old.
@@ -315,8 +335,22 @@ impl Store {
         }
     }
 
-    fn has_room(&self, bytes: usize) -> bool {
-        self.entries < self.settings.entries_max && self.bytes + bytes <= self.settings.bytes_max
+    /// Makes room for one more entry, and lets go of kept answers for it, the least recently
+    /// used first. Where all of them would not make enough room, lets go of none.
+    fn make_room(&mut self, bytes: usize) -> bool {
+        let running = (self.entries - self.kept.len(), self.bytes - self.kept_bytes);
+        if !self.fits(running, bytes) {
+            return false;
+        }
+        while !self.fits((self.entries, self.bytes), bytes) {
+            let (_, key) = self.by_use.pop_first().expect("it fits without them");
+            self.remove(&key);
+        }
+        true
+    }
+
+    fn fits(&self, (entries, held): (usize, usize), bytes: usize) -> bool {
+        entries < self.settings.entries_max && held + bytes <= self.settings.bytes_max
     }
 
     fn is_indexed(&self, key: &Arc<Key>, id: CallId) -> bool {
@@ -325,8 +359,12 @@ impl Store {
     }
 
     fn insert(&mut self, key: &Arc<Key>, entry: Entry) {
+        let weight = entry.weight(key);
         self.entries += 1;
-        self.bytes += entry.weight(key);
+        self.bytes += weight;
+        if let Entry::Kept(_) = entry {
+            self.kept_bytes += weight;
+        }
         let group = self.index.entry(key.guest).or_default();
         let before = group.insert(Arc::clone(key), entry);
         debug_assert!(before.is_none(), "a key stands in the index once");
@@ -346,15 +384,19 @@ impl Store {
     }
 
     fn discount(&mut self, key: &Key, entry: &Entry) {
+        let weight = entry.weight(key);
         self.entries -= 1;
-        self.bytes -= entry.weight(key);
+        self.bytes -= weight;
         if let Entry::Kept(kept) = entry {
+            self.kept_bytes -= weight;
             self.kept.remove(&(kept.at, kept.id));
+            self.by_use.remove(&kept.used);
         }
     }
 }
 
 const RUNS: &str = "a call in the index is under way";
+const STANDS_BY_USE: &str = "a kept answer has its use noted";
 
 impl Call {
     fn sit(&mut self, seat: Seat) -> SeatId {
@@ -444,7 +486,8 @@ mod tests {
             function: "f".into(),
             target: None,
         });
-        Key::of("f", Destination::Socket, guest, &message).expect("it can be shared")
+        let apart = crate::coalesce::key::Apart::Known;
+        Key::of("f", Destination::Socket, guest, &message, apart).expect("it can be shared")
     }
 
     fn answer(bytes: usize) -> Answer {
@@ -453,6 +496,7 @@ mod tests {
 
     fn store(fresh_for: u64, entries_max: usize, bytes_max: usize) -> Store {
         Store::new(Settings {
+            ignored_headers: Arc::default(),
             functions: vec!["f".into()],
             fresh_for: Duration::from_secs(fresh_for),
             entries_max,
@@ -573,16 +617,43 @@ mod tests {
     }
 
     #[test]
-    fn beyond_the_bounds_nothing_is_shared_or_kept_until_there_is_room() {
+    fn answers_that_are_kept_make_room_and_the_least_recently_used_goes_first() {
+        let mut three = store(60, 3, 1 << 20);
+        for name in ["a", "b", "c"] {
+            keep(&mut three, name, None, 0);
+        }
+        assert!(is_kept(&mut three, "a", None, 1), "used again");
+        let running = begin(&mut three, "d", None, seat(None, 0));
+        assert!(is_kept(&mut three, "a", None, 1) && is_kept(&mut three, "c", None, 1));
+        three.end(running, at(1), Some(&answer(10)));
+        assert_eq!(three.now(at(1)).kept, 3);
+        // Asked for last, because what is not found makes room for itself.
+        assert!(!is_kept(&mut three, "b", None, 1));
+
+        let one = weight(&key("a", None), Some(&answer(100)));
+        let mut bytes = store(60, 9, 2 * one);
+        for name in ["a", "b", "c"] {
+            let id = begin(&mut bytes, name, None, seat(None, 0));
+            bytes.end(id, at(0), Some(&answer(100)));
+        }
+        assert!(is_kept(&mut bytes, "b", None, 1) && is_kept(&mut bytes, "c", None, 1));
+        assert_eq!(bytes.now(at(1)).bytes, 2 * one);
+        let id = begin(&mut bytes, "x", None, seat(None, 0));
+        bytes.end(id, at(1), Some(&answer(2 * one)));
+        assert!(is_kept(&mut bytes, "c", None, 1), "nothing goes in vain");
+    }
+
+    #[test]
+    fn beyond_the_bounds_nothing_is_shared_until_there_is_room() {
         let is_full =
             |store: &mut Store, now| matches!(store.find(key("more", None), at(now)), Found::Full);
         let mut two = store(5, 2, 1 << 20);
-        keep(&mut two, "a", None, 0);
-        let running = begin(&mut two, "b", None, seat(None, 0));
+        let running = begin(&mut two, "a", None, seat(None, 0));
+        begin(&mut two, "b", None, seat(None, 0));
         assert!(is_full(&mut two, 4));
-        assert!(!is_full(&mut two, 5), "what is kept makes room by its age");
         assert!(is_running(&mut two, "b", None));
         two.end(running, at(5), None);
+        assert!(!is_full(&mut two, 5));
 
         let one_entry = weight(&key("a", None), None);
         let mut bytes = store(5, 9, one_entry + 100);

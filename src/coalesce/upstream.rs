@@ -10,6 +10,7 @@ use tokio::sync::{Notify, watch};
 
 use super::Shared;
 use super::answer::{Answer, Given};
+use super::key::Apart;
 use super::store::{CallId, Ended, Seat, SeatId, Wanted};
 use super::waiter::Told;
 use crate::call::{Facts, Identity, Observe, Reason, Record, Refusal, Rejection, Reply, Verdict};
@@ -26,6 +27,8 @@ pub struct SharedCall {
     /// Somebody has come or gone.
     changed: Arc<Notify>,
     admitted: watch::Sender<bool>,
+    /// Which headers tell its clients' requests from others.
+    apart: Apart,
 }
 
 impl SharedCall {
@@ -35,6 +38,7 @@ impl SharedCall {
         first: &Record,
         changed: Arc<Notify>,
         admitted: watch::Sender<bool>,
+        apart: Apart,
     ) -> Self {
         let told_in = Arc::new(ToldIn::default());
         let observer = Arc::clone(&told_in) as Arc<dyn Observe>;
@@ -51,6 +55,7 @@ impl SharedCall {
             told_in,
             changed,
             admitted,
+            apart,
         }
     }
 
@@ -125,7 +130,7 @@ impl SharedCall {
     /// Gives the reply to those who wait, and keeps it if it is good.
     pub fn end(mut self, reply: Reply) {
         let facts = self.record().note(|facts| facts.clone());
-        let given = Given::of(reply);
+        let given = Given::of(reply, &self.apart);
         let good = match &given {
             Given::Shared(answer) => Some(answer).filter(|it| it.is_good(facts.overall_rc)),
             Given::Once(_) => None,

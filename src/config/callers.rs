@@ -32,7 +32,7 @@ const CALLERS_MAX: usize = 10_000;
 /// Most rows that may register themselves in a second.
 const PER_SECOND_MAX: u16 = 1000;
 /// Most turns for one of an ordinary caller.
-const WEIGHT_MAX: u32 = 1000;
+const WEIGHT_MAX: u32 = 1_000_000;
 /// Most functions with a cost of their own; each is a label in the metrics.
 const FUNCTIONS_MAX: usize = 1024;
 /// Most profiles.

@@ -17,6 +17,7 @@ use super::callers;
 use super::classes;
 use super::coordinate;
 use super::exchange;
+use super::ignored_headers;
 use super::odd_paths;
 use super::quotas;
 use super::rate_limits;
@@ -277,6 +278,7 @@ impl Toml {
         self.header("[coalesce]");
         let functions: Vec<_> = coalesce.functions.iter().map(|name| quoted(name)).collect();
         self.bare("functions", format_args!("[{}]", functions.join(", ")));
+        ignored_headers::write(self, &coalesce.ignored_headers);
         self.duration("fresh_for", coalesce.fresh_for);
         self.bare("max_entries", coalesce.entries_max);
         self.size("max_bytes", coalesce.bytes_max as u64);

@@ -23,6 +23,7 @@ use super::certificates::{self, Clients, In};
 use super::classes::{self, Class, Classes, OfListener};
 use super::coordinate::{self, RawCoordinate};
 use super::exchange::{self, RawExchange};
+use super::ignored_headers::{self, RawIgnored};
 use super::odd_paths;
 use super::per_window::{self, CALLS_MAX, PerWindow};
 use super::problem::Place;
@@ -198,6 +199,7 @@ pub(super) struct Limits {
 pub(super) struct Coalesce {
     /// Each with where it stands.
     pub(super) functions: Setting<Vec<(String, Place)>>,
+    pub(super) ignored: RawIgnored,
     pub(super) fresh_for: Setting<Duration>,
     pub(super) max_entries: Setting<u32>,
     pub(super) max_bytes: Setting<u64>,
@@ -477,6 +479,7 @@ fn limits(mut section: Section<'_>) -> Limits {
 fn coalesce(mut section: Section<'_>) -> Coalesce {
     let coalesce = Coalesce {
         functions: section.read("functions", Vec::new(), function_names(COALESCED_MAX)),
+        ignored: ignored_headers::read(&mut section),
         fresh_for: section.read("fresh_for", Duration::ZERO, duration(Duration::ZERO..=HOUR)),
         max_entries: section.read("max_entries", 1024, integer(1..=1_000_000)),
         max_bytes: section.read("max_bytes", 16 * MIB, size(KIB..=GIB)),

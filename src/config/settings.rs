@@ -14,6 +14,7 @@ use super::callers;
 use super::check;
 use super::classes;
 use super::coordinate;
+use super::ignored_headers;
 use super::quotas;
 use super::rate_limits;
 use super::raw::{Limits, Listen, PostponeBy, Raw, Tls, WindowShape, WindowStamp};
@@ -61,6 +62,7 @@ pub(super) fn of(raw: &Raw) -> Config {
                 .iter()
                 .map(|(name, _)| name.as_str().into())
                 .collect(),
+            ignored_headers: ignored_headers::settings(raw),
             fresh_for: raw.coalesce.fresh_for.value,
             entries_max: raw.coalesce.max_entries.value as usize,
             bytes_max: bytes(raw.coalesce.max_bytes.value),

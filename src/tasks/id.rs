@@ -79,7 +79,10 @@ impl Ids {
 
     /// Why there is no task of this id, if none can be here.
     pub(super) fn check(&self, id: TaskId) -> Result<(), Missing> {
-        if id.boot != self.boot {
+        if id.boot == 0 {
+            // No process has this number.
+            Err(Missing::Unknown)
+        } else if id.boot != self.boot {
             Err(Missing::Gone)
         } else if id != self.make(id.random) {
             Err(Missing::Unknown)

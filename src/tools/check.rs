@@ -165,6 +165,9 @@ fn table(config: &Config) -> String {
     for class in &gate.classes {
         row(&format!("class {}", class.name), class_in_words(class));
     }
+    if let Some(ignored) = ignored_headers(config) {
+        row("shared reads", ignored);
+    }
     for (index, exempt) in exempt(config).into_iter().enumerate() {
         row(if index == 0 { "no limits" } else { "" }, exempt);
     }
@@ -198,6 +201,23 @@ fn table(config: &Config) -> String {
         text.push_str(&format!("{name:width$}  {value}\n"));
     }
     text
+}
+
+/// By what reads on routes of the operator's own are not told apart, where such reads are shared.
+fn ignored_headers(config: &Config) -> Option<String> {
+    let shared = &config.coalesce.functions;
+    let routes = config.classify.routes.iter();
+    let mut own = routes.filter_map(|route| route.function.as_ref());
+    own.find(|function| shared.contains(function))?;
+    let ignored = config.coalesce.ignored_headers.iter();
+    let ignored: Vec<&str> = ignored.map(http::HeaderName::as_str).collect();
+    Some(match ignored.is_empty() {
+        true => "on your own routes by all headers".to_owned(),
+        false => format!(
+            "on your own routes by all headers except {}",
+            ignored.join(", ")
+        ),
+    })
 }
 
 /// Everything that meets no limit, and what bounds it all the same.

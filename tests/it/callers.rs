@@ -677,6 +677,93 @@ async fn calls_that_wait_for_a_limit_that_is_deleted_are_charged_to_the_next_mat
     assert!((took - 0.99).abs() < 0.01, "100 at 100 a second: {took} s");
 }
 
+/// Has so many calls wait for the rate limit r1, changes something, and says how long they wait
+/// after that.
+async fn left_to_wait(change: impl FnOnce(&Door, CallerId)) -> f64 {
+    let (door, calls) = waiting(100).await;
+    let all = door.callers.all(door.clock.now());
+    let poller = all.iter().find(|it| it.name == "poller");
+    change(&door, poller.expect("it was made").id);
+    let started = Instant::now();
+    calls.join_all().await;
+    started.elapsed().as_secs_f64()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_of_who_is_charged_holds_for_calls_that_wait_as_for_new_ones() {
+    let limit = RateLimitId(1);
+    let detached = left_to_wait(|door, poller| {
+        door.change(door.callers.detach(limit, poller));
+    });
+    assert_eq!(detached.await, 0.0, "detached");
+    let deleted = left_to_wait(|door, poller| {
+        door.change(door.callers.delete(poller));
+    });
+    assert_eq!(deleted.await, 0.0, "the caller is deleted");
+    let patched = left_to_wait(|door, poller| {
+        let patch = CallerPatch {
+            rate_limit: Some(None),
+            ..CallerPatch::default()
+        };
+        door.change(door.callers.patch(poller, patch));
+    });
+    assert_eq!(patched.await, 0.0, "patched");
+    let moved = left_to_wait(|door, poller| {
+        let now = door.clock.now();
+        let wider = NewRateLimit::of(size(1.0, 100.0));
+        let wider = door.change(door.callers.create_rate_limit(now, wider));
+        door.change(door.callers.attach(wider, poller));
+    });
+    let moved = moved.await;
+    assert!(
+        (moved - 0.99).abs() < 0.01,
+        "100 at 100 a second: {moved} s"
+    );
+    let exempt = left_to_wait(|door, _| {
+        let patch = RateLimitPatch {
+            size: Some(SizePatch::Exempt),
+            ..RateLimitPatch::default()
+        };
+        door.change(door.callers.patch_rate_limit(limit, patch));
+    });
+    assert_eq!(exempt.await, 0.0, "exempt");
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_that_wait_are_refused_once_their_rate_limit_lets_no_call_wait() {
+    let door = Arc::new(Door::open(""));
+    let now = door.clock.now();
+    let limit = NewRateLimit::of(size(3.0, 1.0));
+    let limit = door.change(door.callers.create_rate_limit(now, limit));
+    door.change(door.callers.create(named("poller", "poll*", Some(limit))));
+    for _ in 0..3 {
+        door.pass(&who("poll"), "guest_list").await;
+    }
+    let mut calls = JoinSet::new();
+    for _ in 0..10 {
+        let door = Arc::clone(&door);
+        calls.spawn(async move { door.call(&who("poll"), "guest_list").await });
+    }
+    let what = || format!("{:?}", door.gate.busy());
+    support::until(|| door.gate.busy() == (0, 10), what).await;
+    let patch = RateLimitPatch {
+        on_excess: Some(OnExcess::Reject),
+        ..RateLimitPatch::default()
+    };
+    let started = Instant::now();
+    door.change(door.callers.patch_rate_limit(limit, patch));
+    for (came, _record) in calls.join_all().await {
+        let Came::Refused(refusal) = came else {
+            panic!("it was let through");
+        };
+        assert_eq!(refusal.reason, Reason::RateLimited);
+    }
+    assert_eq!(started.elapsed(), Duration::ZERO);
+    assert_eq!(door.gate.busy(), (0, 0));
+    let bucket = door.gate.bucket_now(limit.bucket()).expect("it is there");
+    assert_eq!((bucket.waiting, bucket.rejected), (0, 10));
+}
+
 #[tokio::test(start_paused = true)]
 async fn who_leaves_the_queue_spends_no_token() {
     let (door, calls) = waiting(100).await;

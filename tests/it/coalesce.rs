@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tidegate::admit::{Ask, Asked, Gate};
@@ -19,7 +20,7 @@ use tidegate::live::Live;
 use tidegate::pipeline::Pipeline;
 use tidegate::tasks::Tasks;
 use tidegate_limits::Timestamp;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
@@ -991,4 +992,66 @@ async fn nobody_is_answered_with_what_was_before_a_write_that_had_been_answered(
         facts.len()
     );
     assert_eq!(stack.coalescer.snapshot().calls, 0);
+}
+
+/// A backend that answers each HTTP request at once, and counts them.
+async fn counting() -> (Scripted, Arc<AtomicUsize>) {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&calls);
+    let backend = Scripted::start(move |_, mut stream| {
+        let counted = Arc::clone(&counted);
+        async move {
+            let mut request = [0; 4096];
+            while stream.read(&mut request).await.unwrap_or(0) > 0 {
+                counted.fetch_add(1, Ordering::SeqCst);
+                stream.write_all(HTTP_OK).await.expect("it is read");
+            }
+        }
+    });
+    (backend.await, calls)
+}
+
+#[tokio::test]
+async fn answers_that_are_kept_make_room_for_what_is_asked_now() {
+    let (backend, calls) = counting().await;
+    let coalesce = "fresh_for = \"1h\"\nmax_entries = 100";
+    let stack = Arc::new(Stack::start(&text(backend.addr, coalesce, "")));
+    for token in 0..150 {
+        let token = format!("X-Auth-Token: {token}\r\n");
+        stack.ask(get("/guests/LINUX1/info", &token)).await;
+    }
+    let before = calls.load(Ordering::SeqCst);
+    for _ in 0..50 {
+        stack.ask(get("/guests/LINUX1/info", "")).await;
+    }
+    let sent = calls.load(Ordering::SeqCst) - before;
+    assert_eq!(sent, 1, "all but the first are kept");
+    assert_eq!(stack.coalescer.snapshot().kept, 100);
+}
+
+#[tokio::test]
+async fn on_a_route_of_ones_own_clients_with_other_credentials_get_other_answers() {
+    let (backend, calls) = counting().await;
+    let text = text(backend.addr, "fresh_for = \"1h\"", "")
+        .replace("\"guest_list\"]", "\"guest_list\", \"report\"]");
+    let route = "[[route]]\nmethod = \"GET\"\npath = \"/report\"\nfunction = \"report\"";
+    let stack = Stack::start(&format!("{text}\n{route}"));
+    for key in 0..20 {
+        let headers = format!("X-Api-Key: {key}\r\nUser-Agent: a{key}\r\n");
+        stack.ask(get("/report", &headers)).await;
+    }
+    assert_eq!(
+        calls.load(Ordering::SeqCst),
+        20,
+        "each key has an answer of its own"
+    );
+    for agent in 0..20 {
+        let headers = format!("X-Api-Key: 7\r\nUser-Agent: b{agent}\r\n");
+        stack.ask(get("/report", &headers)).await;
+    }
+    assert_eq!(
+        calls.load(Ordering::SeqCst),
+        20,
+        "what is ignored tells none apart"
+    );
 }

@@ -37,7 +37,7 @@ pub use refusal::{Reason, Refusal};
 pub use snapshot::{ClassNow, Demand, FunctionNow, LimitNow, QueueNow};
 pub use waited::Waited;
 
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeSet, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -131,6 +131,8 @@ pub struct Scheduler<T> {
     fair: Fair,
     parking: Parking,
     holds: Slab<Held>,
+    /// Calls that wait, and are to be refused since a change.
+    to_reject: VecDeque<Key>,
     /// When supplies run out.
     expiries: BTreeSet<(Timestamp, Supplied)>,
     /// The latest moment handed in: one that steps back counts as this one.
@@ -168,6 +170,7 @@ impl<T> Scheduler<T> {
             buckets: Buckets::new(),
             quotas: Quotas::new(),
             holds: Slab::new(),
+            to_reject: VecDeque::new(),
             expiries: BTreeSet::new(),
             now: Timestamp::ZERO,
             joined: 0,
@@ -254,6 +257,7 @@ impl<T> Scheduler<T> {
     pub fn next(&mut self, now: Timestamp, entropy: &mut impl FnMut() -> u64) -> Step<T> {
         let now = self.advance(now);
         if self.queue.is_empty() {
+            self.to_reject.clear();
             self.parking.nobody_waits();
             self.settle_quotas(now);
             let expires_at = self.expiries.first().map(|&(moment, _)| moment);
@@ -262,6 +266,10 @@ impl<T> Scheduler<T> {
         }
         if let Some(key) = self.overdue(|deadline| deadline < now) {
             return self.expire(now, key, Reason::DeadlinePassed, None);
+        }
+        if let Some((key, bucket)) = self.next_to_reject() {
+            self.buckets.expect_mut(bucket).rejected += 1;
+            return self.expire(now, key, Reason::RateLimited, Some(Bar::Bucket(bucket)));
         }
         self.rejoin_due(now);
         self.parking.open_due(now);

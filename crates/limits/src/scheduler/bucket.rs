@@ -298,6 +298,11 @@ impl Bucket {
         }
     }
 
+    /// Whether no call waits for its tokens.
+    pub(super) fn rejects(&self) -> bool {
+        self.rule.mode == BucketMode::Enforce && self.rule.on_excess == OnExcess::Reject
+    }
+
     /// How long a call that came now would wait for those that wait and for its own tokens.
     pub(super) fn wait_behind(&self, now: Timestamp, tokens: Tokens) -> Duration {
         match self.rule.mode {
@@ -436,9 +441,14 @@ impl<T> Scheduler<T> {
         let now = self.advance(now);
         if let Some(key) = self.buckets.find(Some(id)) {
             let bucket = self.buckets.expect_mut(key);
+            let rejected_before = bucket.rejects();
             bucket.rule = rule;
             bucket.follow(now);
+            let rejects = bucket.rejects();
             self.parking.change_bucket(key);
+            if rejects && !rejected_before {
+                self.reject_those_that_wait(now, key);
+            }
             return Ok(());
         }
         if self.buckets.by_id.len() >= BUCKETS_MAX {
@@ -557,9 +567,74 @@ impl<T> Scheduler<T> {
         self.buckets.by_id.keys().copied()
     }
 
+    /// Charges waiting calls to the buckets that they would be charged to if they came now: `to`
+    /// says which that is, in the order of their turns; `None` leaves a call as it is. A call whose
+    /// bucket stays the same keeps its place.
+    ///
+    /// Linear in the calls that wait, except for finding new turns.
+    pub fn reroute_waiting(
+        &mut self,
+        now: Timestamp,
+        mut to: impl FnMut(&Call, &T) -> Option<Option<BucketId>>,
+    ) {
+        self.advance(now);
+        let waiting = self.queue.iter();
+        let mut waiting: Vec<_> = waiting.map(|(key, it)| (it.turn, key)).collect();
+        waiting.sort_unstable();
+        for (_, key) in waiting {
+            let of = self.queue.expect(key);
+            if let Some(to) = to(&of.call, &of.payload)
+                && self.buckets.find(to) != of.bucket
+            {
+                self.reroute(key, to);
+            }
+        }
+    }
+
+    /// Has those calls refused for which there are no tokens behind the ones before them: a
+    /// bucket that rejects lets no call wait.
+    fn reject_those_that_wait(&mut self, now: Timestamp, bucket: Key) {
+        let waiting = self.queue.iter();
+        let meets = waiting.filter(|(_, waiting)| waiting.bucket == Some(bucket));
+        let mut waiting: Vec<_> = meets
+            .map(|(key, waiting)| (waiting.turn, key, waiting.call.tokens))
+            .collect();
+        waiting.sort_unstable_by_key(|&(turn, key, _)| (turn, key));
+        let level = &self.buckets.expect(bucket).level;
+        let mut ahead = 0;
+        for (_, key, tokens) in waiting {
+            let before = ahead as f64 / UNITS_PER_TOKEN;
+            if level.wait_behind(now, before, tokens).is_zero() {
+                ahead += units(tokens);
+            } else {
+                self.to_reject.push_back(key);
+            }
+        }
+    }
+
+    /// The next call that waits for a bucket that lets no call wait.
+    pub(super) fn next_to_reject(&mut self) -> Option<(Key, Key)> {
+        while let Some(key) = self.to_reject.pop_front() {
+            let bucket = self.queue.get(key).and_then(|waiting| waiting.bucket);
+            if let Some(bucket) = bucket
+                && self.buckets.expect(bucket).rejects()
+            {
+                return Some((key, bucket));
+            }
+        }
+        None
+    }
+
     /// Puts a waiting call into another bucket, or none.
     fn reroute(&mut self, key: Key, to: Option<BucketId>) {
         let bucket = self.buckets.find(to);
+        if let Some(new) = bucket.map(|new| self.buckets.expect(new))
+            && new.rejects()
+            && let tokens = self.queue.expect(key).call.tokens
+            && !new.wait_behind(self.now, tokens).is_zero()
+        {
+            self.to_reject.push_back(key);
+        }
         let waiting = self.queue.expect_mut(key);
         let (place, tokens) = (waiting.place, waiting.call.tokens);
         let (old, group) = (waiting.bucket, waiting.group());
