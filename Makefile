@@ -1,7 +1,7 @@
 # Two commands do it all on a fresh machine with Rust, make and python3:
 #   make run    builds Tidegate and shows it holding back a flood
 #   make test   installs what the tests need and runs every test
-.PHONY: run test check loom peers stores promtool bench bench-limiters quota-faults faults faults-tools clean
+.PHONY: run test check loom peers stores promtool bench bench-limiters quota-faults faults soak faults-tools clean
 
 CARGO ?= cargo
 
@@ -62,6 +62,11 @@ quota-faults: stores
 CELLS ?=
 faults: stores faults-tools
 	CELLS="$(CELLS)" $(CARGO) test --test it faults::the_matrix -- --exact --ignored --nocapture
+
+# Ten minutes of calls, restarts and reloads, on HAProxy beside it; writes into docs/faults.md.
+MINUTES ?= 10
+soak: faults-tools
+	MINUTES=$(MINUTES) $(CARGO) test --test it faults::the_soak -- --exact --ignored --nocapture
 
 # What faults need: a time of day that can be stepped, and the proxy that the soak is compared with.
 faults-tools:

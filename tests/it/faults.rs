@@ -10,7 +10,9 @@ mod backend;
 mod client;
 mod config;
 mod matrix;
+mod options;
 mod run;
+mod soak;
 mod stand_in;
 mod stores;
 mod subject;
@@ -19,6 +21,7 @@ mod tag;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -143,6 +146,43 @@ async fn whatever_it_does_when_a_fault_comes_it_recovers_and_accounts_for_every_
     let all = run_all(cells.collect(), 8).await;
     println!("{} cells", all.len());
     none_is_broken(&all);
+}
+
+fn soaked_well(soaked: &soak::Soaked) {
+    let told: Vec<String> = soaked.findings.iter().map(ToString::to_string).collect();
+    assert!(told.is_empty(), "{}\n{}", told.join("\n"), soaked.row);
+}
+
+/// Half a minute of what `make soak` does for ten.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_that_leave_at_random_meet_restarts_and_reloads_and_none_hangs_or_comes_twice() {
+    let plan = soak::Plan {
+        lasts: Duration::from_secs(26),
+        restart_every: Duration::from_secs(2),
+        seed: soak::seed(),
+    };
+    let soaked = soak::of_tidegate(&plan).await;
+    eprintln!("{}{}", soak::HEADING, soaked.row);
+    soaked_well(&soaked);
+}
+
+/// The soak: `make soak`. MINUTES says for how long, TIDEGATE_SEED which one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes ten minutes; `make soak` runs it"]
+async fn the_soak() {
+    let minutes = std::env::var("MINUTES").ok().and_then(|it| it.parse().ok());
+    let lasts = Duration::from_secs_f64(60.0 * minutes.unwrap_or(10.0));
+    let plan = soak::Plan {
+        lasts,
+        restart_every: Duration::from_secs(20).min(lasts / 5),
+        seed: soak::seed(),
+    };
+    // Both at once have the same machine.
+    let (tidegate, haproxy) = tokio::join!(soak::of_tidegate(&plan), soak::of_haproxy(&plan));
+    let text = format!("\n{}{}{}\n", soak::HEADING, tidegate.row, haproxy.row);
+    eprintln!("{text}");
+    table::put(table::SOAK.0, table::SOAK.1, &text);
+    soaked_well(&tidegate);
 }
 
 /// The whole matrix: `make faults`. CELLS selects those whose names contain it.

@@ -141,7 +141,9 @@ impl Evidence {
         for attempt in &self.attempts {
             let how = || format!("{} after {:?}", attempt.tag, attempt.ended - attempt.began);
             let may_be_cut = allowed.cut || attempt.left.is_some();
-            let may_be_dropped = allowed.dropped || attempt.left.is_some();
+            // Whoever still sends a body when the answer comes may lose it to a reset.
+            let may_be_dropped =
+                allowed.dropped || attempt.left.is_some() || attempt.uploads && allowed.cut;
             match &attempt.outcome {
                 Outcome::Served | Outcome::Left => {}
                 Outcome::Hung => found.add(Broken::Hung, how()),
@@ -307,6 +309,8 @@ impl Evidence {
             }
             let arrived = arrived.contains(&tag);
             let must_be_told = match attempt.outcome {
+                // What was no whole request is told without a userid.
+                Outcome::Refused(_) if attempt.left.is_some() && !arrived => false,
                 Outcome::Served | Outcome::Refused(_) | Outcome::Odd(_) | Outcome::Cut => true,
                 // It may have left, or been turned away, before its request was read.
                 _ => arrived,

@@ -100,6 +100,8 @@ pub(super) struct Attempt {
     pub(super) left: Option<Instant>,
     pub(super) ended: Instant,
     pub(super) outcome: Outcome,
+    /// Whether it sends a body.
+    pub(super) uploads: bool,
 }
 
 /// Longest time without an answer that is no hang.
@@ -142,6 +144,8 @@ pub(super) struct Client {
     pub(super) way: Way,
     /// Whether the fault has begun.
     pub(super) fault: watch::Receiver<bool>,
+    /// After which time without an answer a call counts as hung.
+    pub(super) patience: Duration,
     kept: Option<TcpStream>,
 }
 
@@ -173,6 +177,7 @@ impl Client {
             wire,
             way,
             fault,
+            patience: HUNG,
             kept: None,
         }
     }
@@ -189,6 +194,7 @@ impl Client {
             left: None,
             ended: began,
             outcome: Outcome::NoConnection,
+            uploads: shape.up > 0,
         };
         let stream = match self.kept.take() {
             Some(stream) if is_open(&stream) => Ok(stream),
@@ -221,7 +227,7 @@ impl Client {
                 biased;
                 outcome = exchange => Some(outcome),
                 () = begins => None,
-                () = sleep(HUNG) => Some((Outcome::Hung, false)),
+                () = sleep(self.patience) => Some((Outcome::Hung, false)),
             }
         };
         let (outcome, keep) = match outcome {

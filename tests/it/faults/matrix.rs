@@ -289,7 +289,8 @@ impl Column {
                 "stderr is full and nothing reads it for 2 s; SIGHUP comes meanwhile"
             }
             Self::ClockStep => {
-                "the time of day goes an hour ahead, then two hours back (libfaketime)"
+                "the time of day goes an hour ahead, then two hours back (libfaketime), while calls \
+                 meet windows, deadlines, a lease and a quota"
             }
             Self::Stopped => "SIGSTOP, and SIGCONT 1 s later",
             Self::HangUps => "SIGHUP every second, three times, with a changed config",

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::account::{Allowed, Broken, Evidence, Finding, Law};
 use super::backend::{Backend, Mode, Recorder};
-use super::client::{Attempt, Client, Outcome, SMALL, Shape, Way, Wire};
+use super::client::{Attempt, Client, HUNG, Outcome, SMALL, Shape, Way, Wire};
 use super::config::{self, Options};
 use super::matrix::{Cell, Column, Row};
 use super::stores::Stores;
@@ -83,6 +83,7 @@ struct Stage {
     options: Options,
     tags: Tags,
     fault: watch::Sender<bool>,
+    patience: Duration,
     attempts: Vec<Attempt>,
     extra: HashSet<Tag>,
     findings: Vec<Finding>,
@@ -192,6 +193,11 @@ async fn run_to_its_end(cell: Cell, under: Under) -> Ran {
         options,
         tags: Tags::default(),
         fault: watch::Sender::new(false),
+        patience: match under {
+            Under::Tidegate => HUNG,
+            // It hangs for ever or not at all.
+            Under::StandIn(_) => Duration::from_secs(8),
+        },
         attempts: Vec::new(),
         extra: HashSet::new(),
         findings: Vec::new(),
@@ -209,7 +215,9 @@ impl Stage {
 
     fn client(&self, way: Way) -> Client {
         let fault = self.fault.subscribe();
-        Client::new(self.subject.addr, self.cell.wire, way, fault)
+        let mut client = Client::new(self.subject.addr, self.cell.wire, way, fault);
+        client.patience = self.patience;
+        client
     }
 
     /// Calls of so many clients at once, all of which wait for their answers.
@@ -724,59 +732,10 @@ impl Stage {
         }
     }
 
-    /// Waits until nothing is held any more; returns the calls and the lost lines that it counts.
     async fn is_at_rest(&mut self, descriptors: usize, memory: u64) -> Option<(f64, f64)> {
-        let until = Instant::now() + WELL_WITHIN;
-        let counted = loop {
-            let metrics = self.subject.metrics().await;
-            let held: Vec<String> = match &metrics {
-                None => vec!["no metrics".to_owned()],
-                Some(metrics) => [
-                    "tidegate_outstanding",
-                    "tidegate_queue_depth",
-                    "tidegate_connections",
-                    "tidegate_window_used",
-                    "tidegate_limiter_queued",
-                ]
-                .into_iter()
-                .map(|name| (name, sum(metrics, name)))
-                .filter(|(_, value)| *value != 0.0)
-                .map(|(name, value)| format!("{name} is {value}"))
-                .collect(),
-            };
-            if held.is_empty() {
-                let metrics = metrics.expect("it was read");
-                break Some((
-                    sum(&metrics, "tidegate_calls_total"),
-                    sum(&metrics, "tidegate_access_lines_lost_total"),
-                ));
-            }
-            if Instant::now() > until {
-                self.found(Broken::LostSlot, held.join(", "));
-                break None;
-            }
-            sleep(Duration::from_millis(50)).await;
-        };
         let allowed = descriptors + self.stores.links();
-        let mut now = self.subject.descriptors();
-        while now > allowed && Instant::now() < until {
-            sleep(Duration::from_millis(50)).await;
-            now = self.subject.descriptors();
-        }
-        if now > allowed {
-            let how = format!(
-                "{now} are open, {descriptors} were: {:?}",
-                self.subject.open_files()
-            );
-            self.found(Broken::LeakedDescriptor, how);
-        }
-        let now = self.subject.memory();
-        if now > memory + GROWTH {
-            self.found(
-                Broken::LeakedMemory,
-                format!("{} kB more", (now - memory) / 1024),
-            );
-        }
+        let (counted, found) = at_rest(&self.subject, allowed, memory).await;
+        self.findings.extend(found);
         counted
     }
 
@@ -845,6 +804,63 @@ impl Stage {
             log,
         }
     }
+}
+
+/// Waits until nothing is held any more; returns the calls and the lost lines that it counts.
+pub(super) async fn at_rest(
+    subject: &Subject,
+    descriptors: usize,
+    memory: u64,
+) -> (Option<(f64, f64)>, Vec<Finding>) {
+    let mut findings = Vec::new();
+    let mut found = |broken, how| findings.push(Finding { broken, how });
+    let until = Instant::now() + WELL_WITHIN;
+    let counted = loop {
+        let metrics = subject.metrics().await;
+        let held: Vec<String> = match &metrics {
+            None => vec!["no metrics".to_owned()],
+            Some(metrics) => [
+                "tidegate_outstanding",
+                "tidegate_queue_depth",
+                "tidegate_connections",
+                "tidegate_window_used",
+                "tidegate_limiter_queued",
+            ]
+            .into_iter()
+            .map(|name| (name, sum(metrics, name)))
+            .filter(|(_, value)| *value != 0.0)
+            .map(|(name, value)| format!("{name} is {value}"))
+            .collect(),
+        };
+        if held.is_empty() {
+            let metrics = metrics.expect("it was read");
+            break Some((
+                sum(&metrics, "tidegate_calls_total"),
+                sum(&metrics, "tidegate_access_lines_lost_total"),
+            ));
+        }
+        if Instant::now() > until {
+            found(Broken::LostSlot, held.join(", "));
+            break None;
+        }
+        sleep(Duration::from_millis(50)).await;
+    };
+    let mut now = subject.descriptors();
+    while now > descriptors && Instant::now() < until {
+        sleep(Duration::from_millis(50)).await;
+        now = subject.descriptors();
+    }
+    if now > descriptors {
+        let open = subject.open_files();
+        let how = format!("{now} are open, {descriptors} were: {open:?}");
+        found(Broken::LeakedDescriptor, how);
+    }
+    let now = subject.memory();
+    if now > memory + GROWTH {
+        let how = format!("{} kB more", (now - memory) / 1024);
+        found(Broken::LeakedMemory, how);
+    }
+    (counted, findings)
 }
 
 /// What clients and backend saw, in a line.

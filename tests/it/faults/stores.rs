@@ -9,6 +9,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep};
 
+use super::client::Wire;
 use super::matrix::{Cell, Column, Row};
 use super::run::own_ip;
 use crate::peers::process::Process;
@@ -89,14 +90,17 @@ impl LeaseServer {
 impl Stores {
     pub(super) async fn start(cell: Cell) -> Self {
         let mut stores = Self::default();
-        if cell.column.is_of_leases() {
+        // Where the clock steps, leases and quotas are in use, too.
+        let all =
+            cell.column == Column::ClockStep && cell.wire != Wire::Tcp && cell.row != Row::FailOver;
+        if cell.column.is_of_leases() || all {
             let server = LeaseServer::start();
             server.listens().await;
             let relay = Relay::start(server.addr).await;
             stores.leases = Some((server, relay));
         }
         #[cfg(feature = "redis")]
-        if cell.column.is_of_the_store() {
+        if cell.column.is_of_the_store() || all {
             let redis = tokio::task::spawn_blocking(|| Redis::start(&[]));
             let redis = redis.await.expect("it starts");
             let relay = Relay::start(redis.addr()).await;

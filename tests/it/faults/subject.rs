@@ -104,6 +104,9 @@ impl Subject {
                 return Ok(subject);
             }
             if subject.child.try_wait().is_ok_and(|it| it.is_some()) || Instant::now() > until {
+                // What it said last is still in the pipe.
+                sleep(Duration::from_millis(200)).await;
+                let lines = subject.lines();
                 return Err(format!("it does not start:\n{}", lines.join("\n")));
             }
             sleep(Duration::from_millis(5)).await;

@@ -10,6 +10,12 @@ use super::run::{Ran, Under, lacks};
 const BEGINS: &str = "<!-- make faults writes from here -->";
 const ENDS: &str = "<!-- make faults writes to here -->";
 
+/// And between these by the soak.
+pub(super) const SOAK: (&str, &str) = (
+    "<!-- make soak writes from here -->",
+    "<!-- make soak writes to here -->",
+);
+
 /// Writes what came of all cells into the document.
 pub(super) fn write(all: &[(Under, Ran)]) {
     put(BEGINS, ENDS, &text(all));

@@ -1,0 +1,755 @@
+//! Every option of the example is changed by a reload while 200 calls wait: it takes effect, or the
+//! reload says that it needs a restart, and no call that waits is lost.
+//!
+//! The options are those that the reader asks for, so that a new one is tried, or named here as
+//! missing, as soon as it is there.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::time::Duration;
+
+use tidegate::config;
+use tokio::process::Command;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+use super::backend::{Backend, Recorder};
+use super::client::{Client, Outcome, SMALL, Way, Wire};
+use super::run::{Tags, own_ip};
+use super::subject::{Subject, sum};
+use crate::certificates::Files;
+use crate::sidecar::TIDEGATE;
+
+/// Calls that wait.
+const WAITING: usize = 200;
+
+/// A config with as many options as go together. The window lets one call through an hour, so
+/// that whoever comes after it waits.
+fn base(backend: &str, state: &Path, files: &Path) -> String {
+    let (state, files) = (state.display(), files.display());
+    format!(
+        r#"
+[server]
+threads = 1
+max_connections = 16384
+drain_timeout = "30s"
+[[listen]]
+name = "test"
+bind = "127.0.0.1:0"
+unix_mode = "0660"
+protocol = "auto"
+cancel_on_eof = true
+proxy_protocol = "off"
+user_from = "peer"
+class_header = false
+[listen.tls]
+cert = "{files}/tls.crt"
+key = "{files}/tls.key"
+client_ca = "{files}/clients.crt"
+client_auth = "optional"
+required = false
+[client]
+handshake_timeout = "5s"
+request_timeout = "30s"
+idle_timeout = "75s"
+write_timeout = "30s"
+body_timeout = "10m"
+body_min_rate = "1KiB"
+max_request_bytes = "4KiB"
+buffer_bytes = "64KiB"
+[callers]
+trusted_proxies = []
+identify = ["user", "originator", "ip", "user_agent", "listener"]
+auto_register = 100
+auto_register_per_s = 10
+state_file = "{state}"
+[[caller]]
+label = "the poller"
+match = {{ user = "poller" }}
+groups = ["monitoring"]
+rate_limit = "poller"
+weight = 1
+[[rate_limit]]
+name = "poller"
+kind = "bucket"
+burst = 30
+fill = 3
+on_excess = "delay"
+order = "fair"
+settle = true
+deadline = "ordinary"
+mode = "enforce"
+[[rate_limit]]
+name = "pace"
+kind = "paced"
+rate = 1000
+ratio = 1.1
+applies_to = "function"
+function = "guest_start"
+[[rate_limit]]
+name = "hourly"
+kind = "quota"
+applies_to = "user"
+total = 10000
+base = 100
+refresh_window = "2s"
+totals = {{ alice = 50000 }}
+namespace = "hourly"
+prefetch = 20
+ask = 40
+relinquish_every = "400ms"
+relinquish_above = 2
+draw_timeout = "200ms"
+when_store_away = "safe"
+safe = 50
+[costs]
+default = 1
+unit_seconds = 0.1
+settle = false
+functions = {{ guest_list = 2 }}
+[profiles]
+unlimited = {{ exempt = true }}
+interactive = {{ burst = 200, fill = 20 }}
+poller = {{ burst = 30, fill = 3 }}
+batch = {{ burst = 600, fill = 5 }}
+quarantine = {{ burst = 5, fill = 0.2 }}
+[backend]
+kind = "zvm"
+socket = "{backend}"
+http = "http://{backend}"
+tcp = "{backend}"
+connect_timeout = "2s"
+response_timeout = "1h"
+max_reply_bytes = "16MiB"
+reply_buffer_bytes = "1MiB"
+pool_max_idle = 64
+pool_idle_timeout = "4s"
+[queue]
+capacity = 4096
+workers = 64
+max_unlimited = 64
+when_full = "wait"
+postpone = "jitter"
+postpone_jitter = ["50ms", "100ms"]
+[limits]
+smapi_rate_limit_window_size_seconds = 3600
+smapi_rate_limit_per_window = "total:1"
+smapi_max_outstanding_requests = 10
+smapi_request_postpone_threshold_seconds = 7300
+window = "sliding"
+window_stamp = "sent"
+window_guard = "5ms"
+exempt = []
+[classes]
+header = "x-tidegate-class"
+promote_for = "10s"
+[[class]]
+name = "long"
+weight = 2
+deadline = "2h"
+functions = ["guest_get_info"]
+effort = "minutes"
+outstanding_max = 4
+beside_total = false
+reserve_outstanding = 1
+[coalesce]
+functions = []
+fresh_for = "0s"
+max_entries = 1024
+max_bytes = "16MiB"
+[tasks]
+enabled = false
+max_tasks = 1024
+max_tasks_per_caller = 256
+max_bytes = "64MiB"
+max_bytes_per_caller = "16MiB"
+keep_for = "10m"
+[coordinate]
+engine = "lease"
+servers = ["127.0.0.1:1"]
+id = "proxy-1"
+expected_sidecars = 3
+request_timeout = "2s"
+minimum_interval = "5s"
+[[coordinate.limit]]
+limit = "rate_limit:poller"
+resource = "zvm1/poller"
+safe = 1
+engine = "lease"
+[quota]
+engine = "redis"
+servers = ["redis://127.0.0.1:1"]
+user = "tidegate"
+password = "secret"
+root = "tidegate:"
+session_timeout = "4s"
+expected_sidecars = 3
+keys_max = 10000
+[admin]
+bind = "127.0.0.1:0"
+[log]
+format = "json"
+level = "info"
+access = true
+[[route]]
+method = "GET"
+path = "/reports/{{id}}"
+function = "report_get"
+"#
+    )
+}
+
+/// Changes that cannot be told from the kind of value: the option, the lines that go, and the
+/// lines that come in their place. § parts several places.
+const CHANGES: &[(&str, &str, &str)] = &[
+    ("listen.name", "name = \"test\"", "name = \"other\""),
+    (
+        "listen.bind",
+        "bind = \"127.0.0.1:0\"\nunix_mode",
+        "bind = \"127.0.0.2:0\"\nunix_mode",
+    ),
+    (
+        "listen.unix_mode",
+        "bind = \"127.0.0.1:0\"\nunix_mode = \"0660\"",
+        "bind = \"127.0.0.1:0\"\nunix_mode = \"0600\"",
+    ),
+    (
+        "listen.class",
+        "class_header = false",
+        "class = \"polling\"\nclass_header = false",
+    ),
+    (
+        "listen.user_from",
+        "user_from = \"peer\"",
+        "user_from = \"basic\"",
+    ),
+    (
+        "listen.protocol",
+        "protocol = \"auto\"§required = false",
+        "protocol = \"http\"§required = true",
+    ),
+    (
+        "listen.proxy_protocol",
+        "proxy_protocol = \"off\"§trusted_proxies = []",
+        "proxy_protocol = \"required\"§trusted_proxies = [\"127.0.0.1/32\"]",
+    ),
+    (
+        "class.beside_total",
+        "beside_total = false\nreserve_outstanding = 1",
+        "beside_total = true",
+    ),
+    ("listen.tls.cert", "tls.crt\"", "again.crt\""),
+    ("listen.tls.key", "tls.key\"", "again.key\""),
+    (
+        "listen.tls.client_ca",
+        "clients.crt\"",
+        "again.clients.crt\"",
+    ),
+    (
+        "listen.tls.client_auth",
+        "client_auth = \"optional\"\nrequired = false",
+        "client_auth = \"required\"\nrequired = true",
+    ),
+    (
+        "client.max_request_fields",
+        "[client]\n",
+        "[client]\nmax_request_fields = 200\n",
+    ),
+    (
+        "callers.trusted_proxies",
+        "trusted_proxies = []",
+        "trusted_proxies = [\"10.0.0.0/8\"]",
+    ),
+    ("callers.identify", "identify = [\"user\", ", "identify = ["),
+    ("callers.state_file", "state.json", "other.json"),
+    (
+        "caller.label",
+        "label = \"the poller\"",
+        "label = \"a poller\"",
+    ),
+    (
+        "caller.match",
+        "{ user = \"poller\" }",
+        "{ user = \"pollers\" }",
+    ),
+    ("caller.groups", "[\"monitoring\"]", "[\"polling\"]"),
+    (
+        "caller.rate_limit",
+        "rate_limit = \"poller\"\nweight",
+        "weight",
+    ),
+    ("rate_limit.name", "name = \"pace\"", "name = \"a_pace\""),
+    (
+        "rate_limit.kind",
+        "kind = \"bucket\"\nburst = 30\nfill = 3\n",
+        "kind = \"paced\"\nrate = 7\n",
+    ),
+    (
+        "rate_limit.profile",
+        "burst = 30\nfill = 3\non_excess",
+        "profile = \"batch\"\non_excess",
+    ),
+    (
+        "rate_limit.pace",
+        "rate = 1000\nratio = 1.1",
+        "pace = \"900,1.2\"",
+    ),
+    (
+        "rate_limit.applies_to",
+        "applies_to = \"function\"\nfunction = \"guest_start\"",
+        "applies_to = \"callers\"",
+    ),
+    (
+        "rate_limit.function",
+        "function = \"guest_start\"",
+        "function = \"guest_stop\"",
+    ),
+    (
+        "rate_limit.totals",
+        "{ alice = 50000 }",
+        "{ alice = 50001 }",
+    ),
+    (
+        "rate_limit.namespace",
+        "namespace = \"hourly\"",
+        "namespace = \"daily\"",
+    ),
+    ("rate_limit.ratio", "ratio = 1.1", "ratio = 1.2"),
+    (
+        "rate_limit.when_store_away",
+        "when_store_away = \"safe\"\nsafe = 50",
+        "when_store_away = \"deny\"",
+    ),
+    (
+        "rate_limit.on_excess",
+        "on_excess = \"delay\"",
+        "on_excess = \"reject\"",
+    ),
+    (
+        "rate_limit.mode",
+        "mode = \"enforce\"",
+        "mode = \"observe\"",
+    ),
+    (
+        "costs.unit_seconds",
+        "unit_seconds = 0.1",
+        "unit_seconds = 0.2",
+    ),
+    (
+        "costs.functions",
+        "functions = { guest_list = 2 }",
+        "functions = { guest_list = 3 }",
+    ),
+    (
+        "profiles.unlimited",
+        "unlimited = { exempt = true }",
+        "unlimited = { burst = 9, fill = 9 }",
+    ),
+    (
+        "profiles.interactive",
+        "burst = 200, fill = 20",
+        "burst = 201, fill = 20",
+    ),
+    (
+        "profiles.poller",
+        "poller = { burst = 30, fill = 3 }",
+        "poller = { burst = 31, fill = 3 }",
+    ),
+    (
+        "profiles.batch",
+        "burst = 600, fill = 5",
+        "burst = 601, fill = 5",
+    ),
+    (
+        "profiles.quarantine",
+        "burst = 5, fill = 0.2",
+        "burst = 6, fill = 0.2",
+    ),
+    (
+        "backend.kind",
+        "kind = \"zvm\"\nsocket",
+        "kind = \"http\"\nsocket",
+    ),
+    (
+        "backend.http",
+        "http = \"http://",
+        "http = \"http://127.0.0.9:1\" # ",
+    ),
+    (
+        "limits.window",
+        "window = \"sliding\"",
+        "window = \"fixed\"",
+    ),
+    (
+        "limits.smapi_rate_limit_per_window",
+        "\"total:1\"",
+        "\"total:2\"",
+    ),
+    ("limits.exempt", "exempt = []", "exempt = [\"guest_list\"]"),
+    (
+        "queue.postpone",
+        "postpone = \"jitter\"\npostpone_jitter = [\"50ms\", \"100ms\"]",
+        "postpone = \"in_turn\"",
+    ),
+    (
+        "queue.postpone_jitter",
+        "[\"50ms\", \"100ms\"]",
+        "[\"60ms\", \"110ms\"]",
+    ),
+    (
+        "classes.header",
+        "header = \"x-tidegate-class\"",
+        "header = \"x-class\"",
+    ),
+    ("class.name", "name = \"long\"", "name = \"slow\""),
+    ("class.deadline", "deadline = \"2h\"", "deadline = \"none\""),
+    (
+        "class.functions",
+        "functions = [\"guest_get_info\"]",
+        "functions = [\"guest_start\"]",
+    ),
+    (
+        "class.per_window",
+        "outstanding_max = 4",
+        "per_window = 1\noutstanding_max = 4",
+    ),
+    ("class.reserve_per_window", "\"total:1\"", "\"total:3\""),
+    (
+        "coalesce.functions",
+        "[coalesce]\nfunctions = []",
+        "[coalesce]\nfunctions = [\"host_get_info\"]",
+    ),
+    (
+        "coordinate.servers",
+        "[\"127.0.0.1:1\"]",
+        "[\"127.0.0.1:2\"]",
+    ),
+    ("coordinate.id", "id = \"proxy-1\"", "id = \"proxy-2\""),
+    (
+        "coordinate.limit.limit",
+        "limit = \"rate_limit:poller\"",
+        "limit = \"outstanding\"",
+    ),
+    (
+        "coordinate.limit.resource",
+        "resource = \"zvm1/poller\"",
+        "resource = \"zvm1/pollers\"",
+    ),
+    (
+        "quota.engine",
+        "engine = \"redis\"\nservers = [\"redis://127.0.0.1:1\"]\nuser = \"tidegate\"\npassword = \"secret\"\nroot = \"tidegate:\"",
+        "engine = \"zookeeper\"\nservers = [\"127.0.0.1:1\"]",
+    ),
+    (
+        "quota.servers",
+        "redis://127.0.0.1:1",
+        "redis://127.0.0.1:2",
+    ),
+    ("quota.user", "user = \"tidegate\"", "user = \"sidecar\""),
+    (
+        "quota.password",
+        "password = \"secret\"",
+        "password = \"public\"",
+    ),
+    ("quota.root", "root = \"tidegate:\"", "root = \"other:\""),
+    (
+        "quota.ca",
+        "engine = \"redis\"\nservers = [\"redis://127.0.0.1:1\"]\nuser = \"tidegate\"\npassword = \"secret\"\nroot = \"tidegate:\"",
+        "engine = \"etcd\"\nservers = [\"https://127.0.0.1:1\"]\nca = \"FILES/clients.crt\"",
+    ),
+    (
+        "quota.cert",
+        "engine = \"redis\"\nservers = [\"redis://127.0.0.1:1\"]\nuser = \"tidegate\"\npassword = \"secret\"\nroot = \"tidegate:\"",
+        "engine = \"etcd\"\nservers = [\"https://127.0.0.1:1\"]\nca = \"FILES/clients.crt\"\ncert = \"FILES/tls.crt\"\nkey = \"FILES/tls.key\"",
+    ),
+    (
+        "quota.key",
+        "engine = \"redis\"\nservers = [\"redis://127.0.0.1:1\"]\nuser = \"tidegate\"\npassword = \"secret\"\nroot = \"tidegate:\"",
+        "engine = \"etcd\"\nservers = [\"https://127.0.0.1:1\"]\nca = \"FILES/clients.crt\"\ncert = \"FILES/again.crt\"\nkey = \"FILES/again.key\"",
+    ),
+    (
+        "admin.bind",
+        "[admin]\nbind = \"127.0.0.1:0\"",
+        "[admin]\nbind = \"127.0.0.2:0\"",
+    ),
+    (
+        "admin.token",
+        "[admin]\n",
+        "[admin]\ntoken = \"0123456789abcdef0123456789abcdef\"\n",
+    ),
+    ("log.format", "format = \"json\"", "format = \"text\""),
+    ("log.level", "level = \"info\"", "level = \"debug\""),
+    ("route.method", "method = \"GET\"", "method = \"POST\""),
+    (
+        "route.path",
+        "path = \"/reports/{id}\"",
+        "path = \"/report/{id}\"",
+    ),
+    (
+        "route.function",
+        "function = \"report_get\"",
+        "function = \"report\"",
+    ),
+];
+
+/// Options of which there is only one value, so that nothing can change.
+const ONE_VALUE: &[(&str, &str)] = &[
+    ("coordinate.engine", "\"lease\" is its only value"),
+    ("coordinate.limit.engine", "\"lease\" is its only value"),
+];
+
+/// Options that take effect after a restart, which the reload says.
+const RESTART: &[&str] = &[
+    "server.threads",
+    "admin.bind",
+    "admin.token",
+    "callers.state_file",
+    "listen.unix_mode",
+    "log.format",
+    // The store of quotas, and where its keys are.
+    "quota.ca",
+    "quota.cert",
+    "quota.engine",
+    "quota.key",
+    "quota.password",
+    "quota.root",
+    "quota.servers",
+    "quota.session_timeout",
+    "quota.user",
+    "rate_limit.namespace",
+];
+
+/// Another value of the same kind; none if that cannot be told from this one.
+fn another(value: &str, allowed: &str) -> Option<String> {
+    match value {
+        "true" => return Some("false".to_owned()),
+        "false" => return Some("true".to_owned()),
+        _ => {}
+    }
+    let words = allowed.split('|').map(str::trim);
+    let words: Vec<&str> = words.filter(|word| word.starts_with('"')).collect();
+    if words.len() > 1 {
+        let other = words.iter().find(|word| **word != value)?;
+        return Some((*other).to_owned());
+    }
+    let (quote, bare) = match value.strip_prefix('"') {
+        Some(rest) => ("\"", rest.strip_suffix('"')?),
+        None => ("", value),
+    };
+    let digits = bare.bytes().take_while(u8::is_ascii_digit).count();
+    let number: u64 = bare[..digits].parse().ok()?;
+    // A step that every range has room for.
+    Some(format!("{quote}{}{}{quote}", number + 1, &bare[digits..]))
+}
+
+/// The configs to reload, each with the option in which it differs from the base.
+fn changed(base: &str, files: &Path) -> (BTreeMap<String, String>, Vec<String>) {
+    let (mut configs, mut missing) = (BTreeMap::new(), Vec::new());
+    for (path, allowed) in config::options() {
+        if ONE_VALUE.iter().any(|(one, _)| *one == path) {
+            continue;
+        }
+        if let Some((_, from, to)) = CHANGES.iter().find(|it| it.0 == path) {
+            let mut config = base.to_owned();
+            for (from, to) in from.split('§').zip(to.split('§')) {
+                assert!(base.contains(from), "{path}: {from}");
+                let to = to.replace("FILES", &files.display().to_string());
+                config = config.replacen(from, &to, 1);
+            }
+            configs.insert(path, config);
+            continue;
+        }
+        let (section, key) = path.rsplit_once('.').expect("an option has a section");
+        let mut now = "";
+        let found = base.lines().enumerate().find_map(|(at, line)| {
+            if let Some(header) = line.strip_prefix('[') {
+                now = header.trim_matches(['[', ']']);
+            }
+            let (name, value) = line.split_once(" = ")?;
+            (now == section && name == key).then_some((at, value))
+        });
+        let another = found.and_then(|(at, value)| Some((at, another(value, &allowed)?)));
+        let (at, value) = match another {
+            Some(it) => it,
+            // One that the base has not: the section's first line makes room for it.
+            None => match absent(base, section, &allowed) {
+                Some(it) => it,
+                None => {
+                    missing.push(format!("{path} ({allowed})"));
+                    continue;
+                }
+            },
+        };
+        let mut lines: Vec<String> = base.lines().map(str::to_owned).collect();
+        let line = format!("{key} = {value}");
+        match found {
+            Some(_) => lines[at] = line,
+            None => lines.insert(at + 1, line),
+        }
+        configs.insert(path, lines.join("\n"));
+    }
+    (configs, missing)
+}
+
+/// Where an option goes that the base has not, and a value of it.
+fn absent(base: &str, section: &str, allowed: &str) -> Option<(usize, String)> {
+    let header = |line: &str| {
+        line.strip_prefix('[')
+            .is_some_and(|it| it.trim_matches(['[', ']']) == section)
+    };
+    let at = base.lines().position(header)?;
+    let words = allowed.split('|').map(str::trim);
+    let words: Vec<&str> = words.filter(|word| word.starts_with('"')).collect();
+    let least = allowed.split(' ').nth(1).unwrap_or_default();
+    let value = match allowed {
+        "true or false" => "true".to_owned(),
+        // The default stands first.
+        _ if words.len() > 1 => words.last()?.to_string(),
+        _ if allowed.starts_with("duration") => "\"77s\"".to_owned(),
+        _ if allowed.starts_with("size") => "\"77KiB\"".to_owned(),
+        _ => least
+            .trim_end_matches(',')
+            .parse::<u64>()
+            .ok()?
+            .max(7)
+            .to_string(),
+    };
+    Some((at, value))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_option_that_a_reload_changes_takes_effect_or_says_so_and_no_waiting_call_is_lost() {
+    let certificates = Files::new();
+    let files = certificates.dir.path();
+    for name in ["tls.crt", "tls.key", "clients.crt"] {
+        let again = name
+            .replace("tls", "again")
+            .replace("clients", "again.clients");
+        std::fs::copy(files.join(name), files.join(again)).expect("there is room");
+    }
+    let recorder = Recorder::default();
+    let backend = Backend::start(own_ip(), 0, recorder.clone()).await;
+    let addr = backend.addr.to_string();
+    let mut text = String::new();
+    let mut command = Command::new(TIDEGATE);
+    command.arg("serve");
+    let subject = Subject::start(command, |folder| {
+        text = base(&addr, &folder.join("state.json"), files);
+        text.clone()
+    });
+    let mut subject = subject.await.unwrap_or_else(|how| panic!("{how}"));
+    let (configs, missing) = changed(&text, files);
+    assert!(
+        missing.is_empty(),
+        "name in CHANGES how these change: {missing:#?}"
+    );
+
+    let (tags, mut calls) = (Tags::default(), JoinSet::new());
+    let (_tell, never) = watch::channel(false);
+    for number in 0..=WAITING {
+        let wire = if number % 4 == 3 {
+            Wire::Socket
+        } else {
+            Wire::Http
+        };
+        let mut client = Client::new(subject.addr, wire, Way::Stays, never.clone());
+        client.patience = Duration::from_secs(300);
+        let tags = tags.clone();
+        calls.spawn(async move { client.call(tags.next(), tags.next(), SMALL).await });
+    }
+    let until = Instant::now() + Duration::from_secs(30);
+    loop {
+        let metrics = subject.metrics().await.unwrap_or_default();
+        if sum(&metrics, "tidegate_queue_depth") >= WAITING as f64 {
+            break;
+        }
+        assert!(Instant::now() < until, "{:?}", subject.lines());
+        sleep(Duration::from_millis(10)).await;
+    }
+
+    let effective = async |subject: &Subject| {
+        let page = subject
+            .ask("GET", "/v1/config", "")
+            .await
+            .expect("an answer");
+        page.split_once("\r\n\r\n").expect("a body").1.to_owned()
+    };
+    let first = effective(&subject).await;
+    let (mut wrong, mut restart) = (Vec::new(), BTreeSet::new());
+    for (path, config) in &configs {
+        let from = subject.lines().len();
+        let taken = "config reloaded";
+        let refusals = |subject: &Subject| {
+            subject.logged("old config stays") + subject.logged("the old one stays")
+        };
+        let before = (subject.logged(taken), refusals(&subject));
+        subject.write_config(config);
+        subject.signal("HUP");
+        let until = Instant::now() + Duration::from_secs(20);
+        while subject.logged(taken) == before.0 && refusals(&subject) == before.1 {
+            assert!(Instant::now() < until, "{path}: no word of the reload");
+            sleep(Duration::from_millis(2)).await;
+        }
+        let lines = subject.lines()[from..].to_vec();
+        if subject.logged(taken) == before.0 {
+            let errors = lines.iter().filter(|line| line.contains("\"ERROR\""));
+            let errors: Vec<&String> = errors.collect();
+            wrong.push(format!("{path} is refused: {errors:?}"));
+            continue;
+        }
+        if lines
+            .iter()
+            .any(|line| line.contains("only after a restart"))
+        {
+            restart.insert(path.clone());
+            // To change it back needs a restart, too, and is not to be taken for the next one's.
+            let before = subject.logged(taken);
+            subject.write_config(&text);
+            subject.signal("HUP");
+            if let Err(how) = subject.logs(taken, before).await {
+                wrong.push(how);
+            }
+        } else if effective(&subject).await == first {
+            wrong.push(format!(
+                "{path} neither takes effect nor says that it needs a restart"
+            ));
+        }
+    }
+    let before = subject.logged("config reloaded");
+    subject.write_config(&text.replace("\"total:1\"", "\"total:100000\""));
+    subject.signal("HUP");
+    if let Err(how) = subject.logs("config reloaded", before).await {
+        wrong.push(how);
+    }
+    let released = Instant::now();
+    let (mut lost, mut last) = (Vec::new(), Vec::new());
+    while let Some(attempt) = calls.join_next().await {
+        let attempt = attempt.expect("a client does not panic");
+        if attempt.outcome != Outcome::Served {
+            lost.push(format!("{}: {:?}", attempt.tag, attempt.outcome));
+        }
+        last.push((
+            attempt.ended.saturating_duration_since(released),
+            attempt.tag,
+        ));
+    }
+    let last = last.iter().max().expect("calls waited");
+    assert!(
+        last.0 < Duration::from_secs(20),
+        "{last:?} after the limit was lifted"
+    );
+    let arrived: BTreeSet<_> = recorder.all().iter().map(|it| it.tag).collect();
+    println!(
+        "{} options changed, {} need a restart",
+        configs.len(),
+        restart.len()
+    );
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(lost.is_empty(), "{lost:#?}");
+    assert_eq!(arrived.len(), WAITING + 1);
+    let expected: BTreeSet<String> = RESTART.iter().map(|it| (*it).to_owned()).collect();
+    assert_eq!(restart, expected, "what needs a restart");
+    subject.signal("TERM");
+    assert!(subject.ended(Duration::from_secs(40)).await.is_some());
+}
