@@ -112,6 +112,8 @@ pub(super) struct Evidence {
     pub(super) attempts: Vec<Attempt>,
     /// Tags of requests that were sent beyond another.
     pub(super) extra: HashSet<Tag>,
+    /// Ports of connections that were no calls of a client.
+    pub(super) silent: Vec<u16>,
     pub(super) arrivals: Vec<Arrival>,
     pub(super) lines: Vec<String>,
     pub(super) law: Law,
@@ -288,8 +290,9 @@ impl Evidence {
             }
         }
         let mut of_port: HashMap<u16, usize> = HashMap::new();
-        for attempt in &self.attempts {
-            *of_port.entry(attempt.port).or_default() += 1;
+        let ports = self.attempts.iter().map(|it| it.port);
+        for port in ports.chain(self.silent.iter().copied()) {
+            *of_port.entry(port).or_default() += 1;
         }
         for attempt in &self.attempts {
             let tag = attempt.tag;

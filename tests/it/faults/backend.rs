@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, Interest};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -340,6 +340,13 @@ impl Conn {
             }
             tokio::select! {
                 () = tokio::time::sleep_until(until) => return Ok(()),
+                // A tunnel that is reset holds nothing any more.
+                ready = self.stream.ready(Interest::ERROR) => {
+                    if ready.is_ok_and(|it| it.is_error()) {
+                        self.left = true;
+                        return Err(Over);
+                    }
+                }
                 changed = self.modes.changed() => changed.map_err(|_| Over)?,
             }
         }
@@ -404,7 +411,10 @@ impl Conn {
                 self.ends(at);
                 self.recorder.change(at, |it| it.answered = true);
             }
-            self.stream.write_all(chunk).await?;
+            if self.stream.write_all(chunk).await.is_err() {
+                self.left = true;
+                return Err(Over);
+            }
         }
         Ok(())
     }

@@ -202,9 +202,16 @@ impl Client {
                 .await
                 .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())),
         };
-        let Ok(stream) = stream else {
-            attempt.ended = Instant::now();
-            return attempt;
+        let stream = match stream {
+            Ok(stream) => stream,
+            Err(error) => {
+                attempt.ended = Instant::now();
+                // Connected and reset at once.
+                if error.kind() == io::ErrorKind::ConnectionReset {
+                    attempt.outcome = Outcome::Dropped;
+                }
+                return attempt;
+            }
         };
         attempt.port = stream.local_addr().map_or(0, |it| it.port());
         let mut call = Call {

@@ -102,7 +102,7 @@ pub(super) fn text(options: &Options, folder: &Path) -> String {
         "[server]\ndrain_timeout = \"8s\"\n\
          [[listen]]\nname = \"test\"\nbind = \"127.0.0.1:0\"\nprotocol = \"{protocol}\"\n\
          [client]\nrequest_timeout = \"2s\"\nidle_timeout = \"5s\"\nwrite_timeout = \"2s\"\n\
-         body_timeout = \"5s\"\nbuffer_bytes = \"{buffer}\"\n\
+         body_timeout = \"5s\"\ntunnel_idle_timeout = \"4s\"\nbuffer_bytes = \"{buffer}\"\n\
          [callers]\n{state}\n\
          [backend]\nkind = \"zvm\"\nsocket = \"{backend}\"\nhttp = \"http://{backend}\"\ntcp = \"{backend}\"\n\
          response_timeout = \"{seconds}s\"\npool_idle_timeout = \"1s\"\n{reply}\n\

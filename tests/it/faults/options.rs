@@ -474,6 +474,11 @@ const CHANGES: &[(&str, &str, &str)] = &[
         "[admin]\nbind = \"127.0.0.2:0\"",
     ),
     (
+        "admin.allowed_hosts",
+        "[admin]\n",
+        "[admin]\nallowed_hosts = [\"tidegate.example\"]\n",
+    ),
+    (
         "admin.token",
         "[admin]\n",
         "[admin]\ntoken = \"0123456789abcdef0123456789abcdef\"\n",
@@ -502,6 +507,7 @@ const ONE_VALUE: &[(&str, &str)] = &[
 /// Options that take effect after a restart, which the reload says.
 const RESTART: &[&str] = &[
     "server.threads",
+    "admin.allowed_hosts",
     "admin.bind",
     "admin.token",
     "callers.state_file",
@@ -601,19 +607,18 @@ fn absent(base: &str, section: &str, allowed: &str) -> Option<(usize, String)> {
     let at = base.lines().position(header)?;
     let words = allowed.split('|').map(str::trim);
     let words: Vec<&str> = words.filter(|word| word.starts_with('"')).collect();
-    let least = allowed.split(' ').nth(1).unwrap_or_default();
+    // As in "calls, 1 to 9", "0B to 1GiB" or "duration, 1ms to 1h".
+    let range: Vec<&str> = allowed.split([' ', ',']).collect();
+    let to = range.iter().position(|word| *word == "to");
+    let least = to.and_then(|to| range.get(to.checked_sub(1)?)).copied();
+    let least = least.unwrap_or_default();
     let value = match allowed {
         "true or false" => "true".to_owned(),
         // The default stands first.
         _ if words.len() > 1 => words.last()?.to_string(),
-        _ if allowed.starts_with("duration") => "\"77s\"".to_owned(),
-        _ if allowed.starts_with("size") => "\"77KiB\"".to_owned(),
-        _ => least
-            .trim_end_matches(',')
-            .parse::<u64>()
-            .ok()?
-            .max(7)
-            .to_string(),
+        _ if least.ends_with('B') => "\"77KiB\"".to_owned(),
+        _ if least.ends_with(['s', 'm', 'h']) => "\"77s\"".to_owned(),
+        _ => least.parse::<u64>().ok()?.max(7).to_string(),
     };
     Some((at, value))
 }

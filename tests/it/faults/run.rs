@@ -86,6 +86,7 @@ struct Stage {
     patience: Duration,
     attempts: Vec<Attempt>,
     extra: HashSet<Tag>,
+    silent: Vec<u16>,
     findings: Vec<Finding>,
 }
 
@@ -200,6 +201,7 @@ async fn run_to_its_end(cell: Cell, under: Under) -> Ran {
         },
         attempts: Vec::new(),
         extra: HashSet::new(),
+        silent: Vec::new(),
         findings: Vec::new(),
     };
     stage.play().await
@@ -454,6 +456,7 @@ impl Stage {
                 for _ in 0..200 {
                     let connect = TcpStream::connect(self.subject.addr);
                     if let Ok(Ok(stream)) = timeout(Duration::from_millis(200), connect).await {
+                        self.silent.extend(stream.local_addr().map(|it| it.port()));
                         silent.push(stream);
                     }
                 }
@@ -771,6 +774,7 @@ impl Stage {
             wire: self.cell.wire,
             attempts: std::mem::take(&mut self.attempts),
             extra: std::mem::take(&mut self.extra),
+            silent: std::mem::take(&mut self.silent),
             arrivals: self.recorder.all(),
             lines,
             law: Law {

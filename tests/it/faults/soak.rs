@@ -396,6 +396,7 @@ pub(super) async fn of_tidegate(plan: &Plan) -> Soaked {
         let evidence = Evidence {
             wire,
             extra: HashSet::new(),
+            silent: Vec::new(),
             arrivals: arrivals
                 .iter()
                 .filter(|it| own.contains(&it.tag.to_string()))
@@ -426,6 +427,7 @@ pub(super) async fn of_tidegate(plan: &Plan) -> Soaked {
         wire: Wire::Http,
         attempts: Vec::new(),
         extra: HashSet::new(),
+        silent: Vec::new(),
         arrivals: arrivals.to_vec(),
         lines: Vec::new(),
         law: LAW,
