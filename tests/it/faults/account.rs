@@ -143,9 +143,10 @@ impl Evidence {
         for attempt in &self.attempts {
             let how = || format!("{} after {:?}", attempt.tag, attempt.ended - attempt.began);
             let may_be_cut = allowed.cut || attempt.left.is_some();
-            // Whoever still sends a body when the answer comes may lose it to a reset.
+            // Whoever still sends a body when the answer comes may lose it to a reset, and an answer
+            // that streams may break off before its first byte has gone out.
             let may_be_dropped =
-                allowed.dropped || attempt.left.is_some() || attempt.uploads && allowed.cut;
+                allowed.dropped || attempt.left.is_some() || attempt.streams && allowed.cut;
             match &attempt.outcome {
                 Outcome::Served | Outcome::Left => {}
                 Outcome::Hung => found.add(Broken::Hung, how()),

@@ -100,8 +100,8 @@ pub(super) struct Attempt {
     pub(super) left: Option<Instant>,
     pub(super) ended: Instant,
     pub(super) outcome: Outcome,
-    /// Whether it sends a body.
-    pub(super) uploads: bool,
+    /// Whether its body or its answer is too large to be held whole.
+    pub(super) streams: bool,
 }
 
 /// Longest time without an answer that is no hang.
@@ -194,7 +194,7 @@ impl Client {
             left: None,
             ended: began,
             outcome: Outcome::NoConnection,
-            uploads: shape.up > 0,
+            streams: shape.up > 0 || shape.down > HELD,
         };
         let stream = match self.kept.take() {
             Some(stream) if is_open(&stream) => Ok(stream),
@@ -566,6 +566,9 @@ impl Call {
 
 /// What a backend sends that sends no answer.
 pub(super) const NOISE: &[u8] = b"\x00\xffnoise\r\n\r\n";
+
+/// What every config here lets an answer have that is held whole.   bytes
+const HELD: usize = 256 * 1024;
 
 /// A small call.
 pub(super) const SMALL: Shape = Shape {

@@ -614,6 +614,9 @@ fn absent(base: &str, section: &str, allowed: &str) -> Option<(usize, String)> {
     let least = least.unwrap_or_default();
     let value = match allowed {
         "true or false" => "true".to_owned(),
+        _ if allowed.starts_with("a list of") && allowed.ends_with("names") => {
+            "[\"x-other.example\"]".to_owned()
+        }
         // The default stands first.
         _ if words.len() > 1 => words.last()?.to_string(),
         _ if least.ends_with('B') => "\"77KiB\"".to_owned(),
