@@ -246,7 +246,9 @@ impl Client {
         };
         attempt.outcome = outcome;
         attempt.ended = Instant::now();
-        if keep {
+        // Behind an answer to a body that was not read to its end the proxy closes, which it does
+        // not say in the answer.
+        if keep && (attempt.outcome == Outcome::Served || !attempt.streams) {
             self.kept = call.stream;
         }
         attempt

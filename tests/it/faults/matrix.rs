@@ -313,7 +313,7 @@ impl Column {
 
     /// How a client behaves whose number this is.
     pub(super) fn way(self, client: usize) -> Way {
-        let (misbehaves, half) = (client % 3 == 0, client % 2 == 0);
+        let (misbehaves, half) = (client.is_multiple_of(3), client.is_multiple_of(2));
         if !misbehaves {
             return Way::Stays;
         }
