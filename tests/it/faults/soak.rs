@@ -330,8 +330,9 @@ fn row(proxy: &str, wire: Wire, plan: &Plan, driven: &Driven, recorder: &Recorde
             *arrived.entry(arrival.tag).or_default() += 1;
         }
     }
-    let lost =
-        count(&|it| stays(it) && matches!(it.outcome, Outcome::Dropped | Outcome::NoConnection));
+    let lost = count(&|it| {
+        stays(it) && !it.streams && matches!(it.outcome, Outcome::Dropped | Outcome::NoConnection)
+    });
     let [restarts, closes, resets] = driven.done;
     format!(
         "| {proxy} | {} | {} | {:.1} | {} | {:.0} | {} | {} | {} | {} | {restarts}, {closes}, {resets} | {} | {} | {} | {lost} |\n",
