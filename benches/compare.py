@@ -2,7 +2,9 @@
 """Tidegate beside HAProxy and nginx, in one run, on loopback. Writes docs/benchmarks.md.
 
 usage: compare.py [--rounds N] [--seconds S] [--only speed,memory,storm,users,callers,core] [--binary FILE]
-                  [--out FILE]
+                  [--against FILE] [--out FILE]
+
+--against takes an older binary and measures nothing but both, in turn: CPU a call and memory at rest.
 
 Every peer has its limits switched on and not reached. All of them run at once and are asked
 in turn, so that what the machine does meanwhile falls on all alike; medians are told. The
@@ -32,6 +34,7 @@ parser.add_argument('--rounds', type=int, default=3)
 parser.add_argument('--seconds', type=float, default=2.5, help='of one run')
 parser.add_argument('--only', default='speed,memory,storm,users,callers,core')
 parser.add_argument('--binary', default=BIN, help='the tidegate to measure')
+parser.add_argument('--against', help='an older tidegate to measure beside it')
 parser.add_argument('--out', default=os.path.join(ROOT, 'docs', 'benchmarks.md'))
 opts = parser.parse_args()
 BIN = os.path.abspath(opts.binary)
@@ -109,7 +112,8 @@ def bench(*args):
     return json.loads(done.stdout)
 
 
-def tidegate(name, backend_socket, backend_http, listen, limits, queue='', threads=1, log='access = false', protocol='auto', listener='', more=''):
+def tidegate(name, backend_socket, backend_http, listen, limits, queue='', threads=1, log='access = false', protocol='auto', listener='', more='', binary=None):
+    binary = binary or BIN
     admin = free_port()
     path = os.path.join(WORK, name + '.toml')
     with open(path, 'w') as out:
@@ -143,7 +147,12 @@ bind = "127.0.0.1:%d"
 %s
 %s
 ''' % (threads, listen, protocol, listener, backend_socket, backend_http, queue, limits, admin, log, more))
-    child = start([BIN, 'serve', '--config', path], name + '.log', [listen, admin])
+    checked = subprocess.run([binary, 'check', '--config', path], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    if checked.returncode and b'backend.kind' in checked.stderr:
+        # A version that knows one kind of backend only.
+        text = open(path).read().replace('kind = "zvm"\n', '')
+        open(path, 'w').write(text)
+    child = start([binary, 'serve', '--config', path], name + '.log', [listen, admin])
     child.admin = admin
     return child
 
@@ -315,6 +324,50 @@ def speed():
             ratios.append([name, ratio(64, 'cpu'), ratio('open', 'cpu'), ratio(16, 'rate'), ratio(64, 'rate'), ratio(256, 'rate'), '%.2f' % added])
         out.append('Ratio to HAProxy, round by round, median.\n')
         out.append(table(['', 'CPU, c=64', 'CPU, %d/s' % rate, 'calls/s, c=16', 'c=64', 'c=256', 'added p50, c=1'], ratios))
+    stop(backend)
+    return out
+
+
+def against():
+    """CPU a call and memory at rest beside an older binary. The order within a round alternates."""
+    out = []
+    backend_socket, backend_http = free_port(), free_port()
+    backend = start([BIN, 'backend', '--socket', '127.0.0.1:%d' % backend_socket, '--http', '127.0.0.1:%d' % backend_http,
+                     '--delay', '0ms'], 'backend.log', [backend_socket, backend_http])
+    binaries = {'before': os.path.abspath(opts.against), 'now': BIN}
+    peers, rest = {}, {}
+    for name, binary in binaries.items():
+        port = free_port()
+        peers[name] = (port, tidegate(name, backend_socket, backend_http, port, NOT_REACHED, binary=binary))
+    time.sleep(2)
+    for name, (_, child) in peers.items():
+        rest[name] = rss_mb(child)
+    keys = [(protocol, connections) for protocol in ('socket', 'http') for connections in (1, 16, 64, 256)]
+    spent = {(key, name): [] for key in keys for name in peers}
+    bad = 0
+    for round_number in range(opts.rounds):
+        for key in keys:
+            protocol, connections = key
+            for name in sorted(peers, reverse=round_number % 2 == 1):
+                port, child = peers[name]
+                before = cpu_seconds(child)
+                report = bench('--protocol', protocol, '--target', '127.0.0.1:%d' % port, '--mix',
+                               '--connections', connections, '--seconds', opts.seconds)
+                bad += report['failed'] + report['refused']
+                spent[key, name].append((cpu_seconds(child) - before) / report['ok'] * 1e6)
+        progress('round %d of %d' % (round_number + 1, opts.rounds))
+    rows = []
+    for key in keys:
+        ratios = [now / before for now, before in zip(spent[key, 'now'], spent[key, 'before'])]
+        rows.append(['%s, %d connections' % key] + ['%.2f' % median(spent[key, name]) for name in ('before', 'now')]
+                    + ['%.3f' % median(ratios), '%.3f to %.3f' % (min(ratios), max(ratios))])
+    out.append('### Beside an older version\n')
+    out.append('Before: %s. Now: %s. %d rounds in turn, %d failed calls.\n' % (
+        version(binaries['before'], '--version'), version(BIN, '--version'), opts.rounds, bad))
+    out.append(table(['', 'CPU a call before, us', 'now, us', 'ratio, median of rounds', 'range'], rows))
+    out.append('Memory at rest: %.1f MB before, %.1f MB now.\n' % (rest['before'], rest['now']))
+    for _, child in peers.values():
+        stop(child)
     stop(backend)
     return out
 
@@ -729,6 +782,9 @@ def main():
     parts = opts.only.split(',')
     body = []
     began = time.time()
+    if opts.against:
+        parts = []
+        body += against()
     for name, part in (('speed', speed), ('memory', memory), ('storm', storm), ('users', users), ('callers', callers), ('core', core)):
         if name in parts:
             body += part()
