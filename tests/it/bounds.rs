@@ -501,36 +501,34 @@ async fn without_file_descriptors_it_neither_ends_nor_spins() {
     })
     .await;
     let addr = sidecar.listener("test").await;
-    // One of those that were accepted in time has a call, for which no descriptor is left.
+    // A connection that was accepted in time calls; those that wait take no descriptor from it.
     let mut early = TcpStream::connect(addr).await.expect("it listens");
     let mut silent = Vec::new();
     for _ in 0..100 {
         silent.push(TcpStream::connect(addr).await.expect("the kernel takes it"));
     }
-    let log = sidecar.log();
-    let (_, mut from) = log.wait_from(0, &["cannot accept"]).await;
     early
         .write_all(array("guest_get_info", "EARLY").as_bytes())
         .await
         .expect("it is open");
-    let (began, used) = (Instant::now(), cpu(sidecar.pid));
-    for _ in 0..20 {
-        (_, from) = log.wait_from(from, &["cannot accept"]).await;
-    }
-    let (took, used) = (began.elapsed(), cpu(sidecar.pid) - used);
-    println!("{used:?} of CPU in {took:?}");
-    // Twenty times it tried again; without a pause that takes no time.
-    assert!(took > Duration::from_millis(1500), "{took:?}");
-    assert!(used < took / 4, "{used:?} of CPU in {took:?}");
-
-    drop(silent);
     held.go.notify_one();
     assert_eq!(json(&read_all(&mut early).await)["overallRC"], 0);
+
+    // With nothing to do but wait for a descriptor, it uses no CPU.
+    let used = cpu(sidecar.pid);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let used = cpu(sidecar.pid) - used;
+    assert!(
+        used < Duration::from_millis(250),
+        "{used:?} of CPU in a second"
+    );
+
+    drop(silent);
     let mut late = TcpStream::connect(addr).await.expect("it listens");
     late.write_all(array("guest_get_info", "LATE").as_bytes())
         .await
         .expect("it reads");
     held.go.notify_one();
     assert_eq!(json(&read_all(&mut late).await)["overallRC"], 0);
-    assert!(sidecar.metric("tidegate_accept_errors_total").await >= 21.0);
+    assert_eq!(sidecar.metric("tidegate_accept_errors_total").await, 0.0);
 }
