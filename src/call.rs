@@ -720,7 +720,7 @@ pub struct Facts {
     pub shared: bool,
     /// Whether it was handed over, and so ran without its client.
     pub handed_over: bool,
-    /// Whether it only reads.
+    /// Whether it only reads, where that matters: `retry_reads`.
     pub is_read: bool,
     /// Whether it was sent once more after it had failed, which is told on its own.
     pub is_sent_again: bool,

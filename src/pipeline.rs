@@ -242,7 +242,7 @@ impl Pipeline {
         if let Message::Http(call) = &mut message {
             call.body.count_into(&record);
         }
-        let is_read = operation.is_read(&message);
+        let is_read = self.forwarder.retries_reads() && operation.is_read(&message);
         record.note(|facts| {
             facts.claim = Some(claim);
             facts.limited = operation.limited;

@@ -281,7 +281,10 @@ fn look<T: Source>(
     };
     let due = since + state.credit.left();
     if now < due {
-        *allowed = None;
+        // One chunk does not make it quick.
+        if state.credit.left() > GRACE / 2 {
+            *allowed = None;
+        }
         return Next::Look(deadline.min(due));
     }
     if allowed.is_none() {
