@@ -575,13 +575,6 @@ async fn with_few_descriptors_every_client_waits_and_no_call_fails() {
             "[limits]\nsmapi_request_postpone_threshold_seconds = 20\n",
         );
         let sidecar = Sidecar::start_with(&text, few_descriptors(limit)).await;
-        let warned = sidecar
-            .log()
-            .wait(&["WARN", "server.max_connections"])
-            .await;
-        assert!(warned.contains(&limit.to_string()), "{warned}");
-        let (_, page) = sidecar.get("/").await;
-        assert!(page.contains("server.max_connections"), "{page}");
         for (listener, request) in [
             ("socket", array("guest_get_info", "X")),
             (
@@ -615,6 +608,13 @@ async fn with_few_descriptors_every_client_waits_and_no_call_fails() {
                 );
             }
         }
+        let warned = sidecar
+            .log()
+            .wait(&["WARN", "server.max_connections"])
+            .await;
+        assert!(warned.contains(&limit.to_string()), "{warned}");
+        let (_, page) = sidecar.get("/").await;
+        assert!(page.contains("server.max_connections"), "{page}");
         let errors = sidecar.metric("tidegate_accept_errors_total").await;
         assert_eq!(errors, 0.0, "an accept found no descriptor");
     }
