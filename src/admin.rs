@@ -81,6 +81,10 @@ pub trait Source: Send + Sync + 'static {
     fn config(&self) -> String;
     /// Every metric in Prometheus's text format.
     fn metrics(&self) -> String;
+    /// Connections of this address that may be open at once.
+    fn connections_max(&self) -> usize {
+        server::CONNECTIONS_MAX
+    }
     /// What an operator should look at, one text each: why the last reload was refused, and what
     /// the system does not allow.
     fn notices(&self) -> Vec<String> {

@@ -18,7 +18,7 @@ use super::places::{Place, Places};
 use super::{CallersSource, Settings, Source, router};
 
 /// Connections open at once. For a further one, that which is silent for longest is closed.
-const CONNECTIONS_MAX: usize = 64;
+pub(super) const CONNECTIONS_MAX: usize = 64;
 /// A connection that sends no whole request head for this long is closed.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 /// A connection is not kept longer than this, whatever it does: a reader that stalls gives
@@ -64,13 +64,23 @@ pub async fn serve(
         return Err(ServeError::NeedsToken(bind));
     }
     tracing::info!(%bind, "admin address is up");
-    serve_router(listener, router(settings, source, callers), stop).await;
+    let places = source.connections_max();
+    serve_within(listener, router(settings, source, callers), places, stop).await;
     Ok(())
 }
 
 /// Answers on `listener` with `router`, within the same bounds and until told to stop.
 pub async fn serve_router(listener: TcpListener, router: Router, stop: CancellationToken) {
-    let places = Places::new(CONNECTIONS_MAX);
+    serve_within(listener, router, CONNECTIONS_MAX, stop).await;
+}
+
+async fn serve_within(
+    listener: TcpListener,
+    router: Router,
+    places: usize,
+    stop: CancellationToken,
+) {
+    let places = Places::new(places);
     let connections = TaskTracker::new();
     loop {
         let accepted = tokio::select! {

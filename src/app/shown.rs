@@ -118,6 +118,10 @@ impl Source for Shared {
         self.metrics.gather()
     }
 
+    fn connections_max(&self) -> usize {
+        self.descriptors.get().admin as usize
+    }
+
     fn notices(&self) -> Vec<String> {
         let mut notices = Vec::new();
         if let Some((at, mistakes)) = &*self.refused() {

@@ -575,6 +575,11 @@ async fn with_few_descriptors_every_client_waits_and_no_call_fails() {
             "[limits]\nsmapi_request_postpone_threshold_seconds = 20\n",
         );
         let sidecar = Sidecar::start_with(&text, few_descriptors(limit)).await;
+        // Nor do clients of the admin address take what calls need.
+        let mut silent = Vec::new();
+        for _ in 0..60 {
+            silent.push(connect(sidecar.admin).await);
+        }
         for (listener, request) in [
             ("socket", array("guest_get_info", "X")),
             (
