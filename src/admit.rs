@@ -603,7 +603,6 @@ impl Gate {
             caller,
             // A conversion to an integer saturates: below zero, in debt, it is nothing.
             limit: most as u64,
-            // What the late may take on top is no promise to anybody.
             remaining: tokens.min(most) as u64,
             reset: reset.unwrap_or(Duration::MAX),
         })

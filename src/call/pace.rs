@@ -27,13 +27,17 @@ impl CostRange {
 }
 
 /// A rate and how much faster the late may go. Two of the cheapest calls fit into the active
-/// pool, so no cost in the config lets cheap calls through in a burst. A call that costs more goes
-/// when the pool is full, and the calls after it wait until it is repaid.
+/// pool with its burst, so no cost in the config lets cheap calls through in a burst: they never
+/// go faster than at the ratio beyond two of their own cost. A call that costs more goes when the
+/// pool is full, and the calls after it wait until it is repaid.
 #[must_use]
 pub fn pace(rate: Rate, ratio: BurstRatio, costs: CostRange) -> Pace {
+    // The burst makes the pool larger by the ratio.
+    let regular = costs.cheapest.get() / ratio.get();
+    let regular = Tokens::new(regular).expect("no more than a cost");
     Pace::new(rate, ratio)
         .with_pool_min(POOL_MIN)
         .expect("a pool may hold milliseconds")
         .with_room_for(costs.dearest)
-        .with_pool_for(costs.cheapest)
+        .with_pool_for(regular)
 }

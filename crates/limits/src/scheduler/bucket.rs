@@ -60,13 +60,12 @@ pub enum BucketLimit {
 }
 
 impl BucketLimit {
-    /// The most tokens that can be taken in one go after a silence, burst of the late not
-    /// counted.
+    /// The most tokens that can be taken in one go after a silence.
     #[must_use]
     pub fn most(&self) -> f64 {
         match self {
             Self::Bucket { burst, .. } => burst.get(),
-            Self::Paced(pace) => pace.pool().as_secs_f64() * pace.rate().get(),
+            Self::Paced(pace) => pace.burst(),
         }
     }
 

@@ -196,7 +196,8 @@ impl Pace {
         in_range("largest cost", f64::from(largest.get()), 1.0, largest_max)?;
         let two = match pool_for {
             None => 2 * i128::from(largest.get()) * price,
-            Some(cost) => (2.0 * cost.get() * price as f64 + 0.5) as i128,
+            // Rounded up: two that just fit must fit.
+            Some(cost) => (2.0 * cost.get() * price as f64) as i128 + 1,
         };
         let active = two.max(ticks(pool_min));
         let over = ((active as f64 * ratio.0 + 0.5) as i128).max(active);
