@@ -36,6 +36,7 @@ mod rate_limits;
 mod raw;
 mod reader;
 mod request_heads;
+mod secret;
 mod settings;
 mod syntax;
 mod text;
@@ -77,6 +78,8 @@ pub struct Config {
     pub listen: crate::listen::Settings,
     /// Settings of the protocols.
     pub protocol: crate::protocol::Settings,
+    /// Whether limits may name functions that neither the table nor a route has.
+    pub allow_unknown: bool,
     /// Settings of the classifier.
     pub classify: crate::classify::Settings,
     /// Settings of the coalescer.
@@ -232,7 +235,10 @@ pub fn read_knowing(
         broken,
         lost,
     } = syntax::parse(text);
-    let misplaced = tree::lay_over(&mut tree, env);
+    let tree::NotLaid {
+        misplaced,
+        pathless,
+    } = tree::lay_over(&mut tree, env);
     let notes = Notes::new(broken, lost);
     for variable in misplaced {
         let at = At {
@@ -243,6 +249,9 @@ pub fn read_knowing(
     }
     let raw = raw::read(Section::root(&tree, &notes));
     check::check(&raw, known_functions, &notes);
+    for variable in pathless {
+        notes.pathless(variable);
+    }
     let (noted, _) = notes.finish();
     list.extend(noted);
     let problems = Problems::new(origin, text, list);

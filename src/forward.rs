@@ -63,6 +63,8 @@ pub struct Settings {
 /// How long each step of an exchange may take, and what may be held.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bounds {
+    /// Where this sidecar listens itself: a backend that leads there is none.
+    pub own: Arc<[SocketAddr]>,
     /// Until a connect counts as failed.
     pub connect_timeout: Duration,
     /// From the last byte sent to the last byte of the reply.

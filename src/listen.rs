@@ -108,8 +108,10 @@ pub fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
     // A proxy that restarts must not wait for the connections of its last life to time out.
     socket.set_reuse_address(true)?;
+    // `[::]` takes IPv4 too, whatever `net.ipv6.bindv6only` says; the check of the config
+    // knows it as well.
     if address.is_ipv6() {
-        socket.set_only_v6(true)?;
+        socket.set_only_v6(false)?;
     }
     // What it accepts inherits this, so a client that died without a word is found out.
     socket.set_tcp_keepalive(&KEEPALIVE)?;

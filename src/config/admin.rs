@@ -7,6 +7,7 @@ use crate::admin::{Settings, Token, needs_token};
 use super::effective::{Toml, quoted as toml_text};
 use super::raw::Raw;
 use super::reader::{Notes, Section, Setting};
+use super::secret;
 use super::text::{bind_or_off, token};
 use super::tree::{Node, Value, quoted};
 use super::value::{Kind, Mistake};
@@ -103,7 +104,7 @@ pub(super) fn write(out: &mut Toml, admin: &Settings) {
     let bind = admin.bind.map(|bind| bind.to_string());
     out.text("bind", &bind.unwrap_or_default());
     if admin.token.is_some() {
-        out.text("token", "(hidden)");
+        out.text("token", secret::HIDDEN);
     }
     let hosts: Vec<_> = admin.allowed_hosts.iter().map(|it| toml_text(it)).collect();
     out.bare("allowed_hosts", format_args!("[{}]", hosts.join(", ")));

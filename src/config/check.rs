@@ -3,12 +3,13 @@
 //! that one mistake makes one message.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use crate::call::listener::{ClientAuth, ProxyProtocol};
 use crate::call::{Bind, Protocol, UserFrom};
 use crate::classify::operation::Kind;
+use crate::forward::Address;
 
 use super::admin;
 use super::backend_kind;
@@ -27,8 +28,6 @@ use super::value::{Mistake, show_duration, show_size};
 const SDKSERVER_READ: u64 = 4096;
 /// How many calls the real sdkserver works on at once.
 const SDKSERVER_WORKERS: u32 = 64;
-/// Apache's default `Timeout`.   seconds
-const APACHE_TIMEOUT: u32 = 60;
 /// Apache's default `KeepAliveTimeout`.
 const APACHE_KEEP_ALIVE: Duration = Duration::from_secs(5);
 
@@ -41,13 +40,13 @@ pub(super) fn check(raw: &Raw, known_functions: &[&str], notes: &Notes) {
         listeners_are_whole(raw, listeners, notes);
         listeners_are_apart(raw, listeners, notes);
         listeners_have_backends(raw, listeners, notes);
+        backends_are_others(raw, listeners, notes);
         for listener in listeners {
             unix(listener, notes);
             tls(listener, notes);
             user_from(listener, notes);
         }
         proxies_are_trusted(raw, listeners, notes);
-        apache_waits_longer(raw, listeners, notes);
     }
     routes(raw, notes);
     backend(raw, notes);
@@ -67,7 +66,7 @@ pub(super) fn check(raw: &Raw, known_functions: &[&str], notes: &Notes) {
 fn listeners_are_whole(raw: &Raw, listeners: &[Listen], notes: &Notes) {
     if listeners.is_empty() {
         let cure = "add a section: [[listen]], and below it the lines \
-                    name = \"nova\" and bind = \"127.0.0.1:8080\"";
+                    name = \"nova\" and bind = \"127.0.0.1:8081\"";
         let mistake = Mistake::new("there is no listener", cure);
         notes.missing(&raw.listen_at, mistake);
     }
@@ -80,7 +79,7 @@ fn listeners_are_whole(raw: &Raw, listeners: &[Listen], notes: &Notes) {
             );
         }
         if listener.bind.is_missing() {
-            let cure = "add its address, such as bind = \"127.0.0.1:8080\"";
+            let cure = "add its address, such as bind = \"127.0.0.1:8081\"";
             notes.missing(
                 &listener.bind.at,
                 Mistake::new("the listener has no address", cure),
@@ -135,9 +134,87 @@ fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
         wide == IpAddr::V6(Ipv6Addr::UNSPECIFIED)
             || wide.is_unspecified() && wide.is_ipv4() == other.is_ipv4()
     };
+    let (one, other) = (a.ip().to_canonical(), b.ip().to_canonical());
     a.port() == b.port()
         && a.port() != 0
-        && (a.ip() == b.ip() || takes(a.ip(), b.ip()) || takes(b.ip(), a.ip()))
+        && (one == other || takes(one, other) || takes(other, one))
+}
+
+/// A backend that is this sidecar itself gets each call back, until no slot is left.
+fn backends_are_others(raw: &Raw, listeners: &[Listen], notes: &Notes) {
+    let backend = &raw.backend;
+    let backends = [&backend.socket, &backend.http, &backend.tcp];
+    let admin = raw.admin.bind.meant().copied().flatten();
+    let own: Vec<(Bind, &At)> = listeners
+        .iter()
+        .filter_map(|listener| Some((listener.bind.meant()?.clone()?, &listener.bind.at)))
+        .chain(admin.map(|bind| (Bind::Tcp(bind), &raw.admin.bind.at)))
+        .collect();
+    for backend in backends {
+        let Some(Some(address)) = backend.meant() else {
+            continue;
+        };
+        for (bind, at) in &own {
+            let cure = "give the address of the server behind; by custom 8081 and 2000 are in \
+                        front, 8080 and 2001 behind";
+            match leads_back(address, bind) {
+                Leads::Elsewhere => {}
+                Leads::Back => {
+                    let told = format!("this leads back to {}, which is {bind}", at.key);
+                    notes.error(&backend.at, Mistake::new(told, cure));
+                }
+                Leads::ToThisMachine => {
+                    let told = format!(
+                        "this seems to lead back to {}, which is {bind}: the address is this \
+                         machine's",
+                        at.key
+                    );
+                    notes.warn(&backend.at, Mistake::new(told, cure));
+                }
+            }
+        }
+    }
+}
+
+/// Where a backend's address leads, as far as can be told without a lookup.
+enum Leads {
+    Elsewhere,
+    Back,
+    /// To an address of this machine, which a wildcard takes. The system may let a socket have
+    /// addresses of other machines, so it is not sure.
+    ToThisMachine,
+}
+
+fn leads_back(backend: &Address, bind: &Bind) -> Leads {
+    let (ip, port) = match (backend, bind) {
+        (Address::Unix(path), Bind::Unix(own)) if **path == **own => return Leads::Back,
+        (Address::Ip(address), Bind::Tcp(_)) => (Some(address.ip().to_canonical()), address.port()),
+        (Address::Name(name, port), Bind::Tcp(_)) if is_localhost(name) => (None, *port),
+        _ => return Leads::Elsewhere,
+    };
+    let &Bind::Tcp(own) = bind else {
+        return Leads::Elsewhere;
+    };
+    let wide = own.ip().is_unspecified();
+    let own_ip = own.ip().to_canonical();
+    // A connect to the wildcard address, or to localhost, is one to loopback.
+    let is_loopback = ip.is_none_or(|ip| ip.is_unspecified() || ip.is_loopback());
+    if own.port() != port || port == 0 {
+        return Leads::Elsewhere;
+    }
+    match ip {
+        Some(ip) if ip == own_ip => Leads::Back,
+        None if own_ip.is_loopback() => Leads::Back,
+        Some(ip) if ip.is_unspecified() && own_ip.is_loopback() => Leads::Back,
+        _ if wide && is_loopback => Leads::Back,
+        Some(ip) if wide && UdpSocket::bind((ip, 0)).is_ok() => Leads::ToThisMachine,
+        _ => Leads::Elsewhere,
+    }
+}
+
+fn is_localhost(name: &str) -> bool {
+    let name = name.trim_end_matches('.').to_ascii_lowercase();
+    name == "localhost" || name.ends_with(".localhost") || name == "ip6-localhost"
 }
 
 fn unix(listener: &Listen, notes: &Notes) {
@@ -245,8 +322,8 @@ fn listeners_have_backends(raw: &Raw, listeners: &[Listen], notes: &Notes) {
     let socket = !raw.backend.socket.is_missing();
     let http = !raw.backend.http.is_missing();
     let tcp = !raw.backend.tcp.is_missing();
-    let add_socket = "add socket = \"127.0.0.1:2000\" to [backend]";
-    let add_http = "add http = \"http://127.0.0.1:8081\" and its kind, \"zvm\" or \"http\", to \
+    let add_socket = "add socket = \"127.0.0.1:2001\" to [backend]";
+    let add_http = "add http = \"http://127.0.0.1:8080\" and its kind, \"zvm\" or \"http\", to \
                     [backend]";
     for listener in listeners {
         let Some(protocol) = listener.protocol.meant() else {
@@ -288,29 +365,6 @@ fn listeners_have_backends(raw: &Raw, listeners: &[Listen], notes: &Notes) {
     }
 }
 
-fn apache_waits_longer(raw: &Raw, listeners: &[Listen], notes: &Notes) {
-    let speaks_http = |listener: &Listen| {
-        matches!(
-            listener.protocol.meant(),
-            Some(Protocol::Auto | Protocol::Http)
-        )
-    };
-    let threshold = &raw.limits.threshold_seconds;
-    if let Some(&seconds) = threshold.meant()
-        && seconds >= APACHE_TIMEOUT
-        && listeners.iter().any(speaks_http)
-    {
-        let told = format!(
-            "behind Apache, whose timeout is {APACHE_TIMEOUT} s by default, \
-             a call that waits {seconds} s is cut off before its answer"
-        );
-        notes.warn(
-            &threshold.at,
-            Mistake::new(told, "give 50, unless nothing on the way has a timeout"),
-        );
-    }
-}
-
 fn routes(raw: &Raw, notes: &Notes) {
     let mut seen = BTreeSet::new();
     for route in &raw.routes {
@@ -336,7 +390,7 @@ fn routes(raw: &Raw, notes: &Notes) {
         && raw.backend.http.is_missing()
     {
         let told = "routes are for the HTTP backend, and there is none";
-        let cure = "add http = \"http://127.0.0.1:8081\" and its kind, \"zvm\" or \"http\", to \
+        let cure = "add http = \"http://127.0.0.1:8080\" and its kind, \"zvm\" or \"http\", to \
                     [backend]";
         notes.warn(&route.at, Mistake::new(told, cure));
     }
@@ -439,9 +493,7 @@ fn windows(limits: &Limits, notes: &Notes) {
 
 fn functions_are_known(limits: &Limits, functions: &Functions<'_>, notes: &Notes) {
     for (name, calls) in &limits.per_window.functions {
-        if let Some(doubt) = functions.doubt(name, None) {
-            notes.warn(&calls.at, doubt);
-        }
+        functions.limit(name, &calls.at, notes);
     }
 }
 

@@ -17,6 +17,7 @@ use super::callers;
 use super::classes;
 use super::coordinate;
 use super::exchange;
+use super::functions;
 use super::ignored_headers;
 use super::odd_paths;
 use super::quotas;
@@ -229,6 +230,7 @@ impl Toml {
         if !config.classify.exempt.is_empty() {
             self.list("exempt", &config.classify.exempt);
         }
+        functions::write(self, config);
     }
 
     fn classes(&mut self, config: &Config) {

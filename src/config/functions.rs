@@ -1,19 +1,37 @@
 //! Which functions there can be: those of the built-in table, where the backend is a z/VM SDK
-//! server, and those that routes name.
+//! server, and those that routes name. With `limits.allow_unknown`, any.
+//!
+//! A limit with a misspelt function protects nothing, so that is an error; elsewhere a name
+//! that no call can have is only doubted.
 
-use super::backend_kind;
-use super::nearest::nearest;
-use super::raw::Raw;
-use super::tree::quoted;
-use super::value::Mistake;
 use crate::call::BackendKind;
 use crate::classify::operation::{self, Function};
+
+use super::Config;
+use super::backend_kind;
+use super::effective::Toml;
+use super::nearest::nearest;
+use super::raw::Raw;
+use super::reader::{At, Notes, Section, Setting};
+use super::tree::quoted;
+use super::value::{Mistake, flag};
 
 /// The functions that a call can have.
 pub(super) struct Functions<'a> {
     /// None where they are not known, and no name is doubted.
     names: Option<Vec<&'a str>>,
     has_table: bool,
+    allow_unknown: bool,
+}
+
+/// Reads `allow_unknown` of `[limits]`; the section ends elsewhere.
+pub(super) fn read(section: &mut Section<'_>) -> Setting<bool> {
+    section.read("allow_unknown", false, flag())
+}
+
+/// Writes it back.
+pub(super) fn write(out: &mut Toml, config: &Config) {
+    out.bare("allow_unknown", config.allow_unknown);
 }
 
 impl<'a> Functions<'a> {
@@ -27,6 +45,7 @@ impl<'a> Functions<'a> {
         Self {
             names: is_known.then(|| built_in.iter().copied().chain(of_routes).collect()),
             has_table,
+            allow_unknown: raw.limits.allow_unknown.value,
         }
     }
 
@@ -40,6 +59,20 @@ impl<'a> Functions<'a> {
         self.has_table
     }
 
+    /// Notes a limit whose function no call can have.
+    pub(super) fn limit(&self, name: &str, at: &At, notes: &Notes) {
+        if self.allow_unknown {
+            return;
+        }
+        if let Some(Mistake { message, cure }) = self.doubt(name, None) {
+            let message = format!("{message}, so this limit would protect nothing");
+            let cure = format!(
+                "{cure} If calls have this name all the same, write allow_unknown = true in [limits]"
+            );
+            notes.error(at, Mistake::new(message, cure));
+        }
+    }
+
     /// What to say of a name that no call can have. `also` are words that stand for more
     /// than one function.
     pub(super) fn doubt(&self, name: &str, also: Option<&'a str>) -> Option<Mistake> {
@@ -50,7 +83,7 @@ impl<'a> Functions<'a> {
         let told = format!("no function is known that is called {}", quoted(name));
         let cure = match nearest(name, names.iter().copied().chain(also)) {
             Some(function) => format!("did you mean {}?", quoted(function)),
-            None => "leave it out, or give it a [[route]]".to_owned(),
+            None => "leave it out, or give it a [[route]].".to_owned(),
         };
         Some(Mistake::new(told, cure))
     }

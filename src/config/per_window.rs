@@ -98,8 +98,16 @@ impl PerWindow {
                 continue;
             }
             let Some((name, number)) = entry.split_once(':') else {
-                let told = format!("{} has no number", quoted(entry.trim()));
-                let cure = format!("write {}", quoted(&format!("{}:30", entry.trim())));
+                let alone = entry.trim();
+                let is_number = alone.bytes().all(|byte| byte.is_ascii_digit());
+                let (told, meant) = if is_number {
+                    let told = format!("it is not said what {} is the limit of", quoted(alone));
+                    (told, format!("{TOTAL}:{alone}"))
+                } else {
+                    let told = format!("{} has no number", quoted(alone));
+                    (told, format!("{alone}:30"))
+                };
+                let cure = format!("write {}", quoted(&meant));
                 mistakes.push((at, Mistake::new(told, cure)));
                 continue;
             };

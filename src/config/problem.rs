@@ -8,6 +8,8 @@ use miette::{
     GraphicalReportHandler, GraphicalTheme, LabeledSpan, MietteDiagnostic, NamedSource, Report,
 };
 
+use super::secret;
+
 /// How many problems are drawn; the rest is told in plain lines. Each drawing reads the
 /// file from its beginning.
 const DRAWN_MAX: usize = 100;
@@ -59,9 +61,10 @@ pub struct Problem {
 
 /// Every mistake of one config. `Display` writes plain lines; [`Problems::render`] can also
 /// draw the lines of the file.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Problems {
     origin: Arc<str>,
+    /// The file as it is, secrets too: only a masked form of it is ever shown.
     source: Arc<str>,
     list: Vec<Problem>,
 }
@@ -136,7 +139,7 @@ impl Problems {
             GraphicalTheme::unicode()
         };
         let handler = GraphicalReportHandler::new_themed(theme);
-        let source = Arc::new(mask_secrets(&self.source));
+        let source = Arc::new(secret::mask(&self.source));
         let mut text = String::new();
         for (index, problem) in self.iter().enumerate() {
             if index >= DRAWN_MAX {
@@ -163,6 +166,16 @@ impl fmt::Display for Problems {
             f.write_str(&self.plain(problem))?;
         }
         Ok(())
+    }
+}
+
+/// Without the file, which may hold a secret.
+impl fmt::Debug for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Problems")
+            .field("origin", &self.origin)
+            .field("list", &self.list)
+            .finish_non_exhaustive()
     }
 }
 
@@ -215,64 +228,47 @@ impl Problem {
     }
 }
 
-/// Options that hold a secret, in any config.
-const SECRETS: [&str; 3] = ["token", "password", "auth"];
-
-/// The file with everything covered that follows `token =` and the like, or stands in a URL for a
-/// user, so that a drawing which ends up in a ticket gives nothing away. Lengths stay as they are.
-fn mask_secrets(source: &str) -> String {
-    let mut masked = String::with_capacity(source.len());
-    for line in source.split_inclusive('\n') {
-        let end = line.len();
-        let hidden: Vec<Range<usize>> = SECRETS
-            .iter()
-            .filter_map(|word| Some(after_key(line, word)?..end))
-            .chain(users(line))
-            .collect();
-        for (at, character) in line.char_indices() {
-            let is_hidden = hidden.iter().any(|range| range.contains(&at));
-            if is_hidden && !matches!(character, ' ' | '\r' | '\n') {
-                masked.extend(std::iter::repeat_n('*', character.len_utf8()));
-            } else {
-                masked.push(character);
-            }
-        }
-    }
-    masked
-}
-
-/// Where the value of an option begins that a line gives.
-fn after_key(line: &str, key: &str) -> Option<usize> {
-    line.match_indices(key).find_map(|(at, word)| {
-        let is_inside = line[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_');
-        let rest = line[at + word.len()..].trim_start_matches(['"', '\'', ' ', '\t']);
-        (!is_inside && rest.starts_with('=')).then(|| line.len() - rest.len() + 1)
-    })
-}
-
-/// What stands before the `@` of each URL.
-fn users(line: &str) -> impl Iterator<Item = Range<usize>> {
-    line.match_indices("://").filter_map(|(at, _)| {
-        let from = at + 3;
-        let rest = &line[from..];
-        let url = &rest[..rest.find(['"', '\'', ',', ']']).unwrap_or(rest.len())];
-        Some(from..from + url.rfind('@')?)
-    })
+/// Where each line begins.
+fn starts(text: &str) -> Vec<usize> {
+    let ends = text.match_indices('\n').map(|(at, _)| at + 1);
+    std::iter::once(0).chain(ends).collect()
 }
 
 /// Turns byte offsets of a text into lines and columns.
 pub(super) struct Lines<'a> {
     text: &'a str,
     starts: Vec<usize>,
+    /// Where the lines begin and end in the file, where the text is a repaired form of it.
+    file: Option<(Vec<usize>, usize)>,
 }
 
 impl<'a> Lines<'a> {
     pub(super) fn of(text: &'a str) -> Self {
-        let ends = text.match_indices('\n').map(|(at, _)| at + 1);
         Self {
             text,
-            starts: std::iter::once(0).chain(ends).collect(),
+            starts: starts(text),
+            file: None,
         }
+    }
+
+    /// The same, for a repaired form of a file, which has the same lines: places are those of
+    /// the file.
+    pub(super) fn repaired(text: &'a str, file: &str) -> Self {
+        Self {
+            file: Some((starts(file), file.len())),
+            ..Self::of(text)
+        }
+    }
+
+    /// The byte of the file that a byte of the text stands for.
+    fn in_file(&self, at: usize) -> usize {
+        let Some((starts, length)) = &self.file else {
+            return at;
+        };
+        let line = self.starts.partition_point(|&start| start <= at) - 1;
+        let from = starts.get(line).copied().unwrap_or(*length);
+        let end = starts.get(line + 1).copied().unwrap_or(*length);
+        (from + (at - self.starts[line])).min(end)
     }
 
     /// The place of a range of bytes, brought to character boundaries.
@@ -290,8 +286,8 @@ impl<'a> Lines<'a> {
         Place::File {
             line,
             column,
-            start,
-            end,
+            start: self.in_file(start),
+            end: self.in_file(end),
         }
     }
 

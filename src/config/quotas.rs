@@ -386,9 +386,7 @@ fn totals_belong(limit: &RawRateLimit, functions: &Functions<'_>, notes: &Notes)
         }
         Some(QuotaBy::Function(None)) => {
             for own in &totals.value {
-                if let Some(doubt) = functions.doubt(&own.key, None) {
-                    notes.warn(&own.at, doubt);
-                }
+                functions.limit(&own.key, &own.at, notes);
             }
         }
         _ => {}

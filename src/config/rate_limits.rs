@@ -552,9 +552,7 @@ fn function_is_known(limit: &RawRateLimit, raw: &Raw, functions: &Functions<'_>,
         let cure = "leave this limit out, or take the function out of exempt in [limits]";
         notes.error(&limit.function.at, Mistake::new(told, cure));
     }
-    if let Some(doubt) = functions.doubt(name, None) {
-        notes.warn(&limit.function.at, doubt);
-    }
+    functions.limit(name, &limit.function.at, notes);
 }
 
 fn are_apart(limits: &[RawRateLimit], notes: &Notes) {

@@ -23,6 +23,7 @@ use super::certificates::{self, Clients, In};
 use super::classes::{self, Class, Classes, OfListener};
 use super::coordinate::{self, RawCoordinate};
 use super::exchange::{self, RawExchange};
+use super::functions;
 use super::ignored_headers::{self, RawIgnored};
 use super::odd_paths;
 use super::per_window::{self, CALLS_MAX, PerWindow};
@@ -193,6 +194,7 @@ pub(super) struct Limits {
     pub(super) window_stamp: Setting<WindowStamp>,
     pub(super) window_guard: Setting<Duration>,
     pub(super) exempt: Setting<Vec<String>>,
+    pub(super) allow_unknown: Setting<bool>,
 }
 
 /// `[coalesce]`
@@ -471,6 +473,7 @@ fn limits(mut section: Section<'_>) -> Limits {
             duration(Duration::ZERO..=10 * SECOND),
         ),
         exempt: section.read("exempt", Vec::new(), classes::exempt()),
+        allow_unknown: functions::read(&mut section),
     };
     section.finish();
     limits

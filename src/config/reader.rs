@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::nearest::nearest;
 use super::problem::{Place, Problem, Severity};
@@ -66,6 +67,16 @@ impl Default for Example {
     }
 }
 
+/// Sections of which there can be several.
+const ARRAYS: [&str; 6] = [
+    "listen.",
+    "route.",
+    "class.",
+    "caller.",
+    "rate_limit.",
+    "coordinate.limit.",
+];
+
 struct Leftover {
     section: String,
     name: String,
@@ -110,6 +121,51 @@ impl Notes {
         if !self.lost {
             self.note(Severity::Error, at, mistake);
         }
+    }
+
+    /// A warning about a variable that looks like ours and names no option. Asked when every
+    /// option has been.
+    pub(super) fn pathless(&self, variable: Arc<str>) {
+        let plain = |name: &str| {
+            let words = name
+                .split('_')
+                .filter(|word| !word.is_empty() && !word.bytes().all(|byte| byte.is_ascii_digit()));
+            words.collect::<Vec<_>>().join("_").to_lowercase()
+        };
+        let asked = self.asked.borrow();
+        let options: Vec<_> = asked
+            .keys()
+            .map(|key| (plain(&key.replace('.', "_")), key))
+            .collect();
+        let given = plain(variable.strip_prefix("TIDEGATE_").unwrap_or(&variable));
+        let found = nearest(&given, options.iter().map(|(name, _)| name.as_str()));
+        let option = options
+            .iter()
+            .find(|(name, _)| Some(name.as_str()) == found);
+        let cure = match option {
+            Some((_, key)) => {
+                let name = key.replace('.', "__").to_uppercase();
+                match ARRAYS.iter().find(|array| key.starts_with(**array)) {
+                    Some(array) => {
+                        let (array, key) = (array.trim_end_matches('.'), &key[array.len()..]);
+                        let (array, key) =
+                            (array.to_uppercase(), key.replace('.', "__").to_uppercase());
+                        let array = array.replace('.', "__");
+                        format!("did you mean TIDEGATE_{array}__0__{key}?")
+                    }
+                    None => format!("did you mean TIDEGATE_{name}?"),
+                }
+            }
+            None => "write TIDEGATE_SECTION__KEY, with two underscores between, or leave it out"
+                .to_owned(),
+        };
+        drop(asked);
+        let at = At {
+            key: String::new(),
+            place: Place::Variable(variable),
+        };
+        let told = "this variable looks like one of ours and names no option";
+        self.warn(&at, Mistake::new(told, cure));
     }
 
     fn note(&self, severity: Severity, at: &At, mistake: Mistake) {

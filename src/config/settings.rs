@@ -1,5 +1,6 @@
 //! Hands every stage its settings, out of a config that has no error.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -53,6 +54,7 @@ pub(super) fn of(raw: &Raw) -> Config {
             trusted_proxies: raw.callers.trusted_proxies.value.clone(),
             backend_kind: backend_kind::of(&raw.backend),
         },
+        allow_unknown: raw.limits.allow_unknown.value,
         classify: classify(raw),
         coalesce: coalesce::Settings {
             functions: raw
@@ -92,6 +94,7 @@ pub(super) fn of(raw: &Raw) -> Config {
             tcp: raw.backend.tcp.value.clone(),
             retry_reads: raw.backend.exchange.retry_reads(),
             bounds: forward::Bounds {
+                own: own_addresses(raw),
                 connect_timeout: raw.backend.connect_timeout.value,
                 response_timeout: raw.backend.response_timeout.value,
                 max_reply_bytes: bytes(raw.backend.max_reply_bytes.value),
@@ -115,6 +118,14 @@ pub(super) fn of(raw: &Raw) -> Config {
             access: raw.log.access.value,
         },
     }
+}
+
+/// Where the sidecar listens itself, as far as the config says the port.
+fn own_addresses(raw: &Raw) -> Arc<[SocketAddr]> {
+    let listeners = raw.listen.iter().flatten();
+    let binds = listeners.filter_map(|listener| listener.bind.value.as_ref()?.tcp());
+    let binds = binds.chain(raw.admin.bind.value);
+    binds.filter(|bind| bind.port() != 0).collect()
 }
 
 fn listener(raw: &Listen) -> call::Listener {

@@ -1,13 +1,15 @@
 //! Parses the TOML and says what is wrong with it, line by line. What can be saved from a
 //! broken file is read on, so that its other mistakes are told as well.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
 use toml::de::{DeTable, DeValue};
 
 use super::problem::{Lines, Place, Problem, Severity};
-use super::tree::{self, Table, quoted};
+use super::secret;
+use super::tree::{self, Table};
 
 /// What came out of the file.
 pub(super) struct Parsed {
@@ -19,27 +21,59 @@ pub(super) struct Parsed {
     pub(super) lost: bool,
 }
 
+/// How often a file is looked at again after a repair: each look may find what the last one
+/// could not see.
+const LOOKS_MAX: usize = 4;
+
 /// Parses a file.
 pub(super) fn parse(text: &str) -> Parsed {
-    let lines = Lines::of(text);
-    let (table, errors) = DeTable::parse_recoverable(text);
     let mut parsed = Parsed {
-        tree: tree::of_file(table.get_ref(), &lines),
+        tree: Table::new(),
         problems: Vec::new(),
         broken: BTreeSet::new(),
         lost: false,
     };
-    for error in errors {
-        let place = lines.place(error.span().unwrap_or_default());
+    let original = Lines::of(text);
+    let mut repaired = Cow::Borrowed(text);
+    for _ in 0..LOOKS_MAX {
+        let lines = Lines::repaired(&repaired, text);
+        let (table, errors) = DeTable::parse_recoverable(&repaired);
+        parsed.tree = tree::of_file(table.get_ref(), &lines);
+        let before = parsed.broken.len();
+        for error in errors {
+            let place = lines.place(error.span().unwrap_or_default());
+            parsed.note(text, &original, place, error.message());
+        }
+        if parsed.broken.len() == before {
+            break;
+        }
+        match repair(text, &parsed.broken) {
+            Some(again) => repaired = Cow::Owned(again),
+            None => break,
+        }
+    }
+    parsed
+}
+
+impl Parsed {
+    /// Notes what is wrong with the TOML of a line.
+    fn note(&mut self, text: &str, lines: &Lines<'_>, place: Place, message: &str) {
         let Place::File { line: number, .. } = place else {
-            continue;
+            return;
         };
         // What follows on the same line is the echo of the first.
-        if !parsed.broken.insert(number) {
-            continue;
+        if !self.broken.insert(number) {
+            return;
         }
         let (start, line) = lines.line(number);
-        parsed.lost |= line.trim_start().starts_with('[');
+        self.lost |= line.trim_start().starts_with('[') && closed(line).is_none();
+        // The value of a secret may be on the next line, and is no key.
+        if let Some((key, value)) = line.split_once('=')
+            && value.trim().is_empty()
+            && secret::is_secret(key)
+        {
+            self.broken.insert(number + 1);
+        }
         let problem = if let Some(slip) = unquoted(line) {
             let value = start + slip.value.start..start + slip.value.end;
             Problem {
@@ -50,7 +84,7 @@ pub(super) fn parse(text: &str) -> Parsed {
                 cure: slip.cure,
             }
         } else {
-            let (message, cure) = explained(error.message());
+            let (message, cure) = explained(message);
             Problem {
                 severity: Severity::Error,
                 place,
@@ -59,31 +93,52 @@ pub(super) fn parse(text: &str) -> Parsed {
                 cure,
             }
         };
-        parsed.problems.push(problem);
+        self.problems.push(problem);
     }
-    if let Some(text) = without_stray_lines(text, &lines, &parsed.broken) {
-        let (table, _) = DeTable::parse_recoverable(&text);
-        parsed.tree = tree::of_file(table.get_ref(), &lines);
-    }
-    parsed
 }
 
-/// A word without `=` swallows the line below it. The same file with such lines covered,
-/// byte for byte, if there are any.
-fn without_stray_lines(text: &str, lines: &Lines<'_>, broken: &BTreeSet<usize>) -> Option<String> {
-    let mut covered = String::with_capacity(text.len());
-    let mut done = 0;
-    for &number in broken {
-        let (start, line) = lines.line(number);
-        if line.contains('=') || line.trim_start().starts_with('[') {
-            continue;
+/// The same file, line by line, without what hides the lines below: a word without `=` is
+/// covered, and the header of a section is closed. None if there is nothing of that.
+fn repair(text: &str, broken: &BTreeSet<usize>) -> Option<String> {
+    let mut repaired = String::with_capacity(text.len());
+    let mut is_changed = false;
+    for (index, line) in text.split_inclusive('\n').enumerate() {
+        let bare = line.trim_end_matches(['\r', '\n']);
+        let end = &line[bare.len()..];
+        let header = || closed(bare);
+        if !broken.contains(&(index + 1)) {
+            repaired.push_str(bare);
+        } else if bare.trim_start().starts_with('[') {
+            let header = header();
+            is_changed |= header.is_some();
+            repaired.push_str(header.as_deref().unwrap_or(bare));
+        } else if !bare.contains('=') {
+            is_changed = true;
+            repaired.extend(std::iter::repeat_n('#', bare.len()));
+        } else {
+            repaired.push_str(bare);
         }
-        covered.push_str(&text[done..start]);
-        covered.extend(std::iter::repeat_n('#', line.len()));
-        done = start + line.len();
+        repaired.push_str(end);
     }
-    covered.push_str(&text[done..]);
-    (done > 0).then_some(covered)
+    is_changed.then_some(repaired)
+}
+
+/// The header of a section that lacks brackets, or has spaces where an underscore belongs, as
+/// it was probably meant.
+fn closed(line: &str) -> Option<String> {
+    let line = line.trim_start();
+    let brackets = line.bytes().take_while(|byte| *byte == b'[').count();
+    let name = line[brackets..].split([']', '#']).next()?.trim();
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | ' ');
+    if !(1..=2).contains(&brackets) || name.is_empty() || !name.chars().all(plain) {
+        return None;
+    }
+    let name = name.split_whitespace().collect::<Vec<_>>().join("_");
+    Some(format!(
+        "{}{name}{}",
+        "[".repeat(brackets),
+        "]".repeat(brackets)
+    ))
 }
 
 /// The section that a line belongs to, with a dot: the last header above it.
@@ -132,12 +187,7 @@ fn unquoted(line: &str) -> Option<Unquoted<'_>> {
     }
     let blank = uncommented.len() - uncommented.trim_start().len();
     let start = before.len() + 1 + blank;
-    // A secret stands in no message.
-    let shown = if key == "token" {
-        "\"…\""
-    } else {
-        &quoted(value)
-    };
+    let shown = secret::shown(key, value);
     Some(Unquoted {
         key,
         value: start..start + value.len(),

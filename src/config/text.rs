@@ -29,7 +29,7 @@ const PROXIES_MAX: usize = 256;
 pub(super) fn bind() -> Kind<Bind> {
     text(
         "address:port, or unix:/path of a socket file",
-        "127.0.0.1:8080",
+        "127.0.0.1:8081",
         |given| match given.trim().strip_prefix("unix:") {
             Some(path) => socket_path(given, path),
             None if given.starts_with('/') => Err(Mistake::new(
@@ -188,7 +188,7 @@ fn bind_address(given: &str) -> Result<SocketAddr, Mistake> {
     if given.trim().parse::<IpAddr>().is_ok() {
         return wrong(
             "has no port",
-            "write it as address:port, such as 127.0.0.1:8080".into(),
+            "write it as address:port, such as 127.0.0.1:8081".into(),
         );
     }
     let port = given
@@ -204,11 +204,11 @@ fn bind_address(given: &str) -> Result<SocketAddr, Mistake> {
         ),
         (Some(_), Some(_)) => wrong(
             "is not an address with a port",
-            "give a numeric address of this machine, such as 127.0.0.1:8080 or [::1]:8080".into(),
+            "give a numeric address of this machine, such as 127.0.0.1:8081 or [::1]:8081".into(),
         ),
         (None, _) => wrong(
             "is not an address with a port",
-            "write it as address:port, such as 127.0.0.1:8080, with a port up to 65535".into(),
+            "write it as address:port, such as 127.0.0.1:8081, with a port up to 65535".into(),
         ),
     }
 }
@@ -222,7 +222,7 @@ pub(super) fn address(example: &'static str) -> Kind<Address> {
 
 /// Where the socket backend listens: `host:port` or a socket file.
 pub(super) fn socket_address() -> Kind<Address> {
-    const EXAMPLE: &str = "127.0.0.1:2000";
+    const EXAMPLE: &str = "127.0.0.1:2001";
     text(
         "host:port, or unix:/path of a socket file",
         EXAMPLE,
@@ -240,7 +240,7 @@ fn unix_address(given: &str, path: &str) -> Result<Address, Mistake> {
 
 /// Where an HTTP backend listens: `http://host:port` or a socket file.
 pub(super) fn http_address() -> Kind<Address> {
-    const EXAMPLE: &str = "http://127.0.0.1:8081";
+    const EXAMPLE: &str = "http://127.0.0.1:8080";
     text(
         "http://host:port, or unix:/path of a socket file",
         EXAMPLE,
@@ -293,7 +293,7 @@ pub(super) fn host_and_port(
     };
     let given = given.trim();
     if let Ok(ip) = given.parse::<Ipv6Addr>() {
-        let cure = format!("write an IPv6 address in brackets: \"[{ip}]:2000\"");
+        let cure = format!("write an IPv6 address in brackets: \"[{ip}]:2001\"");
         return Err(Mistake::new(format!("{} has no port", quoted(given)), cure));
     }
     let (host, port) = match given.rsplit_once(':') {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use toml::de::{DeTable, DeValue};
 
 use super::problem::{Lines, Place};
+use super::secret;
 
 /// A value and where it was said.
 #[derive(Clone, Debug)]
@@ -58,9 +59,9 @@ impl Node {
     }
 }
 
-/// A text as it would be written in TOML, shortened.
+/// A text as it would be written in TOML, shortened, without the password of an address.
 pub(super) fn quoted(text: &str) -> String {
-    format!("{:?}", shortened(text))
+    format!("{:?}", shortened(&secret::without_credentials(text)))
 }
 
 /// A text that is not longer than a message should be.
@@ -131,23 +132,37 @@ pub(super) struct Misplaced {
     pub(super) cure: String,
 }
 
-/// Lays `TIDEGATE_SECTION__KEY` variables over the file; others are left alone.
+/// What did not come to lie over the file.
+#[derive(Default)]
+pub(super) struct NotLaid {
+    /// Paths that lead nowhere.
+    pub(super) misplaced: Vec<Misplaced>,
+    /// Names that begin as ours do and have no path.
+    pub(super) pathless: Vec<Arc<str>>,
+}
+
+/// Lays `TIDEGATE_SECTION__KEY` variables over the file; those of other programs are left alone.
 pub(super) fn lay_over(
     tree: &mut Table,
     variables: impl Iterator<Item = (String, String)>,
-) -> Vec<Misplaced> {
-    let mut variables: Vec<_> = variables
-        .filter_map(|(name, value)| {
-            let path = name.strip_prefix(PREFIX)?;
-            path.contains("__").then(|| {
-                let path = path.split("__").map(Segment::of).collect::<Vec<_>>();
-                (path, Arc::<str>::from(name.as_str()), value)
-            })
-        })
-        .collect();
+) -> NotLaid {
+    let mut not_laid = NotLaid::default();
+    let mut laid = Vec::new();
+    for (name, value) in variables {
+        let Some(path) = name.strip_prefix(PREFIX) else {
+            continue;
+        };
+        let variable = Arc::<str>::from(name.as_str());
+        if path.contains("__") {
+            let path = path.split("__").map(Segment::of).collect::<Vec<_>>();
+            laid.push((path, variable, value));
+        } else if !is_of_another(path) {
+            not_laid.pathless.push(shortened(&variable).into());
+        }
+    }
+    let mut variables = laid;
     // In the order of their paths, so that the entries of an array come one after another.
     variables.sort();
-    let mut misplaced = Vec::new();
     for (path, variable, text) in variables {
         let key = path.iter().fold(String::new(), |key, segment| {
             let dot = if key.is_empty() { "" } else { "." };
@@ -164,7 +179,7 @@ pub(super) fn lay_over(
             letters: Some(text),
         };
         if let Err((message, cure)) = put(tree, &path, node) {
-            misplaced.push(Misplaced {
+            not_laid.misplaced.push(Misplaced {
                 variable: shortened(&variable).into(),
                 key: shortened(&key),
                 message,
@@ -172,7 +187,21 @@ pub(super) fn lay_over(
             });
         }
     }
-    misplaced
+    not_laid.pathless.sort();
+    not_laid
+}
+
+/// Names that are set for other reasons: for the command line, at a build, in tests, and by Kubernetes for a service
+/// of our name (`TIDEGATE_SERVICE_HOST`, `TIDEGATE_PORT_8081_TCP_ADDR`).
+fn is_of_another(name: &str) -> bool {
+    matches!(
+        name,
+        "ADMIN" | "CONFIG" | "REVISION" | "SEED" | "GENERATE" | "PORT"
+    ) || name.starts_with("SERVICE_HOST")
+        || name.starts_with("SERVICE_PORT")
+        || name
+            .strip_prefix("PORT_")
+            .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
 }
 
 /// One step of a variable's path.

@@ -8,7 +8,7 @@
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use super::connect::{ConnectError, Connector};
+use super::connect::{ConnectError, Connector, not_ours};
 use super::pool::Pool;
 use super::stream::Stream;
 use super::streamed::Readers;
@@ -63,7 +63,9 @@ impl Backend {
 
     /// Connects within `connect_timeout`.
     pub(super) async fn connect(&self) -> Result<Stream, ConnectError> {
-        self.connector.connect(self.bounds.connect_timeout).await
+        let bounds = &self.bounds;
+        let stream = self.connector.connect(bounds.connect_timeout).await?;
+        not_ours(stream, &bounds.own)
     }
 
     /// Connects, and writes at once what it can. Returns the connection and how much has
@@ -73,7 +75,12 @@ impl Backend {
         bytes: &[u8],
     ) -> Result<(Stream, usize), ConnectError> {
         let bound = self.bounds.connect_timeout;
-        self.connector.connect_and_write(bytes, bound).await
+        if !self.connector.is_by_name() {
+            return self.connector.connect_and_write(bytes, bound).await;
+        }
+        // Nothing is written before it is known where the name leads.
+        let stream = self.connector.connect(bound).await?;
+        Ok((not_ours(stream, &self.bounds.own)?, 0))
     }
 }
 

@@ -41,6 +41,11 @@ pub enum ConnectError {
     /// The backend's name has no address.
     #[error("cannot look up the backend's name")]
     Unknown(#[source] Arc<io::Error>),
+    /// It leads to this sidecar itself.
+    #[error(
+        "the backend's address {0} is one that this sidecar listens on: give the backend's own"
+    )]
+    Itself(SocketAddr),
     /// The lookup took longer than `connect_timeout`.
     #[error("the backend's name was not looked up within {0:?}")]
     LookupTimedOut(Duration),
@@ -57,6 +62,7 @@ impl ConnectError {
                 other => other,
             },
             Self::TimedOut(_) | Self::LookupTimedOut(_) => Fault::Network,
+            Self::Itself(_) => Fault::Backend,
         }
     }
 }
@@ -131,6 +137,11 @@ impl Connector {
             resolve,
             lookup: Mutex::new(None),
         }
+    }
+
+    /// Whether each connect looks up where it leads.
+    pub(super) fn is_by_name(&self) -> bool {
+        matches!(self.address, Address::Name(..))
     }
 
     pub(super) fn address(&self) -> &Address {
@@ -218,6 +229,37 @@ impl Connector {
         *lookup = Some(told.clone());
         told
     }
+}
+
+/// Refuses a connection that leads back to this sidecar: a call would come round and round,
+/// and take a slot each time. What the config says in figures is checked before; a name, or an
+/// address of this machine, shows only here.
+pub(super) fn not_ours(stream: Stream, own: &[SocketAddr]) -> Result<Stream, ConnectError> {
+    let Stream::Tcp(tcp) = &stream else {
+        return Ok(stream);
+    };
+    let Ok(peer) = tcp.peer_addr() else {
+        return Ok(stream);
+    };
+    let mut same_port = own
+        .iter()
+        .filter(|own| own.port() == peer.port())
+        .peekable();
+    if same_port.peek().is_none() {
+        return Ok(stream);
+    }
+    // A connection within one machine has its own address at both ends.
+    let ip = peer.ip().to_canonical();
+    let is_here = ip.is_loopback()
+        || tcp
+            .local_addr()
+            .is_ok_and(|local| local.ip().to_canonical() == ip);
+    let is_ours =
+        same_port.any(|own| own.ip().to_canonical() == ip || own.ip().is_unspecified() && is_here);
+    if is_ours {
+        return Err(ConnectError::Itself(peer));
+    }
+    Ok(stream)
 }
 
 /// Connects to one address, with this patience for the first try.

@@ -132,6 +132,7 @@ mod tests {
 
     fn bounds() -> Bounds {
         Bounds {
+            own: [].into(),
             connect_timeout: SECOND,
             response_timeout: 60 * SECOND,
             max_reply_bytes: 0,

@@ -1,11 +1,13 @@
 //! What comes before the first request where a listener asks for it: a PROXY header, then
 //! TLS. A connection of any other listener never comes here.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::{self, CertificateError};
 use tokio_rustls::server::TlsStream;
 
 use super::io::Client;
@@ -61,7 +63,7 @@ pub(super) async fn read(
             return Err(Ended::Silent);
         };
         if first == TLS_HANDSHAKE {
-            let stream = shake_hands(client, tls, settings.handshake_timeout).await?;
+            let stream = shake_hands(client, tls, settings.handshake_timeout, identity).await?;
             if listener.user_from == UserFrom::Certificate {
                 match subject(&stream) {
                     Ok(user) => identity.user = user,
@@ -108,6 +110,7 @@ async fn shake_hands(
     client: Client,
     tls: &Tls,
     patience: Duration,
+    identity: &Identity,
 ) -> Result<TlsStream<Wire>, Ended> {
     let Ok(Stream::Plain(wire)) = client.into_watched() else {
         return Err(Ended::Silent);
@@ -119,10 +122,34 @@ async fn shake_hands(
     match timeout(patience, acceptor.accept(wire)).await {
         Ok(Ok(stream)) => Ok(stream),
         Ok(Err(error)) => {
-            tracing::debug!(%error, "no TLS handshake");
+            if is_of_version_1(&error) {
+                let client = identity.address.map(|address| address.to_string());
+                tracing::info!(
+                    listener = &*identity.listener,
+                    client = client.as_deref().unwrap_or("a socket file"),
+                    "the client's certificate is of X.509 version 1, which is not taken: issue \
+                     one of version 3, such as with `openssl req -x509` or `openssl x509 -req \
+                     -extfile`"
+                );
+            } else {
+                tracing::debug!(%error, "no TLS handshake");
+            }
             Err(Rejection::TlsHandshake.into())
         }
         Err(_) => Err(Rejection::HandshakeTimeout.into()),
+    }
+}
+
+/// Whether the handshake failed because the client's certificate is of X.509 version 1, which
+/// `openssl x509 -req` makes unless it is told extensions. The library knows only version 3, and
+/// gives its reason as a text.
+fn is_of_version_1(error: &io::Error) -> bool {
+    let tls = error.get_ref().and_then(|error| error.downcast_ref());
+    match tls {
+        Some(rustls::Error::InvalidCertificate(CertificateError::Other(reason))) => {
+            reason.0.to_string() == "UnsupportedCertVersion"
+        }
+        _ => false,
     }
 }
 

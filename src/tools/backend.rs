@@ -58,10 +58,10 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 #[derive(Args, Clone, Debug)]
 pub struct Options {
     /// Where the socket protocol is spoken; port 0 takes a free one
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:2000")]
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:2001")]
     pub socket: SocketAddr,
     /// Where HTTP is spoken; port 0 takes a free one
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8081")]
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
     pub http: SocketAddr,
     /// Where GET /stats and POST /reset are answered
     #[arg(long, value_name = "ADDR")]

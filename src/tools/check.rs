@@ -8,6 +8,7 @@ use std::time::Duration;
 use tidegate_limits::{BurstRatio, OnExcess, Rate, quota};
 
 use crate::admit::{ClassRule, Deadline, Pool, Postpone, WhenFull};
+use crate::call::BackendKind;
 use crate::call::pace::{CostRange, pace};
 use crate::callers::rate_limit::Allowance;
 use crate::callers::settings::QuotaBy;
@@ -177,6 +178,11 @@ fn table(config: &Config) -> String {
         format!("{} from arrival at most", seconds(gate.threshold))
     };
     row("a call waits", threshold);
+    if config.classify.kind == BackendKind::Zvm && config.forward.http.is_some() {
+        let told = "an X-Auth-Token that expires while its call waits is answered 401 by sdkwsgi: \
+                    keep its token_validation_period well above the wait";
+        row("tokens", told.to_owned());
+    }
     let postponed = match gate.postpone {
         Postpone::InTurn => "in its turn".to_owned(),
         Postpone::Jitter { min, max } => {

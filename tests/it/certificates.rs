@@ -12,9 +12,11 @@ use tempfile::TempDir;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::client::ResolvesClientCert;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
-use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use tokio_rustls::rustls::sign::CertifiedKey;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore, SignatureScheme};
 
 /// The name that the server's certificate is for.
 const HOST: &str = "tidegate.example";
@@ -33,6 +35,22 @@ pub(crate) enum Shows<'a> {
     Name(&'a str),
     /// One that no known authority has signed.
     Forged(&'a str),
+    /// One of X.509 version 1, with this common name.
+    Version1(&'a str),
+}
+
+/// Shows one certificate whatever is asked. The builder of the client would look into it first.
+#[derive(Debug)]
+struct Always(Arc<CertifiedKey>);
+
+impl ResolvesClientCert for Always {
+    fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        Some(Arc::clone(&self.0))
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
 }
 
 fn authority() -> CertifiedIssuer<'static, KeyPair> {
@@ -113,7 +131,7 @@ impl Files {
         let forger;
         let config = match shows {
             Shows::Nothing => builder.with_no_client_auth(),
-            Shows::Name(name) | Shows::Forged(name) => {
+            Shows::Name(name) | Shows::Forged(name) | Shows::Version1(name) => {
                 let issuer = match shows {
                     Shows::Forged(_) => {
                         forger = authority();
@@ -127,6 +145,16 @@ impl Files {
                 let key = KeyPair::generate().expect("a key");
                 let certificate = params.signed_by(&key, issuer).expect("it signs");
                 let key = PrivatePkcs8KeyDer::from(key.serialize_der());
+                if matches!(shows, Shows::Version1(_)) {
+                    let mut bytes = certificate.der().to_vec();
+                    let version_3 = [0xa0, 3, 2, 1, 2];
+                    let at = bytes.windows(5).position(|it| it == version_3);
+                    bytes[at.expect("it says its version") + 4] = 0;
+                    let key = ring::sign::any_supported_type(&PrivateKeyDer::from(key));
+                    let key = CertifiedKey::new(vec![bytes.into()], key.expect("a key"));
+                    let config = builder.with_client_cert_resolver(Arc::new(Always(Arc::new(key))));
+                    return connect_with(config, stream).await;
+                }
                 builder
                     .with_client_auth_cert(
                         vec![certificate.der().clone()],
@@ -135,11 +163,18 @@ impl Files {
                     .expect("the key is the certificate's")
             }
         };
-        let name = ServerName::try_from(HOST).expect("a name");
-        TlsConnector::from(Arc::new(config))
-            .connect(name, stream)
-            .await
+        connect_with(config, stream).await
     }
+}
+
+async fn connect_with(
+    config: ClientConfig,
+    stream: TcpStream,
+) -> std::io::Result<TlsStream<TcpStream>> {
+    let name = ServerName::try_from(HOST).expect("a name");
+    TlsConnector::from(Arc::new(config))
+        .connect(name, stream)
+        .await
 }
 
 /// The name in the server's certificate.

@@ -9,7 +9,7 @@ use tidegate::call::BackendKind;
 use tidegate::config::{self, Checked, Problems};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::support::{Held, OK, Scripted, Stack, ask};
+use crate::support::{Held, OK, Scripted, Stack, array, ask};
 
 fn read(text: &str) -> Result<Checked, Problems> {
     config::read(text, "config.toml", std::iter::empty())
@@ -447,5 +447,207 @@ async fn what_only_python_takes_for_json_passes_the_socket_as_it_came() {
     ] {
         let answer = stack.ask(wrong).await;
         assert!(answer.contains("(bad_request)"), "{wrong}: {answer}");
+    }
+}
+
+#[tokio::test]
+async fn the_wildcard_of_ipv6_takes_ipv4_too_and_the_check_knows_it() {
+    let beside = |first: &str, second: &str| {
+        let text = text(SOCKET, "").replace("127.0.0.1:0", first);
+        let second = format!(
+            "[[listen]]\nname = \"b\"\nbind = \"{second}\"\nprotocol = \"socket\"\n[backend]"
+        );
+        read(&text.replace("[backend]", &second)).is_ok()
+    };
+    assert!(!beside("[::]:8081", "0.0.0.0:8081"));
+    assert!(!beside("[::]:8081", "127.0.0.1:8081"));
+    assert!(!beside("[::ffff:127.0.0.1]:8081", "127.0.0.1:8081"));
+    assert!(beside("[::1]:8081", "127.0.0.1:8081"));
+    let backend = Scripted::in_both_dialects().await;
+    let both = text(
+        &format!("kind = \"zvm\"\nhttp = \"http://{}\"", backend.addr),
+        "",
+    );
+    let stack = Stack::start(&both.replace("127.0.0.1:0", "[::]:0"));
+    let request = "GET /guests HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
+    for host in ["127.0.0.1", "::1"] {
+        let address =
+            std::net::SocketAddr::new(host.parse().expect("an address"), stack.addr.port());
+        let answer = ask(address, request).await;
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    }
+    let facts = stack.seen.ended(2).await;
+    let came: Vec<_> = facts.iter().map(|it| it.origin.identity.address).collect();
+    let addresses = ["127.0.0.1", "::1"].map(|host| Some(host.parse().expect("an address")));
+    assert_eq!(came, addresses);
+}
+
+#[test]
+fn one_pair_of_ports_is_used_everywhere() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut files = vec![];
+    for name in ["README.md", "config.toml.example", "Dockerfile", "Makefile"] {
+        files.push(root.join(name));
+    }
+    for folder in ["docs", "packaging"] {
+        let folder = std::fs::read_dir(root.join(folder)).expect("a folder");
+        files.extend(folder.map(|entry| entry.expect("an entry").path()));
+    }
+    // 8081 and 2000 are in front, 8080 and 2001 behind.
+    let wrong = [
+        ("bind", ":8080"),
+        ("bind", ":2001"),
+        ("http = ", ":8081"),
+        ("socket = ", ":2000"),
+        ("EXPOSE", " 8080"),
+        ("docker run", "-p 8080:"),
+        (" -p 8080:", ""),
+    ];
+    let mut lines = 0;
+    for file in files.iter().filter(|file| file.is_file()) {
+        let Ok(text) = std::fs::read_to_string(file) else {
+            continue;
+        };
+        for line in text.lines() {
+            let line = line.trim_start_matches(['#', ' ']);
+            // sdkserver's own option, and a line that names both.
+            if line.contains("bind_port") || line.contains(" and socket = ") {
+                continue;
+            }
+            lines += 1;
+            for (begin, port) in wrong {
+                let found = line.starts_with(begin) && line.contains(port);
+                assert!(!found, "{}: {line}", file.display());
+            }
+        }
+    }
+    assert!(lines > 1000);
+}
+
+#[test]
+fn a_backend_that_is_this_sidecar_itself_is_refused() {
+    let check = |bind: &str, backend: &str| {
+        let text = text(backend, "[admin]\nbind = \"127.0.0.1:9180\"");
+        let text = text.replace("[admin]\nbind = \"\"\n", "");
+        match read(&text.replace("127.0.0.1:0", bind)) {
+            Ok(checked) => {
+                let warned = checked.warnings.iter();
+                let mut told = warned.filter(|it| it.message.contains("lead back"));
+                told.next().map_or("good", |_| "doubted")
+            }
+            Err(problems) => {
+                let told = problems.to_string();
+                assert!(told.contains("leads back to"), "{told}");
+                assert!(
+                    problems.iter().all(|it| it.key.starts_with("backend.")),
+                    "{told}"
+                );
+                "refused"
+            }
+        }
+    };
+    for (bind, backend, verdict) in [
+        ("127.0.0.1:8081", "socket = \"127.0.0.1:8081\"", "refused"),
+        ("0.0.0.0:8081", "socket = \"127.0.0.1:8081\"", "refused"),
+        ("0.0.0.0:8081", "socket = \"127.9.9.9:8081\"", "refused"),
+        ("[::]:8081", "socket = \"127.0.0.1:8081\"", "refused"),
+        ("[::]:8081", "socket = \"[::1]:8081\"", "refused"),
+        ("127.0.0.1:8081", "socket = \"localhost:8081\"", "refused"),
+        ("0.0.0.0:8081", "socket = \"LOCALHOST.:8081\"", "refused"),
+        ("127.0.0.1:8081", "socket = \"0.0.0.0:8081\"", "refused"),
+        ("127.0.0.1:8081", "tcp = \"127.0.0.1:8081\"", "refused"),
+        (
+            "127.0.0.1:8081",
+            "kind = \"http\"\nhttp = \"http://127.0.0.1:8081\"",
+            "refused",
+        ),
+        (
+            "127.0.0.1:8081",
+            "kind = \"http\"\nhttp = \"http://127.0.0.1:9180\"",
+            "refused",
+        ),
+        ("127.0.0.1:8081", "socket = \"127.0.0.1:8080\"", "good"),
+        ("127.0.0.1:8081", "socket = \"127.0.0.2:8081\"", "good"),
+        ("127.0.0.1:8081", "socket = \"192.0.2.1:8081\"", "good"),
+        ("0.0.0.0:8081", "socket = \"192.0.2.1:8081\"", "good"),
+        ("0.0.0.0:8081", "socket = \"sdk.example:8081\"", "good"),
+    ] {
+        assert_eq!(check(bind, backend), verdict, "{bind} {backend}");
+    }
+}
+
+#[tokio::test]
+async fn a_name_that_leads_back_takes_no_second_slot() {
+    // A name to the config, an address of this machine to the system.
+    const BACK: &str = "0x7f000001";
+    for dialect in ["socket", "http"] {
+        let port = crate::support::closed_port().await.port();
+        let backend = match dialect {
+            "socket" => format!("socket = \"{BACK}:{port}\""),
+            _ => format!("kind = \"http\"\nhttp = \"http://{BACK}:{port}\""),
+        };
+        let more = "smapi_request_postpone_threshold_seconds = 1";
+        let text =
+            text(&backend, "").replace("smapi_request_postpone_threshold_seconds = 50", more);
+        let stack = Stack::start(&text.replace("127.0.0.1:0", &format!("127.0.0.1:{port}")));
+        let answer = match dialect {
+            "socket" => stack.ask(array("guest_list", "A")).await,
+            _ => get(&stack, "/guests").await,
+        };
+        assert!(answer.contains("backend_unreachable"), "{answer}");
+        stack.at_rest().await;
+        // One call, and no call that came round.
+        assert_eq!(stack.seen.all().len(), 1);
+    }
+}
+
+#[test]
+fn a_broken_header_hides_no_mistake_below_it() {
+    let lines = |text: &str| {
+        let problems = read(text).expect_err(text);
+        let lines: Vec<_> = problems
+            .iter()
+            .filter_map(|it| match it.place {
+                config::Place::File { line, .. } => Some(line),
+                _ => None,
+            })
+            .collect();
+        (lines, problems.to_string())
+    };
+    let rest = "[backend]\nsocket = \"127.0.0.1:2001\"\n[limits]\n\
+                smapi_rate_limit_per_window = \"total:30\"\n";
+    for header in ["[[listen]", "[[listen", "[[listen]]"] {
+        let text = format!("{header}\nname = nova\nbind = \"x\"\nprotocol = \"sockte\"\n{rest}");
+        let (lines, told) = lines(&text);
+        let header = usize::from(header != "[[listen]]");
+        assert_eq!(lines.len(), 3 + header, "{told}");
+        assert_eq!(&lines[header..], [2, 3, 4], "{told}");
+    }
+    let listen = "[[listen]]\nname = \"a\"\nbind = \"127.0.0.1:0\"\n";
+    for header in ["[que ue]", "[queue", "[queue # a comment", "[rate limit]"] {
+        let text = format!("{listen}{rest}{header}\nworkers = 0\n[client]\nbuffer_bytes = 1\n");
+        let (lines, told) = lines(&text);
+        assert!(
+            lines.contains(&8) && lines.contains(&11),
+            "{header}: {told}"
+        );
+        assert_eq!(
+            lines.contains(&9),
+            header.starts_with("[queue"),
+            "{header}: {told}"
+        );
+        assert!(!told.contains("not an array"), "{header}: {told}");
+    }
+}
+
+#[test]
+fn check_says_what_becomes_of_a_token_that_expires_while_its_call_waits() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("config.toml");
+    for (kind, says) in [("zvm", true), ("http", false)] {
+        std::fs::write(&path, text(&format!("kind = \"{kind}\"\n{HTTP}"), "")).expect("written");
+        let report = tidegate::tools::check::report(&path, false);
+        let told = report.settings.contains("X-Auth-Token") && report.settings.contains("401");
+        assert_eq!(told, says, "{}", report.settings);
     }
 }

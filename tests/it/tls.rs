@@ -412,3 +412,22 @@ async fn a_drain_does_not_wait_for_who_never_shakes_hands() {
     assert!(before.elapsed() < Duration::from_secs(20));
     drop((silent, begun));
 }
+
+#[tokio::test]
+async fn a_certificate_of_version_1_is_refused_with_a_line_at_info_that_says_the_cure() {
+    let (backend, files) = (Scripted::in_both_dialects().await, Files::new());
+    let listener = files.asking("required", "required = true");
+    let sidecar = Sidecar::start(&one_listener(backend.addr, &listener, "")).await;
+    let stream = connect(sidecar.listener("test").await).await;
+    // In TLS 1.3 the client finds out only when it reads.
+    if let Ok(mut stream) = files.connect(stream, Shows::Version1("nova")).await {
+        let mut answer = Vec::new();
+        let read = stream.read_to_end(&mut answer).await;
+        assert!(read.is_err() && answer.is_empty(), "{answer:?}");
+    }
+    let line = sidecar.log().wait(&["X.509 version 1", "version 3"]).await;
+    assert!(
+        line.contains("127.0.0.1") && line.contains("test"),
+        "{line}"
+    );
+}

@@ -17,6 +17,7 @@ use crate::forward::Address;
 use super::super::effective::{Toml, quoted as toml_text};
 use super::super::problem::Place;
 use super::super::reader::{At, Notes, Section, Setting};
+use super::super::secret;
 use super::super::text::file;
 #[cfg(feature = "zookeeper")]
 use super::super::text::host_and_port;
@@ -574,7 +575,7 @@ pub(super) fn write(out: &mut Toml, engine: &Engine) {
             out.text("user", user);
         }
         if has_password {
-            out.text("password", "(hidden)");
+            out.text("password", secret::HIDDEN);
         }
     };
     match engine {

@@ -148,3 +148,40 @@ fn a_wrong_variable_is_named() {
     );
     check("TIDEGATE_BACKEND__HTTP", "https://x:1", &["TLS"]);
 }
+
+#[test]
+fn a_variable_that_looks_like_ours_and_names_no_option_is_told_with_the_nearest_name() {
+    let warned = |name: &str| {
+        let checked =
+            read_with(&with(""), &[(name, "7")]).unwrap_or_else(|p| panic!("{name}\n{p}"));
+        assert_eq!(checked.config, good(&with("")), "{name}");
+        checked.warnings.to_string()
+    };
+    for (name, meant) in [
+        ("TIDEGATE_QUEUE_WORKERS", "TIDEGATE_QUEUE__WORKERS?"),
+        ("TIDEGATE_QUEUE_WORKRES", "TIDEGATE_QUEUE__WORKERS?"),
+        ("TIDEGATE_LISTEN_0_BIND", "TIDEGATE_LISTEN__0__BIND?"),
+        (
+            "TIDEGATE_LIMITS_SMAPI_MAX_OUTSTANDING_REQUESTS",
+            "TIDEGATE_LIMITS__SMAPI_MAX_OUTSTANDING_REQUESTS?",
+        ),
+        ("TIDEGATE_NOTHING_LIKE_IT", "TIDEGATE_SECTION__KEY"),
+    ] {
+        let told = warned(name);
+        for word in [name, "warning", "names no option", meant] {
+            assert!(told.contains(word), "no {word:?} in\n{told}");
+        }
+    }
+    // Another program's, the command line's, and those that Kubernetes sets for a service.
+    for name in [
+        "TIDE_QUEUE_WORKERS",
+        "TIDEGATE_CONFIG",
+        "TIDEGATE_ADMIN",
+        "TIDEGATE_PORT",
+        "TIDEGATE_SERVICE_HOST",
+        "TIDEGATE_SERVICE_PORT_HTTP",
+        "TIDEGATE_PORT_8081_TCP_ADDR",
+    ] {
+        assert_eq!(warned(name), "", "{name}");
+    }
+}

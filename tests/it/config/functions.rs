@@ -8,18 +8,47 @@ use tidegate::config::{self};
 use super::{LEAST, doubted, good, read, with, wrong};
 
 #[test]
-fn a_limit_for_an_unknown_function_is_doubted_with_the_nearest_known_one() {
+fn a_limit_for_an_unknown_function_is_an_error_with_the_nearest_known_one() {
     let text = with("").replace("total:30", "total:30, guest_lst:3, guest_list:3, report:3");
     let text = format!("{text}[[route]]\nmethod = \"GET\"\npath = \"/r\"\nfunction = \"report\"\n");
     let known = ["guest_list", "guest_get_info"];
     let checked = config::read_knowing(&text, "config.toml", std::iter::empty(), &known);
-    let warnings = checked.expect("it is only doubted").warnings;
-    assert_eq!(warnings.len(), 1, "{warnings}");
-    let told = warnings.to_string();
+    let problems = checked.expect_err("it would protect nothing");
+    assert_eq!(problems.len(), 1, "{problems}");
+    let told = problems.to_string();
+    for word in [
+        "\"guest_lst\"",
+        "did you mean \"guest_list\"?",
+        "would protect nothing",
+        "allow_unknown = true",
+    ] {
+        assert!(told.contains(word), "no {word:?} in\n{told}");
+    }
+    let allowed = text.replace("[limits]", "[limits]\nallow_unknown = true");
+    let checked = config::read_knowing(&allowed, "config.toml", std::iter::empty(), &known);
+    let checked = checked.unwrap_or_else(|problems| panic!("{problems}"));
+    assert!(checked.warnings.is_empty(), "{}", checked.warnings);
+    let window = checked.config.admit.window.expect("it is on");
     assert!(
-        told.contains("\"guest_lst\"") && told.contains("did you mean \"guest_list\"?"),
-        "{told}"
+        window
+            .functions
+            .iter()
+            .any(|(name, _)| &**name == "guest_lst")
     );
+}
+
+#[test]
+fn every_limit_that_names_a_function_is_held_to_it() {
+    let paced = "[[rate_limit]]\nname = \"a\"\nkind = \"paced\"\nrate = 1\n\
+                 applies_to = \"function\"\nfunction = \"guest_lst\"";
+    let quota = "[quota]\nengine = \"memory\"\n[[rate_limit]]\nname = \"q\"\nkind = \"quota\"\n\
+                 applies_to = \"function\"\ntotal = 5\nrefresh_window = \"10s\"\n\
+                 totals = { guest_lst = 2 }";
+    for lines in [paced, quota] {
+        let told = read(&with(lines)).expect_err(lines).to_string();
+        assert!(told.contains("would protect nothing"), "{told}");
+        good(&with(&format!("allow_unknown = true\n{lines}")));
+    }
 }
 
 #[test]
@@ -33,7 +62,8 @@ fn routes_are_read_and_their_functions_known() {
     assert_eq!(config.classify.functions, ["a_get"].map(Arc::<str>::from));
     let both = good(
         &route("method = \"GET\"\npath = \"/a\"\nfunction = \"x\"")
-            .replace("total:30", "total:30, y:1, x:2"),
+            .replace("total:30", "total:30, y:1, x:2")
+            .replace("[limits]", "[limits]\nallow_unknown = true"),
     );
     assert_eq!(both.classify.functions, ["y", "x"].map(Arc::<str>::from));
 

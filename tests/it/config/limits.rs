@@ -59,6 +59,7 @@ fn the_value_per_window_is_refused_with_a_cure() {
     check("\"total:30,,guest_list:1\"", &["between two commas"]);
     check("\"\"", &["empty", "total:30, guest_list:10"]);
     check("\"total\"", &["\"total\" has no number", "total:30"]);
+    check("\"30\"", &["\"30\"", "write \"total:30\""]);
     check(
         "\"total:30, guest_list\"",
         &["\"guest_list\" has no number", ":10:42:"],
@@ -81,7 +82,10 @@ fn the_value_per_window_is_refused_with_a_cure() {
     );
     check("\"total:1000001\"", &["out of range", "0 to 1000000"]);
     check("\"total:30, total:20\"", &["\"total\" is given twice"]);
-    check("\"total:30, a:1, a:2\"", &["\"a\" is given twice"]);
+    check(
+        "\"total:30, guest_list:1, guest_list:2\"",
+        &["\"guest_list\" is given twice"],
+    );
     check(
         "\"total:30, guest list:1\"",
         &["\"guest list\" is not the name of a function"],

@@ -25,13 +25,13 @@ fn listeners_stay_out_of_each_others_way() {
     check("[::]:8080", &["overlaps listen[0].bind"]);
     check("127.0.0.1:9180", &["admin.bind", "overlaps listen[1].bind"]);
     check("0.0.0.0:9180", &["overlaps listen[1].bind"]);
-    good(&two("127.0.0.1:8081", ""));
+    good(&two("127.0.0.1:8082", ""));
     good(&two("127.0.0.2:8080", ""));
     good(&two("[::1]:8080", ""));
     let free = two("127.0.0.1:0", "").replace("127.0.0.1:8080", "127.0.0.1:0");
     assert_eq!(good(&free).listen.listeners.len(), 2);
 
-    let same = two("127.0.0.1:8081", "").replace("\"two\"", "\"nova\"");
+    let same = two("127.0.0.1:8082", "").replace("\"two\"", "\"nova\"");
     let told = read(&same).expect_err("one name twice").to_string();
     assert!(told.contains("name of another listener too"), "{told}");
     wrong("route", "x = 1", &["[[route]]"]);
@@ -85,7 +85,7 @@ fn listeners_need_their_backends() {
             "{problems}"
         );
     };
-    refused("socket", &[socket], "socket = \"127.0.0.1:2000\"");
+    refused("socket", &[socket], "socket = \"127.0.0.1:2001\"");
     refused("tcp", &[], "tcp = \"127.0.0.1:9000\"");
     refused("auto", &[socket, http], "no backend");
     refused("http", &[socket, http], "no backend");

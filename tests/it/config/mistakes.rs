@@ -43,10 +43,8 @@ fn an_unknown_option_is_an_error_that_names_the_nearest() {
 fn what_was_probably_not_meant_is_a_warning() {
     let none = read(&with("")).expect("it is good").warnings;
     assert!(none.is_empty(), "{none}");
-    doubted(
-        LEAST,
-        &["behind Apache", "60 s", "give 50", "threshold_seconds"],
-    );
+    // The threshold of the sdkserver design, 60 s, is no reason for a warning.
+    assert!(read(LEAST).expect("it is good").warnings.is_empty());
     let socket_only = LEAST.replace("[backend]", "protocol = \"socket\"\n[backend]");
     assert!(read(&socket_only).expect("it is good").warnings.is_empty());
     doubted(
@@ -341,10 +339,7 @@ fn check_prints_the_limits_of_a_good_file_and_every_mistake_of_a_bad_one() {
     )
     .expect("written");
     let report = tools::check::report(&path, false);
-    assert!(
-        report.good && report.problems.contains("behind Apache"),
-        "{report:?}"
-    );
+    assert!(report.good && report.problems.is_empty(), "{report:?}");
     for line in [
         "total          30 calls in any 1 s (sliding)",
         "guest_list     10 calls in any 1 s (sliding)",

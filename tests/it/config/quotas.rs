@@ -761,7 +761,7 @@ fn totals_of_single_keys_are_checked_as_the_others() {
         "{}totals = {{ guest_lst = 9 }}\n",
         instead("applies_to = \"function\"")
     );
-    doubted(
+    wrong(
         &functions,
         "totals",
         &format!("{key}.guest_lst"),

@@ -203,7 +203,7 @@ fn addresses_are_told_how_to_be_written() {
         &["\"9000\" has no port", "127.0.0.1:9000"],
     );
     wrong("backend", "tcp = \"host:0\"", &["no port from 1 to 65535"]);
-    wrong("backend", "tcp = \"::1\"", &["has no port", "[::1]:2000"]);
+    wrong("backend", "tcp = \"::1\"", &["has no port", "[::1]:2001"]);
     wrong("backend", "tcp = \"::1:9000\"", &["brackets"]);
     wrong(
         "backend",
