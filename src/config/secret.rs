@@ -106,7 +106,9 @@ impl Open {
         match value_of_secret(line) {
             Some(from) => {
                 *self = Self::after(&line[from..]);
-                credentials(line).chain([from..line.len()]).collect()
+                credentials(line)
+                    .chain(std::iter::once(from..line.len()))
+                    .collect()
             }
             None => {
                 if !line.trim().is_empty() {

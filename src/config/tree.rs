@@ -196,7 +196,14 @@ pub(super) fn lay_over(
 fn is_of_another(name: &str) -> bool {
     matches!(
         name,
-        "ADMIN" | "CONFIG" | "REVISION" | "SEED" | "GENERATE" | "PORT"
+        "ADMIN"
+            | "CONFIG"
+            | "GENERATE"
+            | "LEASE_CONFIG"
+            | "PORT"
+            | "REVISION"
+            | "RUNTIME_DIR"
+            | "SEED"
     ) || name.starts_with("SERVICE_HOST")
         || name.starts_with("SERVICE_PORT")
         || name

@@ -255,7 +255,8 @@ async fn a_backend_that_has_gone_with_its_idle_connections_makes_calls_wait_and_
     });
     let (mut stream, _) = listener.accept().await.expect("it connects");
     let mut request = [0; 4096];
-    stream.read(&mut request).await.expect("it is sent");
+    let read = stream.read(&mut request).await.expect("it is sent");
+    assert!(read > 0, "the request");
     stream.write_all(ANSWER).await.expect("it is read");
     assert!(first.await.expect("no panic").starts_with("HTTP/1.1 200"));
     drop((stream, listener));
@@ -267,7 +268,8 @@ async fn a_backend_that_has_gone_with_its_idle_connections_makes_calls_wait_and_
     stack.busy(0, 1).await;
     let listener = TcpListener::bind(addr).await.expect("the port is free");
     let (mut stream, _) = listener.accept().await.expect("it connects");
-    stream.read(&mut request).await.expect("it is sent");
+    let read = stream.read(&mut request).await.expect("it is sent");
+    assert!(read > 0, "the request");
     stream.write_all(ANSWER).await.expect("it is read");
     let answer = timeout(PATIENCE, second).await.expect("no hang");
     assert!(answer.expect("no panic").starts_with("HTTP/1.1 200"));
