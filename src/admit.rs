@@ -919,8 +919,8 @@ impl State {
                 promoted.records.push(follower.record);
             }
         }
-        let _until = Acting::new(Arc::clone(core), guest);
-        Tie::Acts { _until }
+        let until = Acting::new(Arc::clone(core), guest);
+        Tie::Acts { until }
     }
 
     /// Lets everybody through who may go. The call that asks is told at once, or else where

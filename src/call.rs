@@ -765,12 +765,25 @@ impl Facts {
         Some(self.admitted?.since(claim.at))
     }
 
-    /// What it cost: what it was charged in the end, if that was settled, or else what it was
-    /// estimated to.
+    /// What it cost: nothing if it got the answer of another call, what it was charged in the
+    /// end if that was settled, or else what it was estimated to.
     #[must_use]
     pub fn cost(&self) -> Option<TokenCount> {
         let estimated = self.claim.as_ref()?.cost;
+        if self.shared {
+            return Some(TokenCount::ZERO);
+        }
         Some(self.settled.map_or(estimated, |settled| settled.charged))
+    }
+
+    /// Whether the backend's answer says that it did what was asked: by its `overallRC`, or by its
+    /// status where there is none.
+    #[must_use]
+    pub fn is_success(&self) -> bool {
+        match self.overall_rc {
+            Some(rc) => rc == 0,
+            None => self.status.is_some_and(|status| status / 100 == 2),
+        }
     }
 
     /// How long the backend took, if it was sent and the backend is done with it.

@@ -269,6 +269,14 @@ impl Callers {
         };
         let wait = facts.delayed_for();
         let is_refused = matches!(facts.verdict, Verdict::Refused | Verdict::Expired);
+        // A call that gets the answer of another one draws nothing.
+        let settled = match facts.shared {
+            true => Some(Settled {
+                estimated: claim.cost,
+                charged: TokenCount::ZERO,
+            }),
+            false => facts.settled,
+        };
         let mut state = self.lock();
         let State {
             table,
@@ -284,7 +292,7 @@ impl Callers {
             if is_refused {
                 usage.refused(now);
             }
-            if let Some(Settled { estimated, charged }) = facts.settled {
+            if let Some(Settled { estimated, charged }) = settled {
                 usage.settle(now, claim.at, claim.function, estimated, charged);
             }
         };
@@ -300,7 +308,7 @@ impl Callers {
             count(&mut group.usage);
             group.calls += 1;
             if facts.admitted.is_some() {
-                let cost = facts.settled.map_or(claim.cost, |settled| settled.charged);
+                let cost = settled.map_or(claim.cost, |settled| settled.charged);
                 group.tokens = group.tokens.saturating_add(cost);
             }
         });
@@ -423,9 +431,13 @@ impl State {
             patterns: row.patterns.clone(),
             charge: row.rate_limit.as_ref().map(charge).unwrap_or_default(),
         });
+        let ids: Vec<CallerId> = self.accounts.keys().copied().collect();
+        let before: HashMap<CallerId, Vec<Group>> = self.groups_of(ids).into_iter().collect();
         let reloaded = self.table.replace_static(rows.collect())?;
 
         for Fold { from, into } in reloaded.folded {
+            let groups = before.get(&from).map(Vec::as_slice).unwrap_or_default();
+            self.bring_into_groups(from, groups, into);
             self.fold(from, into);
         }
         for id in reloaded.removed {
@@ -543,6 +555,34 @@ impl State {
         if let Some(usage) = gone.and_then(|gone| gone.usage) {
             let account = self.accounts.entry(into).or_default();
             account.usage().merge(&usage);
+        }
+    }
+
+    /// The groups that each of them is in.
+    fn groups_of(
+        &self,
+        callers: impl IntoIterator<Item = CallerId>,
+    ) -> Vec<(CallerId, Vec<Group>)> {
+        let groups = |id| {
+            let row = self.table.get(id);
+            row.map(caller::Row::groups).unwrap_or_default().to_vec()
+        };
+        callers.into_iter().map(|id| (id, groups(id))).collect()
+    }
+
+    /// Adds the statistics of a caller, which becomes a part of another, to the groups of that one
+    /// in which it was not before: what a caller used and what its group used must agree.
+    fn bring_into_groups(&mut self, part: CallerId, before: &[Group], into: CallerId) {
+        let account = self.accounts.get(&part);
+        let Some(usage) = account.and_then(|account| account.usage.as_deref()) else {
+            return;
+        };
+        let row = self.table.get(into);
+        for group in row.map(caller::Row::groups).unwrap_or_default() {
+            if !before.contains(group) {
+                let used = self.groups.entry(group.clone()).or_default();
+                used.usage.merge(usage);
+            }
         }
     }
 

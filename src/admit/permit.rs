@@ -53,7 +53,7 @@ impl Permit {
             state.lanes[self.lane as usize].finish(now, hold, outcome, measured);
             (now, settled)
         });
-        self.record.note(|facts| {
+        let succeeded = self.record.note(|facts| {
             facts.settled = settled;
             facts.answered = Some(now);
             facts.verdict = match outcome {
@@ -61,7 +61,11 @@ impl Permit {
                 Outcome::Served => answered(self.delayed),
                 Outcome::Overloaded | Outcome::Failed => Verdict::Failed,
             };
+            outcome == Outcome::Served && facts.is_success()
         });
+        if let (Tie::Acts { until }, true) = (&mut self.tie, succeeded) {
+            until.succeed();
+        }
     }
 }
 

@@ -94,15 +94,17 @@ impl Promotions {
         followers
     }
 
-    /// It is over.
-    fn ends(&mut self, guest: &Arc<str>, now: Timestamp) {
+    /// It is over. Only if it succeeded do reads of its guest belong to it from now on.
+    fn ends(&mut self, guest: &Arc<str>, now: Timestamp, succeeded: bool) {
         // Forgotten, or switched off meanwhile.
         let (Some(lasts), true) = (self.lasts, self.guests.contains_key(guest)) else {
             return;
         };
         let acted = self.touch(guest, now);
         acted.running = acted.running.saturating_sub(1);
-        acted.until = acted.until.max(now + lasts);
+        if succeeded {
+            acted.until = acted.until.max(now + lasts);
+        }
     }
 
     /// Whether reads of this guest are promoted now.
@@ -187,12 +189,22 @@ impl Promoted {
 pub(super) struct Acting {
     core: Arc<Core>,
     guest: Arc<str>,
+    succeeded: bool,
 }
 
 impl Acting {
     /// Of a call that [`Promotions::begins`] has been told of.
     pub(super) fn new(core: Arc<Core>, guest: Arc<str>) -> Self {
-        Self { core, guest }
+        Self {
+            core,
+            guest,
+            succeeded: false,
+        }
+    }
+
+    /// The backend has answered the call with success.
+    pub(super) fn succeed(&mut self) {
+        self.succeeded = true;
     }
 }
 
@@ -201,7 +213,7 @@ impl Drop for Acting {
         // Nobody's turn comes of it, so nobody is asked.
         let mut state = self.core.lock();
         let now = self.core.clock.now();
-        state.promotions.ends(&self.guest, now);
+        state.promotions.ends(&self.guest, now, self.succeeded);
     }
 }
 
@@ -216,7 +228,7 @@ pub(super) enum Tie {
     /// It is what a user does to it.
     Acts {
         /// Held for the moment in which it is dropped.
-        _until: Acting,
+        until: Acting,
     },
 }
 
@@ -241,9 +253,9 @@ mod tests {
         assert!(!promotions.is_acted_on("LINUX1", at(0)));
         promotions.begins(&guest, at(0));
         promotions.begins(&guest, at(5));
-        promotions.ends(&guest, at(6));
+        promotions.ends(&guest, at(6), true);
         assert!(promotions.is_acted_on("LINUX1", at(1000)), "one runs still");
-        promotions.ends(&guest, at(1000));
+        promotions.ends(&guest, at(1000), true);
         assert!(promotions.is_acted_on("LINUX1", at(1009)));
         assert!(!promotions.is_acted_on("LINUX1", at(1010)));
         assert!(!promotions.is_acted_on("LINUX2", at(1009)));
@@ -255,7 +267,7 @@ mod tests {
         for number in 0..GUESTS_MAX + 100 {
             let guest: Arc<str> = format!("G{number}").into();
             promotions.begins(&guest, at(0));
-            promotions.ends(&guest, at(0));
+            promotions.ends(&guest, at(0), true);
         }
         assert_eq!(promotions.guests.len(), GUESTS_MAX);
         assert_eq!(promotions.touched.len(), GUESTS_MAX);
@@ -265,7 +277,7 @@ mod tests {
         promotions.begins(&"LATE".into(), at(60));
         assert_eq!(promotions.guests.len(), 1);
         // The end of one that was forgotten does no harm.
-        promotions.ends(&"G0".into(), at(60));
+        promotions.ends(&"G0".into(), at(60), true);
         assert_eq!(promotions.guests.len(), 1);
     }
 
@@ -333,7 +345,7 @@ mod tests {
         let guest: Arc<str> = "LINUX1".into();
         promotions.begins(&guest, at(0));
         promotions.apply(None);
-        promotions.ends(&guest, at(1));
+        promotions.ends(&guest, at(1), true);
         promotions.apply(Some(LASTS));
         assert!(!promotions.is_acted_on("LINUX1", at(1)));
     }

@@ -157,7 +157,11 @@ impl Callers {
         label: Option<Label>,
     ) -> Result<Changed<()>, Error> {
         self.change(|state| {
+            let before = state.groups_of(std::iter::once(into).chain(from.iter().copied()));
             state.table.merge(into, from)?;
+            for (part, groups) in before {
+                state.bring_into_groups(part, &groups, into);
+            }
             for &gone in from {
                 state.fold(gone, into);
             }

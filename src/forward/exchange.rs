@@ -175,13 +175,14 @@ async fn read_reply<S: Slot>(
     }
     match reply::read(&held) {
         Ending::Whole(overall_rc) => {
-            // Given back before the answer is written: whoever reads it and asks again at
-            // once should find the slot free.
-            slot.finish(Outcome::Served);
+            // Noted first: whether the call succeeded decides which reads of its guest are promoted.
             record.note(|facts| {
                 facts.bytes_out = held.len() as u64;
                 facts.overall_rc = overall_rc;
             });
+            // Given back before the answer is written: whoever reads it and asks again at
+            // once should find the slot free.
+            slot.finish(Outcome::Served);
             Ok(Reply::Whole(held.freeze()))
         }
         Ending::Cut => {

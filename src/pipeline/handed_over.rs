@@ -130,9 +130,10 @@ impl Pipeline {
             (owner, facts.id, Arc::clone(&facts.function))
         });
         let absent = Arc::new(Absent::default());
+        let caller = CallerId(call.ask.caller.0);
         let submission = Submission {
             owner: owner.clone(),
-            caller: CallerId(call.ask.caller.0),
+            caller,
             call: number,
             function,
             bytes: call.outgoing.bytes(),
@@ -142,7 +143,7 @@ impl Pipeline {
         let work = move |room| pipeline.run_handed_over(call, absent, room);
         let mut task = match self.tasks.submit(submission, work) {
             Ok(task) => task,
-            Err(refused) => return Reply::Refused(not_taken(refused)),
+            Err(refused) => return Reply::Refused(not_taken(refused, caller)),
         };
         if !task.has_ended_at_once().await && !wait.is_zero() {
             // Whether it has ended by then is looked up in either case.
@@ -381,8 +382,9 @@ fn asked(call: &HttpCall) -> Option<Asked> {
 }
 
 /// Says in the shell's words why a task was not taken.
-fn not_taken(refused: tasks::Refused) -> Refusal {
+fn not_taken(refused: tasks::Refused, caller: CallerId) -> Refusal {
     use tasks::Reason as Bound;
+    let is_unknown = caller == CallerId::UNKNOWN;
     let (reason, limit, detail) = match refused.reason {
         Bound::Draining => {
             return Refusal {
@@ -399,6 +401,18 @@ fn not_taken(refused: tasks::Refused) -> Refusal {
             Reason::TasksFull,
             "tasks.max_bytes",
             "calls that are handed over take as many bytes as they may",
+        ),
+        Bound::TasksOfCaller if is_unknown => (
+            Reason::CallerTasksFull,
+            "tasks.max_tasks_per_caller",
+            "callers that are not registered share one bound, and have handed over as many calls \
+             as it allows",
+        ),
+        Bound::BytesOfCaller if is_unknown => (
+            Reason::CallerTasksFull,
+            "tasks.max_bytes_per_caller",
+            "callers that are not registered share one bound, and the calls that they have handed \
+             over take as many bytes as it allows",
         ),
         Bound::TasksOfCaller => (
             Reason::CallerTasksFull,

@@ -387,6 +387,28 @@ async fn each_bound_refuses_with_its_own_name_and_nothing_is_begun() {
 }
 
 #[tokio::test]
+async fn callers_that_are_not_registered_are_reported_to_share_a_bound() {
+    for (tasks, headers) in [
+        ("max_tasks_per_caller = 1", ASYNC.to_owned()),
+        (
+            "max_bytes_per_caller = \"1KiB\"",
+            format!("Prefer: respond-async\r\nX-Long: {}\r\n", "x".repeat(1024)),
+        ),
+    ] {
+        for (sections, shares) in [("", false), ("[callers]\nauto_register = 0", true)] {
+            let mut stage = Stage::new(HTTP_OK, tasks, ONE, sections).await;
+            stage.hand_over("/guests").await;
+            stage.held.next().await;
+            let refused = stage.ask("POST", "/guests", &headers).await;
+            assert!(refused.is(Reason::CallerTasksFull), "{tasks}: {refused:?}");
+            let says = refused.body.contains("share one bound");
+            assert_eq!(says, shares, "{tasks}: {refused:?}");
+            assert_eq!(refused.body.contains("the caller has"), !shares);
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_body_that_is_not_held_whole_cannot_be_handed_over() {
     let mut stage = Stage::new(HTTP_OK, "", ONE, "").await;
     let body = "x".repeat(4097);

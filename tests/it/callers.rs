@@ -18,7 +18,7 @@ use tidegate::callers::{
 };
 use tidegate::clock::Clock;
 use tidegate::config::Config;
-use tidegate_limits::caller::{CallerId, Label, Notes, Pattern, PatternText};
+use tidegate_limits::caller::{CallerId, Group, Label, Notes, Pattern, PatternText};
 use tidegate_limits::{BucketMode, Burst, Fill, OnExcess, Outcome, Span, TokenCount};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
@@ -1014,6 +1014,40 @@ async fn a_reload_keeps_ids_tokens_statistics_and_what_the_api_made() {
     assert_eq!(door.gate.bucket_now(RateLimitId(1).bucket()), None);
     assert!(door.gate.bucket_now(made.bucket()).is_some());
     assert!(door.callers.get(door.clock.now(), CallerId(1)).is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_merge_a_group_has_used_what_its_caller_has() {
+    let door = Door::open("");
+    let watched: Group = Group::new("watched").expect("a name");
+    let plain = door.change(door.callers.create(named("plain", "plain*", None)));
+    let mut new = named("grouped", "grouped*", None);
+    new.groups = vec![watched.clone()];
+    let grouped = door.change(door.callers.create(new));
+    let mut new = named("other", "other*", None);
+    new.groups = vec![Group::new("others").expect("a name"), watched.clone()];
+    let other = door.change(door.callers.create(new));
+    for (agent, calls) in [("plain", 5), ("grouped", 3), ("other", 2)] {
+        for _ in 0..calls {
+            door.pass(&who(agent), "guest_list").await;
+        }
+    }
+    let now = || door.clock.now();
+    let of_group = |group: &str| {
+        let used = door.callers.group_usage(now(), group).expect("a group");
+        (used.total.calls, used.over(Span::Hour).tally.calls)
+    };
+    assert_eq!(of_group("watched"), (5, 5));
+    // One that was in no group, and one that brings a group along.
+    door.change(door.callers.merge(grouped, &[plain, other], None));
+    let merged = door.callers.get(now(), grouped).expect("it stays");
+    assert_eq!(merged.usage.total.calls, 10);
+    assert_eq!(merged.groups.len(), 2);
+    assert_eq!(of_group("watched"), (10, 10));
+    assert_eq!(of_group("others"), (10, 10));
+    door.pass(&who("other"), "guest_list").await;
+    assert_eq!(of_group("watched"), (11, 11));
+    assert_eq!(of_group("others"), (11, 11));
 }
 
 #[test]

@@ -108,18 +108,32 @@ impl Stages {
         (ask, record)
     }
 
-    /// Makes a call that takes so long.
+    /// Makes a call that takes so long, and succeeds.
     async fn call(
         self: Arc<Self>,
         function: &'static str,
         guest: String,
         takes: Duration,
     ) -> Result<(), Refusal> {
+        self.call_with(function, guest, takes, Outcome::Served, Some(0))
+            .await
+    }
+
+    /// The same of one that ends like this.
+    async fn call_with(
+        self: Arc<Self>,
+        function: &'static str,
+        guest: String,
+        takes: Duration,
+        outcome: Outcome,
+        overall_rc: Option<i64>,
+    ) -> Result<(), Refusal> {
         let (ask, record) = self.ask(function, &guest);
         let mut permit = self.gate.ask(ask, &record).outcome().await?;
         permit.sent();
         tokio::time::sleep(takes).await;
-        permit.finish(Outcome::Served);
+        record.note(|facts| facts.overall_rc = overall_rc);
+        permit.finish(outcome);
         Ok(())
     }
 
@@ -141,6 +155,14 @@ impl Stages {
         facts.sort_by_key(|facts| facts.admitted);
         let guest = |facts: &Facts| facts.target.as_deref().unwrap_or_default().to_owned();
         facts.iter().map(guest).collect()
+    }
+
+    /// The class in which a read of this guest is let through now.
+    async fn class_in_which_it_rides(&self, guest: &str) -> String {
+        let (ask, record) = self.ask("guest_get_power_state", guest);
+        let permit = self.gate.ask(ask, &record).outcome().await;
+        drop(permit.expect("the gate is free"));
+        record.note(|facts| facts.class.to_string())
     }
 
     /// The class in which a read of this guest comes through a gate that is free.
@@ -328,9 +350,7 @@ async fn a_user_call_whose_client_leaves_is_over_however_far_it_came() {
     let waiting = stages.gate.ask(ask, &record);
     calls.join_all().await;
     let _ = waiting.outcome().await.expect("its turn has come");
-    // Dropped before it was sent, and so given back; then its guest cools down.
-    assert_eq!(stages.class_of_a_read("WAITS").await, "user");
-    tokio::time::sleep(Duration::from_secs(10)).await;
+    // Dropped before it was sent, and so given back: nothing was done to its guest.
     assert_eq!(stages.class_of_a_read("WAITS").await, "polling");
     let mut calls = JoinSet::new();
     stages.begin(&mut calls, "guest_list", "", long).await;
@@ -338,6 +358,65 @@ async fn a_user_call_whose_client_leaves_is_over_however_far_it_came() {
     drop(stages.gate.ask(ask, &record));
     calls.join_all().await;
     assert_eq!(stages.class_of_a_read("LEAVES").await, "polling");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_user_call_that_failed_promotes_no_read_after_it() {
+    let stages = Stages::start(&text(IN_TURN, "", ""));
+    for (guest, outcome, overall_rc, class) in [
+        ("DONE", Outcome::Served, Some(0), "user"),
+        ("REFUSED", Outcome::Served, Some(404), "polling"),
+        ("STRANGE", Outcome::Served, None, "polling"),
+        ("BROKEN", Outcome::Failed, None, "polling"),
+    ] {
+        let call = Arc::clone(&stages).call_with(
+            "guest_start",
+            guest.to_owned(),
+            TAKES,
+            outcome,
+            overall_rc,
+        );
+        let call = tokio::spawn(call);
+        tokio::task::yield_now().await;
+        // Nothing is known of its end while it runs.
+        assert_eq!(stages.class_in_which_it_rides(guest).await, "user");
+        call.await.expect("no panic").expect("the gate is free");
+        let after = stages.class_in_which_it_rides(guest).await;
+        assert_eq!(after, class, "{guest}");
+    }
+}
+
+/// The same with what the backend says on the wire, over both protocols.
+#[tokio::test]
+async fn a_write_that_the_backend_refused_promotes_no_poll_of_its_guest() {
+    const REFUSED: &[u8] = br#"{"overallRC": 404, "rc": 404, "rs": 1, "errmsg": "no such guest", "modID": 40, "output": ""}"#;
+    const HTTP_REFUSED: &[u8] = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n";
+    const HTTP_DONE: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+    let start = "POST /guests/LINUX1/action HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\
+                 Content-Type: application/json\r\nContent-Length: 18\r\n\r\n{\"action\":\"start\"}";
+    let array = crate::support::array;
+    for (write, answer, class) in [
+        (array("guest_start", "LINUX1"), OK, "user"),
+        (array("guest_start", "LINUX1"), REFUSED, "polling"),
+        (start.to_owned(), HTTP_DONE, "user"),
+        (start.to_owned(), HTTP_REFUSED, "polling"),
+    ] {
+        let mut held = Held::start(answer).await;
+        let backend = held.backend.addr;
+        let text = text(IN_TURN, "", "")
+            .replace("127.0.0.1:2000", &backend.to_string())
+            .replace("127.0.0.1:8081", &backend.to_string());
+        let stack = Arc::new(Stack::start(&text));
+        for request in [write, array("guest_get_power_state", "LINUX1")] {
+            let (stack, held) = (Arc::clone(&stack), &mut held);
+            let client = tokio::spawn(async move { stack.ask(request).await });
+            held.next().await;
+            held.go.notify_one();
+            client.await.expect("it is answered");
+        }
+        let facts = stack.seen.ended(2).await;
+        assert_eq!(&*facts[1].class, class, "{:?}", facts[0]);
+    }
 }
 
 #[tokio::test(start_paused = true)]

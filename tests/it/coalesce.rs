@@ -19,7 +19,7 @@ use tidegate::forward::Forwarder;
 use tidegate::live::Live;
 use tidegate::pipeline::Pipeline;
 use tidegate::tasks::Tasks;
-use tidegate_limits::Timestamp;
+use tidegate_limits::{Tally, Timestamp, TokenCount};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
@@ -148,6 +148,36 @@ async fn three_hundred_identical_reads_at_once_are_one_call_that_draws_once() {
         let rest = stage.stack.coalescer.snapshot();
         assert_eq!((rest.calls, rest.kept, rest.bytes), (0, 0, 0));
     }
+}
+
+#[tokio::test]
+async fn reads_that_get_the_answer_of_another_one_draw_nothing_in_usage_nor_in_their_lines() {
+    let more = "smapi_max_outstanding_requests = 1\n[costs]\nsettle = true";
+    let mut stage = Stage::new(OK, "fresh_for = \"1h\"", more).await;
+    let clients: Vec<_> = (0..5).map(|_| stage.asks(read("LINUX1"))).collect();
+    stage.sharing(5).await;
+    stage.held.next().await;
+    stage.held.go.notify_one();
+    for client in clients {
+        client.await.expect("it is answered");
+    }
+    stage.kept(read("LINUX1")).await;
+    let facts = stage.stack.seen.ended(6).await;
+    let (shared, own): (Vec<_>, Vec<_>) = facts.iter().partition(|facts| facts.shared);
+    assert_eq!((own.len(), shared.len()), (1, 5));
+    for facts in &shared {
+        assert_eq!(facts.cost(), Some(TokenCount::ZERO), "{facts:?}");
+    }
+    let drawn = own[0].cost().expect("it was charged");
+    assert!(own[0].settled.is_some(), "{:?}", own[0]);
+    let now = stage.stack.clock.now();
+    let callers = stage.stack.callers.all(now);
+    let sum = |column: fn(&Tally) -> u64| {
+        let totals = callers.iter().map(|caller| column(&caller.usage.total));
+        totals.sum::<u64>()
+    };
+    assert_eq!(sum(|total| total.calls), 6);
+    assert_eq!(sum(|total| total.tokens.micros()), drawn.micros());
 }
 
 #[tokio::test]
