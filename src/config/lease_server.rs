@@ -25,7 +25,9 @@ use super::problem::{Place, Problems};
 use super::reader::{At, Notes, Section, Setting};
 use super::text::{address, bind_or_off, file, level};
 use super::tree::{Node, Value, quoted};
-use super::value::{Kind, Mistake, choice, duration, flag, integer, number, size, text};
+use super::value::{
+    Kind, Mistake, choice, duration, flag, integer, number, show_duration, size, text,
+};
 use super::{LoadError, read_text, syntax};
 
 pub use doorman::templates;
@@ -131,10 +133,7 @@ impl LeaseServer {
             ("address", machine.address.clone()),
             ("status_bind", status),
             ("parent", or_none(&self.parents)),
-            (
-                "minimum_interval",
-                format!("{:?}", machine.minimum_interval),
-            ),
+            ("minimum_interval", show_duration(machine.minimum_interval)),
             ("unmatched", unmatched.to_owned()),
             ("resources", rules),
             ("election", self.election.to_string_for_people()),
@@ -223,14 +222,14 @@ fn bounds_for_people(bounds: &Bounds) -> String {
 
 fn reach_for_people(reach: &Reach) -> String {
     format!(
-        "connections {}, closed after {:?} without a handshake or {:?} without a request; \
-         requests {} at once, of {} bytes and {:?} at most",
+        "connections {}, closed after {} without a handshake or {} without a request; \
+         requests {} at once, of {} bytes and {} at most",
         reach.connections,
-        reach.handshake_timeout,
-        reach.idle_timeout,
+        show_duration(reach.handshake_timeout),
+        show_duration(reach.idle_timeout),
         reach.requests,
         reach.message_bytes,
-        reach.request_timeout
+        show_duration(reach.request_timeout)
     )
 }
 
@@ -241,17 +240,17 @@ trait ForPeople {
 
 impl ForPeople for election::Settings {
     fn to_string_for_people(&self) -> String {
-        let ttl = self.time_to_live.get();
+        let ttl = show_duration(self.time_to_live.get());
         match &self.place {
             election::Place::OneNode => "none: this is the only one".to_owned(),
             election::Place::Etcd { key, store } => {
                 let endpoints: Vec<String> =
                     store.endpoints.iter().map(ToString::to_string).collect();
-                format!("etcd, key {key}, {ttl:?}, {}", endpoints.join(", "))
+                format!("etcd, key {key}, {ttl}, {}", endpoints.join(", "))
             }
             #[cfg(feature = "zookeeper")]
             election::Place::ZooKeeper { path, store } => {
-                format!("ZooKeeper, node {path}, {ttl:?}, {}", store.servers)
+                format!("ZooKeeper, node {path}, {ttl}, {}", store.servers)
             }
         }
     }

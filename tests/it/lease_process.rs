@@ -292,6 +292,43 @@ async fn by_doormans_rules_a_go_server_below_gets_its_share_and_not_everything()
     }
 }
 
+#[tokio::test]
+async fn the_page_shows_settings_line_by_line_and_a_thousand_resources_with_a_link_to_the_next() {
+    let process = Process::start().await;
+    let mut client = CapacityClient::new(channel(process.address));
+    for group in 0..6 {
+        let ask = |number| ResourceRequest {
+            resource_id: format!("page-{:04}", group * 200 + number),
+            priority: 0,
+            has: None,
+            wants: 1.0,
+        };
+        let request = GetCapacityRequest {
+            client_id: format!("client-{group}"),
+            resource: (0..200).map(ask).collect(),
+        };
+        client.get_capacity(request).await.expect("an answer");
+    }
+    let first = process.get("/").await;
+    first.is(200);
+    let rows = |page: &str| page.matches("/debug/resources?resource=").count();
+    assert_eq!(rows(&first.body), 1_000);
+    assert!(!first.body.contains('\u{fffd}'), "{}", first.body);
+    assert!(
+        first.body.contains("\nminimum_interval  0s\n"),
+        "{}",
+        first.body
+    );
+    assert!(first.body.contains("<a href=\"/?after=page-0999\">"));
+    let second = process.get("/?after=page-0999").await;
+    assert_eq!(rows(&second.body), 200);
+    assert!(second.body.contains("page-1000") && !second.body.contains("/?after="));
+    let metrics = process.get("/metrics").await;
+    assert!(metrics.body.contains("tidegate_lease_resources 1200\n"));
+    let leases = process.get("/v1/leases?after=page-0099").await;
+    assert!(leases.body.contains("\"resources_left_out\":100"));
+}
+
 /// As many silent connections as shut everybody out where the process has few descriptors.
 #[tokio::test]
 async fn silent_clients_shut_out_neither_the_status_page_nor_other_clients_for_long() {

@@ -745,7 +745,7 @@ async fn labels_are_bounded_however_many_resources_there_are() {
     let shown = state["resources"].as_array().expect("a list").len();
     assert_eq!((shown, &state["resources_left_out"]), (1_000, &800.into()));
     let page = get(&server, "/").await;
-    assert!(page.body.contains("and 800 more resources"));
+    assert!(page.body.contains("next resources</a>, 800 more"));
 }
 
 // A tree over real sockets.

@@ -869,6 +869,7 @@ fn as_many_leases_are_shown_as_were_asked_for_and_all_are_counted() {
     let mut check = |resources, leases_max, expected: &[(&str, usize)]| {
         let view = View {
             resources,
+            resources_max: 1_000,
             leases_max,
         };
         let status = server.view(at(LATER), view);
@@ -889,4 +890,17 @@ fn as_many_leases_are_shown_as_were_asked_for_and_all_are_counted() {
     check(Resources::After("a"), 1_000, &[("b", 700)]);
     check(Resources::One("b"), 3, &[("b", 3)]);
     check(Resources::One("c"), 3, &[]);
+    let mut page = |resources| {
+        let view = View {
+            resources,
+            resources_max: 1,
+            leases_max: 0,
+        };
+        let status = server.view(at(LATER), view);
+        let shown: Vec<_> = status.resources.into_iter().map(|one| one.id).collect();
+        (shown, status.resources_left_out)
+    };
+    assert_eq!(page(Resources::All), (vec!["a".to_owned()], 1));
+    assert_eq!(page(Resources::After("a")), (vec!["b".to_owned()], 0));
+    assert_eq!(page(Resources::After("b")), (vec![], 0));
 }

@@ -92,7 +92,7 @@ struct Which {
 }
 
 impl Which {
-    /// What is looked at for these, with so many leases.
+    /// What is looked at for these, a page of resources, with so many leases.
     fn view(&self, leases_max: usize) -> View<'_> {
         let resources = match (&self.resource, &self.after) {
             (Some(id), _) => Resources::One(id),
@@ -101,6 +101,7 @@ impl Which {
         };
         View {
             resources,
+            resources_max: SHOWN_MAX,
             leases_max,
         }
     }
@@ -120,10 +121,14 @@ async fn look<T: Send + 'static>(
     looked.await.expect("looking does not fail")
 }
 
-async fn page(State(shown): State<Shown>) -> Response {
-    let html = look(shown, Which::default(), 0, |shown, mut status| {
-        let left_out = cut(&mut status.resources);
-        html::overview(shown, &status, left_out)
+async fn page(State(shown): State<Shown>, Query(which): Query<Which>) -> Response {
+    let which = Which {
+        resource: None,
+        ..which
+    };
+    let is_first = which.after.is_none();
+    let html = look(shown, which, 0, move |shown, status| {
+        html::overview(shown, &status, is_first)
     });
     as_page(html.await)
 }
@@ -141,13 +146,6 @@ async fn resources(State(shown): State<Shown>, Query(which): Query<Which>) -> Re
     }
 }
 
-/// Drops what is too much to show; says how much that is.
-fn cut<T>(list: &mut Vec<T>) -> usize {
-    let left_out = list.len().saturating_sub(SHOWN_MAX);
-    list.truncate(SHOWN_MAX);
-    left_out
-}
-
 /// The page runs nothing and loads nothing, and says so to the browser.
 fn as_page(html: String) -> Response {
     let headers: [(HeaderName, &str); 2] = [
@@ -161,9 +159,8 @@ fn as_page(html: String) -> Response {
 }
 
 async fn leases(State(shown): State<Shown>, Query(which): Query<Which>) -> Response {
-    let json = look(shown, which, SHOWN_MAX, |shown, mut status| {
-        let left_out = cut(&mut status.resources);
-        json::leases(shown, &status, left_out)
+    let json = look(shown, which, SHOWN_MAX, |shown, status| {
+        json::leases(shown, &status)
     });
     ([(header::CONTENT_TYPE, "application/json")], json.await).into_response()
 }
@@ -174,8 +171,20 @@ async fn config(State(shown): State<Shown>) -> Response {
 }
 
 async fn metrics(State(shown): State<Shown>) -> Response {
-    let text = look(shown, Which::default(), 0, |shown, status| {
+    let text = look(shown, Which::default(), 0, |shown, mut status| {
         let service = &shown.service;
+        // Page by page, so that clients are answered in between.
+        while status.resources_left_out > 0
+            && let Some(last) = status.resources.last()
+        {
+            let after = Which {
+                after: Some(last.id.clone()),
+                ..Which::default()
+            };
+            let more = service.view(after.view(0));
+            status.resources.extend(more.resources);
+            status.resources_left_out = more.resources_left_out;
+        }
         let wall = service.clock().wall(status.at);
         shown.metrics.text(&status, service.redirected(), wall)
     });

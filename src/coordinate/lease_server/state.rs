@@ -1,7 +1,8 @@
 //! The capacity server as a machine: requests and the time in, answers out.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::num::NonZeroU64;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +19,8 @@ use crate::coordinate::wire::{self, Epoch};
 
 /// Time between two looks for what has ended.
 const CLEAN_EVERY: Duration = Duration::from_secs(1);
+/// Up to so many resources, what has ended is forgotten at each view.
+const CLEANED_AT_EACH_VIEW_MAX: usize = 1_000;
 /// Ids that no template matched, of which the latest are kept for the status.
 const UNMATCHED_SHOWN: usize = 64;
 
@@ -100,6 +103,8 @@ pub struct CapacityServer {
     templates: Templates,
     standing: Standing,
     resources: HashMap<Arc<str>, Resource>,
+    /// Their ids in order, so that a page of them is found without a look at all.
+    ids: BTreeSet<Arc<str>>,
     roster: Roster,
     /// Over all resources.
     leases: usize,
@@ -132,6 +137,7 @@ impl CapacityServer {
             templates,
             standing: Standing::Other { master: None },
             resources: HashMap::new(),
+            ids: BTreeSet::new(),
             roster: Roster::default(),
             leases: 0,
             unmatched: VecDeque::new(),
@@ -156,6 +162,7 @@ impl CapacityServer {
 
     fn forget(&mut self) {
         self.resources.clear();
+        self.ids.clear();
         self.roster = Roster::default();
         self.leases = 0;
         self.asking = None;
@@ -408,6 +415,7 @@ impl CapacityServer {
             (Place::Below, _) => Source::Above(Default::default()),
         };
         let resource = Resource::new(id, now, since, template, source);
+        self.ids.insert(Arc::clone(&resource.id));
         self.resources.insert(Arc::clone(&resource.id), resource);
         true
     }
@@ -464,6 +472,7 @@ impl CapacityServer {
         let Some(resource) = self.resources.remove(id) else {
             return;
         };
+        self.ids.remove(id);
         let (members, maker) = resource.into_members();
         for member in members {
             self.leases -= 1;
@@ -485,8 +494,8 @@ impl CapacityServer {
         self.cleaned = now;
         let mut ended: Vec<Member> = Vec::new();
         let mut unmade: Vec<Member> = Vec::new();
-        let counts = &mut self.counts;
-        self.resources.retain(|_, resource| {
+        let (counts, ids) = (&mut self.counts, &mut self.ids);
+        self.resources.retain(|id, resource| {
             if resource.is_learning(now) {
                 resource.refill(now, counts);
                 return true;
@@ -495,6 +504,7 @@ impl CapacityServer {
             unmade.extend(resource.disowned());
             let stays = !resource.is_spent();
             if !stays {
+                ids.remove(id);
                 unmade.extend(resource.maker());
             }
             stays
@@ -619,22 +629,22 @@ impl CapacityServer {
         self.view(now, View::default())
     }
 
-    /// What is shown of it. O(n) in resources and in the leases that are shown, but not in those
-    /// that are not.
+    /// What is shown of it. O(n) in the resources and leases that are shown, but not in those that
+    /// are not: where there are many resources, what has ended is forgotten once a second only.
     pub fn view(&mut self, now: Timestamp, view: View<'_>) -> Status {
-        self.clean_now(now);
-        let mut ids: Vec<Arc<str>> = match view.resources {
-            Resources::All => self.resources.keys().cloned().collect(),
-            Resources::After(id) => {
-                let after = self.resources.keys().filter(|other| ***other > *id);
-                after.cloned().collect()
-            }
-            Resources::One(id) => {
-                let one = self.resources.get_key_value(id);
-                one.map(|(id, _)| Arc::clone(id)).into_iter().collect()
-            }
+        if self.resources.len() <= CLEANED_AT_EACH_VIEW_MAX {
+            self.clean_now(now);
+        } else {
+            self.clean(now);
+        }
+        let after = |id| (Bound::Excluded(id), Bound::Unbounded);
+        let rest: &mut dyn Iterator<Item = &Arc<str>> = match view.resources {
+            Resources::All => &mut self.ids.iter(),
+            Resources::After(id) => &mut self.ids.range::<str, _>(after(id)),
+            Resources::One(id) => &mut self.ids.get(id).into_iter(),
         };
-        ids.sort();
+        let ids: Vec<Arc<str>> = rest.take(view.resources_max).cloned().collect();
+        let resources_left_out = rest.count();
         let mut room = view.leases_max;
         let mut shown = Vec::with_capacity(ids.len());
         for id in ids {
@@ -648,6 +658,7 @@ impl CapacityServer {
             id: self.settings.id.clone(),
             standing: self.standing.clone(),
             resources: shown,
+            resources_left_out,
             unmatched: self.unmatched.iter().cloned().collect(),
             counts: self.counts,
             holders: self.roster.len(),

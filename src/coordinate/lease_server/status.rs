@@ -16,6 +16,8 @@ pub struct Status {
     pub standing: Standing,
     /// The resources that were asked for, by id.
     pub resources: Vec<ResourceNow>,
+    /// Resources that come after these.
+    pub resources_left_out: usize,
     /// Ids that no template matched, the latest last, and how often each was asked for.
     pub unmatched: Vec<(String, u64)>,
     /// What was counted since the start.
@@ -29,6 +31,8 @@ pub struct Status {
 pub struct View<'a> {
     /// Of which resources.
     pub resources: Resources<'a>,
+    /// How many of these, the first by id. The server answers no client while they are copied.
+    pub resources_max: usize,
     /// How many leases in all, of the first of these resources. The server answers nobody while
     /// they are copied, so those who only want sums ask for none.
     pub leases_max: usize,
@@ -50,6 +54,7 @@ impl Default for View<'_> {
     fn default() -> Self {
         Self {
             resources: Resources::All,
+            resources_max: usize::MAX,
             leases_max: 1_000,
         }
     }

@@ -33,15 +33,16 @@ const PLACES: [(&str, &str); 5] = [
 ];
 
 /// Everything there is, without who holds what.
-pub(super) fn overview(shown: &Shown, status: &Status, left_out: usize) -> String {
+pub(super) fn overview(shown: &Shown, status: &Status, is_first: bool) -> String {
     let mut page = Page::begin("Tidegate leases");
     page.standing(status);
-    page.resources(status, left_out);
+    page.resources(status);
+    page.other_pages(status, is_first);
     page.unmatched(status);
     page.rules(shown);
     page.add(format_args!(
         "<h2>Settings</h2><pre>{}</pre><h2>More</h2><table>",
-        Escaped(&shown.settings)
+        Lines(&shown.settings)
     ));
     for (path, about) in PLACES {
         page.add(format_args!(
@@ -56,7 +57,7 @@ pub(super) fn overview(shown: &Shown, status: &Status, left_out: usize) -> Strin
 pub(super) fn resource(status: &Status) -> String {
     let mut page = Page::begin("Tidegate leases");
     page.add(format_args!("<p><a href=\"/\">all resources</a></p>"));
-    page.resources(status, 0);
+    page.resources(status);
     for resource in &status.resources {
         page.leases(status.at, resource);
     }
@@ -118,7 +119,21 @@ impl Page {
         self.add(format_args!("</p>"));
     }
 
-    fn resources(&mut self, status: &Status, left_out: usize) {
+    /// The way to the resources that are not on this page.
+    fn other_pages(&mut self, status: &Status, is_first: bool) {
+        if !is_first {
+            self.add(format_args!("<p><a href=\"/\">first resources</a></p>"));
+        }
+        if let (1.., Some(last)) = (status.resources_left_out, status.resources.last()) {
+            self.add(format_args!(
+                "<p><a href=\"/?after={}\">next resources</a>, {} more</p>",
+                InUrl(&last.id),
+                status.resources_left_out
+            ));
+        }
+    }
+
+    fn resources(&mut self, status: &Status) {
         self.add(format_args!(
             "<h2>Resources</h2><table><tr><th>resource</th><th class=\"n\">capacity</th>\
              <th class=\"n\">lent out</th><th></th><th class=\"n\">wanted</th>\
@@ -130,9 +145,15 @@ impl Page {
         }
         self.add(format_args!("</table>"));
         if status.resources.is_empty() {
-            self.add(format_args!("<p>nobody has asked for any</p>"));
+            self.add(format_args!(
+                "<p>no client has asked for a resource here</p>"
+            ));
+        } else {
+            self.add(format_args!(
+                "<p>Lent out counts each lease until its holder renews it or it ends. So it is more \
+                 than wanted for a while after clients ask for less.</p>"
+            ));
         }
-        self.left_out(left_out, "resources");
     }
 
     fn resource(&mut self, now: Timestamp, resource: &ResourceNow) {
@@ -296,6 +317,17 @@ impl Display for Escaped<'_> {
             }?;
         }
         Ok(())
+    }
+}
+
+/// The same of several lines, each of which stays one.
+struct Lines<'a>(&'a str);
+
+impl Display for Lines<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0
+            .lines()
+            .try_for_each(|line| writeln!(f, "{}", Escaped(line)))
     }
 }
 

@@ -11,7 +11,7 @@ use crate::coordinate::lease_server::{
 use crate::coordinate::wire::Epoch;
 
 /// Mastership, resources, and who holds what of them, as far as that was looked at.
-pub(super) fn leases(shown: &Shown, status: &Status, left_out: usize) -> String {
+pub(super) fn leases(shown: &Shown, status: &Status) -> String {
     let epoch = shown.service.epoch();
     let resources: Vec<_> = status
         .resources
@@ -34,7 +34,7 @@ pub(super) fn leases(shown: &Shown, status: &Status, left_out: usize) -> String 
         "mastership": {"is_master": is_master, "master": master, "since_seconds": since},
         "holders": status.holders,
         "resources": resources,
-        "resources_left_out": left_out,
+        "resources_left_out": status.resources_left_out,
         "unmatched": unmatched,
         "counts": {
             "early": counts.early,
