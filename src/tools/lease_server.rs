@@ -4,9 +4,9 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{error, info, warn};
 
+use super::serve::{Signals, fatal};
 use super::service_manager;
 use crate::app::lease_server::LeaseServer;
 use crate::config::LoadError;
@@ -29,6 +29,15 @@ pub struct Arguments {
 #[must_use]
 #[expect(clippy::disallowed_methods, reason = "it serves no client yet")]
 pub fn run(arguments: &Arguments, graphical: bool) -> ExitCode {
+    // One lock stands around everything that is decided: more threads would wait for it.
+    let runtime = match super::runtime(1) {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(&format!("tidegate: cannot start threads: {error}")),
+    };
+    let signals = match runtime.block_on(async { Signals::listen() }) {
+        Ok(signals) => signals,
+        Err(error) => return fail(&format!("tidegate: cannot handle signals: {error}")),
+    };
     let path = &arguments.config;
     let Checked { config, warnings } = match config::load(path) {
         Ok(checked) => checked,
@@ -62,17 +71,17 @@ pub fn run(arguments: &Arguments, graphical: bool) -> ExitCode {
         warn!("{}", warnings.plain(warning));
     }
     descriptors::raise();
-    // One lock stands around everything that is decided: more threads would wait for it.
-    let runtime = match super::runtime(1) {
-        Ok(runtime) => runtime,
-        Err(error) => return fail(&format!("tidegate: cannot start threads: {error}")),
-    };
-    let finished = runtime.block_on(until_told(config, path));
-    logs.finish();
+    let finished = runtime.block_on(until_told(config, signals, path));
     match finished {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => fail(&format!("tidegate: {error}")),
+        Ok(finished) => {
+            logs.finish();
+            if finished {
+                ExitCode::SUCCESS
+            } else {
+                ExitCode::FAILURE
+            }
+        }
+        Err(error) => fatal(&logs, &error.to_string()),
     }
 }
 
@@ -82,21 +91,22 @@ fn fail(message: &str) -> ExitCode {
     ExitCode::FAILURE
 }
 
-async fn until_told(config: config::LeaseServer, path: &Path) -> io::Result<bool> {
-    let mut hang_up = signal(SignalKind::hangup())?;
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
+async fn until_told(
+    config: config::LeaseServer,
+    mut signals: Signals,
+    path: &Path,
+) -> io::Result<bool> {
     // Rules in etcd may be waited for.
     let started = tokio::select! {
         started = LeaseServer::start(&config) => started,
-        () = stop(&mut terminate, &mut interrupt) => return Ok(true),
+        _ = signals.stop() => return Ok(true),
     };
     let server = started.map_err(|error| io::Error::other(error.to_string()))?;
     let settings = config.shown();
     service_manager::ready();
     loop {
         tokio::select! {
-            _ = hang_up.recv() => {
+            _ = signals.hang_up.recv() => {
                 service_manager::reloading();
                 // Files are read off the thread that answers clients.
                 let path = path.to_owned();
@@ -106,24 +116,21 @@ async fn until_told(config: config::LeaseServer, path: &Path) -> io::Result<bool
                 reload(&server, loaded, &settings);
                 service_manager::ready();
             }
-            () = stop(&mut terminate, &mut interrupt) => break,
+            _ = signals.user_1.recv() => warn!("SIGUSR1 does nothing here"),
+            _ = signals.user_2.recv() => warn!("SIGUSR2 does nothing here"),
+            _ = signals.terminate.recv() => break,
+            _ = signals.interrupt.recv() => break,
+            _ = signals.quit.recv() => break,
         }
     }
     info!("draining; a second signal ends at once");
     service_manager::stopping();
     let finished = tokio::select! {
         finished = server.drain() => finished,
-        () = stop(&mut terminate, &mut interrupt) => false,
+        _ = signals.stop() => false,
     };
     info!(finished, "stopped");
     Ok(finished)
-}
-
-async fn stop(terminate: &mut Signal, interrupt: &mut Signal) {
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
 }
 
 /// Takes the rules as the files are now; a bad one changes nothing.

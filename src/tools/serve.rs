@@ -110,7 +110,7 @@ fn plain(message: &str) -> ExitCode {
 }
 
 /// Says why the process ends, as the log says everything else.
-fn fatal(logs: &Logs, message: &str) -> ExitCode {
+pub(super) fn fatal(logs: &Logs, message: &str) -> ExitCode {
     if !logs.is_json() {
         return plain(&format!("tidegate: {message}"));
     }
@@ -178,17 +178,17 @@ async fn write_down(app: &App, path: &Path) -> Option<RuntimeFile> {
 }
 
 /// The signals that have a meaning, and those whose default is to kill without a word.
-struct Signals {
-    hang_up: Signal,
-    terminate: Signal,
-    interrupt: Signal,
-    quit: Signal,
-    user_1: Signal,
-    user_2: Signal,
+pub(super) struct Signals {
+    pub(super) hang_up: Signal,
+    pub(super) terminate: Signal,
+    pub(super) interrupt: Signal,
+    pub(super) quit: Signal,
+    pub(super) user_1: Signal,
+    pub(super) user_2: Signal,
 }
 
 impl Signals {
-    fn listen() -> io::Result<Self> {
+    pub(super) fn listen() -> io::Result<Self> {
         Ok(Self {
             hang_up: signal(SignalKind::hangup())?,
             terminate: signal(SignalKind::terminate())?,
@@ -200,7 +200,7 @@ impl Signals {
     }
 
     /// The next that ends the process. The others that came meanwhile are kept.
-    async fn stop(&mut self) -> &'static str {
+    pub(super) async fn stop(&mut self) -> &'static str {
         tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",
             _ = self.interrupt.recv() => "SIGINT",

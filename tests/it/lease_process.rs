@@ -329,6 +329,35 @@ async fn the_page_shows_settings_line_by_line_and_a_thousand_resources_with_a_li
     assert!(leases.body.contains("\"resources_left_out\":100"));
 }
 
+#[tokio::test]
+async fn a_start_that_fails_is_logged_as_json_and_no_stray_signal_ends_the_process() {
+    let process = Process::start().await;
+    for name in ["USR1", "USR2"] {
+        process.signal(name).await;
+        process
+            .log
+            .wait(&[&format!("SIG{name} does nothing here")])
+            .await;
+    }
+    process.get("/livez").await.is(200);
+    // The port is taken by now.
+    let config = format!("bind = \"{}\"\n[log]\nformat = \"json\"\n", process.address);
+    let path = process.folder.path().join("second.toml");
+    let rules = process.folder.path().join("rules.yaml");
+    let config = format!("resources = \"file:{}\"\n{config}", rules.display());
+    std::fs::write(&path, config).expect("written");
+    let mut command = Command::new(TIDEGATE);
+    let command = command.args(["lease-server", "--config"]).arg(&path);
+    let output = command.output().await.expect("it runs");
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8(output.stderr).expect("text");
+    let last = said.lines().last().expect("a line");
+    assert!(
+        last.starts_with('{') && last.contains("cannot listen on"),
+        "{said}"
+    );
+}
+
 /// As many silent connections as shut everybody out where the process has few descriptors.
 #[tokio::test]
 async fn silent_clients_shut_out_neither_the_status_page_nor_other_clients_for_long() {
