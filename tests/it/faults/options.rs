@@ -367,9 +367,10 @@ const CHANGES: &[(&str, &str, &str)] = &[
         "burst = 6, fill = 0.2",
     ),
     (
+        // The functions that limits name are those of the table, which only "zvm" has.
         "backend.kind",
-        "kind = \"zvm\"\nsocket",
-        "kind = \"http\"\nsocket",
+        "kind = \"zvm\"\nsocket§smapi_max_outstanding_requests = 10",
+        "kind = \"http\"\nsocket§smapi_max_outstanding_requests = 10\nallow_unknown = true",
     ),
     (
         "backend.http",

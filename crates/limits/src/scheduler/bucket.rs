@@ -614,10 +614,26 @@ impl<T> Scheduler<T> {
     /// The next call that waits for a bucket that lets no call wait.
     pub(super) fn next_to_reject(&mut self) -> Option<(Key, Key)> {
         while let Some(key) = self.to_reject.pop_front() {
-            let bucket = self.queue.get(key).and_then(|waiting| waiting.bucket);
-            if let Some(bucket) = bucket
-                && self.buckets.expect(bucket).rejects()
-            {
+            let Some(waiting) = self.queue.get(key) else {
+                continue;
+            };
+            let (tokens, is_counted) = (waiting.call.tokens, waiting.place != Place::Door);
+            let Some(bucket) = waiting.bucket else {
+                continue;
+            };
+            let limiter = self.buckets.expect_mut(bucket);
+            if !limiter.rejects() {
+                continue;
+            }
+            // Tokens may have come since the change.
+            if is_counted {
+                limiter.discount_waiting(tokens);
+            }
+            let waits = !limiter.wait_behind(self.now, tokens).is_zero();
+            if is_counted {
+                limiter.count_waiting(tokens);
+            }
+            if waits {
                 return Some((key, bucket));
             }
         }

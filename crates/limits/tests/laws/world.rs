@@ -707,9 +707,21 @@ impl World {
                     return wrong("every limit is large enough");
                 }
             }
+            // A limit that rejects from now on, or that the call is charged to from now on, holds for
+            // calls that wait as for new ones.
+            Reason::RateLimited => {
+                let rejects = self.existing(call.bucket).is_some_and(|id| {
+                    let (_, ahead) = self.waiting_for(id);
+                    let mut buckets = self.oracle.buckets();
+                    let (_, bucket) = buckets.find(|&(one, _)| one == id).expect("it is there");
+                    bucket.rejects(self.now, ahead, call.tokens.get(), CLOSE)
+                });
+                if !rejects {
+                    return wrong("its bucket lets calls wait");
+                }
+            }
             Reason::QueueFull
             | Reason::DeadlineUnreachable
-            | Reason::RateLimited
             | Reason::StoreAway
             | Reason::Draining => {
                 return wrong("is no reason to stop waiting");
