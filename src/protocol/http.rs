@@ -146,10 +146,11 @@ impl<S: Serve> Client<S> {
     async fn handle(&self, mut call: Box<HttpCall>, body: Incoming) -> Response<ReplyBody> {
         let (mut arrived, bad_head) = self.phases.begin_request();
         let mut read = bad_head.map_or(Ok(()), Err);
+        let mut streams = false;
         if read.is_ok() && !body.is_end_stream() {
             // Boxed, so that a call that waits has no room kept for it.
             read = Box::pin(self.read_body(&mut call, body)).await;
-            let streams = matches!(call.body, RequestBody::Streamed { .. });
+            streams = matches!(call.body, RequestBody::Streamed { .. });
             arrived = self.phases.body_read(streams);
         }
         if call.head.version < Version::HTTP_11 {
@@ -174,6 +175,9 @@ impl<S: Serve> Client<S> {
                     return std::future::pending().await;
                 }
                 let mut response = dress(serving.await);
+                if streams && self.phases.owes_body() {
+                    closes(&mut response);
+                }
                 if let Some(quota) = progress.quota() {
                     tell_quota(quota, &mut response);
                 }
@@ -184,9 +188,7 @@ impl<S: Serve> Client<S> {
                 self.conversation.serve.refused(origin, "http", &refusal);
                 let mut response = refused(&refusal);
                 // Where its request ends is not known, or not worth reading to.
-                response
-                    .headers_mut()
-                    .insert(header::CONNECTION, HeaderValue::from_static("close"));
+                closes(&mut response);
                 response
             }
         };
@@ -196,7 +198,7 @@ impl<S: Serve> Client<S> {
     }
 
     async fn read_body(&self, call: &mut HttpCall, body: Incoming) -> Result<(), Refusal> {
-        call.body = read_body(body, &self.conversation.settings).await?;
+        call.body = read_body(body, &self.phases, &self.conversation.settings).await?;
         if let RequestBody::Whole(bytes) = &call.body
             && bytes.is_empty()
         {
@@ -254,7 +256,11 @@ fn is_array_call(head: &http::request::Parts, body: &[u8]) -> bool {
 
 /// Reads a body of up to `buffer_bytes` whole. Of a larger one it reads that much, so a call asks for
 /// a slot only after its client has sent as much.
-async fn read_body(mut body: Incoming, settings: &Settings) -> Result<RequestBody, Refusal> {
+async fn read_body(
+    mut body: Incoming,
+    phases: &Arc<Phases>,
+    settings: &Settings,
+) -> Result<RequestBody, Refusal> {
     let max = settings.buffer_bytes;
     let reading = async {
         let mut gathered = Gathered::default();
@@ -291,7 +297,7 @@ async fn read_body(mut body: Incoming, settings: &Settings) -> Result<RequestBod
     }
     Ok(RequestBody::Streamed {
         read: vec![bytes],
-        rest: stream(body, settings),
+        rest: stream(body, phases, settings),
     })
 }
 
@@ -335,9 +341,10 @@ impl Gathered {
     }
 }
 
-fn stream(body: Incoming, settings: &Settings) -> ByteStream {
+fn stream(body: Incoming, phases: &Arc<Phases>, settings: &Settings) -> ByteStream {
     ByteStream::new(PacedBody::new(
         body,
+        Arc::clone(phases),
         settings.body_timeout,
         settings.body_min_rate,
     ))
@@ -357,9 +364,7 @@ pub fn dress(reply: Reply) -> Response<ReplyBody> {
         Reply::Refused(refusal) => {
             let mut response = refused(&refusal);
             if refusal.reason == Reason::TooLarge || refusal.reason == Reason::RequestSlow {
-                response
-                    .headers_mut()
-                    .insert(header::CONNECTION, HeaderValue::from_static("close"));
+                closes(&mut response);
             }
             response
         }
@@ -368,6 +373,13 @@ pub fn dress(reply: Reply) -> Response<ReplyBody> {
             "an answer of the wrong protocol",
         )),
     }
+}
+
+/// Says that the connection ends with this answer.
+fn closes(response: &mut Response<ReplyBody>) {
+    response
+        .headers_mut()
+        .insert(header::CONNECTION, HeaderValue::from_static("close"));
 }
 
 fn refused(refusal: &Refusal) -> Response<ReplyBody> {

@@ -170,3 +170,61 @@ async fn clients_that_take_replies_slowly_hold_no_more_than_their_share_of_the_s
     let [http, socket] = outcomes;
     tokio::join!(http, socket);
 }
+
+#[tokio::test]
+async fn an_answer_to_an_upload_says_close_exactly_when_the_rest_of_the_upload_is_not_read() {
+    for framing in ["Content-Length: 100000", "Transfer-Encoding: chunked"] {
+        let backend = Scripted::start(|_, mut stream| async move {
+            let mut request = vec![0; 1 << 16];
+            let mut held = Vec::new();
+            while let Ok(read @ 1..) = stream.read(&mut request).await {
+                held.extend_from_slice(&request[..read]);
+                let text = String::from_utf8_lossy(&held);
+                // It refuses the first at its head.
+                if text.starts_with("POST /files?early")
+                    || text.ends_with("LAST\r\n0\r\n\r\n")
+                    || text.ends_with("LAST")
+                {
+                    held.clear();
+                    let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}";
+                    if stream.write_all(answer).await.is_err() {
+                        return;
+                    }
+                }
+            }
+        })
+        .await;
+        let stack = Stack::start(&text(backend.addr, "", ""));
+        let head = |path: &str| format!("POST {path} HTTP/1.1\r\nHost: t\r\n{framing}\r\n\r\n");
+        let chunked = framing.ends_with("chunked");
+        let piece = |body: &str| match chunked {
+            true => format!("{:x}\r\n{body}\r\n", body.len()),
+            false => body.to_owned(),
+        };
+        // Twice on one connection: an upload that is read to its end keeps it.
+        let mut client = TcpStream::connect(stack.addr).await.expect("it listens");
+        for _ in 0..2 {
+            let first = head("/files?whole") + &piece(&"x".repeat(50_000));
+            client.write_all(first.as_bytes()).await.expect("it reads");
+            let mut last = piece(&("y".repeat(49_996) + "LAST"));
+            if chunked {
+                last += "0\r\n\r\n";
+            }
+            client.write_all(last.as_bytes()).await.expect("it reads");
+            let answer = timeout(PATIENCE, read_until(&mut client, "{}")).await;
+            let answer = answer.expect("no hang").to_ascii_lowercase();
+            assert!(answer.starts_with("http/1.1 200"), "{answer}");
+            assert!(!answer.contains("connection: close"), "{framing}: {answer}");
+        }
+        // An answer before the end of the upload is the last on its connection, and says so.
+        let first = head("/files?early") + &piece(&"x".repeat(2_000));
+        client.write_all(first.as_bytes()).await.expect("it reads");
+        let answer = timeout(PATIENCE, read_until(&mut client, "{}")).await;
+        let answer = answer.expect("no hang").to_ascii_lowercase();
+        assert!(answer.starts_with("http/1.1 200"), "{answer}");
+        assert!(answer.contains("connection: close"), "{framing}: {answer}");
+        let ended = timeout(PATIENCE, client.read(&mut [0])).await;
+        assert_eq!(ended.expect("no hang").expect("no reset"), 0);
+        stack.at_rest().await;
+    }
+}

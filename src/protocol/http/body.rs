@@ -1,6 +1,7 @@
 //! A streamed request body that is given up when its client is too slow.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep, sleep_until};
 
+use super::client::Phases;
 use crate::call::BodyError;
 
 /// What a client may owe before the minimum rate is asked of it.
@@ -18,6 +20,8 @@ const GRACE: Duration = Duration::from_secs(5);
 /// is not held against it.
 pub(super) struct PacedBody {
     body: Incoming,
+    /// Its connection, until it has ended.
+    phases: Option<Arc<Phases>>,
     body_timeout: Duration,
     min_rate: u32,
     received: u64,
@@ -27,9 +31,15 @@ pub(super) struct PacedBody {
 }
 
 impl PacedBody {
-    pub(super) fn new(body: Incoming, body_timeout: Duration, min_rate: u32) -> Self {
+    pub(super) fn new(
+        body: Incoming,
+        phases: Arc<Phases>,
+        body_timeout: Duration,
+        min_rate: u32,
+    ) -> Self {
         Self {
             body,
+            phases: Some(phases),
             body_timeout,
             min_rate,
             received: 0,
@@ -64,6 +74,14 @@ impl Body for PacedBody {
                     && let Some(bytes) = frame.data_ref()
                 {
                     self.received += bytes.len() as u64;
+                }
+                let has_ended = match &frame {
+                    Some(Ok(_)) => self.body.is_end_stream(),
+                    Some(Err(_)) => false,
+                    None => true,
+                };
+                if has_ended && let Some(phases) = self.phases.take() {
+                    phases.body_ended();
                 }
                 Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
             }

@@ -41,6 +41,8 @@ struct Phase {
     is_mid_head: bool,
     /// A body streams, whose call has its slot.
     is_streaming: bool,
+    /// Part of that body is not read.
+    owes_body: bool,
     /// Requests that hyper has handed over.
     begun: u64,
     /// The number of the request with a bad head, and its refusal.
@@ -71,6 +73,7 @@ impl Phases {
             last_byte: came,
             is_mid_head: false,
             is_streaming: false,
+            owes_body: false,
             begun: 0,
             refused: None,
             local: None,
@@ -88,6 +91,7 @@ impl Phases {
         self.with(|phase| {
             phase.step = Step::Serving;
             phase.is_streaming = false;
+            phase.owes_body = false;
             let number = phase.begun;
             phase.begun += 1;
             let refused = phase.refused.take_if(|(refused, _)| *refused == number);
@@ -100,8 +104,20 @@ impl Phases {
     pub(super) fn body_read(&self, streams: bool) -> Timestamp {
         self.with(|phase| {
             phase.is_streaming = streams;
+            phase.owes_body = streams;
             phase.last_byte
         })
+    }
+
+    /// The streamed body has been read to its end.
+    pub(super) fn body_ended(&self) {
+        self.with(|phase| phase.owes_body = false);
+    }
+
+    /// Whether part of the request's body is not read. hyper closes the connection after an answer
+    /// to such a request, and does not say so in the answer.
+    pub(super) fn owes_body(&self) -> bool {
+        self.with(|phase| phase.owes_body)
     }
 
     /// The request is answered; its call is told of when the answer has been written.

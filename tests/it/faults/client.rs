@@ -246,9 +246,7 @@ impl Client {
         };
         attempt.outcome = outcome;
         attempt.ended = Instant::now();
-        // Behind an answer to a body that was not read to its end the proxy closes, which it does
-        // not say in the answer.
-        if keep && (attempt.outcome == Outcome::Served || !attempt.streams) {
+        if keep {
             self.kept = call.stream;
         }
         attempt
