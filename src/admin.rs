@@ -300,7 +300,7 @@ fn router(settings: Settings, source: Arc<dyn Source>, callers: Arc<dyn CallersS
 }
 
 /// Answers a request if there is a place for it, and in good time. A request that takes longer
-/// is told so, and keeps its place until its work has ended: what waits for a disk or a lock
+/// gets an error, and keeps its place until its work has ended: what waits for a disk or a lock
 /// cannot be stopped, and no more of it than this piles up.
 async fn bounded(State(places): State<Arc<Semaphore>>, request: Request, next: Next) -> Response {
     let Ok(place) = places.try_acquire_owned() else {

@@ -89,7 +89,7 @@ impl Eq for BurstRatio {}
 /// A paced limit as configured: a rate, a burst ratio, the dearest operation, and how large the
 /// active pool is at least.
 ///
-/// The active pool holds the time of two of the dearest operations, or of two of those that
+/// The active pool holds the time of two of the most expensive operations, or of two of those that
 /// [`with_pool_for`](Self::with_pool_for) names; and at least a millisecond, or what
 /// [`with_pool_min`](Self::with_pool_min) says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
