@@ -156,9 +156,23 @@ enum NoResponse {
     Lost,
 }
 
+/// Why an exchange stops before hyper has an answer.
+enum Stopped {
+    /// The deadline has passed.
+    Late,
+    /// The first write failed, and hyper waits for a new stream.
+    NothingWritten,
+}
+
+/// A backend that closes a new connection, too.
+fn closes_all() -> ConnectError {
+    ConnectError::ClosedBefore(std::io::ErrorKind::ConnectionAborted.into())
+}
+
 /// Sends a request and waits for the head of the response. A pooled connection that turns
 /// out to have ended is replaced once by a new one, never by another pooled one, which may
-/// have ended too: a backend that closes the new one takes no calls.
+/// have ended too: a backend that closes the new one takes no calls. If hyper has taken the request
+/// already, only the stream below hyper is replaced.
 async fn send_once<S: Slot>(
     upstream: &mut Box<Upstream>,
     mut request: Request<SentBody>,
@@ -171,42 +185,67 @@ async fn send_once<S: Slot>(
     let mut reopened = false;
     loop {
         request.body_mut().goes_over(&upstream.signals);
+        let whole = request.body().whole_length();
         let mut response = pin!(quietly(|| upstream.sender.try_send_request(request)));
         let mut stamped = false;
-        let sent = poll_fn(|cx| {
-            let over = upstream.poll_connection(cx).is_ready();
-            if over {
-                // A connection that ended while it was idle has not taken the request, and
-                // returns it only now.
-                upstream.end();
+        let sent = loop {
+            let sent = poll_fn(|cx| {
+                let over = upstream.poll_connection(cx).is_ready();
+                if over {
+                    // A connection that ended while it was idle has not taken the request, and
+                    // returns it only now.
+                    upstream.end();
+                }
+                if upstream.signals.wrote() {
+                    committed.set();
+                }
+                let mut own = Context::from_waker(Waker::noop());
+                let response = quietly(|| response.as_mut().poll(&mut own));
+                // A backend may answer before it has read all of the request.
+                let has_answered = matches!(response, Poll::Ready(Ok(_)));
+                if !stamped && (has_answered || upstream.signals.flushed()) {
+                    stamped = true;
+                    slot.sent();
+                    deadline.sent(bounds);
+                }
+                if let Poll::Ready(response) = response {
+                    return Poll::Ready(Ok(response));
+                }
+                let signals = &upstream.signals;
+                if signals.has_failed() {
+                    return Poll::Ready(Err(Stopped::NothingWritten));
+                }
+                match deadline.due(signals.written(), signals.client_owes()) {
+                    Some(due) => {
+                        let late = upstream.timer.poll_until(due, cx);
+                        late.map(|()| Err(Stopped::Late))
+                    }
+                    None => Poll::Pending,
+                }
+            });
+            match sent.await {
+                Err(Stopped::NothingWritten) => {}
+                sent => break sent,
             }
-            if upstream.signals.wrote() {
-                committed.set();
+            let elsewhere = match std::mem::replace(&mut reopened, true) {
+                true => Err(closes_all()),
+                false => Box::pin(upstream.continue_elsewhere(backend)).await,
+            };
+            if let Err(cause) = elsewhere {
+                let bytes = upstream.signals.take_failed();
+                let request = whole.and_then(|length| read_back(bytes, length));
+                return Err(match request.map(Box::new) {
+                    Some(request) => NoResponse::Unsent { request, cause },
+                    None => NoResponse::Lost,
+                });
             }
-            let mut own = Context::from_waker(Waker::noop());
-            let response = quietly(|| response.as_mut().poll(&mut own));
-            // A backend may answer before it has read all of the request.
-            let has_answered = matches!(response, Poll::Ready(Ok(_)));
-            if !stamped && (has_answered || upstream.signals.flushed()) {
-                stamped = true;
-                slot.sent();
-                deadline.sent(bounds);
-            }
-            if let Poll::Ready(response) = response {
-                return Poll::Ready(Some(response));
-            }
-            let signals = &upstream.signals;
-            match deadline.due(signals.written(), signals.client_owes()) {
-                Some(due) => upstream.timer.poll_until(due, cx).map(|()| None),
-                None => Poll::Pending,
-            }
-        });
-        let mut failure = match sent.await {
-            Some(Ok(response)) => return Ok(response),
-            Some(Err(failure)) => failure,
-            None if !upstream.signals.wrote() => return Err(NoResponse::Lost),
-            None if stamped => return Err(NoResponse::Failed(exchange::slow(bounds))),
-            None => return Err(NoResponse::Failed(exchange::slow_to_take())),
+        };
+        let mut failure = match sent {
+            Ok(Ok(response)) => return Ok(response),
+            Ok(Err(failure)) => failure,
+            Err(_) if !upstream.signals.wrote() => return Err(NoResponse::Lost),
+            Err(_) if stamped => return Err(NoResponse::Failed(exchange::slow(bounds))),
+            Err(_) => return Err(NoResponse::Failed(exchange::slow_to_take())),
         };
         let Some(unsent) = failure.take_message() else {
             return Err(match (upstream.signals.wrote(), upstream.signals.read()) {
@@ -217,9 +256,7 @@ async fn send_once<S: Slot>(
             });
         };
         let fresh = if std::mem::replace(&mut reopened, true) {
-            Err(ConnectError::ClosedBefore(
-                std::io::ErrorKind::ConnectionAborted.into(),
-            ))
+            Err(closes_all())
         } else {
             Box::pin(Upstream::open(backend)).await
         };
@@ -398,6 +435,29 @@ fn outgoing_request(call: HttpCall) -> Request<SentBody> {
     Request::from_parts(head, SentBody::new(body))
 }
 
+/// Makes a request with a whole body of this length from the bytes that hyper wrote for it. hyper
+/// does not return a request that it has taken.
+fn read_back(bytes: Vec<u8>, length: u64) -> Option<Request<SentBody>> {
+    let length = usize::try_from(length).ok()?;
+    let bytes = Bytes::from(bytes);
+    let head = bytes.len().checked_sub(length)?;
+    let lines = bytes[..head].iter().filter(|byte| **byte == b'\n').count();
+    let mut fields = vec![httparse::EMPTY_HEADER; lines];
+    let mut parsed = httparse::Request::new(&mut fields);
+    if parsed.parse(&bytes[..head]) != Ok(httparse::Status::Complete(head)) {
+        return None;
+    }
+    let mut request = Request::new(SentBody::new(RequestBody::Whole(bytes.slice(head..))));
+    *request.method_mut() = parsed.method?.parse().ok()?;
+    *request.uri_mut() = parsed.path?.parse().ok()?;
+    for field in parsed.headers.iter() {
+        let name = HeaderName::from_bytes(field.name.as_bytes()).ok()?;
+        let value = HeaderValue::from_bytes(field.value).ok()?;
+        request.headers_mut().append(name, value);
+    }
+    Some(request)
+}
+
 /// Leaves a reply one framing, as hyper has read it (RFC 9112, 6.3): chunks win over a length.
 ///
 /// # Errors
@@ -485,7 +545,8 @@ fn is_dispatch_gone(error: &hyper::Error) -> bool {
     error.to_string().starts_with("dispatch task is gone")
 }
 
-/// The connection ended after hyper had taken the request and before a byte left.
+/// The connection ended after hyper had taken the request and before a byte left. The request cannot
+/// be had back.
 fn not_sent() -> Refusal {
     Refusal {
         retry_after: Some(Duration::from_secs(1)),

@@ -9,7 +9,7 @@ use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -92,6 +92,21 @@ impl Upstream {
         self.doorbell.belongs_to(cx);
         let mut cx = Context::from_waker(&self.waker);
         Pin::new(connection).poll(&mut cx).map(|_| ())
+    }
+
+    /// Continues on a new stream after the first write of a request failed. hyper does not know of
+    /// that failure, so it writes the same bytes again.
+    ///
+    /// # Errors
+    /// If there is no new stream.
+    pub(super) async fn continue_elsewhere(
+        &mut self,
+        backend: &Backend,
+    ) -> Result<(), ConnectError> {
+        let stream = backend.connect().await?;
+        stream.set_nodelay().map_err(ConnectError::Refused)?;
+        self.signals.failed().instead = Some(stream);
+        Ok(())
     }
 
     /// Ends the connection. A request that it had been given and not taken comes back with
@@ -207,6 +222,18 @@ pub(super) struct Signals {
     written: AtomicU64,
     flushed: AtomicBool,
     read: AtomicBool,
+    /// The first write failed, so no byte has left. hyper waits.
+    has_failed: AtomicBool,
+    /// Locked only then.
+    failed: Mutex<FailedWrite>,
+}
+
+/// The first write of a request, after it failed.
+#[derive(Debug, Default)]
+struct FailedWrite {
+    bytes: Vec<u8>,
+    /// Where hyper writes them instead.
+    instead: Option<Stream>,
 }
 
 impl Signals {
@@ -217,6 +244,20 @@ impl Signals {
         self.written.store(0, Ordering::Relaxed);
         self.flushed.store(false, Ordering::Relaxed);
         self.read.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether the first write failed. hyper waits until it can write elsewhere.
+    pub(super) fn has_failed(&self) -> bool {
+        self.has_failed.load(Ordering::Relaxed)
+    }
+
+    fn failed(&self) -> MutexGuard<'_, FailedWrite> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The bytes of that write.
+    pub(super) fn take_failed(&self) -> Vec<u8> {
+        std::mem::take(&mut self.failed().bytes)
     }
 
     /// Whether a byte has been written: from here on the call counts as sent.
@@ -252,13 +293,25 @@ pub(super) struct WatchedIo {
 }
 
 impl WatchedIo {
-    fn saw(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
-        if let Poll::Ready(Ok(more @ 1..)) = written {
-            // Only this connection's own task writes.
-            let all = self.signals.written() + more as u64;
-            self.signals.written.store(all, Ordering::Relaxed);
-        }
-        written
+    /// Moves to the new stream after a failed write; pending until there is one.
+    #[cold]
+    fn poll_new_stream(&mut self) -> Poll<()> {
+        let mut failed = self.signals.failed();
+        let Some(stream) = failed.instead.take() else {
+            return Poll::Pending;
+        };
+        failed.bytes = Vec::new();
+        drop(failed);
+        self.stream = stream;
+        self.signals.has_failed.store(false, Ordering::Relaxed);
+        Poll::Ready(())
+    }
+
+    /// Keeps the bytes of a first write that failed. The exchange sees to the rest.
+    #[cold]
+    fn keep(&self, bytes: &[u8]) {
+        self.signals.failed().bytes = bytes.to_vec();
+        self.signals.has_failed.store(true, Ordering::Relaxed);
     }
 }
 
@@ -268,6 +321,9 @@ impl AsyncRead for WatchedIo {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if self.signals.has_failed() {
+            ready!(self.poll_new_stream());
+        }
         if self.signals.look.load(Ordering::Relaxed) {
             self.signals.look.store(false, Ordering::Relaxed);
             match self.stream.read_now(buf) {
@@ -290,21 +346,23 @@ impl AsyncWrite for WatchedIo {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
+        if self.signals.has_failed() {
+            ready!(self.poll_new_stream());
+        }
         let written = Pin::new(&mut self.stream).poll_write(cx, buf);
-        self.saw(written)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
-        self.saw(written)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        match written {
+            Poll::Ready(Ok(more @ 1..)) => {
+                // Only this connection's own task writes.
+                let all = self.signals.written() + more as u64;
+                self.signals.written.store(all, Ordering::Relaxed);
+            }
+            Poll::Ready(Err(_)) if !self.signals.wrote() => {
+                self.keep(buf);
+                return Poll::Pending;
+            }
+            _ => {}
+        }
+        written
     }
 
     /// hyper flushes when it has handed all it had to the socket.
@@ -351,6 +409,11 @@ impl SentBody {
             taken: 0,
             signals: None,
         }
+    }
+
+    /// The length, if all of it is here.   bytes
+    pub(super) fn whole_length(&self) -> Option<u64> {
+        self.length
     }
 
     /// Says on which connection it goes; nothing of it has been taken yet.
@@ -404,7 +467,7 @@ impl Body for SentBody {
             let owes = frame.is_pending();
             signals.client_owes.store(owes, Ordering::Relaxed);
         }
-        match std::task::ready!(frame) {
+        match ready!(frame) {
             Some(Ok(frame)) => {
                 if let Some(bytes) = frame.data_ref() {
                     let length = bytes.len() as u64;

@@ -2,17 +2,25 @@
 //! wherever a reload moves the backend, the next call is sent where it belongs, at once.
 
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tidegate::call::Destination;
+use bytes::Bytes;
+use http_body_util::BodyExt as _;
+use tidegate::call::{
+    self, BodyError, ByteStream, Destination, HttpCall, Message, Origin, Progress, RequestBody,
+    Serve as _,
+};
+use tidegate::protocol;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Barrier;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::support::{PATIENCE, Scripted, Stack, closed_port, reset, until};
+use crate::support::{PATIENCE, Scripted, Stack, closed_port, identity, reset, until};
 
 /// A call that meets limits, and one that meets none.
 const LIMITED: &str = "GET /guests HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
@@ -274,6 +282,162 @@ async fn a_backend_that_has_gone_with_its_idle_connections_makes_calls_wait_and_
     let answer = timeout(PATIENCE, second).await.expect("no hang");
     assert!(answer.expect("no panic").starts_with("HTTP/1.1 200"));
     stack.at_rest().await;
+}
+
+/// A backend that has answered one call, whose connection is in the pool.
+async fn pooled(stack: &Arc<Stack>, listener: &TcpListener) -> TcpStream {
+    let call = tokio::spawn({
+        let stack = Arc::clone(stack);
+        async move { stack.ask(LIMITED).await }
+    });
+    let mut stream = answers(listener).await;
+    assert!(call.await.expect("no panic").starts_with("HTTP/1.1 200"));
+    stack.at_rest().await;
+    // The next byte is of another call.
+    assert!(stream.try_read(&mut [0]).is_err());
+    stream.flush().await.expect("it is open");
+    stream
+}
+
+/// Takes a connection, reads a request and answers.
+async fn answers(listener: &TcpListener) -> TcpStream {
+    let (mut stream, _) = listener.accept().await.expect("it connects");
+    let mut request = vec![0; 1 << 16];
+    let read = stream.read(&mut request).await.expect("it is sent");
+    assert!(read > 0, "the request");
+    stream.write_all(ANSWER).await.expect("it is read");
+    stream
+}
+
+/// The answer to a call that goes around the client's connection, as its status and text.
+async fn served(stack: &Stack, method: &str, path: &str, body: RequestBody) -> (u16, String) {
+    let request = http::Request::builder().method(method).uri(path);
+    let request = request.header("host", "t").header("x-tag", "a b");
+    let (head, ()) = request.body(()).expect("a request").into_parts();
+    let request = call::Request {
+        origin: Origin {
+            identity: identity("test", ([127, 0, 0, 1], 1)),
+            arrived: stack.clock.now(),
+        },
+        message: Message::Http(Box::new(HttpCall {
+            head,
+            body,
+            array: None,
+        })),
+    };
+    let progress = Progress::default();
+    let reply = stack.pipeline.serve(request, &progress).await;
+    let (head, body) = protocol::dress(reply).into_parts();
+    let body = body.collect().await.expect("it is whole").to_bytes();
+    (
+        head.status.as_u16(),
+        String::from_utf8_lossy(&body).into_owned(),
+    )
+}
+
+/// The rest of a body, which resets a backend's connection when it is asked for: by then the
+/// connection has been looked at, and nothing has been written.
+struct Resets(Option<TcpStream>);
+
+impl http_body::Body for Resets {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, BodyError>>> {
+        Poll::Ready(self.0.take().map(|stream| {
+            reset(stream);
+            Ok(http_body::Frame::data(Bytes::from_static(b"rest")))
+        }))
+    }
+}
+
+#[tokio::test]
+async fn a_connection_reset_between_the_look_and_the_write_costs_no_call() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let addr = listener.local_addr().expect("it is bound");
+    let stack = Arc::new(Stack::start(&text(addr, "")));
+    // A body of which frames were taken.
+    let stream = pooled(&stack, &listener).await;
+    let body = RequestBody::Streamed {
+        read: vec![Bytes::from_static(b"first ")],
+        rest: ByteStream::new(Resets(Some(stream))),
+    };
+    let (answer, request) = tokio::join!(served(&stack, "PUT", "/guests", body), async {
+        let (mut stream, _) = timeout(PATIENCE, listener.accept())
+            .await
+            .expect("a new connection")
+            .expect("it connects");
+        let mut request = Vec::new();
+        while !request.ends_with(b"0\r\n\r\n") {
+            assert!(stream.read_buf(&mut request).await.expect("it is sent") > 0);
+        }
+        stream.write_all(ANSWER).await.expect("it is read");
+        drop(stream);
+        String::from_utf8(request).expect("text")
+    });
+    assert_eq!(answer.0, 200, "{}", answer.1);
+    assert!(request.starts_with("PUT /guests HTTP/1.1\r\n"), "{request}");
+    assert_eq!(request.matches("first ").count(), 1, "{request}");
+    assert_eq!(request.matches("rest").count(), 1, "{request}");
+    stack.at_rest().await;
+    // A connection that was used a moment ago is not looked at: this meets the write.
+    for number in 0..20 {
+        let stream = pooled(&stack, &listener).await;
+        reset(stream);
+        let body = RequestBody::Whole(Bytes::from_static(b"{}"));
+        let (answer, stream) =
+            tokio::join!(served(&stack, "POST", "/guests", body), answers(&listener),);
+        assert_eq!(answer.0, 200, "{number}: {}", answer.1);
+        reset(stream);
+        stack.at_rest().await;
+    }
+}
+
+#[tokio::test]
+async fn a_call_whose_backend_goes_between_the_look_and_the_write_waits_for_it() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let addr = listener.local_addr().expect("it is bound");
+    let stack = Arc::new(Stack::start(&text(addr, "")));
+    let mut listener = Some(listener);
+    for number in 0..10 {
+        let stream = pooled(&stack, listener.as_ref().expect("it is there")).await;
+        reset(stream);
+        drop(listener.take());
+        let body = RequestBody::Whole(Bytes::from_static(b"{\"name\": 1}"));
+        let comes_back = async {
+            // It waits, with nothing drawn.
+            stack.busy(0, 1).await;
+            let back = TcpListener::bind(addr).await.expect("the port is free");
+            let (mut stream, _) = back.accept().await.expect("it connects");
+            let mut request = Vec::new();
+            while !request.ends_with(b"}") {
+                assert!(stream.read_buf(&mut request).await.expect("it is sent") > 0);
+            }
+            stream.write_all(ANSWER).await.expect("it is read");
+            reset(stream);
+            listener = Some(back);
+            request
+        };
+        let (answer, request) = timeout(PATIENCE, async {
+            tokio::join!(served(&stack, "POST", "/guests?a=b", body), comes_back)
+        })
+        .await
+        .expect("no hang");
+        assert_eq!(answer.0, 200, "{number}: {}", answer.1);
+        let request = String::from_utf8_lossy(&request);
+        assert!(
+            request.starts_with("POST /guests?a=b HTTP/1.1\r\n"),
+            "{request}"
+        );
+        assert!(request.contains("host: t\r\n"), "{request}");
+        assert!(request.contains("x-tag: a b\r\n"), "{request}");
+        assert!(request.contains("content-length: 11\r\n"), "{request}");
+        assert!(request.ends_with("\r\n\r\n{\"name\": 1}"), "{request}");
+        stack.at_rest().await;
+    }
 }
 
 /// A backend that takes no connection: its backlog is full.
