@@ -269,7 +269,23 @@ impl BodyError {
     pub fn new(reason: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self(reason.into())
     }
+
+    /// The client left before it had sent the whole body.
+    #[must_use]
+    pub fn client_left() -> Self {
+        Self::new(ClientLeft)
+    }
+
+    /// Whether the client left.
+    #[must_use]
+    pub fn is_client_left(&self) -> bool {
+        self.0.is::<ClientLeft>()
+    }
 }
+
+#[derive(Debug, thiserror::Error)]
+#[error("the client left before it had sent the whole body")]
+struct ClientLeft;
 
 impl From<&'static str> for BodyError {
     fn from(reason: &'static str) -> Self {
@@ -487,11 +503,13 @@ pub enum Reason {
     TunnelIdle,
     /// The store of its quota does not answer, or denies access to its key.
     QuotaStoreAway,
+    /// The client took its reply too slowly, while as many others did as may.
+    ClientSlow,
 }
 
 impl Reason {
     /// Every reason, in the order of their numbers.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::QueueFull,
         Self::DeadlinePassed,
         Self::DeadlineUnreachable,
@@ -516,6 +534,7 @@ impl Reason {
         Self::HeadTooLarge,
         Self::TunnelIdle,
         Self::QuotaStoreAway,
+        Self::ClientSlow,
     ];
 
     /// The `rs` of the answer, from 1.
@@ -556,6 +575,7 @@ impl Reason {
             Self::HeadTooLarge => "head_too_large",
             Self::TunnelIdle => "tunnel_idle",
             Self::QuotaStoreAway => "quota_store_away",
+            Self::ClientSlow => "client_slow",
         }
     }
 
@@ -588,6 +608,7 @@ impl Reason {
             | Self::ReplyTooLarge
             | Self::AnswerNotKept
             | Self::TunnelIdle
+            | Self::ClientSlow
             | Self::Internal => 500,
         }
     }
@@ -614,7 +635,7 @@ impl Reason {
             Self::RequestSlow => S::REQUEST_TIMEOUT,
             Self::NoBackend => S::NOT_IMPLEMENTED,
             Self::BackendClosed | Self::BackendCut | Self::ReplyTooLarge => S::BAD_GATEWAY,
-            Self::BackendSlow | Self::TunnelIdle => S::GATEWAY_TIMEOUT,
+            Self::BackendSlow | Self::TunnelIdle | Self::ClientSlow => S::GATEWAY_TIMEOUT,
             Self::Internal => S::INTERNAL_SERVER_ERROR,
         }
     }
@@ -805,6 +826,10 @@ pub trait Observe: Send + Sync {
 
     /// One call has ended.
     fn ended(&self, facts: &Facts);
+
+    /// This process lacks what a connection to a backend needs: descriptors, ports or memory. The
+    /// call tries again.
+    fn lacks(&self, _backend: Destination, _cause: &(dyn std::error::Error + 'static)) {}
 
     /// A connection was closed before its first request.
     fn rejected(&self, identity: &Identity, rejection: Rejection);

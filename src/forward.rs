@@ -98,6 +98,16 @@ pub enum Outgoing {
 }
 
 impl Outgoing {
+    /// Where it goes.
+    #[must_use]
+    pub fn destination(&self) -> Destination {
+        match self {
+            Self::Array(_) => Destination::Socket,
+            Self::Http(_) => Destination::Http,
+            Self::Tcp => Destination::Tcp,
+        }
+    }
+
     /// What it holds while it waits.   bytes
     #[must_use]
     pub fn bytes(&self) -> usize {

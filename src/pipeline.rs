@@ -524,6 +524,7 @@ impl Pipeline {
             party.wait();
             let fault = cause.fault();
             if fault == Fault::Own {
+                self.observer.lacks(outgoing.destination(), &cause);
                 // Its turn would come at once, and find us no better off.
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(OWN_FAULT_PAUSE.1);
@@ -616,6 +617,10 @@ fn write_down(record: &Record, refusal: &Refusal) {
     record.note(|facts| {
         if facts.is_sent_again {
             // What is said now is of its second send.
+            return;
+        }
+        if facts.left {
+            // The client gets no answer: the call stays aborted.
             return;
         }
         facts.verdict = match refusal.reason {

@@ -1,16 +1,23 @@
 //! Tells operators about each call: counts it, and writes its access line.
 
-use std::sync::{Arc, Weak};
+use std::error::Error;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
-use tidegate_limits::{Cause, QuotaSpent, TokenCount};
+use tidegate_limits::{Cause, QuotaSpent, Timestamp, TokenCount};
 
 use super::lately::Lately;
-use crate::call::{Claim, Facts, Identity, Observe, Peer, Reason, Record, Rejection, Verdict};
+use crate::call::{
+    Claim, Destination, Facts, Identity, Observe, Peer, Reason, Record, Rejection, Verdict,
+};
 use crate::callers::Callers;
 use crate::callers::rate_limit::NAME_PREFIX;
 use crate::clock::Clock;
 use crate::telemetry::access::{AccessLine, AccessLog, QuotaDraw, Started, Written};
 use crate::telemetry::metrics::{Charged, Durations, Metrics};
+
+/// How often a shortage that lasts is logged.
+const SHORT_EVERY: Duration = Duration::from_secs(10);
 
 /// Hears of every call and tells metrics and the log.
 #[derive(Debug)]
@@ -21,6 +28,8 @@ pub struct Teller {
     lately: Arc<Lately>,
     clock: Clock,
     started: Started,
+    /// When a shortage was logged last.
+    short_at: Mutex<Option<Timestamp>>,
 }
 
 impl Teller {
@@ -37,6 +46,7 @@ impl Teller {
             access,
             callers,
             lately: Arc::default(),
+            short_at: Mutex::default(),
             started: Started::new(clock.wall(tidegate_limits::Timestamp::ZERO)),
             clock,
         }
@@ -94,6 +104,28 @@ impl Observe for Teller {
 
     fn begun(&self, id: u64, record: Weak<Record>) {
         self.lately.begun(id, record);
+    }
+
+    fn lacks(&self, backend: Destination, cause: &(dyn Error + 'static)) {
+        let backend = backend.label();
+        self.metrics.connect_is_short(backend);
+        let now = self.clock.now();
+        let mut short_at = self.short_at.lock().unwrap_or_else(PoisonError::into_inner);
+        if short_at.is_some_and(|before| now.since(before) < SHORT_EVERY) {
+            return;
+        }
+        *short_at = Some(now);
+        drop(short_at);
+        let mut root = cause;
+        while let Some(source) = root.source() {
+            root = source;
+        }
+        tracing::warn!(
+            backend,
+            error = %root,
+            "no connection to the backend: this process lacks file descriptors, ports or memory; \
+             its calls wait and try again; raise the limit, or lower server.max_connections"
+        );
     }
 
     fn ended(&self, facts: &Facts) {

@@ -4,6 +4,7 @@
 //! The connection is driven by the call's own future, not by a task beside it: one wake-up
 //! an exchange instead of two.
 
+use std::error::Error;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -84,6 +85,13 @@ async fn exchange<S: Slot>(
             slot.finish(Outcome::Failed);
             return Ok(Reply::Refused(refusal));
         }
+        Err(NoResponse::ClientLeft) => {
+            record.note(|facts| facts.left = true);
+            if upstream.signals.wrote() {
+                slot.finish(Outcome::Failed);
+            }
+            return Ok(Reply::Refused(cut_upload()));
+        }
         // Given back undrawn: it was not sent.
         Err(NoResponse::Lost) => return Ok(Reply::Refused(not_sent())),
         Err(NoResponse::Unsent { request, cause }) => {
@@ -147,6 +155,8 @@ async fn exchange<S: Slot>(
 enum NoResponse {
     /// It was sent, and failed.
     Failed(Refusal),
+    /// Its client left in the middle of its body.
+    ClientLeft,
     /// Not a byte of it left.
     Unsent {
         request: Box<Request<SentBody>>,
@@ -248,11 +258,11 @@ async fn send_once<S: Slot>(
             Err(_) => return Err(NoResponse::Failed(exchange::slow_to_take())),
         };
         let Some(unsent) = failure.take_message() else {
+            let error = failure.into_error();
             return Err(match (upstream.signals.wrote(), upstream.signals.read()) {
+                _ if is_client_left(&error) => NoResponse::ClientLeft,
                 (false, _) => NoResponse::Lost,
-                (true, has_answered) => {
-                    NoResponse::Failed(explain(&failure.into_error(), has_answered))
-                }
+                (true, has_answered) => NoResponse::Failed(explain(&error, has_answered)),
             });
         };
         let fresh = if std::mem::replace(&mut reopened, true) {
@@ -526,10 +536,7 @@ fn explain(error: &hyper::Error, has_answered: bool) -> Refusal {
             ),
         )
     } else if error.is_body_write_aborted() || error.is_user() && !is_dispatch_gone(error) {
-        Refusal::new(
-            Reason::RequestSlow,
-            "the request's body did not come in whole; the backend got only part of it",
-        )
+        cut_upload()
     } else if has_answered {
         Refusal::new(
             Reason::BackendCut,
@@ -538,6 +545,18 @@ fn explain(error: &hyper::Error, has_answered: bool) -> Refusal {
     } else {
         exchange::closed()
     }
+}
+
+fn is_client_left(error: &hyper::Error) -> bool {
+    let cause = error.source().and_then(<dyn Error>::downcast_ref);
+    cause.is_some_and(BodyError::is_client_left)
+}
+
+fn cut_upload() -> Refusal {
+    Refusal::new(
+        Reason::RequestSlow,
+        "the request's body did not come in whole; the backend got only part of it",
+    )
 }
 
 /// The connection ended with the request in it, which hyper counts as the user's mistake.

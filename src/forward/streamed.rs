@@ -296,7 +296,10 @@ fn look<T: Source>(
     match state.cut_off("the client takes the reply too slowly") {
         Some(source) => {
             drop(state);
-            source.record().note(|facts| facts.left = true);
+            source.record().note(|facts| {
+                facts.left = true;
+                facts.reason = Some(Reason::ClientSlow);
+            });
             Next::Discard(source)
         }
         None => Next::Nothing,

@@ -173,6 +173,8 @@ pub struct Metrics {
     connections_limit: IntGauge,
     /// Accepts that failed.
     accept_errors_total: IntCounter,
+    /// Connects that failed for lack of something of our own.
+    connect_shortages_total: IntCounterVec, // backend
     /// Connections closed before their first request.
     connections_rejected_total: IntCounterVec, // listener, reason
     /// Calls of which a part of the identity could not be used.
@@ -792,6 +794,20 @@ impl Metrics {
                 "accept_errors_total",
                 "Accepts that failed, for lack of file descriptors for example.",
             ))),
+            connect_shortages_total: {
+                let shortages = r.add(IntCounterVec::new(
+                    opts(
+                        "connect_shortages_total",
+                        "Connects to a backend that failed because this process lacked file \
+                         descriptors, ports or memory.",
+                    ),
+                    &["backend"],
+                ));
+                for backend in ["socket", "http", "tcp"] {
+                    shortages.with_label_values(&[backend]);
+                }
+                shortages
+            },
             connections_rejected_total: r.add(IntCounterVec::new(
                 opts(
                     "connections_rejected_total",
@@ -980,6 +996,13 @@ impl Metrics {
     /// An accept has failed.
     pub fn accept_failed(&self) {
         self.accept_errors_total.inc();
+    }
+
+    /// A connect to a backend failed for lack of something of our own.
+    pub fn connect_is_short(&self, backend: &str) {
+        self.connect_shortages_total
+            .with_label_values(&[backend])
+            .inc();
     }
 
     /// A config was taken, at this time of the wall clock.

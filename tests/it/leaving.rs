@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tidegate::call::Verdict;
+use tidegate::call::{Reason, Verdict};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 
@@ -340,6 +340,59 @@ async fn where_a_half_close_waits_a_reset_still_ends_the_call() {
         );
         stack.at_rest().await;
     }
+}
+
+/// The client sends part of a large body, which the backend reads as it comes, and stops.
+async fn uploads_a_part(cancel_on_eof: bool) -> (Scripted, Stack, TcpStream) {
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let backend = Scripted::start(move |_, mut stream| {
+        let tell = tell.clone();
+        async move {
+            let mut part = [0; 4096];
+            while stream.read(&mut part).await.unwrap_or(0) > 0 {
+                tell.send(()).expect("the test listens");
+            }
+        }
+    })
+    .await;
+    let listener = format!("cancel_on_eof = {cancel_on_eof}");
+    let config = one_listener(backend.addr, &listener, "[client]\nbuffer_bytes = \"1KiB\"");
+    let stack = Stack::start(&config);
+    let mut client = TcpStream::connect(stack.addr).await.expect("it listens");
+    let part = "x".repeat(5000);
+    let request = format!("PUT /files HTTP/1.1\r\nHost: t\r\nContent-Length: 10000\r\n\r\n{part}");
+    client
+        .write_all(request.as_bytes())
+        .await
+        .expect("it reads");
+    told.recv().await.expect("the backend has part of it");
+    tokio::time::sleep(PAUSE).await;
+    // Later reads are of no interest.
+    tokio::spawn(async move { while told.recv().await.is_some() {} });
+    (backend, stack, client)
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_in_the_middle_of_its_upload_has_aborted_its_call() {
+    for (leave, name) in [(drop as fn(TcpStream), "close"), (reset, "reset")] {
+        let (_backend, stack, client) = uploads_a_part(true).await;
+        leave(client);
+        let facts = stack.seen.ended(1).await;
+        assert_eq!(facts[0].verdict, Verdict::Aborted, "{name}");
+        assert_eq!(facts[0].reason, None, "{name}");
+        assert!(facts[0].admitted.is_some(), "{name}");
+        assert_eq!(facts[0].status, None, "{name}");
+        stack.at_rest().await;
+    }
+    // A client that may half-close is still there, and its request is not whole.
+    let (_backend, stack, mut client) = uploads_a_part(false).await;
+    client.shutdown().await.expect("it is open");
+    let answer = crate::support::read_all(&mut client).await;
+    assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
+    let facts = stack.seen.ended(1).await;
+    assert_eq!(facts[0].verdict, Verdict::Refused);
+    assert_eq!(facts[0].reason, Some(Reason::RequestSlow));
+    stack.at_rest().await;
 }
 
 /// As curl does, which closes as soon as it has the last byte.

@@ -41,6 +41,7 @@ fn exercised() -> Metrics {
     drop(metrics.connection_opened("nova"));
     metrics.connections_may_be(10_000);
     metrics.accept_failed();
+    metrics.connect_is_short("socket");
     metrics.connection_rejected("nova", "tls_handshake");
     metrics.identity_unusable("user_agent");
     metrics.config_taken(UNIX_EPOCH + Duration::from_secs(1_700_000_000));

@@ -440,6 +440,26 @@ async fn a_call_whose_backend_goes_between_the_look_and_the_write_waits_for_it()
     }
 }
 
+#[tokio::test]
+async fn a_call_of_which_a_part_was_written_is_never_sent_again() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let addr = listener.local_addr().expect("it is bound");
+    let stack = Arc::new(Stack::start(&text(addr, "")));
+    let mut stream = pooled(&stack, &listener).await;
+    // More than the kernel takes at once.
+    let body = RequestBody::Whole(Bytes::from(vec![b'x'; 32 << 20]));
+    let (answer, ()) = tokio::join!(served(&stack, "PUT", "/guests", body), async {
+        let mut begins = [0; 1000];
+        stream.read_exact(&mut begins).await.expect("it is sent");
+        reset(stream);
+    });
+    assert_eq!(answer.0, 502, "{}", answer.1);
+    assert!(answer.1.contains("backend_closed"), "{}", answer.1);
+    let again = timeout(Duration::from_millis(100), listener.accept()).await;
+    assert!(again.is_err(), "it connects again");
+    stack.at_rest().await;
+}
+
 /// A backend that takes no connection: its backlog is full.
 pub(crate) struct Deaf {
     pub(crate) addr: SocketAddr,

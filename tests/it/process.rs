@@ -625,6 +625,50 @@ async fn with_few_descriptors_every_client_waits_and_no_call_fails() {
     }
 }
 
+#[tokio::test]
+async fn a_lack_of_descriptors_at_a_connect_is_logged_and_counted() {
+    use rustix::process::{Pid, Resource, Rlimit, prlimit};
+    const COUNT: &str = "tidegate_connect_shortages_total{backend=\"socket\"}";
+    let backend = unhurried().await;
+    let sidecar = Sidecar::start(&config(backend.addr, "")).await;
+    assert_eq!(sidecar.metric(COUNT).await, 0.0);
+    let mut client = connect(sidecar.listener("test").await).await;
+    let request = array("guest_get_info", "X");
+    let (begins, rest) = request.split_at(1);
+    client.write_all(begins.as_bytes()).await.expect("it reads");
+    // Its connection has its descriptor before there are none left.
+    let is_open = "tidegate_connections{listener=\"test\"} 1";
+    while !sidecar.get("/metrics").await.1.contains(is_open) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let pid = Pid::from_raw(i32::try_from(sidecar.pid).expect("a pid"));
+    let allow = |files: Option<u64>, maximum| {
+        let limit = Rlimit {
+            current: files,
+            maximum,
+        };
+        prlimit(pid, Resource::Nofile, limit).expect("it is our child")
+    };
+    let maximum = rustix::process::getrlimit(Resource::Nofile).maximum;
+    let before = allow(Some(3), maximum);
+    client.write_all(rest.as_bytes()).await.expect("it reads");
+    let warned = sidecar
+        .log()
+        .wait(&["WARN", "no connection to the backend"])
+        .await;
+    assert!(warned.contains("Too many open files"), "{warned}");
+    // It tries again 80 ms later at most, and logs that at most every 10 s.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    allow(before.current, before.maximum);
+    assert_eq!(json(&read_all(&mut client).await)["overallRC"], 0);
+    assert!(sidecar.metric(COUNT).await >= 3.0);
+    let warnings = sidecar.log().lines();
+    let warnings = warnings
+        .iter()
+        .filter(|line| line.contains("no connection to the backend"));
+    assert_eq!(warnings.count(), 1);
+}
+
 /// Lets this test have so many descriptors.
 fn may_open(files: u64) {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

@@ -166,6 +166,11 @@ async fn clients_that_take_replies_slowly_hold_no_more_than_their_share_of_the_s
         let facts = stack.seen.ended(3).await;
         let left = facts.iter().filter(|facts| facts.left).count();
         assert!(left >= 3, "{request}: {left}");
+        // Those that were cut off have a reason; the quick client left by itself.
+        let cut = facts
+            .iter()
+            .filter(|facts| facts.reason == Some(Reason::ClientSlow));
+        assert!(cut.count() >= 2, "{request}");
     });
     let [http, socket] = outcomes;
     tokio::join!(http, socket);

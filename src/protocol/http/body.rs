@@ -83,7 +83,13 @@ impl Body for PacedBody {
                 if has_ended && let Some(phases) = self.phases.take() {
                     phases.body_ended();
                 }
-                Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
+                let has_left = || self.phases.as_ref().is_some_and(|it| it.has_left());
+                Poll::Ready(frame.map(|frame| {
+                    frame.map_err(|error| match has_left() {
+                        true => BodyError::client_left(),
+                        false => error.into(),
+                    })
+                }))
             }
             Poll::Pending => {
                 let since = *self.waiting_since.get_or_insert_with(Instant::now);

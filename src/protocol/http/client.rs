@@ -51,7 +51,7 @@ struct Phase {
     local: Option<SocketAddr>,
     /// The latest call that is answered, until its answer is written.
     answered: Option<Arc<Record>>,
-    /// The client left between two requests: a request that it sent before is not served.
+    /// The client has left. A request that it sent before and that has not begun is not served.
     has_left: bool,
 }
 
@@ -145,7 +145,7 @@ impl Phases {
         drop(record);
     }
 
-    /// Whether the client of the request that begins has left already.
+    /// Whether the client has left already.
     pub(super) fn has_left(&self) -> bool {
         self.with(|phase| phase.has_left)
     }
@@ -295,11 +295,19 @@ impl AsyncRead for ClientIo {
             }
             let before = buf.filled().len();
             match self.poll_more(cx, buf) {
-                Poll::Ready(Ok(0)) => return Poll::Ready(Ok(())),
+                Poll::Ready(Ok(0)) => {
+                    if self.on_eof == OnEof::Left {
+                        self.phases.leave();
+                    }
+                    return Poll::Ready(Ok(()));
+                }
                 Poll::Ready(Ok(_)) if buf.filled().len() > before => return Poll::Ready(Ok(())),
                 // Part of a head, which stays here, or the end of one.
                 Poll::Ready(Ok(_)) => {}
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Ready(Err(error)) => {
+                    self.phases.leave();
+                    return Poll::Ready(Err(error));
+                }
                 Poll::Pending => break,
             }
         }
