@@ -4,6 +4,7 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http_body::Frame;
@@ -23,6 +24,10 @@ use crate::call::{ArrayCall, BodyError, Reason, Record, Refusal, Reply, ReplyBod
 
 /// Room for a reply to begin with; most are smaller.
 const REPLY_BYTES: usize = 2048;
+
+/// A reply that takes longer than this has the kernel look after its connection. Most replies are
+/// quicker, and save those system calls.
+const KEEP_ALIVE_AFTER: Duration = Duration::from_secs(1);
 
 /// Writes the array in one write, unless that has been done with the connect, and reads the
 /// reply to its end.
@@ -123,9 +128,15 @@ async fn read_reply<S: Slot>(
 ) -> Result<Reply, Refusal> {
     let bounds = &backend.bounds;
     let mut held = BytesMut::with_capacity(REPLY_BYTES);
+    let mut due = deadline - bounds.response_timeout.saturating_sub(KEEP_ALIVE_AFTER);
     loop {
-        let ready = match timeout_at(deadline, stream.ready(Interest::READABLE)).await {
+        let ready = match timeout_at(due, stream.ready(Interest::READABLE)).await {
             Ok(ready) => ready,
+            Err(_) if due < deadline => {
+                stream.keep_alive();
+                due = deadline;
+                continue;
+            }
             Err(_) => {
                 // The backend should have closed first.
                 stream.reset_when_closed();

@@ -54,9 +54,7 @@ pub(super) struct Upstream {
 impl Upstream {
     /// Opens a new one.
     pub(super) async fn open(backend: &Backend) -> Result<Box<Self>, ConnectError> {
-        let stream = backend.connect().await?;
-        // Keep-alive: without this a small body would wait for the head's ACK.
-        stream.set_nodelay().map_err(ConnectError::Refused)?;
+        let stream = connect(backend).await?;
         let signals = Arc::new(Signals::default());
         let io = WatchedIo {
             stream,
@@ -103,8 +101,7 @@ impl Upstream {
         &mut self,
         backend: &Backend,
     ) -> Result<(), ConnectError> {
-        let stream = backend.connect().await?;
-        stream.set_nodelay().map_err(ConnectError::Refused)?;
+        let stream = connect(backend).await?;
         self.signals.failed().instead = Some(stream);
         Ok(())
     }
@@ -114,6 +111,14 @@ impl Upstream {
     pub(super) fn end(&mut self) {
         self.connection = None;
     }
+}
+
+async fn connect(backend: &Backend) -> Result<Stream, ConnectError> {
+    let stream = backend.connect().await?;
+    // The connection is used again: without this a small body would wait for the head's ACK.
+    stream.set_nodelay().map_err(ConnectError::Refused)?;
+    stream.keep_alive();
+    Ok(stream)
 }
 
 /// The idle ones of one backend.

@@ -3,11 +3,20 @@
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::BytesMut;
 use rustix::net::RecvFlags;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
 use tokio::net::{TcpStream, UnixStream};
+
+/// How the kernel finds out that a silent backend is dead: after a minute it asks, and closes
+/// after six questions without an answer.
+const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
+    .with_time(Duration::from_secs(60))
+    .with_interval(Duration::from_secs(10))
+    .with_retries(6);
 
 /// The same bytes either way.
 #[derive(Debug)]
@@ -47,6 +56,14 @@ impl Stream {
         match self {
             Self::Tcp(tcp) => tcp.set_nodelay(true),
             Self::Unix(_) => Ok(()),
+        }
+    }
+
+    /// Has the kernel find out if the backend dies in silence. Only TCP has to be asked.
+    pub(super) fn keep_alive(&self) {
+        if let Self::Tcp(tcp) = self {
+            // A socket that refuses works without it.
+            let _ = SockRef::from(tcp).set_tcp_keepalive(&KEEPALIVE);
         }
     }
 

@@ -15,7 +15,7 @@ use tokio::net::UnixListener;
 use tokio::time::{Instant, timeout};
 
 use crate::pooled::Deaf;
-use crate::support::{OK, PATIENCE, Scripted, Stack, array, json};
+use crate::support::{OK, PATIENCE, Scripted, Stack, array, json, until};
 
 const MS: Duration = Duration::from_millis(1);
 const LIMITED: &str = "GET /guests HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
@@ -179,6 +179,39 @@ async fn a_call_whose_connect_fails_once_all_are_turned_away_is_told_draining() 
     let facts = stack.seen.ended(1).await;
     assert_eq!(facts[0].sent, None);
     stack.at_rest().await;
+}
+
+/// Whether the kernel asks the peer at this port from time to time if it is still there.
+fn is_watched(port: u16) -> bool {
+    let table = std::fs::read_to_string("/proc/net/tcp").expect("Linux has it");
+    let remote = format!(":{port:04X}");
+    table.lines().any(|line| {
+        let words: Vec<_> = line.split_whitespace().collect();
+        // 02 is a timer of keep-alives.
+        words.get(2).is_some_and(|it| it.ends_with(&remote)) && words[5].starts_with("02:")
+    })
+}
+
+#[tokio::test]
+async fn a_backend_that_dies_in_silence_during_a_call_is_found_out_by_the_kernel() {
+    for request in [LIMITED.to_owned(), array("guest_get_info", "X")] {
+        let backend = Scripted::start(|_, mut stream| async move {
+            let mut request = [0; 4096];
+            while stream.read(&mut request).await.unwrap_or(0) > 0 {}
+        })
+        .await;
+        let addr = backend.addr;
+        let config = text(&format!("socket = \"{addr}\"\nhttp = \"http://{addr}\""));
+        let stack = Arc::new(Stack::start(&config));
+        let asked = request.clone();
+        let call = tokio::spawn({
+            let stack = Arc::clone(&stack);
+            async move { stack.ask(asked).await }
+        });
+        let watched = || is_watched(addr.port());
+        until(watched, || format!("no keep-alive: {request}")).await;
+        call.abort();
+    }
 }
 
 #[tokio::test]

@@ -351,9 +351,8 @@ impl Evidence {
                     ),
                 );
             }
-            // A client that leaves in the middle of its body is refused for that.
-            let is_own_doing = attempt.left.is_some();
-            if arrived && !is_own_doing && matches!(verdict, "refused" | "expired") {
+            // One whose client left in the middle of its body is aborted, too.
+            if arrived && matches!(verdict, "refused" | "expired") {
                 found.add(
                     Broken::ToldWrong,
                     format!("{tag} was sent and told as {verdict}"),
