@@ -88,8 +88,7 @@ pub(super) async fn serve<S: Serve>(
         // ClientIo says when a client has left.
         .half_close(true)
         .header_read_timeout(None)
-        // One more than the limit: a head that replaces a bad one has a Host field.
-        .max_headers(fields_max + 1)
+        .max_headers(fields_max)
         .max_header_size(HEAD_BYTES)
         // Asked for only between two reads, so it bounds what is held of a head without end.
         .max_buf_size(HEAD_BYTES)

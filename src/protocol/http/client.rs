@@ -139,10 +139,11 @@ impl Phases {
         self.with(|phase| phase.local)
     }
 
-    /// What was answered has been written.
-    fn written(&self) {
-        let record = self.with(|phase| phase.answered.take());
+    /// What was answered has been written. Returns what the connection does now.
+    fn written(&self) -> Step {
+        let (record, step) = self.with(|phase| (phase.answered.take(), phase.step));
         drop(record);
+        step
     }
 
     /// Whether the client has left already.
@@ -357,9 +358,9 @@ impl AsyncWrite for ClientIo {
             let flushed = Pin::new(&mut self.stream).poll_flush(cx).map_ok(|()| 0);
             ready!(self.poll_written(flushed, cx))?;
         }
-        self.phases.written();
+        let step = self.phases.written();
         let on_eof = self.on_eof;
-        if self.phases.step() == Step::Serving {
+        if step == Step::Serving {
             if self.stream.poll_left(cx, on_eof).is_ready() {
                 return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
             }

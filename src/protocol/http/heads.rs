@@ -7,6 +7,8 @@
 //! request handler refuses that request; the answer follows those to earlier requests. Bytes
 //! behind a bad head are discarded.
 
+mod plain;
+
 use std::mem::{self, MaybeUninit};
 
 use http::Uri;
@@ -40,6 +42,7 @@ pub(super) struct Heads {
     refused: Option<(u64, Refusal)>,
     /// A request of HTTP/1.0 that names no host has come.
     lacks_host: bool,
+    known: plain::Known,
 }
 
 /// What the next byte belongs to.
@@ -69,6 +72,7 @@ enum Chunk {
 }
 
 /// A head that is whole.
+#[derive(Debug, PartialEq, Eq)]
 struct Head {
     length: usize,
     body: Part,
@@ -92,6 +96,7 @@ impl Heads {
             passed: 0,
             refused: None,
             lacks_host: false,
+            known: plain::Known::default(),
         }
     }
 
@@ -235,7 +240,17 @@ impl Heads {
     }
 
     /// The head at the front of these bytes, if it is whole.
-    fn head(&self, bytes: &[u8]) -> Result<Option<Head>, Refused> {
+    fn head(&mut self, bytes: &[u8]) -> Result<Option<Head>, Refused> {
+        // A connection with one request has no use for what is known.
+        let known = (self.passed > 0).then_some(&mut self.known);
+        if let Some(head) = plain::head(bytes, self.fields_max, known) {
+            return Ok(Some(head));
+        }
+        self.any_head(bytes)
+    }
+
+    /// The same for a head of any form.
+    fn any_head(&self, bytes: &[u8]) -> Result<Option<Head>, Refused> {
         let mut fields = [MaybeUninit::uninit(); FIELDS];
         let few = self.fields_max.min(FIELDS);
         let read = parse(bytes, &mut fields[..few]);
@@ -259,7 +274,7 @@ impl Heads {
             Ok(Some((length, request))) => {
                 return check(&request, length)
                     .map(Some)
-                    .map_err(|why| Refused::read(&request, bad(why)));
+                    .map_err(|why| Refused::read(&request, bad(why), self.fields_max));
             }
             Err(Error::TooManyHeaders) => Refusal::new(
                 Reason::HeadTooLarge,
@@ -358,10 +373,7 @@ fn check(request: &Request<'_, '_>, length: usize) -> Result<Head, &'static str>
 
 /// Whether a target names its host.
 fn check_target(target: &str) -> Result<bool, &'static str> {
-    let is_plain =
-        |byte: u8| byte.is_ascii_alphanumeric() || b"/-._~?&=%:@!$'()*+,;".contains(&byte);
-    let is_path = target.starts_with('/') && target.len() < usize::from(u16::MAX) - 1;
-    if is_path && target.bytes().all(is_plain) {
+    if plain::is_target(target.as_bytes()) {
         return Ok(false);
     }
     // hyper parses the target with the same code.
@@ -403,8 +415,9 @@ impl Refused {
         }
     }
 
-    /// For a head that is parsed. Its other fields stay, because they identify the caller.
-    fn read(request: &Request<'_, '_>, refusal: Refusal) -> Self {
+    /// For a head that is parsed. Its other fields stay, because they identify the caller. With a
+    /// host it has no more than `fields_max`, which is what hyper accepts.
+    fn read(request: &Request<'_, '_>, refusal: Refusal, fields_max: usize) -> Self {
         const LEFT_OUT: [&str; 6] = [
             "host",
             "content-length",
@@ -419,14 +432,14 @@ impl Refused {
         };
         let version = request.version.unwrap_or(1);
         let mut instead = format!("{method} / HTTP/1.{version}\r\nHost: tidegate\r\n").into_bytes();
-        for field in &*request.headers {
-            let name = field.name;
-            if !LEFT_OUT.iter().any(|it| name.eq_ignore_ascii_case(it)) {
-                instead.extend_from_slice(name.as_bytes());
-                instead.extend_from_slice(b": ");
-                instead.extend_from_slice(field.value);
-                instead.extend_from_slice(b"\r\n");
-            }
+        let is_left_out = |name: &str| LEFT_OUT.iter().any(|it| name.eq_ignore_ascii_case(it));
+        let stay = request.headers.iter();
+        let stay = stay.filter(|field| !is_left_out(field.name));
+        for field in stay.take(fields_max.saturating_sub(1)) {
+            instead.extend_from_slice(field.name.as_bytes());
+            instead.extend_from_slice(b": ");
+            instead.extend_from_slice(field.value);
+            instead.extend_from_slice(b"\r\n");
         }
         instead.extend_from_slice(b"\r\n");
         if instead.len() > HEAD_BYTES {
@@ -537,6 +550,17 @@ mod tests {
                 "{piece}"
             );
         }
+    }
+
+    #[test]
+    fn a_head_that_replaces_a_bad_one_has_no_more_fields_than_hyper_accepts() {
+        let fields: String = (0..16).map(|it| format!("X-{it}: y\r\n")).collect();
+        let bad = format!("GET /a HTTP/1.1\r\n{fields}\r\n");
+        let Err(refused) = Heads::new(16).head(bad.as_bytes()) else {
+            panic!("it has no host");
+        };
+        let lines = refused.instead.iter().filter(|byte| **byte == b'\n');
+        assert_eq!(lines.count(), 1 + 16 + 1);
     }
 
     #[test]

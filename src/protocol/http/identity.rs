@@ -55,9 +55,12 @@ impl Identities {
     /// Whom a request comes from.
     pub(super) fn of(&self, headers: &HeaderMap) -> Arc<Identity> {
         let mut unusable = self.connection.unusable;
-        let mut name = [0; TEXT_BYTES_MAX];
+        let mut name;
         let user = match self.user_from {
-            UserFrom::Basic => usable(basic_user(headers, &mut name), Field::User, &mut unusable),
+            UserFrom::Basic => {
+                name = [0; TEXT_BYTES_MAX];
+                usable(basic_user(headers, &mut name), Field::User, &mut unusable)
+            }
             UserFrom::Peer | UserFrom::Certificate => {
                 self.connection.user.as_deref().map(Cow::Borrowed)
             }
