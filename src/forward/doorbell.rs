@@ -5,6 +5,7 @@
 //! other, so such a wake-up would only poll everything once more for nothing: twice a call.
 
 use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Wake, Waker};
 
@@ -16,16 +17,25 @@ thread_local! {
 
 /// Wakes the task that drives a connection, but for what the task itself sets off.
 #[derive(Debug, Default)]
-pub(super) struct Doorbell(Mutex<Option<Waker>>);
+pub(super) struct Doorbell {
+    task: Mutex<Option<Waker>>,
+    /// It has rung since that was asked last.
+    rung: AtomicBool,
+}
 
 impl Doorbell {
     /// From now on it wakes this task.
     pub(super) fn belongs_to(&self, cx: &Context<'_>) {
-        let mut task = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
         match task.as_mut() {
             Some(task) => task.clone_from(cx.waker()),
             None => *task = Some(cx.waker().clone()),
         }
+    }
+
+    /// Whether it has rung since this was asked last.
+    pub(super) fn has_rung(&self) -> bool {
+        self.rung.load(Ordering::Acquire) && self.rung.swap(false, Ordering::Acquire)
     }
 }
 
@@ -38,7 +48,9 @@ impl Wake for Doorbell {
         if OWN_DOING.get() {
             return;
         }
-        let task = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Before the task runs, which asks.
+        self.rung.store(true, Ordering::Release);
+        let task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(task) = task.as_ref() {
             task.wake_by_ref();
         }
@@ -83,6 +95,7 @@ mod tests {
         let bell = Waker::from(Arc::clone(&doorbell));
         quietly(|| bell.wake_by_ref());
         assert_eq!(woken.0.load(Ordering::Relaxed), 0);
+        assert!(!doorbell.has_rung());
         // Another thread is somebody else, even meanwhile.
         quietly(|| {
             std::thread::scope(|threads| {
@@ -90,6 +103,8 @@ mod tests {
             });
         });
         assert_eq!(woken.0.load(Ordering::Relaxed), 1);
+        assert!(doorbell.has_rung());
+        assert!(!doorbell.has_rung());
         bell.wake();
         assert_eq!(woken.0.load(Ordering::Relaxed), 2);
     }

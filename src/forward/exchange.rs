@@ -148,7 +148,12 @@ async fn read_reply<S: Slot>(
         match stream.try_read_buf(&mut held) {
             Ok(0) => break,
             Ok(_) => {
-                if is_first {
+                // The end had been seen before this read, which took all there was: to read
+                // once more would only say so again.
+                let is_end =
+                    ready.is_ok_and(|ready| ready.is_read_closed()) && held.len() < held.capacity();
+                // If all of the reply is here, the slot is given back at once, which says the same.
+                if is_first && !(is_end && held.len() <= bounds.reply_buffer_bytes) {
                     slot.replied();
                 }
                 if held.len() > bounds.reply_buffer_bytes {
@@ -167,10 +172,7 @@ async fn read_reply<S: Slot>(
                     let body = Streamed::new(source, backend.readers());
                     return Ok(Reply::Stream(ReplyBody::stream(body)));
                 }
-                // The end had been seen before this read, which took all there was: to read
-                // once more would only say so again.
-                let is_end = ready.is_ok_and(|ready| ready.is_read_closed());
-                if is_end && held.len() < held.capacity() {
+                if is_end {
                     break;
                 }
             }

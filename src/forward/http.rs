@@ -112,12 +112,10 @@ async fn exchange<S: Slot>(
             });
         }
     };
-    slot.replied();
-    if let Err(refusal) = settle_framing(&mut head) {
+    if let Err(refusal) = settle_head(&mut head) {
         slot.finish(Outcome::Failed);
         return Ok(Reply::Refused(refusal));
     }
-    strip_hop_by_hop(&mut head.headers);
     record.note(|facts| facts.status = Some(head.status.as_u16()));
     let mut reply = RunningReply {
         upstream,
@@ -143,6 +141,7 @@ async fn exchange<S: Slot>(
             }
         });
     }
+    reply.slot.replied();
     let readers = reply.backend.readers();
     let body = Streamed::new(reply, readers);
     Ok(Reply::Http(Response::from_parts(
@@ -337,7 +336,17 @@ impl<S: Slot> RunningReply<S> {
     async fn read_whole(&mut self, length: u64) -> Result<Bytes, Refusal> {
         let mut whole = Bytes::new();
         let mut more = BytesMut::new();
-        while let Some(frame) = poll_fn(|cx| self.poll_frame(cx)).await {
+        let mut replied = false;
+        while let Some(frame) = poll_fn(|cx| {
+            let frame = self.poll_frame(cx);
+            // If all of the reply is here, the slot is given back at once, which says the same.
+            if frame.is_pending() && !std::mem::replace(&mut replied, true) {
+                self.slot.replied();
+            }
+            frame
+        })
+        .await
+        {
             let frame = frame.map_err(|error| self.broken(&error))?;
             let Ok(bytes) = frame.into_data() else {
                 continue;
@@ -468,24 +477,29 @@ fn read_back(bytes: Vec<u8>, length: u64) -> Option<Request<SentBody>> {
     Some(request)
 }
 
-/// Leaves a reply one framing, as hyper has read it (RFC 9112, 6.3): chunks win over a length.
+/// Removes from a reply what is meant for one hop only, and leaves it one framing, as hyper has read
+/// it (RFC 9112, 6.3): chunks win over a length.
 ///
 /// # Errors
 /// If it is something that was not asked for, and so cannot be passed on: another protocol, or a
 /// transfer coding beside `chunked`.
-fn settle_framing(head: &mut http::response::Parts) -> Result<(), Refusal> {
+fn settle_head(head: &mut http::response::Parts) -> Result<(), Refusal> {
     let cut = |what: &'static str| Err(Refusal::new(Reason::BackendCut, what));
     if head.status == StatusCode::SWITCHING_PROTOCOLS {
         return cut("the backend switched to another protocol, which was not asked for");
     }
-    let mut codings = head.headers.get_all(header::TRANSFER_ENCODING).iter();
-    let Some(coding) = codings.next() else {
+    // Most replies have nothing of both: a coding is meant for one hop, too.
+    if !head.headers.keys().any(is_hop_by_hop) {
         return Ok(());
-    };
-    if codings.next().is_some() || !coding.as_bytes().eq_ignore_ascii_case(b"chunked") {
-        return cut("the backend's answer has a transfer coding that was not asked for");
     }
-    head.headers.remove(header::CONTENT_LENGTH);
+    let mut codings = head.headers.get_all(header::TRANSFER_ENCODING).iter();
+    if let Some(coding) = codings.next() {
+        if codings.next().is_some() || !coding.as_bytes().eq_ignore_ascii_case(b"chunked") {
+            return cut("the backend's answer has a transfer coding that was not asked for");
+        }
+        head.headers.remove(header::CONTENT_LENGTH);
+    }
+    strip_hop_by_hop(&mut head.headers);
     Ok(())
 }
 

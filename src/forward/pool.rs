@@ -56,9 +56,12 @@ impl Upstream {
     pub(super) async fn open(backend: &Backend) -> Result<Box<Self>, ConnectError> {
         let stream = connect(backend).await?;
         let signals = Arc::new(Signals::default());
+        let doorbell = Arc::new(Doorbell::default());
         let io = WatchedIo {
             stream,
             signals: Arc::clone(&signals),
+            doorbell: Arc::clone(&doorbell),
+            is_awaited: false,
         };
         let (sender, connection) = Builder::new()
             // One buffer: what is small goes out quicker than as a list of pieces.
@@ -68,7 +71,6 @@ impl Upstream {
             .await
             .map_err(|error| ConnectError::Refused(io::Error::other(error)))?;
         // Boxed, because it is handed around with each call and weighs a kilobyte.
-        let doorbell = Arc::new(Doorbell::default());
         let now = Instant::now();
         Ok(Box::new(Self {
             connection: Some(connection),
@@ -295,6 +297,9 @@ impl Signals {
 pub(super) struct WatchedIo {
     stream: Stream,
     signals: Arc<Signals>,
+    doorbell: Arc<Doorbell>,
+    /// The latest read found nothing, so the runtime rings the doorbell when something comes in.
+    is_awaited: bool,
 }
 
 impl WatchedIo {
@@ -308,6 +313,7 @@ impl WatchedIo {
         failed.bytes = Vec::new();
         drop(failed);
         self.stream = stream;
+        self.is_awaited = false;
         self.signals.has_failed.store(false, Ordering::Relaxed);
         Poll::Ready(())
     }
@@ -336,8 +342,13 @@ impl AsyncRead for WatchedIo {
                 seen => return Poll::Ready(seen),
             }
         }
+        // hyper asks several times an exchange; without news the runtime need not be asked again.
+        if self.is_awaited && !self.doorbell.has_rung() {
+            return Poll::Pending;
+        }
         let filled = buf.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, buf);
+        self.is_awaited = read.is_pending();
         if buf.filled().len() > filled {
             self.signals.read.store(true, Ordering::Relaxed);
         }
