@@ -9,9 +9,9 @@ pub mod class;
 pub mod operation;
 
 use std::borrow::Cow;
-use std::collections::HashSet;
 use std::sync::Arc;
 
+use foldhash::HashSet;
 use http::Method;
 
 use self::class::{Classes, Clues};

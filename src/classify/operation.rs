@@ -4,9 +4,10 @@
 //! Release 1.6.3 lacks a few of them, which does no harm: it answers for itself.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use foldhash::HashSet;
 use serde_json::value::RawValue;
 
 use crate::call::python_json::as_sound_json;

@@ -303,12 +303,14 @@ impl<T> Queue<T> {
     }
 
     pub(crate) fn remove(&mut self, key: Key) -> Option<Waiting<T>> {
-        let waiting = self.waiting.remove(key)?;
-        self.unlink(key, waiting.place, waiting.turn);
-        if let Some(deadline) = waiting.call.deadline {
+        let waiting = self.waiting.get(key)?;
+        let (place, turn, deadline) = (waiting.place, waiting.turn, waiting.call.deadline);
+        self.unlink(key, place, turn);
+        if let Some(deadline) = deadline {
             self.deadlines.remove(&Timed::new(deadline, key));
         }
-        Some(waiting)
+        // Taken out last, so that it is moved only once.
+        self.waiting.remove(key)
     }
 
     /// Moves a call's deadline.

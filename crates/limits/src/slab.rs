@@ -87,13 +87,12 @@ impl<V> Slab<V> {
 
     pub(crate) fn remove(&mut self, key: Key) -> Option<V> {
         let place = self.places.get_mut(key.index as usize)?;
-        if place.generation != key.generation {
+        if place.generation != key.generation || place.value.is_none() {
             return None;
         }
-        let value = place.value.take()?;
         place.generation = place.generation.wrapping_add(1);
         self.free.push(key.index);
-        Some(value)
+        place.value.take()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Key, &V)> {
