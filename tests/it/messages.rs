@@ -361,6 +361,36 @@ async fn http_1_0_without_a_host_goes_out_with_one() {
 }
 
 #[tokio::test]
+async fn a_body_that_comes_in_many_pieces_arrives_as_it_was() {
+    let (backend, mut told) = telling(ANSWER.to_vec()).await;
+    let stack = Stack::start(&text(backend.addr, "", "", ""));
+    let whole: String = (0..10_000).map(|number| format!("{number},")).collect();
+    let mut chunked = String::new();
+    let mut rest = &whole[..];
+    for length in [1, 7, 100, 2000, 9000].into_iter().cycle() {
+        let (chunk, more) = rest.split_at(length.min(rest.len()));
+        chunked += &format!("{:x}\r\n{chunk}\r\n", chunk.len());
+        rest = more;
+        if chunk.is_empty() {
+            break;
+        }
+    }
+    for framed in [
+        format!("Transfer-Encoding: chunked\r\n\r\n{chunked}"),
+        format!("Content-Length: {}\r\n\r\n{whole}", whole.len()),
+    ] {
+        let answer = stack
+            .ask(format!(
+                "POST /guests HTTP/1.1\r\nHost: t\r\nConnection: close\r\n{framed}"
+            ))
+            .await;
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        let got = next(&mut told).await;
+        assert!(body(&got) == whole, "{} bytes", body(&got).len());
+    }
+}
+
+#[tokio::test]
 async fn a_chunked_body_without_a_byte_goes_out_with_its_length() {
     let (backend, mut told) = telling(ANSWER.to_vec()).await;
     let stack = Stack::start(&text(backend.addr, "", "", ""));
