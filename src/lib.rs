@@ -38,6 +38,7 @@ pub mod coordinate;
 pub mod forward;
 pub mod listen;
 pub mod live;
+pub mod origin;
 pub mod pipeline;
 pub mod protocol;
 #[expect(

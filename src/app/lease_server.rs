@@ -146,6 +146,7 @@ impl LeaseServer {
                 metrics: Arc::clone(&metrics),
                 rules: Arc::clone(&rules.templates),
                 settings: config.shown().into(),
+                allowed_hosts: Arc::clone(&config.status_allowed_hosts),
             });
             beside.spawn(admin::serve_router(listener, router, stop_beside.clone()));
         }

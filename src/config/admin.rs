@@ -36,7 +36,7 @@ pub(super) fn read(mut section: Section<'_>) -> RawAdmin {
 }
 
 /// Names as `Host` has them, without a port.
-fn hosts() -> Kind<Vec<String>> {
+pub(super) fn hosts() -> Kind<Vec<String>> {
     const CURE: &str = "give names without scheme and port, such as [\"tidegate.example.com\"]; \
                         an IP address needs no entry";
     let read = |node: &Node| {

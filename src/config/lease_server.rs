@@ -7,6 +7,7 @@ mod yaml;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_limits::lease::Split;
@@ -21,6 +22,7 @@ use crate::coordinate::wire::Epoch;
 use crate::forward::Address;
 use crate::telemetry::{self, Format};
 
+use super::admin::hosts;
 use super::problem::{Place, Problems};
 use super::reader::{At, Notes, Section, Setting};
 use super::text::{address, bind_or_off, file, level};
@@ -53,6 +55,8 @@ pub struct LeaseServer {
     pub bind: SocketAddr,
     /// Where there is something to see, if anywhere.
     pub status_bind: Option<SocketAddr>,
+    /// Names by which the status address may be asked, besides IP addresses and those of loopback.
+    pub status_allowed_hosts: Arc<[Box<str>]>,
     /// The servers above, `host:port`; none at the root.
     pub parents: Vec<String>,
     /// What is taken from the network at most.
@@ -123,6 +127,10 @@ impl LeaseServer {
         let status = self
             .status_bind
             .map_or("off".to_owned(), |it| it.to_string());
+        let names = match &*self.status_allowed_hosts {
+            [] => "IP addresses and localhost".to_owned(),
+            names => format!("IP addresses, localhost, {}", names.join(", ")),
+        };
         let unmatched = match machine.unmatched {
             Unmatched::Grant => "grant",
             Unmatched::Refuse => "refuse",
@@ -132,6 +140,7 @@ impl LeaseServer {
             ("id", machine.id.clone()),
             ("address", machine.address.clone()),
             ("status_bind", status),
+            ("status names", names),
             ("parent", or_none(&self.parents)),
             ("minimum_interval", show_duration(machine.minimum_interval)),
             ("unmatched", unmatched.to_owned()),
@@ -274,6 +283,16 @@ pub fn load(path: &Path) -> Result<Checked, LoadError> {
     Ok(Checked { config, warnings })
 }
 
+/// How the log of a config looks that has mistakes elsewhere. The default where even this cannot be
+/// read.
+#[must_use]
+pub fn log_format(path: &Path) -> Format {
+    let text = read_text(path).unwrap_or_default();
+    let tree = syntax::parse(&text).tree;
+    let notes = Notes::default();
+    log(Section::root(&tree, &notes).section("log")).format
+}
+
 /// Reads rules in Doorman's form from a file.
 ///
 /// # Errors
@@ -345,6 +364,7 @@ fn root(mut section: Section<'_>) -> Option<LeaseServer> {
         Some(([127, 0, 0, 1], 9_191).into()),
         bind_or_off(),
     );
+    let status_hosts = section.read("status_allowed_hosts", Vec::new(), hosts());
     let own_address = section.read("address", None, address("leases-1:9190").optional());
     let id = section.read("id", None, id_text().optional());
     let parents = section.read("parent", Vec::new(), addresses());
@@ -426,6 +446,7 @@ fn root(mut section: Section<'_>) -> Option<LeaseServer> {
     Some(LeaseServer {
         bind,
         status_bind: status_bind.value,
+        status_allowed_hosts: status_hosts.value.into_iter().map(Into::into).collect(),
         parents: parents.value,
         reach,
         election,

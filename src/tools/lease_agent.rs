@@ -84,6 +84,10 @@ pub struct Options {
     /// A resource that nobody used for so long is released
     #[arg(long, default_value = "10m", value_parser = super::parse_duration)]
     pub forget_after: Duration,
+    /// A host name by which programs may ask, besides IP addresses and localhost; may be given
+    /// several times
+    #[arg(long = "allowed-host", value_name = "NAME")]
+    pub allowed_hosts: Vec<Box<str>>,
     /// Who it says it is, if not host, process and chance
     #[arg(long, value_name = "ID")]
     pub client_id: Option<String>,
@@ -214,7 +218,8 @@ impl Agent {
             guards: Guards::default(),
         });
         let stop = CancellationToken::new();
-        tokio::spawn(serve(listener, Arc::clone(&agent), stop.clone()));
+        let router = routes::router(Arc::clone(&agent), options.allowed_hosts.into());
+        tokio::spawn(serve(listener, router, Arc::clone(&agent), stop.clone()));
         Ok(Running {
             addr,
             agent,
@@ -299,9 +304,13 @@ impl Opening {
 }
 
 /// Answers until told to stop; whoever waits then is cut off.
-async fn serve(listener: TcpListener, agent: Arc<Agent>, stop: CancellationToken) {
+async fn serve(
+    listener: TcpListener,
+    router: axum::Router,
+    agent: Arc<Agent>,
+    stop: CancellationToken,
+) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    let router = routes::router(Arc::clone(&agent));
     let answering = async {
         let mut connections = JoinSet::new();
         loop {

@@ -28,7 +28,7 @@ pub(crate) const LEVELS: [(u8, &[&str]); 7] = [
             "coordinate",
         ],
     ),
-    (1, &["clock", "call", "telemetry", "live"]),
+    (1, &["clock", "call", "telemetry", "live", "origin"]),
 ];
 
 fn level_of(module: &str) -> u8 {

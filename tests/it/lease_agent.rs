@@ -299,6 +299,34 @@ async fn no_web_page_is_answered() {
 }
 
 #[tokio::test]
+async fn a_browser_that_names_another_site_is_not_answered_and_an_allowed_name_is() {
+    let stage = Stage::with(1.0, &["--allowed-host", "agent.example"]).await;
+    for (headers, expected) in [
+        ("Host: agent.example\r\n", 200),
+        ("Host: agent.example:9192\r\n", 200),
+        ("Host: other.example\r\n", 403),
+        ("Host: localhost\r\nSec-Fetch-Site: cross-site\r\n", 403),
+        ("Host: localhost\r\nSec-Fetch-Site: same-site\r\n", 403),
+        (
+            "Host: localhost\r\nSec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: navigate\r\n\
+             Sec-Fetch-Dest: document\r\n",
+            403,
+        ),
+        ("Host: localhost\r\nSec-Fetch-Site: none\r\n", 200),
+    ] {
+        let mut stream = TcpStream::connect(stage.agent.addr())
+            .await
+            .expect("it listens");
+        let request = format!("GET /v1/resources HTTP/1.1\r\n{headers}Connection: close\r\n\r\n");
+        stream
+            .write_all(request.as_bytes())
+            .await
+            .expect("it reads");
+        assert_eq!(read(stream).await.0, expected, "{headers}");
+    }
+}
+
+#[tokio::test]
 async fn what_nobody_uses_is_released_and_at_the_end_everything() {
     let stage = Stage::with(5.0, &["--forget-after", "200ms"]).await;
     assert_eq!(stage.status("POST /v1/rate/idle/wait").await, 200);

@@ -20,7 +20,7 @@ const KEY: &str = "/leases/rules";
 
 async fn get(server: &LeaseServer, path: &str) -> Answer {
     let address = server.status_address().expect("there is one");
-    let asked = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    let asked = format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n");
     Answer::read(ask(address, asked).await.as_bytes())
 }
 

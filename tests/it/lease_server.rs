@@ -653,8 +653,66 @@ async fn a_connection_that_speaks_no_http2_is_closed() {
 
 async fn get(server: &LeaseServer, path: &str) -> Answer {
     let address = server.status_address().expect("there is one");
-    let asked = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    let asked = format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n");
     Answer::read(ask(address, asked).await.as_bytes())
+}
+
+/// The status of a request to the status address, with these headers.
+async fn status_with(server: &LeaseServer, path: &str, headers: &str) -> u16 {
+    let address = server.status_address().expect("there is one");
+    let asked = format!("GET {path} HTTP/1.1\r\n{headers}Connection: close\r\n\r\n");
+    Answer::read(ask(address, asked).await.as_bytes()).status
+}
+
+#[tokio::test]
+async fn a_page_of_another_origin_reads_nothing_of_the_lease_server() {
+    let server = started(ROOT).await;
+    for path in [
+        "/",
+        "/debug/resources?resource=x",
+        "/v1/leases",
+        "/v1/config",
+        "/metrics",
+    ] {
+        for headers in [
+            "Host: evil.example\r\n",
+            "Host: evil.example:9191\r\n",
+            "Host: localhost.evil.example\r\n",
+            "Host: localhost\r\nOrigin: http://evil.example\r\n",
+            "Host: localhost\r\nOrigin: null\r\n",
+            "Host: localhost\r\nSec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: no-cors\r\n",
+        ] {
+            let status = status_with(&server, path, headers).await;
+            assert_eq!(status, 403, "{path} with {headers}");
+        }
+    }
+    for headers in [
+        "Host: localhost:9191\r\n",
+        "Host: [::1]\r\n",
+        "Host: localhost\r\nOrigin: http://localhost\r\nSec-Fetch-Site: same-origin\r\n",
+    ] {
+        assert_eq!(status_with(&server, "/", headers).await, 200, "{headers}");
+    }
+    // A probe reads nothing.
+    let probe = status_with(&server, "/livez", "Host: evil.example\r\n").await;
+    assert_eq!(probe, 200);
+}
+
+#[tokio::test]
+async fn a_name_that_the_config_allows_reads_the_state_of_the_lease_server() {
+    let server = started(&format!(
+        "status_allowed_hosts = [\"Leases.example\"]\n{ROOT}"
+    ))
+    .await;
+    for (host, expected) in [
+        ("leases.example", 200),
+        ("LEASES.EXAMPLE:9191", 200),
+        ("a.leases.example", 403),
+    ] {
+        let headers = format!("Host: {host}\r\n");
+        let status = status_with(&server, "/metrics", &headers).await;
+        assert_eq!(status, expected, "{host}");
+    }
 }
 
 #[tokio::test]

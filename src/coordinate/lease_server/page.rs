@@ -1,5 +1,5 @@
 //! What there is to see over HTTP: a page for people, JSON and metrics for machines, health for
-//! orchestrators. It only looks.
+//! orchestrators. It only looks, and answers no page of another origin.
 
 mod html;
 mod json;
@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::error_handling::HandleErrorLayer;
-use axum::extract::{Query, State};
+use axum::extract::{Query, Request, State};
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{Html, IntoResponse, Redirect, Response};
 use axum::routing::get;
 use serde::Deserialize;
@@ -24,6 +25,7 @@ use super::metrics::Metrics;
 use super::service::Service;
 use super::{Resources, Status, Templates, View};
 use crate::live::Live;
+use crate::origin;
 
 /// Requests that are answered at once; further ones are turned away.
 const REQUESTS_MAX: usize = 8;
@@ -45,10 +47,13 @@ pub struct Shown {
     pub rules: Arc<Live<Templates>>,
     /// The settings, as text without secrets.
     pub settings: Arc<str>,
+    /// Names by which the status address may be asked, besides IP addresses and those of loopback.
+    pub allowed_hosts: Arc<[Box<str>]>,
 }
 
 /// Everything that answers on the status address.
 pub fn router(shown: Shown) -> Router {
+    let hosts = Arc::clone(&shown.allowed_hosts);
     let bounded = ServiceBuilder::new()
         .layer(CatchPanicLayer::new())
         .layer(RequestBodyLimitLayer::new(BODY_MAX))
@@ -72,6 +77,8 @@ pub fn router(shown: Shown) -> Router {
         .route("/v1/config", get(config))
         .route("/metrics", get(metrics))
         .layer(bounded)
+        .layer(from_fn_with_state(hosts, only_from_here))
+        // A probe shows no more than any program that connects can see.
         .route("/livez", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
         .fallback(|| async { (StatusCode::NOT_FOUND, "there is nothing here\n") })
@@ -80,6 +87,21 @@ pub fn router(shown: Shown) -> Router {
             HeaderValue::from_static("no-store"),
         ))
         .with_state(shown)
+}
+
+/// Refuses a request of a page of another origin.
+async fn only_from_here(
+    State(hosts): State<Arc<[Box<str>]>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    match origin::foreign(request.method(), request.headers(), &hosts) {
+        None => next.run(request).await,
+        Some(header) => {
+            let (field, reason) = (header.field(), header.reason("status_allowed_hosts"));
+            (StatusCode::FORBIDDEN, format!("{field} {reason}\n")).into_response()
+        }
+    }
 }
 
 /// Which resources are asked about.
@@ -102,6 +124,7 @@ impl Which {
         View {
             resources,
             resources_max: SHOWN_MAX,
+            counts_rest: true,
             leases_max,
         }
     }
@@ -181,7 +204,12 @@ async fn metrics(State(shown): State<Shown>) -> Response {
                 after: Some(last.id.clone()),
                 ..Which::default()
             };
-            let more = service.view(after.view(0));
+            // The thread that answers clients may wait for the lock.
+            std::thread::yield_now();
+            let more = service.view(View {
+                counts_rest: false,
+                ..after.view(0)
+            });
             status.resources.extend(more.resources);
             status.resources_left_out = more.resources_left_out;
         }

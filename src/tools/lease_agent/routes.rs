@@ -7,8 +7,8 @@ use axum::body::Bytes;
 use axum::error_handling::HandleErrorLayer;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, Request, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
-use axum::middleware::Next;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
@@ -23,6 +23,7 @@ use super::{Agent, NotOpened};
 use crate::coordinate::lease_client::{
     Allowance, Kind, NotACapacity, OpenError, ResourceState, Tokens, WaitError,
 };
+use crate::origin::foreign;
 
 /// No body is larger.   bytes
 const BODY_MAX: usize = 1024;
@@ -49,7 +50,7 @@ struct Question {
     ttl: Option<f64>,
 }
 
-pub(super) fn router(agent: Arc<Agent>) -> Router {
+pub(super) fn router(agent: Arc<Agent>, allowed_hosts: Arc<[Box<str>]>) -> Router {
     Router::new()
         .route("/v1/rate/{id}/wait", post(wait))
         .route("/v1/rate/{id}/wants", put(rate_wants))
@@ -76,7 +77,7 @@ pub(super) fn router(agent: Arc<Agent>) -> Router {
                 .layer(CatchPanicLayer::custom(|_| -> Response {
                     error(StatusCode::INTERNAL_SERVER_ERROR, "our own mistake")
                 }))
-                .layer(axum::middleware::from_fn(no_browsers))
+                .layer(from_fn_with_state(allowed_hosts, no_browsers))
                 .layer(HandleErrorLayer::new(|_| async {
                     error(StatusCode::BAD_REQUEST, "the request cannot be read")
                 }))
@@ -231,30 +232,27 @@ impl<'a> Shown<'a> {
     }
 }
 
-/// Turns away what a browser sends for a page: no page may use up what this machine is lent.
-async fn no_browsers(request: Request, next: Next) -> Response {
+/// Refuses what a browser sends for a page: no page may use up what this machine may use.
+async fn no_browsers(
+    State(allowed_hosts): State<Arc<[Box<str>]>>,
+    request: Request,
+    next: Next,
+) -> Response {
     let headers = request.headers();
-    if headers.contains_key(header::ORIGIN) || !is_local(headers) {
+    // There is no page here, so neither a page of this address nor a link leads to it.
+    let is_of_a_page = headers.contains_key(header::ORIGIN)
+        || headers
+            .get_all("sec-fetch-site")
+            .iter()
+            .any(|site| site != "none");
+    if is_of_a_page || foreign(request.method(), headers, &allowed_hosts).is_some() {
         return error(
             StatusCode::FORBIDDEN,
-            "only programs of this machine are answered, not web pages",
+            "only programs are answered, not web pages; Host must be an IP address, localhost or a \
+             name of --allowed-host",
         );
     }
     next.run(request).await
-}
-
-/// Whether the host that was asked for is an address or this machine: a name that somebody
-/// else's server answers for is neither.
-fn is_local(headers: &HeaderMap) -> bool {
-    let Some(host) = headers.get(header::HOST) else {
-        return true;
-    };
-    let Ok(Ok(host)) = host.to_str().map(str::parse::<axum::http::uri::Authority>) else {
-        return false;
-    };
-    let host = host.host();
-    let address = host.trim_start_matches('[').trim_end_matches(']');
-    host.eq_ignore_ascii_case("localhost") || address.parse::<std::net::IpAddr>().is_ok()
 }
 
 /// A time in seconds, or what stands for it.
