@@ -17,7 +17,7 @@ mod saved;
 pub mod settings;
 pub mod shown;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use foldhash::{HashMap, HashMapExt};
@@ -118,6 +118,9 @@ impl Account {
         self.usage.get_or_insert_default()
     }
 }
+
+/// The callers of each group.
+type Members = BTreeMap<Group, BTreeSet<CallerId>>;
 
 /// What is kept of one group.
 #[derive(Debug, Default)]
@@ -431,14 +434,17 @@ impl State {
             patterns: row.patterns.clone(),
             charge: row.rate_limit.as_ref().map(charge).unwrap_or_default(),
         });
-        let ids: Vec<CallerId> = self.accounts.keys().copied().collect();
-        let before: HashMap<CallerId, Vec<Group>> = self.groups_of(ids).into_iter().collect();
+        // At the start no group has anything yet, and its callers bring what was kept of them.
+        let before = match when {
+            When::AtStart => Members::new(),
+            When::Later => self.members(),
+        };
         let reloaded = self.table.replace_static(rows.collect())?;
 
+        let mut grown = Vec::new();
         for Fold { from, into } in reloaded.folded {
-            let groups = before.get(&from).map(Vec::as_slice).unwrap_or_default();
-            self.bring_into_groups(from, groups, into);
             self.fold(from, into);
+            grown.push(into);
         }
         for id in reloaded.removed {
             self.accounts.remove(&id);
@@ -470,7 +476,7 @@ impl State {
             self.set_costs(settings.costs.clone());
         }
         self.configured = settings.clone();
-        self.forget_empty_groups();
+        self.follow_groups(&before, &grown);
         Ok(())
     }
 
@@ -584,6 +590,41 @@ impl State {
                 used.usage.merge(usage);
             }
         }
+    }
+
+    /// The callers of each group.
+    fn members(&self) -> Members {
+        let mut members = Members::new();
+        for row in self.table.rows() {
+            for group in row.groups() {
+                members.entry(group.clone()).or_default().insert(row.id());
+            }
+        }
+        members
+    }
+
+    /// Follows callers that joined groups or left them: what a group has used is what its callers
+    /// have. `grown` are callers that others became a part of.
+    fn follow_groups(&mut self, before: &Members, grown: &[CallerId]) {
+        let none = BTreeSet::new();
+        for (group, now) in self.members() {
+            let was = before.get(&group).unwrap_or(&none);
+            let has_lost = !was.is_subset(&now) || grown.iter().any(|id| was.contains(id));
+            if !has_lost && was.len() == now.len() {
+                continue;
+            }
+            let used = self.groups.entry(group).or_default();
+            if has_lost {
+                used.usage = Usage::new();
+            }
+            for id in now.iter().filter(|id| has_lost || !was.contains(id)) {
+                let account = self.accounts.get(id);
+                if let Some(usage) = account.and_then(|account| account.usage.as_deref()) {
+                    used.usage.merge(usage);
+                }
+            }
+        }
+        self.forget_empty_groups();
     }
 
     fn forget_empty_groups(&mut self) {

@@ -80,6 +80,7 @@ impl Callers {
     pub fn create(&self, new: NewCaller) -> Result<Changed<CallerId>, Error> {
         self.change(|state| {
             let charge = state.charge(new.rate_limit)?;
+            let before = state.members();
             let inserted = state.table.insert(NewRow {
                 label: new.label,
                 groups: new.groups,
@@ -91,6 +92,7 @@ impl Callers {
                 state.fold(fold.from, fold.into);
             }
             state.accounts.entry(inserted.id).or_default().weight = new.weight;
+            state.follow_groups(&before, &[]);
             Ok(inserted.id)
         })
         .map(Changed::recharging)
@@ -103,6 +105,7 @@ impl Callers {
     /// limit.
     pub fn patch(&self, id: CallerId, patch: CallerPatch) -> Result<Changed<()>, Error> {
         self.change(|state| {
+            let before = state.members();
             let charge = match patch.rate_limit {
                 Some(rate_limit) => Some(state.charge(rate_limit)?),
                 None => None,
@@ -124,7 +127,7 @@ impl Callers {
             if let Some(weight) = patch.weight {
                 state.accounts.entry(id).or_default().weight = weight;
             }
-            state.forget_empty_groups();
+            state.follow_groups(&before, &[]);
             Ok(())
         })
         .map(Changed::recharging)
@@ -136,9 +139,10 @@ impl Callers {
     /// If there is none of that id, if it stands in the config, or is the unknown row.
     pub fn delete(&self, id: CallerId) -> Result<Changed<()>, Error> {
         self.change(|state| {
+            let before = state.members();
             state.table.remove(id)?;
             state.accounts.remove(&id);
-            state.forget_empty_groups();
+            state.follow_groups(&before, &[]);
             Ok(())
         })
         .map(Changed::recharging)

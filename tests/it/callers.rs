@@ -72,7 +72,7 @@ impl Door {
         Self::with(&config_in_turn(more))
     }
 
-    fn with(config: &Config) -> Self {
+    pub(crate) fn with(config: &Config) -> Self {
         let clock = Clock::start();
         let gate = Gate::new(&config.admit, clock);
         let Changed { value, buckets } =
@@ -1048,6 +1048,77 @@ async fn after_a_merge_a_group_has_used_what_its_caller_has() {
     door.pass(&who("other"), "guest_list").await;
     assert_eq!(of_group("watched"), (11, 11));
     assert_eq!(of_group("others"), (11, 11));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_that_joins_or_leaves_a_group_brings_or_takes_what_it_used() {
+    let door = Door::open("");
+    let watched: Group = Group::new("watched").expect("a name");
+    let mut new = named("stays", "stays*", None);
+    new.groups = vec![watched.clone()];
+    door.change(door.callers.create(new));
+    let joins = door.change(door.callers.create(named("joins", "joins*", None)));
+    for (agent, calls) in [("stays", 3), ("joins", 8)] {
+        for _ in 0..calls {
+            door.pass(&who(agent), "guest_list").await;
+        }
+    }
+    let of_group = |group: &str| {
+        let used = door.callers.group_usage(door.clock.now(), group);
+        used.map(|used| (used.total.calls, used.over(Span::Hour).tally.calls))
+    };
+    let regroup = |groups: &[&Group]| {
+        let patch = CallerPatch {
+            groups: Some(groups.iter().copied().cloned().collect()),
+            ..CallerPatch::default()
+        };
+        door.change(door.callers.patch(joins, patch));
+    };
+    assert_eq!(of_group("watched"), Some((3, 3)));
+    regroup(&[&watched]);
+    assert_eq!(of_group("watched"), Some((11, 11)));
+    // The same again changes nothing.
+    regroup(&[&watched]);
+    assert_eq!(of_group("watched"), Some((11, 11)));
+    regroup(&[]);
+    assert_eq!(of_group("watched"), Some((3, 3)));
+    door.pass(&who("joins"), "guest_list").await;
+    regroup(&[&watched]);
+    assert_eq!(of_group("watched"), Some((12, 12)));
+    door.change(door.callers.delete(joins));
+    assert_eq!(of_group("watched"), Some((3, 3)));
+    // A reload with a caller of the config in the group, before and after it calls.
+    let row = |group: &str| {
+        format!("[[caller]]\nlabel = \"file\"\nmatch = {{ user_agent = \"file*\" }}\n{group}\n")
+    };
+    door.change(door.callers.apply(&config(&row("")).callers));
+    door.pass(&who("file"), "guest_list").await;
+    assert_eq!(of_group("watched"), Some((3, 3)));
+    let with_group = config(&row("groups = [\"watched\", \"new\"]")).callers;
+    door.change(door.callers.apply(&with_group));
+    door.change(door.callers.apply(&with_group));
+    assert_eq!(of_group("watched"), Some((4, 4)));
+    assert_eq!(of_group("new"), Some((1, 1)));
+    door.change(door.callers.apply(&config(&row("")).callers));
+    assert_eq!(of_group("watched"), Some((3, 3)));
+    assert_eq!(of_group("new"), None);
+}
+
+#[test]
+fn after_a_restart_a_group_has_the_totals_of_its_callers() {
+    let now = tidegate_limits::Timestamp::ZERO;
+    let settings = config("").callers;
+    let callers = Callers::start(&settings, None)
+        .expect("there is room")
+        .value;
+    let mut new = named("mine", "mine", None);
+    new.groups = vec![Group::new("watched").expect("a name")];
+    let _ = callers.create(new).expect("it is right");
+    callers.claim(now, &who("mine"), "guest_list", Meets::Limits);
+    let saved = callers.saved(|_| 1);
+    let again = Callers::start(&settings, Some(saved)).expect("there is room");
+    let used = again.value.group_usage(now, "watched").expect("a group");
+    assert_eq!(used.total.calls, 1);
 }
 
 #[test]
