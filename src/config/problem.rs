@@ -240,6 +240,8 @@ pub(super) struct Lines<'a> {
     starts: Vec<usize>,
     /// Where the lines begin and end in the file, where the text is a repaired form of it.
     file: Option<(Vec<usize>, usize)>,
+    /// Bytes of the text that a repair added, in their order.
+    added: &'a [usize],
 }
 
 impl<'a> Lines<'a> {
@@ -248,14 +250,16 @@ impl<'a> Lines<'a> {
             text,
             starts: starts(text),
             file: None,
+            added: &[],
         }
     }
 
     /// The same, for a repaired form of a file, which has the same lines: places are those of
-    /// the file.
-    pub(super) fn repaired(text: &'a str, file: &str) -> Self {
+    /// the file. `added` are the bytes that the file does not have, in their order.
+    pub(super) fn repaired(text: &'a str, file: &str, added: &'a [usize]) -> Self {
         Self {
             file: Some((starts(file), file.len())),
+            added,
             ..Self::of(text)
         }
     }
@@ -268,7 +272,14 @@ impl<'a> Lines<'a> {
         let line = self.starts.partition_point(|&start| start <= at) - 1;
         let from = starts.get(line).copied().unwrap_or(*length);
         let end = starts.get(line + 1).copied().unwrap_or(*length);
-        (from + (at - self.starts[line])).min(end)
+        let offset = at - self.starts[line];
+        (from + offset - self.added_in(self.starts[line]..at)).min(end)
+    }
+
+    /// How many bytes of a range a repair added.
+    fn added_in(&self, range: Range<usize>) -> usize {
+        let before = |end: usize| self.added.partition_point(|at| *at < end);
+        before(range.end) - before(range.start)
     }
 
     /// The place of a range of bytes, brought to character boundaries.
@@ -282,7 +293,8 @@ impl<'a> Lines<'a> {
             end += 1;
         }
         let line = self.starts.partition_point(|&at| at <= start);
-        let column = self.text[self.starts[line - 1]..start].chars().count() + 1;
+        let first = self.starts[line - 1];
+        let column = self.text[first..start].chars().count() - self.added_in(first..start) + 1;
         Place::File {
             line,
             column,

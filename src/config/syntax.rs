@@ -2,7 +2,7 @@
 //! broken file is read on, so that its other mistakes are told as well.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use toml::de::{DeTable, DeValue};
@@ -34,28 +34,93 @@ pub(super) fn parse(text: &str) -> Parsed {
         lost: false,
     };
     let original = Lines::of(text);
-    let mut repaired = Cow::Borrowed(text);
-    for _ in 0..LOOKS_MAX {
-        let lines = Lines::repaired(&repaired, text);
-        let (table, errors) = DeTable::parse_recoverable(&repaired);
+    let mut repaired = Repaired {
+        text: Cow::Borrowed(text),
+        added: Vec::new(),
+    };
+    // Words of inline tables and arrays without their quotes, by their lines.
+    let mut words = BTreeMap::new();
+    for look in 0..LOOKS_MAX {
+        let lines = Lines::repaired(&repaired.text, text, &repaired.added);
+        let (table, errors) = DeTable::parse_recoverable(&repaired.text);
         parsed.tree = tree::of_file(table.get_ref(), &lines);
-        let before = parsed.broken.len();
+        let before = parsed.broken.len() + words.len();
         for error in errors {
             let place = lines.place(error.span().unwrap_or_default());
-            parsed.note(text, &original, place, error.message());
+            if !parsed.note_words(text, &original, &place, look, &mut words) {
+                parsed.note(text, &original, place, error.message());
+            }
         }
-        if parsed.broken.len() == before {
+        if parsed.broken.len() + words.len() == before {
             break;
         }
-        match repair(text, &parsed.broken) {
-            Some(again) => repaired = Cow::Owned(again),
+        match repair(text, &parsed.broken, &words) {
+            Some(again) => repaired = again,
             None => break,
         }
     }
     parsed
 }
 
+/// A form of the file in which more can be read.
+struct Repaired<'a> {
+    text: Cow<'a, str>,
+    /// The bytes that the file does not have, in their order.
+    added: Vec<usize>,
+}
+
+/// Words without their quotes, by the number of their line.
+type Words = BTreeMap<usize, LineWords>;
+
+/// The words of a line.
+struct LineWords {
+    /// The look that found them. Its further errors on that line are echoes.
+    look: usize,
+    /// Where they are in the line.
+    words: Vec<Range<usize>>,
+}
+
 impl Parsed {
+    /// Notes the strings without quotes in the inline tables and arrays of a line, all of them at
+    /// once. False if there is none, or if they were noted before: then something else is wrong.
+    fn note_words(
+        &mut self,
+        text: &str,
+        lines: &Lines<'_>,
+        place: &Place,
+        look: usize,
+        words: &mut Words,
+    ) -> bool {
+        let Place::File { line: number, .. } = *place else {
+            return false;
+        };
+        if let Some(found) = words.get(&number) {
+            return found.look == look;
+        }
+        if self.broken.contains(&number) {
+            return false;
+        }
+        let (start, line) = lines.line(number);
+        let slips = inline_words(line);
+        if slips.is_empty() {
+            return false;
+        }
+        let section = section_of(text, start);
+        for slip in &slips {
+            let value = start + slip.value.start..start + slip.value.end;
+            self.problems.push(Problem {
+                severity: Severity::Error,
+                place: lines.place(value),
+                key: format!("{section}{}", slip.key),
+                message: "a string stands here without its quotes".to_owned(),
+                cure: slip.cure.clone(),
+            });
+        }
+        let found = slips.into_iter().map(|slip| slip.value).collect();
+        words.insert(number, LineWords { look, words: found });
+        true
+    }
+
     /// Notes what is wrong with the TOML of a line.
     fn note(&mut self, text: &str, lines: &Lines<'_>, place: Place, message: &str) {
         let Place::File { line: number, .. } = place else {
@@ -97,16 +162,30 @@ impl Parsed {
     }
 }
 
-/// The same file, line by line, without what hides the lines below: a word without `=` is
-/// covered, and the header of a section is closed. None if there is nothing of that.
-fn repair(text: &str, broken: &BTreeSet<usize>) -> Option<String> {
+/// The same file, line by line, without what hides the rest: a line without `=` is covered, the
+/// header of a section is closed, and words get their quotes. None if there is nothing of that.
+fn repair<'a>(text: &str, broken: &BTreeSet<usize>, words: &Words) -> Option<Repaired<'a>> {
     let mut repaired = String::with_capacity(text.len());
+    let mut added = Vec::new();
     let mut is_changed = false;
     for (index, line) in text.split_inclusive('\n').enumerate() {
         let bare = line.trim_end_matches(['\r', '\n']);
         let end = &line[bare.len()..];
         let header = || closed(bare);
-        if !broken.contains(&(index + 1)) {
+        if let Some(words) = words.get(&(index + 1)) {
+            is_changed = true;
+            let mut done = 0;
+            for word in &words.words {
+                repaired.push_str(&bare[done..word.start]);
+                for text in [&bare[word.clone()], ""] {
+                    added.push(repaired.len());
+                    repaired.push('\'');
+                    repaired.push_str(text);
+                }
+                done = word.end;
+            }
+            repaired.push_str(&bare[done..]);
+        } else if !broken.contains(&(index + 1)) {
             repaired.push_str(bare);
         } else if bare.trim_start().starts_with('[') {
             let header = header();
@@ -120,7 +199,10 @@ fn repair(text: &str, broken: &BTreeSet<usize>) -> Option<String> {
         }
         repaired.push_str(end);
     }
-    is_changed.then_some(repaired)
+    is_changed.then_some(Repaired {
+        text: Cow::Owned(repaired),
+        added,
+    })
 }
 
 /// The header of a section that lacks brackets, or has spaces where an underscore belongs, as
@@ -160,7 +242,8 @@ fn section_of(text: &str, start: usize) -> String {
 
 /// A string without its quotes.
 struct Unquoted<'a> {
-    key: &'a str,
+    /// The path of its key, without the section.
+    key: Cow<'a, str>,
     /// Where its value stands in the line.
     value: Range<usize>,
     cure: String,
@@ -189,10 +272,98 @@ fn unquoted(line: &str) -> Option<Unquoted<'_>> {
     let start = before.len() + 1 + blank;
     let shown = secret::shown(key, value);
     Some(Unquoted {
-        key,
+        key: Cow::Borrowed(key),
         value: start..start + value.len(),
         cure: format!("write it in quotes: {key} = {shown}"),
     })
+}
+
+/// The strings without their quotes in the inline tables and arrays of a line.
+fn inline_words(line: &str) -> Vec<Unquoted<'_>> {
+    let mut slips = Vec::new();
+    let Some((before, rest)) = line.split_once('=') else {
+        return slips;
+    };
+    let plain_key = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | ' ');
+    let first = before.trim();
+    if first.is_empty() || !first.chars().all(plain_key) {
+        return slips;
+    }
+    let base = before.len() + 1;
+    // The brackets that are open, and the key of the value that comes next.
+    let (mut open, mut key) = (Vec::new(), first);
+    let mut is_value = true;
+    let mut at = 0;
+    while let Some(next) = rest[at..].chars().next() {
+        let from = at;
+        at += next.len_utf8();
+        match next {
+            '#' => break,
+            '"' | '\'' => {
+                at = after_string(rest, from, next);
+                is_value = false;
+            }
+            '{' | '[' => {
+                open.push(next);
+                is_value = next == '[';
+            }
+            '}' | ']' => {
+                open.pop();
+                is_value = false;
+            }
+            ',' => is_value = open.last() == Some(&'['),
+            '=' => is_value = true,
+            c if c.is_whitespace() => {}
+            _ => {
+                let ends = |c: char| ",]}#=\"'{[".contains(c);
+                let length = rest[from..].find(ends).unwrap_or(rest.len() - from);
+                let word = rest[from..from + length].trim_end();
+                at = from + length;
+                if !is_value && open.last() == Some(&'{') {
+                    key = word;
+                } else if is_value && !open.is_empty() && is_string(word) {
+                    let path = if key == first {
+                        Cow::Borrowed(first)
+                    } else {
+                        Cow::Owned(format!("{first}.{key}"))
+                    };
+                    // Nothing inside of a secret is shown.
+                    let shown = secret::shown(&path, word);
+                    let cure = match &path {
+                        Cow::Borrowed(_) => format!("write it in quotes: {shown}"),
+                        Cow::Owned(_) => format!("write it in quotes: {key} = {shown}"),
+                    };
+                    slips.push(Unquoted {
+                        key: path,
+                        value: base + from..base + from + word.len(),
+                        cure,
+                    });
+                }
+                is_value = false;
+            }
+        }
+    }
+    slips
+}
+
+/// The byte after a string that begins here, or the end where it has none.
+fn after_string(text: &str, from: usize, quote: char) -> usize {
+    let mut is_escaped = false;
+    for (at, c) in text[from + 1..].char_indices() {
+        if c == quote && !is_escaped {
+            return from + 1 + at + 1;
+        }
+        is_escaped = quote == '"' && c == '\\' && !is_escaped;
+    }
+    text.len()
+}
+
+/// Whether a bare word was meant as a string.
+fn is_string(word: &str) -> bool {
+    let number_like = |c: char| c.is_ascii_digit() || "_.+-xXoObBeE".contains(c);
+    !word.chars().any(char::is_control)
+        && DeValue::parse(word).is_err()
+        && (!word.chars().all(number_like) || word.parse::<std::net::IpAddr>().is_ok())
 }
 
 /// The parser's message, and what to do about it.

@@ -186,6 +186,63 @@ fn a_broken_line_hides_no_other_mistake_and_makes_none_up() {
 }
 
 #[test]
+fn a_word_without_quotes_in_an_inline_table_hides_no_other_mistake() {
+    let check = |text: &str, expected: &[(&str, &str)]| {
+        let problems = read(text).expect_err(text);
+        let told: Vec<String> = problems.iter().map(|it| problems.plain(it)).collect();
+        let all = told.join("\n");
+        assert_eq!(told.len(), expected.len(), "{text}\n{all}");
+        for (place, words) in expected {
+            let found = told
+                .iter()
+                .any(|it| it.starts_with(&format!("config.toml:{place}: ")) && it.contains(words));
+            assert!(found, "no {place} {words} in\n{all}");
+        }
+    };
+    check(
+        &with(
+            "[[caller]]\nlabel = \"a\"\nmatch = { user = nova, ipp = \"x\" }\ngroups = [\"a b\"]",
+        ),
+        &[
+            ("14:18", "write it in quotes: user = \"nova\""),
+            ("14:30", "ip"),
+            ("15:10", "caller[0].groups"),
+        ],
+    );
+    check(
+        &with(
+            "[[caller]]\nlabel = \"a\"\nmatch = [{ user = nova }, { user = é b, ip = 10.0.0.1/99 }]",
+        ),
+        &[
+            ("14:19", "write it in quotes: user = \"nova\""),
+            ("14:36", "write it in quotes: user = \"é b\""),
+            ("14:46", "write it in quotes: ip = \"10.0.0.1/99\""),
+            ("14:46", "caller[0].match"),
+        ],
+    );
+    check(
+        &with("[callers]\nidentify = [user, \"ip\", agent]  # one line\nmax_registered = 0"),
+        &[
+            ("13:13", "write it in quotes: \"user\""),
+            ("13:25", "write it in quotes: \"agent\""),
+            ("13:12", "callers.identify"),
+            ("14:1", "max_registered"),
+        ],
+    );
+    // What stands in strings and comments is no word.
+    check(
+        &with("[[caller]]\nlabel = \"a\"\nmatch = { user = \"{ a = b }\", ip = here } # { c = d }"),
+        &[("14:36", "ip = \"here\""), ("14:36", "caller[0].match")],
+    );
+    // No secret is shown.
+    let text = with("[etcd]\nx = { password = hunter2 }");
+    let problems = read(&text).expect_err("a word");
+    for told in [problems.to_string(), problems.render(true)] {
+        assert!(!told.contains("hunter2"), "{told}");
+    }
+}
+
+#[test]
 fn wrong_shapes_of_sections_are_told() {
     let check = |text: &str, word: &str| {
         let told = read(text).expect_err(text).to_string();
