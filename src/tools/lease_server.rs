@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use tracing::{error, info, warn};
 
-use super::serve::{Signals, fatal};
+use super::serve::{Signals, fatal, unreadable};
 use super::service_manager;
 use crate::app::lease_server::LeaseServer;
 use crate::config::LoadError;
@@ -41,7 +41,9 @@ pub fn run(arguments: &Arguments, graphical: bool) -> ExitCode {
     let path = &arguments.config;
     let Checked { config, warnings } = match config::load(path) {
         Ok(checked) => checked,
-        Err(error) => return fail(&error.render(graphical)),
+        // A check draws the mistakes for people, as `tidegate check` does.
+        Err(error) if arguments.check => return fail(&error.render(graphical)),
+        Err(error) => return unreadable(config::log_format(path), &error, graphical),
     };
     if arguments.check {
         if !warnings.is_empty() {

@@ -19,7 +19,7 @@ use super::service_manager;
 use crate::app::{App, REVISION};
 use crate::config::{self, Checked, Config, LoadError};
 use crate::listen::descriptors;
-use crate::telemetry::{self, Logs};
+use crate::telemetry::{self, Format, Logs};
 
 /// What a save may take that a second signal has cut short.
 const LAST_SAVE: Duration = Duration::from_secs(1);
@@ -48,7 +48,7 @@ pub fn run(path: &Path, graphical: bool) -> ExitCode {
     });
     let code = match loaded {
         None => ExitCode::SUCCESS,
-        Some(Err(error)) => unreadable(path, &error, graphical),
+        Some(Err(error)) => unreadable(config::log_format(path), &error, graphical),
         Some(Ok(checked)) => return serve(runtime, checked, signals, path),
     };
     // A file system that hangs is not waited for.
@@ -128,9 +128,9 @@ fn say(logs: &Logs, reason: impl FnOnce()) {
 }
 
 /// The config cannot be had: drawn for people, one event each where the log is JSON.
-fn unreadable(path: &Path, error: &LoadError, graphical: bool) -> ExitCode {
+pub(super) fn unreadable(format: Format, error: &LoadError, graphical: bool) -> ExitCode {
     let settings = telemetry::Settings {
-        format: config::log_format(path),
+        format,
         level: "error".into(),
         access: false,
     };

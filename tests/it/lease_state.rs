@@ -870,6 +870,7 @@ fn as_many_leases_are_shown_as_were_asked_for_and_all_are_counted() {
         let view = View {
             resources,
             resources_max: 1_000,
+            counts_rest: true,
             leases_max,
         };
         let status = server.view(at(LATER), view);
@@ -894,6 +895,7 @@ fn as_many_leases_are_shown_as_were_asked_for_and_all_are_counted() {
         let view = View {
             resources,
             resources_max: 1,
+            counts_rest: true,
             leases_max: 0,
         };
         let status = server.view(at(LATER), view);

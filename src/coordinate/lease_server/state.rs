@@ -644,7 +644,11 @@ impl CapacityServer {
             Resources::One(id) => &mut self.ids.get(id).into_iter(),
         };
         let ids: Vec<Arc<str>> = rest.take(view.resources_max).cloned().collect();
-        let resources_left_out = rest.count();
+        let resources_left_out = match view.resources {
+            Resources::All => self.ids.len() - ids.len(),
+            Resources::After(_) | Resources::One(_) if view.counts_rest => rest.count(),
+            Resources::After(_) | Resources::One(_) => usize::from(rest.next().is_some()),
+        };
         let mut room = view.leases_max;
         let mut shown = Vec::with_capacity(ids.len());
         for id in ids {

@@ -33,6 +33,9 @@ pub struct View<'a> {
     pub resources: Resources<'a>,
     /// How many of these, the first by id. The server answers no client while they are copied.
     pub resources_max: usize,
+    /// Whether the resources that come after these are counted, which takes time for each. If not,
+    /// they count as one.
+    pub counts_rest: bool,
     /// How many leases in all, of the first of these resources. The server answers nobody while
     /// they are copied, so those who only want sums ask for none.
     pub leases_max: usize,
@@ -55,6 +58,7 @@ impl Default for View<'_> {
         Self {
             resources: Resources::All,
             resources_max: usize::MAX,
+            counts_rest: true,
             leases_max: 1_000,
         }
     }
