@@ -3,6 +3,8 @@
 //! Other bounds stand with what they bound: the queue's in `queueing`, those of a reply in
 //! `forwarding`, of a body in `http_semantics`, of a request in `bad_input`.
 
+use std::fmt::Write as _;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -15,7 +17,8 @@ use tokio::task::JoinSet;
 
 use crate::sidecar::Sidecar;
 use crate::support::{
-    Held, OK, PATIENCE, Scripted, Stack, array, json, read_all, read_until, reset, until,
+    Held, OK, PATIENCE, Scripted, Stack, array, json, one_listener, read_all, read_until, reset,
+    until,
 };
 
 const REQUEST: &str = "GET /host HTTP/1.1\r\nHost: t\r\n\r\n";
@@ -274,6 +277,40 @@ fn resident_kib(pid: u32) -> u64 {
         .next()
         .and_then(|kib| kib.parse().ok())
         .expect("a number")
+}
+
+/// Memory of a process that no file backs.   KiB
+fn anonymous_kib(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("RssAnon:"));
+    let amount = line.and_then(|line| line.split_whitespace().next());
+    amount.and_then(|kib| kib.parse().ok()).expect("a number")
+}
+
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+#[tokio::test]
+async fn what_reading_ten_thousand_callers_took_is_returned_to_the_system() {
+    let nowhere = SocketAddr::from(([127, 0, 0, 1], 1));
+    let mut text = one_listener(nowhere, "", "[log]\nformat = \"json\"\n");
+    for number in 0..10_000 {
+        let (high, low) = (number / 256, number % 256);
+        writeln!(
+            text,
+            "[[caller]]\nlabel = \"c{number}\"\ngroups = [\"team{low}\"]\n\
+             match = {{ user = \"u{number}\", ip = \"10.0.{high}.{low}\" }}"
+        )
+        .expect("it fits");
+    }
+    let sidecar = Sidecar::start(&text).await;
+    let started = Instant::now();
+    // Free memory is returned after 10 s.
+    while anonymous_kib(sidecar.pid) > 60 << 10 {
+        let kib = anonymous_kib(sidecar.pid);
+        assert!(started.elapsed() < 2 * PATIENCE, "{kib} KiB are kept");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
