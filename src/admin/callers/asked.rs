@@ -273,6 +273,13 @@ pub(super) fn merge(body: Value) -> Result<Merge, Refused> {
     if merge.from.is_empty() {
         return Err(Refused::invalid(path, "must name one caller or more"));
     }
+    // Each value is right, as the OpenAPI document describes it; only together they are not.
+    if merge.from.contains(&merge.into) {
+        return Err(Refused::Conflict {
+            field: path,
+            reason: "a caller cannot be merged with itself; leave `into` out of `from`".to_owned(),
+        });
+    }
     Ok(merge)
 }
 
