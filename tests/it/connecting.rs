@@ -14,28 +14,13 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixListener;
 use tokio::time::{Instant, timeout};
 
-use crate::pooled::Deaf;
-use crate::support::{OK, PATIENCE, Scripted, Stack, array, json, until};
+use crate::pooled::{Deaf, LIMITED};
+use crate::support::{OK, PATIENCE, Scripted, Stack, array, in_turn, json, until};
 
 const MS: Duration = Duration::from_millis(1);
-const LIMITED: &str = "GET /guests HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
 
 fn text(more: &str) -> String {
-    format!(
-        r#"
-        [[listen]]
-        name = "test"
-        bind = "127.0.0.1:0"
-        [backend]
-        kind = "zvm"
-        {more}
-        [queue]
-        postpone = "in_turn"
-        [limits]
-        smapi_rate_limit_per_window = "total:10000"
-        smapi_request_postpone_threshold_seconds = 30
-        "#
-    )
+    in_turn(more, "")
 }
 
 fn by_name(more: &str) -> String {

@@ -10,26 +10,13 @@ use tidegate::tools::backend::{Backend, Options};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::support::{Scripted, Stack, array, closed_port, json, read_all};
+use crate::support::{Scripted, Stack, array, closed_port, in_turn, json, read_all};
 
 fn text(socket: impl ToString, extra: &str) -> String {
     let addr = socket.to_string();
-    format!(
-        r#"
-        [[listen]]
-        name = "test"
-        bind = "127.0.0.1:0"
-        [backend]
-        socket = "{addr}"
-        kind = "zvm"
-        http = "http://{addr}"
-        {extra}
-        [queue]
-        postpone = "in_turn"
-        [limits]
-        smapi_rate_limit_per_window = "total:10000"
-        smapi_request_postpone_threshold_seconds = 30
-        "#
+    in_turn(
+        &format!("socket = \"{addr}\"\nhttp = \"http://{addr}\"\n{extra}"),
+        "",
     )
 }
 

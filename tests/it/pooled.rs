@@ -20,10 +20,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Barrier;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::support::{PATIENCE, Scripted, Stack, closed_port, identity, reset, until};
+use crate::support::{PATIENCE, Scripted, Stack, closed_port, identity, in_turn, reset, until};
 
 /// A call that meets limits, and one that meets none.
-const LIMITED: &str = "GET /guests HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
+pub(crate) const LIMITED: &str = "GET /guests HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
 const UNLIMITED: &str =
     "POST /token HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
 
@@ -33,22 +33,9 @@ const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 16\r\n\r\n{\"overallR
 const POOLED: usize = 4;
 
 fn text(http: SocketAddr, more: &str) -> String {
-    format!(
-        r#"
-        [[listen]]
-        name = "test"
-        bind = "127.0.0.1:0"
-        [backend]
-        kind = "zvm"
-        http = "http://{http}"
-        pool_idle_timeout = "1h"
-        {more}
-        [queue]
-        postpone = "in_turn"
-        [limits]
-        smapi_rate_limit_per_window = "total:10000"
-        smapi_request_postpone_threshold_seconds = 30
-        "#
+    in_turn(
+        &format!("http = \"http://{http}\"\npool_idle_timeout = \"1h\"\n{more}"),
+        "",
     )
 }
 

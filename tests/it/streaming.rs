@@ -10,32 +10,19 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, timeout};
 
-use crate::support::{PATIENCE, Scripted, Stack, array, read_until};
+use crate::support::{PATIENCE, Scripted, Stack, array, in_turn, read_until};
 
 const MS: Duration = Duration::from_millis(1);
 
 fn text(addr: impl ToString, backend: &str, more: &str) -> String {
     let addr = addr.to_string();
-    format!(
-        r#"
-        [[listen]]
-        name = "test"
-        bind = "127.0.0.1:0"
-        [client]
-        buffer_bytes = "1KiB"
-        [backend]
-        kind = "zvm"
-        socket = "{addr}"
-        http = "http://{addr}"
-        max_reply_bytes = "64MiB"
-        {backend}
-        [queue]
-        postpone = "in_turn"
-        {more}
-        [limits]
-        smapi_rate_limit_per_window = "total:10000"
-        smapi_request_postpone_threshold_seconds = 60
-        "#
+    let backend = format!(
+        "socket = \"{addr}\"\nhttp = \"http://{addr}\"\nmax_reply_bytes = \"64MiB\"\n{backend}"
+    );
+    // What `more` begins with belongs to [queue].
+    in_turn(
+        &backend,
+        &format!("{more}\n[client]\nbuffer_bytes = \"1KiB\""),
     )
 }
 

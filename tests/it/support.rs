@@ -468,6 +468,27 @@ pub(crate) fn one_listener(backend: SocketAddr, listener: &str, more: &str) -> S
     )
 }
 
+/// A config of one listener whose calls wait in turn, with these lines in `[backend]` and these
+/// sections after it.
+pub(crate) fn in_turn(backend: &str, more: &str) -> String {
+    format!(
+        r#"
+        [[listen]]
+        name = "test"
+        bind = "127.0.0.1:0"
+        [backend]
+        kind = "zvm"
+        {backend}
+        [queue]
+        postpone = "in_turn"
+        {more}
+        [limits]
+        smapi_rate_limit_per_window = "total:10000"
+        smapi_request_postpone_threshold_seconds = 30
+        "#
+    )
+}
+
 /// A good answer of the sdkserver.
 pub(crate) const OK: &[u8] = b"{\"overallRC\": 0, \"modID\": null, \"rc\": 0, \"rs\": 0, \"errmsg\": \"\", \"output\": \"\"}";
 
