@@ -24,8 +24,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
+use crate::sidecar::Sidecar;
 use crate::support::{
-    Held, OK, Scripted, Stack, array, config, identity, json, read_all, reset, until,
+    Held, OK, Scripted, Stack, array, config, identity, json, one_listener, read_all, reset, until,
 };
 
 const HTTP_OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 16\r\n\r\n{\"overallRC\": 0}";
@@ -178,6 +179,54 @@ async fn reads_that_get_the_answer_of_another_one_draw_nothing_in_usage_nor_in_t
     };
     assert_eq!(sum(|total| total.calls), 6);
     assert_eq!(sum(|total| total.tokens.micros()), drawn.micros());
+}
+
+/// A quota of two tokens: five identical reads at once draw one, and so does one read after them.
+#[tokio::test]
+async fn a_read_that_gets_the_answer_of_another_one_draws_nothing_from_a_quota_and_its_line_says_so()
+ {
+    let mut held = Held::start(HTTP_OK).await;
+    let more = "\
+        [log]\nformat = \"json\"\naccess = true\n\
+        [coalesce]\nfunctions = [\"guest_list\"]\nfresh_for = \"1h\"\n\
+        [quota]\nengine = \"memory\"\n\
+        [[rate_limit]]\nname = \"all\"\nkind = \"quota\"\napplies_to = \"total\"\ntotal = 2\n\
+        refresh_window = \"7200h\"\non_excess = \"reject\"\n";
+    let process = Sidecar::start(&one_listener(held.backend.addr, "", more)).await;
+    let address = process.listener("test").await;
+    let ask = |path: &str| {
+        let request = get(path, "");
+        tokio::spawn(async move { crate::support::ask(address, request).await })
+    };
+    let clients: Vec<_> = (0..5).map(|_| ask("/guests")).collect();
+    held.next().await;
+    held.go.notify_one();
+    for client in clients {
+        let answer = client.await.expect("it ends");
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    }
+    let mut lines = Vec::new();
+    let mut at = 0;
+    for _ in 0..5 {
+        let (line, next) = process
+            .log()
+            .wait_from(at, &["\"function\":\"guest_list\""])
+            .await;
+        at = next;
+        lines.push(serde_json::from_str::<serde_json::Value>(&line).expect("JSON"));
+    }
+    let (shared, own): (Vec<_>, Vec<_>) = lines.iter().partition(|line| line["shared"] == true);
+    assert_eq!((own.len(), shared.len()), (1, 4), "{lines:#?}");
+    for line in shared {
+        assert!(line["quota"].is_null() && line["tokens"] == 0, "{line}");
+    }
+    assert_eq!(own[0]["quota"][0]["cost"], 1, "{}", own[0]);
+    // One token is left: a read of something else has it, and the next one is refused.
+    held.go.notify_one();
+    let answer = ask("/guests/A/info").await.expect("it ends");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let answer = ask("/guests/B/info").await.expect("it ends");
+    assert!(answer.starts_with("HTTP/1.1 429"), "{answer}");
 }
 
 #[tokio::test]

@@ -14,8 +14,10 @@ use tidegate::app::lease_server::LeaseServer;
 use tidegate::config::lease_server as server_config;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use tokio::process::Command;
 use tokio::runtime::{Builder, Runtime};
 
+use crate::sidecar::Sidecar as Process;
 use crate::support::{self, Answer, OK, PATIENCE, Scripted, array, closed_port, config, densest};
 
 /// Per second, and at once, over all sidecars.
@@ -426,6 +428,55 @@ impl Random {
     fn between(&mut self, from: u64, to: u64) -> Duration {
         Duration::from_millis(from + self.next() % (to - from))
     }
+}
+
+/// Reloads in a loop exchange the limits that are shared, while calls meet them and the leases are
+/// carried on another thread.
+#[tokio::test]
+async fn reloads_that_exchange_the_limits_of_shared_resources_panic_no_thread() {
+    let backend = Scripted::in_both_dialects().await;
+    let server = server(0, "0s").await;
+    let shared = |limits: [&str; 2]| {
+        let mut text = sidecar_text(
+            backend.addr,
+            &format!(
+                "[server]\nthreads = 2\n[coordinate]\n\
+            servers = [\"{}\"]\nexpected_sidecars = 3\nrequest_timeout = \"400ms\"\n\
+            minimum_interval = \"250ms\"\n",
+                server.it
+            ),
+        );
+        for (limit, resource) in limits.iter().zip(["zvm/total", "zvm/outstanding"]) {
+            text += &format!(
+                "[[coordinate.limit]]\nlimit = \"{limit}\"\nresource = \"{resource}\"\nsafe = 1\n"
+            );
+        }
+        text
+    };
+    let configs = [
+        shared(["total", "outstanding"]),
+        shared(["outstanding", "total"]),
+        shared(["poller", "total"]),
+    ];
+    let sidecar = Process::start_with(&configs[0], |binary| {
+        // Another binary, to see that the test finds what it is for.
+        Command::new(std::env::var("TIDEGATE_MEASURE").unwrap_or_else(|_| binary.to_owned()))
+    })
+    .await;
+    let address = sidecar.listener("test").await;
+    let _load = Load::start(8, move || Some(address));
+    for round in 1..=200 {
+        sidecar.reload(&configs[round % configs.len()]).await;
+    }
+    let lines = sidecar.log().lines();
+    let panicked = lines.iter().find(|line| line.contains("panicked"));
+    assert_eq!(panicked, None);
+    let (status, told) = sidecar.get("/readyz").await;
+    assert_eq!(status, 200, "{told}");
+    let passed = sidecar
+        .metric("tidegate_config_reloads_total{outcome=\"taken\"}")
+        .await;
+    assert!(passed >= 200.0, "{passed}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -289,6 +289,56 @@ async fn an_outage_leaves_the_safe_capacity_from_the_end_of_the_lease_on() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_clock_that_steps_past_the_end_of_a_lease_ends_it_before_anything_else_is_asked() {
+    for step in [15 * SECOND, 3_600 * SECOND] {
+        let (mock, client) = one_server();
+        {
+            let mut mock = mock.lock();
+            (mock.capacity, mock.safe_capacity) = (50.0, Some(5.0));
+            (mock.lease_seconds, mock.refresh_seconds) = (15, 5);
+        }
+        let rate = client.rate("r", wants(100.0)).expect("a resource");
+        let allowance = || rate.state().allowance;
+        until("a lease", || allowance() == Allowance::UpTo(50.0)).await;
+        mock.lock().hangs = true;
+        advance(step).await;
+        assert_eq!(allowance(), Allowance::UpTo(5.0));
+        let (_waiters, passed) = line(&rate, 1000);
+        let began = Instant::now();
+        sleep(2 * SECOND).await;
+        let count = passed.lock().expect("no test panics inside").len() as f64;
+        let most = began.elapsed().as_secs_f64() * 5.0 + 2.0;
+        assert!(count <= most, "{count} of {most}");
+        mock.lock().hangs = false;
+        until("a lease again", || allowance() == Allowance::UpTo(50.0)).await;
+    }
+}
+
+/// The server's time of day steps between its answers, back and ahead. No lease gets longer by it.
+#[tokio::test(start_paused = true)]
+async fn a_step_of_the_servers_time_of_day_makes_no_lease_longer() {
+    for (from, to) in [(0, 7_200), (7_200, 0), (0, -7_200), (0, 30), (30, 0)] {
+        let (mock, client) = one_server();
+        {
+            let mut mock = mock.lock();
+            (mock.lease_seconds, mock.refresh_seconds) = (15, 5);
+            mock.ahead_seconds = Some(from);
+        }
+        let rate = client.rate("r", wants(100.0)).expect("a resource");
+        let lease = || rate.state().lease;
+        until("a lease", || lease().is_some()).await;
+        mock.lock().ahead_seconds = Some(to);
+        let before = mock.lock().asked.len();
+        until("it was renewed", || mock.lock().asked.len() > before).await;
+        let asked = mock.lock().asked.last().expect("it was asked").0;
+        mock.lock().hangs = true;
+        sleep(14 * SECOND).await;
+        sleep((asked + 15 * SECOND).saturating_duration_since(Instant::now())).await;
+        assert_eq!(lease(), None, "{from} to {to}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_server_that_hangs_keeps_no_lease_alive_and_is_asked_again() {
     let (mock, client) = one_server();
     {

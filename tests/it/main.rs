@@ -14,6 +14,7 @@ mod bounds;
 mod callers;
 mod certificates;
 mod classes;
+mod clock_steps;
 mod coalesce;
 mod config;
 mod connecting;

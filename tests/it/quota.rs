@@ -50,6 +50,8 @@ struct Switch {
     node: memory::Node,
     clock: Clock,
     epoch: Instant,
+    /// What the store's clock is ahead of the time since then.
+    ahead: Arc<Mutex<Duration>>,
     mode: watch::Sender<Mode>,
     asked: AtomicUsize,
 }
@@ -66,7 +68,8 @@ impl Switch {
 
     /// As every answer of a real store does.
     fn tell_time(&self) {
-        let now = self.epoch.elapsed();
+        let ahead = *self.ahead.lock().expect("no test panics with it");
+        let now = self.epoch.elapsed() + ahead;
         self.node
             .set_time(StoreTime::between(self.clock.now(), now, now));
     }
@@ -123,6 +126,7 @@ impl QuotaStore for Switch {
 struct Rig {
     memory: Memory,
     epoch: Instant,
+    ahead: Arc<Mutex<Duration>>,
     backend: Scripted,
 }
 
@@ -131,6 +135,7 @@ impl Rig {
         Self {
             memory: Memory::new(),
             epoch: Instant::now(),
+            ahead: Arc::default(),
             backend: Scripted::in_both_dialects().await,
         }
     }
@@ -153,6 +158,7 @@ impl Rig {
 
     fn sidecar_of(&self, text: &str) -> Sidecar {
         let (memory, epoch) = (self.memory.clone(), self.epoch);
+        let ahead = Arc::clone(&self.ahead);
         let opened = Arc::new(Mutex::new(None));
         let open = Arc::clone(&opened);
         let app = App::start_with(config(text), None, move |_, clock: Clock| {
@@ -161,6 +167,7 @@ impl Rig {
                 node,
                 clock,
                 epoch,
+                ahead: Arc::clone(&ahead),
                 mode: watch::channel(Mode::Answers).0,
                 asked: AtomicUsize::new(0),
             });
@@ -356,6 +363,32 @@ async fn two_sidecars_spend_one_budget_and_not_a_token_more() {
         assert_eq!(told["store"]["members"], 2, "{told}");
         assert!(told["quotas"][0]["draws"].as_u64() > Some(0), "{told}");
     }
+}
+
+/// The store's clock steps back by an hour, on to where it was, and ahead. Of each window, by that
+/// clock, no more than its total is spent.
+#[tokio::test]
+async fn no_window_is_spent_beyond_its_total_whatever_step_the_clock_of_the_store_makes() {
+    const HOUR: Duration = Duration::from_secs(3_600);
+    const TOTAL: usize = 20;
+    let rig = Rig::start().await;
+    let set = |ahead: Duration| *rig.ahead.lock().expect("no test panics with it") = ahead;
+    set(100 * HOUR);
+    let sidecar = rig.sidecar(ALONE, &limit("all", "total", TOTAL as u64, "1h", REJECT));
+    let mut spent = std::collections::BTreeMap::<u32, usize>::new();
+    for hour in [100, 100, 99, 100, 98, 101, 100, 101, 150, 101] {
+        set(hour * HOUR);
+        sidecar.store().tell_time();
+        *spent.entry(hour).or_default() += sidecar.calls("", 3 * TOTAL).await;
+        for (hour, spent) in &spent {
+            assert!(*spent <= TOTAL, "{spent} of {TOTAL} in hour {hour}");
+        }
+    }
+    // Steps ahead begin windows that are spent whole.
+    assert_eq!(
+        (spent[&100], spent[&101], spent[&150]),
+        (TOTAL, TOTAL, TOTAL)
+    );
 }
 
 /// Two sidecars are asked for more than there is, until neither has anything left.
