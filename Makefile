@@ -1,7 +1,7 @@
 # Two commands do it all on a fresh machine with Rust, make and python3:
 #   make run    builds Tidegate and shows it holding back a flood
 #   make test   installs what the tests need and runs every test
-.PHONY: run test check loom peers stores promtool bench bench-limiters quota-faults faults soak faults-tools clean
+.PHONY: run test check loom peers stores promtool bench bench-limiters quota-faults faults soak faults-tools order clean
 
 CARGO ?= cargo
 
@@ -41,6 +41,12 @@ promtool:
 	  echo "installing promtool"; \
 	  SUDO=$$(command -v sudo || true); \
 	  $$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq --no-install-recommends prometheus >/dev/null; }
+
+# Finds out which functions a sidecar runs, for link/order.txt; after an upgrade of dependencies or of the compiler.
+# Needs valgrind. (docs/decisions/0014)
+order:
+	$(CARGO) rustc --release --bin tidegate -- -C strip=none
+	python3 link/order.py target/release/tidegate
 
 bench:
 	sh benches/compare.sh
