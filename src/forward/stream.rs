@@ -1,6 +1,7 @@
 //! A connection to a backend, over whatever carries it.
 
 use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -17,6 +18,9 @@ const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
     .with_time(Duration::from_secs(60))
     .with_interval(Duration::from_secs(10))
     .with_retries(6);
+
+/// Most bytes of a read past the runtime, which mostly finds none.
+const LOOK_BYTES: usize = 1024;
 
 /// The same bytes either way.
 #[derive(Debug)]
@@ -77,13 +81,14 @@ impl Stream {
 
     /// Reads what the kernel has, whether or not the runtime has heard of it.
     pub(super) fn read_now(&self, into: &mut ReadBuf<'_>) -> io::Result<()> {
-        let room = into.initialize_unfilled();
-        let read = match self {
+        // In a small buffer of its own: to zero hyper's would cost more than the call.
+        let mut chunk = [MaybeUninit::uninit(); LOOK_BYTES];
+        let room = &mut chunk[..into.remaining().min(LOOK_BYTES)];
+        let ((read, _), _) = match self {
             Self::Tcp(tcp) => rustix::net::recv(tcp, room, RecvFlags::DONTWAIT),
             Self::Unix(unix) => rustix::net::recv(unix, room, RecvFlags::DONTWAIT),
-        };
-        let (read, _) = read?;
-        into.advance(read);
+        }?;
+        into.put_slice(read);
         Ok(())
     }
 }
