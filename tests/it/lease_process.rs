@@ -375,9 +375,9 @@ async fn more_is_lent_than_wanted_until_clients_that_want_less_confirm_it_and_th
         has.push(ask(who, None, 30.0).await);
     }
     assert_eq!(sums().await, (90.0, 90.0));
-    for who in 0..3 {
-        has[who] = ask(who, Some(has[who]), 10.0).await;
-        assert_eq!(has[who].capacity, 10.0);
+    for (who, lease) in has.iter_mut().enumerate() {
+        *lease = ask(who, Some(*lease), 10.0).await;
+        assert_eq!(lease.capacity, 10.0);
     }
     assert_eq!(sums().await, (90.0, 30.0));
     let page = process.get("/").await.body;
@@ -386,8 +386,8 @@ async fn more_is_lent_than_wanted_until_clients_that_want_less_confirm_it_and_th
         page.contains("So it is more than wanted for a while"),
         "{page}"
     );
-    for who in 0..3 {
-        ask(who, Some(has[who]), 10.0).await;
+    for (who, lease) in has.iter().enumerate() {
+        ask(who, Some(*lease), 10.0).await;
     }
     assert_eq!(sums().await, (30.0, 30.0));
 }
