@@ -332,6 +332,10 @@ impl Evidence {
             let was_served = matches!(verdict, "passed" | "delayed");
             let is_told_right = match &attempt.outcome {
                 Outcome::Served => was_served,
+                // Half-closed in the middle of its body, it counts as gone, and can still read.
+                Outcome::Refused(reason) if attempt.left.is_some() && reason == "request_slow" => {
+                    verdict == "aborted" || line["reason"].as_str() == Some(&**reason)
+                }
                 Outcome::Refused(reason) => {
                     !was_served && line["reason"].as_str() == Some(&**reason)
                 }
