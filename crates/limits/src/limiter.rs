@@ -26,7 +26,9 @@ pub use paced::{
 pub(crate) use pacing::Pacing;
 pub use pacing::PacingNow;
 pub(crate) use token_bucket::in_range;
-pub use token_bucket::{Burst, DEBT_MAX_BURSTS, Fill, OutOfRange, TokenBucket, Tokens};
+pub use token_bucket::{
+    Burst, DEBT_MAX_BURSTS, DEBT_MAX_FILL, Fill, OutOfRange, TokenBucket, Tokens,
+};
 use window::Window;
 
 /// What to tell a refused call when nothing has been measured that would say better.

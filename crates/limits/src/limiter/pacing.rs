@@ -111,6 +111,11 @@ impl Pacing {
         self.paced.put_back(now, tokens);
     }
 
+    /// Takes `tokens` more for a call that costs `whole` in all. Returns what was taken.
+    pub(crate) fn take_more(&mut self, now: Timestamp, tokens: f64, whole: f64) -> f64 {
+        self.paced.take_more(now, tokens, whole)
+    }
+
     /// What a call of this cost has taken at least, if it was let through.
     pub(crate) fn taken_by(&self, tokens: Tokens) -> f64 {
         self.paced.least_taken(tokens)

@@ -101,8 +101,9 @@ pub enum BucketMode {
     /// It does.
     #[default]
     Enforce,
-    /// It only counts whom it would have. Calls are charged, down to the greatest debt, so it
-    /// counts as delayed whoever would have waited for those before.
+    /// It only counts whom it would have. Calls are charged, down to the greatest debt
+    /// ([`DEBT_MAX_FILL`](crate::DEBT_MAX_FILL)), so it counts as delayed whoever would have waited for
+    /// those before.
     Observe,
 }
 
@@ -266,6 +267,10 @@ impl Level {
         either!(self, put_back(now, tokens));
     }
 
+    fn take_more(&mut self, now: Timestamp, tokens: f64, whole: f64) -> f64 {
+        either!(self, take_more(now, tokens, whole))
+    }
+
     fn undraw(&mut self, now: Timestamp, taken: f64) {
         match self {
             Self::Bucket(level) => level.put_back(now, taken),
@@ -355,8 +360,12 @@ impl Bucket {
             let estimate = estimate.get();
             // No more is put back than was taken.
             let surcharge = (measured.get() - estimate).clamp(-charged, SURCHARGE_MAX * estimate);
-            self.level.put_back(now, -surcharge);
-            self.drawn += surcharge;
+            self.drawn += if surcharge > 0.0 {
+                self.level.take_more(now, surcharge, estimate + surcharge)
+            } else {
+                self.level.put_back(now, -surcharge);
+                surcharge
+            };
         }
     }
 

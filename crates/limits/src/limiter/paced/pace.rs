@@ -262,12 +262,13 @@ impl Pace {
         self.sizes
     }
 
-    /// The greatest debt, in ticks: ten pools, and ten times two of the largest operations where
-    /// the pool is smaller than that.
-    pub(super) fn debt_max(&self) -> i128 {
+    /// The greatest debt after an operation of this cost, in ticks: ten pools, ten times two of the
+    /// largest operations where the pool is smaller than that, or all of the operation.
+    pub(super) fn debt_max(&self, whole: i128) -> i128 {
         let two = 2 * i128::from(self.largest.get()) * self.price;
         let times = DEBT_MAX_BURSTS as i128;
-        (self.sizes.active.max(two) * times).min(DEBT_TICKS_MAX)
+        let most = self.sizes.active.max(two) * times;
+        most.max(whole).min(DEBT_TICKS_MAX)
     }
 
     /// What one operation costs, in ticks.

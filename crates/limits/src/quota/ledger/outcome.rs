@@ -70,7 +70,7 @@ impl Ledger {
                 self.late = true;
                 self.back_off(now, entropy);
                 self.counts.unavailable += 1;
-                self.keep(flight.kind, now);
+                self.keep(flight.kind, self.gives_back_at(now));
                 return;
             }
             Outcome::Dropped => {
@@ -180,11 +180,7 @@ impl Ledger {
         self.back_off(now, entropy);
         if outcome == Outcome::Unavailable {
             self.counts.unavailable += 1;
-            if let Kind::Relinquish { back, record } = kind
-                && let Some(purse) = self.purse_of_mut(&record)
-            {
-                purse.held += back;
-            }
+            self.keep(kind, self.gives_back_at(now));
         } else {
             self.counts.unknown += 1;
             if !matches!(kind, Kind::Time) {
@@ -215,7 +211,7 @@ impl Ledger {
 
     /// What was not asked is asked again when a call needs it.
     fn dropped(&mut self, kind: Kind, now: Timestamp) {
-        self.keep(kind, now);
+        self.keep(kind, now + self.rule.relinquish_every());
         match kind {
             Kind::Read if !matches!(self.stands, Stands::NotKnown) => {
                 // It is still to be read, but only once a call asks.
@@ -229,14 +225,23 @@ impl Ledger {
         }
     }
 
+    /// When a surplus is given back that the store did not take: the next time that one is looked
+    /// for, or as soon as the store is asked again where all of it is to go back.
+    fn gives_back_at(&self, now: Timestamp) -> Timestamp {
+        if self.leaves {
+            now
+        } else {
+            now + self.rule.relinquish_every()
+        }
+    }
+
     /// What was to be given back is still here, as nothing was done.
-    fn keep(&mut self, kind: Kind, now: Timestamp) {
-        let every = self.rule.relinquish_every();
+    fn keep(&mut self, kind: Kind, again_at: Timestamp) {
         if let Kind::Relinquish { back, record } = kind
             && let Some(purse) = self.purse_of_mut(&record)
         {
             purse.held += back;
-            purse.relinquish_at = now + every;
+            purse.relinquish_at = again_at;
         }
     }
 
