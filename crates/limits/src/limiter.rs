@@ -227,8 +227,8 @@ impl Progress {
 #[derive(Debug)]
 pub(crate) struct Limiter {
     configured: u32,
-    /// The configured rate of a paced limit.
-    rate: Rate,
+    /// The configured pace of a paced limit.
+    pace: Option<Pace>,
     /// One for each [`Supplier`].
     supplies: [Supply; Supplier::ALL.len()],
     state: State,
@@ -340,9 +340,9 @@ impl Limiter {
     pub(crate) fn new(now: Timestamp, limit: &Limit, reserve: Option<Reserve>) -> Self {
         Self {
             configured: limit.max(),
-            rate: match limit {
-                Limit::Paced { pace } => pace.rate(),
-                Limit::Outstanding { .. } | Limit::Window { .. } => Rate::MAX,
+            pace: match limit {
+                Limit::Paced { pace } => Some(*pace),
+                Limit::Outstanding { .. } | Limit::Window { .. } => None,
             },
             supplies: Default::default(),
             state: State::new(now, limit),
@@ -372,15 +372,11 @@ impl Limiter {
     /// Changes the pace to what may be given out now, where that is tokens a second.
     pub(crate) fn follow_supply(&mut self, now: Timestamp) {
         let max = self.max(now);
-        let State::Paced(paced) = &mut self.state else {
+        let (State::Paced(paced), Some(pace)) = (&mut self.state, self.pace) else {
             return;
         };
-        let rate = if max < self.configured {
-            Rate::new(f64::from(max)).unwrap_or(self.rate)
-        } else {
-            self.rate
-        };
-        paced.set_rate(now, rate);
+        let told = (max < self.configured).then_some(f64::from(max));
+        paced.follow(now, pace, told);
     }
 
     /// How much of the limit a call draws: calls, cost, or 2^-20 tokens.
@@ -614,9 +610,7 @@ impl Limiter {
                 true
             }
             (State::Paced(new), State::Paced(old)) => {
-                let pace = *new.pace();
                 core::mem::swap(new, old);
-                new.set_pace(now, pace);
                 true
             }
             (State::Outstanding(_) | State::Window(_) | State::Paced(_), _) => false,

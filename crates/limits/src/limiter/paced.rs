@@ -446,6 +446,21 @@ impl Paced {
         Ok(())
     }
 
+    /// Forgets the time that nothing claimed when it came: nothing can catch up by it.
+    pub(crate) fn forget_unclaimed(&mut self, now: Timestamp) {
+        let level = self.level(now);
+        let active = level.active.min(self.pace.sizes().active);
+        self.pools.set(now, Level { active, waiting: 0 });
+    }
+
+    /// Lets time accrue again from now on, with what is in the pools.
+    pub(crate) fn resume(&mut self, now: Timestamp) {
+        if !self.is_running() {
+            self.pools.set(now, self.pools.level());
+            self.pools.set_running(true);
+        }
+    }
+
     /// Lets no more time accrue. What is in the pools stays there, and can be taken.
     pub fn stop(&mut self, now: Timestamp) {
         let level = self.level(now);

@@ -26,6 +26,8 @@ pub struct PacingNow {
 #[derive(Clone, Debug)]
 pub(crate) struct Pacing {
     paced: Paced,
+    /// It was told from outside to let less through than is configured.
+    is_share: bool,
     drawn: f64,
     /// When the span began that is being counted.
     since: Timestamp,
@@ -39,6 +41,7 @@ impl Pacing {
     pub(crate) fn new(now: Timestamp, pace: Pace) -> Self {
         Self {
             paced: Paced::new(now, pace),
+            is_share: false,
             drawn: 0.0,
             since: now,
             this: 0.0,
@@ -50,15 +53,25 @@ impl Pacing {
         self.paced.pace()
     }
 
-    pub(crate) fn set_pace(&mut self, now: Timestamp, pace: Pace) {
-        self.paced.set_pace(now, pace);
-    }
-
-    /// Another rate for the same calls. One at which the dearest would take a lifetime is passed
-    /// over.
-    pub(crate) fn set_rate(&mut self, now: Timestamp, rate: Rate) {
-        if let Ok(pace) = self.pace().at(rate, self.pace().ratio()) {
-            self.set_pace(now, pace);
+    /// Goes on as configured, or with what was told from outside if that is less: tokens a second.
+    /// While it is told less, nothing catches up, and what is not claimed is lost, since it may have
+    /// been claimed elsewhere. While it is told that there is nothing, no time accrues.
+    pub(crate) fn follow(&mut self, now: Timestamp, configured: Pace, told: Option<f64>) {
+        let told = told.filter(|&told| told < configured.rate().get());
+        let was_share = core::mem::replace(&mut self.is_share, told.is_some());
+        match told.map(Rate::new) {
+            Some(Err(_)) => self.paced.stop(now),
+            Some(Ok(rate)) => {
+                self.paced.resume(now);
+                self.paced.set_pace(now, configured.share(rate));
+            }
+            None => {
+                self.paced.resume(now);
+                self.paced.set_pace(now, configured);
+            }
+        }
+        if was_share || self.is_share {
+            self.paced.forget_unclaimed(now);
         }
     }
 

@@ -18,7 +18,7 @@ use core::fmt;
 use core::time::Duration;
 
 use super::{Scheduler, Supplied};
-use crate::limiter::{Burst, Fill, Pace, Pacing, PacingNow, Rate, Supply, TokenBucket, Tokens};
+use crate::limiter::{Burst, Fill, Pace, Pacing, PacingNow, Supply, TokenBucket, Tokens};
 use crate::queue::fair::{Order, UNITS_PER_TOKEN, units};
 use crate::queue::{BucketId, Call, Place};
 use crate::slab::{Key, Slab};
@@ -66,22 +66,6 @@ impl BucketLimit {
         match self {
             Self::Bucket { burst, .. } => burst.get(),
             Self::Paced(pace) => pace.burst(),
-        }
-    }
-
-    /// The same, but with no more than this many tokens a second.
-    fn slowed_to(self, per_second: f64) -> Self {
-        match self {
-            _ if per_second >= self.per_second() => self,
-            Self::Bucket { burst, .. } => Self::Bucket {
-                burst,
-                fill: Fill::new(per_second).expect("it is above zero, and below one that is none"),
-            },
-            // A rate at which the dearest call would take a lifetime is passed over.
-            Self::Paced(pace) => Rate::new(per_second)
-                .ok()
-                .and_then(|rate| pace.at(rate, pace.ratio()).ok())
-                .map_or(self, Self::Paced),
         }
     }
 
@@ -228,14 +212,21 @@ impl Level {
         }
     }
 
-    /// Changes the limit in place. One of the other kind begins anew.
-    fn set_limit(&mut self, now: Timestamp, limit: BucketLimit) {
-        match (self, limit) {
+    /// Changes the limit in place, to what it says or to what was told if that is less. One of the
+    /// other kind begins anew.
+    fn follow(&mut self, now: Timestamp, limit: BucketLimit, told: Option<Fill>) {
+        match (&mut *self, limit) {
             (Self::Bucket(level), BucketLimit::Bucket { burst, fill }) => {
-                level.set_parameters(now, burst, fill);
+                let told = told.filter(|told| told.get() < fill.get());
+                level.set_parameters(now, burst, told.unwrap_or(fill));
             }
-            (Self::Paced(level), BucketLimit::Paced(pace)) => level.set_pace(now, pace),
-            (level, limit) => *level = Self::new(now, limit),
+            (Self::Paced(level), BucketLimit::Paced(pace)) => {
+                level.follow(now, pace, told.map(Fill::get));
+            }
+            (level, limit) => {
+                *level = Self::new(now, limit);
+                level.follow(now, limit, told);
+            }
         }
     }
 
@@ -372,8 +363,8 @@ impl Bucket {
     /// Changes the level to what flows now: what the rule says, or what it was told if that is
     /// less. Nothing is refunded, and nothing taken away.
     fn follow(&mut self, now: Timestamp) {
-        let told = self.supply.at(now).map_or(f64::INFINITY, Fill::get);
-        self.level.set_limit(now, self.rule.limit.slowed_to(told));
+        let told = self.supply.at(now);
+        self.level.follow(now, self.rule.limit, told);
     }
 }
 

@@ -258,6 +258,17 @@ impl Pace {
         self.operations(self.sizes.over)
     }
 
+    /// What is left of it where several share one capacity: this rate, and nothing for the late, since
+    /// what one of them left unused another may have used. Where the largest operation would take too
+    /// long at this rate it is made smaller, so that the rate is kept whatever it is.
+    pub(crate) fn share(self, rate: Rate) -> Self {
+        let ratio = BurstRatio::STRICT;
+        let most = largest_max(rate, ratio) as u32;
+        let largest = Cost::new(self.largest.get().min(most)).unwrap_or(Cost::ONE);
+        Self::sized(rate, ratio, largest, self.pool_for, self.pool_min)
+            .expect("no more than the largest that there may be")
+    }
+
     pub(crate) const fn sizes(&self) -> Sizes {
         self.sizes
     }
