@@ -308,7 +308,7 @@ impl State {
         }
     }
 
-    fn undraw(&mut self, now: Timestamp, draw: Draw, progress: Progress) {
+    fn undraw(&mut self, now: Timestamp, draw: Draw, taken_at: Timestamp, progress: Progress) {
         match self {
             Self::Outstanding(outstanding) => outstanding.in_use -= 1,
             Self::Window(window) => {
@@ -318,7 +318,7 @@ impl State {
             }
             Self::Paced(paced) => {
                 let taken = paced.taken_by(draw.tokens);
-                paced.undraw(now, taken);
+                paced.undraw(now, taken, taken_at);
             }
         }
     }
@@ -563,11 +563,18 @@ impl Limiter {
         }
     }
 
-    /// Takes the draw back as if it had never been. A departure that was told stays counted.
-    pub(crate) fn undraw(&mut self, now: Timestamp, class: Class, draw: Draw, progress: Progress) {
-        self.state.undraw(now, draw, progress);
+    /// Takes the draw of then back as if it had never been. A departure that was told stays counted.
+    pub(crate) fn undraw(
+        &mut self,
+        now: Timestamp,
+        class: Class,
+        draw: Draw,
+        taken_at: Timestamp,
+        progress: Progress,
+    ) {
+        self.state.undraw(now, draw, taken_at, progress);
         if let Some(kept) = self.kept_by(class) {
-            kept.undraw(now, draw, progress);
+            kept.undraw(now, draw, taken_at, progress);
         }
     }
 

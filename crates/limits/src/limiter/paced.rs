@@ -151,6 +151,17 @@ impl Paced {
         Self { pace, pools }
     }
 
+    /// A limiter that runs, whose pool is full without its burst.
+    #[cfg(feature = "std")]
+    pub(crate) fn full(now: Timestamp, pace: Pace) -> Self {
+        let level = Level {
+            active: pace.sizes().active,
+            waiting: 0,
+        };
+        let pools = Pools::running_from(now, level);
+        Self { pace, pools }
+    }
+
     /// A limiter of which only the pools were kept, as where many share one pace.
     #[must_use]
     pub const fn from_pools(pace: Pace, pools: Pools) -> Self {

@@ -17,6 +17,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::time::Duration;
 
+use super::hold::Held;
 use super::{Scheduler, Supplied};
 use crate::limiter::{Burst, Fill, Pace, Pacing, PacingNow, Supply, TokenBucket, Tokens};
 use crate::queue::fair::{Order, UNITS_PER_TOKEN, units};
@@ -254,18 +255,21 @@ impl Level {
         either!(self, draw(now, tokens))
     }
 
-    fn put_back(&mut self, now: Timestamp, tokens: f64) {
-        either!(self, put_back(now, tokens));
+    fn put_back(&mut self, now: Timestamp, tokens: f64, taken_at: Timestamp) {
+        match self {
+            Self::Bucket(level) => level.put_back(now, tokens),
+            Self::Paced(level) => level.put_back(now, tokens, taken_at),
+        }
     }
 
     fn take_more(&mut self, now: Timestamp, tokens: f64, whole: f64) -> f64 {
         either!(self, take_more(now, tokens, whole))
     }
 
-    fn undraw(&mut self, now: Timestamp, taken: f64) {
+    fn undraw(&mut self, now: Timestamp, taken: f64, taken_at: Timestamp) {
         match self {
             Self::Bucket(level) => level.put_back(now, taken),
-            Self::Paced(level) => level.undraw(now, taken),
+            Self::Paced(level) => level.undraw(now, taken, taken_at),
         }
     }
 
@@ -333,28 +337,22 @@ impl Bucket {
     }
 
     /// The call never left.
-    pub(super) fn undraw(&mut self, now: Timestamp, charged: f64) {
+    pub(super) fn undraw(&mut self, now: Timestamp, charged: f64, drawn_at: Timestamp) {
         self.charged -= 1;
         self.drawn -= charged;
-        self.level.undraw(now, charged);
+        self.level.undraw(now, charged, drawn_at);
     }
 
     /// The call has ended, and turned out to cost this.
-    pub(super) fn settle(
-        &mut self,
-        now: Timestamp,
-        estimate: Tokens,
-        charged: f64,
-        measured: Tokens,
-    ) {
+    pub(super) fn settle(&mut self, now: Timestamp, held: &Held, charged: f64, measured: Tokens) {
         if self.rule.settlement == Settlement::Measured {
-            let estimate = estimate.get();
+            let estimate = held.call.tokens.get();
             // No more is put back than was taken.
             let surcharge = (measured.get() - estimate).clamp(-charged, SURCHARGE_MAX * estimate);
             self.drawn += if surcharge > 0.0 {
                 self.level.take_more(now, surcharge, estimate + surcharge)
             } else {
-                self.level.put_back(now, -surcharge);
+                self.level.put_back(now, -surcharge, held.since);
                 surcharge
             };
         }

@@ -44,7 +44,8 @@ pub enum Outcome {
 
 impl Ledger {
     /// Takes the answer to a question; one to another question than the present one is too late,
-    /// and forgotten. `entropy` is any number, another one each time.
+    /// and forgotten. An outcome of another kind than the question, such as that a read was written,
+    /// counts as [`Outcome::Unknown`]. `entropy` is any number, another one each time.
     pub fn done(&mut self, question: Question, outcome: Outcome, time: &StoreTime, entropy: u64) {
         let Some(flight) = self.flight.take_if(|flight| flight.question == question) else {
             return;
@@ -56,7 +57,9 @@ impl Ledger {
                 return;
             }
             Outcome::Time => {
-                if matches!(self.page(time), Page::NotKnown) {
+                // An answer of another kind than the question is none.
+                let answers = matches!(flight.kind, Kind::Time);
+                if !answers || matches!(self.page(time), Page::NotKnown) {
                     // Its replies take too long to tell one window from the next.
                     self.failed(flight.kind, Outcome::Unknown, now, entropy);
                 }
@@ -127,7 +130,8 @@ impl Ledger {
             (Kind::Close { record }, Outcome::Written(version)) => {
                 self.written(record, version);
             }
-            (kind, outcome) => panic!("{outcome:?} answers no {kind:?}"),
+            // The driver mistook one question for another: nobody knows what became of this one.
+            (kind, _) => self.failed(kind, Outcome::Unknown, now, entropy),
         }
     }
 
