@@ -170,6 +170,10 @@ fn a_clock_that_steps_back_adds_nothing() {
     assert_eq!(bucket.peek(at(5.0)), 0.0);
     assert!(!bucket.take(at(5.0), Tokens::ONE));
     assert_eq!(bucket.peek(at(11.0)), 1.0);
+    // Nor does one that takes while it is back.
+    assert!(bucket.take(at(20.0), tokens(5.0)));
+    assert!(bucket.take(at(12.0), tokens(5.0)));
+    assert_eq!(bucket.peek(at(20.0)), 0.0);
 }
 
 #[test]

@@ -122,7 +122,8 @@ pub struct QuotaCounts {
     pub ledgers: Counts,
     /// Keys that are known now.
     pub keys: usize,
-    /// Keys that were forgotten, because there were too many.
+    /// Keys that were forgotten, because there were too many; those included that give back what they
+    /// hold first.
     pub forgotten: u64,
     /// Keys of which something is wrong in the store.
     pub troubled: usize,
@@ -657,7 +658,9 @@ impl Quotas {
         let limiter = self.expect_mut(key);
         limiter.rests = Rests::Leaving;
         limiter.ledger.leave();
-        self.named_mut(key).counts.keys -= 1;
+        let counts = &mut self.named_mut(key).counts;
+        counts.keys -= 1;
+        counts.forgotten += 1;
         self.leaving.push(&mut self.all, key);
         self.touch(key);
     }
@@ -665,6 +668,7 @@ impl Quotas {
     /// Forgets a key that no call waits for. What was drawn for it, if anything is left of it, is lost
     /// with its window.
     fn forget(&mut self, key: Key) {
+        let is_counted = self.expect(key).rests == Rests::Leaving;
         self.rouse(key);
         let mut limiter = self.all.remove(key).expect("it was just found");
         self.by_key.remove(&limiter.of);
@@ -676,7 +680,7 @@ impl Quotas {
         let named = self.named.get_mut(limiter.named).expect(RULED);
         named.counts.keys -= 1;
         named.counts.troubled -= usize::from(limiter.trouble != Wrong::Nothing);
-        named.counts.forgotten += 1;
+        named.counts.forgotten += u64::from(!is_counted);
         named.counts.ledgers.add(&limiter.ledger.take_counts());
     }
 
