@@ -391,24 +391,35 @@ fn who_waits_for_more_than_the_new_largest_is_refused_and_closes_the_limiter_for
     let timer = HandTimer::new(&clock);
     assert_eq!(limiter.try_acquire(1), Ok(true));
     let mut large = Task::new(&limiter, &timer, 1_000_000);
+    let mut second = Task::new(&limiter, &timer, 999_999);
     let mut small = Task::new(&limiter, &timer, 1);
-    assert!(!large.run() && !small.run());
+    assert!(!large.run() && !second.run() && !small.run());
     let before = limiter.look().granted;
     limiter.set_pace(pace(1.0, 1.0));
     assert_eq!(limiter.look().waiting, 1);
+    let refused = |n| Some(Err(AcquireError::TooMany { n, largest: 1 }));
+    assert_eq!(second.end(), refused(999_999), "it is woken for that");
     clock.pass(Duration::from_secs(1));
     timer.ring();
     assert!(small.run(), "it is the first now");
-    assert_eq!(
-        large.end(),
-        Some(Err(AcquireError::TooMany {
-            n: 1_000_000,
-            largest: 1
-        }))
-    );
+    assert_eq!(large.end(), refused(1_000_000));
     clock.pass(Duration::from_secs(1));
     assert_eq!(limiter.try_acquire(1), Ok(true), "nothing is owed");
     assert_eq!(limiter.look().granted, before + 2.0);
+}
+
+#[test]
+fn who_has_left_the_queue_makes_no_moment_later() {
+    let (limiter, clock) = limiter(up_to(pace(10.0, 1.0), 5));
+    let timer = HandTimer::new(&clock);
+    assert_eq!(limiter.try_acquire(1), Ok(true));
+    let moment = || limiter.acquire_at(1).expect("one may go");
+    let before = moment();
+    let mut waits = Task::new(&limiter, &timer, 5);
+    assert!(!waits.run());
+    assert!(moment() > before);
+    drop(waits);
+    assert_eq!(moment(), before);
 }
 
 #[test]
