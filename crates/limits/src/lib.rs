@@ -22,8 +22,10 @@
 //! - **A paced limit lets the late catch up**, at no more than its rate times its burst ratio;
 //!   time is neither made nor lost ([`Paced`]).
 //! - **Work-conserving and fair** ([`Postpone::InTurn`]): while a limit has room for the call
-//!   whose turn it is among those that meet it, that call runs. While two callers wait, what they
-//!   are served by weight differs by at most one call of each.
+//!   whose turn it is among those that meet it, that call runs. While two callers each have a call that
+//!   only one limit holds up, what they are served there by weight differs by at most two calls of each.
+//! - **Every call runs**, however many limits it meets: one that was passed over for a window claims
+//!   room, and keeps that of one call idle for a window at most.
 //! - **No operation costs more than O(log n)** in the number of waiting calls and of buckets, but
 //!   for a reload, the removal of a bucket and snapshots; and asking when everything is closed
 //!   touches none of them.

@@ -456,10 +456,20 @@ impl Limiter {
         }
     }
 
-    /// What the limit would say to a call of this class and cost; draws nothing.
+    /// How long a departure counts in a window that has a length; `None` for any other limit.
+    pub(crate) fn window(&self) -> Option<Duration> {
+        match &self.state {
+            State::Window(window) => Some(window.length()).filter(|length| !length.is_zero()),
+            State::Outstanding(_) | State::Paced(_) => None,
+        }
+    }
+
+    /// What the limit would say to a call of this class and cost, behind those that claim `ahead` of
+    /// it; draws nothing.
     #[inline]
-    pub(crate) fn peek(&self, now: Timestamp, class: Class, draw: Draw) -> Verdict {
-        let max = self.max(now);
+    pub(crate) fn peek(&self, now: Timestamp, class: Class, draw: Draw, ahead: u64) -> Verdict {
+        let configured = self.max(now);
+        let max = u64::from(configured).saturating_sub(ahead) as u32;
         if self.is_beyond(class, draw) {
             return Verdict::Never;
         }
@@ -470,7 +480,14 @@ impl Limiter {
             Some(_) | None => match &self.state {
                 State::Outstanding(outstanding) => outstanding.peek(max),
                 State::Window(window) => window.peek(now, draw.cost, max),
-                State::Paced(_) if max == 0 => Verdict::WhenTold,
+                State::Paced(_) if configured == 0 => Verdict::WhenTold,
+                State::Paced(paced) if ahead > 0 => {
+                    let ahead = ahead as f64 / UNITS_PER_TOKEN;
+                    match paced.wait_behind(now, ahead, draw.tokens) {
+                        Duration::ZERO => Verdict::Ready,
+                        wait => Verdict::NotBefore(now + wait),
+                    }
+                }
                 State::Paced(paced) => paced.verdict(now, draw.tokens),
             },
         }

@@ -20,8 +20,8 @@ use core::time::Duration;
 use super::hold::Held;
 use super::{Scheduler, Supplied};
 use crate::limiter::{Burst, Fill, Pace, Pacing, PacingNow, Supply, TokenBucket, Tokens};
-use crate::queue::fair::{Order, UNITS_PER_TOKEN, units};
-use crate::queue::{BucketId, Call, Place};
+use crate::queue::fair::{UNITS_PER_TOKEN, units};
+use crate::queue::{Bar, BucketId, Call, Place};
 use crate::slab::{Key, Slab};
 use crate::time::Timestamp;
 use crate::verdict::Verdict;
@@ -104,7 +104,7 @@ pub enum OnExcess {
 }
 
 /// In what order the calls that wait for a bucket go. Classes share by weight either way. A
-/// change applies to calls that come after it.
+/// change applies to those that wait, too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BucketOrder {
     /// Callers take turns, by their weight and what their calls cost.
@@ -289,9 +289,17 @@ impl Level {
 }
 
 impl Bucket {
-    /// What it says to a call that would draw from it.
-    pub(super) fn peek(&self, now: Timestamp, tokens: Tokens) -> Verdict {
+    /// What it says to a call that would draw from it, behind those that claim `ahead` of it, in the
+    /// units of fair turns.
+    pub(super) fn peek(&self, now: Timestamp, ahead: u64, tokens: Tokens) -> Verdict {
         match self.rule.mode {
+            BucketMode::Enforce if ahead > 0 => {
+                let ahead = ahead as f64 / UNITS_PER_TOKEN;
+                match self.level.wait_behind(now, ahead, tokens) {
+                    Duration::ZERO => Verdict::Ready,
+                    wait => Verdict::NotBefore(now + wait),
+                }
+            }
             BucketMode::Enforce => self.level.verdict(now, tokens),
             BucketMode::Observe => Verdict::Ready,
         }
@@ -410,14 +418,6 @@ impl Buckets {
     pub(super) fn iter(&self) -> impl Iterator<Item = (Key, &Bucket)> {
         self.all.iter()
     }
-
-    /// In what order the calls of a group go.
-    pub(super) fn order(&self, bucket: Option<Key>) -> Order {
-        match bucket.map(|key| self.expect(key).rule.order) {
-            None | Some(BucketOrder::Fair) => Order::Fair,
-            Some(BucketOrder::Fifo) => Order::Arrival,
-        }
-    }
 }
 
 impl<T> Scheduler<T> {
@@ -442,7 +442,9 @@ impl<T> Scheduler<T> {
             bucket.rule = rule;
             bucket.follow(now);
             let rejects = bucket.rejects();
-            self.parking.change_bucket(key);
+            let by_arrival = bucket.rule.order == BucketOrder::Fifo;
+            self.parking.set_bucket(key, by_arrival);
+            self.parking.change(Bar::Bucket(key));
             if rejects && !rejected_before {
                 self.reject_those_that_wait(now, key);
             }
@@ -451,6 +453,7 @@ impl<T> Scheduler<T> {
         if self.buckets.by_id.len() >= BUCKETS_MAX {
             return Err(TooManyBuckets);
         }
+        let by_arrival = rule.order == BucketOrder::Fifo;
         let key = self.buckets.all.insert(Bucket {
             level: Level::new(now, rule.limit),
             rule,
@@ -464,7 +467,7 @@ impl<T> Scheduler<T> {
             rejected: 0,
         });
         self.buckets.by_id.insert(id, key);
-        self.parking.make_bucket(key);
+        self.parking.set_bucket(key, by_arrival);
         Ok(())
     }
 
@@ -486,7 +489,7 @@ impl<T> Scheduler<T> {
         if let Some(expires_at) = supply.expires_at() {
             self.expiries.insert((expires_at, supplied));
         }
-        self.parking.change_bucket(key);
+        self.parking.change(Bar::Bucket(key));
         true
     }
 
@@ -494,7 +497,7 @@ impl<T> Scheduler<T> {
         let key = self.buckets.find(Some(id));
         let key = key.expect("what a removed bucket was told is removed with it");
         self.buckets.expect_mut(key).follow(expires_at);
-        self.parking.change_bucket(key);
+        self.parking.change(Bar::Bucket(key));
     }
 
     /// Removes a bucket. Nobody who waits for it is lost: `reroute` says of each call that was
@@ -514,7 +517,7 @@ impl<T> Scheduler<T> {
         };
         let waiting = self.queue.iter();
         let meets = waiting.filter(|(_, waiting)| waiting.bucket == Some(gone));
-        let mut rerouted: Vec<_> = meets.map(|(key, waiting)| (waiting.turn, key)).collect();
+        let mut rerouted: Vec<_> = meets.map(|(key, waiting)| (waiting.arrival, key)).collect();
         rerouted.sort_unstable();
         for (_, key) in rerouted {
             let to = reroute(&self.queue.expect(key).call);
@@ -524,7 +527,6 @@ impl<T> Scheduler<T> {
             self.expiries.remove(&(expires_at, Supplied::Bucket(id)));
         }
         self.parking.remove_bucket(gone);
-        self.fair.forget_bucket(gone.index());
         self.buckets.all.remove(gone);
         true
     }
@@ -540,7 +542,7 @@ impl<T> Scheduler<T> {
             per_second: bucket.level.per_second(),
             drawn: bucket.drawn,
             paced: bucket.level.paced_now(now),
-            opens: bucket.peek(now, Tokens::ONE),
+            opens: bucket.peek(now, 0, Tokens::ONE),
             waiting: bucket.waiting,
             waiting_tokens: bucket.waiting_units as f64 / UNITS_PER_TOKEN,
             charged: bucket.charged,
@@ -576,7 +578,7 @@ impl<T> Scheduler<T> {
     ) {
         self.advance(now);
         let waiting = self.queue.iter();
-        let mut waiting: Vec<_> = waiting.map(|(key, it)| (it.turn, key)).collect();
+        let mut waiting: Vec<_> = waiting.map(|(key, it)| (it.arrival, key)).collect();
         waiting.sort_unstable();
         for (_, key) in waiting {
             let of = self.queue.expect(key);
@@ -594,9 +596,9 @@ impl<T> Scheduler<T> {
         let waiting = self.queue.iter();
         let meets = waiting.filter(|(_, waiting)| waiting.bucket == Some(bucket));
         let mut waiting: Vec<_> = meets
-            .map(|(key, waiting)| (waiting.turn, key, waiting.call.tokens))
+            .map(|(key, waiting)| (waiting.arrival, key, waiting.call.tokens))
             .collect();
-        waiting.sort_unstable_by_key(|&(turn, key, _)| (turn, key));
+        waiting.sort_unstable_by_key(|&(arrival, key, _)| (arrival, key));
         let level = &self.buckets.expect(bucket).level;
         let mut ahead = 0;
         for (_, key, tokens) in waiting {
@@ -649,22 +651,19 @@ impl<T> Scheduler<T> {
             self.to_reject.push_back(key);
         }
         let waiting = self.queue.expect_mut(key);
-        let (place, tokens) = (waiting.place, waiting.call.tokens);
-        let (old, group) = (waiting.bucket, waiting.group());
-        let (flow, caller) = (waiting.flow, waiting.call.caller);
+        let (place, tokens, arrival) = (waiting.place, waiting.call.tokens, waiting.arrival);
+        let old = waiting.bucket;
         waiting.call.bucket = to;
         waiting.bucket = bucket;
         if place == Place::Door {
             return;
         }
-        self.fair.leave(group, flow, caller);
         if let Some(old) = old {
             self.buckets.expect_mut(old).discount_waiting(tokens);
         }
         if let Some(new) = bucket {
             self.buckets.expect_mut(new).count_waiting(tokens);
         }
-        let turn = self.join_group(key);
-        self.replace(key, place, turn);
+        self.replace(key, place, arrival);
     }
 }

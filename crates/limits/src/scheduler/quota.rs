@@ -22,7 +22,7 @@ use core::time::Duration;
 
 use super::{OnExcess, Reason, Scheduler};
 use crate::limiter::Tokens;
-use crate::queue::{Call, Place, QuotaKey};
+use crate::queue::{Bar, Call, Place, QuotaKey};
 use crate::quota::{
     Answer, Counts, Ledger, LedgerNow, Outcome, Question, Rule, Spent, Step, StoreTime, Trouble,
     Version, Waiting, Write,
@@ -723,10 +723,15 @@ impl Quotas {
         ledger.peek(cost(tokens), &self.time.at(now))
     }
 
-    /// The same as a verdict, for a call that waits.
-    pub(super) fn verdict(&self, now: Timestamp, key: Key, tokens: Tokens) -> Verdict {
+    /// The same as a verdict, for a call that waits behind those that claim `ahead` of it.
+    pub(super) fn verdict(&self, now: Timestamp, key: Key, ahead: u64, tokens: Tokens) -> Verdict {
         let ledger = &self.expect(key).ledger;
-        ledger.verdict(cost(tokens), &self.time.at(now))
+        let cost = cost(tokens).saturating_add(ahead);
+        match ledger.verdict(cost, &self.time.at(now)) {
+            // Those before it leave some day.
+            Verdict::Never if ahead > 0 => Verdict::WhenTold,
+            verdict => verdict,
+        }
     }
 
     /// Whether a call to which this is said does not wait.
@@ -1006,7 +1011,7 @@ fn rejects(on_excess: OnExcess, answer: Answer) -> bool {
 }
 
 /// What a call draws from a quota, which counts whole tokens.
-fn cost(tokens: Tokens) -> u64 {
+pub(super) fn cost(tokens: Tokens) -> u64 {
     let whole = tokens.get() as u64;
     whole + u64::from((whole as f64) < tokens.get())
 }
@@ -1086,13 +1091,13 @@ impl<T> Scheduler<T> {
     fn repin(&mut self, now: Timestamp) {
         let waiting = self.queue.iter();
         let names = waiting.filter(|(_, waiting)| waiting.call.quotas.is_some());
-        let mut all: Vec<_> = names.map(|(key, waiting)| (waiting.turn, key)).collect();
+        let mut all: Vec<_> = names.map(|(key, waiting)| (waiting.arrival, key)).collect();
         all.sort_unstable();
         for (_, key) in all {
             let waiting = self.queue.expect_mut(key);
             let named = waiting.call.quotas.clone();
             let (before, place) = (waiting.quotas.clone(), waiting.place);
-            let (tokens, turn) = (waiting.call.tokens, waiting.turn);
+            let (tokens, arrival) = (waiting.call.tokens, waiting.arrival);
             let named = named.as_deref().unwrap_or_default();
             let after = self.quotas.pin_again(now, named);
             if before != after {
@@ -1101,7 +1106,7 @@ impl<T> Scheduler<T> {
                     self.quotas.count_waiting(after.as_ref(), tokens);
                 }
                 self.queue.expect_mut(key).quotas = after;
-                self.replace(key, place, turn);
+                self.replace(key, place, arrival);
             }
             if let Some(before) = &before {
                 self.quotas.unpin(now, before);
@@ -1111,7 +1116,7 @@ impl<T> Scheduler<T> {
 
     /// Something may be spent that could not be, or could be and can't.
     fn changed_quota(&mut self, key: Key) {
-        self.parking.change_quota(key);
+        self.parking.change(Bar::Quota(key));
         self.quotas.touch(key);
     }
 
@@ -1145,7 +1150,7 @@ impl<T> Scheduler<T> {
         let contradicts = after.earliest() > before.latest() || after.latest() < before.earliest();
         if contradicts || after.width() < before.width() / 2 {
             for key in self.parking.quotas_waited_for() {
-                self.parking.change_quota(key);
+                self.parking.change(Bar::Quota(key));
                 self.quotas.touch(key);
             }
         }
@@ -1276,13 +1281,13 @@ impl<T> Scheduler<T> {
         if self.quotas.is_settled() {
             return;
         }
-        let (parking, queue, fair) = (&self.parking, &self.queue, &self.fair);
+        let (parking, queue) = (&self.parking, &self.queue);
         self.quotas.settle(now, |key| {
-            let head = parking.first_at_quota(key, fair)?;
+            let head = parking.first_at_quota(key)?;
             Some(queue.expect(head).call.tokens)
         });
         while let Some(key) = self.quotas.next_reopened() {
-            self.parking.change_quota(key);
+            self.parking.change(Bar::Quota(key));
         }
     }
 }
