@@ -286,11 +286,16 @@ impl<T> Scheduler<T> {
                 }
                 Answer::Barred(bar, verdict) => (bar, verdict),
             };
+            let stays = asked.turn.is_some_and(|turn| turn.bar() == bar);
             if let Bar::Quota(quota) = bar {
                 let tokens = self.queue.expect(key).call.tokens;
                 let answer = self.quotas.peek(now, quota, tokens);
-                self.quotas.held(quota, answer);
-                if self.quotas.rejects(quota, answer) {
+                let rejects = self.quotas.rejects(quota, answer);
+                // One that was held here before has said so.
+                if rejects || !stays {
+                    self.quotas.held(quota, answer);
+                }
+                if rejects {
                     return self.expire(now, key, quota::reason(answer), Some(bar));
                 }
             }
