@@ -15,13 +15,17 @@
 //!   nothing.
 //! - **Nobody waits past the deadline**, and whom its own limits could only serve after it is
 //!   told at once.
-//! - **No bucket gives more than its burst and what flows in**, but for one call dearer than all
-//!   of it, whose debt is repaid first. A change of its rule refunds nothing.
+//! - **No bucket gives more than its burst and what flows in**, except for one call that costs more
+//!   than all of it, whose debt is repaid whole before another call goes. A change of its rule refunds
+//!   nothing. What calls turn out to cost, and those that are only observed, can add up to a greater
+//!   debt: that is cut ([`DEBT_MAX_FILL`]).
 //! - **A paced limit lets the late catch up**, at no more than its rate times its burst ratio;
 //!   time is neither made nor lost ([`Paced`]).
 //! - **Work-conserving and fair** ([`Postpone::InTurn`]): while a limit has room for the call
-//!   whose turn it is among those that meet it, that call runs. While two callers wait, what they
-//!   are served by weight differs by at most one call of each.
+//!   whose turn it is among those that meet it, that call runs. While two callers each have a call that
+//!   only one limit holds up, what they are served there by weight differs by at most two calls of each.
+//! - **Every call runs**, however many limits it meets: one that was passed over for a window claims
+//!   room, and keeps that of one call idle for a window at most.
 //! - **No operation costs more than O(log n)** in the number of waiting calls and of buckets, but
 //!   for a reload, the removal of a bucket and snapshots; and asking when everything is closed
 //!   touches none of them.
@@ -63,9 +67,9 @@ mod verdict;
 pub use costs::{CostError, CostModel, ServiceTime, ServiceTimes, Settled};
 pub use delay::{Cause, Delay, Delays};
 pub use limiter::{
-    AlreadyRunning, ApplyError, Burst, BurstRatio, DEBT_MAX_BURSTS, Fill, Limit, OutOfRange, Pace,
-    PaceSpec, Paced, PacingNow, Pools, PoolsNow, Rate, SpecError, SpecScope, Supplier, Supply,
-    TokenBucket, Tokens, Verb, WindowShape, WindowStamp,
+    AlreadyRunning, ApplyError, Burst, BurstRatio, DEBT_MAX_BURSTS, DEBT_MAX_FILL, Fill, Limit,
+    OutOfRange, Pace, PaceSpec, Paced, PacingNow, Pools, PoolsNow, Rate, SpecError, SpecScope,
+    Supplier, Supply, TokenBucket, Tokens, Verb, WindowShape, WindowStamp,
 };
 pub use policy::{ClassShare, LimitRule, Policy, PolicyError, Postpone, Reserve, Scope, WhenFull};
 pub use queue::{Backend, BucketId, Call, Caller, Class, QuotaKey, Ticket, Weight};

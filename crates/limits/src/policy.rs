@@ -349,10 +349,6 @@ impl LimitSets {
         }
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.sets.len()
-    }
-
     /// The set that a call of this function to this backend and of this class meets.
     pub(crate) fn find(&self, function: &str, backend: Backend, class: Class) -> SetId {
         let number = |found: Result<usize, usize>| found.map_or(0, |index| index + 1);
@@ -547,7 +543,7 @@ mod tests {
         check("list", 0, &[0, 1, 3]);
         check("list", 1, &[0, 1, 2, 3]);
         check("create", 1, &[0, 2, 4]);
-        assert_eq!(sets.len(), 6);
+        assert_eq!(sets.sets.len(), 6);
         assert_eq!(vec![0; 0], **LimitSets::new(&[]).limits(0));
     }
 }

@@ -1,10 +1,9 @@
 //! Where calls wait.
 //!
 //! A waiting call is in one of three places: in a line, set aside (jitter), or at the door
-//! (the queue was full). A line holds the calls of one class that meet the same limits, in the
-//! order of their turn; only its head is ever asked, so what stands behind costs nothing.
-//! There is a line for each set of limits and class of a policy, and for each of those and
-//! each bucket and quotas that calls wait for as long as some do; however many wait.
+//! (the queue was full). A line holds the calls of one caller and class that meet the same limits, in the
+//! order of their arrival; only its head is ever asked, so what stands behind costs nothing.
+//! There is a line as long as a call waits in it, so there are never more lines than calls.
 
 pub(crate) mod account;
 pub(crate) mod fair;
@@ -20,7 +19,6 @@ use crate::sorted::Sorted;
 use crate::time::Timestamp;
 use crate::verdict::Cost;
 use account::Stay;
-use fair::{Charge, Flow, GroupId, Turn};
 
 /// A backend, by a number of the caller's choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -149,11 +147,8 @@ pub(crate) struct Waiting<T> {
     pub(crate) bucket: Option<Key>,
     /// The quotas that it draws from, as far as their rules are there.
     pub(crate) quotas: Option<Arc<[Key]>>,
-    /// Its place among those of its group.
-    pub(crate) turn: Turn,
-    pub(crate) flow: Flow,
-    /// How far it moves the tags of its caller and its class.
-    pub(crate) charge: Charge,
+    /// Its place among the calls of its line: what came first goes first.
+    pub(crate) arrival: u64,
     pub(crate) place: Place,
     /// Counts joinings of the queue, to tell who waited while a line was held.
     pub(crate) joined: u64,
@@ -163,15 +158,6 @@ pub(crate) struct Waiting<T> {
     pub(crate) postponed: u32,
     /// What it has waited for.
     pub(crate) stay: Stay,
-}
-
-impl<T> Waiting<T> {
-    pub(crate) fn group(&self) -> GroupId {
-        GroupId {
-            class: self.call.class,
-            bucket: self.bucket.map(Key::index),
-        }
-    }
 }
 
 /// What stands in a call's way.
@@ -210,7 +196,7 @@ impl Timed {
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
     waiting: Slab<Waiting<T>>,
-    lines: Vec<Sorted<(Turn, Key)>>,
+    lines: Vec<Sorted<(u64, Key)>>,
     asides: Sorted<Timed>,
     /// In order of arrival.
     door: Sorted<(u64, Key)>,
@@ -218,12 +204,10 @@ pub(crate) struct Queue<T> {
 }
 
 impl<T> Queue<T> {
-    pub(crate) fn new(lines: usize) -> Self {
-        let mut empty = Vec::new();
-        empty.resize_with(lines, Sorted::default);
+    pub(crate) fn new() -> Self {
         Self {
             waiting: Slab::new(),
-            lines: empty,
+            lines: Vec::new(),
             asides: Sorted::default(),
             door: Sorted::default(),
             deadlines: Sorted::default(),
@@ -253,7 +237,7 @@ impl<T> Queue<T> {
         self.waiting.get_mut(key)
     }
 
-    /// The call itself; its place and turn are changed by the methods here only.
+    /// The call itself; its place and arrival are changed by the methods here only.
     pub(crate) fn expect(&self, key: Key) -> &Waiting<T> {
         self.waiting
             .get(key)
@@ -275,8 +259,14 @@ impl<T> Queue<T> {
     }
 
     /// The head of a line.
-    pub(crate) fn head(&self, line: LineId) -> Option<(Turn, Key)> {
+    pub(crate) fn head(&self, line: LineId) -> Option<(u64, Key)> {
         self.lines[line as usize].first()
+    }
+
+    /// Any call that is in no line.
+    pub(crate) fn any_beside_lines(&self) -> Option<Key> {
+        let aside = self.first_aside().map(|(_, key)| key);
+        self.first_at_door().or(aside)
     }
 
     pub(crate) fn first_at_door(&self) -> Option<Key> {
@@ -304,8 +294,8 @@ impl<T> Queue<T> {
 
     pub(crate) fn remove(&mut self, key: Key) -> Option<Waiting<T>> {
         let waiting = self.waiting.get(key)?;
-        let (place, turn, deadline) = (waiting.place, waiting.turn, waiting.call.deadline);
-        self.unlink(key, place, turn);
+        let (place, arrival, deadline) = (waiting.place, waiting.arrival, waiting.call.deadline);
+        self.unlink(key, place, arrival);
         if let Some(deadline) = deadline {
             self.deadlines.remove(&Timed::new(deadline, key));
         }
@@ -325,26 +315,25 @@ impl<T> Queue<T> {
     }
 
     /// Puts a call that was just taken in where it waits.
-    pub(crate) fn place(&mut self, key: Key, place: Place, turn: Turn) {
+    pub(crate) fn place(&mut self, key: Key, place: Place, arrival: u64) {
         let waiting = self.expect_mut(key);
-        (waiting.place, waiting.turn) = (place, turn);
-        self.link(key, place, turn);
+        (waiting.place, waiting.arrival) = (place, arrival);
+        self.link(key, place, arrival);
     }
 
-    /// Puts a call elsewhere, with another turn.
-    pub(crate) fn relocate(&mut self, key: Key, place: Place, turn: Turn) {
+    /// Puts a call elsewhere, with another arrival.
+    pub(crate) fn relocate(&mut self, key: Key, place: Place, arrival: u64) {
         let waiting = self.expect_mut(key);
-        let (old_place, old_turn) = (waiting.place, waiting.turn);
-        (waiting.place, waiting.turn) = (place, turn);
-        self.unlink(key, old_place, old_turn);
-        self.link(key, place, turn);
+        let (old_place, old_arrival) = (waiting.place, waiting.arrival);
+        (waiting.place, waiting.arrival) = (place, arrival);
+        self.unlink(key, old_place, old_arrival);
+        self.link(key, place, arrival);
     }
 
-    /// Starts anew with at least this many lines: `sort` says of each call where it goes now. Linear but
-    /// for sorting each line.
-    pub(crate) fn rebuild(&mut self, lines: usize, mut sort: impl FnMut(&mut Waiting<T>)) {
-        let mut sorted: Vec<Vec<(Turn, Key)>> = Vec::new();
-        sorted.resize_with(lines, Vec::new);
+    /// Starts anew with other lines: `sort` says of each call where it goes now. Linear but for sorting
+    /// each line.
+    pub(crate) fn rebuild(&mut self, mut sort: impl FnMut(&mut Waiting<T>)) {
+        let mut sorted: Vec<Vec<(u64, Key)>> = Vec::new();
         let mut asides = Vec::new();
         for (key, waiting) in self.waiting.iter_mut() {
             sort(waiting);
@@ -353,7 +342,7 @@ impl<T> Queue<T> {
                     if sorted.len() <= line as usize {
                         sorted.resize_with(line as usize + 1, Vec::new);
                     }
-                    sorted[line as usize].push((waiting.turn, key));
+                    sorted[line as usize].push((waiting.arrival, key));
                 }
                 Place::Aside(until) => asides.push(Timed::new(until, key)),
                 Place::Door => {}
@@ -370,20 +359,20 @@ impl<T> Queue<T> {
         }
     }
 
-    fn link(&mut self, key: Key, place: Place, turn: Turn) {
+    fn link(&mut self, key: Key, place: Place, arrival: u64) {
         let new = match place {
-            Place::Line(line) => self.lines[line as usize].insert((turn, key)),
+            Place::Line(line) => self.lines[line as usize].insert((arrival, key)),
             Place::Aside(until) => self.asides.insert(Timed::new(until, key)),
-            Place::Door => self.door.insert((turn.arrival(), key)),
+            Place::Door => self.door.insert((arrival, key)),
         };
         debug_assert!(new, "a call waits in one place");
     }
 
-    fn unlink(&mut self, key: Key, place: Place, turn: Turn) {
+    fn unlink(&mut self, key: Key, place: Place, arrival: u64) {
         let found = match place {
-            Place::Line(line) => self.lines[line as usize].remove(&(turn, key)),
+            Place::Line(line) => self.lines[line as usize].remove(&(arrival, key)),
             Place::Aside(until) => self.asides.remove(&Timed::new(until, key)),
-            Place::Door => self.door.remove(&(turn.arrival(), key)),
+            Place::Door => self.door.remove(&(arrival, key)),
         };
         debug_assert!(found, "a waiting call is where its place says");
     }

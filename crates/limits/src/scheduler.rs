@@ -43,10 +43,10 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::delay::Cause;
-use crate::limiter::{Limiter, RETRY_UNMEASURED, Supplier, Supply};
+use crate::limiter::{Limiter, Progress, RETRY_UNMEASURED, Supplier, Supply};
 use crate::policy::{LimitId, LimitRule, LimitSets, Policy, Postpone, SetId, WhenFull};
 use crate::queue::account::Stay;
-use crate::queue::fair::{Charge, Fair, Flow, Turn};
+use crate::queue::fair::{Service, WINDOW, units};
 use crate::queue::{Bar, BucketId, Call, Class, LineId, Place, Queue, Ticket, Waiting};
 use crate::quota::Answer as QuotaAnswer;
 use crate::slab::{Key, Slab};
@@ -54,8 +54,11 @@ use crate::time::{Timestamp, nanos};
 use crate::verdict::Verdict;
 use bucket::Buckets;
 use hold::{Charged, Held};
-use park::{Own, Parking};
-use quota::{Quotas, TooManyKeys};
+use park::{Asked, LineKey, Own, Parking};
+use quota::{Found, Pinned, Quotas, TooManyKeys};
+
+/// Limits of one call, in order, of which is told what they keep for its class.
+const KEPT_MAX: usize = u64::BITS as usize;
 
 /// What to do next.
 #[derive(Debug)]
@@ -128,7 +131,6 @@ pub struct Scheduler<T> {
     buckets: Buckets,
     quotas: Quotas,
     queue: Queue<T>,
-    fair: Fair,
     parking: Parking,
     holds: Slab<Held>,
     /// Calls that wait, and are to be refused since a change.
@@ -163,9 +165,8 @@ impl<T> Scheduler<T> {
             .collect();
         let kept_for = limits.iter().map(|met| met.limiter.kept_for());
         Self {
-            queue: Queue::new(sets.len() * classes),
-            fair: Fair::new(policy.classes(), seed),
-            parking: Parking::new(sets.len(), classes, kept_for),
+            queue: Queue::new(),
+            parking: Parking::new(classes, seed, kept_for),
             limits,
             buckets: Buckets::new(),
             quotas: Quotas::new(),
@@ -201,38 +202,43 @@ impl<T> Scheduler<T> {
         payload: T,
     ) -> Result<Ticket, (Refusal, T)> {
         let now = self.advance(now);
-        call.class = self.fair.clamp(call.class);
+        call.class = self.clamp(call.class);
         let set = self.sets.find(&call.function, call.backend, call.class);
         let bucket = self.buckets.find(call.bucket);
-        let quotas = match self.pin_quotas(now, &call) {
+        // A call that is refused makes no ledger: another key would go for it.
+        let found = self.quotas.find_all(&call);
+        if let Some((reason, by)) = self.refuse_at_once(now, &call, set, bucket, &found) {
+            let limit = match by {
+                Some(By::Limit(limit)) => self.name(Bar::Limit(limit)),
+                Some(By::Bucket(bucket)) => {
+                    if reason == Reason::RateLimited {
+                        self.buckets.expect_mut(bucket).rejected += 1;
+                    }
+                    self.name(Bar::Bucket(bucket))
+                }
+                Some(By::Quota(found)) => {
+                    self.quotas.refuse(now, found, call.tokens);
+                    self.quotas.name_of(found)
+                }
+                None => None,
+            };
+            let quotas = quota::known(&found);
+            let own = Own { bucket, quotas };
+            let refusal = self.refusal(now, reason, limit, set, &own, &call);
+            return Err((refusal, payload));
+        }
+        let quotas = match self.pin_quotas(now, &call, &found) {
             Ok(quotas) => quotas,
             Err(refusal) => return Err((refusal, payload)),
         };
         let own = Own { bucket, quotas };
-        if let Some((reason, bar)) = self.refuse_at_once(now, &call, set, &own) {
-            if let (Reason::RateLimited, Some(Bar::Bucket(bucket))) = (reason, bar) {
-                self.buckets.expect_mut(bucket).rejected += 1;
-            }
-            if let Some(Bar::Quota(key)) = bar {
-                let answer = self.quotas.peek(now, key, call.tokens);
-                self.quotas.held(key, answer);
-                self.quotas.refused(key);
-            }
-            let refusal = self.refusal(now, reason, bar, set, &own, &call);
-            if let Some(keys) = &own.quotas {
-                self.quotas.unpin(now, keys);
-            }
-            return Err((refusal, payload));
-        }
         let has_room = self.has_room();
         let arrival = self.count_joining();
         let waiting = Waiting {
             set,
             bucket,
             quotas: own.quotas,
-            turn: Turn::new(0, arrival),
-            flow: Flow::All,
-            charge: Charge::new(call.tokens, call.weight),
+            arrival,
             call,
             payload,
             place: Place::Door,
@@ -241,13 +247,11 @@ impl<T> Scheduler<T> {
             postponed: 0,
             stay: Stay::new(now),
         };
-        let turn = waiting.turn;
         let key = self.queue.insert(waiting);
         if has_room {
-            let turn = self.join_group(key);
-            self.enter_line(key, turn);
+            self.enter_line(key);
         } else {
-            self.queue.place(key, Place::Door, turn);
+            self.queue.place(key, Place::Door, arrival);
         }
         Ok(Ticket(key))
     }
@@ -273,44 +277,49 @@ impl<T> Scheduler<T> {
         }
         self.rejoin_due(now);
         self.parking.open_due(now);
-        loop {
-            self.wake(now);
-            let Some((line, key)) = self.parking.pick(&self.fair) else {
-                break;
-            };
-            match self.ask(now, line, key) {
-                Answer::Run => return self.run(now, line, key),
+        while let Some(asked) = self.next_asked() {
+            let Asked { line, key, .. } = asked;
+            let (bar, verdict) = match self.ask(now, asked) {
+                Answer::Run => return self.run(now, asked),
                 Answer::Barred(bar, Verdict::Never) => {
                     return self.expire(now, key, Reason::NeverPossible, Some(bar));
                 }
-                Answer::Barred(bar, verdict) => {
-                    if let Bar::Quota(quota) = bar {
-                        let tokens = self.queue.expect(key).call.tokens;
-                        let answer = self.quotas.peek(now, quota, tokens);
-                        self.quotas.held(quota, answer);
-                        if self.quotas.rejects(quota, answer) {
-                            return self.expire(now, key, quota::reason(answer), Some(bar));
-                        }
-                    }
-                    let Some((min, max)) = self.jitter(bar, key) else {
-                        self.parking
-                            .park(line, bar, verdict, now, self.joined, &mut self.fair);
-                        continue;
-                    };
-                    let deadline = self.queue.expect(key).call.deadline;
-                    if deadline.is_some_and(|deadline| deadline <= now) {
-                        return self.expire(now, key, Reason::DeadlinePassed, Some(bar));
-                    }
-                    let until = aside_until(now, min, max, entropy());
-                    self.set_aside(now, key, bar, until);
+                Answer::Barred(bar, verdict) => (bar, verdict),
+            };
+            let stays = asked.turn.is_some_and(|turn| turn.bar() == bar);
+            if let Bar::Quota(quota) = bar {
+                let tokens = self.queue.expect(key).call.tokens;
+                let answer = self.quotas.peek(now, quota, tokens);
+                let rejects = self.quotas.rejects(quota, answer);
+                // One that was held here before has said so.
+                if rejects || !stays {
+                    self.quotas.held(quota, answer);
+                }
+                if rejects {
+                    return self.expire(now, key, quota::reason(answer), Some(bar));
                 }
             }
+            let Some((min, max)) = self.jitter(bar, key) else {
+                let front = self.pass_over(now, asked, bar, verdict);
+                self.parking
+                    .park(asked, bar, verdict, front, now, self.joined);
+                continue;
+            };
+            let deadline = self.queue.expect(key).call.deadline;
+            if deadline.is_some_and(|deadline| deadline <= now) {
+                return self.expire(now, key, Reason::DeadlinePassed, Some(bar));
+            }
+            let until = aside_until(now, min, max, entropy());
+            self.set_aside(now, line, key, bar, until);
         }
         // Those whose deadline is this very moment have had their turn, if they had one.
         if let Some(key) = self.overdue(|deadline| deadline <= now) {
             return self.expire(now, key, Reason::DeadlinePassed, None);
         }
         self.settle_quotas(now);
+        if !self.parking.is_settled() {
+            return self.next(now, entropy);
+        }
         let moments = [
             self.quotas.wake(),
             self.queue.first_deadline().map(|(moment, _)| moment),
@@ -342,7 +351,9 @@ impl<T> Scheduler<T> {
     /// Takes out any one waiting call, for whoever ends them all; `None` if nobody waits.
     pub fn evict(&mut self, now: Timestamp) -> Option<(T, Waited)> {
         let now = self.advance(now);
-        let (key, _) = self.queue.iter().next()?;
+        // Whoever is in no line first: else one of them would come in for each that leaves.
+        let beside = self.queue.any_beside_lines();
+        let key = beside.or_else(|| self.parking.any())?;
         let waited = self.waited(now, Ticket(key)).unwrap_or_default();
         Some((self.take_out(key).payload, waited))
     }
@@ -351,28 +362,29 @@ impl<T> Scheduler<T> {
     /// it no longer waits.
     pub fn reclass(&mut self, now: Timestamp, ticket: Ticket, class: Class) -> bool {
         self.advance(now);
-        let class = self.fair.clamp(class);
+        let class = self.clamp(class);
         let Some(waiting) = self.queue.get(ticket.0) else {
             return false;
         };
         if waiting.call.class == class {
             return true;
         }
-        let (group, place) = (waiting.group(), waiting.place);
-        let (flow, caller) = (waiting.flow, waiting.call.caller);
-        if place != Place::Door {
-            self.discount_limits(ticket.0);
-            self.fair.leave(group, flow, caller);
+        let place = waiting.place;
+        if place == Place::Door {
+            let waiting = self.queue.expect_mut(ticket.0);
+            waiting.call.class = class;
+            let call = &waiting.call;
+            waiting.set = self.sets.find(&call.function, call.backend, class);
+            return true;
         }
+        self.discount_limits(ticket.0);
+        let arrival = self.count_joining();
         let waiting = self.queue.expect_mut(ticket.0);
         waiting.call.class = class;
         let call = &waiting.call;
         waiting.set = self.sets.find(&call.function, call.backend, class);
-        if place != Place::Door {
-            self.count_limits(ticket.0);
-            let turn = self.join_group(ticket.0);
-            self.replace(ticket.0, place, turn);
-        }
+        self.count_limits(ticket.0);
+        self.replace(ticket.0, place, arrival);
         true
     }
 
@@ -398,7 +410,7 @@ impl<T> Scheduler<T> {
         if let Some(expires_at) = supply.expires_at() {
             self.expiries.insert((expires_at, supplied));
         }
-        self.parking.change(id);
+        self.parking.change(Bar::Limit(id));
         true
     }
 
@@ -439,7 +451,7 @@ impl<T> Scheduler<T> {
         self.queue.queued() == 0
             && self.queue.at_door() == 0
             && self.holds.len() == 0
-            && self.fair.callers_known() == 0
+            && self.parking.is_at_rest()
             && self
                 .limits
                 .iter()
@@ -465,13 +477,16 @@ impl<T> Scheduler<T> {
         Some(index as LimitId)
     }
 
-    /// The line for a waiting call, in the group that it is in.
-    fn line(&mut self, set: SetId, class: Class, own: Own) -> LineId {
-        let is_own = !own.is_none();
-        let line = self.parking.line(set, class, own);
-        if is_own {
-            self.queue.make_lines(self.parking.lines());
-        }
+    /// The class itself, or the last one for a class that an older policy had.
+    #[inline]
+    fn clamp(&self, class: Class) -> Class {
+        Class(class.0.min(self.policy.classes().len() as u32 - 1))
+    }
+
+    /// The line for calls like this one.
+    fn line(&mut self, key: Key) -> LineId {
+        let line = self.parking.line(LineKey::of(self.queue.expect(key)));
+        self.queue.make_lines(self.parking.lines());
         line
     }
 
@@ -489,14 +504,19 @@ impl<T> Scheduler<T> {
     }
 
     /// Finds the quotas of a call that comes in.
-    fn pin_quotas(&mut self, now: Timestamp, call: &Call) -> Result<Option<Arc<[Key]>>, Refusal> {
-        let Some(keys) = &call.quotas else {
-            return Ok(None);
-        };
-        self.quotas.pin(now, keys).map_err(|TooManyKeys| Refusal {
-            limit: keys.first().map(|of| Arc::clone(&of.quota)),
-            reason: Reason::QueueFull,
-            retry_after: RETRY_UNMEASURED,
+    fn pin_quotas(
+        &mut self,
+        now: Timestamp,
+        call: &Call,
+        found: &[Found],
+    ) -> Result<Pinned, Refusal> {
+        self.quotas.pin(now, call, found).map_err(|TooManyKeys| {
+            let first = call.quotas.as_ref().and_then(|keys| keys.first());
+            Refusal {
+                limit: first.map(|of| Arc::clone(&of.quota)),
+                reason: Reason::QueueFull,
+                retry_after: RETRY_UNMEASURED,
+            }
         })
     }
 
@@ -505,8 +525,9 @@ impl<T> Scheduler<T> {
         now: Timestamp,
         call: &Call,
         set: SetId,
-        own: &Own,
-    ) -> Option<(Reason, Option<Bar>)> {
+        bucket: Option<Key>,
+        quotas: &[Found],
+    ) -> Option<(Reason, Option<By>)> {
         if self.draining {
             return Some((Reason::Draining, None));
         }
@@ -517,46 +538,46 @@ impl<T> Scheduler<T> {
         for &limit in self.sets.limits(set).iter() {
             let limiter = &self.limits[limit as usize].limiter;
             if limiter.is_beyond(call.class, call.draw()) {
-                return Some((Reason::NeverPossible, Some(Bar::Limit(limit))));
+                return Some((Reason::NeverPossible, Some(By::Limit(limit))));
             }
             // Most deadlines are beyond whatever a limit could be waiting for.
             if call
                 .deadline
                 .is_some_and(|deadline| deadline < limiter.opens_by(now))
             {
-                let verdict = limiter.peek(now, call.class, call.draw());
+                let verdict = limiter.peek(now, call.class, call.draw(), 0);
                 let earliest = limiter.earliest(now, call.class, call.draw(), verdict);
                 if earliest > last.0 {
-                    last = (earliest, Some(Bar::Limit(limit)));
+                    last = (earliest, Some(By::Limit(limit)));
                 }
             }
         }
-        if let Some(key) = own.bucket {
+        if let Some(key) = bucket {
             let bucket = self.buckets.expect(key);
             if bucket.rule.on_excess == OnExcess::Reject
                 && !bucket.wait_behind(now, call.tokens).is_zero()
             {
-                return Some((Reason::RateLimited, Some(Bar::Bucket(key))));
+                return Some((Reason::RateLimited, Some(By::Bucket(key))));
             }
             if let (Some(_), Verdict::NotBefore(moment)) =
-                (call.deadline, bucket.peek(now, call.tokens))
+                (call.deadline, bucket.peek(now, 0, call.tokens))
                 && moment > last.0
             {
-                last = (moment, Some(Bar::Bucket(key)));
+                last = (moment, Some(By::Bucket(key)));
             }
         }
-        for &key in own.quotas.iter().flat_map(|keys| keys.iter()) {
-            let answer = self.quotas.peek(now, key, call.tokens);
+        for &found in quotas {
+            let (answer, is_rejected) = self.quotas.ask(now, found, call.tokens);
             if answer == QuotaAnswer::Never {
-                return Some((Reason::NeverPossible, Some(Bar::Quota(key))));
+                return Some((Reason::NeverPossible, Some(By::Quota(found))));
             }
-            if self.quotas.rejects(key, answer) {
-                return Some((quota::reason(answer), Some(Bar::Quota(key))));
+            if is_rejected {
+                return Some((quota::reason(answer), Some(By::Quota(found))));
             }
             if let Verdict::NotBefore(moment) = answer.into()
                 && moment > last.0
             {
-                last = (moment, Some(Bar::Quota(key)));
+                last = (moment, Some(By::Quota(found)));
             }
         }
         if call.deadline.is_some_and(|deadline| deadline < last.0) {
@@ -569,30 +590,44 @@ impl<T> Scheduler<T> {
         (!self.has_room() && self.queue.at_door() >= door).then_some((Reason::QueueFull, None))
     }
 
-    /// What everything that a waiting call meets says to it, and what it is that bars it. A
-    /// bucket that does comes first: whose turn it is there keeps its tokens from the others.
-    fn peek(&self, now: Timestamp, waiting: &Waiting<T>) -> Answer {
+    /// What this says to the head of a line, behind those that claim before it.
+    fn peek_at(&self, now: Timestamp, line: LineId, waiting: &Waiting<T>, bar: Bar) -> Verdict {
         let call = &waiting.call;
-        let mut strictest = (Verdict::Ready, None);
-        for &limit in self.sets.limits(waiting.set).iter() {
-            let limiter = &self.limits[limit as usize].limiter;
-            let verdict = limiter.peek(now, call.class, call.draw());
-            if verdict > strictest.0 {
-                strictest = (verdict, Some(Bar::Limit(limit)));
+        let ahead = self.parking.ahead(line, bar);
+        match bar {
+            Bar::Limit(limit) => {
+                let limiter = &self.limits[limit as usize].limiter;
+                let ahead = match ahead {
+                    0 => 0,
+                    _ if limiter.is_kept_for(now, call.class, call.draw()) => 0,
+                    _ => ahead,
+                };
+                limiter.peek(now, call.class, call.draw(), ahead)
             }
+            Bar::Bucket(bucket) => self.buckets.expect(bucket).peek(now, ahead, call.tokens),
+            Bar::Quota(quota) => self.quotas.verdict(now, quota, ahead, call.tokens),
         }
-        for &key in waiting.quotas.iter().flat_map(|keys| keys.iter()) {
-            let verdict = self.quotas.verdict(now, key, call.tokens);
+    }
+
+    /// What everything that the head of a line meets says to it, and what it is that bars it. A
+    /// bucket that does comes first: whose turn it is there keeps its tokens from the others.
+    fn peek(&self, now: Timestamp, line: LineId, waiting: &Waiting<T>) -> Answer {
+        let mut strictest = (Verdict::Ready, None);
+        let limits = self.sets.limits(waiting.set).iter();
+        let quotas = waiting.quotas.iter().flat_map(|keys| keys.iter());
+        let bars = limits.map(|&limit| Bar::Limit(limit));
+        for bar in bars.chain(quotas.map(|&quota| Bar::Quota(quota))) {
+            let verdict = self.peek_at(now, line, waiting, bar);
             if verdict > strictest.0 {
-                strictest = (verdict, Some(Bar::Quota(key)));
+                strictest = (verdict, Some(bar));
             }
         }
         if strictest.0 != Verdict::Never
-            && let Some(key) = waiting.bucket
+            && let Some(bucket) = waiting.bucket
         {
-            let verdict = self.buckets.expect(key).peek(now, call.tokens);
+            let verdict = self.peek_at(now, line, waiting, Bar::Bucket(bucket));
             if verdict != Verdict::Ready {
-                return Answer::Barred(Bar::Bucket(key), verdict);
+                return Answer::Barred(Bar::Bucket(bucket), verdict);
             }
         }
         match strictest {
@@ -602,53 +637,36 @@ impl<T> Scheduler<T> {
         }
     }
 
-    /// A waiting call that is in no group joins the one it belongs to now. Returns its turn.
-    fn join_group(&mut self, key: Key) -> Turn {
-        let waiting = self.queue.expect_mut(key);
-        let order = self.buckets.order(waiting.bucket);
-        let (group, caller) = (waiting.group(), waiting.call.caller);
-        let (flow, start) = self.fair.join(group, caller, order, waiting.charge);
-        waiting.flow = flow;
-        Turn::new(start, waiting.turn.arrival())
-    }
-
-    /// Puts a waiting call where it belongs by now, with this turn: into a line if `place` is
-    /// one, or else there.
-    fn replace(&mut self, key: Key, place: Place, turn: Turn) {
+    /// Puts a waiting call where it belongs by now: into a line if `place` is one, or else there.
+    fn replace(&mut self, key: Key, place: Place, arrival: u64) {
         match place {
             Place::Line(from) => {
-                let waiting = self.queue.expect(key);
-                let (set, class, own) = (waiting.set, waiting.call.class, Own::of(waiting));
-                let to = self.line(set, class, own);
-                self.move_into_line(key, to, turn);
+                let to = self.line(key);
+                self.move_into_line(key, to, arrival);
                 self.refresh_head(from);
                 self.refresh_head(to);
             }
-            Place::Aside(_) | Place::Door => self.queue.relocate(key, place, turn),
+            Place::Aside(_) | Place::Door => self.queue.relocate(key, place, arrival),
         }
     }
 
-    /// Puts a call that was just taken in, and whose turn is known, into its line.
-    fn enter_line(&mut self, key: Key, turn: Turn) {
+    /// Puts a call that was just taken in into its line.
+    fn enter_line(&mut self, key: Key) {
         let waiting = self.queue.expect(key);
-        let (set, class, own) = (waiting.set, waiting.call.class, Own::of(waiting));
-        let tokens = waiting.call.tokens;
+        let arrival = waiting.arrival;
         count_waiting(&self.sets, &mut self.limits, waiting);
-        self.quotas.count_waiting(own.quotas.as_ref(), tokens);
-        if let Some(bucket) = own.bucket {
-            self.buckets.expect_mut(bucket).count_waiting(tokens);
-        }
-        let line = self.line(set, class, own);
+        count_waiting_own(&mut self.quotas, &mut self.buckets, waiting);
+        let line = self.line(key);
         self.queue.expect_mut(key).stay.joined = self.parking.note_account(line);
-        self.queue.place(key, Place::Line(line), turn);
+        self.queue.place(key, Place::Line(line), arrival);
         self.refresh_head(line);
     }
 
     /// Puts a call that waits elsewhere into a line.
-    fn move_into_line(&mut self, key: Key, line: LineId, turn: Turn) {
+    fn move_into_line(&mut self, key: Key, line: LineId, arrival: u64) {
         self.carry_over(key);
         self.queue.expect_mut(key).stay.joined = self.parking.note_account(line);
-        self.queue.relocate(key, Place::Line(line), turn);
+        self.queue.relocate(key, Place::Line(line), arrival);
     }
 
     fn count_limits(&mut self, key: Key) {
@@ -674,27 +692,47 @@ impl<T> Scheduler<T> {
 
     fn refresh_head(&mut self, line: LineId) {
         let head = self.queue.head(line);
-        self.parking
-            .set_head(line, head, self.now, self.joined, &mut self.fair);
+        self.parking.set_head(line, head, self.now, self.joined);
+    }
+
+    fn next_asked(&mut self) -> Option<Asked> {
+        let sets = &self.sets;
+        self.parking.next(|line, bar| match bar {
+            Bar::Limit(limit) => sets.limits(line.set()).contains(&limit),
+            Bar::Bucket(_) | Bar::Quota(_) => line.has_own(bar),
+        })
     }
 
     /// Asks the head of a line whether it may run.
-    fn ask(&mut self, now: Timestamp, line: LineId, key: Key) -> Answer {
-        let waiting = self.queue.expect(key);
-        if let Some(bucket) = waiting.bucket
-            && self.parking.is_behind_at_bucket(line, bucket, &self.fair)
-        {
-            return Answer::Barred(Bar::Bucket(bucket), Verdict::WhenTold);
+    fn ask(&mut self, now: Timestamp, asked: Asked) -> Answer {
+        let line = asked.line;
+        let waiting = self.queue.expect(asked.key);
+        if let Some(turn) = asked.turn {
+            let bar = turn.bar();
+            let verdict = self.peek_at(now, line, waiting, bar);
+            let is_barred = matches!(verdict, Verdict::NotBefore(_) | Verdict::WhenTold);
+            // Who is to be told something is asked for it.
+            let is_told = match bar {
+                Bar::Quota(quota) => {
+                    let answer = self.quotas.peek(now, quota, waiting.call.tokens);
+                    self.quotas.rejects(quota, answer)
+                }
+                Bar::Limit(_) | Bar::Bucket(_) => false,
+            };
+            if is_barred && !is_told {
+                return Answer::Barred(bar, verdict);
+            }
         }
-        let mut quotas = waiting.quotas.iter().flat_map(|keys| keys.iter());
-        let behind = quotas.find(|&&key| self.parking.is_behind_at_quota(line, key, &self.fair));
-        if let Some(&key) = behind {
-            return Answer::Barred(Bar::Quota(key), Verdict::WhenTold);
+        let quotas = waiting.quotas.iter().flat_map(|keys| keys.iter());
+        let own = waiting.bucket.map(Bar::Bucket).into_iter();
+        let mut own = own.chain(quotas.map(|&quota| Bar::Quota(quota)));
+        if let Some(bar) = own.find(|&bar| self.parking.is_behind(line, bar, || false)) {
+            return Answer::Barred(bar, Verdict::WhenTold);
         }
         let (class, draw) = (waiting.call.class, waiting.call.draw());
         let mut limits = self.sets.limits(waiting.set).iter();
         let behind = limits.find(|&&limit| {
-            self.parking.is_behind(line, limit, &self.fair, || {
+            self.parking.is_behind(line, Bar::Limit(limit), || {
                 let limiter = &self.limits[limit as usize].limiter;
                 limiter.is_kept_for(now, class, draw)
             })
@@ -703,62 +741,88 @@ impl<T> Scheduler<T> {
             return Answer::Barred(Bar::Limit(limit), Verdict::WhenTold);
         }
         self.asked += 1;
-        self.peek(now, self.queue.expect(key))
+        self.peek(now, line, self.queue.expect(asked.key))
     }
 
-    /// Looks again at the lines for which something has changed.
-    fn wake(&mut self, now: Timestamp) {
-        if self.parking.is_settled() {
-            return;
-        }
-        let (queue, limits, buckets) = (&self.queue, &self.limits, &self.buckets);
-        let quotas = &self.quotas;
-        self.parking.wake(self.joined, &mut self.fair, |bar, key| {
-            let call = &queue.expect(key).call;
-            match bar {
-                Bar::Limit(limit) => {
-                    let limiter = &limits[limit as usize].limiter;
-                    limiter.peek(now, call.class, call.draw())
-                }
-                Bar::Bucket(bucket) => buckets.expect(bucket).peek(now, call.tokens),
-                // Who is to be told something is asked for it.
-                Bar::Quota(key) if quotas.rejects(key, quotas.peek(now, key, call.tokens)) => {
-                    Verdict::Never
-                }
-                Bar::Quota(key) => quotas.verdict(now, key, call.tokens),
-            }
-        });
+    /// The turn of a call has come, and something else bars it. How much it claims there, if it goes
+    /// to the front.
+    fn pass_over(
+        &mut self,
+        now: Timestamp,
+        asked: Asked,
+        bar: Bar,
+        verdict: Verdict,
+    ) -> Option<u64> {
+        let turn = asked.turn.filter(|turn| turn.bar() != bar)?;
+        let waiting = self.queue.expect(asked.key);
+        let (limits, met) = (&self.limits, self.sets.limits(waiting.set));
+        let own_window = |limit: LimitId| limits[limit as usize].limiter.window();
+        let window = |bar| match bar {
+            Bar::Limit(limit) => own_window(limit),
+            Bar::Bucket(_) | Bar::Quota(_) => None,
+        };
+        let window = |bar| {
+            window(bar).unwrap_or_else(|| {
+                let windows = met.iter().filter_map(|&limit| own_window(limit));
+                windows.max().unwrap_or(WINDOW)
+            })
+        };
+        let call = &waiting.call;
+        let draw = |bar| match bar {
+            Bar::Limit(limit) => limits[limit as usize].limiter.draw_of(call.draw()),
+            Bar::Bucket(_) => units(call.tokens),
+            Bar::Quota(_) => quota::cost(call.tokens),
+        };
+        let opens = match verdict {
+            Verdict::NotBefore(moment) => Some(moment),
+            Verdict::Ready | Verdict::WhenTold | Verdict::Never => None,
+        };
+        let claims = self
+            .parking
+            .pass_over(asked.line, turn, bar, opens, now, window, draw);
+        claims.then(|| draw(bar))
     }
 
-    fn run(&mut self, now: Timestamp, line: LineId, key: Key) -> Step<T> {
+    fn run(&mut self, now: Timestamp, asked: Asked) -> Step<T> {
+        let Asked { line, key, .. } = asked;
         let mut waiting = self.queue.remove(key).expect("the head of a line waits");
         let before = core::mem::take(&mut waiting.stay.before);
         let waited = self.waited_by(now, &waiting, before);
         self.discount(&waiting);
-        let group = waiting.group();
         let Waiting {
             call,
             payload,
             set,
             bucket,
             quotas,
-            turn,
-            flow,
-            charge,
+            arrival,
             ..
         } = waiting;
-        self.fair
-            .serve(group, flow, call.caller, charge, turn.start());
-        self.parking.classes_moved();
-        self.parking.ran(line);
+        let weight = self.policy.classes()[call.class.0 as usize].weight;
+        let service = Service::new(call.tokens, call.weight, weight);
+        let drawn = self.sets.limits(set).clone();
+        let mut kept = 0;
+        for (place, &limit) in drawn.iter().enumerate().take(KEPT_MAX) {
+            let limiter = &self.limits[limit as usize].limiter;
+            kept |= u64::from(limiter.is_kept_for(now, call.class, call.draw())) << place;
+        }
+        let is_kept = |place| place < KEPT_MAX && kept >> place & 1 == 1;
+        let limits = drawn.iter().enumerate();
+        let limits = limits.map(|(place, &limit)| (Bar::Limit(limit), is_kept(place)));
+        let from = quotas.iter().flat_map(|keys| keys.iter());
+        let own = bucket.map(Bar::Bucket).into_iter();
+        let own = own.chain(from.map(|&quota| Bar::Quota(quota)));
+        let own = own.map(|bar| (bar, false));
+        let served = self.parking.served(line, service, limits.chain(own));
         let charged = bucket.map(|bucket| {
-            let service = self.fair.service(call.class, charge);
-            self.parking.served(bucket, call.class, service);
             let tokens = self.buckets.expect_mut(bucket).draw(now, call.tokens);
             Charged { bucket, tokens }
         });
         self.refresh_head(line);
-        let drawn = self.sets.limits(set).clone();
+        if self.parking.is_ready(line) {
+            let met = drawn.iter().map(|&limit| Bar::Limit(limit));
+            self.parking.park_among(line, met, now, self.joined);
+        }
         for &limit in drawn.iter() {
             let limiter = &mut self.limits[limit as usize].limiter;
             limiter.take(now, call.class, call.draw());
@@ -767,8 +831,6 @@ impl<T> Scheduler<T> {
         let mut spent = Vec::with_capacity(drawn_from);
         let mut held = Vec::with_capacity(drawn_from);
         for &key in quotas.iter().flat_map(|keys| keys.iter()) {
-            let service = self.fair.service(call.class, charge);
-            self.parking.served_quota(key, call.class, service);
             let took = self
                 .quotas
                 .take(now, key, call.tokens, call.arrived, |name| {
@@ -783,7 +845,18 @@ impl<T> Scheduler<T> {
         if let Some(keys) = quotas {
             self.quotas.unpin(now, &keys);
         }
-        let held = Held::new(now, call, turn, charge, drawn, charged, held.into());
+        let held = Held {
+            since: now,
+            call,
+            arrival,
+            service,
+            served,
+            kept,
+            drawn,
+            charged,
+            spent: held.into(),
+            progress: Progress::default(),
+        };
         let hold = Hold(self.holds.insert(held));
         self.let_in();
         Step::Run {
@@ -806,7 +879,8 @@ impl<T> Scheduler<T> {
         let Waiting {
             call, payload, set, ..
         } = waiting;
-        let refusal = self.refusal(now, reason, held_by, set, &own, &call);
+        let limit = held_by.and_then(|bar| self.name(bar));
+        let refusal = self.refusal(now, reason, limit, set, &own, &call);
         Step::Expired {
             payload,
             refusal,
@@ -843,8 +917,6 @@ impl<T> Scheduler<T> {
         let waiting = self.queue.remove(key).expect("the call waits");
         if waiting.place != Place::Door {
             self.discount(&waiting);
-            self.fair
-                .leave(waiting.group(), waiting.flow, waiting.call.caller);
             if let Place::Line(line) = waiting.place {
                 self.refresh_head(line);
             }
@@ -869,17 +941,12 @@ impl<T> Scheduler<T> {
             let joined = self.count_joining();
             let waiting = self.queue.expect_mut(key);
             waiting.joined = joined;
-            let (set, own) = (waiting.set, Own::of(waiting));
-            let (class, tokens) = (waiting.call.class, waiting.call.tokens);
+            let arrival = waiting.arrival;
             self.count_limits(key);
-            self.quotas.count_waiting(own.quotas.as_ref(), tokens);
-            if let Some(bucket) = own.bucket {
-                self.buckets.expect_mut(bucket).count_waiting(tokens);
-            }
-            let turn = self.join_group(key);
-            let line = self.line(set, class, own);
+            count_waiting_own(&mut self.quotas, &mut self.buckets, self.queue.expect(key));
+            let line = self.line(key);
             // Its ticket stays good, so it is moved and not taken out and put in.
-            self.move_into_line(key, line, turn);
+            self.move_into_line(key, line, arrival);
             self.refresh_head(line);
         }
     }
@@ -900,7 +967,7 @@ impl<T> Scheduler<T> {
                     self.limits[limit as usize]
                         .limiter
                         .follow_supply(expires_at);
-                    self.parking.change(limit);
+                    self.parking.change(Bar::Limit(limit));
                 }
                 Supplied::Bucket(id) => self.bucket_supply_expired(expires_at, id),
             }
@@ -908,10 +975,10 @@ impl<T> Scheduler<T> {
     }
 
     /// Sets the head of a line aside; at its deadline it is asked a last time.
-    fn set_aside(&mut self, now: Timestamp, key: Key, bar: Bar, until: Timestamp) {
+    fn set_aside(&mut self, now: Timestamp, line: LineId, key: Key, bar: Bar, until: Timestamp) {
         self.carry_over(key);
         let waiting = self.queue.expect_mut(key);
-        let (turn, place) = (waiting.turn, waiting.place);
+        let arrival = waiting.arrival;
         waiting.postponed = waiting.postponed.saturating_add(1);
         waiting.held_by = Some(bar);
         let until = until.max(now + Duration::from_nanos(1));
@@ -919,11 +986,8 @@ impl<T> Scheduler<T> {
             .call
             .deadline
             .map_or(until, |deadline| until.min(deadline));
-        self.queue.relocate(key, Place::Aside(until), turn);
-        if let Place::Line(line) = place {
-            self.parking.ran(line);
-            self.refresh_head(line);
-        }
+        self.queue.relocate(key, Place::Aside(until), arrival);
+        self.refresh_head(line);
     }
 
     fn rejoin_due(&mut self, now: Timestamp) {
@@ -934,16 +998,12 @@ impl<T> Scheduler<T> {
         }
     }
 
-    /// Puts a call that was aside at the end of its flow.
+    /// Puts a call that was aside at the end of its line.
     fn rejoin(&mut self, key: Key) {
         let arrival = self.count_joining();
-        let waiting = self.queue.expect_mut(key);
-        waiting.joined = arrival;
-        let (group, flow, charge) = (waiting.group(), waiting.flow, waiting.charge);
-        let (set, own) = (waiting.set, Own::of(waiting));
-        let start = self.fair.rejoin(group, flow, charge);
-        let line = self.line(set, group.class, own);
-        self.move_into_line(key, line, Turn::new(start, arrival));
+        self.queue.expect_mut(key).joined = arrival;
+        let line = self.line(key);
+        self.move_into_line(key, line, arrival);
         self.refresh_head(line);
     }
 
@@ -954,10 +1014,17 @@ impl<T> Scheduler<T> {
         self.asked + self.parking.looked()
     }
 
+    /// Claims made so far: for tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub const fn claims_made(&self) -> u64 {
+        self.parking.claims()
+    }
+
     /// Panics if anything that must hold once [`next`](Self::next) says to sleep does not.
     #[doc(hidden)]
     pub fn audit(&self) {
-        self.parking.audit(&self.fair);
+        self.parking.audit();
         for met in &self.limits {
             let meets = |waiting: &Waiting<T>| {
                 let set = self.sets.limits(waiting.set);
@@ -1006,6 +1073,14 @@ impl<T> Scheduler<T> {
     }
 }
 
+/// What refuses a call that comes in.
+#[derive(Clone, Copy)]
+enum By {
+    Limit(LimitId),
+    Bucket(Key),
+    Quota(Found),
+}
+
 /// What a call that was asked may do.
 enum Answer {
     Run,
@@ -1018,6 +1093,14 @@ fn count_waiting<T>(sets: &LimitSets, limits: &mut [Metered], waiting: &Waiting<
         let met = &mut limits[limit as usize];
         met.waiting += 1;
         met.waiting_draw += met.limiter.draw_of(waiting.call.draw());
+    }
+}
+
+fn count_waiting_own<T>(quotas: &mut Quotas, buckets: &mut Buckets, waiting: &Waiting<T>) {
+    let tokens = waiting.call.tokens;
+    quotas.count_waiting(waiting.quotas.as_ref(), tokens);
+    if let Some(bucket) = waiting.bucket {
+        buckets.expect_mut(bucket).count_waiting(tokens);
     }
 }
 

@@ -1,5 +1,6 @@
 //! Values under keys that are never mistaken for one another: a place that is used again gets
-//! a new generation.
+//! a new generation, and a place that has had them all is not used again. That costs one place for
+//! every 2^32 uses of it.
 
 use alloc::vec::Vec;
 
@@ -31,6 +32,8 @@ impl Key {
 pub(crate) struct Slab<V> {
     places: Vec<Place<V>>,
     free: Vec<u32>,
+    /// Places that are not used again.
+    retired: usize,
 }
 
 #[derive(Debug)]
@@ -44,11 +47,12 @@ impl<V> Slab<V> {
         Self {
             places: Vec::new(),
             free: Vec::new(),
+            retired: 0,
         }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.places.len() - self.free.len()
+        self.places.len() - self.free.len() - self.retired
     }
 
     pub(crate) fn insert(&mut self, value: V) -> Key {
@@ -90,8 +94,13 @@ impl<V> Slab<V> {
         if place.generation != key.generation || place.value.is_none() {
             return None;
         }
-        place.generation = place.generation.wrapping_add(1);
-        self.free.push(key.index);
+        match place.generation.checked_add(1) {
+            Some(next) => {
+                place.generation = next;
+                self.free.push(key.index);
+            }
+            None => self.retired += 1,
+        }
         place.value.take()
     }
 
@@ -133,5 +142,20 @@ mod tests {
         assert_eq!(slab.get(old), None);
         assert_eq!(slab.remove(old), None);
         assert_eq!((slab.get(new), slab.len()), (Some(&'b'), 1));
+    }
+
+    #[test]
+    fn a_place_that_has_had_all_its_keys_is_not_used_again() {
+        let mut slab = Slab::new();
+        let first = slab.insert('a');
+        assert_eq!(slab.remove(first), Some('a'));
+        // As if it had been used 2^32 - 1 times.
+        slab.places[0].generation = u32::MAX;
+        let last = slab.insert('b');
+        assert_eq!(slab.remove(last), Some('b'));
+        let new = slab.insert('c');
+        assert_ne!((new.index, new), (last.index, first));
+        assert_eq!((slab.get(first), slab.get(last)), (None, None));
+        assert_eq!((slab.get(new), slab.len()), (Some(&'c'), 1));
     }
 }

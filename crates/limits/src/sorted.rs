@@ -66,6 +66,13 @@ impl<E: Copy + Ord> Sorted<E> {
         }
     }
 
+    /// All entries, in no order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = E> {
+        let run = self.run.iter().filter(|entry| entry.alive);
+        run.map(|entry| entry.value)
+            .chain(self.strays.iter().copied())
+    }
+
     /// Puts an entry in. False if it was there.
     #[inline]
     pub(crate) fn insert(&mut self, value: E) -> bool {

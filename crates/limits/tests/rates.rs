@@ -763,6 +763,36 @@ fn what_a_call_turned_out_to_cost_is_settled_at_its_end_within_bounds() {
 }
 
 #[test]
+fn calls_that_turn_out_to_cost_more_keep_within_the_fill_too() {
+    let mut gate = Gate::limited(BucketRule {
+        settlement: Settlement::Measured,
+        ..bucket(30.0, 3.0)
+    });
+    let (estimate, measured) = (200.0, 1000.0);
+    let mut cost = 0.0;
+    for id in 0..40 {
+        let call = gate.call(estimate);
+        gate.submit(call, id);
+    }
+    while seconds(gate.now) < 3600.0 {
+        match gate.next() {
+            Step::Run { hold, .. } => {
+                cost += measured;
+                let measured = Some(tokens(measured));
+                gate.scheduler
+                    .finish(gate.now, hold, Outcome::Served, measured);
+            }
+            Step::SleepUntil(moment) => gate.now = moment,
+            step => panic!("{step:?}"),
+        }
+    }
+    assert!(
+        cost <= 30.0 + 3.0 * 3600.0 + measured,
+        "{cost} were used in an hour"
+    );
+}
+
+#[test]
 fn a_refund_lets_the_next_one_go_at_once_and_a_surcharge_makes_it_wait_longer() {
     let mut gate = Gate::limited(BucketRule {
         settlement: Settlement::Measured,
@@ -898,9 +928,10 @@ fn what_is_kept_of_a_window_is_there_when_its_class_comes_and_opens_when_it_says
     assert_eq!(gate.drain(), [100, 101, 102]);
     gate.sleeps_until(1000);
     gate.now = at(1000);
-    // Seven departed at 0 and three users at 400: seven are free, and users go first.
+    // Seven departed at 0 and three users at 400: seven are free. Of ten turns at the limit the
+    // others have one, and what users took of what is kept for them is none.
     let ran = gate.drain();
-    assert_eq!((ran.len(), &ran[..2]), (7, &[103, 104][..]));
+    assert_eq!((ran.len(), &ran[..3]), (7, &[103, 7, 104][..]));
     // The users' three free at 1400. Then they use two of the three that are kept for them, so
     // that one of those stays free, and the others may have what is left.
     gate.sleeps_until(1400);

@@ -68,6 +68,11 @@ impl Window {
         self.dropped = old.dropped;
     }
 
+    /// How long a departure counts.
+    pub(super) const fn length(&self) -> Duration {
+        Duration::from_nanos(self.length)
+    }
+
     /// When a departure at `at` stops counting.
     fn frees_at(&self, at: Timestamp) -> Timestamp {
         let at = at.as_nanos();

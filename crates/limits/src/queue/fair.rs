@@ -1,60 +1,94 @@
-//! Whose turn it is: start-time fair queuing, twice.
+//! The law: who goes when, at every limit.
 //!
-//! Source: P. Goyal, H. M. Vin, H. Cheng, "Start-time Fair Queuing: A Scheduling Algorithm for
-//! Integrated Services Packet Switching Networks", SIGCOMM 1996. There, a packet of length `l`
-//! of a flow with weight `w` gets a start tag `S = max(v, F)` and a finish tag
-//! `F' = S + l / w`, where `F` is the finish tag of the flow's packet before it and the
-//! virtual time `v` is the start tag of the packet in service. Whichever packet has the least
-//! start tag is next. It needs no knowledge of the server's rate, so it stays fair when that
-//! varies, which is exactly what a closed and opening limit makes it do; and of two flows that
-//! both always wait, `|W1 / w1 - W2 / w2| <= l1 / w1 + l2 / w2` for the service `W` of any span
-//! and their longest packets `l`: never further apart than one call of each.
+//! "Limit" here is anything that calls draw from: a limit of the policy, a bucket, a quota. A call
+//! may meet any number of them, and runs when all have room. The law holds with
+//! [`Postpone::InTurn`](crate::Postpone::InTurn) for every call, and with
+//! [`Postpone::Jitter`](crate::Postpone::Jitter) for calls that keep their place.
 //!
-//! Here a packet is a call, its length what it costs in tokens, and there are two levels:
+//! **Fairness.** Each limit has an order of its own. While two callers of a class each have a call
+//! that only this limit holds up, their service there by weight, `W / w`, differs by at most two
+//! maximal calls of each: `|W1 / w1 - W2 / w2| <= 2 (l1 / w1 + l2 / w2)`. One of each is what
+//! start-time fair queuing has; the other is for what comes from another limit at that very moment,
+//! or claims. The same holds between classes.
 //!
-//! - **Callers within a class** share by their weights. The tag `S` of a call is fixed when it
-//!   joins the queue, so calls of one caller stay in order, and with a single caller the order
-//!   is that of arrival. Equal tags go by arrival.
-//! - **Classes** share by weight. A class keeps one tag, the start tag of whatever call of it
-//!   is served next: it moves on by `cost / weight` at service, not at arrival, since which of
-//!   a class's calls is next is the callers' affair. A class that had nothing to offer while
-//!   the virtual time passed its tag starts again from the virtual time: what is not used is
-//!   not saved up.
+//! **Isolation.** What does not meet a limit moves no tag at it. It changes a wait there only through
+//! a limit that both meet.
 //!
-//! How our case differs: a call may be barred by a limit that others do not meet, so service
-//! does not follow tags strictly, and `v` is the greatest start tag served so far.
+//! **Work conservation.** While a limit has room for the call whose turn it is there, and all that
+//! this call meets has room, the call runs. While it can't, because another of its limits is closed,
+//! the next in order goes. The one exception is the room that a claim leaves idle.
 //!
-//! **Rate limits.** The callers that share a bucket share what the bucket lets through, which has
-//! nothing to do with how fast others are served. So the calls of a class that meet one bucket
-//! are a group with a virtual time of its own, which stands still while the bucket is empty:
-//! whoever comes to it then starts beside those who wait there and not behind all of them.
-//! Towards the rest of the class, a call's tag is its tag in its group and how far the group is
-//! `ahead`. A group held by its own bucket alone while the class's virtual time passed its tag
-//! starts again from there, just as a class does: a bucket that opens wide brings no arrears.
-//! Where a bucket's order is that of arrival, everybody in the group is one flow.
+//! **Progress.** A call is *passed over* when its turn comes at a limit that has room and another of
+//! its limits is closed. Then it waits for its turn at that other one. Without more, two limits that
+//! open by turns could pass a call over for ever. So, one window after it was first passed over, a
+//! call whose turn comes at one limit and which has had its turn at the one that bars it *claims*: it
+//! goes to the front of the limit that bars it, and the room of each other limit where its turn has
+//! come is kept for it.
+//!
+//! - Claims at a limit go by arrival. The claims of one call stand everywhere in the same order as
+//!   those of another, so no two calls wait for each other, and what the first of them waits for is
+//!   room alone.
+//! - A claim keeps room for one call: what this call draws. It lasts one window of the limit at
+//!   which it stands, twice as long each time one of the call lapsed in vain, and is not made where
+//!   the limit in the way opens later than one window from now. The window of a limit that is no
+//!   window is the longest one that the call meets, or [`WINDOW`] if it meets none.
+//! - So a claim leaves idle at most the draw of one call for one window. `LimitNow::claimed` and
+//!   `LimitNow::idle` say how much is kept and has been.
+//!
+//! The wait of a call is bounded by what is ahead of it and by its limits. With `T(L)` the longest
+//! that it takes at limit `L` until its turn comes by the order there, `R(L)` the longest until `L`
+//! has room for one maximal call (a window for a window, the longest run for what is outstanding),
+//! `w` the longest window and `c` the calls before it by arrival that claim at one of its limits:
+//! `wait <= w + sum over L of (2 T(L) + 2 (c + 1) R(L))`. `T(L)` is what fair queuing says: the
+//! calls of its own caller before it, each with at most one maximal call of every other caller and
+//! class by weight. Nothing in it grows with what comes after the call, except that a new caller
+//! takes turns as one more; more callers than [`OWN_FLOWS`] share [`SHARED_FLOWS`] turns.
+//!
+//! # How
+//!
+//! Start-time fair queuing, at each limit, between classes and between the callers of a class.
+//!
+//! Sources: P. Goyal, H. M. Vin, H. Cheng, "Start-time Fair Queuing: A Scheduling Algorithm for
+//! Integrated Services Packet Switching Networks", SIGCOMM 1996; J. Bennett, H. Zhang,
+//! "Hierarchical Packet Fair Queueing Algorithms", SIGCOMM 1996 (WF2Q+, from which it has that the
+//! tag is kept for a flow and not for each packet); Kubernetes' API Priority and Fairness, which
+//! queues requests fairly and deals hands of queues. That one dispatches nothing else while the call
+//! whose turn it is does not fit; here others go on, and what this could take from a call, its claim
+//! gives back.
+//!
+//! A flow has one tag at a limit, its *start*. The flow with the least start goes first; ties go by
+//! arrival, and between classes by the order of the policy. The service of a call of length `l`, its tokens, moves the virtual time `v` up to the
+//! start of its flow, and the start on by `l / w`. A flow that begins to wait starts at `v` if that
+//! has passed it: what is not used is not saved up. Who leaves without service has moved nothing. It
+//! needs no knowledge of the limit's rate, so it stays fair when that varies, which is exactly what a
+//! limit that closes and opens makes it do.
+//!
+//! Tags count while somebody waits: an order without a line forgets them. What is served while
+//! nobody waits is nobody's loss.
 //!
 //! **Numbers.** Tags are in units of 2^-20 tokens, rounded up, and a call counts for at least a
 //! thousandth of a token, so that calls that cost nothing take turns too.
 //!
-//! **State is bounded.** A finish tag that `v` has passed says nothing and is forgotten. A group
-//! remembers at most [`OWN_FLOWS`] callers; while it remembers as many, those that come on top
-//! share [`SHARED_FLOWS`] flows (shuffle sharding, as in the Kubernetes API server): each has a
-//! hand of [`HAND`] of them by a hash of its number, and joins the one that would serve it
-//! first. So an endless stream of new callers, each of whom would start at `v`, cannot take all
-//! turns, and two callers rarely have the same hand. As long as such a caller has calls waiting,
-//! the next goes to the same flow, so its calls stay in order too.
+//! **State is bounded.** A start that `v` has passed says nothing and is forgotten. An order
+//! remembers at most [`OWN_FLOWS`] callers of a class; while it remembers as many, those that come
+//! on top share [`SHARED_FLOWS`] flows (shuffle sharding, as in the Kubernetes API server): each has
+//! a hand of [`HAND`] of them by a hash of its number, and joins the one that would serve it first.
+//! So an endless stream of new callers, each of whom would start at `v`, cannot take all turns, and
+//! two callers rarely have the same hand. As long as such a caller has a line there, its others go to
+//! the same flow.
 
+use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
-use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::mem;
+use core::time::Duration;
 
-use super::{Caller, Class, Weight};
+use super::{Caller, Class, LineId, Weight};
 use crate::limiter::Tokens;
-use crate::policy::ClassShare;
 use crate::sorted::Sorted;
 
-/// Callers of one group that have a flow of their own.
+/// The window of a limit that has none, for a call that meets no window.
+pub(crate) const WINDOW: Duration = Duration::from_secs(1);
+/// Callers of one class that have a flow of their own at a limit.
 const OWN_FLOWS: usize = 256;
 /// Flows that the callers above that share.
 const SHARED_FLOWS: u8 = 128;
@@ -74,65 +108,40 @@ pub(crate) fn units(tokens: Tokens) -> u64 {
     (whole + u64::from((whole as f64) < exact)).max(UNITS_MIN)
 }
 
-/// How much of its class's turns a call takes, and how much of its caller's.
+/// How far the service of a call moves the start of its caller, and that of its class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Charge {
-    units: u64,
-    weighted: u64,
+pub(crate) struct Service {
+    caller: u64,
+    class: u64,
 }
 
-impl Charge {
-    pub(crate) fn new(tokens: Tokens, weight: Weight) -> Self {
+impl Service {
+    /// Of a caller of this weight, in a class of that one. At weight 1 a unit of a class is 2^20, so
+    /// weights divide finely; the dearest call has 2^40 units, so nothing is lost.
+    pub(crate) fn new(tokens: Tokens, weight: Weight, of_class: u32) -> Self {
         let units = units(tokens);
-        let weighted = match weight.get() {
+        let caller = match weight.get() {
             1 => units,
             weight => units.div_ceil(u64::from(weight)),
         };
-        Self { units, weighted }
+        Self {
+            caller,
+            class: (units << 20) / u64::from(of_class),
+        }
     }
 }
 
-/// The place of a call among those of its group: by start tag, then by arrival.
+/// The place of a line among those of its class: by the start of its flow, then by the arrival of
+/// its first call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Turn {
+struct Turn {
     start: u64,
     arrival: u64,
 }
 
-impl Turn {
-    pub(crate) const fn new(start: u64, arrival: u64) -> Self {
-        Self { start, arrival }
-    }
-
-    pub(crate) const fn start(self) -> u64 {
-        self.start
-    }
-
-    pub(crate) const fn arrival(self) -> u64 {
-        self.arrival
-    }
-}
-
-/// Calls of one class that meet one bucket, by its place among the buckets; or none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct GroupId {
-    pub(crate) class: Class,
-    pub(crate) bucket: Option<u32>,
-}
-
-/// In what order a group's calls go.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Order {
-    /// Callers take turns.
-    #[default]
-    Fair,
-    /// By arrival.
-    Arrival,
-}
-
-/// Those within a group who take turns.
+/// Those within a class who take turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Flow {
+enum Flow {
     /// One caller.
     Own(Caller),
     /// Callers that were too many.
@@ -141,360 +150,365 @@ pub(crate) enum Flow {
     All,
 }
 
-/// The place of a class among the classes; equal tags go by the policy's order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct ClassTurn {
-    start: u128,
-    class: u32,
+/// A line, as it stands in an order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) class: Class,
+    pub(crate) caller: Caller,
+    /// Of its first call.
+    pub(crate) arrival: u64,
+    pub(crate) line: LineId,
 }
 
-/// The tags by which classes share one thing.
-#[derive(Clone, Debug)]
-pub(crate) struct Shares {
-    starts: Vec<u128>,
+/// Which lines of an order: a limit that keeps something for a class answers others otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    All,
+    Only(Class),
+    But(Class),
+}
+
+impl Part {
+    fn has(self, class: usize) -> bool {
+        match self {
+            Self::All => true,
+            Self::Only(only) => only.0 as usize == class,
+            Self::But(but) => but.0 as usize != class,
+        }
+    }
+}
+
+/// What all orders of a scheduler have in common.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Common {
+    /// How many classes there are.
+    pub(crate) classes: usize,
+    /// Deals the hands of callers that are too many.
+    pub(crate) seed: u64,
+    /// Calls served so far, anywhere.
+    pub(crate) served: u64,
+}
+
+/// The order in which the lines that wait at one limit go.
+#[derive(Debug, Default)]
+pub(crate) struct Order {
+    lines: u32,
+    /// The only line since there was none.
+    only: Option<Entry>,
+    /// There is more than one line, or was since there was none.
+    tags: Option<Box<Tags>>,
+    /// Lines go by arrival, whoever called; classes share by weight all the same.
+    by_arrival: bool,
+}
+
+#[derive(Debug)]
+struct Tags {
+    common: Common,
+    by_arrival: bool,
+    classes: Vec<ClassTags>,
     virtual_time: u128,
 }
 
-impl Shares {
-    pub(crate) fn new(classes: usize) -> Self {
-        Self {
-            starts: alloc::vec![0; classes],
-            virtual_time: 0,
-        }
-    }
-
-    #[inline]
-    pub(crate) fn turn(&self, class: u32) -> ClassTurn {
-        ClassTurn {
-            start: self.starts[class as usize],
-            class,
-        }
-    }
-
-    pub(crate) fn serve(&mut self, class: Class, service: u64) {
-        let start = &mut self.starts[class.0 as usize];
-        self.virtual_time = self.virtual_time.max(*start);
-        *start += u128::from(service);
-    }
-
-    fn unserve(&mut self, class: Class, service: u64) {
-        let start = &mut self.starts[class.0 as usize];
-        *start = start.saturating_sub(u128::from(service));
-    }
-
-    /// The class has something to offer again: it starts from the virtual time, if that has
-    /// passed it. True if that changed its place.
-    pub(crate) fn activate(&mut self, class: Class) -> bool {
-        let start = &mut self.starts[class.0 as usize];
-        let passed = *start < self.virtual_time;
-        *start = (*start).max(self.virtual_time);
-        passed
-    }
-}
-
-/// The tags of all classes and callers.
-#[derive(Debug)]
-pub(crate) struct Fair {
-    classes: Vec<ClassState>,
-    shares: Shares,
-    /// Deals the hands of callers that are too many.
-    seed: u64,
-}
-
-#[derive(Debug)]
-struct ClassState {
-    name: Arc<str>,
-    weight: u32,
-    /// Calls that meet no bucket; never ahead.
-    plain: Group,
-    /// By bucket. Kept as long as there is the bucket.
-    grouped: BTreeMap<u32, Group>,
-    /// The greatest start tag served, towards the class.
-    virtual_time: u64,
-    /// The greatest finish tag served, towards the class.
-    finish: u64,
-    waiting: usize,
-}
-
 #[derive(Debug, Default)]
-struct Group {
+struct ClassTags {
+    start: u128,
+    /// Where it started last: no refund takes it further back.
+    base: u128,
+    lines: u32,
     callers: Callers,
-    /// How much greater than in the group tags are towards the class.
-    ahead: u64,
-    /// Lines of the group that its own bucket does not hold.
-    offering: u32,
 }
 
-impl ClassState {
-    fn new(share: &ClassShare) -> Self {
+impl Order {
+    pub(crate) fn len(&self) -> u32 {
+        self.lines
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lines == 0
+    }
+
+    /// An order in which lines go by arrival, or in turn.
+    pub(crate) fn new(by_arrival: bool) -> Self {
         Self {
-            name: share.name.clone(),
-            weight: share.weight,
-            plain: Group::default(),
-            grouped: BTreeMap::new(),
-            virtual_time: 0,
-            finish: 0,
-            waiting: 0,
+            by_arrival,
+            ..Self::default()
         }
     }
 
-    #[inline]
-    fn group(&mut self, bucket: Option<u32>) -> &mut Group {
-        match bucket {
-            None => &mut self.plain,
-            Some(bucket) => self.grouped.entry(bucket).or_default(),
+    pub(crate) fn is_by_arrival(&self) -> bool {
+        self.by_arrival
+    }
+
+    /// All lines.
+    pub(crate) fn all(&self) -> Vec<LineId> {
+        let tags = self.tags.iter().flat_map(|tags| &tags.classes);
+        let flows = tags.flat_map(|class| &class.callers.known);
+        let lines = flows.flat_map(|(_, flow)| flow.lines.iter());
+        let lines = lines.map(|(_, line)| line);
+        self.only
+            .map(|only| only.line)
+            .into_iter()
+            .chain(lines)
+            .collect()
+    }
+
+    /// A line begins to wait here.
+    pub(crate) fn insert(&mut self, entry: Entry, common: Common) {
+        self.lines += 1;
+        if let Some(tags) = &mut self.tags {
+            tags.insert(entry);
+        } else if let Some(before) = self.only.take() {
+            let mut tags = Box::new(Tags::new(common, self.by_arrival));
+            tags.insert(before);
+            tags.insert(entry);
+            self.tags = Some(tags);
+        } else {
+            self.only = Some(entry);
         }
     }
-}
 
-impl Fair {
-    pub(crate) fn new(shares: &[ClassShare], seed: u64) -> Self {
-        Self {
-            classes: shares.iter().map(ClassState::new).collect(),
-            shares: Shares::new(shares.len()),
-            seed,
+    /// A line waits here no more.
+    pub(crate) fn remove(&mut self, entry: Entry) {
+        self.lines -= 1;
+        if let Some(tags) = &mut self.tags {
+            tags.remove(entry);
+            if self.lines == 0 {
+                self.tags = None;
+            }
+        } else {
+            let only = self.only.take();
+            debug_assert_eq!(only, Some(entry), "a line is removed as it was put in");
         }
     }
 
-    /// The class itself, or the last one for a class that an older policy had.
-    #[inline]
-    pub(crate) fn clamp(&self, class: Class) -> Class {
-        Class(class.0.min(self.classes.len() as u32 - 1))
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.classes.len()
-    }
-
-    #[inline]
-    pub(crate) fn class_turn(&self, class: u32) -> ClassTurn {
-        self.shares.turn(class)
-    }
-
-    /// How far a call moves its class's tag. At weight 1 a unit is 2^20, so weights divide
-    /// finely; the dearest call has 2^40 units, so nothing is lost.
-    #[inline]
-    pub(crate) fn service(&self, class: Class, charge: Charge) -> u64 {
-        (charge.units << 20) / u64::from(self.classes[class.0 as usize].weight)
-    }
-
-    /// A call joins: the flow it joins, and the start tag it waits with.
-    pub(crate) fn join(
-        &mut self,
-        group: GroupId,
-        caller: Caller,
-        order: Order,
-        charge: Charge,
-    ) -> (Flow, u64) {
-        let seed = self.seed;
-        let callers = self.enter(group);
-        let flow = callers.flow(caller, order, seed);
-        (flow, callers.join(flow, charge))
-    }
-
-    /// A call that has waited all along joins the end of its flow once more. Its cost is
-    /// already counted in the flow's finish tag, so the tag moves only if it must.
-    pub(crate) fn rejoin(&mut self, group: GroupId, flow: Flow, charge: Charge) -> u64 {
-        let state = &mut self.classes[group.class.0 as usize];
-        state.group(group.bucket).callers.rejoin(flow, charge)
-    }
-
-    /// A call that was served comes back to wait with the tag it had.
-    pub(crate) fn come_back(
-        &mut self,
-        group: GroupId,
-        caller: Caller,
-        order: Order,
-        charge: Charge,
-        start: u64,
-    ) -> Flow {
-        let seed = self.seed;
-        let callers = self.enter(group);
-        let flow = callers.flow(caller, order, seed);
-        callers.come_back(flow, charge, start);
-        flow
-    }
-
-    /// A call is about to join a group: one that was empty starts where the class is.
-    fn enter(&mut self, group: GroupId) -> &mut Callers {
-        let state = &mut self.classes[group.class.0 as usize];
-        state.waiting += 1;
-        let virtual_time = state.virtual_time;
-        let group = state.group(group.bucket);
-        if group.callers.waiting == 0 {
-            let here = virtual_time.saturating_sub(group.ahead);
-            group.callers.virtual_time = group.callers.virtual_time.max(here);
+    /// A line that waits here has another first call.
+    pub(crate) fn replace(&mut self, entry: Entry, arrival: u64) {
+        match (&mut self.tags, &mut self.only) {
+            (Some(tags), _) => {
+                let class = &mut tags.classes[entry.class.0 as usize];
+                class.callers.replace(entry, arrival, self.by_arrival);
+            }
+            (None, Some(only)) => only.arrival = arrival,
+            (None, None) => unreachable!("a line that waits here is there"),
         }
-        &mut group.callers
     }
 
-    /// A call leaves without service.
-    pub(crate) fn leave(&mut self, group: GroupId, flow: Flow, caller: Caller) {
-        let state = &mut self.classes[group.class.0 as usize];
-        state.group(group.bucket).callers.leave(flow, caller, None);
-        state.leave();
+    /// The first line of a part.
+    #[inline]
+    pub(crate) fn first(&self, part: Part) -> Option<LineId> {
+        if let Some(only) = &self.only {
+            return part.has(only.class.0 as usize).then_some(only.line);
+        }
+        self.tags.as_ref()?.first(part)
     }
 
-    /// A call leaves for service: it had `start` in its group.
+    /// Whether a line of this part goes before this one, which does not stand here.
+    #[inline]
+    pub(crate) fn is_behind(&self, entry: Entry, part: Part) -> bool {
+        if let Some(only) = &self.only {
+            let place = |entry: &Entry| (entry.class.0, entry.arrival);
+            return part.has(only.class.0 as usize) && place(only) < place(&entry);
+        }
+        let tags = self.tags.as_ref();
+        tags.is_some_and(|tags| tags.is_behind(entry, part))
+    }
+
+    /// A call of a line is served, which need not stand here. It counts if `counts`, or if another
+    /// line waits here. True if that may have changed the order.
+    #[inline]
     pub(crate) fn serve(
         &mut self,
-        group: GroupId,
-        flow: Flow,
+        line: Entry,
+        service: Service,
+        counts: bool,
+        common: Common,
+    ) -> bool {
+        if self.tags.is_none() {
+            if !counts && self.only.is_none_or(|only| only.line == line.line) {
+                return false;
+            }
+            // Tags that begin with this call count it.
+            let served = common.served.saturating_sub(1);
+            let mut tags = Box::new(Tags::new(Common { served, ..common }, self.by_arrival));
+            if let Some(only) = self.only.take() {
+                tags.insert(only);
+            }
+            self.tags = Some(tags);
+        }
+        if let Some(tags) = &mut self.tags {
+            tags.serve(line.class, line.caller, service);
+        }
+        true
+    }
+
+    /// A call which was the one of that number to be served was not after all. True if that may have
+    /// changed the order.
+    pub(crate) fn unserve(
+        &mut self,
+        class: Class,
         caller: Caller,
-        charge: Charge,
-        start: u64,
-    ) {
-        let service = self.service(group.class, charge);
-        self.shares.serve(group.class, service);
-        let state = &mut self.classes[group.class.0 as usize];
-        let among = state.group(group.bucket);
-        among.callers.leave(flow, caller, Some((start, charge)));
-        let start = start.saturating_add(among.ahead);
-        state.virtual_time = state.virtual_time.max(start);
-        state.finish = state.finish.max(start.saturating_add(charge.weighted));
-        state.leave();
-    }
-
-    /// What was served has done nothing after all.
-    pub(crate) fn unserve(&mut self, class: Class, charge: Charge) {
-        let service = self.service(class, charge);
-        self.shares.unserve(class, service);
-    }
-
-    /// The class has something to offer again: it starts from the virtual time, if that has
-    /// passed it. True if that changed its place.
-    pub(crate) fn activate(&mut self, class: Class) -> bool {
-        self.shares.activate(class)
-    }
-
-    /// A line of the group has a call to offer that its own bucket does not hold, or not any
-    /// more. Says its turn towards the class.
-    pub(crate) fn offer(&mut self, group: GroupId, head: Turn) -> Turn {
-        if group.bucket.is_none() {
-            return head;
-        }
-        let state = &mut self.classes[group.class.0 as usize];
-        let virtual_time = state.virtual_time;
-        let group = state.group(group.bucket);
-        if group.offering == 0 {
-            group.ahead = group.ahead.max(virtual_time.saturating_sub(head.start));
-        }
-        group.offering += 1;
-        Turn::new(head.start.saturating_add(group.ahead), head.arrival)
-    }
-
-    /// The turn towards the class of a line that goes on offering, with another head.
-    #[inline]
-    pub(crate) fn offered(&mut self, group: GroupId, head: Turn) -> Turn {
-        if group.bucket.is_none() {
-            return head;
-        }
-        let ahead = self.classes[group.class.0 as usize]
-            .group(group.bucket)
-            .ahead;
-        Turn::new(head.start.saturating_add(ahead), head.arrival)
-    }
-
-    /// A line of the group has nothing to offer now, or its own bucket holds it.
-    pub(crate) fn withdraw(&mut self, group: GroupId) {
-        if group.bucket.is_some() {
-            let state = &mut self.classes[group.class.0 as usize];
-            state.group(group.bucket).offering -= 1;
+        service: Service,
+        served: u64,
+    ) -> bool {
+        match &mut self.tags {
+            Some(tags) if tags.common.served < served => {
+                tags.unserve(class, caller, service);
+                true
+            }
+            Some(_) | None => false,
         }
     }
 
-    /// There is no such bucket any more; nobody waits for it.
-    pub(crate) fn forget_bucket(&mut self, bucket: u32) {
-        for state in &mut self.classes {
-            let gone = state.grouped.remove(&bucket);
-            debug_assert!(gone.is_none_or(|group| group.callers.waiting == 0));
-        }
-    }
-
-    /// Goes on under new shares; classes are found again by name. Returns what became of each
-    /// old class: its new place, or `None` if it is gone. No line offers anything after this.
-    pub(crate) fn reload(&mut self, shares: &[ClassShare]) -> Vec<Option<Class>> {
-        let mut old = mem::take(&mut self.classes);
-        let starts = mem::replace(&mut self.shares.starts, alloc::vec![0; shares.len()]);
-        let places = old
-            .iter()
-            .map(|state| {
-                let place = shares.iter().position(|share| share.name == state.name)?;
-                Some(Class(place as u32))
-            })
-            .collect();
-        self.classes = shares
-            .iter()
-            .zip(&mut self.shares.starts)
-            .map(|(share, start)| {
-                let Some(place) = old.iter().position(|old| old.name == share.name) else {
-                    return ClassState::new(share);
-                };
-                *start = starts[place];
-                let mut state = mem::replace(&mut old[place], ClassState::new(share));
-                state.weight = share.weight;
-                for group in state.grouped.values_mut() {
-                    group.offering = 0;
+    /// Goes on without the lines, and with other classes: `places` says which each one is now.
+    pub(crate) fn reload(self, places: &[Option<Class>], common: Common) -> Self {
+        let tags = self.tags.map(|mut tags| {
+            let mut classes = Vec::new();
+            classes.resize_with(common.classes, ClassTags::default);
+            for (mut old, place) in tags.classes.drain(..).zip(places) {
+                if let Some(place) = place {
+                    old.lines = 0;
+                    old.callers.clear();
+                    classes[place.0 as usize] = old;
                 }
-                state
-            })
-            .collect();
-        places
-    }
-
-    /// Callers remembered, over all classes.
-    pub(crate) fn callers_known(&self) -> usize {
-        let groups = self.classes.iter().flat_map(|state| {
-            let plain = core::iter::once(&state.plain);
-            plain.chain(state.grouped.values())
+            }
+            tags.classes = classes;
+            tags.common.classes = common.classes;
+            tags
         });
-        groups
-            .map(|group| group.callers.known.len() + group.callers.sharded.len())
-            .sum()
+        Self {
+            lines: 0,
+            only: None,
+            tags,
+            by_arrival: self.by_arrival,
+        }
     }
-}
 
-impl ClassState {
-    fn leave(&mut self) {
-        self.waiting -= 1;
-        if self.waiting == 0 {
-            // The end of a busy period: virtual time goes to the last finish tag.
-            self.virtual_time = self.virtual_time.max(self.finish);
+    /// Forgets the tags if no line waits.
+    pub(crate) fn tidy(&mut self) {
+        if self.lines == 0 {
+            self.tags = None;
         }
     }
 }
 
-/// The callers of one group.
+impl Tags {
+    fn new(common: Common, by_arrival: bool) -> Self {
+        let mut classes = Vec::new();
+        classes.resize_with(common.classes, ClassTags::default);
+        Self {
+            common,
+            by_arrival,
+            classes,
+            virtual_time: 0,
+        }
+    }
+
+    fn insert(&mut self, entry: Entry) {
+        let virtual_time = self.virtual_time;
+        let class = &mut self.classes[entry.class.0 as usize];
+        if class.lines == 0 && class.start < virtual_time {
+            (class.start, class.base) = (virtual_time, virtual_time);
+        }
+        class.lines += 1;
+        class
+            .callers
+            .insert(entry, self.by_arrival, self.common.seed);
+    }
+
+    fn remove(&mut self, entry: Entry) {
+        let class = &mut self.classes[entry.class.0 as usize];
+        class.lines -= 1;
+        class.callers.remove(entry, self.by_arrival);
+    }
+
+    fn first(&self, part: Part) -> Option<LineId> {
+        let mut first: Option<(u128, LineId)> = None;
+        for (place, class) in self.classes.iter().enumerate() {
+            if let Some((_, line)) = class.callers.first()
+                && part.has(place)
+                && first.is_none_or(|(before, _)| class.start < before)
+            {
+                first = Some((class.start, line));
+            }
+        }
+        first.map(|(_, line)| line)
+    }
+
+    fn is_behind(&self, entry: Entry, part: Part) -> bool {
+        let own = entry.class.0 as usize;
+        let class = &self.classes[own];
+        let start = match class.lines {
+            0 => class.start.max(self.virtual_time),
+            _ => class.start,
+        };
+        let mut classes = self.classes.iter().enumerate();
+        classes.any(|(place, other)| {
+            let Some((turn, _)) = other.callers.first().filter(|_| part.has(place)) else {
+                return false;
+            };
+            if place == own {
+                turn < other.callers.turn(entry, self.by_arrival, self.common.seed)
+            } else {
+                (other.start, place) < (start, own)
+            }
+        })
+    }
+
+    fn serve(&mut self, class: Class, caller: Caller, service: Service) {
+        let virtual_time = self.virtual_time;
+        let of = &mut self.classes[class.0 as usize];
+        if of.lines == 0 && of.start < virtual_time {
+            (of.start, of.base) = (virtual_time, virtual_time);
+        }
+        let start = of.start;
+        of.start += u128::from(service.class);
+        of.callers
+            .serve(caller, service.caller, self.by_arrival, self.common.seed);
+        let others = self.classes.iter().enumerate();
+        let others = others.filter(|&(place, other)| place != class.0 as usize && other.lines > 0);
+        let passed = others.map(|(_, other)| other.start).fold(start, u128::min);
+        self.virtual_time = virtual_time.max(passed);
+    }
+
+    fn unserve(&mut self, class: Class, caller: Caller, service: Service) {
+        let of = &mut self.classes[class.0 as usize];
+        let start = of.start.saturating_sub(u128::from(service.class));
+        of.start = start.max(of.base);
+        of.callers
+            .unserve(caller, service.caller, self.by_arrival, self.common.seed);
+    }
+}
+
+/// The callers of one class at one limit.
 #[derive(Debug, Default)]
 struct Callers {
     virtual_time: u64,
     /// Sorted by flow. They are few, so a vector serves them best.
-    known: Vec<(Flow, FlowState)>,
-    /// Flows with nothing waiting, by finish tag; every one of them ahead of `virtual_time`.
+    known: Vec<(Flow, FlowTags)>,
+    /// Flows with a line, and the first line of each.
+    active: Sorted<(Turn, Flow, LineId)>,
+    /// Flows without a line, by start; every one of them ahead of `virtual_time`.
     idle: Sorted<(u64, Flow)>,
-    /// Callers with calls waiting in shared flows: in which, and how many.
+    /// Callers with lines in shared flows: in which, and how many.
     sharded: BTreeMap<Caller, (u8, u32)>,
-    /// The greatest finish tag served.
-    finish: u64,
-    /// The greatest finish tag of all.
-    latest: u64,
-    /// In what order calls join.
-    order: Order,
-    /// No call that joins starts before this: calls that joined in another order are ahead of it.
-    behind: u64,
-    waiting: usize,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct FlowState {
-    /// Start tag of the last call in line.
-    last_start: u64,
-    /// Finish tag of the last call in line.
-    finish: u64,
-    /// Finish tag of the last call served: what is left of `finish` when those that waited
-    /// are gone without service.
-    served: u64,
-    waiting: usize,
+#[derive(Debug, Default)]
+struct FlowTags {
+    start: u64,
+    /// Where it started last: no refund takes it further back.
+    base: u64,
+    /// By arrival of their first calls.
+    lines: Sorted<(u64, LineId)>,
+}
+
+impl FlowTags {
+    #[inline]
+    fn first(&self, flow: Flow) -> Option<(Turn, Flow, LineId)> {
+        let (arrival, line) = self.lines.first()?;
+        let start = self.start;
+        Some((Turn { start, arrival }, flow, line))
+    }
 }
 
 impl Callers {
@@ -503,27 +517,22 @@ impl Callers {
         self.known.binary_search_by(|(other, _)| other.cmp(&flow))
     }
 
-    /// A flow in which something waits.
     #[inline]
-    fn expect(&mut self, flow: Flow) -> (usize, &mut FlowState) {
-        let place = self
-            .place(flow)
-            .expect("a flow with a call waiting is known");
-        (place, &mut self.known[place].1)
+    fn first(&self) -> Option<(Turn, LineId)> {
+        let (turn, _, line) = self.active.first()?;
+        Some((turn, line))
     }
 
-    /// The flow that the next call of this caller joins; it is counted there.
+    /// The flow of a caller: that of its lines, or the one that its first line would join.
     #[inline]
-    fn flow(&mut self, caller: Caller, order: Order, seed: u64) -> Flow {
-        if order != self.order {
-            (self.order, self.behind) = (order, self.latest);
-        }
-        if order == Order::Arrival {
+    fn flow(&self, caller: Caller, by_arrival: bool, seed: u64) -> Flow {
+        if by_arrival {
             return Flow::All;
         }
-        if let Some((flow, waiting)) = self.sharded.get_mut(&caller) {
-            *waiting += 1;
-            return Flow::Shared(*flow);
+        if !self.sharded.is_empty()
+            && let Some(&(flow, _)) = self.sharded.get(&caller)
+        {
+            return Flow::Shared(flow);
         }
         let own = Flow::Own(caller);
         if self.known.len() < OWN_FLOWS || self.place(own).is_ok() {
@@ -531,107 +540,157 @@ impl Callers {
         }
         let flow = hand(seed, caller)
             .into_iter()
-            .min_by_key(|&flow| match self.place(Flow::Shared(flow)) {
-                Ok(place) => self.known[place].1.finish.max(self.virtual_time),
-                Err(_) => self.virtual_time,
-            })
+            .min_by_key(|&flow| self.start(Flow::Shared(flow)))
             .expect("a hand is not empty");
-        self.sharded.insert(caller, (flow, 1));
         Flow::Shared(flow)
     }
 
-    #[inline]
-    fn enter(&mut self, flow: Flow) -> &mut FlowState {
-        self.waiting += 1;
-        let place = match self.place(flow) {
+    /// Where the next call of a flow starts.
+    fn start(&self, flow: Flow) -> u64 {
+        match self.place(flow) {
+            Ok(place) if !self.known[place].1.lines.is_empty() => self.known[place].1.start,
+            Ok(place) => self.known[place].1.start.max(self.virtual_time),
+            Err(_) => self.virtual_time,
+        }
+    }
+
+    /// The turn of a line that does not stand here, if it came now.
+    fn turn(&self, entry: Entry, by_arrival: bool, seed: u64) -> Turn {
+        Turn {
+            start: self.start(self.flow(entry.caller, by_arrival, seed)),
+            arrival: entry.arrival,
+        }
+    }
+
+    /// Takes a flow out of `active` or `idle`, to put it in again otherwise. A flow that is new, or
+    /// that `virtual_time` has passed while it had no line, starts from there.
+    fn lift(&mut self, flow: Flow) -> usize {
+        let virtual_time = self.virtual_time;
+        match self.place(flow) {
             Ok(place) => {
-                let state = &self.known[place].1;
-                if state.waiting == 0 {
-                    self.idle.remove(&(state.finish, flow));
+                let state = &mut self.known[place].1;
+                if let Some(first) = state.first(flow) {
+                    self.active.remove(&first);
+                } else {
+                    self.idle.remove(&(state.start, flow));
+                    if state.start < virtual_time {
+                        (state.start, state.base) = (virtual_time, virtual_time);
+                    }
                 }
                 place
             }
             Err(place) => {
-                self.known.insert(place, (flow, FlowState::default()));
+                let state = FlowTags {
+                    start: virtual_time,
+                    base: virtual_time,
+                    lines: Sorted::default(),
+                };
+                self.known.insert(place, (flow, state));
                 place
             }
+        }
+    }
+
+    /// Puts a flow back, or forgets it if there is nothing to remember.
+    fn lower(&mut self, place: usize) {
+        let (flow, state) = &self.known[place];
+        if let Some(first) = state.first(*flow) {
+            self.active.insert(first);
+        } else if state.start > self.virtual_time {
+            self.idle.insert((state.start, *flow));
+        } else {
+            self.known.remove(place);
+        }
+    }
+
+    fn insert(&mut self, entry: Entry, by_arrival: bool, seed: u64) {
+        let flow = self.flow(entry.caller, by_arrival, seed);
+        if let Flow::Shared(shared) = flow {
+            self.sharded.entry(entry.caller).or_insert((shared, 0)).1 += 1;
+        }
+        let place = self.lift(flow);
+        let lines = &mut self.known[place].1.lines;
+        lines.insert((entry.arrival, entry.line));
+        self.lower(place);
+    }
+
+    fn remove(&mut self, entry: Entry, by_arrival: bool) {
+        let flow = match self.sharded.get_mut(&entry.caller) {
+            _ if by_arrival => Flow::All,
+            None => Flow::Own(entry.caller),
+            Some((flow, lines)) => {
+                let flow = Flow::Shared(*flow);
+                *lines -= 1;
+                if *lines == 0 {
+                    self.sharded.remove(&entry.caller);
+                }
+                flow
+            }
         };
-        let state = &mut self.known[place].1;
-        state.waiting += 1;
-        state
+        let place = self.lift(flow);
+        let lines = &mut self.known[place].1.lines;
+        let was_there = lines.remove(&(entry.arrival, entry.line));
+        debug_assert!(was_there, "a line is removed as it was put in");
+        self.lower(place);
     }
 
-    fn join(&mut self, flow: Flow, charge: Charge) -> u64 {
-        let earliest = self.virtual_time.max(self.behind);
-        let state = self.enter(flow);
-        let start = state.finish.max(earliest);
-        let finish = start.saturating_add(charge.weighted);
-        (state.last_start, state.finish) = (start, finish);
-        self.latest = self.latest.max(finish);
-        start
+    fn replace(&mut self, entry: Entry, arrival: u64, by_arrival: bool) {
+        let flow = match self.sharded.get(&entry.caller) {
+            _ if by_arrival => Flow::All,
+            None => Flow::Own(entry.caller),
+            Some((flow, _)) => Flow::Shared(*flow),
+        };
+        let place = self.lift(flow);
+        let lines = &mut self.known[place].1.lines;
+        let was_there = lines.remove(&(entry.arrival, entry.line));
+        debug_assert!(was_there, "a line is replaced as it was put in");
+        lines.insert((arrival, entry.line));
+        self.lower(place);
     }
 
-    fn rejoin(&mut self, flow: Flow, charge: Charge) -> u64 {
-        let virtual_time = self.virtual_time;
-        let (_, state) = self.expect(flow);
-        let start = state.last_start.max(virtual_time);
-        state.last_start = start;
-        state.finish = state.finish.max(start.saturating_add(charge.weighted));
-        self.latest = self.latest.max(start.saturating_add(charge.weighted));
-        start
-    }
-
-    fn come_back(&mut self, flow: Flow, charge: Charge, start: u64) {
-        let state = self.enter(flow);
-        state.last_start = state.last_start.max(start);
-        state.finish = state.finish.max(start.saturating_add(charge.weighted));
-    }
-
-    fn leave(&mut self, flow: Flow, caller: Caller, served: Option<(u64, Charge)>) {
-        if let Flow::Shared(_) = flow
-            && let Some((_, waiting)) = self.sharded.get_mut(&caller)
+    fn serve(&mut self, caller: Caller, service: u64, by_arrival: bool, seed: u64) {
+        let flow = self.flow(caller, by_arrival, seed);
+        let place = self.lift(flow);
+        let start = &mut self.known[place].1.start;
+        // One that claims may go before others with a lesser start: those keep it.
+        let others = self.active.first().map(|(turn, ..)| turn.start);
+        let passed = others.map_or(*start, |others| others.min(*start));
+        self.virtual_time = self.virtual_time.max(passed);
+        *start = start.saturating_add(service);
+        self.lower(place);
+        while let Some((start, flow)) = self.idle.first()
+            && start <= self.virtual_time
         {
-            *waiting -= 1;
-            if *waiting == 0 {
-                self.sharded.remove(&caller);
-            }
-        }
-        self.waiting -= 1;
-        let finish = served.map(|(start, charge)| start.saturating_add(charge.weighted));
-        if let Some((start, _)) = served {
-            self.virtual_time = self.virtual_time.max(start);
-        }
-        self.finish = self.finish.max(finish.unwrap_or(0));
-        if self.waiting == 0 {
-            // The end of a busy period: virtual time goes to the last finish tag, and passes
-            // everything that was remembered.
-            self.virtual_time = self.virtual_time.max(self.finish);
-            self.known.clear();
-            if !self.idle.is_empty() {
-                self.idle = Sorted::default();
-            }
-            return;
-        }
-        let (place, state) = self.expect(flow);
-        state.waiting -= 1;
-        state.served = state.served.max(finish.unwrap_or(0));
-        if state.waiting == 0 {
-            state.finish = state.served;
-            let finish = state.finish;
-            if finish <= self.virtual_time {
-                self.known.remove(place);
-            } else {
-                self.idle.insert((finish, flow));
-            }
-        }
-        while let Some((finish, flow)) = self.idle.first()
-            && finish <= self.virtual_time
-        {
-            self.idle.remove(&(finish, flow));
+            self.idle.remove(&(start, flow));
             if let Ok(place) = self.place(flow) {
                 self.known.remove(place);
             }
         }
+    }
+
+    fn unserve(&mut self, caller: Caller, service: u64, by_arrival: bool, seed: u64) {
+        let flow = self.flow(caller, by_arrival, seed);
+        if self.place(flow).is_err() {
+            return;
+        }
+        let place = self.lift(flow);
+        let state = &mut self.known[place].1;
+        state.start = state.start.saturating_sub(service).max(state.base);
+        self.lower(place);
+    }
+
+    /// Goes on without lines; who has been served more than others is remembered.
+    fn clear(&mut self) {
+        self.active = Sorted::default();
+        self.sharded.clear();
+        let virtual_time = self.virtual_time;
+        self.known.retain(|(_, state)| state.start > virtual_time);
+        let mut idle = Vec::new();
+        for (flow, state) in &mut self.known {
+            state.lines = Sorted::default();
+            idle.push((state.start, *flow));
+        }
+        self.idle = Sorted::from_unsorted(idle);
     }
 }
 
@@ -662,57 +721,88 @@ mod tests {
     use alloc::collections::BTreeSet;
     use alloc::vec;
 
-    const GROUP: GroupId = GroupId {
-        class: Class(0),
-        bucket: None,
-    };
+    const CLASS: Class = Class(0);
 
-    fn limited(bucket: u32) -> GroupId {
-        GroupId {
-            bucket: Some(bucket),
-            ..GROUP
+    /// What a call of one token moves at weight one.
+    fn one() -> Service {
+        Service::new(Tokens::ONE, Weight::ONE, 1)
+    }
+
+    /// An order, and lines in it that have calls without end.
+    struct Waiting {
+        order: Order,
+        common: Common,
+        entries: Vec<Entry>,
+        arrivals: u64,
+    }
+
+    impl Waiting {
+        fn new(classes: usize) -> Self {
+            Self {
+                order: Order::default(),
+                common: Common {
+                    classes,
+                    seed: 7,
+                    served: 0,
+                },
+                entries: Vec::new(),
+                arrivals: 0,
+            }
+        }
+
+        fn arrival(&mut self) -> u64 {
+            self.arrivals += 1;
+            self.arrivals
+        }
+
+        /// A line begins to wait. Returns its number.
+        fn wait(&mut self, class: u32, caller: u64) -> LineId {
+            let entry = Entry {
+                class: Class(class),
+                caller: Caller(caller),
+                arrival: self.arrival(),
+                line: self.entries.len() as LineId,
+            };
+            self.order.insert(entry, self.common);
+            self.entries.push(entry);
+            entry.line
+        }
+
+        /// Serves the first one, which has another call.
+        fn serve(&mut self, service: impl Fn(Entry) -> Service) -> LineId {
+            let line = self.order.first(Part::All).expect("a line waits");
+            self.serve_line(line, service)
+        }
+
+        fn serve_line(&mut self, line: LineId, service: impl Fn(Entry) -> Service) -> LineId {
+            let entry = self.entries[line as usize];
+            self.common.served += 1;
+            self.order.serve(entry, service(entry), false, self.common);
+            let arrival = self.arrival();
+            self.order.replace(entry, arrival);
+            self.entries[line as usize].arrival = arrival;
+            line
+        }
+
+        fn leave(&mut self, line: LineId) {
+            self.order.remove(self.entries[line as usize]);
+        }
+
+        fn known(&self) -> usize {
+            let tags = self.order.tags.iter().flat_map(|tags| &tags.classes);
+            tags.map(|class| class.callers.known.len() + class.callers.sharded.len())
+                .sum()
         }
     }
 
-    fn fair() -> Fair {
-        let only = ClassShare {
-            name: "only".into(),
-            weight: 1,
-        };
-        Fair::new(&[only], 7)
-    }
-
-    const UNIT: Charge = Charge {
-        units: 1,
-        weighted: 1,
-    };
-
-    fn join(fair: &mut Fair, group: GroupId, caller: u64) -> (Flow, u64) {
-        fair.join(group, Caller(caller), Order::Fair, UNIT)
-    }
-
-    fn serve(fair: &mut Fair, group: GroupId, caller: u64, (flow, start): (Flow, u64)) {
-        fair.serve(group, flow, Caller(caller), UNIT, start);
-    }
-
     #[test]
-    fn a_newcomer_starts_beside_the_oldest_call_that_waits() {
-        let mut fair = fair();
-        let greedy: Vec<_> = (0..5).map(|_| join(&mut fair, GROUP, 1)).collect();
-        let starts: Vec<u64> = greedy.iter().map(|&(_, start)| start).collect();
-        assert_eq!(starts, vec![0, 1, 2, 3, 4]);
-        serve(&mut fair, GROUP, 1, greedy[0]);
-        serve(&mut fair, GROUP, 1, greedy[1]);
-        assert_eq!(join(&mut fair, GROUP, 2).1, 1);
-    }
-
-    #[test]
-    fn a_caller_of_twice_the_weight_moves_half_as_far() {
+    fn a_call_of_twice_the_weight_moves_its_caller_half_as_far() {
         let heavy = Weight::new(2).expect("above zero");
-        let charge = |tokens, weight| Charge::new(tokens, weight).weighted;
-        assert_eq!(charge(Tokens::ONE, Weight::ONE), 1 << 20);
-        assert_eq!(charge(Tokens::ONE, heavy), 1 << 19);
-        assert_eq!(charge(Tokens::MAX, Weight::ONE), 1_000_000 << 20);
+        let service = |tokens, weight, class| Service::new(tokens, weight, class);
+        assert_eq!(service(Tokens::ONE, Weight::ONE, 1).caller, 1 << 20);
+        assert_eq!(service(Tokens::ONE, heavy, 1).caller, 1 << 19);
+        assert_eq!(service(Tokens::MAX, Weight::ONE, 1).caller, 1_000_000 << 20);
+        assert_eq!(service(Tokens::ONE, Weight::ONE, 4).class, 1 << 38);
     }
 
     #[test]
@@ -722,108 +812,230 @@ mod tests {
         assert_eq!(units(tokens(0.5)), 1 << 19);
         assert_eq!(units(Tokens::ZERO), 1048);
         let most = Weight::new(u32::MAX).expect("above zero");
-        assert_eq!(Charge::new(Tokens::ZERO, most).weighted, 1);
+        assert_eq!(Service::new(Tokens::ZERO, most, 1).caller, 1);
     }
 
     #[test]
-    fn who_cancels_everything_is_not_charged_for_it() {
-        let mut fair = fair();
-        join(&mut fair, GROUP, 2);
-        let joined: Vec<_> = (0..100).map(|_| join(&mut fair, GROUP, 1)).collect();
-        for (flow, _) in joined {
-            fair.leave(GROUP, flow, Caller(1));
+    fn two_callers_go_by_turns_and_a_newcomer_goes_beside_them() {
+        let mut waiting = Waiting::new(1);
+        let (first, second) = (waiting.wait(0, 1), waiting.wait(0, 2));
+        let served: Vec<_> = (0..4).map(|_| waiting.serve(|_| one())).collect();
+        assert_eq!(served, vec![first, second, first, second]);
+        for _ in 0..100 {
+            waiting.serve(|_| one());
         }
-        assert_eq!(join(&mut fair, GROUP, 1).1, 0);
+        // The one that waits longest of those that were served equally goes first.
+        let third = waiting.wait(0, 3);
+        let served: Vec<_> = (0..6).map(|_| waiting.serve(|_| one())).collect();
+        let of_third = served.iter().filter(|&&line| line == third).count();
+        assert_eq!(of_third, 2, "{served:?}");
+        assert!(served[..2].contains(&third), "{served:?}");
     }
 
     #[test]
-    fn whoever_comes_to_a_bucket_that_stands_still_starts_beside_those_who_wait_there() {
-        let mut fair = fair();
-        let greedy: Vec<_> = (0..100).map(|_| join(&mut fair, limited(1), 1)).collect();
-        serve(&mut fair, limited(1), 1, greedy[0]);
-        // Others go on meanwhile.
-        for _ in 0..1000 {
-            let joined = join(&mut fair, GROUP, 2);
-            serve(&mut fair, GROUP, 2, joined);
+    fn a_caller_with_two_lines_has_the_turns_of_one() {
+        let mut waiting = Waiting::new(1);
+        let lines = [waiting.wait(0, 1), waiting.wait(0, 1), waiting.wait(0, 2)];
+        let served: Vec<_> = (0..100).map(|_| waiting.serve(|_| one())).collect();
+        let count = |line| served.iter().filter(|&&other| other == line).count();
+        assert_eq!(lines.map(count), [25, 25, 50]);
+    }
+
+    #[test]
+    fn a_class_of_four_times_the_weight_has_four_of_five_turns() {
+        let mut waiting = Waiting::new(2);
+        let (heavy, light) = (waiting.wait(0, 1), waiting.wait(1, 2));
+        let weigh = |entry: Entry| {
+            let weight = if entry.class == CLASS { 4 } else { 1 };
+            Service::new(Tokens::ONE, Weight::ONE, weight)
+        };
+        let served: Vec<_> = (0..100).map(|_| waiting.serve(weigh)).collect();
+        let count = |line| served.iter().filter(|&&other| other == line).count();
+        assert_eq!((count(heavy), count(light)), (80, 20));
+    }
+
+    #[test]
+    fn a_class_that_comes_back_brings_no_arrears_and_owes_what_it_had() {
+        let mut waiting = Waiting::new(2);
+        let (busy, other) = (waiting.wait(0, 1), waiting.wait(1, 2));
+        waiting.serve(|_| one());
+        waiting.serve(|_| one());
+        waiting.leave(other);
+        for _ in 0..50 {
+            assert_eq!(waiting.serve(|_| one()), busy);
         }
-        assert_eq!(join(&mut fair, limited(1), 3).1, 0);
+        let back = waiting.wait(1, 2);
+        let served: Vec<_> = (0..10).map(|_| waiting.serve(|_| one())).collect();
+        let count = served.iter().filter(|&&line| line == back).count();
+        assert_eq!(count, 5, "{served:?}");
     }
 
     #[test]
-    fn a_bucket_that_opens_brings_no_arrears() {
-        let mut fair = fair();
-        let held = join(&mut fair, limited(1), 1);
-        for _ in 0..1000 {
-            let joined = join(&mut fair, GROUP, 2);
-            serve(&mut fair, GROUP, 2, joined);
+    fn who_was_served_and_comes_back_at_once_waits_for_the_others_first() {
+        let mut waiting = Waiting::new(1);
+        let lines = [waiting.wait(0, 1), waiting.wait(0, 2), waiting.wait(0, 3)];
+        assert_eq!(waiting.serve(|_| one()), lines[0]);
+        waiting.leave(lines[0]);
+        let back = waiting.wait(0, 1);
+        let served: Vec<_> = (0..3).map(|_| waiting.serve(|_| one())).collect();
+        assert_eq!(served, vec![lines[1], lines[2], back]);
+    }
+
+    #[test]
+    fn what_is_given_back_is_the_callers_and_its_classes_next_turn() {
+        let dear = Service::new(Tokens::new(10.0).expect("tokens"), Weight::ONE, 1);
+        for classes in [[0, 0], [0, 1]] {
+            let mut waiting = Waiting::new(2);
+            let (first, second) = (waiting.wait(classes[0], 1), waiting.wait(classes[1], 2));
+            assert_eq!(waiting.serve(|_| dear), first);
+            let of_first = waiting.common.served;
+            assert_eq!(waiting.serve(|_| one()), second);
+            let entry = waiting.entries[first as usize];
+            let (class, caller) = (entry.class, entry.caller);
+            let was_told = waiting.order.unserve(class, caller, dear, of_first);
+            assert!(was_told);
+            // It has had nothing, the other has had one.
+            assert_eq!(waiting.serve(|_| one()), first);
+            // What was served before the order had tags moved none.
+            let not_told = waiting.order.unserve(class, caller, dear, 0);
+            assert!(!not_told);
         }
-        let turn = fair.offer(limited(1), Turn::new(held.1, 0));
-        assert_eq!(turn.start(), 999);
-        // Its next call is behind that one, not at the class's virtual time once more.
-        let next = join(&mut fair, limited(1), 1);
-        assert_eq!(fair.offer(limited(1), Turn::new(next.1, 1)).start(), 1000);
     }
 
     #[test]
-    fn one_caller_alone_with_its_bucket_keeps_its_tag_from_call_to_call() {
-        let mut fair = fair();
-        join(&mut fair, GROUP, 2);
-        let mut starts = Vec::new();
-        for _ in 0..3 {
-            let joined = join(&mut fair, limited(1), 1);
-            starts.push(fair.offer(limited(1), Turn::new(joined.1, 0)).start());
-            fair.withdraw(limited(1));
-            serve(&mut fair, limited(1), 1, joined);
+    fn a_refund_of_what_was_forgiven_since_gives_nothing() {
+        let mut waiting = Waiting::new(1);
+        let (first, second) = (waiting.wait(0, 1), waiting.wait(0, 2));
+        assert_eq!(waiting.serve(|_| one()), first);
+        let of_first = waiting.common.served;
+        waiting.leave(first);
+        for _ in 0..50 {
+            assert_eq!(waiting.serve(|_| one()), second);
         }
-        assert_eq!(starts, vec![0, 1, 2]);
+        let back = waiting.wait(0, 1);
+        waiting.order.unserve(CLASS, Caller(1), one(), of_first);
+        let served: Vec<_> = (0..4).map(|_| waiting.serve(|_| one())).collect();
+        let of_back = served.iter().filter(|&&line| line == back).count();
+        assert_eq!(of_back, 2, "{served:?}");
     }
 
     #[test]
-    fn in_order_of_arrival_everybody_is_one_flow() {
-        let mut fair = fair();
-        let arrivals = [1, 1, 2, 1, 3];
-        let starts = arrivals.map(|caller| {
-            let group = limited(0);
-            fair.join(group, Caller(caller), Order::Arrival, UNIT).1
-        });
-        assert_eq!(starts, [0, 1, 2, 3, 4]);
+    fn one_that_stands_elsewhere_knows_whether_it_is_behind() {
+        let mut waiting = Waiting::new(2);
+        let entry = |class, caller, arrival| Entry {
+            class: Class(class),
+            caller: Caller(caller),
+            arrival,
+            line: 99,
+        };
+        assert!(!waiting.order.is_behind(entry(0, 9, 1), Part::All));
+        let first = waiting.wait(0, 1);
+        // Alone, by arrival; and classes in their order.
+        assert!(waiting.order.is_behind(entry(0, 9, 100), Part::All));
+        assert!(!waiting.order.is_behind(entry(0, 9, 0), Part::All));
+        assert!(waiting.order.is_behind(entry(1, 9, 0), Part::All));
+        assert!(
+            !waiting
+                .order
+                .is_behind(entry(0, 9, 100), Part::Only(Class(1)))
+        );
+        assert!(
+            !waiting
+                .order
+                .is_behind(entry(0, 9, 100), Part::But(Class(0)))
+        );
+        let second = waiting.wait(0, 2);
+        assert_eq!(waiting.serve(|_| one()), first);
+        // The first caller was served once, the second has not been.
+        assert!(waiting.order.is_behind(entry(0, 1, 0), Part::All));
+        assert!(!waiting.order.is_behind(entry(0, 2, 0), Part::All));
+        assert!(waiting.order.is_behind(entry(0, 2, 100), Part::All));
+        assert_eq!(waiting.serve(|_| one()), second);
+        // Whoever passes without having waited is charged all the same.
+        waiting.common.served += 1;
+        let common = waiting.common;
+        waiting.order.serve(entry(0, 9, 0), one(), false, common);
+        waiting.order.serve(entry(0, 9, 0), one(), false, common);
+        assert!(waiting.order.is_behind(entry(0, 9, 0), Part::All));
     }
 
     #[test]
-    fn who_comes_after_the_order_has_changed_is_behind_those_who_came_before() {
-        let mut fair = fair();
-        let mut join = |caller, order| fair.join(limited(0), Caller(caller), order, UNIT).1;
-        assert_eq!([1, 1, 2].map(|caller| join(caller, Order::Fair)), [0, 1, 0]);
-        assert_eq!([1, 2].map(|caller| join(caller, Order::Arrival)), [2, 3]);
-        assert_eq!([2, 3].map(|caller| join(caller, Order::Fair)), [4, 4]);
+    fn an_order_in_which_nothing_waits_remembers_nothing() {
+        let mut waiting = Waiting::new(1);
+        let (first, second) = (waiting.wait(0, 1), waiting.wait(0, 2));
+        for _ in 0..10 {
+            waiting.serve_line(first, |_| one());
+        }
+        waiting.leave(first);
+        assert!(waiting.known() > 0);
+        waiting.leave(second);
+        assert!(waiting.order.is_empty() && waiting.order.tags.is_none());
+        let (_, again) = (waiting.wait(0, 1), waiting.wait(0, 2));
+        assert_ne!(waiting.order.first(Part::All), Some(again));
+    }
+
+    #[test]
+    fn a_reload_keeps_what_callers_and_classes_were_served() {
+        let mut waiting = Waiting::new(2);
+        let lines = [waiting.wait(0, 1), waiting.wait(0, 2), waiting.wait(1, 3)];
+        let mut order = vec![waiting.serve(|_| one()), waiting.serve(|_| one())];
+        assert_eq!(order, [lines[0], lines[2]]);
+        // The first class is the second now, and the other way round.
+        let places = [Some(Class(1)), Some(Class(0))];
+        let old = core::mem::take(&mut waiting.order);
+        waiting.order = old.reload(&places, waiting.common);
+        for entry in &mut waiting.entries {
+            entry.class = Class(1 - entry.class.0);
+            waiting.order.insert(*entry, waiting.common);
+        }
+        order = (0..4).map(|_| waiting.serve(|_| one())).collect();
+        // Each class has been served once, and of the one that has two callers the first.
+        assert_eq!(order, [lines[2], lines[1], lines[2], lines[0]]);
+        // One that is gone leaves nothing.
+        let old = core::mem::take(&mut waiting.order);
+        let mut order = old.reload(&[None, None], waiting.common);
+        order.tidy();
+        assert!(order.is_empty() && order.tags.is_none());
+    }
+
+    #[test]
+    fn by_arrival_it_does_not_matter_who_calls() {
+        let mut waiting = Waiting::new(1);
+        waiting.order = Order::new(true);
+        let lines: Vec<_> = [1, 1, 2, 1, 3].map(|caller| waiting.wait(0, caller)).into();
+        let served: Vec<_> = (0..5).map(|_| waiting.serve(|_| one())).collect();
+        assert_eq!(served, lines);
+        let mut all = waiting.order.all();
+        all.sort_unstable();
+        assert_eq!(all, lines);
     }
 
     #[test]
     fn callers_that_come_once_are_forgotten() {
-        let mut fair = fair();
-        let waits = join(&mut fair, GROUP, 0);
-        for caller in 1..100_000 {
-            let joined = join(&mut fair, GROUP, caller);
-            serve(&mut fair, GROUP, caller, joined);
-            let cancelled = caller << 32;
-            let (flow, _) = join(&mut fair, GROUP, cancelled);
-            fair.leave(GROUP, flow, Caller(cancelled));
+        let mut waiting = Waiting::new(1);
+        let stays = waiting.wait(0, 0);
+        for caller in 1..20_000 {
+            let line = waiting.wait(0, caller);
+            waiting.serve(|_| one());
+            waiting.leave(line);
         }
         let bound = OWN_FLOWS + usize::from(SHARED_FLOWS);
-        assert!(fair.callers_known() <= bound, "{}", fair.callers_known());
-        fair.leave(GROUP, waits.0, Caller(0));
-        assert_eq!(fair.callers_known(), 0);
+        assert!(waiting.known() <= bound, "{}", waiting.known());
+        waiting.leave(stays);
+        assert_eq!(waiting.known(), 0);
     }
 
     #[test]
     fn an_endless_stream_of_new_callers_does_not_starve_an_old_one() {
-        let mut fair = fair();
-        join(&mut fair, GROUP, 0);
-        let (_, second) = join(&mut fair, GROUP, 0);
-        let passed = (1..10_000).find(|&caller| {
-            let joined = join(&mut fair, GROUP, caller);
-            serve(&mut fair, GROUP, caller, joined);
-            joined.1 >= second
+        let mut waiting = Waiting::new(1);
+        let old = waiting.wait(0, 0);
+        let served_last = |waiting: &mut Waiting| waiting.serve(|_| one());
+        assert_eq!(served_last(&mut waiting), old);
+        // Of the others more come than are served.
+        let passed = (1..10_000).find(|caller| {
+            waiting.wait(0, 2 * caller);
+            waiting.wait(0, 2 * caller + 1);
+            waiting.serve(|_| one()) == old
         });
         let bound = OWN_FLOWS as u64 + u64::from(SHARED_FLOWS);
         assert!(passed.is_some_and(|served| served <= bound), "{passed:?}");
@@ -831,19 +1043,24 @@ mod tests {
 
     #[test]
     fn a_caller_among_too_many_keeps_its_flow_while_it_waits() {
-        let mut fair = fair();
+        let mut waiting = Waiting::new(1);
         for caller in 0..OWN_FLOWS as u64 {
-            join(&mut fair, GROUP, caller);
+            waiting.wait(0, caller);
         }
-        let first = join(&mut fair, GROUP, 1000);
-        assert!(matches!(first.0, Flow::Shared(_)));
+        let first = waiting.wait(0, 1000);
         for caller in 2000..2500 {
-            join(&mut fair, GROUP, caller);
+            waiting.wait(0, caller);
         }
-        let second = join(&mut fair, GROUP, 1000);
-        assert_eq!(second.0, first.0);
-        assert!(second.1 > first.1, "its calls stay in order");
-        assert_eq!(join(&mut fair, GROUP, 3).0, Flow::Own(Caller(3)));
+        let second = waiting.wait(0, 1000);
+        let callers = |waiting: &Waiting| {
+            let tags = waiting.order.tags.as_ref().expect("many wait");
+            tags.classes[0].callers.sharded.get(&Caller(1000)).copied()
+        };
+        let (_, lines) = callers(&waiting).expect("it shares a flow");
+        assert_eq!(lines, 2);
+        waiting.leave(first);
+        waiting.leave(second);
+        assert_eq!(callers(&waiting), None);
     }
 
     #[test]

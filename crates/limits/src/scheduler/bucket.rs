@@ -17,10 +17,11 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::time::Duration;
 
+use super::hold::Held;
 use super::{Scheduler, Supplied};
-use crate::limiter::{Burst, Fill, Pace, Pacing, PacingNow, Rate, Supply, TokenBucket, Tokens};
-use crate::queue::fair::{Order, UNITS_PER_TOKEN, units};
-use crate::queue::{BucketId, Call, Place};
+use crate::limiter::{Burst, Fill, Pace, Pacing, PacingNow, Supply, TokenBucket, Tokens};
+use crate::queue::fair::{UNITS_PER_TOKEN, units};
+use crate::queue::{Bar, BucketId, Call, Place};
 use crate::slab::{Key, Slab};
 use crate::time::Timestamp;
 use crate::verdict::Verdict;
@@ -69,22 +70,6 @@ impl BucketLimit {
         }
     }
 
-    /// The same, but with no more than this many tokens a second.
-    fn slowed_to(self, per_second: f64) -> Self {
-        match self {
-            _ if per_second >= self.per_second() => self,
-            Self::Bucket { burst, .. } => Self::Bucket {
-                burst,
-                fill: Fill::new(per_second).expect("it is above zero, and below one that is none"),
-            },
-            // A rate at which the dearest call would take a lifetime is passed over.
-            Self::Paced(pace) => Rate::new(per_second)
-                .ok()
-                .and_then(|rate| pace.at(rate, pace.ratio()).ok())
-                .map_or(self, Self::Paced),
-        }
-    }
-
     /// Tokens that come back each second.
     #[must_use]
     pub fn per_second(&self) -> f64 {
@@ -101,8 +86,9 @@ pub enum BucketMode {
     /// It does.
     #[default]
     Enforce,
-    /// It only counts whom it would have. Calls are charged, down to the greatest debt, so it
-    /// counts as delayed whoever would have waited for those before.
+    /// It only counts whom it would have. Calls are charged, down to the greatest debt
+    /// ([`DEBT_MAX_FILL`](crate::DEBT_MAX_FILL)), so it counts as delayed whoever would have waited for
+    /// those before.
     Observe,
 }
 
@@ -118,7 +104,7 @@ pub enum OnExcess {
 }
 
 /// In what order the calls that wait for a bucket go. Classes share by weight either way. A
-/// change applies to calls that come after it.
+/// change applies to those that wait, too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BucketOrder {
     /// Callers take turns, by their weight and what their calls cost.
@@ -227,14 +213,21 @@ impl Level {
         }
     }
 
-    /// Changes the limit in place. One of the other kind begins anew.
-    fn set_limit(&mut self, now: Timestamp, limit: BucketLimit) {
-        match (self, limit) {
+    /// Changes the limit in place, to what it says or to what was told if that is less. One of the
+    /// other kind begins anew.
+    fn follow(&mut self, now: Timestamp, limit: BucketLimit, told: Option<Fill>) {
+        match (&mut *self, limit) {
             (Self::Bucket(level), BucketLimit::Bucket { burst, fill }) => {
-                level.set_parameters(now, burst, fill);
+                let told = told.filter(|told| told.get() < fill.get());
+                level.set_parameters(now, burst, told.unwrap_or(fill));
             }
-            (Self::Paced(level), BucketLimit::Paced(pace)) => level.set_pace(now, pace),
-            (level, limit) => *level = Self::new(now, limit),
+            (Self::Paced(level), BucketLimit::Paced(pace)) => {
+                level.follow(now, pace, told.map(Fill::get));
+            }
+            (level, limit) => {
+                *level = Self::new(now, limit);
+                level.follow(now, limit, told);
+            }
         }
     }
 
@@ -262,14 +255,21 @@ impl Level {
         either!(self, draw(now, tokens))
     }
 
-    fn put_back(&mut self, now: Timestamp, tokens: f64) {
-        either!(self, put_back(now, tokens));
+    fn put_back(&mut self, now: Timestamp, tokens: f64, taken_at: Timestamp) {
+        match self {
+            Self::Bucket(level) => level.put_back(now, tokens),
+            Self::Paced(level) => level.put_back(now, tokens, taken_at),
+        }
     }
 
-    fn undraw(&mut self, now: Timestamp, taken: f64) {
+    fn take_more(&mut self, now: Timestamp, tokens: f64, whole: f64) -> f64 {
+        either!(self, take_more(now, tokens, whole))
+    }
+
+    fn undraw(&mut self, now: Timestamp, taken: f64, taken_at: Timestamp) {
         match self {
             Self::Bucket(level) => level.put_back(now, taken),
-            Self::Paced(level) => level.undraw(now, taken),
+            Self::Paced(level) => level.undraw(now, taken, taken_at),
         }
     }
 
@@ -289,9 +289,17 @@ impl Level {
 }
 
 impl Bucket {
-    /// What it says to a call that would draw from it.
-    pub(super) fn peek(&self, now: Timestamp, tokens: Tokens) -> Verdict {
+    /// What it says to a call that would draw from it, behind those that claim `ahead` of it, in the
+    /// units of fair turns.
+    pub(super) fn peek(&self, now: Timestamp, ahead: u64, tokens: Tokens) -> Verdict {
         match self.rule.mode {
+            BucketMode::Enforce if ahead > 0 => {
+                let ahead = ahead as f64 / UNITS_PER_TOKEN;
+                match self.level.wait_behind(now, ahead, tokens) {
+                    Duration::ZERO => Verdict::Ready,
+                    wait => Verdict::NotBefore(now + wait),
+                }
+            }
             BucketMode::Enforce => self.level.verdict(now, tokens),
             BucketMode::Observe => Verdict::Ready,
         }
@@ -337,34 +345,32 @@ impl Bucket {
     }
 
     /// The call never left.
-    pub(super) fn undraw(&mut self, now: Timestamp, charged: f64) {
+    pub(super) fn undraw(&mut self, now: Timestamp, charged: f64, drawn_at: Timestamp) {
         self.charged -= 1;
         self.drawn -= charged;
-        self.level.undraw(now, charged);
+        self.level.undraw(now, charged, drawn_at);
     }
 
     /// The call has ended, and turned out to cost this.
-    pub(super) fn settle(
-        &mut self,
-        now: Timestamp,
-        estimate: Tokens,
-        charged: f64,
-        measured: Tokens,
-    ) {
+    pub(super) fn settle(&mut self, now: Timestamp, held: &Held, charged: f64, measured: Tokens) {
         if self.rule.settlement == Settlement::Measured {
-            let estimate = estimate.get();
+            let estimate = held.call.tokens.get();
             // No more is put back than was taken.
             let surcharge = (measured.get() - estimate).clamp(-charged, SURCHARGE_MAX * estimate);
-            self.level.put_back(now, -surcharge);
-            self.drawn += surcharge;
+            self.drawn += if surcharge > 0.0 {
+                self.level.take_more(now, surcharge, estimate + surcharge)
+            } else {
+                self.level.put_back(now, -surcharge, held.since);
+                surcharge
+            };
         }
     }
 
     /// Changes the level to what flows now: what the rule says, or what it was told if that is
     /// less. Nothing is refunded, and nothing taken away.
     fn follow(&mut self, now: Timestamp) {
-        let told = self.supply.at(now).map_or(f64::INFINITY, Fill::get);
-        self.level.set_limit(now, self.rule.limit.slowed_to(told));
+        let told = self.supply.at(now);
+        self.level.follow(now, self.rule.limit, told);
     }
 }
 
@@ -412,14 +418,6 @@ impl Buckets {
     pub(super) fn iter(&self) -> impl Iterator<Item = (Key, &Bucket)> {
         self.all.iter()
     }
-
-    /// In what order the calls of a group go.
-    pub(super) fn order(&self, bucket: Option<Key>) -> Order {
-        match bucket.map(|key| self.expect(key).rule.order) {
-            None | Some(BucketOrder::Fair) => Order::Fair,
-            Some(BucketOrder::Fifo) => Order::Arrival,
-        }
-    }
 }
 
 impl<T> Scheduler<T> {
@@ -444,7 +442,9 @@ impl<T> Scheduler<T> {
             bucket.rule = rule;
             bucket.follow(now);
             let rejects = bucket.rejects();
-            self.parking.change_bucket(key);
+            let by_arrival = bucket.rule.order == BucketOrder::Fifo;
+            self.parking.set_bucket(key, by_arrival);
+            self.parking.change(Bar::Bucket(key));
             if rejects && !rejected_before {
                 self.reject_those_that_wait(now, key);
             }
@@ -453,6 +453,7 @@ impl<T> Scheduler<T> {
         if self.buckets.by_id.len() >= BUCKETS_MAX {
             return Err(TooManyBuckets);
         }
+        let by_arrival = rule.order == BucketOrder::Fifo;
         let key = self.buckets.all.insert(Bucket {
             level: Level::new(now, rule.limit),
             rule,
@@ -466,7 +467,7 @@ impl<T> Scheduler<T> {
             rejected: 0,
         });
         self.buckets.by_id.insert(id, key);
-        self.parking.make_bucket(key);
+        self.parking.set_bucket(key, by_arrival);
         Ok(())
     }
 
@@ -488,7 +489,7 @@ impl<T> Scheduler<T> {
         if let Some(expires_at) = supply.expires_at() {
             self.expiries.insert((expires_at, supplied));
         }
-        self.parking.change_bucket(key);
+        self.parking.change(Bar::Bucket(key));
         true
     }
 
@@ -496,7 +497,7 @@ impl<T> Scheduler<T> {
         let key = self.buckets.find(Some(id));
         let key = key.expect("what a removed bucket was told is removed with it");
         self.buckets.expect_mut(key).follow(expires_at);
-        self.parking.change_bucket(key);
+        self.parking.change(Bar::Bucket(key));
     }
 
     /// Removes a bucket. Nobody who waits for it is lost: `reroute` says of each call that was
@@ -516,7 +517,7 @@ impl<T> Scheduler<T> {
         };
         let waiting = self.queue.iter();
         let meets = waiting.filter(|(_, waiting)| waiting.bucket == Some(gone));
-        let mut rerouted: Vec<_> = meets.map(|(key, waiting)| (waiting.turn, key)).collect();
+        let mut rerouted: Vec<_> = meets.map(|(key, waiting)| (waiting.arrival, key)).collect();
         rerouted.sort_unstable();
         for (_, key) in rerouted {
             let to = reroute(&self.queue.expect(key).call);
@@ -526,7 +527,6 @@ impl<T> Scheduler<T> {
             self.expiries.remove(&(expires_at, Supplied::Bucket(id)));
         }
         self.parking.remove_bucket(gone);
-        self.fair.forget_bucket(gone.index());
         self.buckets.all.remove(gone);
         true
     }
@@ -542,7 +542,7 @@ impl<T> Scheduler<T> {
             per_second: bucket.level.per_second(),
             drawn: bucket.drawn,
             paced: bucket.level.paced_now(now),
-            opens: bucket.peek(now, Tokens::ONE),
+            opens: bucket.peek(now, 0, Tokens::ONE),
             waiting: bucket.waiting,
             waiting_tokens: bucket.waiting_units as f64 / UNITS_PER_TOKEN,
             charged: bucket.charged,
@@ -578,7 +578,7 @@ impl<T> Scheduler<T> {
     ) {
         self.advance(now);
         let waiting = self.queue.iter();
-        let mut waiting: Vec<_> = waiting.map(|(key, it)| (it.turn, key)).collect();
+        let mut waiting: Vec<_> = waiting.map(|(key, it)| (it.arrival, key)).collect();
         waiting.sort_unstable();
         for (_, key) in waiting {
             let of = self.queue.expect(key);
@@ -596,9 +596,9 @@ impl<T> Scheduler<T> {
         let waiting = self.queue.iter();
         let meets = waiting.filter(|(_, waiting)| waiting.bucket == Some(bucket));
         let mut waiting: Vec<_> = meets
-            .map(|(key, waiting)| (waiting.turn, key, waiting.call.tokens))
+            .map(|(key, waiting)| (waiting.arrival, key, waiting.call.tokens))
             .collect();
-        waiting.sort_unstable_by_key(|&(turn, key, _)| (turn, key));
+        waiting.sort_unstable_by_key(|&(arrival, key, _)| (arrival, key));
         let level = &self.buckets.expect(bucket).level;
         let mut ahead = 0;
         for (_, key, tokens) in waiting {
@@ -651,22 +651,19 @@ impl<T> Scheduler<T> {
             self.to_reject.push_back(key);
         }
         let waiting = self.queue.expect_mut(key);
-        let (place, tokens) = (waiting.place, waiting.call.tokens);
-        let (old, group) = (waiting.bucket, waiting.group());
-        let (flow, caller) = (waiting.flow, waiting.call.caller);
+        let (place, tokens, arrival) = (waiting.place, waiting.call.tokens, waiting.arrival);
+        let old = waiting.bucket;
         waiting.call.bucket = to;
         waiting.bucket = bucket;
         if place == Place::Door {
             return;
         }
-        self.fair.leave(group, flow, caller);
         if let Some(old) = old {
             self.buckets.expect_mut(old).discount_waiting(tokens);
         }
         if let Some(new) = bucket {
             self.buckets.expect_mut(new).count_waiting(tokens);
         }
-        let turn = self.join_group(key);
-        self.replace(key, place, turn);
+        self.replace(key, place, arrival);
     }
 }

@@ -3,12 +3,12 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 
-use super::Scheduler;
+use super::{KEPT_MAX, Scheduler};
 use crate::limiter::{Progress, Tokens, WindowStamp};
 use crate::policy::LimitId;
 use crate::queue::account::Stay;
-use crate::queue::fair::{Charge, Flow, Turn};
-use crate::queue::{Call, Place, Ticket, Waiting};
+use crate::queue::fair::Service;
+use crate::queue::{Bar, Call, Place, Ticket, Waiting};
 use crate::quota::Spent;
 use crate::slab::Key;
 use crate::time::Timestamp;
@@ -37,8 +37,13 @@ pub enum Outcome {
 pub(super) struct Held {
     pub(super) since: Timestamp,
     pub(super) call: Call,
-    pub(super) turn: Turn,
-    pub(super) charge: Charge,
+    pub(super) arrival: u64,
+    /// How far it moved tags, by the weights of then.
+    pub(super) service: Service,
+    /// Which of all that were served it was.
+    pub(super) served: u64,
+    /// A bit for each limit that it drew from, in order: it took what is kept for its class.
+    pub(super) kept: u64,
     pub(super) drawn: Arc<[LimitId]>,
     pub(super) charged: Option<Charged>,
     pub(super) spent: Box<[(Key, Spent)]>,
@@ -53,25 +58,9 @@ pub(super) struct Charged {
 }
 
 impl Held {
-    pub(super) fn new(
-        since: Timestamp,
-        call: Call,
-        turn: Turn,
-        charge: Charge,
-        drawn: Arc<[LimitId]>,
-        charged: Option<Charged>,
-        spent: Box<[(Key, Spent)]>,
-    ) -> Self {
-        Self {
-            since,
-            call,
-            turn,
-            charge,
-            drawn,
-            charged,
-            spent,
-            progress: Progress::default(),
-        }
+    /// Whether it took what is kept for its class of the limit at this place among those it drew from.
+    pub(super) fn took_kept(&self, place: usize) -> bool {
+        place < KEPT_MAX && self.kept >> place & 1 == 1
     }
 }
 
@@ -141,13 +130,13 @@ impl<T> Scheduler<T> {
             self.limits[limit as usize]
                 .limiter
                 .release(now, class, cost, held.progress, took);
-            self.parking.change(limit);
+            self.parking.change(Bar::Limit(limit));
         }
         if let (Some(charged), Some(measured)) = (held.charged, measured)
             && let Some(bucket) = self.buckets.get_mut(charged.bucket)
         {
-            bucket.settle(now, held.call.tokens, charged.tokens, measured);
-            self.parking.change_bucket(charged.bucket);
+            bucket.settle(now, &held, charged.tokens, measured);
+            self.parking.change(Bar::Bucket(charged.bucket));
         }
     }
 
@@ -156,8 +145,6 @@ impl<T> Scheduler<T> {
     pub fn give_back(&mut self, now: Timestamp, hold: Hold) {
         let now = self.advance(now);
         let held = self.end(hold);
-        self.fair.unserve(held.call.class, held.charge);
-        self.parking.classes_moved();
         self.undraw(now, &held);
     }
 
@@ -168,15 +155,9 @@ impl<T> Scheduler<T> {
         let held = self.end(hold);
         self.undraw(now, &held);
         let Held {
-            mut call,
-            turn,
-            charge,
-            charged,
-            ..
+            mut call, arrival, ..
         } = held;
-        call.class = self.fair.clamp(call.class);
-        self.fair.unserve(call.class, charge);
-        self.parking.classes_moved();
+        call.class = self.clamp(call.class);
         let bucket = self.buckets.find(call.bucket);
         let quotas = call.quotas.clone().unwrap_or_default();
         let quotas = self.quotas.pin_again(now, &quotas);
@@ -184,9 +165,7 @@ impl<T> Scheduler<T> {
             set: self.sets.find(&call.function, call.backend, call.class),
             bucket,
             quotas,
-            turn,
-            flow: Flow::All,
-            charge,
+            arrival,
             call,
             payload,
             place: Place::Door,
@@ -195,20 +174,8 @@ impl<T> Scheduler<T> {
             postponed: 0,
             stay: Stay::new(now),
         };
-        let (group, caller) = (waiting.group(), waiting.call.caller);
         let key = self.queue.insert(waiting);
-        let turn = if bucket == charged.map(|charged| charged.bucket) {
-            let order = self.buckets.order(bucket);
-            let flow = self
-                .fair
-                .come_back(group, caller, order, charge, turn.start());
-            self.queue.expect_mut(key).flow = flow;
-            turn
-        } else {
-            // Its turn was one among others than those it waits with now.
-            self.join_group(key)
-        };
-        self.enter_line(key, turn);
+        self.enter_line(key);
         Ticket(key)
     }
 
@@ -219,24 +186,35 @@ impl<T> Scheduler<T> {
     }
 
     fn undraw(&mut self, now: Timestamp, held: &Held) {
-        for &limit in held.drawn.iter() {
+        let (class, caller) = (held.call.class, held.call.caller);
+        let (service, served) = (held.service, held.served);
+        for (place, &limit) in held.drawn.iter().enumerate() {
             self.limits[limit as usize].limiter.undraw(
                 now,
                 held.call.class,
                 held.call.draw(),
+                held.since,
                 held.progress,
             );
-            self.parking.change(limit);
+            let bar = Bar::Limit(limit);
+            if !held.took_kept(place) {
+                self.parking.unserved(bar, class, caller, service, served);
+            }
+            self.parking.change(bar);
         }
         if let Some(charged) = held.charged
             && let Some(bucket) = self.buckets.get_mut(charged.bucket)
         {
-            bucket.undraw(now, charged.tokens);
-            self.parking.change_bucket(charged.bucket);
+            bucket.undraw(now, charged.tokens, held.since);
+            let bar = Bar::Bucket(charged.bucket);
+            self.parking.unserved(bar, class, caller, service, served);
+            self.parking.change(bar);
         }
         for &(key, spent) in &held.spent {
             self.quotas.give_back(key, spent);
-            self.parking.change_quota(key);
+            let bar = Bar::Quota(key);
+            self.parking.unserved(bar, class, caller, service, served);
+            self.parking.change(bar);
         }
     }
 }

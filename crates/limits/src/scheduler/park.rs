@@ -1,79 +1,92 @@
-//! Which lines to ask, and which to leave alone until something changes.
+//! Where lines wait, and which to ask.
 //!
-//! A line with a call in it is either ready (its head is to be asked) or parked at a spot: at
-//! what bars its head. Only the first of those parked at a spot, in the order of their turn, is
-//! looked at again when something changes there: a release, a supply, the moment it opens. If
-//! there is room for it by now, the line is ready and everything it meets is asked. Those behind
-//! it have a later turn, and may not draw before it. When the first one leaves, for whatever
-//! reason, the next is looked at.
+//! A line holds the calls of one caller and class that meet the same limits, and only the first of
+//! them, its head, is ever asked. A line with a head is either ready, which means that it is to be
+//! asked, or parked at a limit, bucket or quota that bars its head. There it stands in the order of
+//! that one ([`Order`]). Only the first line of an order is looked at again when something changes
+//! there: a release, a supply, the moment it opens. Those behind it have a later turn, and may not
+//! draw before it. When the first one leaves, for whatever reason, the next is looked at.
 //!
-//! Where lines are parked, then, either the first of them is the one that was looked at last
-//! and is still barred (`asked`), or the spot is on the `changed` list, or the line woken from it
-//! is still ready. [`Parking::wake`] empties the list, so nothing that could run is ever
-//! overlooked and nothing that can't is asked twice.
+//! Where lines are parked, then, either the first of them is the one that was looked at last and is
+//! still barred (`asked`), or the spot is on the `changed` list. [`Parking::next_changed`] empties the
+//! list, so nothing that could run is ever overlooked and nothing that can't is asked twice.
+//!
+//! A line whose turn comes is asked where it stands, and leaves only when the answer is known. A head
+//! that runs leaves the line where it was for the next one.
 //!
 //! A limit that keeps something for one class has two spots, one for that class and one for all
-//! others, since what lets one of them run may not let the other. Between the two, a line with an
-//! earlier turn goes first as at one spot, but for a call that takes only what is kept for it:
-//! nobody else could have that.
+//! others, since what lets one of them run may not let the other. Both share one order.
 //!
-//! At a bucket or a quota, classes share by tags of its own, which move when it serves and not when
-//! anything else does: so nobody has to look at all of them because classes' tags have moved. There may be
-//! very many quotas, so there is a spot only where something is parked.
+//! Before its order each limit has its *claims*: see the law in `queue/fair.rs`. A line that claims
+//! stands at the front of the limit that bars it, and its claims at others keep room there.
 
-use alloc::collections::BTreeMap;
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::cmp::Reverse;
+use core::time::Duration;
 
 use crate::policy::{LimitId, SetId};
 use crate::queue::account::{Account, Behind};
-use crate::queue::fair::{Fair, GroupId, Shares, Turn};
-use crate::queue::{Bar, Class, LineId, Waiting};
+use crate::queue::fair::{Common, Entry, Order, Part, Service};
+use crate::queue::{Bar, Caller, Class, LineId, Waiting};
 use crate::slab::Key;
 use crate::sorted::Sorted;
 use crate::time::Timestamp;
 use crate::verdict::Verdict;
 
-/// A line in a set ordered by class, then by turn.
-type Parked = (u32, Turn, LineId);
+/// Lines without a call that are kept for the next one: to make a line costs more than to find it.
+const RESTING_MAX: usize = 64;
 
-/// Where lines are parked.
+/// Lines that are looked at together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum SpotId {
-    /// At a limit.
-    Limit(LimitId),
-    /// At a limit, lines of the class for which it keeps something.
+pub(super) enum Spot {
+    /// At a limit, bucket or quota.
+    At(Bar),
+    /// At a limit, those of the class for which it keeps something.
     Kept(LimitId),
-    /// At a bucket, by its place.
-    Bucket(u32),
-    /// At a key's quota.
-    Quota(Key),
+}
+
+impl Spot {
+    pub(super) const fn bar(self) -> Bar {
+        match self {
+            Self::At(bar) => bar,
+            Self::Kept(limit) => Bar::Limit(limit),
+        }
+    }
 }
 
 #[derive(Debug)]
 pub(super) struct Parking {
+    common: Common,
     lines: Vec<Line>,
-    /// Lines that are always there: set by set, class by class.
-    fixed: u32,
-    /// Those of buckets and quotas, which are there as long as a call is in them.
-    own_lines: BTreeMap<(Own, SetId, u32), LineId>,
+    by_key: BTreeMap<LineKey, LineId>,
     /// Places in `lines` where none is.
     free: Vec<LineId>,
-    limits: Vec<AtLimit>,
+    /// Lines that became empty, the first one first. Some of them may have a call again.
+    resting: VecDeque<LineId>,
+    limits: Vec<At>,
     /// By place.
-    buckets: Vec<Spot>,
-    /// Those at which lines are parked.
-    quotas: BTreeMap<Key, Spot>,
-    /// Ready lines by class.
-    ready: Vec<Sorted<(Turn, LineId)>>,
-    /// Lines in `ready`.
-    ready_count: u32,
-    /// Spots whose first parked line must be asked again.
-    changed: Vec<SpotId>,
+    buckets: Vec<At>,
+    /// Those at which lines are parked or claim.
+    quotas: BTreeMap<Key, At>,
+    /// Lines that are to be asked.
+    ready: Order,
+    /// While there are any: whether one of them was asked last.
+    last_was_ready: Option<bool>,
+    /// Orders that have tags because several lines were ready at once.
+    tagged: Vec<Bar>,
+    /// Spots whose first line must be asked again, each once, here or in `woken`.
+    changed: Vec<Spot>,
+    /// Of these, the ones that are being looked at: whose first line came first, comes first.
+    woken: BinaryHeap<Reverse<(u64, Spot)>>,
     /// When spots open for the line that was asked last.
-    openings: Sorted<(Timestamp, SpotId)>,
-    /// A class's tag moved, so another line may now be first at a limit.
-    reordered: bool,
+    openings: Sorted<(Timestamp, Spot)>,
+    /// When claims lapse.
+    lapses: BTreeSet<(Timestamp, Bar, LineId)>,
+    /// Claims made so far.
+    claims: u64,
     /// Lines looked at because something changed.
     looked: u64,
 }
@@ -92,30 +105,57 @@ impl Own {
             quotas: waiting.quotas.clone(),
         }
     }
+}
 
-    pub(super) const fn is_none(&self) -> bool {
-        self.bucket.is_none() && self.quotas.is_none()
+/// What the calls of a line have in common.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct LineKey {
+    set: SetId,
+    caller: Caller,
+    class: Class,
+    own: Own,
+}
+
+impl LineKey {
+    pub(super) const fn set(&self) -> SetId {
+        self.set
+    }
+
+    /// Whether its calls draw from this, beside the limits of their set.
+    pub(super) fn has_own(&self, bar: Bar) -> bool {
+        match bar {
+            Bar::Limit(_) => false,
+            Bar::Bucket(bucket) => self.own.bucket == Some(bucket),
+            Bar::Quota(quota) => {
+                let mut quotas = self.own.quotas.iter().flat_map(|keys| keys.iter());
+                quotas.any(|&key| key == quota)
+            }
+        }
+    }
+
+    pub(super) fn of<T>(waiting: &Waiting<T>) -> Self {
+        Self {
+            set: waiting.set,
+            caller: waiting.call.caller,
+            class: waiting.call.class,
+            own: Own::of(waiting),
+        }
     }
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Line {
-    class: u32,
-    set: SetId,
-    own: Own,
-    /// The call whose turn it is in this line.
-    head: Option<(Turn, Key)>,
-    /// The head's turn towards the class, as long as the line offers it.
-    turn: Turn,
-    /// There is a head, and its own bucket does not hold it.
-    offers: bool,
-    /// Where the head is parked; a line with a head and no spot is ready.
-    parked_at: Option<SpotId>,
-    /// The spot whose change made it ready, as long as it has not been asked.
-    woken_from: Option<SpotId>,
+    key: LineKey,
+    /// The call whose turn it is in this line, by its arrival.
+    head: Option<(u64, Key)>,
+    /// Where it is parked; a line with a head and no spot is ready.
+    parked_at: Option<Spot>,
+    /// What the head was passed over at, if it was.
+    passed: Option<Box<Passed>>,
     held_by: Option<Bar>,
     /// Calls that joined up to this have waited while `held_by` held the line.
     held_until: u64,
+    is_resting: bool,
     /// What its calls have waited for.
     account: Account,
     /// The account as it stands, for whoever joins before it changes.
@@ -123,246 +163,244 @@ struct Line {
 }
 
 impl Line {
-    fn new(class: u32, set: SetId, own: Own) -> Self {
+    fn new(key: LineKey) -> Self {
         Self {
-            class,
-            set,
-            own,
+            key,
             head: None,
-            turn: Turn::new(0, 0),
-            offers: false,
             parked_at: None,
-            woken_from: None,
+            passed: None,
             held_by: None,
             held_until: 0,
+            is_resting: false,
             account: Account::new(),
             noted: None,
         }
     }
-
-    fn group(&self) -> GroupId {
-        GroupId {
-            class: Class(self.class),
-            bucket: self.own.bucket.map(Key::index),
-        }
-    }
 }
 
-/// The lines parked at a limit.
+/// A head was passed over.
 #[derive(Debug)]
-struct AtLimit {
-    all: Spot,
-    /// The class for which it keeps something, and where its lines are.
-    kept: Option<(u32, Spot)>,
+struct Passed {
+    /// From when on it may claim.
+    due: Timestamp,
+    /// Where its turn has come and there was room.
+    turns: Vec<Bar>,
+    /// Claims of it that lapsed in vain.
+    lapses: u32,
 }
 
-/// Lines parked for the same reason.
-#[derive(Debug)]
-struct Spot {
-    /// By class.
-    parked: Vec<Sorted<(Turn, LineId)>>,
-    /// Lines in `parked`.
-    count: u32,
-    /// Classes that have any there.
-    classes: u32,
-    /// The first of them, as long as they are of one class.
-    only: Option<Parked>,
-    asked: Option<Parked>,
+/// A line is first among those at a limit, or has room kept there.
+#[derive(Clone, Copy, Debug)]
+struct Claim {
+    /// How much of the limit it is for.
+    draw: u64,
+    since: Timestamp,
+    /// The line stands here, at the front; or else when the claim lapses.
+    until: Option<Timestamp>,
+}
+
+/// What waits at a limit, bucket or quota.
+#[derive(Debug, Default)]
+struct At {
+    order: Order,
+    /// By arrival.
+    claims: BTreeMap<(u64, LineId), Claim>,
+    /// What they are for, together.
+    claimed: u64,
+    /// For how long room was kept, over all claims that are over.
+    idle: Duration,
+    /// The class for which it keeps something.
+    kept_for: Option<Class>,
+    all: Look,
+    /// The class for which it keeps something.
+    kept: Look,
+}
+
+/// Who was looked at last, and what was said.
+#[derive(Clone, Copy, Debug, Default)]
+struct Look {
+    asked: Option<LineId>,
     /// The moment in `openings`.
     opens: Option<Timestamp>,
     /// On the `changed` list.
     changed: bool,
-    /// How classes share it, if it has tags of its own.
-    shares: Option<Shares>,
 }
 
-impl Spot {
-    fn new(classes: usize) -> Self {
-        let mut parked = Vec::new();
-        parked.resize_with(classes, Sorted::default);
-        Self {
-            parked,
-            count: 0,
-            classes: 0,
-            only: None,
-            asked: None,
-            opens: None,
-            changed: false,
-            shares: None,
-        }
-    }
-
-    fn with_shares(classes: usize) -> Self {
-        Self {
-            shares: Some(Shares::new(classes)),
-            ..Self::new(classes)
-        }
-    }
-
-    fn insert(&mut self, (class, turn, line): Parked) {
-        let of_class = &mut self.parked[class as usize];
-        if of_class.is_empty() {
-            self.classes += 1;
-            if let Some(shares) = &mut self.shares {
-                shares.activate(Class(class));
-            }
-        }
-        of_class.insert((turn, line));
-        self.count += 1;
-        if self.classes == 1 {
-            let entry = (class, turn, line);
-            self.only = Some(self.only.map_or(entry, |only| only.min(entry)));
-        }
-    }
-
-    fn remove(&mut self, (class, turn, line): Parked) {
-        let of_class = &mut self.parked[class as usize];
-        of_class.remove(&(turn, line));
-        self.count -= 1;
-        let next = of_class.first();
-        if next.is_none() {
-            self.classes -= 1;
-        }
-        self.only = match self.classes {
-            0 => None,
-            1 => match next {
-                Some((turn, line)) => Some((class, turn, line)),
-                None => self.first_of_any(),
-            },
-            // Not asked for as long as there is more than one.
-            _ => self.only,
-        };
-    }
-
-    /// The first line of the first class that has any here.
-    fn first_of_any(&self) -> Option<Parked> {
-        let mut classes = self.parked.iter().zip(0..);
-        classes.find_map(|(parked, class)| {
-            let (turn, line) = parked.first()?;
-            Some((class, turn, line))
-        })
-    }
-
-    /// The first line parked here, over all classes.
-    #[inline]
-    fn first(&self, fair: &Fair) -> Option<Parked> {
-        if self.classes <= 1 {
-            return self.only;
-        }
-        self.first_of_all(fair)
-    }
-
-    fn first_of_all(&self, fair: &Fair) -> Option<Parked> {
-        let mut first: Option<Parked> = None;
-        for (parked, class) in self.parked.iter().zip(0..) {
-            let Some((turn, line)) = parked.first() else {
-                continue;
-            };
-            if first.is_none_or(|(before, ..)| self.class_precedes(class, before, fair)) {
-                first = Some((class, turn, line));
-            }
-        }
-        first
+impl At {
+    fn is_empty(&self) -> bool {
+        self.order.is_empty() && self.claims.is_empty()
     }
 
     #[inline]
-    fn class_precedes(&self, one: u32, other: u32, fair: &Fair) -> bool {
-        match &self.shares {
-            Some(shares) => shares.turn(one) < shares.turn(other),
-            None => fair.class_turn(one) < fair.class_turn(other),
+    fn look(&mut self, spot: Spot) -> &mut Look {
+        match spot {
+            Spot::At(_) => &mut self.all,
+            Spot::Kept(_) => &mut self.kept,
         }
     }
 
-    /// Whether a line parked here has an earlier turn than this one.
-    fn is_before(&self, own: Parked, fair: &Fair) -> bool {
-        self.first(fair).is_some_and(|first| {
-            if first.0 == own.0 {
-                (first.1, first.2) < (own.1, own.2)
-            } else {
-                self.class_precedes(first.0, own.0, fair)
-            }
-        })
+    /// Which lines of the order stand at this spot.
+    #[inline]
+    fn part(&self, spot: Spot) -> Part {
+        match (self.kept_for, spot) {
+            (None, _) => Part::All,
+            (Some(class), Spot::Kept(_)) => Part::Only(class),
+            (Some(class), Spot::At(_)) => Part::But(class),
+        }
     }
+}
+
+/// What a line is asked by.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    pub(super) line: LineId,
+    pub(super) key: Key,
+    /// Its turn has come there.
+    pub(super) turn: Option<Spot>,
 }
 
 impl Parking {
-    /// Lines for so many sets and classes. `kept_for` says for each limit for which class it
-    /// keeps something.
+    /// For so many classes. `kept_for` says for each limit for which class it keeps something.
     pub(super) fn new(
-        sets: usize,
         classes: usize,
+        seed: u64,
         kept_for: impl Iterator<Item = Option<Class>>,
     ) -> Self {
-        let fixed = sets * classes;
-        let line = |index| {
-            let (set, class) = (index / classes, index % classes);
-            Line::new(class as u32, set as SetId, Own::default())
-        };
-        let mut ready = Vec::new();
-        ready.resize_with(classes, Sorted::default);
-        let at_limit = |kept: Option<Class>| AtLimit {
-            all: Spot::new(classes),
-            kept: kept.map(|class| (class.0, Spot::new(classes))),
+        let at_limit = |kept_for| At {
+            kept_for,
+            ..At::default()
         };
         Self {
-            lines: (0..fixed).map(line).collect(),
-            fixed: fixed as u32,
-            own_lines: BTreeMap::new(),
+            common: Common {
+                classes,
+                seed,
+                served: 0,
+            },
+            lines: Vec::new(),
+            by_key: BTreeMap::new(),
             free: Vec::new(),
+            resting: VecDeque::new(),
             limits: kept_for.map(at_limit).collect(),
             buckets: Vec::new(),
             quotas: BTreeMap::new(),
-            ready,
-            ready_count: 0,
+            ready: Order::default(),
+            last_was_ready: None,
+            tagged: Vec::new(),
             changed: Vec::new(),
+            woken: BinaryHeap::new(),
             openings: Sorted::default(),
-            reordered: false,
+            lapses: BTreeSet::new(),
+            claims: 0,
             looked: 0,
         }
     }
 
-    fn classes(&self) -> usize {
-        self.ready.len()
+    /// Goes on without the lines, under another policy: `before` says which limit each one was.
+    pub(super) fn reload(
+        &mut self,
+        places: &[Option<Class>],
+        classes: usize,
+        kept_for: impl Iterator<Item = Option<Class>>,
+        before: impl Fn(LimitId) -> Option<LimitId>,
+    ) -> Self {
+        let mut new = Self::new(classes, self.common.seed, kept_for);
+        let common = Common {
+            served: self.common.served,
+            ..new.common
+        };
+        new.common = common;
+        (new.looked, new.claims) = (self.looked, self.claims);
+        for (at, id) in new.limits.iter_mut().zip(0..) {
+            if let Some(old) = before(id) {
+                let old = &mut self.limits[old as usize];
+                at.idle = old.idle;
+                at.order = core::mem::take(&mut old.order).reload(places, common);
+            }
+        }
+        let reload = |old: At| At {
+            order: old.order.reload(places, common),
+            idle: old.idle,
+            ..At::default()
+        };
+        new.buckets = self.buckets.drain(..).map(reload).collect();
+        let quotas = core::mem::take(&mut self.quotas).into_iter();
+        new.quotas = quotas.map(|(key, at)| (key, reload(at))).collect();
+        new
     }
 
-    /// There is a bucket now.
-    pub(super) fn make_bucket(&mut self, bucket: Key) {
-        let (place, classes) = (bucket.index() as usize, self.classes());
-        while self.buckets.len() <= place {
-            self.buckets.push(Spot::with_shares(classes));
+    /// All lines are back after a reload.
+    pub(super) fn reloaded(&mut self) {
+        let ats = self.limits.iter_mut().chain(&mut self.buckets);
+        ats.for_each(|at| at.order.tidy());
+        self.quotas.retain(|_, at| {
+            at.order.tidy();
+            !at.is_empty()
+        });
+    }
+
+    /// There is a bucket now, or its lines go in another order.
+    pub(super) fn set_bucket(&mut self, bucket: Key, by_arrival: bool) {
+        let place = bucket.index() as usize;
+        if self.buckets.len() <= place {
+            self.buckets.resize_with(place + 1, At::default);
         }
-        self.buckets[place] = Spot::with_shares(classes);
+        let order = &self.buckets[place].order;
+        if order.is_by_arrival() != by_arrival {
+            let mut new = Order::new(by_arrival);
+            for line in order.all() {
+                new.insert(self.entry(line), self.common);
+            }
+            self.buckets[place].order = new;
+            self.reordered(Bar::Bucket(bucket));
+        }
     }
 
     /// There is no such bucket any more; nobody waits for it.
     pub(super) fn remove_bucket(&mut self, bucket: Key) {
-        let spot = &mut self.buckets[bucket.index() as usize];
-        assert_eq!(spot.count, 0, "whoever waited for the bucket was rerouted");
-        spot.shares = None;
+        let at = &mut self.buckets[bucket.index() as usize];
+        assert!(at.is_empty(), "whoever waited for the bucket was rerouted");
+        at.idle = Duration::ZERO;
     }
 
-    /// The line of calls of this class that meet this set and this of their own.
+    /// The line of calls like these.
     #[inline]
-    pub(super) fn line(&mut self, set: SetId, class: Class, own: Own) -> LineId {
-        if own.is_none() {
-            return set * self.classes() as u32 + class.0;
+    pub(super) fn line(&mut self, key: LineKey) -> LineId {
+        if let Some(&line) = self.by_key.get(&key) {
+            return line;
         }
-        let (lines, free) = (&mut self.lines, &mut self.free);
-        let line = self.own_lines.entry((own, set, class.0));
-        let own = line.key().0.clone();
-        *line.or_insert_with(|| {
-            let new = Line::new(class.0, set, own);
-            match free.pop() {
-                Some(place) => {
-                    lines[place as usize] = new;
-                    place
-                }
-                None => {
-                    lines.push(new);
-                    lines.len() as LineId - 1
-                }
+        let new = Line::new(key.clone());
+        let line = match self.free.pop() {
+            Some(place) => {
+                self.lines[place as usize] = new;
+                place
             }
-        })
+            None => {
+                self.lines.push(new);
+                self.lines.len() as LineId - 1
+            }
+        };
+        self.by_key.insert(key, line);
+        line
+    }
+
+    /// A line has become empty.
+    fn rest(&mut self, line: LineId) {
+        let state = &mut self.lines[line as usize];
+        if !state.is_resting {
+            state.is_resting = true;
+            self.resting.push_back(line);
+        }
+        while self.resting.len() > RESTING_MAX
+            && let Some(line) = self.resting.pop_front()
+        {
+            let state = &mut self.lines[line as usize];
+            state.is_resting = false;
+            if state.head.is_none() {
+                self.by_key.remove(&state.key);
+                state.noted = None;
+                self.free.push(line);
+            }
+        }
     }
 
     /// What whoever joins a line now has to note of its account; nothing if the line is empty.
@@ -386,207 +424,269 @@ impl Parking {
         self.lines.len()
     }
 
+    /// The head of any line.
+    pub(super) fn any(&self) -> Option<Key> {
+        let first = self.ready.first(Part::All);
+        let mut heads = self.by_key.values();
+        // Among as many lines as may rest without a call there is one that has one.
+        let line = first.or_else(|| {
+            heads
+                .find(|&&line| self.lines[line as usize].head.is_some())
+                .copied()
+        })?;
+        Some(self.head(line).1)
+    }
+
     /// What held a call which joined at `joined`, if anything did.
     #[inline]
     pub(super) fn held_by(&self, line: LineId, joined: u64) -> Option<Bar> {
-        let held_by = self.lines[line as usize].held_by;
-        let held_until = self.lines[line as usize].held_until;
-        self.parked_at(line)
-            .or(held_by.filter(|_| joined <= held_until))
+        let state = &self.lines[line as usize];
+        let held_by = state.held_by.filter(|_| joined <= state.held_until);
+        self.parked_at(line).or(held_by)
     }
 
     /// Where a line is parked now.
     #[inline]
     pub(super) fn parked_at(&self, line: LineId) -> Option<Bar> {
-        let spot = self.lines[line as usize].parked_at?;
-        Some(self.bar(line, spot))
+        Some(self.lines[line as usize].parked_at?.bar())
     }
 
+    /// Where a line barred by this stands.
     #[inline]
-    fn bar(&self, line: LineId, spot: SpotId) -> Bar {
-        match spot {
-            SpotId::Limit(limit) | SpotId::Kept(limit) => Bar::Limit(limit),
-            SpotId::Bucket(_) => {
-                let bucket = self.lines[line as usize].own.bucket;
-                Bar::Bucket(bucket.expect("only lines of a bucket are parked there"))
-            }
-            SpotId::Quota(quota) => Bar::Quota(quota),
-        }
-    }
-
-    /// Where a line barred by this is parked.
-    fn spot_at(&self, line: LineId, bar: Bar) -> SpotId {
+    fn spot_of(&self, line: LineId, bar: Bar) -> Spot {
         match bar {
-            Bar::Bucket(bucket) => SpotId::Bucket(bucket.index()),
-            Bar::Quota(quota) => SpotId::Quota(quota),
-            Bar::Limit(limit) => match &self.limits[limit as usize].kept {
-                Some((class, _)) if *class == self.lines[line as usize].class => {
-                    SpotId::Kept(limit)
-                }
-                Some(_) | None => SpotId::Limit(limit),
-            },
+            Bar::Limit(limit)
+                if self.limits[limit as usize].kept_for
+                    == Some(self.lines[line as usize].key.class) =>
+            {
+                Spot::Kept(limit)
+            }
+            _ => Spot::At(bar),
         }
     }
 
-    /// None at a quota where nothing is parked.
+    /// None at a quota where nothing waits.
     #[inline]
-    fn spot(&self, id: SpotId) -> Option<&Spot> {
-        match id {
-            SpotId::Limit(limit) => Some(&self.limits[limit as usize].all),
-            SpotId::Kept(limit) => {
-                let kept = self.limits[limit as usize].kept.as_ref();
-                Some(&kept.expect("lines are parked at spots that there are").1)
-            }
-            SpotId::Bucket(place) => Some(&self.buckets[place as usize]),
-            SpotId::Quota(quota) => self.quotas.get(&quota),
+    fn at(&self, bar: Bar) -> Option<&At> {
+        match bar {
+            Bar::Limit(limit) => Some(&self.limits[limit as usize]),
+            Bar::Bucket(bucket) => Some(&self.buckets[bucket.index() as usize]),
+            Bar::Quota(quota) => self.quotas.get(&quota),
         }
     }
 
     #[inline]
-    fn spot_mut(&mut self, id: SpotId) -> &mut Spot {
-        match id {
-            SpotId::Limit(limit) => &mut self.limits[limit as usize].all,
-            SpotId::Kept(limit) => {
-                let kept = self.limits[limit as usize].kept.as_mut();
-                &mut kept.expect("lines are parked at spots that there are").1
-            }
-            SpotId::Bucket(place) => &mut self.buckets[place as usize],
-            SpotId::Quota(quota) => {
-                let classes = self.ready.len();
-                let spot = self.quotas.entry(quota);
-                spot.or_insert_with(|| Spot::with_shares(classes))
-            }
+    fn at_mut(&mut self, bar: Bar) -> Option<&mut At> {
+        match bar {
+            Bar::Limit(limit) => Some(&mut self.limits[limit as usize]),
+            Bar::Bucket(bucket) => Some(&mut self.buckets[bucket.index() as usize]),
+            Bar::Quota(quota) => self.quotas.get_mut(&quota),
         }
     }
 
-    /// The head of a line is now this one. A new head is asked, wherever the old one stood.
+    #[inline]
+    fn make_at(&mut self, bar: Bar) -> &mut At {
+        if let Bar::Quota(quota) = bar {
+            return self.quotas.entry(quota).or_default();
+        }
+        self.at_mut(bar).expect("limits and buckets are there")
+    }
+
+    fn forget_if_empty(&mut self, bar: Bar) {
+        if let Bar::Quota(quota) = bar
+            && self.quotas.get(&quota).is_some_and(At::is_empty)
+        {
+            self.forget_asked(Spot::At(bar));
+            self.quotas.remove(&quota);
+        }
+    }
+
+    /// A line as it stands in orders.
+    #[inline]
+    fn entry(&self, line: LineId) -> Entry {
+        let state = &self.lines[line as usize];
+        Entry {
+            class: state.key.class,
+            caller: state.key.caller,
+            arrival: self.head(line).0,
+            line,
+        }
+    }
+
+    #[inline]
+    pub(super) fn head(&self, line: LineId) -> (u64, Key) {
+        let head = self.lines[line as usize].head;
+        head.expect("only lines with a call in them are ready or parked")
+    }
+
+    /// The first line at a spot.
+    #[inline]
+    fn first(&self, spot: Spot) -> Option<LineId> {
+        let at = self.at(spot.bar())?;
+        if !at.claims.is_empty() {
+            let mut claims = at.claims.iter();
+            let front = claims.find(|((_, line), claim)| {
+                claim.until.is_none() && self.lines[*line as usize].parked_at == Some(spot)
+            });
+            if let Some(((_, line), _)) = front {
+                return Some(*line);
+            }
+        }
+        at.order.first(at.part(spot))
+    }
+
+    /// The head of a line is now this one. It waits where the one before it did.
     pub(super) fn set_head(
         &mut self,
         line: LineId,
-        head: Option<(Turn, Key)>,
+        head: Option<(u64, Key)>,
         now: Timestamp,
         joined: u64,
-        fair: &mut Fair,
     ) {
         let state = &mut self.lines[line as usize];
         if state.head == head {
             return;
         }
-        if state.head.is_none() {
-            state.account.begin(now);
-            state.noted = None;
+        if state.passed.is_some() {
+            self.leave_front(line, now);
+            self.drop_claims(line, now);
+            self.lines[line as usize].passed = None;
         }
-        if self.lines[line as usize].parked_at.is_some() {
-            self.unpark(line, joined);
-        } else {
-            self.unready(line);
+        let state = &mut self.lines[line as usize];
+        let (before, parked_at) = (state.head, state.parked_at);
+        match (before, head) {
+            (None, Some(_)) => {
+                state.account.begin(now);
+                state.noted = None;
+                state.head = head;
+                self.ready.insert(self.entry(line), self.common);
+            }
+            (Some(_), Some((arrival, _))) => {
+                let entry = self.entry(line);
+                self.lines[line as usize].head = head;
+                if let Some(spot) = parked_at {
+                    let at = self.at_mut(spot.bar()).expect("the line is parked there");
+                    at.order.replace(entry, arrival);
+                    if at.look(spot).asked == Some(line) {
+                        self.mark(spot);
+                    }
+                    self.reordered(spot.bar());
+                } else {
+                    self.ready.replace(entry, arrival);
+                }
+            }
+            (Some(_), None) => {
+                if parked_at.is_some() {
+                    self.unpark(line, now, joined);
+                } else {
+                    self.ready.remove(self.entry(line));
+                }
+                self.lines[line as usize].head = None;
+                self.rest(line);
+            }
+            (None, None) => {}
         }
-        self.lines[line as usize].head = head;
-        if head.is_some() {
-            self.make_ready(line, fair);
-        } else {
-            self.was_asked(line);
-            self.withdraw(line, fair);
-            if line >= self.fixed {
-                let state = &mut self.lines[line as usize];
-                let own = core::mem::take(&mut state.own);
-                self.own_lines.remove(&(own, state.set, state.class));
-                self.free.push(line);
+    }
+
+    /// A call of this line runs, and draws from these, from some what is kept for its class. Returns
+    /// which of all that were served it is.
+    #[inline]
+    pub(super) fn served(
+        &mut self,
+        line: LineId,
+        service: Service,
+        drawn_from: impl Iterator<Item = (Bar, bool)>,
+    ) -> u64 {
+        self.common.served += 1;
+        let (entry, common) = (self.entry(line), self.common);
+        // Several calls that came at once wait for each other wherever they meet.
+        let counts = self.ready.len() > 1;
+        if counts && self.lines[line as usize].parked_at.is_none() {
+            self.ready.serve(entry, service, true, common);
+        }
+        for (bar, is_kept) in drawn_from {
+            // What is kept for a class is no loss to others.
+            if is_kept {
+                continue;
+            }
+            if let Some(at) = self.at_mut(bar)
+                && at.order.serve(entry, service, counts, common)
+            {
+                if at.order.is_empty() {
+                    self.tagged.push(bar);
+                } else {
+                    self.reordered(bar);
+                }
+            }
+        }
+        common.served
+    }
+
+    /// Nothing is ready any more: orders in which nothing waits begin anew.
+    fn tidy(&mut self) {
+        while let Some(bar) = self.tagged.pop() {
+            if let Some(at) = self.at_mut(bar) {
+                at.order.tidy();
+            }
+            self.forget_if_empty(bar);
+        }
+    }
+
+    /// Something that served a call has not after all.
+    pub(super) fn unserved(
+        &mut self,
+        bar: Bar,
+        class: Class,
+        caller: Caller,
+        service: Service,
+        served: u64,
+    ) {
+        if let Some(at) = self.at_mut(bar)
+            && at.order.unserve(class, caller, service, served)
+        {
+            self.reordered(bar);
+        }
+    }
+
+    /// Another line may be first now.
+    fn reordered(&mut self, bar: Bar) {
+        let kept = match bar {
+            Bar::Limit(limit) => Some(Spot::Kept(limit)),
+            Bar::Bucket(_) | Bar::Quota(_) => None,
+        };
+        let kept_for = self.at(bar).and_then(|at| at.kept_for);
+        for spot in [Some(Spot::At(bar)), kept.filter(|_| kept_for.is_some())]
+            .into_iter()
+            .flatten()
+        {
+            let first = self.first(spot);
+            let at = self.at_mut(bar).expect("it was just found");
+            // Who goes first of two spots may have changed without either's first.
+            if at.look(spot).asked != first || kept_for.is_some() {
+                self.mark(spot);
             }
         }
     }
 
+    /// Something drew less or was given more here.
     #[inline]
-    fn withdraw(&mut self, line: LineId, fair: &mut Fair) {
-        let state = &mut self.lines[line as usize];
-        if state.offers {
-            state.offers = false;
-            fair.withdraw(state.group());
-        }
-    }
-
-    /// Classes' tags have moved.
-    pub(super) fn classes_moved(&mut self) {
-        self.reordered = self.ready.len() > 1;
-    }
-
-    /// A bucket has served a call of this class.
-    pub(super) fn served(&mut self, bucket: Key, class: Class, service: u64) {
-        let spot = &mut self.buckets[bucket.index() as usize];
-        let shares = spot.shares.as_mut();
-        shares
-            .expect("a bucket has tags of its own")
-            .serve(class, service);
-        self.change_bucket(bucket);
-    }
-
-    /// A quota has served a call of this class.
-    pub(super) fn served_quota(&mut self, quota: Key, class: Class, service: u64) {
-        if let Some(spot) = self.quotas.get_mut(&quota) {
-            let shares = spot.shares.as_mut();
-            shares
-                .expect("a quota has tags of its own")
-                .serve(class, service);
-            self.change_quota(quota);
-        }
-    }
-
-    /// Something drew less or was given more at this limit.
-    #[inline]
-    pub(super) fn change(&mut self, limit: LimitId) {
-        let at = &mut self.limits[limit as usize];
-        if at.all.count > 0 && !at.all.changed {
-            at.all.changed = true;
-            self.changed.push(SpotId::Limit(limit));
-        }
-        if let Some((_, kept)) = &mut at.kept
-            && kept.count > 0
-            && !kept.changed
+    pub(super) fn change(&mut self, bar: Bar) {
+        self.mark(Spot::At(bar));
+        if let Bar::Limit(limit) = bar
+            && self.limits[limit as usize].kept_for.is_some()
         {
-            kept.changed = true;
-            self.changed.push(SpotId::Kept(limit));
+            self.mark(Spot::Kept(limit));
         }
-    }
-
-    /// Something drew less from this bucket, or it is another one now.
-    pub(super) fn change_bucket(&mut self, bucket: Key) {
-        self.mark(SpotId::Bucket(bucket.index()));
-    }
-
-    /// What a quota says may be another thing now.
-    pub(super) fn change_quota(&mut self, quota: Key) {
-        self.mark(SpotId::Quota(quota));
-    }
-
-    /// The quotas at which calls are parked.
-    pub(super) fn quotas_waited_for(&self) -> Vec<Key> {
-        self.quotas.keys().copied().collect()
-    }
-
-    /// The first call that waits for a quota.
-    pub(super) fn first_at_quota(&self, quota: Key, fair: &Fair) -> Option<Key> {
-        let (_, _, line) = self.quotas.get(&quota)?.first(fair)?;
-        Some(self.head(line).1)
     }
 
     #[inline]
-    fn mark(&mut self, id: SpotId) {
-        if self.spot(id).is_none() {
-            return;
-        }
-        let spot = self.spot_mut(id);
-        if !spot.changed && spot.count > 0 {
-            spot.changed = true;
-            self.changed.push(id);
-        }
-    }
-
-    /// The first line at a spot has left: the next must be asked, and with it whoever may have
-    /// been behind it at the limit's other spot.
-    fn first_left(&mut self, id: SpotId) {
-        match id {
-            SpotId::Limit(limit) | SpotId::Kept(limit) => self.change(limit),
-            SpotId::Bucket(_) | SpotId::Quota(_) => self.mark(id),
+    fn mark(&mut self, spot: Spot) {
+        if let Some(at) = self.at_mut(spot.bar())
+            && !at.is_empty()
+            && !at.look(spot).changed
+        {
+            at.look(spot).changed = true;
+            self.changed.push(spot);
         }
     }
 
@@ -595,330 +695,489 @@ impl Parking {
     #[inline]
     pub(super) fn change_told(&mut self, limit: LimitId) {
         let at = &self.limits[limit as usize];
-        let waits_for_a_moment = at.all.count == 0 || at.all.opens.is_some();
-        if !waits_for_a_moment || at.kept.is_some() {
-            self.change(limit);
+        let waits_for_a_moment = at.is_empty() || at.all.opens.is_some();
+        if !waits_for_a_moment || at.kept_for.is_some() {
+            self.change(Bar::Limit(limit));
         }
     }
 
-    /// Spots whose moment has come have changed.
+    /// The quotas at which calls are parked.
+    pub(super) fn quotas_waited_for(&self) -> Vec<Key> {
+        self.quotas.keys().copied().collect()
+    }
+
+    /// The first call that waits for a quota.
+    pub(super) fn first_at_quota(&self, quota: Key) -> Option<Key> {
+        let line = self.first(Spot::At(Bar::Quota(quota)))?;
+        Some(self.head(line).1)
+    }
+
+    /// Spots whose moment has come have changed, and claims that have lasted long enough are over.
     #[inline]
     pub(super) fn open_due(&mut self, now: Timestamp) {
         while let Some((opens, spot)) = self.openings.first()
             && opens <= now
         {
             self.openings.remove(&(opens, spot));
-            self.spot_mut(spot).opens = None;
+            if let Some(at) = self.at_mut(spot.bar()) {
+                at.look(spot).opens = None;
+            }
             self.mark(spot);
+        }
+        while let Some(&(until, bar, line)) = self.lapses.first()
+            && until <= now
+        {
+            self.drop_claim(bar, line, now);
+            if let Some(passed) = &mut self.lines[line as usize].passed {
+                passed.lapses = passed.lapses.saturating_add(1);
+            }
         }
     }
 
-    /// The next moment at which a spot opens for the first line parked at it.
+    /// The next moment at which a spot opens for the first line parked at it, or a claim lapses.
     #[inline]
     pub(super) fn next_opening(&self) -> Option<Timestamp> {
-        self.openings.first().map(|(opens, _)| opens)
+        let opens = self.openings.first().map(|(opens, _)| opens);
+        let lapses = self.lapses.first().map(|&(until, ..)| until);
+        [opens, lapses].into_iter().flatten().min()
+    }
+
+    /// The next line to ask: one that is ready, or the first one where something has changed. `meets`
+    /// says whether the calls of a line meet something.
+    #[inline]
+    pub(super) fn next(&mut self, meets: impl Fn(&LineKey, Bar) -> bool) -> Option<Asked> {
+        let ready = self.ready.first(Part::All);
+        if let Some(line) = ready {
+            if self.goes_first(line, meets) {
+                self.last_was_ready = Some(true);
+                return Some(self.asked(line, None));
+            }
+        } else {
+            self.tidy();
+        }
+        while let Some(spot) = self.next_changed() {
+            if let Some(at) = self.at_mut(spot.bar()) {
+                at.look(spot).changed = false;
+            }
+            self.forget_asked(spot);
+            if let Some(line) = self.first(spot) {
+                self.looked += 1;
+                self.last_was_ready = ready.map(|_| false);
+                return Some(self.asked(line, Some(spot)));
+            }
+        }
+        self.last_was_ready = ready.map(|_| true);
+        Some(self.asked(ready?, None))
+    }
+
+    fn asked(&self, line: LineId, turn: Option<Spot>) -> Asked {
+        let (_, key) = self.head(line);
+        Asked { line, key, turn }
+    }
+
+    /// Whether a line that is ready is asked before the first of those that stand where something has
+    /// changed. If it meets that, it takes its place there first, or finds that it goes before. Else
+    /// whoever came first begins, and then they go by turns.
+    fn goes_first(&mut self, line: LineId, meets: impl Fn(&LineKey, Bar) -> bool) -> bool {
+        self.wake_changed();
+        let Some(&Reverse((arrival, spot))) = self.woken.peek() else {
+            return true;
+        };
+        meets(&self.lines[line as usize].key, spot.bar())
+            || match self.last_was_ready {
+                Some(last_was_ready) => !last_was_ready,
+                None => self.head(line).0 < arrival,
+            }
+    }
+
+    fn wake_changed(&mut self) {
+        while let Some(spot) = self.changed.pop() {
+            let first = self.first(spot);
+            let arrival = first.map_or(0, |line| self.head(line).0);
+            self.woken.push(Reverse((arrival, spot)));
+        }
+    }
+
+    /// The changed spot whose first line came first.
+    #[inline]
+    fn next_changed(&mut self) -> Option<Spot> {
+        if self.woken.is_empty() && self.changed.len() < 2 {
+            return self.changed.pop();
+        }
+        self.wake_changed();
+        self.woken.pop().map(|Reverse((_, spot))| spot)
     }
 
     /// Nothing has changed since it was last looked at.
-    #[inline]
     pub(super) fn is_settled(&self) -> bool {
-        self.changed.is_empty() && !self.reordered
-    }
-
-    /// Looks at the first line at each changed spot, and makes it ready if it is not barred
-    /// there any more. `peek` is what the limit or bucket says to the head of a line.
-    pub(super) fn wake(
-        &mut self,
-        joined: u64,
-        fair: &mut Fair,
-        peek: impl Fn(Bar, Key) -> Verdict,
-    ) {
-        loop {
-            if self.reordered {
-                self.reordered = false;
-                for limit in 0..self.limits.len() as LimitId {
-                    let at = &self.limits[limit as usize];
-                    let is_outdated = |spot: &Spot| {
-                        spot.classes > 1 && spot.asked.is_some() && spot.first(fair) != spot.asked
-                    };
-                    // Who goes first of two spots may have changed without either's first.
-                    if is_outdated(&at.all) || at.kept.is_some() {
-                        self.change(limit);
-                    }
-                }
-            }
-            let Some(spot) = self.changed.pop() else {
-                return;
-            };
-            if self.spot(spot).is_none() {
-                continue;
-            }
-            self.spot_mut(spot).changed = false;
-            let Some(first) = self.spot(spot).and_then(|spot| spot.first(fair)) else {
-                continue;
-            };
-            let (_, _, line) = first;
-            self.looked += 1;
-            self.forget_asked(spot);
-            let (_, head) = self.head(line);
-            match peek(self.bar(line, spot), head) {
-                verdict @ (Verdict::NotBefore(_) | Verdict::WhenTold) => {
-                    self.remember_asked(spot, first, verdict);
-                }
-                Verdict::Ready | Verdict::Never => {
-                    self.unpark(line, joined);
-                    self.lines[line as usize].woken_from = Some(spot);
-                    self.make_ready(line, fair);
-                }
-            }
-        }
+        self.changed.is_empty() && self.woken.is_empty()
     }
 
     /// Whatever has changed, there is nobody to look at it for.
     pub(super) fn nobody_waits(&mut self) {
-        self.reordered = false;
-        while let Some(spot) = self.changed.pop() {
-            if self.spot(spot).is_some() {
-                self.spot_mut(spot).changed = false;
+        while let Some(spot) = self.next_changed() {
+            if let Some(at) = self.at_mut(spot.bar()) {
+                at.look(spot).changed = false;
             }
         }
     }
 
-    /// The ready line whose turn it is, and its head.
-    #[inline]
-    pub(super) fn pick(&self, fair: &Fair) -> Option<(LineId, Key)> {
-        if self.ready_count == 0 {
-            return None;
-        }
-        let mut picked: Option<(u32, LineId)> = None;
-        for (ready, class) in self.ready.iter().zip(0..) {
-            let Some((_, line)) = ready.first() else {
-                continue;
-            };
-            if picked.is_none_or(|(before, _)| fair.class_turn(class) < fair.class_turn(before)) {
-                picked = Some((class, line));
-            }
-        }
-        picked.map(|(_, line)| (line, self.head(line).1))
-    }
-
-    /// Whether a line with an earlier turn is parked at this limit. `is_kept_for_it` says
-    /// whether the head takes only what is kept for its class there.
+    /// Whether a line with an earlier turn is parked here. `is_kept_for_it` says whether the head
+    /// takes only what is kept for its class.
     #[inline]
     pub(super) fn is_behind(
         &self,
         line: LineId,
-        limit: LimitId,
-        fair: &Fair,
+        bar: Bar,
         is_kept_for_it: impl FnOnce() -> bool,
     ) -> bool {
-        let at = &self.limits[limit as usize];
-        if at.all.count == 0 && at.kept.is_none() {
+        let Some(at) = self.at(bar).filter(|at| !at.order.is_empty()) else {
+            return false;
+        };
+        let entry = self.entry(line);
+        if at.claims.contains_key(&(entry.arrival, line)) {
             return false;
         }
-        let Some((class, kept)) = &at.kept else {
-            return at.all.is_before(self.offered_as(line), fair);
-        };
-        let own = self.offered_as(line);
-        if own.0 != *class {
-            return at.all.is_before(own, fair) || kept.is_before(own, fair);
+        // Whoever is asked where it is parked is the first of its part.
+        let is_here = self.parked_at(line) == Some(bar);
+        let is_behind = |part| at.order.is_behind(entry, part);
+        match at.kept_for {
+            None => !is_here && is_behind(Part::All),
+            Some(class) if class == entry.class => {
+                (!is_here && is_behind(Part::Only(class)))
+                    || (is_behind(Part::But(class)) && !is_kept_for_it())
+            }
+            Some(class) if is_here => is_behind(Part::Only(class)),
+            Some(_) => is_behind(Part::All),
         }
-        kept.is_before(own, fair) || (at.all.is_before(own, fair) && !is_kept_for_it())
     }
 
-    /// Whether a line with an earlier turn is parked at this bucket, which is the line's own.
-    pub(super) fn is_behind_at_bucket(&self, line: LineId, bucket: Key, fair: &Fair) -> bool {
-        let spot = &self.buckets[bucket.index() as usize];
-        spot.count > 0 && spot.is_before(self.queued_as(line), fair)
+    /// How much is claimed here by those that go before the head of this line.
+    #[inline]
+    pub(super) fn ahead(&self, line: LineId, bar: Bar) -> u64 {
+        let Some(at) = self.at(bar).filter(|at| !at.claims.is_empty()) else {
+            return 0;
+        };
+        let own = (self.head(line).0, line);
+        if !at.claims.contains_key(&own) {
+            return at.claimed;
+        }
+        let before = at.claims.range(..own);
+        before.map(|(_, claim)| claim.draw).sum()
     }
 
-    /// Whether a line with an earlier turn is parked at this quota.
-    pub(super) fn is_behind_at_quota(&self, line: LineId, quota: Key, fair: &Fair) -> bool {
-        let spot = self.quotas.get(&quota);
-        spot.is_some_and(|spot| spot.is_before(self.offered_as(line), fair))
-    }
-
-    /// A ready line was asked and may not run: it parks. `verdict` is what it was told.
+    /// A line was asked, and this bars it: it parks there, at the front if it may.
     pub(super) fn park(
         &mut self,
-        line: LineId,
+        asked: Asked,
         bar: Bar,
         verdict: Verdict,
+        front: Option<u64>,
         now: Timestamp,
         joined: u64,
-        fair: &mut Fair,
     ) {
-        self.unready(line);
-        let id = self.spot_at(line, bar);
-        if let SpotId::Bucket(_) = id {
-            self.withdraw(line, fair);
+        let line = asked.line;
+        let spot = self.spot_of(line, bar);
+        if self.lines[line as usize].parked_at != Some(spot) {
+            if asked.turn.is_some() {
+                self.unpark(line, now, joined);
+            } else {
+                self.ready.remove(self.entry(line));
+            }
+            let entry = self.entry(line);
+            match front {
+                Some(draw) => self.claim(bar, line, draw, now, None),
+                None => {
+                    let common = self.common;
+                    self.make_at(bar).order.insert(entry, common);
+                }
+            }
+            let state = &mut self.lines[line as usize];
+            state.parked_at = Some(spot);
+            (state.held_by, state.held_until) = (Some(bar), joined);
+            if state.account.charge(now, Behind::Bar(bar)) {
+                state.noted = None;
+            }
         }
-        let entry = self.entry(line, id);
-        let state = &mut self.lines[line as usize];
-        state.parked_at = Some(id);
-        (state.held_by, state.held_until) = (Some(bar), joined);
-        if state.account.charge(now, Behind::Bar(bar)) {
-            state.noted = None;
-        }
-        let spot = self.spot_mut(id);
-        spot.insert(entry);
-        if spot.count == 1 || spot.first(fair) == Some(entry) {
-            self.forget_asked(id);
-            self.remember_asked(id, entry, verdict);
-        }
-        self.was_asked(line);
-    }
-
-    /// A line as it is parked at a spot.
-    #[inline]
-    fn entry(&self, line: LineId, spot: SpotId) -> Parked {
-        match spot {
-            SpotId::Limit(_) | SpotId::Kept(_) | SpotId::Quota(_) => self.offered_as(line),
-            SpotId::Bucket(_) => self.queued_as(line),
-        }
-    }
-
-    /// A line by its turn towards its class.
-    #[inline]
-    fn offered_as(&self, line: LineId) -> Parked {
-        let state = &self.lines[line as usize];
-        (state.class, state.turn, line)
-    }
-
-    /// A line by its turn in its group.
-    #[inline]
-    fn queued_as(&self, line: LineId) -> Parked {
-        (self.lines[line as usize].class, self.head(line).0, line)
-    }
-
-    #[inline]
-    fn head(&self, line: LineId) -> (Turn, Key) {
-        let head = self.lines[line as usize].head;
-        head.expect("only lines with a call in them are ready or parked")
-    }
-
-    fn make_ready(&mut self, line: LineId, fair: &mut Fair) {
-        let (head, _) = self.head(line);
-        let state = &mut self.lines[line as usize];
-        state.turn = if state.offers {
-            fair.offered(state.group(), head)
+        if front.is_some() {
+            // What bars it may be another before which it goes now.
+            self.change(bar);
+        } else if self.first(spot) == Some(line) {
+            self.forget_asked(spot);
+            self.remember_asked(spot, line, verdict);
         } else {
-            fair.offer(state.group(), head)
-        };
-        state.offers = true;
-        let (class, turn) = (state.class, state.turn);
-        let ready = &mut self.ready[class as usize];
-        let first = ready.is_empty();
-        ready.insert((turn, line));
-        self.ready_count += 1;
-        if first && fair.activate(Class(class)) {
-            self.classes_moved();
+            self.reordered(bar);
         }
     }
 
-    fn unready(&mut self, line: LineId) {
-        let state = &self.lines[line as usize];
-        if let (Some(_), None) = (state.head, state.parked_at) {
-            self.ready[state.class as usize].remove(&(state.turn, line));
-            self.ready_count -= 1;
+    /// A line that was ready has run a call, and has more: it takes its place among those that wait at
+    /// one of these, if any do, to be asked when its turn comes.
+    pub(super) fn park_among(
+        &mut self,
+        line: LineId,
+        mut met: impl Iterator<Item = Bar>,
+        now: Timestamp,
+        joined: u64,
+    ) {
+        let is_waited_for = |bar: &Bar| self.at(*bar).is_some_and(|at| !at.order.is_empty());
+        if let Some(bar) = met.find(is_waited_for) {
+            self.park_again(line, bar, now, joined);
         }
+    }
+
+    /// Whether a line has a call and is to be asked.
+    #[inline]
+    pub(super) fn is_ready(&self, line: LineId) -> bool {
+        let state = &self.lines[line as usize];
+        state.head.is_some() && state.parked_at.is_none()
+    }
+
+    /// Parks a line that is ready, to be asked there.
+    pub(super) fn park_again(&mut self, line: LineId, bar: Bar, now: Timestamp, joined: u64) {
+        if !self.is_ready(line) {
+            return;
+        }
+        let asked = Asked {
+            line,
+            key: self.head(line).1,
+            turn: None,
+        };
+        self.park(asked, bar, Verdict::WhenTold, None, now, joined);
+        self.change(bar);
     }
 
     /// Takes a line from where it is parked. If it was the one asked, the next must be.
-    fn unpark(&mut self, line: LineId, joined: u64) {
-        let Some(id) = self.lines[line as usize].parked_at else {
+    fn unpark(&mut self, line: LineId, now: Timestamp, joined: u64) {
+        self.leave_front(line, now);
+        let state = &mut self.lines[line as usize];
+        let Some(spot) = state.parked_at.take() else {
             return;
         };
-        let entry = self.entry(line, id);
-        let state = &mut self.lines[line as usize];
-        state.parked_at = None;
         state.held_until = joined;
-        let spot = self.spot_mut(id);
-        spot.remove(entry);
-        let is_empty = spot.count == 0;
-        if spot.asked == Some(entry) {
-            self.forget_asked(id);
-            self.first_left(id);
+        let entry = self.entry(line);
+        let at = self.at_mut(spot.bar()).expect("the line is parked there");
+        at.order.remove(entry);
+        if at.look(spot).asked.is_none_or(|asked| asked == line) {
+            self.forget_asked(spot);
+            // With it goes whoever was behind it at the limit's other spot.
+            self.change(spot.bar());
+        } else {
+            self.reordered(spot.bar());
         }
-        if let SpotId::Quota(quota) = id
-            && is_empty
+        self.forget_if_empty(spot.bar());
+    }
+
+    /// A line that stands at the front of a limit stands in its order from now on.
+    fn leave_front(&mut self, line: LineId, now: Timestamp) {
+        let Some(spot) = self.lines[line as usize].parked_at else {
+            return;
+        };
+        let entry = self.entry(line);
+        let common = self.common;
+        let at = self.at_mut(spot.bar()).expect("the line is parked there");
+        let own = (entry.arrival, line);
+        if at
+            .claims
+            .get(&own)
+            .is_some_and(|claim| claim.until.is_none())
         {
-            self.quotas.remove(&quota);
+            at.order.insert(entry, common);
+            self.drop_claim(spot.bar(), line, now);
         }
     }
 
+    /// The turn of a line came, and something else bars it than where it stands. True if it goes to
+    /// the front there; then room is kept for it where its turn has come. `opens` is when the bar
+    /// does, as far as that is known; `window` and `draw` say of a limit how long a claim at it
+    /// lasts, and what it is for.
+    pub(super) fn pass_over(
+        &mut self,
+        line: LineId,
+        turn: Spot,
+        bar: Bar,
+        opens: Option<Timestamp>,
+        now: Timestamp,
+        window: impl Fn(Bar) -> Duration,
+        draw: impl Fn(Bar) -> u64,
+    ) -> bool {
+        self.leave_front(line, now);
+        self.drop_claims(line, now);
+        let passed = self.lines[line as usize].passed.take();
+        let mut passed = passed.unwrap_or_else(|| {
+            Box::new(Passed {
+                due: now + window(turn.bar()),
+                turns: Vec::new(),
+                lapses: 0,
+            })
+        });
+        if !passed.turns.contains(&turn.bar()) {
+            passed.turns.push(turn.bar());
+        }
+        let claims = passed.due <= now && passed.turns.contains(&bar);
+        if claims {
+            for &at in passed.turns.iter().filter(|&&at| at != bar) {
+                let window = window(at);
+                if opens.is_none_or(|opens| opens.since(now) <= window) {
+                    let factor = 1_u32.checked_shl(passed.lapses).unwrap_or(u32::MAX);
+                    let until = now + window.saturating_mul(factor);
+                    self.claim(at, line, draw(at), now, Some(until));
+                }
+            }
+        }
+        self.lines[line as usize].passed = Some(passed);
+        claims
+    }
+
+    fn claim(
+        &mut self,
+        bar: Bar,
+        line: LineId,
+        draw: u64,
+        now: Timestamp,
+        until: Option<Timestamp>,
+    ) {
+        self.claims += 1;
+        let own = (self.head(line).0, line);
+        let at = self.make_at(bar);
+        at.claimed += draw;
+        let claim = Claim {
+            draw,
+            since: now,
+            until,
+        };
+        let before = at.claims.insert(own, claim);
+        debug_assert!(before.is_none(), "a call claims once at a limit");
+        if let Some(until) = until {
+            self.lapses.insert((until, bar, line));
+        }
+    }
+
+    /// A line claims nothing here any more, if it did.
+    fn drop_claim(&mut self, bar: Bar, line: LineId, now: Timestamp) {
+        let own = (self.head(line).0, line);
+        let Some(at) = self.at_mut(bar) else {
+            return;
+        };
+        let Some(claim) = at.claims.remove(&own) else {
+            return;
+        };
+        at.claimed -= claim.draw;
+        if let Some(until) = claim.until {
+            at.idle += now.since(claim.since);
+            self.lapses.remove(&(until, bar, line));
+        }
+        self.change(bar);
+        self.forget_if_empty(bar);
+    }
+
+    /// A line claims nothing any more.
+    fn drop_claims(&mut self, line: LineId, now: Timestamp) {
+        let Some(passed) = self.lines[line as usize].passed.take() else {
+            return;
+        };
+        for &bar in &passed.turns {
+            self.drop_claim(bar, line, now);
+        }
+        self.lines[line as usize].passed = Some(passed);
+    }
+
     #[inline]
-    fn remember_asked(&mut self, id: SpotId, entry: Parked, verdict: Verdict) {
-        let spot = self.spot_mut(id);
-        spot.asked = Some(entry);
+    fn remember_asked(&mut self, spot: Spot, line: LineId, verdict: Verdict) {
+        let at = self.at_mut(spot.bar()).expect("the line is parked there");
+        at.look(spot).asked = Some(line);
         if let Verdict::NotBefore(opens) = verdict {
-            spot.opens = Some(opens);
-            self.openings.insert((opens, id));
+            at.look(spot).opens = Some(opens);
+            self.openings.insert((opens, spot));
         }
     }
 
     #[inline]
-    fn forget_asked(&mut self, id: SpotId) {
-        let spot = self.spot_mut(id);
-        spot.asked = None;
-        if let Some(opens) = spot.opens.take() {
-            self.openings.remove(&(opens, id));
+    fn forget_asked(&mut self, spot: Spot) {
+        let Some(at) = self.at_mut(spot.bar()) else {
+            return;
+        };
+        at.look(spot).asked = None;
+        if let Some(opens) = at.look(spot).opens.take() {
+            self.openings.remove(&(opens, spot));
         }
     }
 
-    /// The answer of a line woken from a spot is in: unless it parked there again as the first,
-    /// the next one there must be asked.
-    #[inline]
-    fn was_asked(&mut self, line: LineId) {
-        if let Some(id) = self.lines[line as usize].woken_from.take()
-            && self.spot(id).is_some_and(|spot| spot.asked.is_none())
-        {
-            self.first_left(id);
-        }
+    /// What is claimed of a limit now, and for how long claims have kept room there.
+    pub(super) fn claimed(&self, limit: LimitId, now: Timestamp) -> (u64, Duration) {
+        let at = &self.limits[limit as usize];
+        let claims = at.claims.values().filter(|claim| claim.until.is_some());
+        let idle = claims.map(|claim| now.since(claim.since));
+        (at.claimed, at.idle + idle.sum::<Duration>())
     }
 
-    /// A ready line was asked and its head runs: the next head, if any, is set after this.
-    #[inline]
-    pub(super) fn ran(&mut self, line: LineId) {
-        self.was_asked(line);
+    /// Claims made so far.
+    pub(super) const fn claims(&self) -> u64 {
+        self.claims
     }
 
-    /// Lines looked at because something changed, so far.
+    /// Lines looked at so far.
     pub(super) const fn looked(&self) -> u64 {
         self.looked
     }
 
+    /// No line waits, and no tag is remembered.
+    pub(super) fn is_at_rest(&self) -> bool {
+        let mut ats = self.limits.iter().chain(&self.buckets);
+        self.ready.is_empty() && ats.all(At::is_empty) && self.quotas.is_empty()
+    }
+
     /// What must hold between calls to [`Scheduler::next`](super::Scheduler::next) for nothing
     /// to be overlooked; panics with the fact that does not.
-    pub(super) fn audit(&self, fair: &Fair) {
-        assert!(
-            self.changed.is_empty() && !self.reordered,
-            "every change has been looked at"
-        );
-        assert!(
-            self.ready.iter().all(Sorted::is_empty),
-            "every ready line has been asked"
-        );
-        let at_limits = self.limits.iter();
-        let kept = at_limits
-            .clone()
-            .filter_map(|at| at.kept.as_ref().map(|(_, spot)| spot));
-        let spots = at_limits.map(|at| &at.all).chain(kept);
-        let mut parked = 0;
-        for spot in spots.chain(&self.buckets).chain(self.quotas.values()) {
+    pub(super) fn audit(&self) {
+        assert!(self.woken.is_empty(), "every change has been looked at");
+        assert!(self.changed.is_empty(), "every change has been looked at");
+        assert!(self.ready.is_empty(), "every ready line has been asked");
+        let limits = (0..self.limits.len() as LimitId).map(Bar::Limit);
+        let quotas = self.quotas.keys().map(|&quota| Bar::Quota(quota));
+        let (mut parked, mut lapses) = (0, 0);
+        for bar in limits.chain(quotas) {
+            let at = self.at(bar).expect("it is there");
+            let first = |spot| self.first(spot);
             assert_eq!(
-                spot.asked,
-                spot.first(fair),
-                "the first parked line was asked last"
+                at.all.asked,
+                first(Spot::At(bar)),
+                "the first line parked at {bar:?} was asked last"
             );
-            assert!(!spot.changed, "what is marked as changed is on the list");
-            parked += spot.count as usize;
+            if let (Some(_), Bar::Limit(limit)) = (at.kept_for, bar) {
+                assert_eq!(
+                    at.kept.asked,
+                    first(Spot::Kept(limit)),
+                    "and so was that of the class for which it keeps something"
+                );
+            }
+            assert!(!at.all.changed && !at.kept.changed);
+            let sum: u64 = at.claims.values().map(|claim| claim.draw).sum();
+            assert_eq!(at.claimed, sum, "what is claimed is counted");
+            parked += at.order.len() as usize;
+            let front = at.claims.values().filter(|claim| claim.until.is_none());
+            parked += front.count();
+            lapses += at
+                .claims
+                .values()
+                .filter(|claim| claim.until.is_some())
+                .count();
         }
+        for at in &self.buckets {
+            parked += at.order.len() as usize;
+            let front = at.claims.values().filter(|claim| claim.until.is_none());
+            parked += front.count();
+            lapses += at
+                .claims
+                .values()
+                .filter(|claim| claim.until.is_some())
+                .count();
+        }
+        assert_eq!(lapses, self.lapses.len(), "every claim lapses");
         let heads = self.lines.iter().filter(|line| line.head.is_some());
         assert_eq!(parked, heads.count(), "every line with a head is parked");
         assert_eq!(
             self.lines.len(),
-            self.fixed as usize + self.own_lines.len() + self.free.len(),
+            self.by_key.len() + self.free.len(),
             "every line is in use or free"
         );
     }

@@ -4,17 +4,16 @@
 //! limits that are new to them; so a limit that is lowered or added admits nothing until what
 //! is in use fits. Waiting calls keep their turn and are sorted into the new lines.
 
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::mem;
 
-use super::park::{Own, Parking};
+use super::park::LineKey;
 use super::waited::Names;
-use super::{Metered, Scheduler, Supplied};
+use super::{KEPT_MAX, Metered, Scheduler, Supplied};
 use crate::limiter::{Limit, Supplier};
-use crate::policy::{LimitId, LimitSets, Policy, Postpone};
-use crate::queue::fair::{GroupId, Turn};
+use crate::policy::{ClassShare, LimitId, LimitSets, Policy, Postpone, Scope};
 use crate::queue::{Bar, Class, Place};
 use crate::time::Timestamp;
 
@@ -23,6 +22,8 @@ struct Before {
     rule: Limit,
     /// Where its state is now; `None` if the limit is gone or is of another kind.
     now: Option<LimitId>,
+    /// The same calls meet it, so that those who wait there keep their turns.
+    keeps_order: bool,
 }
 
 impl<T> Scheduler<T> {
@@ -42,7 +43,14 @@ impl<T> Scheduler<T> {
         for (_, waiting) in self.queue.iter_mut() {
             names.carry_over(now, waiting, &self.parking);
         }
-        let classes = self.fair.reload(policy.classes());
+        let before = self.policy.classes().iter();
+        let place = |class: &ClassShare| {
+            let mut classes = policy.classes().iter();
+            classes.position(|new| new.name == class.name)
+        };
+        let classes: Vec<_> = before
+            .map(|class| place(class).map(|place| Class(place as u32)))
+            .collect();
         let before = self.replace_limits(now, &policy, &classes);
         self.sets = LimitSets::new(policy.limits());
         self.policy = policy;
@@ -82,9 +90,14 @@ impl<T> Scheduler<T> {
                     classes[old.0 as usize] == Some(new)
                 })
             });
+            let keeps_order = heir.is_some_and(|heir| {
+                let new = &self.limits[heir as usize].rule.scope;
+                is_same_scope(&old.rule.scope, new, classes)
+            });
             before.push(Before {
                 rule: old.rule.limit,
                 now: heir,
+                keeps_order,
             });
         }
         before
@@ -93,15 +106,17 @@ impl<T> Scheduler<T> {
     /// Carries what calls in flight have drawn over to the new limits, and draws from those
     /// that are new to them.
     fn redraw_holds(&mut self, now: Timestamp, before: &[Before], classes: &[Option<Class>]) {
-        let last = Class(self.fair.len() as u32 - 1);
+        let last = Class(self.policy.classes().len() as u32 - 1);
         let mut departed = Vec::new();
         for (_, held) in self.holds.iter_mut() {
             held.call.class = classes[held.call.class.0 as usize].unwrap_or(last);
             let mut drawn = BTreeSet::new();
-            for &old in held.drawn.iter() {
+            let mut kept = BTreeSet::new();
+            for (place, &old) in held.drawn.iter().enumerate() {
                 let Before {
                     rule,
                     now: Some(id),
+                    ..
                 } = &before[old as usize]
                 else {
                     continue;
@@ -110,6 +125,9 @@ impl<T> Scheduler<T> {
                     .limiter
                     .readopt(now, held.call.cost, held.progress, rule);
                 drawn.insert(*id);
+                if held.took_kept(place) {
+                    kept.insert(*id);
+                }
             }
             let call = &held.call;
             let set = self.sets.find(&call.function, call.backend, call.class);
@@ -124,6 +142,10 @@ impl<T> Scheduler<T> {
                     .limiter
                     .keep(class, cost, held.progress);
             }
+            held.kept = 0;
+            for (place, id) in drawn.iter().enumerate().take(KEPT_MAX) {
+                held.kept |= u64::from(kept.contains(id)) << place;
+            }
             held.drawn = Arc::from_iter(drawn);
         }
         for (id, cost, progress) in departed {
@@ -132,57 +154,71 @@ impl<T> Scheduler<T> {
     }
 
     fn sort_waiting(&mut self, before: &[Before], classes: &[Option<Class>]) {
-        let count = self.fair.len();
+        let count = self.policy.classes().len();
         let last = Class(count as u32 - 1);
         let in_turn = self.policy.postpone() == Postpone::InTurn;
         let kept_for = self.limits.iter().map(|met| met.limiter.kept_for());
-        self.parking = Parking::new(self.sets.len(), count, kept_for);
-        for (key, _) in self.buckets.iter() {
-            self.parking.make_bucket(key);
-        }
-        let mut classless = Vec::new();
-        for (key, waiting) in self.queue.iter() {
-            if waiting.place != Place::Door && classes[waiting.call.class.0 as usize].is_none() {
-                classless.push((waiting.turn, key));
-            }
-        }
-        classless.sort_unstable();
-        for (_, key) in classless {
-            let waiting = self.queue.expect_mut(key);
-            let group = GroupId {
-                class: last,
-                ..waiting.group()
-            };
-            let order = self.buckets.order(waiting.bucket);
-            let caller = waiting.call.caller;
-            let (flow, start) = self.fair.join(group, caller, order, waiting.charge);
-            (waiting.flow, waiting.turn) = (flow, Turn::new(start, waiting.turn.arrival()));
-        }
+        let new = self.parking.reload(classes, count, kept_for, |new| {
+            let mut before = before.iter();
+            let old = before.position(|old| old.now == Some(new) && old.keeps_order)?;
+            Some(old as LimitId)
+        });
+        let old = mem::replace(&mut self.parking, new);
         let (sets, limits, parking) = (&self.sets, &mut self.limits, &mut self.parking);
-        self.queue.rebuild(parking.lines(), |waiting| {
-            let call = &mut waiting.call;
+        let mut parked = BTreeMap::new();
+        self.queue.rebuild(|waiting| {
+            let (call, place) = (&mut waiting.call, waiting.place);
             call.class = classes[call.class.0 as usize].unwrap_or(last);
             waiting.set = sets.find(&call.function, call.backend, call.class);
-            waiting.held_by = waiting.held_by.and_then(|bar| match bar {
+            let heir = |bar| match bar {
                 Bar::Limit(old) => before[old as usize].now.map(Bar::Limit),
                 Bar::Bucket(_) | Bar::Quota(_) => Some(bar),
-            });
-            if waiting.place == Place::Door {
+            };
+            waiting.held_by = waiting.held_by.and_then(heir);
+            if place == Place::Door {
                 return;
             }
-            for &id in sets.limits(waiting.set).iter() {
+            let met = sets.limits(waiting.set);
+            for &id in met.iter() {
                 let met = &mut limits[id as usize];
                 met.waiting += 1;
                 met.waiting_draw += met.limiter.draw_of(waiting.call.draw());
             }
-            if in_turn || matches!(waiting.place, Place::Line(_)) {
-                let line = parking.line(waiting.set, waiting.call.class, Own::of(waiting));
+            if in_turn || matches!(place, Place::Line(_)) {
+                let line = parking.line(LineKey::of(waiting));
                 waiting.place = Place::Line(line);
+                if let Place::Line(from) = place
+                    && let Some(bar) = old.parked_at(from).and_then(heir)
+                    && let is_met = match bar {
+                        Bar::Limit(limit) => met.contains(&limit),
+                        Bar::Bucket(_) | Bar::Quota(_) => true,
+                    }
+                    && is_met
+                {
+                    parked.entry(line).or_insert(bar);
+                }
             }
         });
         self.queue.make_lines(self.parking.lines());
         for line in 0..self.parking.lines() as u32 {
             self.refresh_head(line);
         }
+        // They go on to wait where they did, in the order there.
+        for (line, bar) in parked {
+            self.parking.park_again(line, bar, self.now, self.joined);
+        }
+        self.parking.reloaded();
+    }
+}
+
+/// Whether the same calls are meant, if classes are other ones now.
+fn is_same_scope(old: &Scope, new: &Scope, classes: &[Option<Class>]) -> bool {
+    let now = |class: &Class| classes[class.0 as usize];
+    match (old, new) {
+        (Scope::Class(old), Scope::Class(new)) => now(old) == Some(*new),
+        (Scope::EveryBut(old), Scope::EveryBut(new)) => {
+            old.iter().map(now).eq(new.iter().copied().map(Some))
+        }
+        _ => old == new,
     }
 }

@@ -31,6 +31,10 @@ pub struct LimitNow {
     pub opens: Verdict,
     /// Calls in the queue that meet it.
     pub waiting: u64,
+    /// Of the room that there is or will be next, so much is claimed, in what `used` counts.
+    pub claimed: u64,
+    /// For how long claims have kept room that their calls could not use yet, over all of them.
+    pub idle: Duration,
     /// Its pools and its pace, if it is a paced one.
     pub paced: Option<PacingNow>,
 }
@@ -89,7 +93,7 @@ pub struct Demand {
 }
 
 impl Metered {
-    fn now(&self, now: Timestamp) -> LimitNow {
+    fn now(&self, now: Timestamp, (claimed, idle): (u64, Duration)) -> LimitNow {
         let used = self.limiter.used(now);
         LimitNow {
             name: self.rule.name.clone(),
@@ -98,8 +102,10 @@ impl Metered {
             max: self.limiter.max(now),
             used,
             need: used + self.waiting_draw,
-            opens: self.limiter.peek(now, Class(0), Draw::ONE),
+            opens: self.limiter.peek(now, Class(0), Draw::ONE, 0),
             waiting: self.waiting,
+            claimed,
+            idle,
             paced: self.limiter.paced_now(now),
         }
     }
@@ -110,14 +116,17 @@ impl<T> Scheduler<T> {
     #[must_use]
     pub fn limits_now(&self, now: Timestamp) -> Vec<LimitNow> {
         let now = self.now.max(now);
-        self.limits.iter().map(|met| met.now(now)).collect()
+        let limits = self.limits.iter().zip(0..);
+        let now_of = |(met, id): (&Metered, _)| met.now(now, self.parking.claimed(id, now));
+        limits.map(now_of).collect()
     }
 
     /// The limit of this name as it is at `now`; `None` if there is none.
     #[must_use]
     pub fn limit_now(&self, now: Timestamp, limit: &str) -> Option<LimitNow> {
         let id = self.find_limit(limit)?;
-        Some(self.limits[id as usize].now(self.now.max(now)))
+        let now = self.now.max(now);
+        Some(self.limits[id as usize].now(now, self.parking.claimed(id, now)))
     }
 
     /// The queue as it is at `now`. Looks at every waiting call.

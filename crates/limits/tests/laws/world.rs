@@ -35,6 +35,9 @@ pub(crate) struct World {
     /// The longest that anyone may be aside, under this policy or one before.
     longest_aside: Duration,
     waits: Waits,
+    /// Limits at which calls claimed room before this step, and claims made until then.
+    claimed: BTreeSet<Arc<str>>,
+    claims: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -107,6 +110,8 @@ impl World {
             by_arrival: BTreeMap::new(),
             longest_aside: Duration::ZERO,
             waits: Waits::default(),
+            claimed: BTreeSet::new(),
+            claims: 0,
         };
         world.note_policy();
         for id in 0..world.shape.buckets {
@@ -563,6 +568,7 @@ impl World {
         loop {
             // Who is at the door, before the step lets anyone in.
             let door = self.at_door();
+            self.note_claims();
             let random = &mut self.random;
             let step = self.scheduler.next(at(self.now), &mut || random.next());
             if std::env::var_os("TIDEGATE_TRACE").is_some() {
@@ -608,6 +614,21 @@ impl World {
     fn keeps_its_place(&self, call: &Call) -> bool {
         let mut rules = self.oracle.rules().iter();
         rules.any(|rule| rule.reserve.is_some_and(|kept| kept.class == call.class))
+    }
+
+    fn note_claims(&mut self) {
+        let limits = self.scheduler.limits_now(at(self.now)).into_iter();
+        let claimed = limits.filter(|limit| limit.claimed > 0);
+        self.claimed = claimed.map(|limit| limit.name).collect();
+        self.claims = self.scheduler.claims_made();
+    }
+
+    /// Whether a call claims room at a limit that this one meets: then it may wait though there is
+    /// room, or go before one that came before it.
+    fn meets_a_claim(&self, call: &Call) -> bool {
+        let mut rules = self.oracle.rules().iter();
+        let within_this_step = self.scheduler.claims_made() > self.claims;
+        within_this_step || rules.any(|rule| meets(rule, call) && self.claimed.contains(&rule.name))
     }
 
     /// Whether all waiting calls are of one flow, so that the order of turns is that of arrival.

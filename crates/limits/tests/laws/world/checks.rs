@@ -141,7 +141,8 @@ impl World {
         id: usize,
         door: &BTreeSet<usize>,
     ) -> Result<(), Violation> {
-        if !self.is_one_flow() || self.shape.jitter || !self.oracle.is_exact() {
+        let claims = self.meets_a_claim(&self.calls[id].call);
+        if !self.is_one_flow() || self.shape.jitter || !self.oracle.is_exact() || claims {
             return Ok(());
         }
         let rules = self.oracle.rules();
@@ -182,7 +183,7 @@ impl World {
         let (Some(bucket), 1, 1) = (one.call.bucket, self.shape.classes, self.shape.callers) else {
             return Ok(());
         };
-        if self.shape.jitter {
+        if self.shape.jitter || self.meets_a_claim(&one.call) {
             return Ok(());
         }
         let mut queue = self.by_arrival.values().filter(|id| !door.contains(id));
@@ -229,7 +230,8 @@ impl World {
         door: &BTreeSet<usize>,
     ) -> Result<(), Violation> {
         let call = &self.calls[id].call;
-        if !self.oracle.is_exact() || !self.oracle.could_run(call, now) {
+        if !self.oracle.is_exact() || !self.oracle.could_run(call, now) || self.meets_a_claim(call)
+        {
             return Ok(());
         }
         let one_flow = self.is_one_flow();
@@ -261,7 +263,7 @@ impl World {
         }
     }
 
-    pub(super) fn check_asleep(&self, wake: Option<u64>) -> Result<(), Violation> {
+    pub(super) fn check_asleep(&mut self, wake: Option<u64>) -> Result<(), Violation> {
         self.scheduler.audit();
         if wake.is_some_and(|wake| wake <= self.now) {
             return Err(format!(

@@ -1,0 +1,304 @@
+//! Calls that meet several busy limits, and backlogs at one limit of several, on a virtual clock.
+
+mod random;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use random::Random;
+use tidegate_limits::{
+    Backend, Call, Caller, Class, ClassShare, Cost, Hold, Limit, LimitRule, Outcome, Policy,
+    Postpone, Scheduler, Scope, Step, Timestamp, Tokens, Weight, WhenFull, WindowShape,
+    WindowStamp,
+};
+
+const MS: u64 = 1_000_000;
+
+fn at(millis: u64) -> Timestamp {
+    Timestamp::from_nanos(millis * MS)
+}
+
+fn window(name: &str, scope: Scope, max: u32) -> LimitRule {
+    let limit = Limit::Window {
+        max,
+        length: Duration::from_secs(1),
+        guard: Duration::from_millis(5),
+        shape: WindowShape::Sliding,
+        stamp: WindowStamp::Sent,
+    };
+    rule(name, scope, limit)
+}
+
+fn rule(name: &str, scope: Scope, limit: Limit) -> LimitRule {
+    LimitRule {
+        name: name.into(),
+        scope,
+        limit,
+        reserve: None,
+    }
+}
+
+fn policy(limits: Vec<LimitRule>, classes: &[&str]) -> Policy {
+    let classes = classes.iter().map(|&name| ClassShare {
+        name: name.into(),
+        weight: 1,
+    });
+    let postpone = Postpone::InTurn;
+    Policy::new(
+        limits,
+        100_000,
+        WhenFull::Refuse,
+        postpone,
+        classes.collect(),
+    )
+    .expect("a policy")
+}
+
+/// Who comes, when, and how long the backend takes.   milliseconds
+struct Arrivals {
+    class: u32,
+    caller: u64,
+    function: &'static str,
+    at: u64,
+    every: u64,
+    count: u64,
+    takes: (u64, u64),
+}
+
+/// Lets them come; says how long the calls of each waited, and how many went before their deadline.
+fn live(policy: Policy, seed: u64, groups: &[Arrivals]) -> Vec<(Vec<u64>, usize)> {
+    let mut random = Random::new(seed);
+    let mut scheduler = Scheduler::new(policy);
+    let mut coming = BTreeSet::new();
+    for (group, of) in groups.iter().enumerate() {
+        coming.extend((0..of.count).map(|nth| (of.at + nth * of.every, group, nth)));
+    }
+    let mut running: BTreeMap<(u64, u64), Hold> = BTreeMap::new();
+    let mut told = groups.iter().map(|_| (Vec::new(), 0)).collect::<Vec<_>>();
+    let (mut runs, mut now, mut wake) = (0, 0, None);
+    loop {
+        let arrival = coming.first().map(|&(moment, ..)| moment);
+        let end = running.keys().next().map(|&(moment, _)| moment);
+        let next = [arrival, end, wake].into_iter().flatten().min();
+        let Some(next) = next else {
+            return told;
+        };
+        now = next.max(now);
+        if end == Some(next) {
+            let (_, hold) = running.pop_first().expect("it was just seen");
+            scheduler.finish(at(now), hold, Outcome::Served, None);
+        } else if arrival == Some(next) {
+            let (_, group, _) = coming.pop_first().expect("it was just seen");
+            let of = &groups[group];
+            let call = Call {
+                function: of.function.into(),
+                backend: Backend(0),
+                class: Class(of.class),
+                caller: Caller(of.caller),
+                weight: Weight::ONE,
+                cost: Cost::ONE,
+                tokens: Tokens::ONE,
+                bucket: None,
+                quotas: None,
+                arrived: at(now),
+                deadline: Some(at(now + 60_000)),
+            };
+            let taken = scheduler.submit(at(now), call, (group, now));
+            taken.expect("there is room");
+        }
+        wake = loop {
+            match scheduler.next(at(now), &mut || random.next()) {
+                Step::Run { payload, hold, .. } => {
+                    scheduler.sent(at(now), &hold);
+                    let (group, came) = payload;
+                    let (least, most) = groups[group].takes;
+                    runs += 1;
+                    running.insert((now + random.between(least, most), runs), hold);
+                    told[group].0.push(now - came);
+                }
+                Step::Expired { payload, .. } => told[payload.0].1 += 1,
+                Step::SleepUntil(moment) => {
+                    scheduler.audit();
+                    break Some(moment.as_nanos().div_ceil(MS));
+                }
+                Step::Idle => break None,
+            }
+        };
+    }
+}
+
+/// nova's lists and the collector's share `guest_list`, the collector's lists and polls its pool.
+fn two_busy_limits(seed: u64, every: u64, count: u64) -> Vec<(Vec<u64>, usize)> {
+    let limits = vec![
+        window("guest_list", Scope::Function("guest_list".into()), 10),
+        rule(
+            "pool",
+            Scope::Class(Class(0)),
+            Limit::Outstanding { max: 2 },
+        ),
+    ];
+    let group = |class, function, every, count| Arrivals {
+        class,
+        caller: 0,
+        function,
+        at: 0,
+        every,
+        count,
+        takes: (100, 300),
+    };
+    let groups = [
+        group(1, "guest_list", every, count),
+        group(0, "guest_get_info", every, count),
+        group(0, "guest_list", 5000, 40),
+    ];
+    live(policy(limits, &["collector", "polling"]), seed, &groups)
+}
+
+#[test]
+fn a_call_that_meets_two_busy_limits_runs_though_all_that_comes_after_it_could() {
+    // 11 a second of 10, and 10 a second: nova and the polls go on for longer than the lists come.
+    for (every, count, longest) in [(91, 2900, 45_000), (100, 2600, 30_000)] {
+        for seed in 1..=5 {
+            let told = two_busy_limits(seed, every, count);
+            let (waits, expired) = &told[2];
+            let worst = waits.iter().max().copied().unwrap_or(0);
+            println!(
+                "every {every} ms, seed {seed}: {} ran, at most {worst} ms",
+                waits.len()
+            );
+            assert_eq!(
+                (waits.len(), *expired),
+                (40, 0),
+                "every {every} ms, seed {seed}"
+            );
+            assert!(
+                worst <= longest,
+                "every {every} ms, seed {seed}: {worst} ms"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_backlog_at_one_function_goes_before_nobody_who_comes_later_whatever_others_do() {
+    for callers in [1, 2, 5, 50] {
+        let limits = vec![
+            window("total", Scope::Every, 30),
+            window("guest_list", Scope::Function("guest_list".into()), 10),
+        ];
+        let group = |caller, function, at, every, count| Arrivals {
+            class: 0,
+            caller,
+            function,
+            at,
+            every,
+            count,
+            takes: (50, 50),
+        };
+        let mut groups = vec![
+            group(1, "guest_list", 0, 0, 300),
+            group(2, "guest_get_info", 0, 55, 700),
+        ];
+        // Ten calls of one at once; or one a second of each of the others.
+        for caller in 0..callers {
+            groups.push(match callers {
+                1 => group(3, "guest_list", 10_000, 0, 10),
+                _ => group(10 + caller, "guest_list", 10_000, 1000, 5),
+            });
+        }
+        let told = live(policy(limits, &["only"]), 1, &groups);
+        let waits = told[2..].iter().flat_map(|(waits, _)| waits.clone());
+        let worst = waits.max().unwrap_or(0);
+        println!("{callers} beside the backlog: at most {worst} ms");
+        // With the backlog they are one more than they are; each has its share of ten a second.
+        let share = [(1, 1200), (2, 300), (5, 1200), (50, 27_000)];
+        let (_, most) = share
+            .into_iter()
+            .find(|(of, _)| *of == callers)
+            .expect("it is there");
+        assert!(worst <= most, "{callers}: {worst} ms");
+    }
+}
+
+#[test]
+fn whoever_comes_back_after_its_class_is_gone_waits_for_nobody_who_came_later() {
+    let limits = || vec![rule("one", Scope::Every, Limit::Outstanding { max: 1 })];
+    let mut scheduler = Scheduler::new(policy(limits(), &["gone", "stays"]));
+    let mut entropy = || 0;
+    let call = |class, caller| Call {
+        function: "f".into(),
+        backend: Backend(0),
+        class: Class(class),
+        caller: Caller(caller),
+        weight: Weight::ONE,
+        cost: Cost::ONE,
+        tokens: Tokens::ONE,
+        bucket: None,
+        quotas: None,
+        arrived: at(0),
+        deadline: None,
+    };
+    let mut run = |scheduler: &mut Scheduler<u64>| match scheduler.next(at(0), &mut entropy) {
+        Step::Run { payload, hold, .. } => (payload, hold),
+        step => panic!("a call runs, not {step:?}"),
+    };
+    // The class is served a lot, so that its tags are far ahead.
+    for id in 0..2000 {
+        scheduler
+            .submit(at(0), call(0, 1), id)
+            .expect("there is room");
+    }
+    for _ in 0..1000 {
+        let (_, hold) = run(&mut scheduler);
+        scheduler.finish(at(0), hold, Outcome::Served, None);
+    }
+    let (first, hold) = run(&mut scheduler);
+    for id in 10_000..20_000 {
+        scheduler
+            .submit(at(0), call(1, 2), id)
+            .expect("there is room");
+    }
+    scheduler.apply(at(0), policy(limits(), &["stays"]));
+    scheduler.requeue(at(0), hold, first);
+    let served: Vec<u64> = (0..6)
+        .map(|_| {
+            let (id, hold) = run(&mut scheduler);
+            scheduler.finish(at(0), hold, Outcome::Served, None);
+            id
+        })
+        .collect();
+    // The two callers take turns, and what came back is the first of its own.
+    let own: Vec<_> = served.iter().filter(|&&id| id < 10_000).collect();
+    assert_eq!(own, [&first, &(first + 1), &(first + 2)], "{served:?}");
+}
+
+#[test]
+fn all_that_wait_are_ended_in_no_time() {
+    let limits = vec![rule("one", Scope::Every, Limit::Outstanding { max: 1 })];
+    let mut scheduler = Scheduler::new(policy(limits, &["only"]));
+    for id in 0..65_536_u64 {
+        let call = Call {
+            function: "f".into(),
+            backend: Backend(0),
+            class: Class(0),
+            caller: Caller(id % 100),
+            weight: Weight::ONE,
+            cost: Cost::ONE,
+            tokens: Tokens::ONE,
+            bucket: None,
+            quotas: None,
+            arrived: at(0),
+            deadline: None,
+        };
+        scheduler.submit(at(0), call, id).expect("there is room");
+    }
+    let began = std::time::Instant::now();
+    let mut ended = 0;
+    while scheduler.evict(at(0)).is_some() {
+        ended += 1;
+    }
+    println!("{ended} ended in {:?}", began.elapsed());
+    assert_eq!(ended, 65_536);
+    // Were it quadratic, it would take 11 s where this is built to be fast.
+    assert!(began.elapsed() < Duration::from_secs(5));
+}
