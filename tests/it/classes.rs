@@ -288,8 +288,8 @@ async fn what_is_kept_for_users_is_free_when_they_come() {
 #[tokio::test(start_paused = true)]
 async fn a_read_is_promoted_where_it_waits_when_a_user_call_on_its_guest_comes() {
     for (promote_for, expected) in [
-        // The user call first, and the read at once, before the other polls.
-        ("10s", ["A", "MINE", "mine", "B", "C", "D", "E"]),
+        // The user call first, then one poll, since "A" left before anything waited, then the read.
+        ("10s", ["A", "MINE", "B", "mine", "C", "D", "E"]),
         ("0s", ["A", "MINE", "B", "C", "D", "E", "mine"]),
     ] {
         let classes = format!("[classes]\npromote_for = \"{promote_for}\"");
