@@ -777,9 +777,10 @@ impl<T> Scheduler<T> {
             Verdict::NotBefore(moment) => Some(moment),
             Verdict::Ready | Verdict::WhenTold | Verdict::Never => None,
         };
+        let claim = |bar| (window(bar), draw(bar));
         let claims = self
             .parking
-            .pass_over(asked.line, turn, bar, opens, now, window, draw);
+            .pass_over(asked.line, turn, bar, opens, now, claim);
         claims.then(|| draw(bar))
     }
 

@@ -988,8 +988,8 @@ impl Parking {
 
     /// The turn of a line came, and something else bars it than where it stands. True if it goes to
     /// the front there; then room is kept for it where its turn has come. `opens` is when the bar
-    /// does, as far as that is known; `window` and `draw` say of a limit how long a claim at it
-    /// lasts, and what it is for.
+    /// does, as far as that is known; `claim` says of a limit how long a claim at it lasts, and what it
+    /// is for.
     pub(super) fn pass_over(
         &mut self,
         line: LineId,
@@ -997,15 +997,14 @@ impl Parking {
         bar: Bar,
         opens: Option<Timestamp>,
         now: Timestamp,
-        window: impl Fn(Bar) -> Duration,
-        draw: impl Fn(Bar) -> u64,
+        claim: impl Fn(Bar) -> (Duration, u64),
     ) -> bool {
         self.leave_front(line, now);
         self.drop_claims(line, now);
         let passed = self.lines[line as usize].passed.take();
         let mut passed = passed.unwrap_or_else(|| {
             Box::new(Passed {
-                due: now + window(turn.bar()),
+                due: now + claim(turn.bar()).0,
                 turns: Vec::new(),
                 lapses: 0,
             })
@@ -1016,11 +1015,11 @@ impl Parking {
         let claims = passed.due <= now && passed.turns.contains(&bar);
         if claims {
             for &at in passed.turns.iter().filter(|&&at| at != bar) {
-                let window = window(at);
+                let (window, draw) = claim(at);
                 if opens.is_none_or(|opens| opens.since(now) <= window) {
                     let factor = 1_u32.checked_shl(passed.lapses).unwrap_or(u32::MAX);
                     let until = now + window.saturating_mul(factor);
-                    self.claim(at, line, draw(at), now, Some(until));
+                    self.claim(at, line, draw, now, Some(until));
                 }
             }
         }
