@@ -1,7 +1,7 @@
 # Two commands do it all on a fresh machine with Rust, make and python3:
 #   make run    builds Tidegate and shows it holding back a flood
 #   make test   installs what the tests need and runs every test
-.PHONY: run test check loom peers stores promtool bench bench-limiters quota-faults faults soak faults-tools order clean
+.PHONY: run test check loom mutants peers stores promtool bench bench-limiters quota-faults faults soak faults-tools order clean
 
 CARGO ?= cargo
 
@@ -26,6 +26,12 @@ check:
 # Every interleaving of a few threads over the atomics of the paced limiter.
 loom:
 	RUSTFLAGS="--cfg loom" $(CARGO) test -p tidegate-limits --lib --target-dir target/loom loom
+
+# Changes the decision core in one place at a time, and says which changes no test notices: docs/mutants.md.
+# HOURS at most; the next run goes on where this one ended. Not a part of .ci/run.
+HOURS ?= 3
+mutants:
+	python3 tests/mutants/run.py --hours $(HOURS)
 
 # The real z/VM SDK server and clients, in .venv-peers.
 peers:

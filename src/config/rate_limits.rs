@@ -6,8 +6,8 @@ use std::error::Error;
 use std::sync::Arc;
 
 use tidegate_limits::{
-    BucketMode, BucketOrder, Burst, BurstRatio, Cost, Fill, OnExcess, OutOfRange, Pace, PaceSpec,
-    Rate, Settlement, SpecScope, Verb, quota,
+    BucketMode, BucketOrder, Burst, BurstRatio, Cost, DEBT_MAX_FILL, Fill, OnExcess, OutOfRange,
+    Pace, PaceSpec, Rate, Settlement, SpecScope, Verb, quota,
 };
 
 use crate::admit::PacedLimit;
@@ -303,6 +303,7 @@ pub(super) fn check(raw: &Raw, functions: &Functions<'_>, notes: &Notes) {
         match limit.kind.meant() {
             Some(Form::Bucket) => {
                 bucket(limit, &raw.profiles, notes);
+                is_closed_for_long(limit, &raw.profiles, &costs, notes);
                 is_no_quota(limit, "a bucket", notes);
             }
             Some(Form::Paced) => {
@@ -377,6 +378,24 @@ fn bucket(limit: &RawRateLimit, profiles: &RawProfiles, notes: &Notes) {
             let cure = format!("add {example}, or profile = \"poller\" instead of both");
             notes.missing(&limit.at, Mistake::new(told, cure));
         }
+    }
+}
+
+/// One call can close a bucket for longer than its callers wait.
+fn is_closed_for_long(limit: &RawRateLimit, profiles: &RawProfiles, costs: &Costs, notes: &Notes) {
+    let (dearest, fill) = (costs.range(None).dearest.get(), limit.per_second(profiles));
+    let closed = fill.map_or(0.0, |fill| dearest / fill);
+    if closed > DEBT_MAX_FILL.as_secs_f64() && limit.mode.value == Mode::Enforce {
+        let at = match limit.fill.given {
+            true => &limit.fill.at,
+            false => &limit.at,
+        };
+        let told = format!(
+            "the most expensive call, of {dearest} tokens, closes it for {closed:.0} s, until fill has \
+             repaid it"
+        );
+        let cure = "raise fill, or lower the cost in [costs]";
+        notes.warn(at, Mistake::new(told, cure));
     }
 }
 

@@ -15,8 +15,10 @@
 //!   nothing.
 //! - **Nobody waits past the deadline**, and whom its own limits could only serve after it is
 //!   told at once.
-//! - **No bucket gives more than its burst and what flows in**, but for one call dearer than all
-//!   of it, whose debt is repaid first. A change of its rule refunds nothing.
+//! - **No bucket gives more than its burst and what flows in**, except for one call that costs more
+//!   than all of it, whose debt is repaid whole before another call goes. A change of its rule refunds
+//!   nothing. What calls turn out to cost, and those that are only observed, can add up to a greater
+//!   debt: that is cut ([`DEBT_MAX_FILL`]).
 //! - **A paced limit lets the late catch up**, at no more than its rate times its burst ratio;
 //!   time is neither made nor lost ([`Paced`]).
 //! - **Work-conserving and fair** ([`Postpone::InTurn`]): while a limit has room for the call
@@ -63,9 +65,9 @@ mod verdict;
 pub use costs::{CostError, CostModel, ServiceTime, ServiceTimes, Settled};
 pub use delay::{Cause, Delay, Delays};
 pub use limiter::{
-    AlreadyRunning, ApplyError, Burst, BurstRatio, DEBT_MAX_BURSTS, Fill, Limit, OutOfRange, Pace,
-    PaceSpec, Paced, PacingNow, Pools, PoolsNow, Rate, SpecError, SpecScope, Supplier, Supply,
-    TokenBucket, Tokens, Verb, WindowShape, WindowStamp,
+    AlreadyRunning, ApplyError, Burst, BurstRatio, DEBT_MAX_BURSTS, DEBT_MAX_FILL, Fill, Limit,
+    OutOfRange, Pace, PaceSpec, Paced, PacingNow, Pools, PoolsNow, Rate, SpecError, SpecScope,
+    Supplier, Supply, TokenBucket, Tokens, Verb, WindowShape, WindowStamp,
 };
 pub use policy::{ClassShare, LimitRule, Policy, PolicyError, Postpone, Reserve, Scope, WhenFull};
 pub use queue::{Backend, BucketId, Call, Caller, Class, QuotaKey, Ticket, Weight};

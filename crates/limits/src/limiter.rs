@@ -26,7 +26,9 @@ pub use paced::{
 pub(crate) use pacing::Pacing;
 pub use pacing::PacingNow;
 pub(crate) use token_bucket::in_range;
-pub use token_bucket::{Burst, DEBT_MAX_BURSTS, Fill, OutOfRange, TokenBucket, Tokens};
+pub use token_bucket::{
+    Burst, DEBT_MAX_BURSTS, DEBT_MAX_FILL, Fill, OutOfRange, TokenBucket, Tokens,
+};
 use window::Window;
 
 /// What to tell a refused call when nothing has been measured that would say better.
@@ -225,8 +227,8 @@ impl Progress {
 #[derive(Debug)]
 pub(crate) struct Limiter {
     configured: u32,
-    /// The configured rate of a paced limit.
-    rate: Rate,
+    /// The configured pace of a paced limit.
+    pace: Option<Pace>,
     /// One for each [`Supplier`].
     supplies: [Supply; Supplier::ALL.len()],
     state: State,
@@ -306,7 +308,7 @@ impl State {
         }
     }
 
-    fn undraw(&mut self, now: Timestamp, draw: Draw, progress: Progress) {
+    fn undraw(&mut self, now: Timestamp, draw: Draw, taken_at: Timestamp, progress: Progress) {
         match self {
             Self::Outstanding(outstanding) => outstanding.in_use -= 1,
             Self::Window(window) => {
@@ -316,7 +318,7 @@ impl State {
             }
             Self::Paced(paced) => {
                 let taken = paced.taken_by(draw.tokens);
-                paced.undraw(now, taken);
+                paced.undraw(now, taken, taken_at);
             }
         }
     }
@@ -338,9 +340,9 @@ impl Limiter {
     pub(crate) fn new(now: Timestamp, limit: &Limit, reserve: Option<Reserve>) -> Self {
         Self {
             configured: limit.max(),
-            rate: match limit {
-                Limit::Paced { pace } => pace.rate(),
-                Limit::Outstanding { .. } | Limit::Window { .. } => Rate::MAX,
+            pace: match limit {
+                Limit::Paced { pace } => Some(*pace),
+                Limit::Outstanding { .. } | Limit::Window { .. } => None,
             },
             supplies: Default::default(),
             state: State::new(now, limit),
@@ -370,15 +372,11 @@ impl Limiter {
     /// Changes the pace to what may be given out now, where that is tokens a second.
     pub(crate) fn follow_supply(&mut self, now: Timestamp) {
         let max = self.max(now);
-        let State::Paced(paced) = &mut self.state else {
+        let (State::Paced(paced), Some(pace)) = (&mut self.state, self.pace) else {
             return;
         };
-        let rate = if max < self.configured {
-            Rate::new(f64::from(max)).unwrap_or(self.rate)
-        } else {
-            self.rate
-        };
-        paced.set_rate(now, rate);
+        let told = (max < self.configured).then_some(f64::from(max));
+        paced.follow(now, pace, told);
     }
 
     /// How much of the limit a call draws: calls, cost, or 2^-20 tokens.
@@ -565,11 +563,18 @@ impl Limiter {
         }
     }
 
-    /// Takes the draw back as if it had never been. A departure that was told stays counted.
-    pub(crate) fn undraw(&mut self, now: Timestamp, class: Class, draw: Draw, progress: Progress) {
-        self.state.undraw(now, draw, progress);
+    /// Takes the draw of then back as if it had never been. A departure that was told stays counted.
+    pub(crate) fn undraw(
+        &mut self,
+        now: Timestamp,
+        class: Class,
+        draw: Draw,
+        taken_at: Timestamp,
+        progress: Progress,
+    ) {
+        self.state.undraw(now, draw, taken_at, progress);
         if let Some(kept) = self.kept_by(class) {
-            kept.undraw(now, draw, progress);
+            kept.undraw(now, draw, taken_at, progress);
         }
     }
 
@@ -612,9 +617,7 @@ impl Limiter {
                 true
             }
             (State::Paced(new), State::Paced(old)) => {
-                let pace = *new.pace();
                 core::mem::swap(new, old);
-                new.set_pace(now, pace);
                 true
             }
             (State::Outstanding(_) | State::Window(_) | State::Paced(_), _) => false,

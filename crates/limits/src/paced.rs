@@ -177,8 +177,8 @@ impl<C: Clock> PacedLimiter<C> {
     ///
     /// # Errors
     ///
-    /// When polled: if `n` is 0 or more than the largest operation, if as many wait as may, or if
-    /// there is no thread for the timer.
+    /// When polled: if `n` is 0 or more than the largest operation, which may be made smaller while it
+    /// waits; if as many wait as may; or if there is no thread for the timer.
     pub fn acquire(&self, n: u32) -> Acquire<'_, C, TimerThread> {
         Acquire::new(self, TimerThread::shared(), n)
     }
@@ -187,7 +187,8 @@ impl<C: Clock> PacedLimiter<C> {
     ///
     /// # Errors
     ///
-    /// When polled: if `n` is 0 or more than the largest operation, or if as many wait as may.
+    /// When polled: if `n` is 0 or more than the largest operation, which may be made smaller while it
+    /// waits; or if as many wait as may.
     pub fn acquire_with<'a, T: Timer>(&'a self, timer: &'a T, n: u32) -> Acquire<'a, C, T> {
         Acquire::new(self, Some(timer), n)
     }
@@ -197,7 +198,8 @@ impl<C: Clock> PacedLimiter<C> {
     ///
     /// # Errors
     ///
-    /// If `n` is 0 or more than the largest operation, or if as many wait as may.
+    /// If `n` is 0 or more than the largest operation, which may be made smaller while it waits; or if
+    /// as many wait as may.
     pub fn acquire_blocking(&self, n: u32) -> Result<(), AcquireError> {
         let cost = self.shared.cost(n)?;
         if self.shared.claim(cost) {
@@ -214,7 +216,9 @@ impl<C: Clock> PacedLimiter<C> {
     }
 
     /// Changes the limit while it is used and waited for. Time is kept, in the pools that it was
-    /// in. Who waits for more than the new largest operation goes when the pool is full.
+    /// in. Who waits for more than the new largest operation is refused with
+    /// [`AcquireError::TooMany`]: to let it go would close the limiter for all others until its debt is
+    /// repaid.
     pub fn set_pace(&self, pace: Pace) {
         let now = self.clock.now();
         self.shared.change(now, |paced| paced.set_pace(now, pace));

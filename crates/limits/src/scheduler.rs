@@ -55,7 +55,7 @@ use crate::verdict::Verdict;
 use bucket::Buckets;
 use hold::{Charged, Held};
 use park::{Own, Parking};
-use quota::{Quotas, TooManyKeys};
+use quota::{Found, Pinned, Quotas, TooManyKeys};
 
 /// What to do next.
 #[derive(Debug)]
@@ -204,26 +204,33 @@ impl<T> Scheduler<T> {
         call.class = self.fair.clamp(call.class);
         let set = self.sets.find(&call.function, call.backend, call.class);
         let bucket = self.buckets.find(call.bucket);
-        let quotas = match self.pin_quotas(now, &call) {
+        // A call that is refused makes no ledger: another key would go for it.
+        let found = self.quotas.find_all(&call);
+        if let Some((reason, by)) = self.refuse_at_once(now, &call, set, bucket, &found) {
+            let limit = match by {
+                Some(By::Limit(limit)) => self.name(Bar::Limit(limit)),
+                Some(By::Bucket(bucket)) => {
+                    if reason == Reason::RateLimited {
+                        self.buckets.expect_mut(bucket).rejected += 1;
+                    }
+                    self.name(Bar::Bucket(bucket))
+                }
+                Some(By::Quota(found)) => {
+                    self.quotas.refuse(now, found, call.tokens);
+                    self.quotas.name_of(found)
+                }
+                None => None,
+            };
+            let quotas = quota::known(&found);
+            let own = Own { bucket, quotas };
+            let refusal = self.refusal(now, reason, limit, set, &own, &call);
+            return Err((refusal, payload));
+        }
+        let quotas = match self.pin_quotas(now, &call, &found) {
             Ok(quotas) => quotas,
             Err(refusal) => return Err((refusal, payload)),
         };
         let own = Own { bucket, quotas };
-        if let Some((reason, bar)) = self.refuse_at_once(now, &call, set, &own) {
-            if let (Reason::RateLimited, Some(Bar::Bucket(bucket))) = (reason, bar) {
-                self.buckets.expect_mut(bucket).rejected += 1;
-            }
-            if let Some(Bar::Quota(key)) = bar {
-                let answer = self.quotas.peek(now, key, call.tokens);
-                self.quotas.held(key, answer);
-                self.quotas.refused(key);
-            }
-            let refusal = self.refusal(now, reason, bar, set, &own, &call);
-            if let Some(keys) = &own.quotas {
-                self.quotas.unpin(now, keys);
-            }
-            return Err((refusal, payload));
-        }
         let has_room = self.has_room();
         let arrival = self.count_joining();
         let waiting = Waiting {
@@ -311,6 +318,9 @@ impl<T> Scheduler<T> {
             return self.expire(now, key, Reason::DeadlinePassed, None);
         }
         self.settle_quotas(now);
+        if !self.parking.is_settled() {
+            return self.next(now, entropy);
+        }
         let moments = [
             self.quotas.wake(),
             self.queue.first_deadline().map(|(moment, _)| moment),
@@ -489,14 +499,19 @@ impl<T> Scheduler<T> {
     }
 
     /// Finds the quotas of a call that comes in.
-    fn pin_quotas(&mut self, now: Timestamp, call: &Call) -> Result<Option<Arc<[Key]>>, Refusal> {
-        let Some(keys) = &call.quotas else {
-            return Ok(None);
-        };
-        self.quotas.pin(now, keys).map_err(|TooManyKeys| Refusal {
-            limit: keys.first().map(|of| Arc::clone(&of.quota)),
-            reason: Reason::QueueFull,
-            retry_after: RETRY_UNMEASURED,
+    fn pin_quotas(
+        &mut self,
+        now: Timestamp,
+        call: &Call,
+        found: &[Found],
+    ) -> Result<Pinned, Refusal> {
+        self.quotas.pin(now, call, found).map_err(|TooManyKeys| {
+            let first = call.quotas.as_ref().and_then(|keys| keys.first());
+            Refusal {
+                limit: first.map(|of| Arc::clone(&of.quota)),
+                reason: Reason::QueueFull,
+                retry_after: RETRY_UNMEASURED,
+            }
         })
     }
 
@@ -505,8 +520,9 @@ impl<T> Scheduler<T> {
         now: Timestamp,
         call: &Call,
         set: SetId,
-        own: &Own,
-    ) -> Option<(Reason, Option<Bar>)> {
+        bucket: Option<Key>,
+        quotas: &[Found],
+    ) -> Option<(Reason, Option<By>)> {
         if self.draining {
             return Some((Reason::Draining, None));
         }
@@ -517,7 +533,7 @@ impl<T> Scheduler<T> {
         for &limit in self.sets.limits(set).iter() {
             let limiter = &self.limits[limit as usize].limiter;
             if limiter.is_beyond(call.class, call.draw()) {
-                return Some((Reason::NeverPossible, Some(Bar::Limit(limit))));
+                return Some((Reason::NeverPossible, Some(By::Limit(limit))));
             }
             // Most deadlines are beyond whatever a limit could be waiting for.
             if call
@@ -527,36 +543,36 @@ impl<T> Scheduler<T> {
                 let verdict = limiter.peek(now, call.class, call.draw());
                 let earliest = limiter.earliest(now, call.class, call.draw(), verdict);
                 if earliest > last.0 {
-                    last = (earliest, Some(Bar::Limit(limit)));
+                    last = (earliest, Some(By::Limit(limit)));
                 }
             }
         }
-        if let Some(key) = own.bucket {
+        if let Some(key) = bucket {
             let bucket = self.buckets.expect(key);
             if bucket.rule.on_excess == OnExcess::Reject
                 && !bucket.wait_behind(now, call.tokens).is_zero()
             {
-                return Some((Reason::RateLimited, Some(Bar::Bucket(key))));
+                return Some((Reason::RateLimited, Some(By::Bucket(key))));
             }
             if let (Some(_), Verdict::NotBefore(moment)) =
                 (call.deadline, bucket.peek(now, call.tokens))
                 && moment > last.0
             {
-                last = (moment, Some(Bar::Bucket(key)));
+                last = (moment, Some(By::Bucket(key)));
             }
         }
-        for &key in own.quotas.iter().flat_map(|keys| keys.iter()) {
-            let answer = self.quotas.peek(now, key, call.tokens);
+        for &found in quotas {
+            let (answer, is_rejected) = self.quotas.ask(now, found, call.tokens);
             if answer == QuotaAnswer::Never {
-                return Some((Reason::NeverPossible, Some(Bar::Quota(key))));
+                return Some((Reason::NeverPossible, Some(By::Quota(found))));
             }
-            if self.quotas.rejects(key, answer) {
-                return Some((quota::reason(answer), Some(Bar::Quota(key))));
+            if is_rejected {
+                return Some((quota::reason(answer), Some(By::Quota(found))));
             }
             if let Verdict::NotBefore(moment) = answer.into()
                 && moment > last.0
             {
-                last = (moment, Some(Bar::Quota(key)));
+                last = (moment, Some(By::Quota(found)));
             }
         }
         if call.deadline.is_some_and(|deadline| deadline < last.0) {
@@ -806,7 +822,8 @@ impl<T> Scheduler<T> {
         let Waiting {
             call, payload, set, ..
         } = waiting;
-        let refusal = self.refusal(now, reason, held_by, set, &own, &call);
+        let limit = held_by.and_then(|bar| self.name(bar));
+        let refusal = self.refusal(now, reason, limit, set, &own, &call);
         Step::Expired {
             payload,
             refusal,
@@ -1004,6 +1021,14 @@ impl<T> Scheduler<T> {
             "nobody is at the door of a queue with room"
         );
     }
+}
+
+/// What refuses a call that comes in.
+#[derive(Clone, Copy)]
+enum By {
+    Limit(LimitId),
+    Bucket(Key),
+    Quota(Found),
 }
 
 /// What a call that was asked may do.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tidegate_limits::{
     Backend, BucketId, BucketLimit, BucketMode, BucketOrder, BucketRule, BurstRatio, Call, Caller,
-    Class, ClassShare, Cost, Hold, Limit, LimitRule, OnExcess, Outcome, Pace, Paced, Policy,
+    Class, ClassShare, Cost, Fill, Hold, Limit, LimitRule, OnExcess, Outcome, Pace, Paced, Policy,
     Postpone, Rate, Scheduler, Scope, Settlement, Step, Supplier, Supply, Timestamp, Tokens,
     Verdict, Weight, WhenFull,
 };
@@ -232,6 +232,150 @@ fn what_is_told_from_outside_is_the_rate_until_it_expires() {
     assert_eq!(rate(&scheduler, at(3_000)), 60.0);
     scheduler.supply(at(3_000), "total", told, Supply::configured());
     assert_eq!(rate(&scheduler, at(3_000)), 60.0);
+}
+
+/// How many calls go within a time, where there are always more.
+fn went_within(scheduler: &mut Scheduler<usize>, from: Timestamp, span: Duration) -> usize {
+    let (mut now, mut went) = (from, 0);
+    loop {
+        match next(scheduler, now) {
+            Step::Run { hold, .. } => {
+                went += 1;
+                scheduler.sent(now, &hold);
+                scheduler.finish(now, hold, Outcome::Served, None);
+            }
+            Step::SleepUntil(until) if until <= from + span => now = until,
+            Step::SleepUntil(_) | Step::Idle => return went,
+            Step::Expired { .. } => panic!("nobody has a deadline"),
+        }
+    }
+}
+
+fn seconds(seconds: u64) -> Timestamp {
+    at(seconds * 1_000_000_000)
+}
+
+/// A limit for all calls, and one as a bucket, each with a thousand calls that wait for it from
+/// `from` on.
+fn with_backlog(
+    pace: Pace,
+    from: Timestamp,
+    tell: impl Fn(&mut Scheduler<usize>),
+) -> [Scheduler<usize>; 2] {
+    let total = Scheduler::new(policy(vec![rule(
+        "total",
+        Scope::Every,
+        Limit::Paced { pace },
+    )]));
+    let mut charged = Scheduler::new(policy(Vec::new()));
+    charged
+        .set_bucket(at(0), BucketId(1), paced_bucket(pace))
+        .expect("it is the only one");
+    [total, charged].map(|mut scheduler| {
+        tell(&mut scheduler);
+        for id in 0..1_000 {
+            let mut call = call("f", 1.0, from);
+            call.bucket = Some(BucketId(1));
+            scheduler.submit(from, call, id).expect("it is taken in");
+        }
+        scheduler
+    })
+}
+
+fn share_of(scheduler: &mut Scheduler<usize>, now: Timestamp, per_second: u32) {
+    let told = Supplier::Coordinator;
+    scheduler.supply(now, "total", told, Supply::capacity(per_second));
+    let fill = Fill::new(f64::from(per_second)).expect("a rate");
+    scheduler.supply_fill(now, BucketId(1), Supply::capacity(fill));
+}
+
+#[test]
+fn a_share_of_a_pace_is_never_exceeded_however_late_the_calls_are() {
+    // Nothing was taken for a minute, before or after the share was told.
+    for told_at in [0, 60] {
+        let schedulers = with_backlog(pace(100.0, 1.5), seconds(60), |scheduler| {
+            share_of(scheduler, seconds(told_at), 10);
+        });
+        for mut scheduler in schedulers {
+            let went = went_within(&mut scheduler, seconds(60), Duration::from_secs(60));
+            // Two fit into the pool.
+            assert!(
+                (595..=602).contains(&went),
+                "{went} of 600, told at {told_at} s"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_a_share_left_unused_is_not_there_when_the_share_ends() {
+    for mut scheduler in with_backlog(pace(10.0, 2.0), seconds(60), |scheduler| {
+        share_of(scheduler, seconds(0), 1);
+        scheduler.supply(
+            seconds(60),
+            "total",
+            Supplier::Coordinator,
+            Supply::configured(),
+        );
+        scheduler.supply_fill(seconds(60), BucketId(1), Supply::configured());
+    }) {
+        let went = went_within(&mut scheduler, seconds(60), Duration::from_secs(10));
+        assert!((99..=104).contains(&went), "{went} of 100");
+    }
+}
+
+#[test]
+fn nothing_accrues_while_a_supply_of_0_closes_a_pace() {
+    let pace = pace(10.0, 2.0);
+    let limit = Limit::Paced { pace };
+    let mut scheduler: Scheduler<usize> =
+        Scheduler::new(policy(vec![rule("total", Scope::Every, limit)]));
+    let told = Supplier::Health;
+    scheduler.supply(at(0), "total", told, Supply::capacity(0));
+    let waits = |scheduler: &Scheduler<usize>, now| {
+        let paced = scheduler.limits_now(now).remove(0).paced;
+        paced.expect("it is paced").pools.wait_time()
+    };
+    assert!(waits(&scheduler, seconds(60)) <= Duration::from_millis(200));
+    for id in 0..1_000 {
+        let call = call("f", 1.0, seconds(60));
+        scheduler
+            .submit(seconds(60), call, id)
+            .expect("it is taken in");
+    }
+    assert_eq!(
+        went_within(&mut scheduler, seconds(60), Duration::from_secs(1)),
+        0
+    );
+    scheduler.supply(seconds(60), "total", told, Supply::configured());
+    let went = went_within(&mut scheduler, seconds(60), Duration::from_secs(10));
+    assert!((99..=104).contains(&went), "{went} of 100");
+    // A reload while it is closed changes nothing of that.
+    scheduler.supply(seconds(70), "total", told, Supply::capacity(0));
+    scheduler.apply(
+        seconds(80),
+        policy(vec![rule("total", Scope::Every, Limit::Paced { pace })]),
+    );
+    scheduler.supply(seconds(130), "total", told, Supply::configured());
+    let went = went_within(&mut scheduler, seconds(130), Duration::from_secs(10));
+    assert!((99..=104).contains(&went), "{went} of 100");
+}
+
+#[test]
+fn a_share_at_which_the_most_expensive_call_takes_a_lifetime_is_kept_too() {
+    let dear = pace(100.0, 1.5).with_room_for(Tokens::MAX);
+    for told in [1e-6, 1e-3] {
+        let mut scheduler: Scheduler<usize> = Scheduler::new(policy(Vec::new()));
+        scheduler
+            .set_bucket(at(0), BucketId(1), paced_bucket(dear))
+            .expect("it is the only one");
+        let fill = Fill::new(told).expect("a rate");
+        scheduler.supply_fill(at(0), BucketId(1), Supply::capacity(fill));
+        let now = scheduler
+            .bucket_now(at(0), BucketId(1))
+            .expect("it is there");
+        assert_eq!(now.per_second, told);
+    }
 }
 
 /// Every draw is held against a limiter of its own, which the scheduler never sees: whoever went

@@ -329,3 +329,48 @@ fn a_changed_rule_counts_from_the_next_window_on() {
     let (_, write) = write(&mut ledger, 7, 112_000);
     assert_eq!((write.record.window(), write.record.total()), (28, 7));
 }
+
+#[test]
+fn an_answer_of_another_kind_than_the_question_counts_as_unknown() {
+    let wrong = [
+        Outcome::Time,
+        Outcome::Written(Version(7)),
+        stands(7, record(WINDOW, 50)),
+    ];
+    for wrong in wrong {
+        for asked in 0..3 {
+            let mut ledger = ledger(|_| {});
+            let mut time = at(100_000);
+            let question = match asked {
+                0 => {
+                    time = StoreTime::unknown(time.now());
+                    match ledger.next(waits(5), &time) {
+                        Step::Time(question) => question,
+                        other => panic!("{other:?}"),
+                    }
+                }
+                1 => read(&mut ledger, 5, 100_000),
+                _ => {
+                    let question = read(&mut ledger, 5, 100_000);
+                    ledger.done(question, stands(1, record(WINDOW, 50)), &time, 0);
+                    write(&mut ledger, 5, 100_000).0
+                }
+            };
+            let is_right = matches!(
+                (asked, wrong),
+                (0, Outcome::Time)
+                    | (1, Outcome::Stands(_))
+                    | (2, Outcome::Stands(_) | Outcome::Written(_))
+            );
+            if is_right {
+                continue;
+            }
+            ledger.done(question, wrong, &time, 0);
+            assert_eq!(ledger.now(&time).held, 0, "nothing was granted");
+            assert!(ledger.is_unanswered(), "question {asked}, {wrong:?}");
+            // It asks again, and goes on.
+            let drawn = drawn(&mut ledger, 5, stands(1, record(WINDOW, 50)), 101_000);
+            assert!(drawn.left() <= 45);
+        }
+    }
+}

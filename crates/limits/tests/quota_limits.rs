@@ -566,6 +566,168 @@ fn whoever_was_used_least_lately_is_forgotten_for_a_new_one() {
     assert_eq!(newest_first, ["d", "a"]);
 }
 
+/// Makes calls of one user, and between any two of them what `between` does. Returns how many of
+/// hers go.
+fn calls_of_alice(gate: &mut Alone, count: u64, mut between: impl FnMut(&mut Alone, u64)) -> usize {
+    let mut ids = Vec::new();
+    for each in 0..count {
+        gate.go_to(ms(each + 1));
+        ids.push(gate.call(&[of_user("alice")]));
+        for stranger in 0..4 {
+            between(gate, each * 4 + stranger);
+        }
+    }
+    ids.iter().filter(|&&id| gate.went(id)).count()
+}
+
+#[test]
+fn calls_that_are_refused_take_nothing_from_the_keys_of_others() {
+    let refused = |reason: Reason, change: &dyn Fn(&mut Call)| {
+        let mut gate = Alone::new(&[
+            (USER, quota(settings(100))),
+            (TOTAL, rejecting(settings(1))),
+        ]);
+        let rules = [
+            (USER, quota(settings(100))),
+            (TOTAL, rejecting(settings(1))),
+        ];
+        gate.node.set(&rules, 4);
+        let all = key(TOTAL, "all");
+        gate.call(std::slice::from_ref(&all));
+        let refusal = gate.submit(call(gate.now, std::slice::from_ref(&all)));
+        assert_eq!(
+            refusal.expect_err("nothing is left").reason,
+            Reason::RateLimited
+        );
+        let went = calls_of_alice(&mut gate, 40, |gate, stranger| {
+            let stranger = of_user(&format!("stranger {stranger}"));
+            let mut call = call(gate.now, &[stranger]);
+            change(&mut call);
+            let refusal = gate.submit(call).expect_err("it is refused");
+            assert_eq!(refusal.reason, reason);
+        });
+        assert_eq!(went, 40, "{reason:?}");
+        let counts = gate.node.scheduler.quota_counts(USER).expect("a quota");
+        assert_eq!((counts.keys, counts.forgotten), (1, 0), "{reason:?}");
+    };
+    refused(Reason::DeadlinePassed, &|call| {
+        call.arrived = Timestamp::ZERO;
+        call.deadline = Some(Timestamp::ZERO);
+    });
+    refused(Reason::NeverPossible, &|call| {
+        call.tokens = Tokens::new(101.0).expect("a cost");
+    });
+    refused(Reason::RateLimited, &|call| {
+        let stranger = call.quotas.clone().expect("one");
+        call.quotas = Some([stranger[0].clone(), key(TOTAL, "all")].into());
+    });
+}
+
+#[test]
+fn calls_that_find_no_place_take_nothing_from_the_keys_of_others() {
+    let rules = [(USER, quota(settings(100))), (TOTAL, quota(settings(1)))];
+    let mut gate = Alone::new(&rules);
+    gate.node.set(&rules, 4);
+    // One call waits.
+    let all = key(TOTAL, "all");
+    gate.call(std::slice::from_ref(&all));
+    gate.call(std::slice::from_ref(&all));
+    let went = calls_of_alice(&mut gate, 40, |gate, stranger| {
+        gate.node
+            .scheduler
+            .apply(at(gate.now), policy(Vec::new(), 1));
+        let refusal = gate.submit(call(gate.now, &[of_user(&format!("stranger {stranger}"))]));
+        assert_eq!(refusal.expect_err("no place").reason, Reason::QueueFull);
+        gate.node
+            .scheduler
+            .apply(at(gate.now), policy(Vec::new(), 1_000));
+    });
+    assert_eq!(went, 40);
+    let counts = gate.node.scheduler.quota_counts(USER).expect("a quota");
+    assert_eq!((counts.keys, counts.forgotten), (1, 0));
+}
+
+#[test]
+fn a_key_that_is_forgotten_gives_back_what_was_drawn_for_it() {
+    let mut gate = one_by_user(100);
+    gate.node.set(&[(USER, quota(settings(100)))], 4);
+    let went = calls_of_alice(&mut gate, 40, |gate, stranger| {
+        gate.call(&[of_user(&format!("stranger {stranger}"))]);
+    });
+    assert_eq!(went, 40, "what was drawn for her is still hers");
+    let (_, record) = gate.store.records[&of_user("alice")];
+    let known = gate
+        .node
+        .scheduler
+        .quota_now(at(gate.now), &of_user("alice"));
+    let held = known.map_or(0, |now| now.ledger.held);
+    assert_eq!(record.left() + held, 60, "and nothing of it is lost");
+    let counts = gate.node.scheduler.quota_counts(USER).expect("a quota");
+    assert!(counts.keys <= 4 && counts.forgotten >= 39, "{counts:?}");
+}
+
+#[test]
+fn a_key_that_holds_nothing_is_forgotten_before_one_that_holds_tokens() {
+    let mut gate = one_by_user(100);
+    gate.node.set(&[(USER, quota(settings(100)))], 2);
+    gate.call(&[of_user("alice")]);
+    assert!(gate.held(&of_user("alice")) > 0);
+    gate.go_to(ms(1));
+    let all = costing(100.0, call(gate.now, &[of_user("bob")]));
+    let (bob, _) = gate.submit(all).expect("it is taken in");
+    assert!(gate.went(bob));
+    assert_eq!(gate.held(&of_user("bob")), 0);
+    gate.go_to(ms(2));
+    gate.call(&[of_user("carol")]);
+    let now = at(gate.now);
+    let known = |user: &str| gate.node.scheduler.quota_now(now, &of_user(user)).is_some();
+    assert_eq!(
+        [known("alice"), known("bob"), known("carol")],
+        [true, false, true]
+    );
+}
+
+#[test]
+fn a_key_that_is_named_while_it_gives_back_goes_on_with_what_it_has() {
+    let mut gate = one_by_user(100);
+    gate.node.set(&[(USER, quota(settings(100)))], 2);
+    gate.call(&[of_user("alice")]);
+    gate.go_to(ms(1));
+    gate.call(&[of_user("carol")]);
+    gate.answers = false;
+    gate.call(&[of_user("bob")]);
+    // The store has not answered yet: what alice had is on its way there.
+    let again = gate.call(&[of_user("alice")]);
+    gate.answer_now();
+    assert!(gate.went(again));
+    let (_, record) = gate.store.records[&of_user("alice")];
+    assert_eq!(record.left() + gate.held(&of_user("alice")), 98);
+}
+
+#[test]
+fn keys_that_a_silent_store_takes_nothing_back_for_stay_few_and_let_new_ones_in() {
+    let mut gate = one_by_user(100);
+    gate.node.set(&[(USER, quota(settings(100)))], 5_000);
+    for user in 0..5_000 {
+        gate.call(&[of_user(&format!("user {user}"))]);
+    }
+    gate.answers = false;
+    gate.node.set(&[(USER, quota(settings(100)))], 1);
+    gate.run();
+    let asked = gate.unanswered.len();
+    assert_eq!(asked, 16, "few give back at once");
+    let refused = gate.submit(call(gate.now, &[of_user("alice")]));
+    assert_eq!(refused.expect_err("no room yet").reason, Reason::QueueFull);
+    // None of them is answered: nothing can be given back.
+    for _ in 0..10 {
+        gate.go_to(gate.now + ms(90));
+        gate.unanswered.clear();
+    }
+    gate.call(&[of_user("alice")]);
+    let counts = gate.node.scheduler.quota_counts(USER).expect("a quota");
+    assert_eq!(counts.keys, 1);
+}
+
 #[test]
 fn a_key_that_a_call_waits_for_is_not_forgotten_and_a_call_without_one_is_refused() {
     let mut gate = one_by_user(1);
@@ -656,6 +818,66 @@ fn on_account_calls_pass_while_the_draw_is_under_way_up_to_the_base() {
     assert_eq!(went(&gate), 3, "no more than the base");
     gate.answer_now();
     assert_eq!(went(&gate), 5);
+}
+
+/// Lets time pass while no question is answered, in small steps: the scheduler wakes by itself.
+fn pass_unanswered(gate: &mut Alone, until: Duration) {
+    gate.answers = false;
+    while gate.now < until {
+        gate.now += ms(10);
+        gate.run();
+        gate.unanswered.clear();
+    }
+}
+
+#[test]
+fn a_question_that_is_never_answered_wakes_the_calls_that_no_longer_need_the_answer() {
+    let optimistic = Settings {
+        mode: Mode::Optimistic,
+        base: Some(3),
+        ..settings(100)
+    };
+    let mut gate = Alone::new(&[(USER, quota(optimistic))]);
+    gate.go_to(ms(1_500));
+    gate.answers = false;
+    gate.call(&[of_user("alice")]);
+    gate.answer_now();
+    gate.answers = false;
+    let held = gate.held(&of_user("alice"));
+    for _ in 0..held {
+        gate.call(&[of_user("alice")]);
+    }
+    let ids: Vec<_> = (0..5).map(|_| gate.call(&[of_user("alice")])).collect();
+    let went = |gate: &Alone| ids.iter().filter(|&&id| gate.went(id)).count();
+    assert_eq!(went(&gate), 3, "no more than the base");
+    pass_unanswered(&mut gate, ms(2_600));
+    let newcomer = gate.call(&[of_user("alice")]);
+    assert!(
+        gate.went(newcomer),
+        "another window has begun, and nothing is owed in it"
+    );
+    assert_eq!(went(&gate), 5, "and those that waited go before");
+}
+
+#[test]
+fn while_the_store_is_silent_a_call_that_waits_goes_where_a_new_one_could() {
+    for away in [Away::Allow, Away::Deny, Away::Safe { percent: 50 }] {
+        let silent = Settings {
+            away,
+            ..settings(10)
+        };
+        let mut gate = Alone::new(&[(USER, quota(silent))]);
+        gate.answers = false;
+        let ids: Vec<_> = (0..6).map(|_| gate.call(&[of_user("alice")])).collect();
+        for step in 1..40 {
+            pass_unanswered(&mut gate, ms(step * 100));
+            let newcomer = gate.call(&[of_user("alice")]);
+            if gate.went(newcomer) {
+                let went = ids.iter().all(|&id| gate.went(id));
+                assert!(went, "{away:?}: a new call goes before those that wait");
+            }
+        }
+    }
 }
 
 #[test]

@@ -763,6 +763,36 @@ fn what_a_call_turned_out_to_cost_is_settled_at_its_end_within_bounds() {
 }
 
 #[test]
+fn calls_that_turn_out_to_cost_more_keep_within_the_fill_too() {
+    let mut gate = Gate::limited(BucketRule {
+        settlement: Settlement::Measured,
+        ..bucket(30.0, 3.0)
+    });
+    let (estimate, measured) = (200.0, 1000.0);
+    let mut cost = 0.0;
+    for id in 0..40 {
+        let call = gate.call(estimate);
+        gate.submit(call, id);
+    }
+    while seconds(gate.now) < 3600.0 {
+        match gate.next() {
+            Step::Run { hold, .. } => {
+                cost += measured;
+                let measured = Some(tokens(measured));
+                gate.scheduler
+                    .finish(gate.now, hold, Outcome::Served, measured);
+            }
+            Step::SleepUntil(moment) => gate.now = moment,
+            step => panic!("{step:?}"),
+        }
+    }
+    assert!(
+        cost <= 30.0 + 3.0 * 3600.0 + measured,
+        "{cost} were used in an hour"
+    );
+}
+
+#[test]
 fn a_refund_lets_the_next_one_go_at_once_and_a_surcharge_makes_it_wait_longer() {
     let mut gate = Gate::limited(BucketRule {
         settlement: Settlement::Measured,

@@ -439,6 +439,15 @@ fn what_was_probably_not_meant_is_a_warning() {
         "[[caller]]\nlabel = \"a\"\nmatch = { listener = \"nowa\" }",
         &["no listener is called \"nowa\"", "did you mean \"nova\"?"],
     );
+    let slow = "[[rate_limit]]\nname = \"slow\"\nburst = 30\nfill = ";
+    doubted(
+        &format!("{slow}0.1"),
+        &["of 600 tokens, closes it for 6000 s", "raise fill"],
+    );
+    let example = read(&format!(
+        "{slow}3\n[[rate_limit]]\nname = \"least\"\nprofile = \"quarantine\""
+    ));
+    assert!(example.expect("it is right").warnings.is_empty());
     let paced =
         "[[rate_limit]]\nname = \"all\"\nkind = \"paced\"\nrate = 5\napplies_to = \"total\"";
     doubted(paced, &["do not go evenly", "postpone = \"in_turn\""]);

@@ -151,6 +151,17 @@ impl Paced {
         Self { pace, pools }
     }
 
+    /// A limiter that runs, whose pool is full without its burst.
+    #[cfg(feature = "std")]
+    pub(crate) fn full(now: Timestamp, pace: Pace) -> Self {
+        let level = Level {
+            active: pace.sizes().active,
+            waiting: 0,
+        };
+        let pools = Pools::running_from(now, level);
+        Self { pace, pools }
+    }
+
     /// A limiter of which only the pools were kept, as where many share one pace.
     #[must_use]
     pub const fn from_pools(pace: Pace, pools: Pools) -> Self {
@@ -261,7 +272,8 @@ impl Paced {
         if level.active < self.required(cost) {
             return false;
         }
-        self.charge(now, level, self.pace.ticks(cost));
+        let ticks = self.pace.ticks(cost);
+        self.charge(now, level, ticks, ticks);
         true
     }
 
@@ -366,12 +378,22 @@ impl Paced {
         }
     }
 
-    /// Takes the cost, whatever is there. Returns what was taken, in operations of cost 1,
-    /// which is less than the cost where the debt is at its greatest: ten active pools, or ten
-    /// times two of the largest operations if that is more.
+    /// Takes the cost, whatever is there. Returns what was taken, in operations of cost 1: the cost, if
+    /// [`has`](Self::has) says that the operation may go. Otherwise it is less where the debt is at its
+    /// greatest: ten active pools, ten times two of the largest operations, or this cost, whichever is
+    /// most.
     pub fn draw(&mut self, now: Timestamp, cost: Tokens) -> f64 {
         let level = self.level(now);
-        let taken = self.charge(now, level, self.pace.ticks(cost));
+        let ticks = self.pace.ticks(cost);
+        let taken = self.charge(now, level, ticks, ticks);
+        self.pace.operations(taken)
+    }
+
+    /// Takes `operations` more for one that costs `whole` in all. Returns what was taken.
+    pub(crate) fn take_more(&mut self, now: Timestamp, operations: f64, whole: f64) -> f64 {
+        let level = self.level(now);
+        let (ticks, whole) = (self.pace.ticks_of(operations), self.pace.ticks_of(whole));
+        let taken = self.charge(now, level, ticks, whole);
         self.pace.operations(taken)
     }
 
@@ -381,7 +403,7 @@ impl Paced {
         let level = self.level(now);
         let ticks = self.pace.ticks_of(operations);
         if ticks < 0 {
-            self.charge(now, level, -ticks);
+            self.charge(now, level, -ticks, -ticks);
         } else {
             let level = level.with_back(ticks, self.pace.sizes());
             self.pools.set(now, level);
@@ -389,15 +411,17 @@ impl Paced {
     }
 
     /// What an operation of this cost takes at least when it may go: all of it, unless that is
-    /// more than a full pool and the greatest debt.
+    /// more than a full pool and the greatest debt that pools can hold.
     pub(crate) fn least_taken(&self, cost: Tokens) -> f64 {
-        let most = self.pace.sizes().active + self.pace.debt_max();
-        self.pace.operations(self.pace.ticks(cost).min(most))
+        let ticks = self.pace.ticks(cost);
+        let most = self.pace.sizes().active + self.pace.debt_max(ticks);
+        self.pace.operations(ticks.min(most))
     }
 
-    /// Takes up to the greatest debt; returns what was taken.
-    fn charge(&mut self, now: Timestamp, level: Level, ticks: i128) -> i128 {
-        let debt_max = self.pace.debt_max();
+    /// Takes up to the greatest debt of an operation that costs `whole` in all. Returns what was
+    /// taken.
+    fn charge(&mut self, now: Timestamp, level: Level, ticks: i128, whole: i128) -> i128 {
+        let debt_max = self.pace.debt_max(whole);
         let active = (level.active - ticks).max(-debt_max).min(level.active);
         self.pools.set(now, Level { active, ..level });
         level.active - active
@@ -431,6 +455,21 @@ impl Paced {
             Verb::Stop => self.stop(now),
         }
         Ok(())
+    }
+
+    /// Forgets the time that nothing claimed when it came: nothing can catch up by it.
+    pub(crate) fn forget_unclaimed(&mut self, now: Timestamp) {
+        let level = self.level(now);
+        let active = level.active.min(self.pace.sizes().active);
+        self.pools.set(now, Level { active, waiting: 0 });
+    }
+
+    /// Lets time accrue again from now on, with what is in the pools.
+    pub(crate) fn resume(&mut self, now: Timestamp) {
+        if !self.is_running() {
+            self.pools.set(now, self.pools.level());
+            self.pools.set_running(true);
+        }
     }
 
     /// Lets no more time accrue. What is in the pools stays there, and can be taken.

@@ -1,10 +1,15 @@
 //! A bucket of tokens: a burst at once, and then a steady rate.
 //!
 //! It starts full and fills at a constant rate up to its burst. A call takes its cost in tokens,
-//! which may be any part of one. A call dearer than the whole bucket is let through when the
-//! bucket is full, and what it took beyond is a debt, repaid before anybody else takes anything;
-//! so it is served and does not wait for ever. A debt is at most [`DEBT_MAX_BURSTS`] times the
-//! burst, so that one absurd call locks nobody out for hours.
+//! which may be any part of one. A call that costs more than the whole bucket goes when the bucket is
+//! full. What it takes beyond is a debt, repaid whole before another call takes anything. So in any
+//! span the bucket gives no more than its burst, what flows in, and what the last call took beyond the
+//! burst; and the call is served and does not wait for ever. After a call of cost `c` the bucket is
+//! closed for (`c` - burst) / fill seconds at most.
+//!
+//! Only what is taken whatever is there ([`TokenBucket::draw`]) can add up without a bound of its own.
+//! There a debt is cut at [`DEBT_MAX_BURSTS`] times the burst, at what flows in within
+//! [`DEBT_MAX_FILL`], or at what the one call takes, whichever is most.
 //!
 //! The level is a number and a moment; what it is later is computed when asked. It is computed
 //! from the same two numbers until somebody takes something, so asking costs no accuracy, and the
@@ -20,8 +25,12 @@ use core::time::Duration;
 use crate::time::Timestamp;
 use crate::verdict::Verdict;
 
-/// A debt is at most this many times the burst.
+/// A debt of several calls is at most this many times the burst, or [`DEBT_MAX_FILL`] if that is more.
 pub const DEBT_MAX_BURSTS: f64 = 10.0;
+
+/// A debt of several calls is at most what flows in within this time, or [`DEBT_MAX_BURSTS`] if that is
+/// more.
+pub const DEBT_MAX_FILL: Duration = Duration::from_secs(3600);
 
 const NANOS_PER_SECOND: f64 = 1e9;
 
@@ -248,8 +257,8 @@ impl TokenBucket {
         self.available_at(now, cost).since(now)
     }
 
-    /// Changes the parameters in place. Tokens and debt are kept, but for what is more than the
-    /// new burst and more than the new greatest debt: a change refunds nothing.
+    /// Changes the parameters in place. Tokens and debt are kept, except for what is more than the
+    /// new burst: a change refunds nothing.
     pub fn set_parameters(&mut self, now: Timestamp, burst: Burst, fill: Fill) {
         let tokens = self.peek(now);
         (self.burst, self.fill) = (burst, fill);
@@ -318,24 +327,34 @@ impl TokenBucket {
         Duration::from_nanos(((lacking / self.fill.0 * NANOS_PER_SECOND) as u64).saturating_add(1))
     }
 
-    /// Takes the cost, whatever is there. Returns what was taken, which is less than the cost
-    /// where the debt is at its greatest.
+    /// Takes the cost, whatever is there. Returns what was taken: the cost, if [`has`](Self::has) says
+    /// that the call may go; less where the debt is at its greatest.
     pub fn draw(&mut self, now: Timestamp, cost: Tokens) -> f64 {
-        let tokens = self.peek(now);
-        self.set(now, tokens - cost.0);
-        tokens - self.tokens
+        self.take_more(now, cost.0, cost.0)
+    }
+
+    /// Takes `tokens` more for a call that costs `whole` in all. Returns what was taken.
+    pub(crate) fn take_more(&mut self, now: Timestamp, tokens: f64, whole: f64) -> f64 {
+        let level = self.peek(now);
+        let flows_in = self.fill.0 * DEBT_MAX_FILL.as_secs_f64();
+        let debt_max = (DEBT_MAX_BURSTS * self.burst.0).max(flows_in).max(whole);
+        self.set(now, (level - tokens).max(level.min(-debt_max)));
+        level - self.tokens
     }
 
     /// Puts back what was drawn, as if it had never been, or takes more where `tokens` is below
     /// zero.
     pub fn put_back(&mut self, now: Timestamp, tokens: f64) {
-        let level = self.peek(now);
-        self.set(now, level + tokens);
+        if tokens < 0.0 {
+            self.take_more(now, -tokens, -tokens);
+        } else {
+            let level = self.peek(now);
+            self.set(now, level + tokens);
+        }
     }
 
     fn set(&mut self, now: Timestamp, tokens: f64) {
-        let debt_max = DEBT_MAX_BURSTS * self.burst.0;
-        self.tokens = tokens.clamp(-debt_max, self.burst.0);
+        self.tokens = tokens.min(self.burst.0);
         self.since = self.since.max(now);
     }
 }
@@ -371,9 +390,12 @@ mod tests {
 
     #[test]
     fn what_the_greatest_debt_swallowed_is_not_put_back() {
-        let mut bucket = bucket(1.0, 1.0);
-        let taken = bucket.draw(at(0.0), tokens(1000.0));
-        assert_eq!((taken, bucket.peek(at(0.0))), (11.0, -10.0));
+        let mut bucket = bucket(1.0, 1e-6);
+        bucket.draw(at(0.0), tokens(1.0));
+        bucket.draw(at(0.0), tokens(9.0));
+        let taken = bucket.draw(at(0.0), tokens(2.0));
+        assert_eq!((taken, bucket.peek(at(0.0))), (1.0, -10.0));
+        bucket.put_back(at(0.0), 10.0);
         bucket.put_back(at(0.0), taken);
         assert_eq!(bucket.peek(at(0.0)), 1.0);
     }

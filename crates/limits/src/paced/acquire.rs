@@ -89,6 +89,10 @@ impl<C: Clock, T: Timer> Future for Acquire<'_, C, T> {
                     this.ticket = None;
                     return Poll::Ready(Ok(()));
                 }
+                Turn::Refused(error) => {
+                    this.ticket = None;
+                    return Poll::Ready(Err(error));
+                }
                 Turn::Behind => {
                     this.sleep = None;
                     return Poll::Pending;
@@ -129,6 +133,7 @@ impl<C: Clock> PacedLimiter<C> {
             let now = self.clock.now();
             match self.shared.turn(ticket, &waker, now) {
                 Turn::Granted => return Ok(()),
+                Turn::Refused(error) => return Err(error),
                 Turn::Behind => thread::park(),
                 Turn::First(moment) => thread::park_timeout(self.sleep_for(moment, now)),
             }

@@ -14,17 +14,27 @@ use crate::limiter::Tokens;
 use crate::limiter::paced::{Pace, Paced, Pools};
 use crate::time::Timestamp;
 
-/// For each key that may be remembered: so far are looks at all of them apart. A look takes a
-/// few per cent of that, so however many new keys come, they cost little.
+/// For each key that may be remembered: so far are looks at all of them apart while few of them rest. A
+/// look takes a few per cent of that, so however many new keys come, they cost little.
 const LOOK_APART: Duration = Duration::from_micros(1);
+/// Keys that a new one looks at before that, in turn. If one in so many of them rests, as many do among
+/// all of them, and a look at all pays at once.
+const SAMPLE: usize = 64;
+const PAYS_ONE_IN: usize = 16;
+/// Up to so many keys a look at all costs nothing to speak of.
+const FEW: usize = 1024;
 
 /// Limits every key of a set to the same pace, each for itself: 28 bytes of pools a key, and
 /// what a map from keys to `u32` takes.
 ///
-/// At most `keys_max` keys are remembered. When there are so many, those at rest are forgotten:
-/// those that could do at least as much now as a new key could. So whoever is forgotten and
-/// comes back gains nothing; a key that was late loses what it had not caught up yet. While no
-/// key is at rest, a new one is refused.
+/// A new key may take as much at once as a pool holds without its burst ([`Pace::pool`]), such as two
+/// operations where nothing else is said.
+///
+/// At most `keys_max` keys are remembered. When there are so many, those at rest are forgotten: those
+/// whose pool is full. A key that is forgotten and comes back has its pool full again, so it gains
+/// nothing and loses nothing, except what it had not caught up with yet. While no key is at rest, a new
+/// one is refused. Where fewer than one in 16 of more than 1,024 keys rest, it may be refused for up to
+/// a microsecond for each key that may be remembered, since rests are looked for no more often.
 ///
 /// The moment is handed in, and nothing is locked: a program with threads keeps one of these
 /// behind a lock, or several, each for the keys of one hash.
@@ -36,6 +46,7 @@ const LOOK_APART: Duration = Duration::from_micros(1);
 /// let pace = Pace::new(Rate::new(10.0)?, BurstRatio::default());
 /// let mut keys = PacedKeys::new(pace, NonZeroU32::new(10_000).expect("not zero"));
 /// let now = Timestamp::ZERO;
+/// assert_eq!(keys.try_acquire("anna", Tokens::ONE, now), Ok(true));
 /// assert_eq!(keys.try_acquire("anna", Tokens::ONE, now), Ok(true));
 /// assert_eq!(keys.try_acquire("anna", Tokens::ONE, now), Ok(false));
 /// assert_eq!(keys.try_acquire("otto", Tokens::ONE, now), Ok(true));
@@ -49,8 +60,10 @@ pub struct PacedKeys<K, S = RandomState> {
     /// By row. A row that no key has is in `free`.
     pools: Vec<[u32; 7]>,
     free: Vec<u32>,
-    /// Before this moment it is not worth looking for keys at rest again.
+    /// Before this moment it is not worth looking at all keys for those at rest, unless many are.
     looks_again: Timestamp,
+    /// The row at which the next new key looks first.
+    hand: usize,
 }
 
 /// Every key that is remembered is in use, and there may be no more.
@@ -87,11 +100,12 @@ impl<K: Hash + Eq, S: BuildHasher> PacedKeys<K, S> {
             pools: Vec::new(),
             free: Vec::new(),
             looks_again: Timestamp::ZERO,
+            hand: 0,
         }
     }
 
     /// Takes `cost` from the key's pools if they have it now; otherwise nothing. A key that is
-    /// not known yet begins like a new limiter.
+    /// not known yet begins with a full pool.
     ///
     /// # Errors
     ///
@@ -170,11 +184,8 @@ impl<K: Hash + Eq, S: BuildHasher> PacedKeys<K, S> {
             ..
         } = self;
         let before = rows.len();
-        let new = Paced::new(now, *pace).level(now);
         rows.retain(|_, row| {
-            let level =
-                Paced::from_pools(*pace, Pools::from_words(pools[*row as usize])).level(now);
-            let rests = level.active >= new.active;
+            let rests = rests(pace, pools[*row as usize], now);
             if rests {
                 free.push(*row);
             }
@@ -186,7 +197,7 @@ impl<K: Hash + Eq, S: BuildHasher> PacedKeys<K, S> {
     fn remember(&mut self, key: K, now: Timestamp) -> Result<u32, TooManyKeys> {
         if self.rows.len() >= self.keys_max.get() as usize {
             let too_many = TooManyKeys { max: self.keys_max };
-            if now < self.looks_again {
+            if now < self.looks_again && !self.many_rest(now) {
                 return Err(too_many);
             }
             let forgotten = self.forget_idle(now);
@@ -195,7 +206,7 @@ impl<K: Hash + Eq, S: BuildHasher> PacedKeys<K, S> {
                 return Err(too_many);
             }
         }
-        let new = Paced::new(now, self.pace).pools().words();
+        let new = Paced::full(now, self.pace).pools().words();
         let row = if let Some(row) = self.free.pop() {
             self.pools[row as usize] = new;
             row
@@ -206,6 +217,24 @@ impl<K: Hash + Eq, S: BuildHasher> PacedKeys<K, S> {
         self.rows.insert(key, row);
         Ok(row)
     }
+
+    /// Whether so many keys rest that a look at all of them pays, by those whose turn it is.
+    fn many_rest(&mut self, now: Timestamp) -> bool {
+        let all = self.pools.len();
+        let looked = if all <= FEW { all } else { SAMPLE };
+        let mut found = 0;
+        for _ in 0..looked {
+            self.hand = (self.hand + 1) % all;
+            found += usize::from(rests(&self.pace, self.pools[self.hand], now));
+        }
+        found > 0 && (all <= FEW || found * PAYS_ONE_IN >= looked)
+    }
+}
+
+/// Whether a key could do at least as much as a new one.
+fn rests(pace: &Pace, pools: [u32; 7], now: Timestamp) -> bool {
+    let level = Paced::from_pools(*pace, Pools::from_words(pools)).level(now);
+    level.active >= pace.sizes().active
 }
 
 #[cfg(all(test, not(loom)))]
@@ -232,7 +261,7 @@ mod tests {
             for step in 0..500 {
                 now = now + Duration::from_millis(random.below(40));
                 let key = random.below(8);
-                let one = alone.entry(key).or_insert_with(|| Paced::new(now, pace));
+                let one = alone.entry(key).or_insert_with(|| Paced::full(now, pace));
                 let granted = keys.try_acquire(&key, Tokens::ONE, now);
                 assert_eq!(
                     granted,
@@ -251,7 +280,7 @@ mod tests {
     #[test]
     fn a_new_key_is_refused_while_all_others_are_in_use_and_let_in_once_one_rests() {
         let mut keys = keys(1.0, 3);
-        for key in 0..3 {
+        for key in [0, 0, 1, 2] {
             assert_eq!(
                 keys.try_acquire(&key, Tokens::ONE, Timestamp::ZERO),
                 Ok(true)
@@ -307,8 +336,75 @@ mod tests {
     }
 
     #[test]
+    fn a_new_key_may_take_what_its_pool_holds() {
+        let pace = Pace::new(Rate::new(10.0).expect("a rate"), BurstRatio::STRICT);
+        let five = Tokens::new(5.0).expect("tokens");
+        let large = pace.with_room_for(five);
+        let wide = pace.with_pool_min(SECOND).expect("a pool");
+        for pace in [large, wide] {
+            let mut keys = PacedKeys::new(pace, NonZeroU32::new(1).expect("not zero"));
+            let mut now = Timestamp::ZERO;
+            // The key is forgotten for another one, and comes back: each time with a full pool.
+            for key in [1, 2, 1, 2] {
+                let granted = |keys: &mut PacedKeys<u64>| keys.try_acquire(&key, five, now);
+                assert_eq!(granted(&mut keys), Ok(true));
+                assert_eq!(granted(&mut keys), Ok(true));
+                assert_eq!(granted(&mut keys), Ok(false));
+                now = now + SECOND;
+                assert!(keys.get(&key).is_some());
+            }
+        }
+    }
+
+    #[test]
+    fn a_new_key_is_let_in_as_soon_as_many_others_rest() {
+        let max = 20_000;
+        let mut keys = keys(10.0, max);
+        let first = Timestamp::ZERO;
+        for key in 0..u64::from(max) {
+            assert_eq!(keys.try_acquire(&key, Tokens::ONE, first), Ok(true));
+        }
+        // It looks at all of them in vain.
+        let stranger = u64::from(max);
+        assert!(keys.try_acquire(&stranger, Tokens::ONE, first).is_err());
+        // None rests a moment before the pools are full, and all a moment later.
+        let full = first + SECOND / 10;
+        let before = Timestamp::from_nanos(full.as_nanos() - 1_000_000);
+        assert!(before < first + LOOK_APART * max + SECOND / 10);
+        assert!(keys.try_acquire(&stranger, Tokens::ONE, before).is_err());
+        assert_eq!(keys.try_acquire(&stranger, Tokens::ONE, full), Ok(true));
+        assert_eq!(keys.len(), 1);
+    }
+
+    #[test]
+    fn while_few_of_many_rest_new_keys_look_at_few_of_them() {
+        let max = 20_000;
+        let mut keys = keys(10.0, max);
+        for key in 0..u64::from(max) {
+            keys.try_acquire(&key, Tokens::ONE, Timestamp::ZERO)
+                .expect("there is room");
+        }
+        let soon = Timestamp::ZERO + SECOND / 20;
+        for key in 1..u64::from(max) {
+            keys.try_acquire(&key, Tokens::ONE, soon)
+                .expect("it is known");
+        }
+        // One of them rests, and is found by the first look at all.
+        let later = Timestamp::ZERO + SECOND / 10;
+        assert_eq!(keys.try_acquire(&100_000, Tokens::ONE, later), Ok(true));
+        let mut refused = 0;
+        for key in 100_001..101_000 {
+            refused += u32::from(keys.try_acquire(&key, Tokens::ONE, later).is_err());
+        }
+        assert_eq!(refused, 999);
+        let again = later + LOOK_APART * max + SECOND / 10;
+        assert_eq!(keys.try_acquire(&200_000, Tokens::ONE, again), Ok(true));
+    }
+
+    #[test]
     fn a_change_of_pace_holds_for_every_key() {
         let mut keys = keys(1.0, 10);
+        assert_eq!(keys.try_acquire(&1, Tokens::ONE, Timestamp::ZERO), Ok(true));
         assert_eq!(keys.try_acquire(&1, Tokens::ONE, Timestamp::ZERO), Ok(true));
         let fast = Pace::new(Rate::new(10.0).expect("a rate"), BurstRatio::default());
         keys.set_pace(fast, Timestamp::ZERO);

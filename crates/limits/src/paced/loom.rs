@@ -41,9 +41,9 @@ fn nothing_is_lost(shared: &Shared, now: Timestamp, granted: usize) {
 
 fn all_at(times: &'static [u64], granted_in_all: usize) {
     let mut model = loom::model::Builder::new();
-    // Three threads have too many interleavings for all of them: those in which nobody is
-    // interrupted more than three times.
-    model.preemption_bound = (times.len() > 2).then_some(3);
+    // Three threads have too many interleavings for all of them: those in which threads are
+    // interrupted at most twice.
+    model.preemption_bound = (times.len() > 2).then_some(2);
     model.check(move || {
         let shared = shared();
         let threads: Vec<_> = times
@@ -69,6 +69,38 @@ fn of_two_at_once_one_gets_the_only_operation() {
 fn nobody_is_refused_while_another_fills() {
     // One is in the pool, and one has flowed in: enough for both.
     all_at(&[1, 1], 2);
+}
+
+/// The pool is empty, and enough for both has flowed in: the one that fills lets both go. The other
+/// one must not be refused by the moment of that fill and the pool before it.
+#[test]
+fn nobody_is_refused_by_a_fill_that_is_under_way() {
+    loom::model(|| {
+        let shared = shared();
+        assert!(try_acquire(&shared, millis(0)), "the pool is empty then");
+        let other = Arc::clone(&shared);
+        let fills = thread::spawn(move || try_acquire(&other, millis(2)));
+        let claims = try_acquire(&shared, millis(2));
+        let fills = fills.join().expect("it ends");
+        assert!(fills && claims, "there were two: {fills} {claims}");
+        nothing_is_lost(&shared, millis(9), 3);
+    });
+}
+
+/// A slice that gives back fills the pool too.
+#[test]
+fn nobody_is_refused_while_a_slice_gives_back() {
+    loom::model(|| {
+        let shared = shared();
+        let cost = shared.cost(1).expect("one may go");
+        assert!(shared.claim(cost));
+        let other = Arc::clone(&shared);
+        let giver = thread::spawn(move || other.give_back(cost, millis(1)));
+        // One has flowed in, whether the other one is there already or not.
+        assert!(try_acquire(&shared, millis(1)));
+        giver.join().expect("it ends");
+        nothing_is_lost(&shared, millis(9), 1);
+    });
 }
 
 #[test]

@@ -88,6 +88,8 @@ struct Behind {
     queued: u64,
     /// Who has been granted what they waited for and has not taken notice, in ticks.
     granted: BTreeMap<u64, i128>,
+    /// Who waited for more than the largest operation has become, and has not taken notice.
+    refused: BTreeMap<u64, AcquireError>,
     waiting_max: usize,
     next_ticket: u64,
     /// Ticks that have come into the pools since the price last changed.
@@ -125,6 +127,8 @@ pub(super) enum Entered {
 #[derive(Debug)]
 pub(super) enum Turn {
     Granted,
+    /// Waits no more, since it wants more at once than may go now.
+    Refused(AcquireError),
     /// First in the queue, and has to ask again at this moment.
     First(Timestamp),
     /// Will be woken.
@@ -171,6 +175,7 @@ impl Shared {
                 waiting: BTreeMap::new(),
                 queued: 0,
                 granted: BTreeMap::new(),
+                refused: BTreeMap::new(),
                 waiting_max,
                 next_ticket: 0,
                 supplied: pace.price(),
@@ -332,6 +337,9 @@ impl Shared {
         if behind.granted.remove(&ticket).is_some() {
             return Turn::Granted;
         }
+        if let Some(error) = behind.refused.remove(&ticket) {
+            return Turn::Refused(error);
+        }
         let mut wakers = Wakers::default();
         if behind.is_first(ticket) {
             // Who asks need not be woken.
@@ -360,7 +368,9 @@ impl Shared {
         let mut behind = self.lock();
         let was_first = behind.is_first(ticket);
         let mut wakers = Wakers::default();
-        if let Some(cost) = behind.granted.remove(&ticket) {
+        if behind.refused.remove(&ticket).is_some() {
+            // It waits no more already.
+        } else if let Some(cost) = behind.granted.remove(&ticket) {
             self.fill(&mut behind, now);
             self.put_back(&mut behind, cost, now);
             wakers = self.serve(&mut behind);
@@ -389,7 +399,8 @@ impl Shared {
     }
 
     /// Changes what is behind the lock while nothing is published. Who waits is served by what
-    /// holds then.
+    /// holds then, or refused if it waits for more than the largest operation: it would leave a debt
+    /// that closes the limiter for all others.
     pub(super) fn change<R>(&self, now: Timestamp, change: impl FnOnce(&mut Paced) -> R) -> R {
         let mut behind = self.lock();
         self.fill(&mut behind, now);
@@ -399,7 +410,9 @@ impl Shared {
         let Level { active, waiting } = behind.paced.pools().level();
         behind.supplied = active + waiting;
         self.set_terms(&mut behind);
+        let refused = behind.refuse_beyond(self.terms.0.largest.load(Relaxed));
         let mut wakers = self.serve(&mut behind);
+        wakers.0.extend(refused.0);
         wakers.0.extend(behind.first_waker());
         drop(behind);
         wakers.wake();
@@ -580,8 +593,8 @@ impl Behind {
     }
 
     fn join(&mut self, n: u32, waker: Waker) -> Result<Entered, AcquireError> {
-        // Who has been granted and has not noticed takes a place, too.
-        if self.waiting.len() + self.granted.len() >= self.waiting_max {
+        // Who has been granted or refused and has not noticed takes a place, too.
+        if self.waiting.len() + self.granted.len() + self.refused.len() >= self.waiting_max {
             let max = self.waiting_max;
             return Err(AcquireError::TooManyWait { max });
         }
@@ -590,6 +603,27 @@ impl Behind {
         self.queued += u64::from(n);
         self.waiting.insert(ticket, Waiting { n, waker });
         Ok(Entered::Waits { ticket })
+    }
+
+    /// Takes those out of the queue that wait for more operations at once than this.
+    fn refuse_beyond(&mut self, largest: u32) -> Wakers {
+        let mut wakers = Wakers::default();
+        let Self {
+            waiting,
+            queued,
+            refused,
+            ..
+        } = self;
+        waiting.retain(|&ticket, one| {
+            let stays = one.n <= largest;
+            if !stays {
+                *queued -= u64::from(one.n);
+                refused.insert(ticket, AcquireError::of(one.n, largest));
+                wakers.0.push(one.waker.clone());
+            }
+            stays
+        });
+        wakers
     }
 
     fn set_waker(&mut self, ticket: u64, waker: &Waker) {
@@ -603,8 +637,7 @@ impl Behind {
         self.waiting.keys().next() == Some(&ticket)
     }
 
-    /// What has to be in the pool for the first in the queue. Who waits since before the largest
-    /// operation was made smaller goes when the pool is full, and leaves a debt.
+    /// What has to be in the pool for the first in the queue.
     fn wanted_by_first(&self) -> Option<i128> {
         let (_, first) = self.waiting.first_key_value()?;
         let pace = self.paced.pace();

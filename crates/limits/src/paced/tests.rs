@@ -140,20 +140,25 @@ impl<'a> Task<'a> {
 
     /// Whether it is done, polled only if it has been woken.
     fn run(&mut self) -> bool {
-        let Some(acquire) = &mut self.acquire else {
+        if self.acquire.is_none() {
             return true;
-        };
+        }
+        self.end().map(|it| it.expect("it can be had")).is_some()
+    }
+
+    /// What came of it, if it is done; polled only if it has been woken.
+    fn end(&mut self) -> Option<Result<(), AcquireError>> {
+        let acquire = self.acquire.as_mut()?;
         if !self.woken.0.swap(false, SeqCst) {
-            return false;
+            return None;
         }
         let waker = Waker::from(Arc::clone(&self.woken));
         match acquire.as_mut().poll(&mut Context::from_waker(&waker)) {
             Poll::Ready(result) => {
-                result.expect("it can be had");
                 self.acquire = None;
-                true
+                Some(result)
             }
-            Poll::Pending => false,
+            Poll::Pending => None,
         }
     }
 }
@@ -381,22 +386,40 @@ fn a_change_of_pace_reaches_those_who_wait() {
 }
 
 #[test]
-fn who_waits_for_more_than_the_new_largest_goes_when_the_pool_is_full() {
-    let (limiter, clock) = limiter(up_to(pace(1000.0, 1.0), 100));
+fn who_waits_for_more_than_the_new_largest_is_refused_and_closes_the_limiter_for_nobody() {
+    let (limiter, clock) = limiter(up_to(pace(1e6, 1.0), 1_000_000));
     let timer = HandTimer::new(&clock);
     assert_eq!(limiter.try_acquire(1), Ok(true));
-    let mut task = Task::new(&limiter, &timer, 100);
-    assert!(!task.run());
-    limiter.set_pace(pace(1000.0, 1.0));
-    assert!(!task.run());
-    clock.pass(Duration::from_millis(2));
+    let mut large = Task::new(&limiter, &timer, 1_000_000);
+    let mut second = Task::new(&limiter, &timer, 999_999);
+    let mut small = Task::new(&limiter, &timer, 1);
+    assert!(!large.run() && !second.run() && !small.run());
+    let before = limiter.look().granted;
+    limiter.set_pace(pace(1.0, 1.0));
+    assert_eq!(limiter.look().waiting, 1);
+    let refused = |n| Some(Err(AcquireError::TooMany { n, largest: 1 }));
+    assert_eq!(second.end(), refused(999_999), "it is woken for that");
+    clock.pass(Duration::from_secs(1));
     timer.ring();
-    assert!(task.run());
-    assert_eq!(limiter.look().pools.debt, Duration::from_millis(98));
-    clock.pass(Duration::from_millis(98));
-    assert_eq!(limiter.try_acquire(1), Ok(false));
-    clock.pass(Duration::from_millis(1));
+    assert!(small.run(), "it is the first now");
+    assert_eq!(large.end(), refused(1_000_000));
+    clock.pass(Duration::from_secs(1));
+    assert_eq!(limiter.try_acquire(1), Ok(true), "nothing is owed");
+    assert_eq!(limiter.look().granted, before + 2.0);
+}
+
+#[test]
+fn who_has_left_the_queue_makes_no_moment_later() {
+    let (limiter, clock) = limiter(up_to(pace(10.0, 1.0), 5));
+    let timer = HandTimer::new(&clock);
     assert_eq!(limiter.try_acquire(1), Ok(true));
+    let moment = || limiter.acquire_at(1).expect("one may go");
+    let before = moment();
+    let mut waits = Task::new(&limiter, &timer, 5);
+    assert!(!waits.run());
+    assert!(moment() > before);
+    drop(waits);
+    assert_eq!(moment(), before);
 }
 
 #[test]

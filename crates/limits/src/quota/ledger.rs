@@ -21,6 +21,7 @@ pub use spend::{Answer, Spent, take_all};
 use super::Version;
 use super::record::{Record, RecordError};
 use super::rule::Rule;
+use super::store_time::StoreTime;
 use crate::time::Timestamp;
 
 /// What one node knows of one key, and holds of its window.
@@ -48,6 +49,8 @@ pub struct Ledger {
     wanted: bool,
     /// A call was refused because of what was not left.
     short: bool,
+    /// It is to be forgotten, and gives back what it holds before.
+    leaves: bool,
     retry_at: Timestamp,
     conflicts_in_a_row: u32,
     failures_in_a_row: u32,
@@ -185,6 +188,7 @@ impl Ledger {
             told: false,
             wanted: false,
             short: false,
+            leaves: false,
             retry_at: Timestamp::ZERO,
             conflicts_in_a_row: 0,
             failures_in_a_row: 0,
@@ -199,6 +203,53 @@ impl Ledger {
     pub fn apply(&mut self, rule: Rule) {
         self.rule = rule;
         self.safe.left = self.safe.left.min(rule.safe_share());
+    }
+
+    /// From now on nothing is drawn any more, and what is held is given back as soon as the store
+    /// can be asked; what is owed is paid first. Undone by [`stay`](Self::stay).
+    pub fn leave(&mut self) {
+        self.leaves = true;
+        if let Some(purse) = &mut self.purse {
+            purse.relinquish_at = Timestamp::ZERO;
+        }
+    }
+
+    /// Draws again, after [`leave`](Self::leave).
+    pub const fn stay(&mut self) {
+        self.leaves = false;
+    }
+
+    /// Whether anything would be lost if this were forgotten now: tokens that are held, owed or on
+    /// their way.
+    #[must_use]
+    pub fn holds_tokens(&self) -> bool {
+        let moves =
+            |flight: &Flight| matches!(flight.kind, Kind::Draw { .. } | Kind::Relinquish { .. });
+        self.purse.is_some_and(|purse| purse.held > 0)
+            || self.account.is_some_and(|account| account.owed > 0)
+            || self.flight.as_ref().is_some_and(moves)
+    }
+
+    /// When what is held or owed is worth nothing any more, by the local clock: its window is over
+    /// then. `now` if that is so already, or nothing is held.
+    #[must_use]
+    pub fn worthless_at(&self, time: &StoreTime) -> Timestamp {
+        let purse = self.purse.filter(|purse| purse.held > 0);
+        let account = self.account.filter(|account| account.owed > 0);
+        let underway = match self.flight.as_ref().map(|flight| &flight.kind) {
+            Some(Kind::Draw { record, .. } | Kind::Relinquish { record, .. }) => Some(record.end()),
+            _ => None,
+        };
+        let ends = [
+            purse.map(|purse| purse.end),
+            account.map(|account| account.end),
+            underway,
+        ];
+        let end = ends.into_iter().flatten().max();
+        match end {
+            Some(end) if time.latest() < end => time.surely_at(end),
+            _ => time.now(),
+        }
     }
 
     /// How many nodes live, which decides only how large grants are. None counts as one.

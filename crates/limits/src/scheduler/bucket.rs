@@ -17,8 +17,9 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::time::Duration;
 
+use super::hold::Held;
 use super::{Scheduler, Supplied};
-use crate::limiter::{Burst, Fill, Pace, Pacing, PacingNow, Rate, Supply, TokenBucket, Tokens};
+use crate::limiter::{Burst, Fill, Pace, Pacing, PacingNow, Supply, TokenBucket, Tokens};
 use crate::queue::fair::{Order, UNITS_PER_TOKEN, units};
 use crate::queue::{BucketId, Call, Place};
 use crate::slab::{Key, Slab};
@@ -69,22 +70,6 @@ impl BucketLimit {
         }
     }
 
-    /// The same, but with no more than this many tokens a second.
-    fn slowed_to(self, per_second: f64) -> Self {
-        match self {
-            _ if per_second >= self.per_second() => self,
-            Self::Bucket { burst, .. } => Self::Bucket {
-                burst,
-                fill: Fill::new(per_second).expect("it is above zero, and below one that is none"),
-            },
-            // A rate at which the dearest call would take a lifetime is passed over.
-            Self::Paced(pace) => Rate::new(per_second)
-                .ok()
-                .and_then(|rate| pace.at(rate, pace.ratio()).ok())
-                .map_or(self, Self::Paced),
-        }
-    }
-
     /// Tokens that come back each second.
     #[must_use]
     pub fn per_second(&self) -> f64 {
@@ -101,8 +86,9 @@ pub enum BucketMode {
     /// It does.
     #[default]
     Enforce,
-    /// It only counts whom it would have. Calls are charged, down to the greatest debt, so it
-    /// counts as delayed whoever would have waited for those before.
+    /// It only counts whom it would have. Calls are charged, down to the greatest debt
+    /// ([`DEBT_MAX_FILL`](crate::DEBT_MAX_FILL)), so it counts as delayed whoever would have waited for
+    /// those before.
     Observe,
 }
 
@@ -227,14 +213,21 @@ impl Level {
         }
     }
 
-    /// Changes the limit in place. One of the other kind begins anew.
-    fn set_limit(&mut self, now: Timestamp, limit: BucketLimit) {
-        match (self, limit) {
+    /// Changes the limit in place, to what it says or to what was told if that is less. One of the
+    /// other kind begins anew.
+    fn follow(&mut self, now: Timestamp, limit: BucketLimit, told: Option<Fill>) {
+        match (&mut *self, limit) {
             (Self::Bucket(level), BucketLimit::Bucket { burst, fill }) => {
-                level.set_parameters(now, burst, fill);
+                let told = told.filter(|told| told.get() < fill.get());
+                level.set_parameters(now, burst, told.unwrap_or(fill));
             }
-            (Self::Paced(level), BucketLimit::Paced(pace)) => level.set_pace(now, pace),
-            (level, limit) => *level = Self::new(now, limit),
+            (Self::Paced(level), BucketLimit::Paced(pace)) => {
+                level.follow(now, pace, told.map(Fill::get));
+            }
+            (level, limit) => {
+                *level = Self::new(now, limit);
+                level.follow(now, limit, told);
+            }
         }
     }
 
@@ -262,14 +255,21 @@ impl Level {
         either!(self, draw(now, tokens))
     }
 
-    fn put_back(&mut self, now: Timestamp, tokens: f64) {
-        either!(self, put_back(now, tokens));
+    fn put_back(&mut self, now: Timestamp, tokens: f64, taken_at: Timestamp) {
+        match self {
+            Self::Bucket(level) => level.put_back(now, tokens),
+            Self::Paced(level) => level.put_back(now, tokens, taken_at),
+        }
     }
 
-    fn undraw(&mut self, now: Timestamp, taken: f64) {
+    fn take_more(&mut self, now: Timestamp, tokens: f64, whole: f64) -> f64 {
+        either!(self, take_more(now, tokens, whole))
+    }
+
+    fn undraw(&mut self, now: Timestamp, taken: f64, taken_at: Timestamp) {
         match self {
             Self::Bucket(level) => level.put_back(now, taken),
-            Self::Paced(level) => level.undraw(now, taken),
+            Self::Paced(level) => level.undraw(now, taken, taken_at),
         }
     }
 
@@ -337,34 +337,32 @@ impl Bucket {
     }
 
     /// The call never left.
-    pub(super) fn undraw(&mut self, now: Timestamp, charged: f64) {
+    pub(super) fn undraw(&mut self, now: Timestamp, charged: f64, drawn_at: Timestamp) {
         self.charged -= 1;
         self.drawn -= charged;
-        self.level.undraw(now, charged);
+        self.level.undraw(now, charged, drawn_at);
     }
 
     /// The call has ended, and turned out to cost this.
-    pub(super) fn settle(
-        &mut self,
-        now: Timestamp,
-        estimate: Tokens,
-        charged: f64,
-        measured: Tokens,
-    ) {
+    pub(super) fn settle(&mut self, now: Timestamp, held: &Held, charged: f64, measured: Tokens) {
         if self.rule.settlement == Settlement::Measured {
-            let estimate = estimate.get();
+            let estimate = held.call.tokens.get();
             // No more is put back than was taken.
             let surcharge = (measured.get() - estimate).clamp(-charged, SURCHARGE_MAX * estimate);
-            self.level.put_back(now, -surcharge);
-            self.drawn += surcharge;
+            self.drawn += if surcharge > 0.0 {
+                self.level.take_more(now, surcharge, estimate + surcharge)
+            } else {
+                self.level.put_back(now, -surcharge, held.since);
+                surcharge
+            };
         }
     }
 
     /// Changes the level to what flows now: what the rule says, or what it was told if that is
     /// less. Nothing is refunded, and nothing taken away.
     fn follow(&mut self, now: Timestamp) {
-        let told = self.supply.at(now).map_or(f64::INFINITY, Fill::get);
-        self.level.set_limit(now, self.rule.limit.slowed_to(told));
+        let told = self.supply.at(now);
+        self.level.follow(now, self.rule.limit, told);
     }
 }
 

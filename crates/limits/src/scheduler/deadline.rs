@@ -25,6 +25,7 @@ impl<T> Scheduler<T> {
         let held_by = self.held_by(waiting);
         let now = self.now.max(now);
         let reason = self.because_of_the_store(Reason::DeadlinePassed, held_by);
-        Some(self.refusal(now, reason, held_by, set, &own, call))
+        let limit = held_by.and_then(|bar| self.name(bar));
+        Some(self.refusal(now, reason, limit, set, &own, call))
     }
 }

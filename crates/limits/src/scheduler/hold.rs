@@ -146,7 +146,7 @@ impl<T> Scheduler<T> {
         if let (Some(charged), Some(measured)) = (held.charged, measured)
             && let Some(bucket) = self.buckets.get_mut(charged.bucket)
         {
-            bucket.settle(now, held.call.tokens, charged.tokens, measured);
+            bucket.settle(now, &held, charged.tokens, measured);
             self.parking.change_bucket(charged.bucket);
         }
     }
@@ -224,6 +224,7 @@ impl<T> Scheduler<T> {
                 now,
                 held.call.class,
                 held.call.draw(),
+                held.since,
                 held.progress,
             );
             self.parking.change(limit);
@@ -231,7 +232,7 @@ impl<T> Scheduler<T> {
         if let Some(charged) = held.charged
             && let Some(bucket) = self.buckets.get_mut(charged.bucket)
         {
-            bucket.undraw(now, charged.tokens);
+            bucket.undraw(now, charged.tokens, held.since);
             self.parking.change_bucket(charged.bucket);
         }
         for &(key, spent) in &held.spent {

@@ -1,8 +1,10 @@
 //! Quotas: budgets of keys in windows, drawn from a store that several nodes share.
 //!
 //! A call names the budgets that it draws from, such as its user's and that of all. Each is a
-//! [`Ledger`], made when it is first named; there may be very many, so whoever was used least
-//! lately is forgotten when there are too many. What a ledger has to ask the store is collected
+//! [`Ledger`], made when a call that is taken in names it first. There may be very many, so when
+//! there are too many the least recently used is forgotten: first those that hold no tokens, then
+//! others, which give back to the store what they hold before they go. A call that is refused makes
+//! no ledger, so it takes nothing from any key. What a ledger has to ask the store is collected
 //! here ([`Scheduler::quota_questions`]) and answered whenever the answer comes
 //! ([`Scheduler::answer_quota`]): nothing here waits for anything.
 //!
@@ -20,7 +22,7 @@ use core::time::Duration;
 
 use super::{OnExcess, Reason, Scheduler};
 use crate::limiter::Tokens;
-use crate::queue::{Place, QuotaKey};
+use crate::queue::{Call, Place, QuotaKey};
 use crate::quota::{
     Answer, Counts, Ledger, LedgerNow, Outcome, Question, Rule, Spent, Step, StoreTime, Trouble,
     Version, Waiting, Write,
@@ -120,7 +122,8 @@ pub struct QuotaCounts {
     pub ledgers: Counts,
     /// Keys that are known now.
     pub keys: usize,
-    /// Keys that were forgotten, because there were too many.
+    /// Keys that were forgotten, because there were too many; those included that give back what they
+    /// hold first.
     pub forgotten: u64,
     /// Keys of which something is wrong in the store.
     pub troubled: usize,
@@ -150,6 +153,8 @@ struct Limiter {
     waiting: u64,
     waiting_tokens: u64,
     used: Timestamp,
+    /// When it spent anything last.
+    spent: Timestamp,
     /// On the list of those to look after.
     touched: bool,
     /// When it is to be looked after by itself.
@@ -158,7 +163,22 @@ struct Limiter {
     watched: bool,
     /// What was wrong when it was looked after last.
     trouble: Wrong,
+    rests: Rests,
     links: Links,
+}
+
+/// On which list a key is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Rests {
+    /// On none: calls wait for it.
+    #[default]
+    Not,
+    /// No call waits for it, and nothing is lost if it is forgotten.
+    Empty,
+    /// No call waits for it, and it holds tokens.
+    Holding,
+    /// It gives its tokens back, and is forgotten then.
+    Leaving,
 }
 
 /// What kind of trouble a key has. That the store is unavailable is the store's trouble.
@@ -200,8 +220,25 @@ struct Named {
     /// None while it is taken away.
     rule: Option<QuotaRule>,
     counts: QuotaCounts,
-    /// Its keys that no call waits for.
-    idle: Recency,
+    /// Its keys that no call waits for, and that hold nothing.
+    empty: Recency,
+    /// Those that no call waits for, and that hold tokens.
+    holding: Recency,
+}
+
+impl Named {
+    const fn idle(&self) -> usize {
+        self.empty.len() + self.holding.len()
+    }
+}
+
+/// A quota of a call that comes in, before anything is made for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// Its ledger is there.
+    Known(Key),
+    /// Its ledger is to be made, by this rule.
+    New(Key),
 }
 
 /// All quotas.
@@ -217,7 +254,11 @@ pub(super) struct Quotas {
     touched: Vec<Key>,
     wakes: BTreeSet<(Timestamp, Key)>,
     questions: Vec<QuotaQuestion>,
+    /// Keys that give back what they hold before they are forgotten.
+    leaving: Recency,
     forgotten: Vec<QuotaRef>,
+    /// Keys whose first waiting call is to be asked again.
+    reopened: Vec<Key>,
     /// Troubles that began or ended.
     troubles: Vec<QuotaTrouble>,
     /// Whoever is not known here spent nothing after this.
@@ -229,9 +270,18 @@ const RULED: &str = "a rule is there for as long as its keys are";
 /// Troubles that wait to be taken; those beyond are only counted.
 const TROUBLES_MAX: usize = 1_024;
 
-/// Calls wait for as many keys as there may be.
+/// Keys that give back what they hold at once are no more than this, and no more than one in so many
+/// of those that there may be, but at least so many.
+const LEAVING_MAX: usize = 1_024;
+const LEAVING_ONE_IN: usize = 8;
+const LEAVING_MIN: usize = 16;
+
+/// Calls wait for as many keys as there may be, or the store has not taken back yet what others hold.
 #[derive(Debug)]
 pub(super) struct TooManyKeys;
+
+/// The limiters that a call holds on to.
+pub(super) type Pinned = Option<Arc<[Key]>>;
 
 /// For whom keys are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -256,7 +306,9 @@ impl Quotas {
             touched: Vec::new(),
             wakes: BTreeSet::new(),
             questions: Vec::new(),
+            leaving: Recency::default(),
             forgotten: Vec::new(),
+            reopened: Vec::new(),
             troubles: Vec::new(),
             unknown_since: Timestamp::ZERO,
         }
@@ -287,30 +339,151 @@ impl Quotas {
 
     /// No call waits for a key any more: of those of its rule it was used last.
     fn rest(&mut self, key: Key) {
-        let named = self.expect(key).named;
-        let named = self.named.get_mut(named).expect(RULED);
-        named.idle.push(&mut self.all, key);
+        let limiter = self.expect(key);
+        let holds = limiter.ledger.holds_tokens();
+        let named = self.named.get_mut(limiter.named).expect(RULED);
+        let (list, rests) = if holds {
+            (&mut named.holding, Rests::Holding)
+        } else {
+            (&mut named.empty, Rests::Empty)
+        };
+        list.push(&mut self.all, key);
+        self.expect_mut(key).rests = rests;
     }
 
-    /// A call waits for it.
+    /// A call waits for it, or it is on no list for another reason.
     fn rouse(&mut self, key: Key) {
-        let named = self.expect(key).named;
+        let limiter = self.expect(key);
+        let (rests, named) = (limiter.rests, limiter.named);
         let named = self.named.get_mut(named).expect(RULED);
-        named.idle.remove(&mut self.all, key);
+        match rests {
+            Rests::Not => return,
+            Rests::Empty => named.empty.remove(&mut self.all, key),
+            Rests::Holding => named.holding.remove(&mut self.all, key),
+            Rests::Leaving => {
+                self.leaving.remove(&mut self.all, key);
+                named.counts.keys += 1;
+                self.expect_mut(key).ledger.stay();
+            }
+        }
+        self.expect_mut(key).rests = Rests::Not;
     }
 
-    /// The limiters of these keys, made where there are none, for a call that comes in. They stay
-    /// until [`unpin`](Self::unpin).
+    /// A key that no call waits for may hold tokens now, or none any more.
+    fn rest_again(&mut self, key: Key) {
+        let limiter = self.expect(key);
+        let holds = limiter.ledger.holds_tokens();
+        if matches!(
+            (limiter.rests, holds),
+            (Rests::Empty, true) | (Rests::Holding, false)
+        ) {
+            self.rouse(key);
+            self.rest(key);
+        }
+    }
+
+    /// What a call names, as far as there is a rule for it. Makes nothing.
+    pub(super) fn find_all(&self, call: &Call) -> Vec<Found> {
+        let Some(keys) = &call.quotas else {
+            return Vec::new();
+        };
+        let found = |of: &QuotaKey| match self.by_key.get(of) {
+            Some(&key) => {
+                let named = self.named.get(self.expect(key).named).expect(RULED);
+                named.rule.map(|_| Found::Known(key))
+            }
+            None => {
+                let named = *self.by_name.get(&of.quota)?;
+                let rule = self.named.get(named).expect(RULED).rule;
+                rule.map(|_| Found::New(named))
+            }
+        };
+        keys.iter().filter_map(found).collect()
+    }
+
+    /// What a quota says to a call of this cost that comes in, and whether that refuses it.
+    pub(super) fn ask(&self, now: Timestamp, found: Found, tokens: Tokens) -> (Answer, bool) {
+        match found {
+            Found::Known(key) => {
+                let answer = self.peek(now, key, tokens);
+                (answer, self.rejects(key, answer))
+            }
+            Found::New(named) => {
+                let rule = self.named.get(named).expect(RULED).rule;
+                let rule = rule.expect("what is found has a rule");
+                let ledger = Ledger::new(rule.rule, self.unknown_since);
+                let answer = ledger.peek(cost(tokens), &self.time.at(now));
+                (answer, rejects(rule.on_excess, answer))
+            }
+        }
+    }
+
+    /// A call was refused on account of this.
+    pub(super) fn refuse(&mut self, now: Timestamp, found: Found, tokens: Tokens) {
+        match found {
+            Found::Known(key) => {
+                let answer = self.peek(now, key, tokens);
+                self.held(key, answer);
+                self.refused(key);
+                let limiter = self.expect_mut(key);
+                limiter.used = now;
+                if matches!(limiter.rests, Rests::Empty | Rests::Holding) {
+                    self.rouse(key);
+                    self.rest(key);
+                }
+            }
+            Found::New(named) => {
+                let named = self.named.get_mut(named).expect(RULED);
+                named.counts.refused += 1;
+            }
+        }
+    }
+
+    /// The name of a quota.
+    pub(super) fn name_of(&self, found: Found) -> Option<Arc<str>> {
+        match found {
+            Found::Known(key) => self.name(key),
+            Found::New(named) => {
+                let mut names = self.by_name.iter();
+                let (name, _) = names.find(|&(_, &one)| one == named)?;
+                Some(Arc::clone(name))
+            }
+        }
+    }
+
+    /// The limiters of a call that comes in and for which this was found, made where there are none.
+    /// They stay until [`unpin`](Self::unpin). Where there is no room for all of them nothing has
+    /// changed.
     pub(super) fn pin(
         &mut self,
         now: Timestamp,
-        keys: &[QuotaKey],
-    ) -> Result<Option<Arc<[Key]>>, TooManyKeys> {
-        self.pin_for(For::Newcomer, now, keys)
+        call: &Call,
+        found: &[Found],
+    ) -> Result<Pinned, TooManyKeys> {
+        let Some(keys) = &call.quotas else {
+            return Ok(None);
+        };
+        let is_simple = |(at, one): (usize, &Found)| match one {
+            Found::Known(key) => {
+                self.expect(*key).rests != Rests::Leaving && !found[..at].contains(one)
+            }
+            Found::New(_) => false,
+        };
+        if !found.iter().enumerate().all(is_simple) {
+            return self.pin_for(For::Newcomer, now, keys);
+        }
+        let key = |one: &Found| match *one {
+            Found::Known(key) | Found::New(key) => key,
+        };
+        let pinned: Arc<[Key]> = found.iter().map(key).collect();
+        for &key in pinned.iter() {
+            self.pin_one(now, key);
+        }
+        Ok((!pinned.is_empty()).then_some(pinned))
     }
 
     /// The same for a call that was taken in before.
-    pub(super) fn pin_again(&mut self, now: Timestamp, keys: &[QuotaKey]) -> Option<Arc<[Key]>> {
+    pub(super) fn pin_again(&mut self, now: Timestamp, keys: &[QuotaKey]) -> Pinned {
         let pinned = self.pin_for(For::Known, now, keys);
         pinned.expect("there is room for whoever was taken in")
     }
@@ -320,37 +493,62 @@ impl Quotas {
         whom: For,
         now: Timestamp,
         keys: &[QuotaKey],
-    ) -> Result<Option<Arc<[Key]>>, TooManyKeys> {
+    ) -> Result<Pinned, TooManyKeys> {
         let mut pinned = Vec::with_capacity(keys.len());
+        // Those that are there first: none of them is to go for another one.
         for of in keys {
-            let key = match self.by_key.get(of) {
-                Some(&key) => key,
-                None => {
-                    let Some(&named) = self.by_name.get(&of.quota) else {
-                        continue;
-                    };
-                    let Some(rule) = self.named.get(named).expect(RULED).rule else {
-                        continue;
-                    };
-                    let Some(key) = self.make(whom, of, named, rule) else {
-                        self.unpin(now, &pinned);
-                        return Err(TooManyKeys);
-                    };
-                    key
-                }
-            };
-            if pinned.contains(&key) || self.named_mut(key).rule.is_none() {
-                continue;
-            }
-            pinned.push(key);
-            let limiter = self.expect_mut(key);
-            limiter.used = now;
-            limiter.pins += 1;
-            if limiter.pins == 1 {
-                self.rouse(key);
+            if let Some(&key) = self.by_key.get(of)
+                && self.expect(key).rests != Rests::Leaving
+            {
+                self.pin_once(now, key, &mut pinned);
             }
         }
+        let is_new = |of: &QuotaKey, quotas: &Self| match quotas.by_key.get(of) {
+            Some(&key) => quotas.expect(key).rests == Rests::Leaving,
+            None => quotas.by_name.contains_key(&of.quota),
+        };
+        let new = keys.iter().filter(|&of| is_new(of, self)).count();
+        if new > 0 {
+            if !self.has_room_for(new) && whom == For::Newcomer {
+                self.unpin(now, &pinned);
+                return Err(TooManyKeys);
+            }
+            for of in keys {
+                if !is_new(of, self) {
+                    continue;
+                }
+                self.make_room(now, self.keys_max.saturating_sub(1));
+                if let Some(&key) = self.by_key.get(of) {
+                    self.pin_once(now, key, &mut pinned);
+                    continue;
+                }
+                let named = self.by_name[&of.quota];
+                if let Some(rule) = self.named.get(named).expect(RULED).rule {
+                    let key = self.make(of, named, rule);
+                    self.pin_once(now, key, &mut pinned);
+                }
+            }
+            // In the order in which the call names them.
+            let place = |key: &Key| keys.iter().position(|of| *of == self.expect(*key).of);
+            pinned.sort_by_key(place);
+        }
         Ok((!pinned.is_empty()).then(|| pinned.into()))
+    }
+
+    fn pin_once(&mut self, now: Timestamp, key: Key, pinned: &mut Vec<Key>) {
+        if !pinned.contains(&key) && self.named_mut(key).rule.is_some() {
+            pinned.push(key);
+            self.pin_one(now, key);
+        }
+    }
+
+    fn pin_one(&mut self, now: Timestamp, key: Key) {
+        let limiter = self.expect_mut(key);
+        limiter.used = now;
+        limiter.pins += 1;
+        if limiter.pins == 1 {
+            self.rouse(key);
+        }
     }
 
     /// A call that named these waits no more.
@@ -363,16 +561,10 @@ impl Quotas {
                 self.rest(key);
             }
         }
-        if self.all.len() > self.keys_max {
-            self.make_room(self.keys_max);
-        }
+        self.make_room(now, self.keys_max);
     }
 
-    fn make(&mut self, whom: For, of: &QuotaKey, named: Key, rule: QuotaRule) -> Option<Key> {
-        self.make_room(self.keys_max.saturating_sub(1));
-        if self.all.len() >= self.keys_max && whom == For::Newcomer {
-            return None;
-        }
+    fn make(&mut self, of: &QuotaKey, named: Key, rule: QuotaRule) -> Key {
         let key = self.all.insert(Limiter {
             of: of.clone(),
             named,
@@ -383,45 +575,112 @@ impl Quotas {
             waiting: 0,
             waiting_tokens: 0,
             used: self.unknown_since,
+            spent: self.unknown_since,
             touched: false,
             wake: None,
             watched: false,
             trouble: Wrong::Nothing,
+            rests: Rests::Not,
             links: Links::default(),
         });
         self.by_key.insert(of.clone(), key);
-        self.rest(key);
         self.named_mut(key).counts.keys += 1;
-        Some(key)
+        key
     }
 
-    /// Forgets whoever was used least lately until there are no more than this, as far as no call
-    /// waits for them.
-    fn make_room(&mut self, most: usize) {
-        while self.all.len() > most {
-            let named = self.named.iter();
-            let oldest = named.filter_map(|(_, named)| named.idle.oldest());
-            let Some(oldest) = oldest.min_by_key(|&key| self.expect(key).used) else {
+    /// Keys that are known, without those that are on their way out.
+    fn known(&self) -> usize {
+        self.all.len() - self.leaving.len()
+    }
+
+    fn leaving_max(&self) -> usize {
+        (self.keys_max / LEAVING_ONE_IN).clamp(LEAVING_MIN, LEAVING_MAX)
+    }
+
+    /// Whether so many more keys can be known, once others are forgotten.
+    fn has_room_for(&self, new: usize) -> bool {
+        let surplus = (self.known() + new).saturating_sub(self.keys_max);
+        if surplus == 0 {
+            return true;
+        }
+        let named = || self.named.iter().map(|(_, named)| named);
+        let empty: usize = named().map(|named| named.empty.len()).sum();
+        let idle: usize = named().map(Named::idle).sum();
+        let to_leave = surplus.saturating_sub(empty);
+        let is_free = self.leaving.len() + to_leave <= self.leaving_max();
+        surplus <= idle && (is_free || self.next_to_drop().is_some())
+    }
+
+    /// Forgets whichever was used least recently until there are no more than this, as far as no call
+    /// waits for them: those that hold nothing first. Others give back what they hold before.
+    fn make_room(&mut self, now: Timestamp, most: usize) {
+        while self.known() > most {
+            let oldest = |of: fn(&Named) -> &Recency| {
+                let all = self.named.iter();
+                let all = all.filter_map(|(_, named)| of(named).oldest());
+                all.min_by_key(|&key| self.expect(key).used)
+            };
+            if let Some(empty) = oldest(|named| &named.empty) {
+                self.forget(empty);
+                continue;
+            }
+            let Some(holding) = oldest(|named| &named.holding) else {
                 return;
             };
-            self.forget(oldest);
+            let time = self.time.at(now);
+            if self.expect(holding).ledger.worthless_at(&time) <= now {
+                self.forget(holding);
+                continue;
+            }
+            if self.leaving.len() >= self.leaving_max() {
+                let Some(dropped) = self.next_to_drop() else {
+                    return;
+                };
+                self.forget(dropped);
+            }
+            self.let_go(holding);
         }
     }
 
-    /// Forgets a key that no call waits for. What was drawn for it is lost with its window.
+    /// Of those that wait for the store to take back what they hold, the one that waits longest, if
+    /// the store does not answer it, or holds what can't be read.
+    fn next_to_drop(&self) -> Option<Key> {
+        let oldest = self.leaving.oldest();
+        oldest.filter(|&key| {
+            let ledger = &self.expect(key).ledger;
+            ledger.is_unanswered() || ledger.is_away()
+        })
+    }
+
+    /// Has a key give back what it holds, and forgets it then.
+    fn let_go(&mut self, key: Key) {
+        self.rouse(key);
+        let limiter = self.expect_mut(key);
+        limiter.rests = Rests::Leaving;
+        limiter.ledger.leave();
+        let counts = &mut self.named_mut(key).counts;
+        counts.keys -= 1;
+        counts.forgotten += 1;
+        self.leaving.push(&mut self.all, key);
+        self.touch(key);
+    }
+
+    /// Forgets a key that no call waits for. What was drawn for it, if anything is left of it, is lost
+    /// with its window.
     fn forget(&mut self, key: Key) {
+        let is_counted = self.expect(key).rests == Rests::Leaving;
         self.rouse(key);
         let mut limiter = self.all.remove(key).expect("it was just found");
         self.by_key.remove(&limiter.of);
         if let Some(wake) = limiter.wake {
             self.wakes.remove(&(wake, key));
         }
-        self.unknown_since = self.unknown_since.max(limiter.used);
+        self.unknown_since = self.unknown_since.max(limiter.spent);
         self.forgotten.push(QuotaRef(key));
         let named = self.named.get_mut(limiter.named).expect(RULED);
         named.counts.keys -= 1;
         named.counts.troubled -= usize::from(limiter.trouble != Wrong::Nothing);
-        named.counts.forgotten += 1;
+        named.counts.forgotten += u64::from(!is_counted);
         named.counts.ledgers.add(&limiter.ledger.take_counts());
     }
 
@@ -472,8 +731,7 @@ impl Quotas {
 
     /// Whether a call to which this is said does not wait.
     pub(super) fn rejects(&self, key: Key, answer: Answer) -> bool {
-        self.expect(key).on_excess == OnExcess::Reject
-            && matches!(answer, Answer::Exhausted { .. } | Answer::Away { .. })
+        rejects(self.expect(key).on_excess, answer)
     }
 
     /// Whether a call that is not covered waits because the store does not answer.
@@ -523,7 +781,7 @@ impl Quotas {
         let time = self.time.at(now);
         let cost = cost(tokens);
         let limiter = self.expect_mut(key);
-        limiter.used = now;
+        (limiter.used, limiter.spent) = (now, now);
         let spent = limiter.ledger.spend(cost, &time);
         let (window, total) = limiter.ledger.window(&time, spent.window);
         let begun = limiter.ledger.begun(&time);
@@ -575,10 +833,11 @@ impl Quotas {
             ledger.set_nodes(self.nodes);
         }
         let mut waiting = Waiting::default();
+        let mut answer = Answer::Covered;
         if let Some(first) = first {
             waiting.next = cost(first);
             waiting.sum = limiter.waiting_tokens;
-            let answer = ledger.peek(waiting.next, time);
+            answer = ledger.peek(waiting.next, time);
             if answer != Answer::Covered {
                 ledger.want(answer);
             }
@@ -598,6 +857,14 @@ impl Quotas {
                 Step::Write(question, write) => ask(QuotaAsk::Write(question, write)),
             }
         };
+        // What was concluded by itself, such as that a question was not answered, opens the key like
+        // an answer does.
+        if first.is_some() {
+            let after = ledger.peek(waiting.next, time);
+            if after == Answer::Covered || after != answer {
+                self.reopened.push(key);
+            }
+        }
         let watches = ledger.watches(time);
         if watches && !limiter.watched {
             ask(QuotaAsk::Watch(ledger.version()));
@@ -617,6 +884,11 @@ impl Quotas {
             }
         }
         let counts = ledger.take_counts();
+        let until = if limiter.rests == Rests::Leaving {
+            until.min(ledger.worthless_at(time))
+        } else {
+            until
+        };
         let wake = (until < Timestamp::MAX).then(|| until.max(now + Duration::from_nanos(1)));
         if limiter.wake != wake {
             if let Some(before) = limiter.wake {
@@ -633,6 +905,19 @@ impl Quotas {
             all.troubled += usize::from(before == Wrong::Nothing);
             all.troubled -= usize::from(wrong == Wrong::Nothing);
         }
+        if self.expect(key).rests == Rests::Leaving {
+            if self.expect(key).ledger.worthless_at(time) <= now {
+                self.forget(key);
+                self.make_room(now, self.keys_max);
+            }
+        } else {
+            self.rest_again(key);
+        }
+    }
+
+    /// A key whose first waiting call is to be asked again, since it was looked after.
+    pub(super) fn next_reopened(&mut self) -> Option<Key> {
+        self.reopened.pop()
     }
 
     pub(super) fn name(&self, key: Key) -> Option<Arc<str>> {
@@ -674,12 +959,37 @@ impl Quotas {
                 "every quota knows how many wait for it"
             );
         }
+        let is_full = self.leaving.len() >= self.leaving_max();
         assert!(
-            self.all.len() <= self.keys_max || self.all.iter().all(|(_, one)| one.pins > 0),
+            self.known() <= self.keys_max
+                || is_full
+                || self
+                    .all
+                    .iter()
+                    .all(|(_, one)| one.pins > 0 || one.rests == Rests::Leaving),
             "no more keys are known than may be"
         );
+        for (_, limiter) in self.all.iter() {
+            let holds = limiter.ledger.holds_tokens();
+            let rests = match limiter.rests {
+                Rests::Not => limiter.pins > 0,
+                Rests::Empty => limiter.pins == 0 && !holds,
+                Rests::Holding | Rests::Leaving => limiter.pins == 0 && holds,
+            };
+            assert!(rests, "every key is on the list of those like it");
+        }
         assert_eq!(self.by_key.len(), self.all.len(), "every key is found");
     }
+}
+
+/// Those that are there already.
+pub(super) fn known(found: &[Found]) -> Option<Arc<[Key]>> {
+    let known = found.iter().filter_map(|found| match found {
+        Found::Known(key) => Some(*key),
+        Found::New(_) => None,
+    });
+    let known: Arc<[Key]> = known.collect();
+    (!known.is_empty()).then_some(known)
 }
 
 /// Why a call to which this is said is refused.
@@ -688,6 +998,11 @@ pub(super) fn reason(answer: Answer) -> Reason {
         Answer::Away { .. } => Reason::StoreAway,
         _ => Reason::RateLimited,
     }
+}
+
+fn rejects(on_excess: OnExcess, answer: Answer) -> bool {
+    on_excess == OnExcess::Reject
+        && matches!(answer, Answer::Exhausted { .. } | Answer::Away { .. })
 }
 
 /// What a call draws from a quota, which counts whole tokens.
@@ -699,9 +1014,12 @@ fn cost(tokens: Tokens) -> u64 {
 impl<T> Scheduler<T> {
     /// Takes the quotas that there are from now on, by name. Keys keep what they hold; those of a
     /// quota that is gone are forgotten, and calls that wait for it wait for the rest of what they
-    /// meet. At most `keys_max` keys are known at once: whichever was used least lately is forgotten
-    /// for a new one, with what it holds, but none that a call waits for; and a call that was taken
-    /// in already has its keys whatever there is room for.
+    /// meet. At most `keys_max` keys are known at once. For a new one the least recently used is
+    /// forgotten that no call waits for: one that holds no tokens if there is any, or else one that
+    /// gives back what it holds before, beside `keys_max`. At most 1,024 do that at once (16, or an
+    /// eighth of `keys_max` if that is more); if the store does not answer the first of them, it is
+    /// forgotten with what it holds, and if it does, a new key is refused meanwhile. A call that was
+    /// taken in already has its keys whatever there is room for.
     ///
     /// Linear in the keys, and in the calls that wait.
     pub fn set_quotas(
@@ -720,7 +1038,8 @@ impl<T> Scheduler<T> {
                 named.insert(Named {
                     rule: Some(rule),
                     counts: QuotaCounts::default(),
-                    idle: Recency::default(),
+                    empty: Recency::default(),
+                    holding: Recency::default(),
                 })
             });
         }
@@ -760,7 +1079,7 @@ impl<T> Scheduler<T> {
             }
             stays
         });
-        quotas.make_room(keys_max);
+        quotas.make_room(now, keys_max);
     }
 
     /// Finds the quotas of all waiting calls anew.
@@ -935,7 +1254,10 @@ impl<T> Scheduler<T> {
         let waited_for = self.parking.quotas_waited_for().into_iter();
         let waited_for = waited_for.map(|key| (key, self.quotas.expect(key)));
         let waited_for = waited_for.filter(|(_, limiter)| *limiter.of.quota == *quota);
-        let idle = named.idle.newest_first(&self.quotas.all);
+        let idle = merged(
+            named.empty.newest_first(&self.quotas.all),
+            named.holding.newest_first(&self.quotas.all),
+        );
         let all = waited_for.chain(idle).take(most);
         all.map(|(key, limiter)| self.quotas.now(&time, key, limiter))
             .collect()
@@ -959,7 +1281,23 @@ impl<T> Scheduler<T> {
             let head = parking.first_at_quota(key, fair)?;
             Some(queue.expect(head).call.tokens)
         });
+        while let Some(key) = self.quotas.next_reopened() {
+            self.parking.change_quota(key);
+        }
     }
+}
+
+/// Two lists in which those that were used last come first, as one.
+fn merged<'a>(
+    one: impl Iterator<Item = (Key, &'a Limiter)>,
+    other: impl Iterator<Item = (Key, &'a Limiter)>,
+) -> impl Iterator<Item = (Key, &'a Limiter)> {
+    let (mut one, mut other) = (one.peekable(), other.peekable());
+    core::iter::from_fn(move || match (one.peek(), other.peek()) {
+        (Some((_, of_one)), Some((_, of_other))) if of_one.used >= of_other.used => one.next(),
+        (_, Some(_)) => other.next(),
+        (_, None) => one.next(),
+    })
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use super::Scheduler;
 use super::park::Own;
 use crate::limiter::RETRY_UNMEASURED;
 use crate::policy::SetId;
-use crate::queue::{Bar, Call};
+use crate::queue::Call;
 use crate::time::Timestamp;
 
 /// The least time after which coming back makes sense; "now" would be a lie.
@@ -68,12 +68,11 @@ impl<T> Scheduler<T> {
         &self,
         now: Timestamp,
         reason: Reason,
-        bar: Option<Bar>,
+        limit: Option<Arc<str>>,
         set: SetId,
         own: &Own,
         call: &Call,
     ) -> Refusal {
-        let limit = bar.and_then(|bar| self.name(bar));
         let retry_after = match reason {
             Reason::NeverPossible | Reason::Draining => RETRY_UNMEASURED,
             Reason::QueueFull

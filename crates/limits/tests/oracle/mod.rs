@@ -403,8 +403,7 @@ impl Oracle {
                     };
                     let flowed = bucket.flowed(*from, *to);
                     let (burst, needed) = (rule.limit.most(), cost.min(rule.limit.most()));
-                    // A debt at its greatest swallows the rest.
-                    if drawn + needed > burst + flowed + CLOSE && drawn <= 11.0 * burst {
+                    if drawn + needed > burst + flowed + CLOSE {
                         return Err(format!(
                             "{drawn} and {cost} were drawn from {from} to {to}: {rule:?}"
                         ));
@@ -523,6 +522,7 @@ impl BucketHistory {
             }
             at = *moment;
             let before = level;
+            let mut whole = 0.0;
             match event {
                 Happened::Set(new) => {
                     if rule.is_none() {
@@ -531,19 +531,24 @@ impl BucketHistory {
                     rule = Some(new);
                 }
                 Happened::Supplied(_) => {}
-                Happened::Drawn(cost) => level -= cost,
+                Happened::Drawn(cost) => {
+                    whole = *cost;
+                    level -= cost;
+                }
                 Happened::PutBack(draw) => level += taken[draw],
                 Happened::Settled(draw, measured) => {
                     let Happened::Drawn(estimate) = self.events[*draw].1 else {
                         unreachable!("only draws are settled");
                     };
                     let more = (measured - estimate).min(4.0 * estimate);
+                    whole = estimate + more;
                     level -= more.max(-taken[draw]);
                 }
             }
             let rule = rule.expect("it is made before anything happens");
             let burst = rule.limit.most();
-            level = level.min(burst).max(-10.0 * burst);
+            let debt_max = (10.0 * burst).max(3600.0 * self.flows(at)).max(whole);
+            level = level.min(burst).max(before.min(-debt_max));
             taken.insert(nth, before - level);
         }
         let rule = rule.expect("it was made");

@@ -231,11 +231,23 @@ fn an_operation_dearer_than_the_pool_goes_when_it_is_full_and_owes_the_rest() {
         paced.delay_until_available(now, Tokens::ONE),
         Duration::from_millis(400)
     );
-    assert_eq!(
-        paced.draw(now, Tokens::MAX),
-        17.0,
-        "ten pools of debt are the most"
-    );
+    let taken: f64 = (0..100).map(|_| paced.draw(now, Tokens::ONE)).sum();
+    assert_eq!(taken, 17.0, "ten pools of debt are the most");
+}
+
+#[test]
+fn a_debt_is_repaid_whole_however_much_the_operation_costs() {
+    let dear = Tokens::new(1000.0).expect("tokens");
+    let mut paced = paced(10.0, 1.0);
+    let (mut now, mut taken) = (START, 0.0);
+    while now < START + Duration::from_secs(3600) {
+        if paced.take(now, dear) {
+            taken += dear.get();
+        }
+        now = paced.available_at(now, dear);
+    }
+    assert!(taken <= 36_000.0 + dear.get(), "{taken} of 36000");
+    assert!(taken >= 36_000.0, "{taken} of 36000");
 }
 
 #[test]

@@ -258,16 +258,28 @@ impl Pace {
         self.operations(self.sizes.over)
     }
 
+    /// What is left of it where several share one capacity: this rate, and nothing for the late, since
+    /// what one of them left unused another may have used. Where the largest operation would take too
+    /// long at this rate it is made smaller, so that the rate is kept whatever it is.
+    pub(crate) fn share(self, rate: Rate) -> Self {
+        let ratio = BurstRatio::STRICT;
+        let most = largest_max(rate, ratio) as u32;
+        let largest = Cost::new(self.largest.get().min(most)).unwrap_or(Cost::ONE);
+        Self::sized(rate, ratio, largest, self.pool_for, self.pool_min)
+            .expect("no more than the largest that there may be")
+    }
+
     pub(crate) const fn sizes(&self) -> Sizes {
         self.sizes
     }
 
-    /// The greatest debt, in ticks: ten pools, and ten times two of the largest operations where
-    /// the pool is smaller than that.
-    pub(super) fn debt_max(&self) -> i128 {
+    /// The greatest debt after an operation of this cost, in ticks: ten pools, ten times two of the
+    /// largest operations where the pool is smaller than that, or all of the operation.
+    pub(super) fn debt_max(&self, whole: i128) -> i128 {
         let two = 2 * i128::from(self.largest.get()) * self.price;
         let times = DEBT_MAX_BURSTS as i128;
-        (self.sizes.active.max(two) * times).min(DEBT_TICKS_MAX)
+        let most = self.sizes.active.max(two) * times;
+        most.max(whole).min(DEBT_TICKS_MAX)
     }
 
     /// What one operation costs, in ticks.

@@ -201,7 +201,7 @@ fn the_wait_time_is_what_the_predecessors_reported_as_delay() {
             let is = paced.peek_pools(now).wait_time();
             assert_eq!(is, Duration::from_nanos(delay), "at {clock} of {steps:?}");
             let level = paced.level(now);
-            paced.charge(now, level, claims * TICKS_PER_NANO);
+            paced.charge(now, level, claims * TICKS_PER_NANO, 0);
         }
     }
 }

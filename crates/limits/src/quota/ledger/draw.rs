@@ -57,6 +57,10 @@ impl Ledger {
             // store.
             self.done(flight.question, Outcome::Late, time, u64::MAX / 2);
         }
+        if self.leaves && self.lost {
+            // The record that it could be given back to is gone.
+            self.purse = None;
+        }
         let page = self.page(time);
         let owed = self.account.map_or(0, |account| account.owed);
         let covered = self.safe_now(time) + self.held_now(time);
@@ -71,7 +75,7 @@ impl Ledger {
         };
         // An account is paid as far as what is left goes; calls are not served by halves.
         let needs = ask.need > 0 || (self.wanted && self.is_away());
-        let prefetches = self.prefetches(page);
+        let prefetches = !self.leaves && self.prefetches(page);
         let relinquishes = self.relinquish_at(page);
         let probes = self.told && (self.wanted || self.short || self.is_away());
         if !needs && !prefetches && !probes && relinquishes > now {
@@ -120,10 +124,14 @@ impl Ledger {
                 missing: owed,
                 ..ask
             };
-            let grant = ask.grant(&self.rule, &record).or_else(|| {
-                let pays = pays.grant(&self.rule, &record).filter(|_| owed > 0);
-                pays.map(|grant| grant.min(owed))
-            });
+            let draws = !self.leaves;
+            let grant = ask
+                .grant(&self.rule, &record)
+                .filter(|_| draws)
+                .or_else(|| {
+                    let pays = pays.grant(&self.rule, &record).filter(|_| owed > 0);
+                    pays.map(|grant| grant.min(owed))
+                });
             if let Some(grant) = grant {
                 let record = record
                     .less(grant)
@@ -147,13 +155,14 @@ impl Ledger {
         Step::Sleep(if ask.need > 0 { end } else { relinquishes })
     }
 
-    /// Gives a surplus back: what is held beyond one grant, if it is more than so many grants.
+    /// Gives a surplus back: what is held beyond one grant, if it is more than so many grants; all
+    /// of it if this is to be forgotten.
     fn relinquish(&mut self, record: Record, waiting: Waiting, now: Timestamp) -> Step {
         let every = self.rule.relinquish_every();
         let above = u64::from(self.rule.settings().relinquish_above);
         let rate_now = self.pace.rate_now(now);
         let rate = self.pace.rate.map_or(rate_now, |rate| rate.min(rate_now));
-        let nodes = self.nodes;
+        let (nodes, leaves) = (self.nodes, self.leaves);
         let purse = self
             .purse
             .as_mut()
@@ -173,12 +182,15 @@ impl Ledger {
             need: 0,
         };
         let grant = ask.size(&self.rule, record.left(), record.total());
-        let keep = grant.max(soon);
-        if purse.held <= grant.saturating_mul(above).max(keep) {
+        let keep = if leaves { 0 } else { grant.max(soon) };
+        if !leaves && purse.held <= grant.saturating_mul(above).max(keep) {
             return again;
         }
         let back = purse.held - keep;
         let Some(record) = record.more(back) else {
+            if leaves {
+                self.purse = None;
+            }
             return again;
         };
         // First it leaves the purse: what may be in the record must not be spent here.

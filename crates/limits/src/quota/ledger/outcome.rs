@@ -44,7 +44,8 @@ pub enum Outcome {
 
 impl Ledger {
     /// Takes the answer to a question; one to another question than the present one is too late,
-    /// and forgotten. `entropy` is any number, another one each time.
+    /// and forgotten. An outcome of another kind than the question, such as that a read was written,
+    /// counts as [`Outcome::Unknown`]. `entropy` is any number, another one each time.
     pub fn done(&mut self, question: Question, outcome: Outcome, time: &StoreTime, entropy: u64) {
         let Some(flight) = self.flight.take_if(|flight| flight.question == question) else {
             return;
@@ -56,7 +57,9 @@ impl Ledger {
                 return;
             }
             Outcome::Time => {
-                if matches!(self.page(time), Page::NotKnown) {
+                // An answer of another kind than the question is none.
+                let answers = matches!(flight.kind, Kind::Time);
+                if !answers || matches!(self.page(time), Page::NotKnown) {
                     // Its replies take too long to tell one window from the next.
                     self.failed(flight.kind, Outcome::Unknown, now, entropy);
                 }
@@ -70,7 +73,7 @@ impl Ledger {
                 self.late = true;
                 self.back_off(now, entropy);
                 self.counts.unavailable += 1;
-                self.keep(flight.kind, now);
+                self.keep(flight.kind, self.gives_back_at(now));
                 return;
             }
             Outcome::Dropped => {
@@ -127,7 +130,8 @@ impl Ledger {
             (Kind::Close { record }, Outcome::Written(version)) => {
                 self.written(record, version);
             }
-            (kind, outcome) => panic!("{outcome:?} answers no {kind:?}"),
+            // The driver mistook one question for another: nobody knows what became of this one.
+            (kind, _) => self.failed(kind, Outcome::Unknown, now, entropy),
         }
     }
 
@@ -180,11 +184,7 @@ impl Ledger {
         self.back_off(now, entropy);
         if outcome == Outcome::Unavailable {
             self.counts.unavailable += 1;
-            if let Kind::Relinquish { back, record } = kind
-                && let Some(purse) = self.purse_of_mut(&record)
-            {
-                purse.held += back;
-            }
+            self.keep(kind, self.gives_back_at(now));
         } else {
             self.counts.unknown += 1;
             if !matches!(kind, Kind::Time) {
@@ -215,7 +215,7 @@ impl Ledger {
 
     /// What was not asked is asked again when a call needs it.
     fn dropped(&mut self, kind: Kind, now: Timestamp) {
-        self.keep(kind, now);
+        self.keep(kind, now + self.rule.relinquish_every());
         match kind {
             Kind::Read if !matches!(self.stands, Stands::NotKnown) => {
                 // It is still to be read, but only once a call asks.
@@ -229,14 +229,23 @@ impl Ledger {
         }
     }
 
+    /// When a surplus is given back that the store did not take: the next time that one is looked
+    /// for, or as soon as the store is asked again where all of it is to go back.
+    fn gives_back_at(&self, now: Timestamp) -> Timestamp {
+        if self.leaves {
+            now
+        } else {
+            now + self.rule.relinquish_every()
+        }
+    }
+
     /// What was to be given back is still here, as nothing was done.
-    fn keep(&mut self, kind: Kind, now: Timestamp) {
-        let every = self.rule.relinquish_every();
+    fn keep(&mut self, kind: Kind, again_at: Timestamp) {
         if let Kind::Relinquish { back, record } = kind
             && let Some(purse) = self.purse_of_mut(&record)
         {
             purse.held += back;
-            purse.relinquish_at = now + every;
+            purse.relinquish_at = again_at;
         }
     }
 

@@ -270,10 +270,10 @@ impl Ledger {
     }
 
     /// Whether a question that waits for its turn is still worth asking where no call waits: something
-    /// is held that it adds to, or it is how the end of a trouble is found out.
+    /// is held that it adds to, it gives that back, or it is how the end of a trouble is found out.
     #[must_use]
     pub fn asks_ahead(&self) -> bool {
-        self.is_away() || self.purse.is_some_and(|purse| purse.held > 0)
+        self.leaves || self.is_away() || self.purse.is_some_and(|purse| purse.held > 0)
     }
 
     /// Whether a call that is not covered waits because the store does not answer.
@@ -282,7 +282,7 @@ impl Ledger {
         self.away_since.is_some() || self.late
     }
 
-    pub(super) fn is_away(&self) -> bool {
+    pub(crate) fn is_away(&self) -> bool {
         self.away_since.is_some() || matches!(self.stands, Stands::Unreadable(_))
     }
 }
