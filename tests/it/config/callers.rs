@@ -439,7 +439,8 @@ fn what_was_probably_not_meant_is_a_warning() {
         "[[caller]]\nlabel = \"a\"\nmatch = { listener = \"nowa\" }",
         &["no listener is called \"nowa\"", "did you mean \"nova\"?"],
     );
-    let slow = "[[rate_limit]]\nname = \"slow\"\nburst = 30\nfill = ";
+    let slow = "[costs.functions]\nguest_capture = 600\n\
+                [[rate_limit]]\nname = \"slow\"\nburst = 30\nfill = ";
     doubted(
         &format!("{slow}0.1"),
         &["of 600 tokens, closes it for 6000 s", "raise fill"],
