@@ -8,7 +8,7 @@ use std::time::Duration;
 use random::Random;
 use tidegate_limits::{
     Backend, Call, Caller, Class, ClassShare, Cost, Hold, Limit, LimitRule, Outcome, Policy,
-    Postpone, Scheduler, Scope, Step, Timestamp, Tokens, Weight, WhenFull, WindowShape,
+    Postpone, Reserve, Scheduler, Scope, Step, Timestamp, Tokens, Weight, WhenFull, WindowShape,
     WindowStamp,
 };
 
@@ -301,4 +301,61 @@ fn all_that_wait_are_ended_in_no_time() {
     assert_eq!(ended, 65_536);
     // Were it quadratic, it would take 11 s where this is built to be fast.
     assert!(began.elapsed() < Duration::from_secs(5));
+}
+
+#[test]
+fn callers_take_turns_with_what_is_kept_for_their_class_too() {
+    // One of two slots is kept for the first class; the second class has the other one for long.
+    let limit = LimitRule {
+        reserve: Some(Reserve {
+            class: Class(0),
+            amount: 1,
+        }),
+        ..rule("slots", Scope::Every, Limit::Outstanding { max: 2 })
+    };
+    let mut scheduler = Scheduler::new(policy(vec![limit], &["user", "polling"]));
+    let call = |class, caller| Call {
+        function: "f".into(),
+        backend: Backend(0),
+        class: Class(class),
+        caller: Caller(caller),
+        weight: Weight::ONE,
+        cost: Cost::ONE,
+        tokens: Tokens::ONE,
+        bucket: None,
+        quotas: None,
+        arrived: at(0),
+        deadline: None,
+    };
+    let mut entropy = || 0;
+    let mut run = |scheduler: &mut Scheduler<u64>| match scheduler.next(at(0), &mut entropy) {
+        Step::Run { payload, hold, .. } => (payload, hold),
+        step => panic!("a call runs, not {step:?}"),
+    };
+    let submit = |scheduler: &mut Scheduler<u64>, class, caller| {
+        scheduler
+            .submit(at(0), call(class, caller), caller)
+            .expect("there is room");
+    };
+    submit(&mut scheduler, 1, 9);
+    let (_, long) = run(&mut scheduler);
+    for _ in 0..300 {
+        submit(&mut scheduler, 0, 1);
+    }
+    let mut served = Vec::new();
+    for nth in 0..30 {
+        if nth == 10 {
+            for _ in 0..10 {
+                submit(&mut scheduler, 0, 2);
+            }
+        }
+        let (caller, hold) = run(&mut scheduler);
+        let next = scheduler.next(at(0), &mut || 0);
+        assert!(matches!(next, Step::Idle), "{next:?}");
+        scheduler.finish(at(0), hold, Outcome::Served, None);
+        served.push(caller);
+    }
+    let of_second = served.iter().filter(|&&caller| caller == 2).count();
+    assert!((9..=11).contains(&of_second), "{served:?}");
+    scheduler.finish(at(0), long, Outcome::Served, None);
 }

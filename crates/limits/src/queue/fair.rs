@@ -116,6 +116,12 @@ pub(crate) struct Service {
 }
 
 impl Service {
+    /// The same, where it is no loss to other classes.
+    #[must_use]
+    pub(crate) const fn within_its_class(self) -> Self {
+        Self { class: 0, ..self }
+    }
+
     /// Of a caller of this weight, in a class of that one. At weight 1 a unit of a class is 2^20, so
     /// weights divide finely; the dearest call has 2^40 units, so nothing is lost.
     pub(crate) fn new(tokens: Tokens, weight: Weight, of_class: u32) -> Self {

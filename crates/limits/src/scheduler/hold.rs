@@ -197,9 +197,12 @@ impl<T> Scheduler<T> {
                 held.progress,
             );
             let bar = Bar::Limit(limit);
-            if !held.took_kept(place) {
-                self.parking.unserved(bar, class, caller, service, served);
-            }
+            let service = if held.took_kept(place) {
+                service.within_its_class()
+            } else {
+                service
+            };
+            self.parking.unserved(bar, class, caller, service, served);
             self.parking.change(bar);
         }
         if let Some(charged) = held.charged

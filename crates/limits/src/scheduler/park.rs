@@ -605,10 +605,12 @@ impl Parking {
             self.ready.serve(entry, service, true, common);
         }
         for (bar, is_kept) in drawn_from {
-            // What is kept for a class is no loss to others.
-            if is_kept {
-                continue;
-            }
+            // What is kept for a class is no loss to others. Its callers take turns with it.
+            let service = if is_kept {
+                service.within_its_class()
+            } else {
+                service
+            };
             if let Some(at) = self.at_mut(bar)
                 && at.order.serve(entry, service, counts, common)
             {
