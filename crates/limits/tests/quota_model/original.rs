@@ -125,6 +125,7 @@ impl Original {
             back: back as u64,
             at: self.now,
             opens,
+            ends: Nanos::MAX,
         }
     }
 

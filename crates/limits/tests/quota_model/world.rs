@@ -779,6 +779,7 @@ impl World {
             back,
             at: self.now,
             opens,
+            ends: ((record.window() + 1) * self.run.log.lengths[key]).saturating_sub(self.clock),
         });
         let writer = self.trips[trip].node;
         let watchers = std::mem::take(&mut self.store[key].watchers);
