@@ -224,6 +224,68 @@ fn time_is_charged_to_the_limit_that_was_closed() {
 }
 
 #[test]
+fn a_reload_gives_classes_anew() {
+    const BATCH: &str = r#"
+[config.limits]
+smapi_rate_limit_per_window = "total:0"
+smapi_max_outstanding_requests = 1
+[config.queue]
+postpone = "in_turn"
+
+[[arrivals]]
+name = "polls"
+count = 100
+takes = "100ms"
+
+[[arrivals]]
+name = "batch"
+class = "batch"
+at = "1s"
+count = 10
+takes = "100ms"
+"#;
+    let batch = |reload: &str| {
+        let event = format!("[[events]]\nat = \"500ms\"\nreload = {{ {reload} }}");
+        report(&format!("{BATCH}\n{event}\n[expect]\nanswered = 110"))
+    };
+    let makespan = |reload: &str| {
+        let report = batch(reload);
+        assert!(report.holds(), "{}", report.render(Style::Plain));
+        let group = report.groups.iter().find(|part| part.name == "batch");
+        group.and_then(|group| group.figures.makespan_seconds)
+    };
+    // Its class has nine turns of ten from 500 ms on: it is done after the eleventh, and a poll before it.
+    let heavy = makespan("class = [ { name = \"batch\", weight = 9 } ]");
+    assert!(heavy.is_some_and(|seconds| seconds <= 1.3), "{heavy:?}");
+    // A class that comes and goes, and one that is not named again.
+    let gone = "class = [ { name = \"batch\", weight = 9 } ] }\n\
+                [[events]]\nat = \"600ms\"\nreload = { class = []";
+    let gone = makespan(gone);
+    // Then it is among the polls, whose caller it shares, and goes last.
+    assert!(gone.is_some_and(|seconds| seconds >= 9.9), "{gone:?}");
+    // Another reload leaves the classes alone.
+    let stays = "class = [ { name = \"batch\", weight = 9 } ] }\n\
+                 [[events]]\nat = \"600ms\"\nreload = { queue = { capacity = 200 }";
+    assert_eq!(makespan(stays), heavy);
+}
+
+#[test]
+fn a_connect_that_fails_late_holds_what_the_call_has_drawn() {
+    let report = report(
+        "[config.limits]\nsmapi_rate_limit_per_window = \"total:0\"\n\
+         smapi_max_outstanding_requests = 1\n[config.queue]\npostpone = \"in_turn\"\n\
+         [[arrivals]]\nname = \"stays\"\nat = \"1s\"\ncount = 1\n\
+         [[arrivals]]\nname = \"leaves\"\nat = \"500ms\"\ncount = 1\nleaves_after = \"300ms\"\n\
+         [[events]]\nat = \"0s\"\nbackend = \"down\"\nrefuses_after = \"600ms\"\n\
+         [[events]]\nat = \"1050ms\"\nbackend = \"up\"\n\
+         [expect.stays]\nanswered = 1\nwait_seconds_min = 0.6\n[expect.leaves]\nleft = 1",
+    );
+    // The first call leaves at 800 ms, and its slot is free. The connect of the second one fails at 1.6 s,
+    // though the backend is up at 1.05 s.
+    assert!(report.holds(), "{}", report.render(Style::Plain));
+}
+
+#[test]
 fn mistakes_are_told_with_line_and_cure() {
     let check = |text: &str, expected: &str| {
         let problems = simulate("bad.toml", text, None).expect_err("the scenario has a mistake");
@@ -284,6 +346,19 @@ fn mistakes_are_told_with_line_and_cure() {
         &format!("{good}count = 3\n[[events]]\nat = \"1s\"\nbackend = \"off\""),
         "bad.toml:8:11: events.backend: \"off\" is not known here\n  \
         help: give \"down\" or \"up\"",
+    );
+    check(
+        &format!(
+            "{good}count = 3\n[[events]]\nat = \"1s\"\nbackend = \"up\"\nrefuses_after = \"1s\""
+        ),
+        "bad.toml:9:17: events.refuses_after: a backend that is up refuses nothing\n  help: leave it out",
+    );
+    check(
+        &format!(
+            "{good}count = 3\n[[events]]\nat = \"1s\"\nreload = {{ class = [ {{ weight = 2 }} ] }}"
+        ),
+        "bad.toml:8:22: events.reload.class.name: the class has no name\n  \
+        help: add a name, such as name = \"user\"",
     );
     check(
         "[config.limits]\nsmapi_rate_limit_per_window = \"total:30, guest_list:31\"\n[[arrivals]]\ncount = 1",

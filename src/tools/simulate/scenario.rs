@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_limits::{Caller, Class};
+use tidegate_limits::Caller;
 
 use super::expect::{self, Expectation};
 use super::random::Random;
@@ -35,7 +35,8 @@ pub(super) struct Scenario {
 pub(super) struct Group {
     pub(super) name: String,
     pub(super) function: Arc<str>,
-    pub(super) class: Class,
+    /// The class that they name; without one, their function says it.
+    pub(super) class: Option<String>,
     pub(super) caller: Caller,
     /// How long after its arrival a client leaves that has no answer.
     pub(super) leaves_after: Option<Duration>,
@@ -78,8 +79,10 @@ pub(super) struct Event {
 pub(super) enum What {
     /// The config is read anew; the setup is the whole of what is then in force.
     Reload(Box<Setup>),
-    /// Nobody listens any more, and what was being worked on is lost.
-    BackendDown,
+    /// Nobody listens any more, and what was being worked on is lost. A connect fails after this long.
+    BackendDown {
+        refuses_after: Duration,
+    },
     BackendUp,
 }
 
@@ -152,7 +155,6 @@ pub(super) fn read(origin: &str, file: &str) -> Result<Scenario, Problems> {
         let seed = root.read("seed", integer(0..=i64::MAX)).unwrap_or(1);
         let config = root.section("config");
         let config = setup::read(config, &root);
-        let groups = groups(&mut root, config.as_ref().map(|(_, setup)| setup));
         let events = root.sections("events");
         let (setup, events) = match config {
             Some((keys, setup)) => {
@@ -161,6 +163,12 @@ pub(super) fn read(origin: &str, file: &str) -> Result<Scenario, Problems> {
             }
             None => (None, Vec::new()),
         };
+        let reloads = events.iter().filter_map(|event| match &event.what {
+            What::Reload(setup) => Some(&**setup),
+            What::BackendDown { .. } | What::BackendUp => None,
+        });
+        let setups: Vec<&Setup> = setup.iter().chain(reloads).collect();
+        let groups = groups(&mut root, &setups);
         let expectations = root
             .section("expect")
             .map(|section| expect::read(section, &groups))
@@ -177,7 +185,8 @@ pub(super) fn read(origin: &str, file: &str) -> Result<Scenario, Problems> {
     })
 }
 
-fn groups(root: &mut Section<'_>, setup: Option<&Setup>) -> Vec<Group> {
+/// Reads who arrives. `setups` are all that are in force at any time.
+fn groups(root: &mut Section<'_>, setups: &[&Setup]) -> Vec<Group> {
     let sections = root.sections("arrivals");
     if sections.is_empty() && !root.has("arrivals") {
         let cure = "add a section [[arrivals]], and below it count = 300";
@@ -192,7 +201,7 @@ fn groups(root: &mut Section<'_>, setup: Option<&Setup>) -> Vec<Group> {
     let mut callers = Vec::new();
     let mut calls_left = f64::from(CALLS_MAX);
     for mut section in sections {
-        let group = group(&mut section, setup, &mut callers);
+        let group = group(&mut section, setups, &mut callers);
         if groups.iter().any(|other| other.name == group.name) {
             let cure = "give each a name of its own, such as name = \"first\"";
             let message = format!("two groups are named {:?}", group.name);
@@ -221,20 +230,20 @@ impl Pace {
     }
 }
 
-fn group(section: &mut Section<'_>, setup: Option<&Setup>, callers: &mut Vec<String>) -> Group {
+fn group(section: &mut Section<'_>, setups: &[&Setup], callers: &mut Vec<String>) -> Group {
     let given_name = section.read("name", name);
     let function = section
         .read("function", name)
         .unwrap_or_else(|| "guest_get_info".to_owned());
-    let class = section.read("class", name).and_then(|class| {
-        let found = setup?.class(&class);
-        if found.is_none() {
-            let cure = format!("add a section [[config.class]] with name = {class:?}");
-            let message = format!("there is no class {class:?}");
-            section.complain("class", Mistake::new(message, cure));
-        }
-        found
-    });
+    let class = section.read("class", name);
+    if let Some(class) = &class
+        && !setups.is_empty()
+        && setups.iter().all(|setup| setup.class(class).is_none())
+    {
+        let cure = format!("add a section [[config.class]] with name = {class:?}");
+        let message = format!("there is no class {class:?}");
+        section.complain("class", Mistake::new(message, cure));
+    }
     let caller = section.read("caller", name);
     let group_name = given_name
         .or_else(|| caller.clone())
@@ -249,9 +258,7 @@ fn group(section: &mut Section<'_>, setup: Option<&Setup>, callers: &mut Vec<Str
     });
     Group {
         name: group_name,
-        class: class
-            .or_else(|| Some(setup?.class_of(&function)))
-            .unwrap_or(Class(0)),
+        class,
         function: function.into(),
         caller,
         at: section.read("at", duration).unwrap_or_default(),
@@ -358,11 +365,17 @@ fn events(sections: Vec<Section<'_>>, mut keys: Keys, first: &Setup) -> Vec<Even
             let cure = "add backend = \"down\", backend = \"up\" or reload = { limits = { … } }";
             section.complain("at", Mistake::new("nothing happens", cure));
         }
+        let refuses_after = section.read("refuses_after", duration);
+        if refuses_after.is_some() && backend == Some(true) {
+            let mistake = Mistake::new("a backend that is up refuses nothing", "leave it out");
+            section.complain("refuses_after", mistake);
+        }
         if let Some(is_up) = backend {
             let what = if is_up {
                 What::BackendUp
             } else {
-                What::BackendDown
+                let refuses_after = refuses_after.unwrap_or_default();
+                What::BackendDown { refuses_after }
             };
             events.push(Event { at, what });
         }

@@ -59,8 +59,15 @@ impl Setup {
         ))
     }
 
+    /// The class of calls that name this one, or none. Calls of a class that a reload has removed
+    /// are in the class of their function.
+    pub(super) fn class_of(&self, named: Option<&str>, function: &str) -> Class {
+        let named = named.and_then(|name| self.class(name));
+        named.unwrap_or_else(|| self.class_of_function(function))
+    }
+
     /// The class of a function's calls, by the table: writes are user work.
-    pub(super) fn class_of(&self, function: &str) -> Class {
+    fn class_of_function(&self, function: &str) -> Class {
         let is_write = operation::function(function).is_some_and(|it| it.kind == Kind::Write);
         let class = self.class(if is_write { USER } else { POLLING });
         class.expect("the built-in classes are always there")
@@ -83,12 +90,7 @@ pub(super) fn read(config: Option<Section<'_>>, root: &Section<'_>) -> Option<(K
     let keys = keys(&mut config);
     total_is_given(&keys, &config);
     let mut settings = settings(&keys, Vec::new());
-    let window = settings.window.as_ref();
-    let limits = Limits {
-        outstanding: settings.outstanding_max,
-        per_window: window.and_then(|window| window.total),
-    };
-    settings.classes = self::classes(classes, limits);
+    settings.classes = self::classes(classes, Limits::of(&settings));
     settings.paced = paced;
     config.finish();
     Some((keys, Setup { settings }))
@@ -96,6 +98,7 @@ pub(super) fn read(config: Option<Section<'_>>, root: &Section<'_>) -> Option<(K
 
 /// Reads what a reload changes and lays it over what was in force.
 pub(super) fn read_reload(mut reload: Section<'_>, keys: &mut Keys, setup: &mut Setup) {
+    let new_classes = reload.has("class").then(|| reload.sections("class"));
     let new = self::keys(&mut reload);
     *keys = new.over(keys.clone());
     total_is_given(keys, &reload);
@@ -104,6 +107,9 @@ pub(super) fn read_reload(mut reload: Section<'_>, keys: &mut Keys, setup: &mut 
     let paced = std::mem::take(&mut setup.settings.paced);
     setup.settings = settings(keys, classes);
     setup.settings.paced = paced;
+    if let Some(classes) = new_classes {
+        setup.settings.classes = self::classes(classes, Limits::of(&setup.settings));
+    }
 }
 
 fn keys(config: &mut Section<'_>) -> Keys {
@@ -457,6 +463,16 @@ fn classes(sections: Vec<Section<'_>>, limits: Limits) -> Vec<ClassRule> {
 struct Limits {
     outstanding: Option<u32>,
     per_window: Option<u32>,
+}
+
+impl Limits {
+    fn of(settings: &Settings) -> Self {
+        let window = settings.window.as_ref();
+        Self {
+            outstanding: settings.outstanding_max,
+            per_window: window.and_then(|window| window.total),
+        }
+    }
 }
 
 /// `"none"`, or a duration.

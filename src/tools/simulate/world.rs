@@ -56,6 +56,8 @@ pub(super) struct Run {
 enum Thing {
     Event(usize),
     Reply(usize),
+    /// A connect has failed.
+    NoConnection(usize),
     Probe,
     Arrival(usize),
     Leaving(usize),
@@ -67,6 +69,8 @@ enum State {
     /// Not there yet.
     Planned,
     Waiting(Ticket),
+    /// It was let through, and the backend takes no connection.
+    Connecting(Hold),
     Running {
         hold: Hold,
         client: Client,
@@ -89,6 +93,8 @@ struct World<'s> {
     agenda: BinaryHeap<Reverse<(Timestamp, Thing)>>,
     running: BTreeSet<usize>,
     backend_is_up: bool,
+    /// How long a connect takes to fail while it is not.
+    refuses_after: Duration,
     belief: Belief,
     jitter: Random,
     spread: Random,
@@ -107,6 +113,7 @@ pub(super) fn run(scenario: &Scenario, seed: u64) -> Run {
         agenda: BinaryHeap::new(),
         running: BTreeSet::new(),
         backend_is_up: true,
+        refuses_after: Duration::ZERO,
         belief: Belief::default(),
         jitter: Random::new(seed, JITTER_STREAM),
         spread: Random::new(seed, PROBE_STREAM),
@@ -197,10 +204,20 @@ impl World<'_> {
                     self.setup = setup;
                     self.scheduler.apply(self.now, policy(setup));
                 }
-                What::BackendDown => self.backend_goes_down(),
+                What::BackendDown { refuses_after } => {
+                    self.refuses_after = *refuses_after;
+                    self.backend_goes_down();
+                }
                 What::BackendUp => self.backend_is_up = true,
             },
             Thing::Reply(nth) => self.replies(nth),
+            Thing::NoConnection(nth) => {
+                // A client that left has taken its call along.
+                let state = mem::replace(&mut self.calls[nth].1, State::Over);
+                if let State::Connecting(hold) = state {
+                    self.goes_back(nth, hold);
+                }
+            }
             Thing::Probe => {
                 self.belief.probe();
                 let in_use = self.scheduler.in_use(&backend_limit(BACKEND)).unwrap_or(0);
@@ -214,11 +231,12 @@ impl World<'_> {
     fn arrives(&mut self, nth: usize) {
         let group = &self.scenario.groups[self.calls[nth].0.group];
         let settings = &self.setup.settings;
-        let deadline = settings.classes[group.class.0 as usize].deadline;
+        let class = self.setup.class_of(group.class.as_deref(), &group.function);
+        let deadline = settings.classes[class.0 as usize].deadline;
         let call = Call {
             function: Arc::clone(&group.function),
             backend: Backend(BACKEND as u8),
-            class: group.class,
+            class,
             caller: group.caller,
             weight: Weight::ONE,
             cost: Cost::ONE,
@@ -237,21 +255,21 @@ impl World<'_> {
     }
 
     fn leaves(&mut self, nth: usize) {
-        match &mut self.calls[nth].1 {
+        match mem::replace(&mut self.calls[nth].1, State::Over) {
             State::Waiting(ticket) => {
                 self.scheduler
-                    .cancel(self.now, *ticket)
+                    .cancel(self.now, ticket)
                     .expect("a call is over when it no longer waits");
-                self.calls[nth].1 = State::Over;
-                self.ends(nth, Ending::Left);
             }
-            State::Running { client, .. } => {
-                *client = Client::Gone;
-                self.ends(nth, Ending::Left);
+            State::Connecting(hold) => self.scheduler.give_back(self.now, hold),
+            State::Running { hold, .. } => {
+                let client = Client::Gone;
+                self.calls[nth].1 = State::Running { hold, client };
             }
             State::Planned => unreachable!("a client leaves after it came"),
-            State::Over => {}
+            State::Over => return,
         }
+        self.ends(nth, Ending::Left);
     }
 
     fn is_told_no(&mut self, nth: usize, refusal: Refusal) {
@@ -280,13 +298,12 @@ impl World<'_> {
     fn connects(&mut self, nth: usize, hold: Hold) {
         let now = self.now;
         if !self.backend_is_up {
-            let ticket = self.scheduler.requeue(now, hold, nth);
-            self.calls[nth].1 = State::Waiting(ticket);
-            let spread = 0.5 + self.spread.unit() / 2.0;
-            if let Some(next) = self.belief.failed(now, spread) {
-                self.plan(next, Thing::Probe);
+            if self.refuses_after.is_zero() {
+                self.goes_back(nth, hold);
+            } else {
+                self.calls[nth].1 = State::Connecting(hold);
+                self.plan(now + self.refuses_after, Thing::NoConnection(nth));
             }
-            self.supply(Supply::capacity(0));
             return;
         }
         self.scheduler.sent(now, &hold);
@@ -301,6 +318,17 @@ impl World<'_> {
         self.running.insert(nth);
         let client = Client::Waits;
         self.calls[nth].1 = State::Running { hold, client };
+    }
+
+    /// A call that found no backend waits again.
+    fn goes_back(&mut self, nth: usize, hold: Hold) {
+        let ticket = self.scheduler.requeue(self.now, hold, nth);
+        self.calls[nth].1 = State::Waiting(ticket);
+        let spread = 0.5 + self.spread.unit() / 2.0;
+        if let Some(next) = self.belief.failed(self.now, spread) {
+            self.plan(next, Thing::Probe);
+        }
+        self.supply(Supply::capacity(0));
     }
 
     fn replies(&mut self, nth: usize) {
