@@ -67,17 +67,17 @@ mod verdict;
 pub use costs::{CostError, CostModel, ServiceTime, ServiceTimes, Settled};
 pub use delay::{Cause, Delay, Delays};
 pub use limiter::{
-    AlreadyRunning, ApplyError, Burst, BurstRatio, DEBT_MAX_BURSTS, DEBT_MAX_FILL, Fill, Limit,
-    OutOfRange, Pace, PaceSpec, Paced, PacingNow, Pools, PoolsNow, Rate, SpecError, SpecScope,
-    Supplier, Supply, TokenBucket, Tokens, Verb, WindowShape, WindowStamp,
+    AlreadyRunning, ApplyError, BucketLimit, Burst, BurstRatio, DEBT_MAX_BURSTS, DEBT_MAX_FILL,
+    Fill, Limit, OutOfRange, Pace, PaceSpec, Paced, PacingNow, Pools, PoolsNow, Rate, SpecError,
+    SpecScope, Supplier, Supply, TokenBucket, TokenLimiter, Tokens, Verb, WindowShape, WindowStamp,
 };
 pub use policy::{ClassShare, LimitRule, Policy, PolicyError, Postpone, Reserve, Scope, WhenFull};
 pub use queue::{Backend, BucketId, Call, Caller, Class, QuotaKey, Ticket, Weight};
 pub use scheduler::{
-    BUCKETS_MAX, BucketLimit, BucketMode, BucketNow, BucketOrder, BucketRule, ClassNow, Demand,
-    FunctionNow, Hold, LimitNow, OnExcess, Outcome, QueueNow, QuotaAsk, QuotaCounts, QuotaNow,
-    QuotaQuestion, QuotaRef, QuotaRule, QuotaSpent, QuotaTrouble, Reason, Refusal, Scheduler,
-    Settlement, Step, TooManyBuckets, Waited,
+    BUCKETS_MAX, BucketMode, BucketNow, BucketOrder, BucketRule, ClassNow, Demand, FunctionNow,
+    Hold, LimitNow, OnExcess, Outcome, QueueNow, QuotaAsk, QuotaCounts, QuotaNow, QuotaQuestion,
+    QuotaRef, QuotaRule, QuotaSpent, QuotaTrouble, Reason, Refusal, Scheduler, Settlement, Step,
+    TooManyBuckets, Waited,
 };
 pub use time::Timestamp;
 pub use tokens::TokenCount;
@@ -85,4 +85,4 @@ pub use usage::{
     Basis, CommonFunctions, FunctionId, FunctionUse, Headroom, Span, SpanUse, Suggestion, Tally,
     Usage, UsageNow, Waits,
 };
-pub use verdict::{Cost, Verdict};
+pub use verdict::{Cost, NotNow, Verdict};

@@ -1,13 +1,15 @@
 //! A limit as configured, and the state kept for it.
 //!
-//! A draw is taken when a call leaves the queue and comes back in one of two ways: undrawn, as
-//! if it had never been, or released at the call's end. For a window the end is not enough:
-//! what departed counts on for one window.
+//! When a call leaves the queue it draws from each limit that it meets, and has a [`Stake`] there from
+//! then on. That comes back in one of two ways: undrawn, as if it had never been, or released at the
+//! call's end. For a window the end is not enough: what departed counts on for one window.
 
+mod level;
 mod outstanding;
 pub(crate) mod paced;
 mod pacing;
 mod token_bucket;
+mod token_limiter;
 mod window;
 
 use alloc::boxed::Box;
@@ -18,17 +20,19 @@ use crate::queue::Class;
 use crate::queue::fair::{UNITS_PER_TOKEN, units};
 use crate::time::Timestamp;
 use crate::verdict::{Cost, Verdict};
+pub use level::BucketLimit;
+pub(crate) use level::{Level, Taken};
 use outstanding::Outstanding;
 pub use paced::{
     AlreadyRunning, ApplyError, BurstRatio, Pace, PaceSpec, Paced, Pools, PoolsNow, Rate,
     SpecError, SpecScope, Verb,
 };
-pub(crate) use pacing::Pacing;
 pub use pacing::PacingNow;
 pub(crate) use token_bucket::in_range;
 pub use token_bucket::{
     Burst, DEBT_MAX_BURSTS, DEBT_MAX_FILL, Fill, OutOfRange, TokenBucket, Tokens,
 };
+pub use token_limiter::TokenLimiter;
 use window::Window;
 
 /// What to tell a refused call when nothing has been measured that would say better.
@@ -223,6 +227,19 @@ impl Progress {
     }
 }
 
+/// What a call has of a limit.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Stake {
+    /// One of the calls in flight.
+    Slot,
+    /// Cost of a window that has not departed.
+    Reserved(Cost),
+    /// Cost of a window that has.
+    Departed(Cost),
+    /// Tokens of a pace.
+    Tokens(Taken),
+}
+
 /// The state of one limit.
 #[derive(Debug)]
 pub(crate) struct Limiter {
@@ -235,6 +252,9 @@ pub(crate) struct Limiter {
     kept: Option<Box<Kept>>,
 }
 
+/// Why there is no such case.
+const MISMATCH: &str = "a call has a stake of the limit's own kind";
+
 /// What is kept for one class, and what that class uses of the limit.
 #[derive(Debug)]
 struct Kept {
@@ -246,7 +266,7 @@ struct Kept {
 enum State {
     Outstanding(Outstanding),
     Window(Window),
-    Paced(Box<Pacing>),
+    Paced(Level),
 }
 
 impl State {
@@ -260,7 +280,7 @@ impl State {
                 stamp,
                 ..
             } => Self::Window(Window::new(length, guard, shape, stamp)),
-            Limit::Paced { pace } => Self::Paced(Box::new(Pacing::new(now, pace))),
+            Limit::Paced { pace } => Self::Paced(Level::new(now, BucketLimit::Paced(pace))),
         }
     }
 
@@ -274,64 +294,65 @@ impl State {
     }
 
     #[inline]
-    fn take(&mut self, now: Timestamp, draw: Draw) {
+    fn take(&mut self, now: Timestamp, draw: Draw) -> Stake {
         match self {
-            Self::Outstanding(outstanding) => outstanding.in_use += 1,
-            Self::Window(window) => window.reserved += u64::from(draw.cost.get()),
-            Self::Paced(paced) => {
-                paced.draw(now, draw.tokens);
+            Self::Outstanding(outstanding) => {
+                outstanding.in_use += 1;
+                Stake::Slot
             }
+            Self::Window(window) => window.reserve(draw.cost),
+            Self::Paced(level) => Stake::Tokens(level.draw(now, draw.tokens)),
         }
     }
 
-    fn depart(&mut self, now: Timestamp, cost: Cost, stamp: WindowStamp) -> bool {
-        match self {
-            Self::Window(window) if window.stamp == stamp => {
+    /// The call departs, if this counts what it has reserved by this stamp.
+    fn depart(&mut self, now: Timestamp, stake: Stake, stamp: WindowStamp) -> Stake {
+        match (self, stake) {
+            (Self::Window(window), Stake::Reserved(cost)) if window.stamp == stamp => {
+                window.depart(now, cost)
+            }
+            _ => stake,
+        }
+    }
+
+    fn release(&mut self, now: Timestamp, stake: Stake, held: Option<Duration>) {
+        match (self, stake) {
+            (Self::Outstanding(outstanding), Stake::Slot) => outstanding.release(held),
+            (Self::Window(window), Stake::Reserved(cost)) => {
+                window.depart(now, cost);
+            }
+            (_, Stake::Departed(_) | Stake::Tokens(_)) => {}
+            _ => unreachable!("{MISMATCH}"),
+        }
+    }
+
+    fn undraw(&mut self, now: Timestamp, stake: Stake) {
+        match (self, stake) {
+            (Self::Outstanding(outstanding), Stake::Slot) => outstanding.in_use -= 1,
+            (Self::Window(window), Stake::Reserved(cost)) => {
                 window.reserved -= u64::from(cost.get());
-                window.stamp(now, cost);
-                true
             }
-            Self::Window(_) | Self::Outstanding(_) | Self::Paced(_) => false,
+            (Self::Paced(level), Stake::Tokens(taken)) => level.undraw(now, taken),
+            (Self::Window(_), Stake::Departed(_)) => {}
+            _ => unreachable!("{MISMATCH}"),
         }
     }
 
-    fn release(&mut self, now: Timestamp, cost: Cost, progress: Progress, held: Option<Duration>) {
+    fn adopt(&mut self, cost: Cost, progress: Progress) -> Stake {
         match self {
-            Self::Outstanding(outstanding) => outstanding.release(held),
-            Self::Window(window) => {
-                if progress.departed(window.stamp).is_none() {
-                    window.reserved -= u64::from(cost.get());
-                    window.stamp(now, cost);
-                }
+            Self::Outstanding(outstanding) => {
+                outstanding.in_use += 1;
+                Stake::Slot
             }
-            Self::Paced(_) => {}
-        }
-    }
-
-    fn undraw(&mut self, now: Timestamp, draw: Draw, taken_at: Timestamp, progress: Progress) {
-        match self {
-            Self::Outstanding(outstanding) => outstanding.in_use -= 1,
-            Self::Window(window) => {
-                if progress.departed(window.stamp).is_none() {
-                    window.reserved -= u64::from(draw.cost.get());
-                }
-            }
-            Self::Paced(paced) => {
-                let taken = paced.taken_by(draw.tokens);
-                paced.undraw(now, taken, taken_at);
-            }
-        }
-    }
-
-    fn adopt(&mut self, cost: Cost, progress: Progress) {
-        match self {
-            Self::Outstanding(outstanding) => outstanding.in_use += 1,
             Self::Window(window) => match progress.departed(window.stamp) {
-                Some(departed) => window.stamp_late(departed, cost),
-                None => window.reserved += u64::from(cost.get()),
+                Some(departed) => {
+                    window.stamp_late(departed, cost);
+                    Stake::Departed(cost)
+                }
+                None => window.reserve(cost),
             },
             // A pace counts what begins.
-            Self::Paced(_) => {}
+            Self::Paced(_) => Stake::Tokens(Taken::NOTHING),
         }
     }
 }
@@ -372,11 +393,11 @@ impl Limiter {
     /// Changes the pace to what may be given out now, where that is tokens a second.
     pub(crate) fn follow_supply(&mut self, now: Timestamp) {
         let max = self.max(now);
-        let (State::Paced(paced), Some(pace)) = (&mut self.state, self.pace) else {
+        let (State::Paced(level), Some(pace)) = (&mut self.state, self.pace) else {
             return;
         };
         let told = (max < self.configured).then_some(f64::from(max));
-        paced.follow(now, pace, told);
+        level.follow(now, BucketLimit::Paced(pace), told);
     }
 
     /// How much of the limit a call draws: calls, cost, or 2^-20 tokens.
@@ -392,7 +413,7 @@ impl Limiter {
     /// What a paced limit is like at `now`; `None` for any other.
     pub(crate) fn paced_now(&self, now: Timestamp) -> Option<PacingNow> {
         match &self.state {
-            State::Paced(paced) => Some(paced.now(now)),
+            State::Paced(level) => level.paced_now(now),
             State::Outstanding(_) | State::Window(_) => None,
         }
     }
@@ -452,7 +473,7 @@ impl Limiter {
         match &self.state {
             State::Outstanding(_) => now,
             State::Window(window) => window.opens_by(now),
-            State::Paced(paced) => now + paced.wait_behind(now, 0.0, Tokens::MAX),
+            State::Paced(level) => now + level.limiter().wait_behind(now, 0.0, Tokens::MAX),
         }
     }
 
@@ -481,14 +502,10 @@ impl Limiter {
                 State::Outstanding(outstanding) => outstanding.peek(max),
                 State::Window(window) => window.peek(now, draw.cost, max),
                 State::Paced(_) if configured == 0 => Verdict::WhenTold,
-                State::Paced(paced) if ahead > 0 => {
+                State::Paced(level) => {
                     let ahead = ahead as f64 / UNITS_PER_TOKEN;
-                    match paced.wait_behind(now, ahead, draw.tokens) {
-                        Duration::ZERO => Verdict::Ready,
-                        wait => Verdict::NotBefore(now + wait),
-                    }
+                    level.limiter().verdict_behind(now, ahead, draw.tokens)
                 }
-                State::Paced(paced) => paced.verdict(now, draw.tokens),
             },
         }
     }
@@ -540,58 +557,51 @@ impl Limiter {
         (kept.reserve.class == class).then_some(&mut kept.used)
     }
 
-    /// Draws for a call that leaves the queue. Whoever draws has peeked.
+    /// Draws for a call that leaves the queue and has room.
     #[inline]
-    pub(crate) fn take(&mut self, now: Timestamp, class: Class, draw: Draw) {
-        self.state.take(now, draw);
+    pub(crate) fn take(&mut self, now: Timestamp, class: Class, draw: Draw) -> Stake {
         if let Some(kept) = self.kept_by(class) {
             kept.take(now, draw);
         }
+        self.state.take(now, draw)
     }
 
-    /// Turns the draw into a departure, if `stamp` is what this limit counts.
+    /// Turns what is reserved into a departure, if `stamp` is what this limit counts. True if it is.
     pub(crate) fn depart(
         &mut self,
         now: Timestamp,
         class: Class,
-        cost: Cost,
+        stake: &mut Stake,
         stamp: WindowStamp,
     ) -> bool {
         if let Some(kept) = self.kept_by(class) {
-            kept.depart(now, cost, stamp);
+            kept.depart(now, *stake, stamp);
         }
-        self.state.depart(now, cost, stamp)
+        let before = core::mem::replace(stake, self.state.depart(now, *stake, stamp));
+        *stake != before
     }
 
-    /// Takes the draw back at the end of a call. `held` is how long it was drawn, if that
+    /// Takes the stake back at the end of a call. `held` is how long it was held, if that
     /// says anything about the next call. A departure that was never told counts as one now:
     /// the call may have left.
     pub(crate) fn release(
         &mut self,
         now: Timestamp,
         class: Class,
-        cost: Cost,
-        progress: Progress,
+        stake: Stake,
         held: Option<Duration>,
     ) {
-        self.state.release(now, cost, progress, held);
+        self.state.release(now, stake, held);
         if let Some(kept) = self.kept_by(class) {
-            kept.release(now, cost, progress, held);
+            kept.release(now, stake, held);
         }
     }
 
-    /// Takes the draw of then back as if it had never been. A departure that was told stays counted.
-    pub(crate) fn undraw(
-        &mut self,
-        now: Timestamp,
-        class: Class,
-        draw: Draw,
-        taken_at: Timestamp,
-        progress: Progress,
-    ) {
-        self.state.undraw(now, draw, taken_at, progress);
+    /// Takes the stake back as if nothing had been drawn. A departure that was told stays counted.
+    pub(crate) fn undraw(&mut self, now: Timestamp, class: Class, stake: Stake) {
+        self.state.undraw(now, stake);
         if let Some(kept) = self.kept_by(class) {
-            kept.undraw(now, draw, taken_at, progress);
+            kept.undraw(now, stake);
         }
     }
 
@@ -609,8 +619,9 @@ impl Limiter {
             State::Outstanding(outstanding) => outstanding.wait_behind(max, ahead),
             State::Window(window) => window.wait_behind(now, max, ahead, draw.cost),
             State::Paced(_) if max == 0 => RETRY_UNMEASURED,
-            State::Paced(paced) => {
-                paced.wait_behind(now, ahead as f64 / UNITS_PER_TOKEN, draw.tokens)
+            State::Paced(level) => {
+                let ahead = ahead as f64 / UNITS_PER_TOKEN;
+                level.limiter().wait_behind(now, ahead, draw.tokens)
             }
         }
     }
@@ -655,51 +666,34 @@ impl Limiter {
     }
 
     /// Counts a call that was already in flight when this limit came to apply to it.
-    pub(crate) fn adopt(&mut self, cost: Cost, progress: Progress) {
-        self.state.adopt(cost, progress);
+    pub(crate) fn adopt(&mut self, cost: Cost, progress: Progress) -> Stake {
+        self.state.adopt(cost, progress)
     }
 
-    /// Counts a call in flight, and whatever has not departed of it, for what is kept for its
-    /// class. What of it has departed was counted then, or is not counted as the class's:
-    /// others have less room for it, never more.
-    pub(crate) fn keep(&mut self, class: Class, cost: Cost, progress: Progress) {
-        let Some(kept) = self.kept.as_mut() else {
-            return;
-        };
-        if kept.reserve.class != class {
-            return;
-        }
-        match &mut kept.used {
-            State::Outstanding(outstanding) => outstanding.in_use += 1,
-            State::Window(window) => {
-                if progress.departed(window.stamp).is_none() {
-                    window.reserved += u64::from(cost.get());
-                }
+    /// Counts a call in flight, and what it has reserved, for what is kept for its class. What of it
+    /// has departed was counted then, or is not counted as the class's: others have less room for it,
+    /// never more.
+    pub(crate) fn keep(&mut self, class: Class, stake: Stake) {
+        match (self.kept_by(class), stake) {
+            (Some(State::Outstanding(outstanding)), Stake::Slot) => outstanding.in_use += 1,
+            (Some(State::Window(window)), Stake::Reserved(cost)) => {
+                window.reserve(cost);
             }
-            State::Paced(_) => {}
+            _ => {}
         }
     }
 
-    /// Puts the draw of a call in flight right after `inherit`, where the policy before
-    /// counted another moment as the departure. What was counted once stays counted.
-    pub(crate) fn readopt(
-        &mut self,
-        now: Timestamp,
-        cost: Cost,
-        progress: Progress,
-        before: &Limit,
-    ) {
-        let (State::Window(window), Limit::Window { stamp, .. }) = (&mut self.state, before) else {
+    /// Puts the stake of a call in flight right after `inherit`, where the policy before counted
+    /// another moment as the departure. What was counted once stays counted.
+    pub(crate) fn readopt(&mut self, now: Timestamp, stake: &mut Stake, progress: Progress) {
+        let State::Window(window) = &mut self.state else {
             return;
         };
-        match (progress.departed(*stamp), progress.departed(window.stamp)) {
-            (None, Some(_)) => {
-                window.reserved -= u64::from(cost.get());
-                window.stamp(now, cost);
-            }
-            (Some(_), None) => window.reserved += u64::from(cost.get()),
-            (None, None) | (Some(_), Some(_)) => {}
-        }
+        *stake = match (*stake, progress.departed(window.stamp)) {
+            (Stake::Reserved(cost), Some(_)) => window.depart(now, cost),
+            (Stake::Departed(cost), None) => window.reserve(cost),
+            (stake, _) => stake,
+        };
     }
 }
 

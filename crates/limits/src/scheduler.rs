@@ -26,7 +26,7 @@ mod snapshot;
 mod waited;
 
 pub use bucket::{
-    BUCKETS_MAX, BucketLimit, BucketMode, BucketNow, BucketOrder, BucketRule, OnExcess, Settlement,
+    BUCKETS_MAX, BucketMode, BucketNow, BucketOrder, BucketRule, OnExcess, Settlement,
     TooManyBuckets,
 };
 pub use hold::{Hold, Outcome};
@@ -37,6 +37,7 @@ pub use refusal::{Reason, Refusal};
 pub use snapshot::{ClassNow, Demand, FunctionNow, LimitNow, QueueNow};
 pub use waited::Waited;
 
+use alloc::boxed::Box;
 use alloc::collections::{BTreeSet, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -53,12 +54,9 @@ use crate::slab::{Key, Slab};
 use crate::time::{Timestamp, nanos};
 use crate::verdict::Verdict;
 use bucket::Buckets;
-use hold::{Charged, Held};
+use hold::{Drawn, Held};
 use park::{Asked, LineKey, Own, Parking};
 use quota::{Found, Pinned, Quotas, TooManyKeys};
-
-/// Limits of one call, in order, of which is told what they keep for its class.
-const KEPT_MAX: usize = u64::BITS as usize;
 
 /// What to do next.
 #[derive(Debug)]
@@ -133,6 +131,8 @@ pub struct Scheduler<T> {
     queue: Queue<T>,
     parking: Parking,
     holds: Slab<Held>,
+    /// Empty, for what the next calls draw.
+    spare: Vec<Vec<Drawn>>,
     /// Calls that wait, and are to be refused since a change.
     to_reject: VecDeque<Key>,
     /// When supplies run out.
@@ -171,6 +171,7 @@ impl<T> Scheduler<T> {
             buckets: Buckets::new(),
             quotas: Quotas::new(),
             holds: Slab::new(),
+            spare: Vec::new(),
             to_reject: VecDeque::new(),
             expiries: BTreeSet::new(),
             now: Timestamp::ZERO,
@@ -801,47 +802,44 @@ impl<T> Scheduler<T> {
         } = waiting;
         let weight = self.policy.classes()[call.class.0 as usize].weight;
         let service = Service::new(call.tokens, call.weight, weight);
-        let drawn = self.sets.limits(set).clone();
-        let mut kept = 0;
-        for (place, &limit) in drawn.iter().enumerate().take(KEPT_MAX) {
-            let limiter = &self.limits[limit as usize].limiter;
-            kept |= u64::from(limiter.is_kept_for(now, call.class, call.draw())) << place;
-        }
-        let is_kept = |place| place < KEPT_MAX && kept >> place & 1 == 1;
-        let limits = drawn.iter().enumerate();
-        let limits = limits.map(|(place, &limit)| (Bar::Limit(limit), is_kept(place)));
-        let from = quotas.iter().flat_map(|keys| keys.iter());
-        let own = bucket.map(Bar::Bucket).into_iter();
-        let own = own.chain(from.map(|&quota| Bar::Quota(quota)));
-        let own = own.map(|bar| (bar, false));
-        let served = self.parking.served(line, service, limits.chain(own));
-        let charged = bucket.map(|bucket| {
-            let tokens = self.buckets.expect_mut(bucket).draw(now, call.tokens);
-            Charged { bucket, tokens }
-        });
-        self.refresh_head(line);
-        if self.parking.is_ready(line) {
-            let met = drawn.iter().map(|&limit| Bar::Limit(limit));
-            self.parking.park_among(line, met, now, self.joined);
-        }
-        for &limit in drawn.iter() {
+        let draw = call.draw();
+        let mut drawn = self.spare.pop().unwrap_or_default();
+        for &limit in self.sets.limits(set).iter() {
             let limiter = &mut self.limits[limit as usize].limiter;
-            limiter.take(now, call.class, call.draw());
+            drawn.push(Drawn::Limit {
+                limit,
+                is_kept: limiter.is_kept_for(now, call.class, draw),
+                stake: limiter.take(now, call.class, draw),
+            });
         }
-        let drawn_from = quotas.as_ref().map_or(0, |keys| keys.len());
-        let mut spent = Vec::with_capacity(drawn_from);
-        let mut held = Vec::with_capacity(drawn_from);
-        for &key in quotas.iter().flat_map(|keys| keys.iter()) {
+        if let Some(bucket) = bucket {
+            let taken = self.buckets.expect_mut(bucket).draw(now, call.tokens);
+            drawn.push(Drawn::Bucket { bucket, taken });
+        }
+        let mut spent = Vec::with_capacity(quotas.as_ref().map_or(0, |keys| keys.len()));
+        for &quota in quotas.iter().flat_map(|keys| keys.iter()) {
+            let was_held_by = |name: &str| {
+                let mut delays = waited.delays.iter();
+                delays.any(|delay| matches!(&delay.cause, Cause::Limit(limit) if **limit == *name))
+            };
             let took = self
                 .quotas
-                .take(now, key, call.tokens, call.arrived, |name| {
-                    let mut delays = waited.delays.iter();
-                    delays.any(
-                        |delay| matches!(&delay.cause, Cause::Limit(limit) if **limit == *name),
-                    )
-                });
-            held.push((key, took.spent));
+                .take(now, quota, call.tokens, call.arrived, was_held_by);
+            drawn.push(Drawn::Quota {
+                quota,
+                spent: Box::new(took.spent),
+            });
             spent.push(took);
+        }
+        let from = drawn.iter().map(|drawn| {
+            let is_kept = matches!(drawn, Drawn::Limit { is_kept: true, .. });
+            (drawn.bar(), is_kept)
+        });
+        let served = self.parking.served(line, service, from);
+        self.refresh_head(line);
+        if self.parking.is_ready(line) {
+            let met = self.sets.limits(set).iter().map(|&limit| Bar::Limit(limit));
+            self.parking.park_among(line, met, now, self.joined);
         }
         if let Some(keys) = quotas {
             self.quotas.unpin(now, &keys);
@@ -852,10 +850,7 @@ impl<T> Scheduler<T> {
             arrival,
             service,
             served,
-            kept,
             drawn,
-            charged,
-            spent: held.into(),
             progress: Progress::default(),
         };
         let hold = Hold(self.holds.insert(held));

@@ -1,6 +1,8 @@
 //! What a limit says to a call that would draw from it.
 
+use core::fmt;
 use core::num::NonZeroU32;
+use core::time::Duration;
 
 use crate::time::Timestamp;
 
@@ -39,6 +41,45 @@ pub enum Verdict {
     WhenTold,
     /// The limit is smaller than the cost: never, as the policy stands.
     Never,
+}
+
+/// Why a limiter lets nothing through now, and when it will: what a [`Verdict`] says that is not
+/// [`Ready`](Verdict::Ready).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NotNow {
+    /// From this moment on, unless something else is taken or given back before.
+    NotBefore(Timestamp),
+    /// Something must be released, supplied or started first.
+    WhenTold,
+    /// It costs more than the limit.
+    Never,
+}
+
+impl fmt::Display for NotNow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotBefore(moment) => write!(
+                f,
+                "there is no room before {:?} after the start of the clock",
+                Duration::from_nanos(moment.as_nanos())
+            ),
+            Self::WhenTold => f.write_str("there is no room until something changes"),
+            Self::Never => f.write_str("it costs more than the limit"),
+        }
+    }
+}
+
+impl core::error::Error for NotNow {}
+
+impl From<Verdict> for Result<(), NotNow> {
+    fn from(verdict: Verdict) -> Self {
+        match verdict {
+            Verdict::Ready => Ok(()),
+            Verdict::NotBefore(moment) => Err(NotNow::NotBefore(moment)),
+            Verdict::WhenTold => Err(NotNow::WhenTold),
+            Verdict::Never => Err(NotNow::Never),
+        }
+    }
 }
 
 #[cfg(test)]

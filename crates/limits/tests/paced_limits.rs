@@ -10,8 +10,8 @@ use std::time::Duration;
 use tidegate_limits::{
     Backend, BucketId, BucketLimit, BucketMode, BucketOrder, BucketRule, BurstRatio, Call, Caller,
     Class, ClassShare, Cost, Fill, Hold, Limit, LimitRule, OnExcess, Outcome, Pace, Paced, Policy,
-    Postpone, Rate, Scheduler, Scope, Settlement, Step, Supplier, Supply, Timestamp, Tokens,
-    Verdict, Weight, WhenFull,
+    Postpone, Rate, Scheduler, Scope, Settlement, Step, Supplier, Supply, Timestamp, TokenLimiter,
+    Tokens, Verdict, Weight, WhenFull,
 };
 
 use random::Random;
@@ -434,7 +434,7 @@ fn check_load(seed: u64) {
                 for name in met(call) {
                     let model = models.get_mut(name).expect("there are three");
                     assert!(
-                        model.take(at(now), call.tokens),
+                        model.try_take(at(now), call.tokens).is_ok(),
                         "seed {seed}: at {now}, {name} had nothing for call {payload}"
                     );
                 }
@@ -514,4 +514,27 @@ fn check_load(seed: u64) {
     }
     assert!(waiting.is_empty(), "seed {seed}: {waiting:?} never went");
     assert!(scheduler.is_at_rest(), "seed {seed}");
+}
+
+#[test]
+fn a_call_that_was_in_flight_before_there_was_a_pace_gives_nothing_back_to_it() {
+    let mut scheduler = Scheduler::new(policy(Vec::new()));
+    scheduler
+        .submit(at(0), call("f", 1.0, at(0)), 0)
+        .expect("there is room");
+    let Step::Run { hold, .. } = next(&mut scheduler, at(0)) else {
+        panic!("nothing limits it");
+    };
+    let limit = Limit::Paced {
+        pace: pace(1.0, 1.0),
+    };
+    scheduler.apply(at(0), policy(vec![rule("new", Scope::Every, limit)]));
+    scheduler.give_back(at(0), hold);
+    for id in 1..3 {
+        scheduler
+            .submit(at(0), call("f", 1.0, at(0)), id)
+            .expect("there is room");
+    }
+    let went = run_out(&mut scheduler, at(0));
+    assert_eq!(went, [(1, at(0)), (2, at(1_000_000_000))]);
 }

@@ -8,7 +8,9 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use random::Random;
-use tidegate_limits::{Burst, Fill, OutOfRange, Timestamp, TokenBucket, Tokens};
+use tidegate_limits::{
+    Burst, Fill, NotNow, OutOfRange, Timestamp, TokenBucket, TokenLimiter, Tokens,
+};
 use vectors::{CONCURRENT, DELAY_THEN_CONSUME, Do, INVALID, TOKEN_BUCKET};
 
 fn at(seconds: f64) -> Timestamp {
@@ -52,7 +54,12 @@ fn every_case_of_the_source_comes_out_as_it_does_there() {
                     passes,
                     leaves,
                 } => {
-                    assert_eq!(bucket.take(now, tokens(cost)), passes, "{}", case.name);
+                    assert_eq!(
+                        bucket.try_take(now, tokens(cost)).is_ok(),
+                        passes,
+                        "{}",
+                        case.name
+                    );
                     if let Some(left) = leaves {
                         close(case.name, bucket.peek(now), left, 1e-9);
                     }
@@ -70,11 +77,14 @@ fn every_case_of_the_source_comes_out_as_it_does_there() {
 fn a_drained_bucket_names_the_wait_after_which_the_call_passes() {
     for &(name, burst, fill, cost, expected) in DELAY_THEN_CONSUME {
         let mut bucket = bucket(burst, fill);
-        assert!(bucket.take(at(0.0), tokens(burst)), "{name}");
-        assert!(!bucket.take(at(0.0), tokens(cost)), "{name}");
+        assert!(bucket.try_take(at(0.0), tokens(burst)).is_ok(), "{name}");
+        assert!(bucket.try_take(at(0.0), tokens(cost)).is_err(), "{name}");
         let delay = bucket.delay_until_available(at(0.0), tokens(cost));
         close(name, delay.as_secs_f64(), expected, 2e-9);
-        assert!(bucket.take(at(0.0) + delay, tokens(cost)), "{name}");
+        assert!(
+            bucket.try_take(at(0.0) + delay, tokens(cost)).is_ok(),
+            "{name}"
+        );
     }
 }
 
@@ -118,7 +128,7 @@ fn threads_that_share_one_take_no_more_than_it_has() {
                 let mut passed = 0;
                 for _ in 0..takes {
                     let mut bucket = bucket.lock().expect("no thread panics");
-                    passed += u64::from(bucket.take(at(0.0), Tokens::ONE));
+                    passed += u64::from(bucket.try_take(at(0.0), Tokens::ONE).is_ok());
                 }
                 passed
             };
@@ -147,7 +157,7 @@ fn over_random_histories_the_level_is_what_the_model_says() {
             let passes = level >= cost.min(burst);
             let moment = Timestamp::from_nanos(now);
             assert_eq!(
-                bucket.take(moment, tokens(cost)),
+                bucket.try_take(moment, tokens(cost)).is_ok(),
                 passes,
                 "seed {seed}, {bucket:?}, {level} of {cost}"
             );
@@ -166,24 +176,24 @@ fn over_random_histories_the_level_is_what_the_model_says() {
 #[test]
 fn a_clock_that_steps_back_adds_nothing() {
     let mut bucket = bucket(10.0, 1.0);
-    assert!(bucket.take(at(10.0), tokens(10.0)));
+    assert!(bucket.try_take(at(10.0), tokens(10.0)).is_ok());
     assert_eq!(bucket.peek(at(5.0)), 0.0);
-    assert!(!bucket.take(at(5.0), Tokens::ONE));
+    assert!(bucket.try_take(at(5.0), Tokens::ONE).is_err());
     assert_eq!(bucket.peek(at(11.0)), 1.0);
     // Nor does one that takes while it is back.
-    assert!(bucket.take(at(20.0), tokens(5.0)));
-    assert!(bucket.take(at(12.0), tokens(5.0)));
+    assert!(bucket.try_take(at(20.0), tokens(5.0)).is_ok());
+    assert!(bucket.try_take(at(12.0), tokens(5.0)).is_ok());
     assert_eq!(bucket.peek(at(20.0)), 0.0);
 }
 
 #[test]
 fn a_call_that_costs_nothing_passes_unless_there_is_a_debt() {
     let mut bucket = bucket(5.0, 1.0);
-    assert!(bucket.take(at(0.0), tokens(5.0)));
-    assert!(bucket.take(at(0.0), Tokens::ZERO));
-    assert!(bucket.take(at(1.0), tokens(1.0)));
-    assert!(bucket.take(at(7.0), tokens(8.0)));
-    assert!(!bucket.take(at(7.0), Tokens::ZERO));
+    assert!(bucket.try_take(at(0.0), tokens(5.0)).is_ok());
+    assert!(bucket.try_take(at(0.0), Tokens::ZERO).is_ok());
+    assert!(bucket.try_take(at(1.0), tokens(1.0)).is_ok());
+    assert!(bucket.try_take(at(7.0), tokens(8.0)).is_ok());
+    assert!(bucket.try_take(at(7.0), Tokens::ZERO).is_err());
     let delay = bucket.delay_until_available(at(7.0), Tokens::ZERO);
     assert_eq!(delay, Duration::from_secs(3));
 }
@@ -197,7 +207,7 @@ fn take_for_an_hour(
     let mut taken = 0.0;
     let mut now = at(0.0);
     while now < at(3600.0) {
-        if bucket.take(now, tokens(cost)) {
+        if bucket.try_take(now, tokens(cost)).is_ok() {
             taken += cost;
             each(bucket, now);
         }
@@ -266,7 +276,7 @@ fn parameters_that_change_keep_the_tokens_and_refund_nothing() {
         )
     };
     let mut bucket = bucket(10.0, 2.0);
-    assert!(bucket.take(at(0.0), tokens(8.0)));
+    assert!(bucket.try_take(at(0.0), tokens(8.0)).is_ok());
     let (burst, fill) = parameters(100.0, 1.0);
     bucket.set_parameters(at(1.0), burst, fill);
     assert_eq!(bucket.peek(at(1.0)), 4.0);
@@ -274,8 +284,48 @@ fn parameters_that_change_keep_the_tokens_and_refund_nothing() {
     let (burst, fill) = parameters(5.0, 1.0);
     bucket.set_parameters(at(3.0), burst, fill);
     assert_eq!(bucket.peek(at(3.0)), 5.0);
-    assert!(bucket.take(at(3.0), tokens(45.0)));
+    assert!(bucket.try_take(at(3.0), tokens(45.0)).is_ok());
     let (burst, fill) = parameters(1.0, 1.0);
     bucket.set_parameters(at(3.0), burst, fill);
     assert_eq!(bucket.peek(at(3.0)), -40.0);
+}
+
+/// What a user's own limiter gets from the trait alone, and what each of ours says.
+#[test]
+fn every_try_that_is_refused_says_from_when_on_it_succeeds() {
+    let pace = |rate| {
+        let rate = tidegate_limits::Rate::new(rate).expect("a rate");
+        tidegate_limits::Pace::new(rate, tidegate_limits::BurstRatio::STRICT)
+    };
+    let mut paced = tidegate_limits::Paced::new(at(0.0), pace(3.0));
+    let mut bucket = bucket(2.0, 0.7);
+    let limiters: [&mut dyn TokenLimiter; 2] = [&mut paced, &mut bucket];
+    for limiter in limiters {
+        let mut now = at(0.0);
+        let mut refused = 0;
+        for step in 0_u32..200 {
+            let cost = tokens(f64::from(step % 7) * 0.5);
+            let Err(refusal) = limiter.try_take(now, cost) else {
+                continue;
+            };
+            refused += 1;
+            let before = limiter.peek(now);
+            let NotNow::NotBefore(then) = refusal else {
+                panic!("time goes on: {refusal:?}");
+            };
+            let early = Timestamp::from_nanos(then.as_nanos() - 1);
+            assert_eq!(limiter.try_take(early, cost), Err(refusal), "step {step}");
+            assert_eq!(limiter.peek(now), before, "a refused try takes nothing");
+            assert_eq!(limiter.try_take(then, cost), Ok(()), "step {step}");
+            now = then;
+        }
+        assert!(refused > 50, "{refused}");
+    }
+    paced.stop(at(1e6));
+    while paced.try_take(at(1e6), Tokens::ONE).is_ok() {}
+    assert_eq!(paced.try_take(at(2e6), Tokens::ONE), Err(NotNow::WhenTold));
+    assert_eq!(
+        NotNow::NotBefore(at(1.5)).to_string(),
+        "there is no room before 1.5s after the start of the clock"
+    );
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use tidegate_limits::{BurstRatio, Pace, Paced, Rate, Timestamp, Tokens};
+use tidegate_limits::{BurstRatio, Pace, Paced, Rate, Timestamp, TokenLimiter, Tokens};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::sleep_until;
 

@@ -40,7 +40,7 @@ pub use pools::Pools;
 pub(crate) use pools::{Level, Sizes, span, ticks};
 pub use spec::{PaceSpec, SpecError, SpecScope, Verb};
 
-use super::{OutOfRange, Tokens};
+use super::{OutOfRange, TokenLimiter, Tokens};
 use crate::time::Timestamp;
 use crate::verdict::Verdict;
 
@@ -120,18 +120,17 @@ impl PoolsNow {
 ///
 /// ```
 /// # use std::time::Duration;
-/// # use tidegate_limits::{BurstRatio, Pace, Paced, Rate, Timestamp, Tokens};
+/// # use tidegate_limits::{BurstRatio, NotNow, Pace, Paced, Rate, Timestamp, TokenLimiter, Tokens};
 /// let pace = Pace::new(Rate::new(1000.0)?, BurstRatio::new(1.5)?);
 /// let mut paced = Paced::new(Timestamp::ZERO, pace);
 /// // One operation may go at once, the next a millisecond later.
-/// assert!(paced.take(Timestamp::ZERO, Tokens::ONE));
-/// assert!(!paced.take(Timestamp::ZERO, Tokens::ONE));
-/// let wait = paced.delay_until_available(Timestamp::ZERO, Tokens::ONE);
-/// assert_eq!(wait, Duration::from_millis(1));
+/// assert_eq!(paced.try_take(Timestamp::ZERO, Tokens::ONE), Ok(()));
+/// let then = Timestamp::ZERO + Duration::from_millis(1);
+/// assert_eq!(paced.try_take(Timestamp::ZERO, Tokens::ONE), Err(NotNow::NotBefore(then)));
 /// // Two seconds late, three go at once, and more at 1500 a second.
 /// let late = Timestamp::ZERO + Duration::from_secs(2);
 /// for _ in 0..3 {
-///     assert!(paced.take(late, Tokens::ONE));
+///     assert_eq!(paced.try_take(late, Tokens::ONE), Ok(()));
 /// }
 /// let wait = paced.delay_until_available(late, Tokens::ONE);
 /// assert_eq!(wait, Duration::from_nanos(666_667));
@@ -240,55 +239,10 @@ impl Paced {
         pools_now(self.level(now), self.pace.sizes())
     }
 
-    /// Operations of cost 1 that may go at once; below zero in debt. A clock that steps back
-    /// adds nothing.
-    #[must_use]
-    pub fn peek(&self, now: Timestamp) -> f64 {
-        self.pace.operations(self.level(now).active)
-    }
-
     /// What has to be in the active pool for an operation of this cost: all of it if it costs
     /// more.
     fn required(&self, cost: Tokens) -> i128 {
         self.pace.ticks(cost).min(self.pace.sizes().active)
-    }
-
-    /// Whether an operation of this cost may go now. Takes nothing.
-    #[inline]
-    #[must_use]
-    pub fn has(&self, now: Timestamp, cost: Tokens) -> bool {
-        self.level(now).active >= self.required(cost)
-    }
-
-    /// Takes the whole cost if the operation may go now. False if it may not; then nothing is
-    /// taken.
-    ///
-    /// An operation dearer than the whole active pool may go when that is full, and what it
-    /// took beyond is a debt. Whoever would rather refuse it compares its cost with
-    /// [`Pace::largest`] first.
-    #[inline]
-    pub fn take(&mut self, now: Timestamp, cost: Tokens) -> bool {
-        let level = self.level(now);
-        if level.active < self.required(cost) {
-            return false;
-        }
-        let ticks = self.pace.ticks(cost);
-        self.charge(now, level, ticks, ticks);
-        true
-    }
-
-    /// How long until an operation of this cost may go, if nobody takes anything before it: up
-    /// to the first nanosecond at which [`has`](Self::has) says so.
-    #[must_use]
-    pub fn delay_until_available(&self, now: Timestamp, cost: Tokens) -> Duration {
-        self.available_at(now, cost).since(now)
-    }
-
-    /// The first moment, not before `now`, at which an operation of this cost may go, if nobody
-    /// takes anything before it. [`Timestamp::MAX`] if the limiter does not run.
-    #[must_use]
-    pub fn available_at(&self, now: Timestamp, cost: Tokens) -> Timestamp {
-        self.reached_at(now, self.required(cost))
     }
 
     /// The first moment, not before `now`, at which the active pool holds `wanted`, which must
@@ -350,72 +304,6 @@ impl Paced {
         let burst = (sizes.over - sizes.active) as f64 / sizes.over as f64;
         let from_waiting = ((lacking as f64 * burst) as i128).min(waiting);
         lacking - from_waiting
-    }
-
-    /// What the limiter would say to an operation of this cost; takes nothing.
-    #[must_use]
-    pub fn verdict(&self, now: Timestamp, cost: Tokens) -> Verdict {
-        if self.has(now, cost) {
-            Verdict::Ready
-        } else if self.pools.is_running() {
-            Verdict::NotBefore(self.available_at(now, cost))
-        } else {
-            Verdict::WhenTold
-        }
-    }
-
-    /// When an operation of this cost may go at the earliest, behind others that take `ahead`.
-    #[must_use]
-    pub fn wait_behind(&self, now: Timestamp, ahead: f64, cost: Tokens) -> Duration {
-        let level = self.level(now);
-        let lacking = self.pace.ticks_of(ahead) + self.required(cost) - level.active;
-        if lacking <= 0 {
-            Duration::ZERO
-        } else if self.pools.is_running() {
-            span(self.flow(lacking, level.waiting)).saturating_add(Duration::from_nanos(1))
-        } else {
-            Timestamp::MAX.since(now)
-        }
-    }
-
-    /// Takes the cost, whatever is there. Returns what was taken, in operations of cost 1: the cost, if
-    /// [`has`](Self::has) says that the operation may go. Otherwise it is less where the debt is at its
-    /// greatest: ten active pools, ten times two of the largest operations, or this cost, whichever is
-    /// most.
-    pub fn draw(&mut self, now: Timestamp, cost: Tokens) -> f64 {
-        let level = self.level(now);
-        let ticks = self.pace.ticks(cost);
-        let taken = self.charge(now, level, ticks, ticks);
-        self.pace.operations(taken)
-    }
-
-    /// Takes `operations` more for one that costs `whole` in all. Returns what was taken.
-    pub(crate) fn take_more(&mut self, now: Timestamp, operations: f64, whole: f64) -> f64 {
-        let level = self.level(now);
-        let (ticks, whole) = (self.pace.ticks_of(operations), self.pace.ticks_of(whole));
-        let taken = self.charge(now, level, ticks, whole);
-        self.pace.operations(taken)
-    }
-
-    /// Puts back what was drawn, or takes more where `operations` is below zero. What the
-    /// active pool has no room for waits.
-    pub fn put_back(&mut self, now: Timestamp, operations: f64) {
-        let level = self.level(now);
-        let ticks = self.pace.ticks_of(operations);
-        if ticks < 0 {
-            self.charge(now, level, -ticks, -ticks);
-        } else {
-            let level = level.with_back(ticks, self.pace.sizes());
-            self.pools.set(now, level);
-        }
-    }
-
-    /// What an operation of this cost takes at least when it may go: all of it, unless that is
-    /// more than a full pool and the greatest debt that pools can hold.
-    pub(crate) fn least_taken(&self, cost: Tokens) -> f64 {
-        let ticks = self.pace.ticks(cost);
-        let most = self.pace.sizes().active + self.pace.debt_max(ticks);
-        self.pace.operations(ticks.min(most))
     }
 
     /// Takes up to the greatest debt of an operation that costs `whole` in all. Returns what was
@@ -503,6 +391,67 @@ impl Paced {
     #[must_use]
     pub const fn is_running(&self) -> bool {
         self.pools.is_running()
+    }
+}
+
+/// Tokens are operations of cost 1.
+///
+/// An operation that costs more than the whole active pool may go when that is full, and what it took
+/// beyond is a debt. To refuse it instead, compare its cost with [`Pace::largest`] first. A debt is at
+/// most ten active pools, ten times two of the largest operations, or one cost, whichever is most. What
+/// is put back and the active pool has no room for waits.
+impl TokenLimiter for Paced {
+    fn peek(&self, now: Timestamp) -> f64 {
+        self.pace.operations(self.level(now).active)
+    }
+
+    #[inline]
+    fn has(&self, now: Timestamp, cost: Tokens) -> bool {
+        self.level(now).active >= self.required(cost)
+    }
+
+    fn available_at(&self, now: Timestamp, cost: Tokens) -> Timestamp {
+        self.reached_at(now, self.required(cost))
+    }
+
+    fn verdict(&self, now: Timestamp, cost: Tokens) -> Verdict {
+        if self.has(now, cost) {
+            Verdict::Ready
+        } else if self.pools.is_running() {
+            Verdict::NotBefore(self.available_at(now, cost))
+        } else {
+            Verdict::WhenTold
+        }
+    }
+
+    fn wait_behind(&self, now: Timestamp, ahead: f64, cost: Tokens) -> Duration {
+        let level = self.level(now);
+        let lacking = self.pace.ticks_of(ahead) + self.required(cost) - level.active;
+        if lacking <= 0 {
+            Duration::ZERO
+        } else if self.pools.is_running() {
+            span(self.flow(lacking, level.waiting)).saturating_add(Duration::from_nanos(1))
+        } else {
+            Timestamp::MAX.since(now)
+        }
+    }
+
+    fn take_more(&mut self, now: Timestamp, operations: f64, whole: f64) -> f64 {
+        let level = self.level(now);
+        let (ticks, whole) = (self.pace.ticks_of(operations), self.pace.ticks_of(whole));
+        let taken = self.charge(now, level, ticks, whole);
+        self.pace.operations(taken)
+    }
+
+    fn put_back(&mut self, now: Timestamp, operations: f64) {
+        let level = self.level(now);
+        let ticks = self.pace.ticks_of(operations);
+        if ticks < 0 {
+            self.charge(now, level, -ticks, -ticks);
+        } else {
+            let level = level.with_back(ticks, self.pace.sizes());
+            self.pools.set(now, level);
+        }
     }
 }
 

@@ -7,7 +7,7 @@
 //! burst; and the call is served and does not wait for ever. After a call of cost `c` the bucket is
 //! closed for (`c` - burst) / fill seconds at most.
 //!
-//! Only what is taken whatever is there ([`TokenBucket::draw`]) can add up without a bound of its own.
+//! Only what is taken whatever is there ([`TokenLimiter::draw`]) can add up without a bound of its own.
 //! There a debt is cut at [`DEBT_MAX_BURSTS`] times the burst, at what flows in within
 //! [`DEBT_MAX_FILL`], or at what the one call takes, whichever is most.
 //!
@@ -22,8 +22,8 @@
 use core::fmt;
 use core::time::Duration;
 
+use super::token_limiter::TokenLimiter;
 use crate::time::Timestamp;
-use crate::verdict::Verdict;
 
 /// A debt of several calls is at most this many times the burst, or [`DEBT_MAX_FILL`] if that is more.
 pub const DEBT_MAX_BURSTS: f64 = 10.0;
@@ -175,13 +175,12 @@ impl Eq for Fill {}
 ///
 /// ```
 /// # use std::time::Duration;
-/// # use tidegate_limits::{Burst, Fill, Timestamp, TokenBucket, Tokens};
+/// # use tidegate_limits::{Burst, Fill, NotNow, Timestamp, TokenBucket, TokenLimiter, Tokens};
 /// let mut bucket = TokenBucket::new(Timestamp::ZERO, Burst::new(10.0)?, Fill::new(40.0)?);
-/// assert!(bucket.take(Timestamp::ZERO, Tokens::new(10.0)?));
-/// assert!(!bucket.take(Timestamp::ZERO, Tokens::ONE));
-/// let wait = bucket.delay_until_available(Timestamp::ZERO, Tokens::ONE);
-/// assert_eq!(wait, Duration::from_millis(25));
-/// assert!(bucket.take(Timestamp::ZERO + wait, Tokens::ONE));
+/// assert_eq!(bucket.try_take(Timestamp::ZERO, Tokens::new(10.0)?), Ok(()));
+/// let then = Timestamp::ZERO + Duration::from_millis(25);
+/// assert_eq!(bucket.try_take(Timestamp::ZERO, Tokens::ONE), Err(NotNow::NotBefore(then)));
+/// assert_eq!(bucket.try_take(then, Tokens::ONE), Ok(()));
 /// # Ok::<(), tidegate_limits::OutOfRange>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
@@ -217,46 +216,6 @@ impl TokenBucket {
         self.fill
     }
 
-    /// Tokens in it at `now`, at most the burst; below zero in debt. A clock that steps back
-    /// adds nothing.
-    #[inline]
-    #[must_use]
-    pub fn peek(&self, now: Timestamp) -> f64 {
-        let elapsed = now.as_nanos().saturating_sub(self.since.as_nanos());
-        let filled = elapsed as f64 / NANOS_PER_SECOND * self.fill.0;
-        (self.tokens + filled).min(self.burst.0)
-    }
-
-    /// What has to be in the bucket for a call of this cost: all of it if it costs more.
-    const fn required(&self, cost: Tokens) -> f64 {
-        cost.0.min(self.burst.0)
-    }
-
-    /// Whether a call of this cost may go now. Takes nothing.
-    #[inline]
-    #[must_use]
-    pub fn has(&self, now: Timestamp, cost: Tokens) -> bool {
-        self.peek(now) >= self.required(cost)
-    }
-
-    /// Takes the whole cost if the call may go now. False if it may not; then nothing is taken.
-    #[inline]
-    pub fn take(&mut self, now: Timestamp, cost: Tokens) -> bool {
-        let tokens = self.peek(now);
-        if tokens < self.required(cost) {
-            return false;
-        }
-        self.set(now, tokens - cost.0);
-        true
-    }
-
-    /// How long until a call of this cost may go, if nobody takes anything before it: up to the
-    /// first nanosecond at which [`has`](Self::has) says so.
-    #[must_use]
-    pub fn delay_until_available(&self, now: Timestamp, cost: Tokens) -> Duration {
-        self.available_at(now, cost).since(now)
-    }
-
     /// Changes the parameters in place. Tokens and debt are kept, except for what is more than the
     /// new burst: a change refunds nothing.
     pub fn set_parameters(&mut self, now: Timestamp, burst: Burst, fill: Fill) {
@@ -265,9 +224,31 @@ impl TokenBucket {
         self.set(now, tokens);
     }
 
-    /// The first moment, not before `now`, at which a call of this cost may go.
-    #[must_use]
-    pub fn available_at(&self, now: Timestamp, cost: Tokens) -> Timestamp {
+    /// What has to be in the bucket for a call of this cost: all of it if it costs more.
+    const fn required(&self, cost: Tokens) -> f64 {
+        cost.0.min(self.burst.0)
+    }
+
+    fn set(&mut self, now: Timestamp, tokens: f64) {
+        self.tokens = tokens.min(self.burst.0);
+        self.since = self.since.max(now);
+    }
+}
+
+impl TokenLimiter for TokenBucket {
+    #[inline]
+    fn peek(&self, now: Timestamp) -> f64 {
+        let elapsed = now.as_nanos().saturating_sub(self.since.as_nanos());
+        let filled = elapsed as f64 / NANOS_PER_SECOND * self.fill.0;
+        (self.tokens + filled).min(self.burst.0)
+    }
+
+    #[inline]
+    fn has(&self, now: Timestamp, cost: Tokens) -> bool {
+        self.peek(now) >= self.required(cost)
+    }
+
+    fn available_at(&self, now: Timestamp, cost: Tokens) -> Timestamp {
         // Never above the burst, so it does not matter that what flows over is counted here.
         let level = self.required(cost);
         let at = |nanos: u64| {
@@ -306,19 +287,7 @@ impl TokenBucket {
         self.since + Duration::from_nanos(late)
     }
 
-    /// What the bucket would say to a call of this cost; takes nothing.
-    #[must_use]
-    pub fn verdict(&self, now: Timestamp, cost: Tokens) -> Verdict {
-        if self.has(now, cost) {
-            Verdict::Ready
-        } else {
-            Verdict::NotBefore(self.available_at(now, cost))
-        }
-    }
-
-    /// When a call of this cost may go, behind calls that take `ahead` tokens.
-    #[must_use]
-    pub fn wait_behind(&self, now: Timestamp, ahead: f64, cost: Tokens) -> Duration {
+    fn wait_behind(&self, now: Timestamp, ahead: f64, cost: Tokens) -> Duration {
         // They take what is there before it flows over.
         let lacking = ahead + self.required(cost) - self.peek(now);
         if lacking <= 0.0 {
@@ -327,14 +296,7 @@ impl TokenBucket {
         Duration::from_nanos(((lacking / self.fill.0 * NANOS_PER_SECOND) as u64).saturating_add(1))
     }
 
-    /// Takes the cost, whatever is there. Returns what was taken: the cost, if [`has`](Self::has) says
-    /// that the call may go; less where the debt is at its greatest.
-    pub fn draw(&mut self, now: Timestamp, cost: Tokens) -> f64 {
-        self.take_more(now, cost.0, cost.0)
-    }
-
-    /// Takes `tokens` more for a call that costs `whole` in all. Returns what was taken.
-    pub(crate) fn take_more(&mut self, now: Timestamp, tokens: f64, whole: f64) -> f64 {
+    fn take_more(&mut self, now: Timestamp, tokens: f64, whole: f64) -> f64 {
         let level = self.peek(now);
         let flows_in = self.fill.0 * DEBT_MAX_FILL.as_secs_f64();
         let debt_max = (DEBT_MAX_BURSTS * self.burst.0).max(flows_in).max(whole);
@@ -342,20 +304,13 @@ impl TokenBucket {
         level - self.tokens
     }
 
-    /// Puts back what was drawn, as if it had never been, or takes more where `tokens` is below
-    /// zero.
-    pub fn put_back(&mut self, now: Timestamp, tokens: f64) {
+    fn put_back(&mut self, now: Timestamp, tokens: f64) {
         if tokens < 0.0 {
             self.take_more(now, -tokens, -tokens);
         } else {
             let level = self.peek(now);
             self.set(now, level + tokens);
         }
-    }
-
-    fn set(&mut self, now: Timestamp, tokens: f64) {
-        self.tokens = tokens.min(self.burst.0);
-        self.since = self.since.max(now);
     }
 }
 
@@ -380,7 +335,7 @@ mod tests {
     fn what_was_drawn_comes_back_as_if_it_had_never_been() {
         let (mut drawn, mut untouched) = (bucket(10.0, 2.0), bucket(10.0, 2.0));
         for bucket in [&mut drawn, &mut untouched] {
-            assert!(bucket.take(at(0.0), tokens(6.0)));
+            assert!(bucket.try_take(at(0.0), tokens(6.0)).is_ok());
         }
         let taken = drawn.draw(at(1.0), tokens(5.0));
         drawn.put_back(at(3.5), taken);

@@ -13,7 +13,7 @@
 use alloc::collections::VecDeque;
 use core::time::Duration;
 
-use super::{RETRY_UNMEASURED, WindowShape, WindowStamp};
+use super::{RETRY_UNMEASURED, Stake, WindowShape, WindowStamp};
 use crate::time::{Timestamp, nanos};
 use crate::verdict::{Cost, Verdict};
 
@@ -196,8 +196,22 @@ impl Window {
             .map(|departure| self.frees_at(departure.at))
     }
 
+    /// Counts a call that has not departed.
+    #[inline]
+    pub(super) fn reserve(&mut self, cost: Cost) -> Stake {
+        self.reserved += u64::from(cost.get());
+        Stake::Reserved(cost)
+    }
+
+    /// A call that was reserved departs.
+    pub(super) fn depart(&mut self, now: Timestamp, cost: Cost) -> Stake {
+        self.reserved -= u64::from(cost.get());
+        self.stamp(now, cost);
+        Stake::Departed(cost)
+    }
+
     /// Counts a departure. `now` is never before the newest one: time only goes forward here.
-    pub(super) fn stamp(&mut self, now: Timestamp, cost: Cost) {
+    fn stamp(&mut self, now: Timestamp, cost: Cost) {
         while let Some(oldest) = self.departures.front()
             && self.frees_at(oldest.at) <= now
         {

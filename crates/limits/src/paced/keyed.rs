@@ -10,8 +10,8 @@ use std::collections::HashMap;
 use std::hash::RandomState;
 use std::vec::Vec;
 
-use crate::limiter::Tokens;
 use crate::limiter::paced::{Pace, Paced, Pools};
+use crate::limiter::{TokenLimiter, Tokens};
 use crate::time::Timestamp;
 
 /// For each key that may be remembered: so far are looks at all of them apart while few of them rest. A
@@ -126,7 +126,7 @@ impl<K: Hash + Eq, S: BuildHasher> PacedKeys<K, S> {
         };
         let pools = &mut self.pools[row as usize];
         let mut paced = Paced::from_pools(self.pace, Pools::from_words(*pools));
-        let granted = paced.take(now, cost);
+        let granted = paced.try_take(now, cost).is_ok();
         *pools = paced.pools().words();
         Ok(granted)
     }
@@ -265,7 +265,7 @@ mod tests {
                 let granted = keys.try_acquire(&key, Tokens::ONE, now);
                 assert_eq!(
                     granted,
-                    Ok(one.take(now, Tokens::ONE)),
+                    Ok(one.try_take(now, Tokens::ONE).is_ok()),
                     "seed {seed} step {step}"
                 );
                 assert_eq!(

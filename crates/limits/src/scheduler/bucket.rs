@@ -10,16 +10,14 @@
 //!
 //! [`Postpone`]: crate::Postpone
 
-use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 use core::time::Duration;
 
-use super::hold::Held;
 use super::{Scheduler, Supplied};
-use crate::limiter::{Burst, Fill, Pace, Pacing, PacingNow, Supply, TokenBucket, Tokens};
+use crate::limiter::{BucketLimit, Fill, Level, PacingNow, Supply, Taken, Tokens};
 use crate::queue::fair::{UNITS_PER_TOKEN, units};
 use crate::queue::{Bar, BucketId, Call, Place};
 use crate::slab::{Key, Slab};
@@ -44,40 +42,6 @@ pub struct BucketRule {
     pub order: BucketOrder,
     /// What a call is charged in the end.
     pub settlement: Settlement,
-}
-
-/// How much a bucket lets through.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BucketLimit {
-    /// A burst at once, and then a steady rate.
-    Bucket {
-        /// The most tokens at once.
-        burst: Burst,
-        /// Tokens per second.
-        fill: Fill,
-    },
-    /// A rate, and more for the late until they have caught up.
-    Paced(Pace),
-}
-
-impl BucketLimit {
-    /// The most tokens that can be taken in one go after a silence.
-    #[must_use]
-    pub fn most(&self) -> f64 {
-        match self {
-            Self::Bucket { burst, .. } => burst.get(),
-            Self::Paced(pace) => pace.burst(),
-        }
-    }
-
-    /// Tokens that come back each second.
-    #[must_use]
-    pub fn per_second(&self) -> f64 {
-        match self {
-            Self::Bucket { fill, .. } => fill.get(),
-            Self::Paced(pace) => pace.rate().get(),
-        }
-    }
 }
 
 /// Whether a bucket holds anybody back.
@@ -188,119 +152,15 @@ pub(super) struct Bucket {
     pub(super) rejected: u64,
 }
 
-/// The state of a bucket, of either kind.
-#[derive(Debug)]
-pub(super) enum Level {
-    Bucket(TokenBucket),
-    Paced(Box<Pacing>),
-}
-
-/// Calls the same method on either.
-macro_rules! either {
-    ($level:expr, $($call:tt)+) => {
-        match $level {
-            Level::Bucket(level) => level.$($call)+,
-            Level::Paced(level) => level.$($call)+,
-        }
-    };
-}
-
-impl Level {
-    fn new(now: Timestamp, limit: BucketLimit) -> Self {
-        match limit {
-            BucketLimit::Bucket { burst, fill } => Self::Bucket(TokenBucket::new(now, burst, fill)),
-            BucketLimit::Paced(pace) => Self::Paced(Box::new(Pacing::new(now, pace))),
-        }
-    }
-
-    /// Changes the limit in place, to what it says or to what was told if that is less. One of the
-    /// other kind begins anew.
-    fn follow(&mut self, now: Timestamp, limit: BucketLimit, told: Option<Fill>) {
-        match (&mut *self, limit) {
-            (Self::Bucket(level), BucketLimit::Bucket { burst, fill }) => {
-                let told = told.filter(|told| told.get() < fill.get());
-                level.set_parameters(now, burst, told.unwrap_or(fill));
-            }
-            (Self::Paced(level), BucketLimit::Paced(pace)) => {
-                level.follow(now, pace, told.map(Fill::get));
-            }
-            (level, limit) => {
-                *level = Self::new(now, limit);
-                level.follow(now, limit, told);
-            }
-        }
-    }
-
-    fn peek(&self, now: Timestamp) -> f64 {
-        either!(self, peek(now))
-    }
-
-    fn has(&self, now: Timestamp, tokens: Tokens) -> bool {
-        either!(self, has(now, tokens))
-    }
-
-    fn verdict(&self, now: Timestamp, tokens: Tokens) -> Verdict {
-        either!(self, verdict(now, tokens))
-    }
-
-    fn delay_until_available(&self, now: Timestamp, tokens: Tokens) -> Duration {
-        either!(self, delay_until_available(now, tokens))
-    }
-
-    fn wait_behind(&self, now: Timestamp, ahead: f64, tokens: Tokens) -> Duration {
-        either!(self, wait_behind(now, ahead, tokens))
-    }
-
-    fn draw(&mut self, now: Timestamp, tokens: Tokens) -> f64 {
-        either!(self, draw(now, tokens))
-    }
-
-    fn put_back(&mut self, now: Timestamp, tokens: f64, taken_at: Timestamp) {
-        match self {
-            Self::Bucket(level) => level.put_back(now, tokens),
-            Self::Paced(level) => level.put_back(now, tokens, taken_at),
-        }
-    }
-
-    fn take_more(&mut self, now: Timestamp, tokens: f64, whole: f64) -> f64 {
-        either!(self, take_more(now, tokens, whole))
-    }
-
-    fn undraw(&mut self, now: Timestamp, taken: f64, taken_at: Timestamp) {
-        match self {
-            Self::Bucket(level) => level.put_back(now, taken),
-            Self::Paced(level) => level.undraw(now, taken, taken_at),
-        }
-    }
-
-    fn per_second(&self) -> f64 {
-        match self {
-            Self::Bucket(level) => level.fill().get(),
-            Self::Paced(level) => level.pace().rate().get(),
-        }
-    }
-
-    fn paced_now(&self, now: Timestamp) -> Option<PacingNow> {
-        match self {
-            Self::Bucket(_) => None,
-            Self::Paced(level) => Some(level.now(now)),
-        }
-    }
-}
-
 impl Bucket {
     /// What it says to a call that would draw from it, behind those that claim `ahead` of it, in the
     /// units of fair turns.
     pub(super) fn peek(&self, now: Timestamp, ahead: u64, tokens: Tokens) -> Verdict {
         match self.rule.mode {
-            BucketMode::Enforce if ahead > 0 => {
+            BucketMode::Enforce => {
                 let ahead = ahead as f64 / UNITS_PER_TOKEN;
-                match self.level.wait_behind(now, ahead, tokens) {
-                    Duration::ZERO => Verdict::Ready,
-                    wait => Verdict::NotBefore(now + wait),
-                }
+                self.level.limiter().verdict_behind(now, ahead, tokens)
             }
-            BucketMode::Enforce => self.level.verdict(now, tokens),
             BucketMode::Observe => Verdict::Ready,
         }
     }
@@ -315,7 +175,7 @@ impl Bucket {
         match self.rule.mode {
             BucketMode::Enforce => {
                 let ahead = self.waiting_units as f64 / UNITS_PER_TOKEN;
-                self.level.wait_behind(now, ahead, tokens)
+                self.level.limiter().wait_behind(now, ahead, tokens)
             }
             BucketMode::Observe => Duration::ZERO,
         }
@@ -331,36 +191,45 @@ impl Bucket {
         self.waiting_units -= units(tokens);
     }
 
-    /// Charges a call that leaves the queue. Returns what it was charged.
-    pub(super) fn draw(&mut self, now: Timestamp, tokens: Tokens) -> f64 {
+    /// Charges a call that leaves the queue.
+    pub(super) fn draw(&mut self, now: Timestamp, tokens: Tokens) -> Taken {
         self.charged += 1;
-        if self.rule.mode == BucketMode::Observe && !self.level.has(now, tokens) {
-            let delay = self.level.delay_until_available(now, tokens);
+        let level = self.level.limiter();
+        if self.rule.mode == BucketMode::Observe && !level.has(now, tokens) {
+            let delay = level.delay_until_available(now, tokens);
             self.would_have_delayed += 1;
             self.would_have_delayed_for = self.would_have_delayed_for.saturating_add(delay);
         }
-        let drawn = self.level.draw(now, tokens);
-        self.drawn += drawn;
-        drawn
+        let taken = self.level.draw(now, tokens);
+        self.drawn += taken.tokens;
+        taken
     }
 
     /// The call never left.
-    pub(super) fn undraw(&mut self, now: Timestamp, charged: f64, drawn_at: Timestamp) {
+    pub(super) fn undraw(&mut self, now: Timestamp, taken: Taken) {
         self.charged -= 1;
-        self.drawn -= charged;
-        self.level.undraw(now, charged, drawn_at);
+        self.drawn -= taken.tokens;
+        self.level.undraw(now, taken);
     }
 
     /// The call has ended, and turned out to cost this.
-    pub(super) fn settle(&mut self, now: Timestamp, held: &Held, charged: f64, measured: Tokens) {
+    pub(super) fn settle(
+        &mut self,
+        now: Timestamp,
+        taken: Taken,
+        estimate: Tokens,
+        measured: Tokens,
+    ) {
         if self.rule.settlement == Settlement::Measured {
-            let estimate = held.call.tokens.get();
+            let estimate = estimate.get();
             // No more is put back than was taken.
-            let surcharge = (measured.get() - estimate).clamp(-charged, SURCHARGE_MAX * estimate);
+            let surcharge =
+                (measured.get() - estimate).clamp(-taken.tokens, SURCHARGE_MAX * estimate);
             self.drawn += if surcharge > 0.0 {
-                self.level.take_more(now, surcharge, estimate + surcharge)
+                let whole = estimate + surcharge;
+                self.level.take_more(now, surcharge, whole)
             } else {
-                self.level.put_back(now, -surcharge, held.since);
+                self.level.put_back(now, taken.part(-surcharge));
                 surcharge
             };
         }
@@ -369,7 +238,7 @@ impl Bucket {
     /// Changes the level to what flows now: what the rule says, or what it was told if that is
     /// less. Nothing is refunded, and nothing taken away.
     fn follow(&mut self, now: Timestamp) {
-        let told = self.supply.at(now);
+        let told = self.supply.at(now).map(Fill::get);
         self.level.follow(now, self.rule.limit, told);
     }
 }
@@ -538,7 +407,7 @@ impl<T> Scheduler<T> {
         let bucket = self.buckets.expect(self.buckets.find(Some(id))?);
         Some(BucketNow {
             rule: bucket.rule.clone(),
-            tokens: bucket.level.peek(now),
+            tokens: bucket.level.limiter().peek(now),
             per_second: bucket.level.per_second(),
             drawn: bucket.drawn,
             paced: bucket.level.paced_now(now),
@@ -599,7 +468,7 @@ impl<T> Scheduler<T> {
             .map(|(key, waiting)| (waiting.arrival, key, waiting.call.tokens))
             .collect();
         waiting.sort_unstable_by_key(|&(arrival, key, _)| (arrival, key));
-        let level = &self.buckets.expect(bucket).level;
+        let level = self.buckets.expect(bucket).level.limiter();
         let mut ahead = 0;
         for (_, key, tokens) in waiting {
             let before = ahead as f64 / UNITS_PER_TOKEN;

@@ -1,10 +1,10 @@
 //! Calls in flight: what they have drawn, and how it comes back.
 
 use alloc::boxed::Box;
-use alloc::sync::Arc;
+use alloc::vec::Vec;
 
-use super::{KEPT_MAX, Scheduler};
-use crate::limiter::{Progress, Tokens, WindowStamp};
+use super::Scheduler;
+use crate::limiter::{Progress, Stake, Taken, Tokens, WindowStamp};
 use crate::policy::LimitId;
 use crate::queue::account::Stay;
 use crate::queue::fair::Service;
@@ -42,27 +42,38 @@ pub(super) struct Held {
     pub(super) service: Service,
     /// Which of all that were served it was.
     pub(super) served: u64,
-    /// A bit for each limit that it drew from, in order: it took what is kept for its class.
-    pub(super) kept: u64,
-    pub(super) drawn: Arc<[LimitId]>,
-    pub(super) charged: Option<Charged>,
-    pub(super) spent: Box<[(Key, Spent)]>,
+    pub(super) drawn: Vec<Drawn>,
     pub(super) progress: Progress,
 }
 
-/// What a bucket was charged for a call. The bucket may have been removed since.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Charged {
-    pub(super) bucket: Key,
-    pub(super) tokens: f64,
+/// What a call has drawn from one limit, bucket or quota.
+#[derive(Debug)]
+pub(super) enum Drawn {
+    Limit {
+        limit: LimitId,
+        stake: Stake,
+        /// It took only what is kept for its class.
+        is_kept: bool,
+    },
+    /// The bucket may have been removed since.
+    Bucket { bucket: Key, taken: Taken },
+    /// The key may have been forgotten since.
+    Quota { quota: Key, spent: Box<Spent> },
 }
 
-impl Held {
-    /// Whether it took what is kept for its class of the limit at this place among those it drew from.
-    pub(super) fn took_kept(&self, place: usize) -> bool {
-        place < KEPT_MAX && self.kept >> place & 1 == 1
+impl Drawn {
+    pub(super) const fn bar(&self) -> Bar {
+        match *self {
+            Self::Limit { limit, .. } => Bar::Limit(limit),
+            Self::Bucket { bucket, .. } => Bar::Bucket(bucket),
+            Self::Quota { quota, .. } => Bar::Quota(quota),
+        }
     }
 }
+
+/// Lists of what calls have drawn that are kept for the next ones, so that a call needs none of its
+/// own.
+const SPARE_MAX: usize = 64;
 
 impl<T> Scheduler<T> {
     /// The call's bytes leave: it now counts in windows that go by [`WindowStamp::Sent`]. Only
@@ -94,15 +105,14 @@ impl<T> Scheduler<T> {
     }
 
     fn depart(&mut self, now: Timestamp, hold: &Hold, stamp: WindowStamp) {
-        let held = self.holds.get(hold.0).expect("the hold was just looked up");
-        for &limit in held.drawn.iter() {
-            if self.limits[limit as usize].limiter.depart(
-                now,
-                held.call.class,
-                held.call.cost,
-                stamp,
-            ) {
-                self.parking.change_told(limit);
+        let held = self.holds.get_mut(hold.0);
+        let held = held.expect("the hold was just looked up");
+        for drawn in &mut held.drawn {
+            if let Drawn::Limit { limit, stake, .. } = drawn {
+                let limiter = &mut self.limits[*limit as usize].limiter;
+                if limiter.depart(now, held.call.class, stake, stamp) {
+                    self.parking.change_told(*limit);
+                }
             }
         }
     }
@@ -125,19 +135,24 @@ impl<T> Scheduler<T> {
             Outcome::Served | Outcome::Overloaded => Some(now.since(held.since)),
             Outcome::Failed => None,
         };
-        for &limit in held.drawn.iter() {
-            let (class, cost) = (held.call.class, held.call.cost);
-            self.limits[limit as usize]
-                .limiter
-                .release(now, class, cost, held.progress, took);
-            self.parking.change(Bar::Limit(limit));
+        for drawn in &held.drawn {
+            match *drawn {
+                Drawn::Limit { limit, stake, .. } => {
+                    let limiter = &mut self.limits[limit as usize].limiter;
+                    limiter.release(now, held.call.class, stake, took);
+                }
+                Drawn::Bucket { bucket, taken } => {
+                    let Some((bucket, measured)) = self.buckets.get_mut(bucket).zip(measured)
+                    else {
+                        continue;
+                    };
+                    bucket.settle(now, taken, held.call.tokens, measured);
+                }
+                Drawn::Quota { .. } => continue,
+            }
+            self.parking.change(drawn.bar());
         }
-        if let (Some(charged), Some(measured)) = (held.charged, measured)
-            && let Some(bucket) = self.buckets.get_mut(charged.bucket)
-        {
-            bucket.settle(now, &held, charged.tokens, measured);
-            self.parking.change(Bar::Bucket(charged.bucket));
-        }
+        self.spare(held.drawn);
     }
 
     /// The call never left: everything it drew comes back as if it had not been drawn, but for
@@ -146,6 +161,7 @@ impl<T> Scheduler<T> {
         let now = self.advance(now);
         let held = self.end(hold);
         self.undraw(now, &held);
+        self.spare(held.drawn);
     }
 
     /// The call never left and goes back to wait, with its turn and its deadline. It had a
@@ -155,8 +171,12 @@ impl<T> Scheduler<T> {
         let held = self.end(hold);
         self.undraw(now, &held);
         let Held {
-            mut call, arrival, ..
+            mut call,
+            arrival,
+            drawn,
+            ..
         } = held;
+        self.spare(drawn);
         call.class = self.clamp(call.class);
         let bucket = self.buckets.find(call.bucket);
         let quotas = call.quotas.clone().unwrap_or_default();
@@ -185,37 +205,40 @@ impl<T> Scheduler<T> {
             .expect("a hold is used with the scheduler that gave it, once")
     }
 
+    /// Keeps a list for the next call.
+    fn spare(&mut self, mut drawn: Vec<Drawn>) {
+        if self.spare.len() < SPARE_MAX {
+            drawn.clear();
+            self.spare.push(drawn);
+        }
+    }
+
     fn undraw(&mut self, now: Timestamp, held: &Held) {
         let (class, caller) = (held.call.class, held.call.caller);
         let (service, served) = (held.service, held.served);
-        for (place, &limit) in held.drawn.iter().enumerate() {
-            self.limits[limit as usize].limiter.undraw(
-                now,
-                held.call.class,
-                held.call.draw(),
-                held.since,
-                held.progress,
-            );
-            let bar = Bar::Limit(limit);
-            let service = if held.took_kept(place) {
-                service.within_its_class()
-            } else {
-                service
-            };
-            self.parking.unserved(bar, class, caller, service, served);
-            self.parking.change(bar);
-        }
-        if let Some(charged) = held.charged
-            && let Some(bucket) = self.buckets.get_mut(charged.bucket)
-        {
-            bucket.undraw(now, charged.tokens, held.since);
-            let bar = Bar::Bucket(charged.bucket);
-            self.parking.unserved(bar, class, caller, service, served);
-            self.parking.change(bar);
-        }
-        for &(key, spent) in &held.spent {
-            self.quotas.give_back(key, spent);
-            let bar = Bar::Quota(key);
+        for drawn in &held.drawn {
+            let mut service = service;
+            match drawn {
+                Drawn::Limit {
+                    limit,
+                    stake,
+                    is_kept,
+                } => {
+                    let limiter = &mut self.limits[*limit as usize].limiter;
+                    limiter.undraw(now, class, *stake);
+                    if *is_kept {
+                        service = service.within_its_class();
+                    }
+                }
+                Drawn::Bucket { bucket, taken } => {
+                    let Some(bucket) = self.buckets.get_mut(*bucket) else {
+                        continue;
+                    };
+                    bucket.undraw(now, *taken);
+                }
+                Drawn::Quota { quota, spent } => self.quotas.give_back(*quota, **spent),
+            }
+            let bar = drawn.bar();
             self.parking.unserved(bar, class, caller, service, served);
             self.parking.change(bar);
         }

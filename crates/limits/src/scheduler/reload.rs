@@ -4,22 +4,21 @@
 //! limits that are new to them; so a limit that is lowered or added admits nothing until what
 //! is in use fits. Waiting calls keep their turn and are sorted into the new lines.
 
-use alloc::collections::{BTreeMap, BTreeSet};
-use alloc::sync::Arc;
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::mem;
 
+use super::hold::{Drawn, Held};
 use super::park::LineKey;
 use super::waited::Names;
-use super::{KEPT_MAX, Metered, Scheduler, Supplied};
-use crate::limiter::{Limit, Supplier};
+use super::{Metered, Scheduler, Supplied};
+use crate::limiter::Supplier;
 use crate::policy::{ClassShare, LimitId, LimitSets, Policy, Postpone, Scope};
 use crate::queue::{Bar, Class, Place};
 use crate::time::Timestamp;
 
 /// A limit of the policy before, for whoever drew from it.
 struct Before {
-    rule: Limit,
     /// Where its state is now; `None` if the limit is gone or is of another kind.
     now: Option<LimitId>,
     /// The same calls meet it, so that those who wait there keep their turns.
@@ -95,7 +94,6 @@ impl<T> Scheduler<T> {
                 is_same_scope(&old.rule.scope, new, classes)
             });
             before.push(Before {
-                rule: old.rule.limit,
                 now: heir,
                 keeps_order,
             });
@@ -107,49 +105,43 @@ impl<T> Scheduler<T> {
     /// that are new to them.
     fn redraw_holds(&mut self, now: Timestamp, before: &[Before], classes: &[Option<Class>]) {
         let last = Class(self.policy.classes().len() as u32 - 1);
-        let mut departed = Vec::new();
         for (_, held) in self.holds.iter_mut() {
             held.call.class = classes[held.call.class.0 as usize].unwrap_or(last);
-            let mut drawn = BTreeSet::new();
-            let mut kept = BTreeSet::new();
-            for (place, &old) in held.drawn.iter().enumerate() {
-                let Before {
-                    rule,
-                    now: Some(id),
-                    ..
-                } = &before[old as usize]
-                else {
-                    continue;
+            let Held {
+                call,
+                drawn,
+                progress,
+                ..
+            } = held;
+            drawn.retain_mut(|drawn| {
+                let Drawn::Limit { limit, stake, .. } = drawn else {
+                    return true;
                 };
-                self.limits[*id as usize]
-                    .limiter
-                    .readopt(now, held.call.cost, held.progress, rule);
-                drawn.insert(*id);
-                if held.took_kept(place) {
-                    kept.insert(*id);
-                }
-            }
-            let call = &held.call;
+                let Some(heir) = before[*limit as usize].now else {
+                    return false;
+                };
+                *limit = heir;
+                let limiter = &mut self.limits[heir as usize].limiter;
+                limiter.readopt(now, stake, *progress);
+                true
+            });
             let set = self.sets.find(&call.function, call.backend, call.class);
-            for &id in self.sets.limits(set).iter() {
-                if drawn.insert(id) {
-                    departed.push((id, held.call.cost, held.progress));
+            for &limit in self.sets.limits(set).iter() {
+                if drawn.iter().any(|drawn| drawn.bar() == Bar::Limit(limit)) {
+                    continue;
+                }
+                let limiter = &mut self.limits[limit as usize].limiter;
+                drawn.push(Drawn::Limit {
+                    limit,
+                    stake: limiter.adopt(call.cost, *progress),
+                    is_kept: false,
+                });
+            }
+            for drawn in drawn {
+                if let Drawn::Limit { limit, stake, .. } = *drawn {
+                    self.limits[limit as usize].limiter.keep(call.class, stake);
                 }
             }
-            for &id in &drawn {
-                let (class, cost) = (held.call.class, held.call.cost);
-                self.limits[id as usize]
-                    .limiter
-                    .keep(class, cost, held.progress);
-            }
-            held.kept = 0;
-            for (place, id) in drawn.iter().enumerate().take(KEPT_MAX) {
-                held.kept |= u64::from(kept.contains(id)) << place;
-            }
-            held.drawn = Arc::from_iter(drawn);
-        }
-        for (id, cost, progress) in departed {
-            self.limits[id as usize].limiter.adopt(cost, progress);
         }
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tidegate_limits::{
     Backend, BucketId, BucketLimit, BucketMode, BucketRule, Call, Caller, Class, Cost, Limit,
-    LimitRule, Scope, TokenBucket, Tokens, Weight, WindowShape, WindowStamp,
+    LimitRule, Scope, TokenBucket, TokenLimiter, Tokens, Weight, WindowShape, WindowStamp,
 };
 
 use crate::laws::policies::{Shape, random_bucket};
@@ -137,7 +137,7 @@ pub(crate) fn bucket_model(seed: u64, reload: Reload) -> Result<(), Violation> {
             }
         }
         let tokens = Tokens::new(random.between(1, 20) as f64 / 4.0).expect("a cost");
-        if bucket.take(at(now), tokens) {
+        if bucket.try_take(at(now), tokens).is_ok() {
             let call = Call {
                 function: "f".into(),
                 backend: Backend(0),

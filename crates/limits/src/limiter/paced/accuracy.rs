@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::{BurstRatio, Pace, Paced, Rate};
-use crate::limiter::Tokens;
+use crate::limiter::{TokenLimiter, Tokens};
 use crate::time::Timestamp;
 use crate::verdict::Verdict;
 
@@ -18,7 +18,10 @@ fn paced(rate: f64, ratio: f64) -> Paced {
 /// Takes one operation as soon as it may go; returns when.
 fn take_next(paced: &mut Paced, now: Timestamp) -> Timestamp {
     let moment = paced.available_at(now, Tokens::ONE);
-    assert!(paced.take(moment, Tokens::ONE), "{paced:?} at {moment:?}");
+    assert!(
+        paced.try_take(moment, Tokens::ONE).is_ok(),
+        "{paced:?} at {moment:?}"
+    );
     moment
 }
 
@@ -50,7 +53,7 @@ fn late_wake_ups_within_the_pool_cost_nothing() {
         let (mut now, mut granted) = (first, 0);
         while now.since(first) < Duration::from_secs(3) {
             now = paced.available_at(now, Tokens::ONE) + Duration::from_nanos(late);
-            while paced.take(now, Tokens::ONE) {
+            while paced.try_take(now, Tokens::ONE).is_ok() {
                 granted += 1;
             }
         }
@@ -111,12 +114,15 @@ fn a_stall_is_made_up_for_at_the_pace_of_the_ratio_and_without_a_burst() {
 fn a_clock_that_steps_back_gives_nothing_and_breaks_nothing() {
     let mut paced = paced(1000.0, 1.1);
     let late = START + Duration::from_secs(10);
-    assert!(paced.take(late, Tokens::ONE));
+    assert!(paced.try_take(late, Tokens::ONE).is_ok());
     let before = paced.clone();
     assert_eq!(paced.peek(START), paced.peek(late));
-    while paced.take(START, Tokens::ONE) {}
+    while paced.try_take(START, Tokens::ONE).is_ok() {}
     assert!(paced.peek(START) < before.peek(late));
-    assert!(!paced.take(late, Tokens::ONE), "the ten seconds count once");
+    assert!(
+        paced.try_take(late, Tokens::ONE).is_err(),
+        "the ten seconds count once"
+    );
     assert!(paced.available_at(START, Tokens::ONE) > late);
 }
 
@@ -125,13 +131,13 @@ fn the_ends_of_time_and_of_the_range_are_moments_like_any_other() {
     for rate in [Rate::MIN, Rate::new(1.0).expect("a rate"), Rate::MAX] {
         for ratio in [BurstRatio::STRICT, BurstRatio::MAX] {
             let mut paced = Paced::new(Timestamp::ZERO, Pace::new(rate, ratio));
-            assert!(paced.take(Timestamp::ZERO, Tokens::ONE));
+            assert!(paced.try_take(Timestamp::ZERO, Tokens::ONE).is_ok());
             let wait = paced.delay_until_available(Timestamp::ZERO, Tokens::ONE);
             assert!(wait >= Duration::from_nanos(1) && wait <= Duration::from_secs(10_000_000));
             paced.draw(Timestamp::ZERO, Tokens::MAX);
             let _ = paced.available_at(Timestamp::ZERO, Tokens::MAX);
             let end = Timestamp::MAX;
-            assert!(paced.take(end, Tokens::ONE));
+            assert!(paced.try_take(end, Tokens::ONE).is_ok());
             paced.put_back(end, f64::MAX);
             paced.put_back(end, -f64::MAX);
             let _ = paced.wait_behind(end, f64::INFINITY, Tokens::MAX);
@@ -142,7 +148,7 @@ fn the_ends_of_time_and_of_the_range_are_moments_like_any_other() {
     // A wait that ends after the end of time is for ever.
     let late = Timestamp::from_nanos(u64::MAX - 10);
     let mut paced = Paced::new(late, Pace::new(Rate::MIN, BurstRatio::STRICT));
-    assert!(paced.take(late, Tokens::ONE));
+    assert!(paced.try_take(late, Tokens::ONE).is_ok());
     assert_eq!(
         paced.verdict(late, Tokens::ONE),
         Verdict::NotBefore(Timestamp::MAX)
@@ -153,7 +159,7 @@ fn the_ends_of_time_and_of_the_range_are_moments_like_any_other() {
 fn a_change_in_mid_wait_moves_the_moment_and_keeps_the_time() {
     let mut paced = paced(10.0, 1.5);
     let mut now = START;
-    assert!(paced.take(now, Tokens::ONE));
+    assert!(paced.try_take(now, Tokens::ONE).is_ok());
     now = now + Duration::from_millis(50);
     assert_eq!(
         paced.delay_until_available(now, Tokens::ONE),
@@ -168,7 +174,7 @@ fn a_change_in_mid_wait_moves_the_moment_and_keeps_the_time() {
     assert_eq!(paced.peek_pools(now).wait_time(), wait_time);
     assert_eq!(paced.peek_pools(now).active, Duration::from_millis(20));
     assert_eq!(paced.peek_pools(now).waiting, Duration::from_millis(30));
-    assert!(paced.take(now, Tokens::ONE) && paced.take(now, Tokens::ONE));
+    assert!(paced.try_take(now, Tokens::ONE).is_ok() && paced.try_take(now, Tokens::ONE).is_ok());
     assert_eq!(
         paced.delay_until_available(now, Tokens::ONE),
         Duration::from_millis(10)
@@ -178,14 +184,14 @@ fn a_change_in_mid_wait_moves_the_moment_and_keeps_the_time() {
 #[test]
 fn what_is_stopped_opens_when_told_and_starts_with_one_operation() {
     let mut paced = paced(10.0, 1.5);
-    assert!(paced.take(START, Tokens::ONE));
+    assert!(paced.try_take(START, Tokens::ONE).is_ok());
     assert_eq!(paced.start(START), Err(super::AlreadyRunning));
     paced.stop(START);
     let later = START + Duration::from_secs(60);
     assert_eq!(paced.verdict(later, Tokens::ONE), Verdict::WhenTold);
     assert_eq!(paced.available_at(later, Tokens::ONE), Timestamp::MAX);
     assert_eq!(paced.start(later), Ok(()));
-    assert!(paced.take(later, Tokens::ONE));
+    assert!(paced.try_take(later, Tokens::ONE).is_ok());
     assert_eq!(
         paced.delay_until_available(later, Tokens::ONE),
         Duration::from_millis(100)
@@ -224,7 +230,7 @@ fn an_operation_dearer_than_the_pool_goes_when_it_is_full_and_owes_the_rest() {
     // Two operations fill the pool: a tenth of a second for the second one.
     let now = paced.available_at(START, five);
     assert_eq!(now.since(START), Duration::from_millis(100));
-    assert!(paced.take(now, five));
+    assert!(paced.try_take(now, five).is_ok());
     assert_eq!(paced.peek(now), -3.0);
     assert_eq!(paced.peek_pools(now).debt, Duration::from_millis(300));
     assert_eq!(
@@ -241,7 +247,7 @@ fn a_debt_is_repaid_whole_however_much_the_operation_costs() {
     let mut paced = paced(10.0, 1.0);
     let (mut now, mut taken) = (START, 0.0);
     while now < START + Duration::from_secs(3600) {
-        if paced.take(now, dear) {
+        if paced.try_take(now, dear).is_ok() {
             taken += dear.get();
         }
         now = paced.available_at(now, dear);

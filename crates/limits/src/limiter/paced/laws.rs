@@ -6,7 +6,7 @@ use core::time::Duration;
 use super::model::Filler;
 use super::pools::{Level, TICKS_PER_NANO};
 use super::{BurstRatio, Pace, Paced, Rate, ticks};
-use crate::limiter::Tokens;
+use crate::limiter::{TokenLimiter, Tokens};
 use crate::random::Random;
 use crate::time::Timestamp;
 use crate::verdict::{Cost, Verdict};
@@ -85,7 +85,7 @@ fn the_same_fills_at_the_same_moments_give_the_same_pools_to_the_bit() {
             let changed = match random.below(8) {
                 0..=4 => {
                     let cost = random.cost(&pace);
-                    let taken = paced.take(now, cost);
+                    let taken = paced.try_take(now, cost).is_ok();
                     if taken {
                         refill(&mut filler);
                         // What costs more than the pool holds goes when that is full.
@@ -161,7 +161,13 @@ fn time_is_neither_made_nor_lost() {
             let ticks = pace.ticks(cost);
             let before = paced.level(now).active;
             match random.below(8) {
-                0..=3 => claimed += if paced.take(now, cost) { ticks } else { 0 },
+                0..=3 => {
+                    claimed += if paced.try_take(now, cost).is_ok() {
+                        ticks
+                    } else {
+                        0
+                    }
+                }
                 4 => {
                     paced.draw(now, cost);
                     claimed += before - paced.level(now).active;
@@ -205,7 +211,7 @@ fn no_span_lets_more_through_than_its_pools_and_the_pace_of_the_ratio() {
         // From where the span begins: a take of nothing is a fill there.
         for _ in 0..random.below(20) {
             now = now + random.span();
-            paced.take(now, random.cost(&pace));
+            let _ = paced.try_take(now, random.cost(&pace));
         }
         paced.draw(now, Tokens::ZERO);
         let (start, at_start) = (now, paced.pools().level());
@@ -216,7 +222,7 @@ fn no_span_lets_more_through_than_its_pools_and_the_pace_of_the_ratio() {
             now = now + random.span();
             let cost = random.cost(&pace);
             for _ in 0..100 {
-                if paced.take(now, cost) {
+                if paced.try_take(now, cost).is_ok() {
                     granted += pace.ticks(cost);
                     owed = owed.max(pace.ticks(cost) - pace.sizes().active);
                 }
@@ -267,7 +273,7 @@ fn a_filler_that_fires_in_between_lets_as_much_through_but_for_a_burst_pool_and_
                     filled += interval;
                     filler.refill(interval * TICKS_PER_NANO);
                 }
-                while paced.take(at(now), Tokens::ONE) {
+                while paced.try_take(at(now), Tokens::ONE).is_ok() {
                     granted += 1;
                 }
                 while filler.take(price) {
@@ -299,7 +305,7 @@ fn the_moment_named_is_the_first_at_which_there_is_enough() {
             if random.below(3) == 0 {
                 paced.draw(now, cost);
             } else {
-                paced.take(now, cost);
+                let _ = paced.try_take(now, cost);
             }
             let moment = paced.available_at(now, cost);
             assert!(moment >= now, "seed {seed}");

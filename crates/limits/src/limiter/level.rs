@@ -1,0 +1,277 @@
+//! Tokens that come with time, of either kind: what is there, and what calls have drawn of it.
+
+use alloc::boxed::Box;
+
+use super::paced::Pace;
+use super::pacing::{Pacing, PacingNow};
+use super::token_bucket::{Burst, Fill, TokenBucket, Tokens};
+use super::token_limiter::TokenLimiter;
+use crate::time::Timestamp;
+
+/// How much a bucket lets through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BucketLimit {
+    /// A burst at once, and then a steady rate.
+    Bucket {
+        /// The most tokens at once.
+        burst: Burst,
+        /// Tokens per second.
+        fill: Fill,
+    },
+    /// A rate, and more for the late until they have caught up.
+    Paced(Pace),
+}
+
+impl BucketLimit {
+    /// The most tokens that can be taken in one go after a silence.
+    #[must_use]
+    pub fn most(&self) -> f64 {
+        match self {
+            Self::Bucket { burst, .. } => burst.get(),
+            Self::Paced(pace) => pace.burst(),
+        }
+    }
+
+    /// Tokens that come back each second.
+    #[must_use]
+    pub fn per_second(&self) -> f64 {
+        match self {
+            Self::Bucket { fill, .. } => fill.get(),
+            Self::Paced(pace) => pace.rate().get(),
+        }
+    }
+}
+
+/// Tokens that were taken, and what each was then.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Taken {
+    pub(crate) tokens: f64,
+    /// The time that each took of a pace; 0 where it took none.
+    price: f64,
+}
+
+impl Taken {
+    pub(crate) const NOTHING: Self = Self {
+        tokens: 0.0,
+        price: 0.0,
+    };
+
+    /// So many of them.
+    pub(crate) const fn part(self, tokens: f64) -> Self {
+        Self { tokens, ..self }
+    }
+}
+
+/// The state of a bucket or of a pace.
+#[derive(Clone, Debug)]
+pub(crate) enum Level {
+    Bucket(TokenBucket),
+    Paced(Box<Pacing>),
+}
+
+impl Level {
+    pub(crate) fn new(now: Timestamp, limit: BucketLimit) -> Self {
+        match limit {
+            BucketLimit::Bucket { burst, fill } => Self::Bucket(TokenBucket::new(now, burst, fill)),
+            BucketLimit::Paced(pace) => Self::Paced(Box::new(Pacing::new(now, pace))),
+        }
+    }
+
+    /// Changes the limit in place, to what it says or to what was told if that is less: tokens a
+    /// second. One of the other kind begins anew.
+    pub(crate) fn follow(&mut self, now: Timestamp, limit: BucketLimit, told: Option<f64>) {
+        match (&mut *self, limit) {
+            (Self::Bucket(bucket), BucketLimit::Bucket { burst, fill }) => {
+                let told = told.filter(|&told| told < fill.get());
+                let told = told.and_then(|told| Fill::new(told).ok());
+                bucket.set_parameters(now, burst, told.unwrap_or(fill));
+            }
+            (Self::Paced(pacing), BucketLimit::Paced(pace)) => pacing.follow(now, pace, told),
+            (level, limit) => {
+                *level = Self::new(now, limit);
+                level.follow(now, limit, told);
+            }
+        }
+    }
+
+    #[inline]
+    pub(crate) fn limiter(&self) -> &dyn TokenLimiter {
+        match self {
+            Self::Bucket(bucket) => bucket,
+            Self::Paced(pacing) => &pacing.paced,
+        }
+    }
+
+    #[inline]
+    fn limiter_mut(&mut self) -> &mut dyn TokenLimiter {
+        match self {
+            Self::Bucket(bucket) => bucket,
+            Self::Paced(pacing) => &mut pacing.paced,
+        }
+    }
+
+    fn price(&self) -> f64 {
+        match self {
+            Self::Bucket(_) => 0.0,
+            Self::Paced(pacing) => pacing.paced.pace().price() as f64,
+        }
+    }
+
+    /// Takes what a call costs, whatever is there.
+    pub(crate) fn draw(&mut self, now: Timestamp, cost: Tokens) -> Taken {
+        let tokens = self.limiter_mut().draw(now, cost);
+        if let Self::Paced(pacing) = self {
+            pacing.count(now, tokens);
+        }
+        Taken {
+            tokens,
+            price: self.price(),
+        }
+    }
+
+    /// Takes so many tokens more for a call that costs `whole` in all. Returns how many were taken.
+    pub(crate) fn take_more(&mut self, now: Timestamp, tokens: f64, whole: f64) -> f64 {
+        self.limiter_mut().take_more(now, tokens, whole)
+    }
+
+    /// Puts back what a call took that never left.
+    pub(crate) fn undraw(&mut self, now: Timestamp, taken: Taken) {
+        self.put_back(now, taken);
+        if let Self::Paced(pacing) = self {
+            pacing.uncount(taken.tokens);
+        }
+    }
+
+    /// Puts back some of what a call took: of a pace the time that it took, whatever the pace is by
+    /// now.
+    pub(crate) fn put_back(&mut self, now: Timestamp, taken: Taken) {
+        let price = self.price();
+        let tokens = if price == taken.price || price == 0.0 || taken.price == 0.0 {
+            taken.tokens
+        } else {
+            taken.tokens * (taken.price / price)
+        };
+        self.limiter_mut().put_back(now, tokens);
+    }
+
+    /// Tokens that come each second, as it is told.
+    pub(crate) fn per_second(&self) -> f64 {
+        match self {
+            Self::Bucket(bucket) => bucket.fill().get(),
+            Self::Paced(pacing) => pacing.paced.pace().rate().get(),
+        }
+    }
+
+    /// What a pace is like; `None` of a bucket.
+    pub(crate) fn paced_now(&self, now: Timestamp) -> Option<PacingNow> {
+        match self {
+            Self::Bucket(_) => None,
+            Self::Paced(pacing) => Some(pacing.now(now)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::time::Duration;
+
+    use super::*;
+    use crate::limiter::paced::{BurstRatio, Rate};
+
+    fn at(millis: u64) -> Timestamp {
+        Timestamp::ZERO + Duration::from_millis(millis)
+    }
+
+    fn pace(rate: f64) -> Pace {
+        Pace::new(Rate::new(rate).expect("a rate"), BurstRatio::STRICT)
+    }
+
+    fn paced(rate: f64) -> Level {
+        Level::new(Timestamp::ZERO, BucketLimit::Paced(pace(rate)))
+    }
+
+    fn now(level: &Level, moment: Timestamp) -> PacingNow {
+        level.paced_now(moment).expect("it is a pace")
+    }
+
+    #[test]
+    fn the_achieved_rate_is_what_went_through_lately() {
+        let mut level = paced(100.0);
+        for tick in 0..3000 {
+            level.draw(at(tick * 20), Tokens::ONE);
+        }
+        let minute = now(&level, at(60_000));
+        assert!((minute.achieved - 50.0).abs() < 0.2, "{}", minute.achieved);
+        assert_eq!(minute.drawn, 3000.0);
+        // What was is forgotten within two spans.
+        let later = now(&level, at(65_000)).achieved;
+        assert!(later > 10.0 && later < 40.0, "{later}");
+        assert_eq!(now(&level, at(80_000)).achieved, 0.0);
+        level.draw(at(90_000), Tokens::ONE);
+        assert_eq!(now(&level, at(90_000)).achieved, 0.1);
+    }
+
+    #[test]
+    fn what_never_left_was_never_let_through() {
+        let mut level = paced(100.0);
+        let before = now(&level, at(100));
+        let taken = level.draw(at(100), Tokens::ONE);
+        level.undraw(at(100), taken);
+        assert_eq!(now(&level, at(100)), before);
+    }
+
+    #[test]
+    fn what_is_given_back_is_the_time_that_it_took_whatever_the_pace_is_by_then() {
+        let dear = Tokens::new(600.0).expect("tokens");
+        let pace = |rate| BucketLimit::Paced(pace(rate).with_room_for(dear));
+        let often: alloc::vec::Vec<f64> = (1..100).map(|step| 1000.0 / f64::from(step)).collect();
+        for rates in [
+            &[100.0, 1.0][..],
+            &[1.0, 100.0],
+            &[5.0, 1.0, 7.0, 2.0],
+            &[3.0; 5],
+            &often,
+        ] {
+            for drawn_in in 0..rates.len() {
+                let mut drawn = Level::new(Timestamp::ZERO, pace(rates[0]));
+                let mut untouched = drawn.clone();
+                let mut taken = Taken::NOTHING;
+                for (step, &rate) in (0..).zip(rates) {
+                    for level in [&mut drawn, &mut untouched] {
+                        level.follow(at(step * 1000), pace(rate), None);
+                    }
+                    if step == drawn_in as u64 {
+                        taken = drawn.draw(at(step * 1000 + 1), dear);
+                    }
+                }
+                let end = at(rates.len() as u64 * 1000);
+                drawn.undraw(end, taken);
+                let waits = |level: &Level| now(level, end).pools.wait_time().as_secs_f64();
+                let (with, without) = (waits(&drawn), waits(&untouched));
+                assert!(
+                    (with - without).abs() < 1e-6,
+                    "{rates:?} {drawn_in}: {with} {without}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_taken_of_a_bucket_comes_back_in_tokens_and_of_another_kind_too() {
+        let bucket = BucketLimit::Bucket {
+            burst: Burst::new(10.0).expect("a burst"),
+            fill: Fill::new(1.0).expect("a rate"),
+        };
+        let mut level = Level::new(at(0), bucket);
+        let taken = level.draw(at(0), Tokens::ONE);
+        assert_eq!(level.limiter().peek(at(0)), 9.0);
+        level.undraw(at(0), taken);
+        assert_eq!(level.limiter().peek(at(0)), 10.0);
+        let taken = level.draw(at(0), Tokens::ONE);
+        level.follow(at(0), BucketLimit::Paced(pace(10.0)), None);
+        let before = now(&level, at(0)).pools.wait_time();
+        level.put_back(at(0), taken);
+        let one = Duration::from_millis(100);
+        assert_eq!(now(&level, at(0)).pools.wait_time(), before + one);
+    }
+}
