@@ -305,23 +305,13 @@ impl State {
         }
     }
 
-    /// The call departs, if this counts what it has reserved by this stamp.
-    fn depart(&mut self, now: Timestamp, stake: Stake, stamp: WindowStamp) -> Stake {
-        match (self, stake) {
-            (Self::Window(window), Stake::Reserved(cost)) if window.stamp == stamp => {
-                window.depart(now, cost)
-            }
-            _ => stake,
-        }
-    }
-
+    #[inline]
     fn release(&mut self, now: Timestamp, stake: Stake, held: Option<Duration>) {
         match (self, stake) {
             (Self::Outstanding(outstanding), Stake::Slot) => outstanding.release(held),
             (Self::Window(window), Stake::Reserved(cost)) => {
                 window.depart(now, cost);
             }
-            (_, Stake::Departed(_) | Stake::Tokens(_)) => {}
             _ => unreachable!("{MISMATCH}"),
         }
     }
@@ -567,6 +557,7 @@ impl Limiter {
     }
 
     /// Turns what is reserved into a departure, if `stamp` is what this limit counts. True if it is.
+    #[inline]
     pub(crate) fn depart(
         &mut self,
         now: Timestamp,
@@ -574,16 +565,23 @@ impl Limiter {
         stake: &mut Stake,
         stamp: WindowStamp,
     ) -> bool {
-        if let Some(kept) = self.kept_by(class) {
-            kept.depart(now, *stake, stamp);
+        let (State::Window(window), Stake::Reserved(cost)) = (&mut self.state, *stake) else {
+            return false;
+        };
+        if window.stamp != stamp {
+            return false;
         }
-        let before = core::mem::replace(stake, self.state.depart(now, *stake, stamp));
-        *stake != before
+        *stake = window.depart(now, cost);
+        if let Some(State::Window(kept)) = self.kept_by(class) {
+            kept.depart(now, cost);
+        }
+        true
     }
 
     /// Takes the stake back at the end of a call. `held` is how long it was held, if that
     /// says anything about the next call. A departure that was never told counts as one now:
     /// the call may have left.
+    #[inline]
     pub(crate) fn release(
         &mut self,
         now: Timestamp,
@@ -591,6 +589,9 @@ impl Limiter {
         stake: Stake,
         held: Option<Duration>,
     ) {
+        if let Stake::Departed(_) | Stake::Tokens(_) = stake {
+            return;
+        }
         self.state.release(now, stake, held);
         if let Some(kept) = self.kept_by(class) {
             kept.release(now, stake, held);

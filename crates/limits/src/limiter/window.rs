@@ -204,6 +204,7 @@ impl Window {
     }
 
     /// A call that was reserved departs.
+    #[inline]
     pub(super) fn depart(&mut self, now: Timestamp, cost: Cost) -> Stake {
         self.reserved -= u64::from(cost.get());
         self.stamp(now, cost);
