@@ -44,6 +44,8 @@ struct Readme;
 pub mod caller;
 mod costs;
 mod delay;
+#[cfg(feature = "std")]
+pub mod keyed;
 pub mod lease;
 mod limiter;
 #[cfg(feature = "std")]
@@ -68,8 +70,9 @@ pub use costs::{CostError, CostModel, ServiceTime, ServiceTimes, Settled};
 pub use delay::{Cause, Delay, Delays};
 pub use limiter::{
     AlreadyRunning, ApplyError, BucketLimit, Burst, BurstRatio, DEBT_MAX_BURSTS, DEBT_MAX_FILL,
-    Fill, Limit, OutOfRange, Pace, PaceSpec, Paced, PacingNow, Pools, PoolsNow, Rate, SpecError,
-    SpecScope, Supplier, Supply, TokenBucket, TokenLimiter, Tokens, Verb, WindowShape, WindowStamp,
+    Fill, Limit, OutOfRange, Pace, PaceSpec, Paced, PacingNow, Pools, PoolsNow, Rate,
+    SlidingWindow, SpecError, SpecScope, Supplier, Supply, TokenBucket, TokenLimiter, Tokens, Verb,
+    WindowShape, WindowStamp,
 };
 pub use policy::{ClassShare, LimitRule, Policy, PolicyError, Postpone, Reserve, Scope, WhenFull};
 pub use queue::{Backend, BucketId, Call, Caller, Class, QuotaKey, Ticket, Weight};

@@ -8,6 +8,7 @@ mod level;
 mod outstanding;
 pub(crate) mod paced;
 mod pacing;
+mod sliding_window;
 mod token_bucket;
 mod token_limiter;
 mod window;
@@ -28,6 +29,7 @@ pub use paced::{
     SpecError, SpecScope, Verb,
 };
 pub use pacing::PacingNow;
+pub use sliding_window::SlidingWindow;
 pub(crate) use token_bucket::in_range;
 pub use token_bucket::{
     Burst, DEBT_MAX_BURSTS, DEBT_MAX_FILL, Fill, OutOfRange, TokenBucket, Tokens,

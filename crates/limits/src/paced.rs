@@ -4,8 +4,8 @@
 //! and go on ([`try_acquire`](PacedLimiter::try_acquire)), ask when
 //! ([`acquire_at`](PacedLimiter::acquire_at)), wait in a task
 //! ([`acquire`](PacedLimiter::acquire)) or in a thread
-//! ([`acquire_blocking`](PacedLimiter::acquire_blocking)). [`PacedKeys`] is a pace for each of a
-//! million keys.
+//! ([`acquire_blocking`](PacedLimiter::acquire_blocking)). Module
+//! [`keyed`](crate::keyed) has a limiter for each of a million keys.
 //!
 //! - **A grant reads no clock and takes no lock**; only who finds nothing left does.
 //! - **Who waits, waits in a queue**, first come first served whatever they cost, and takes nothing
@@ -17,7 +17,6 @@
 
 mod acquire;
 mod clock;
-mod keyed;
 mod shared;
 mod slice;
 mod sync;
@@ -35,7 +34,6 @@ pub use acquire::Acquire;
 #[cfg(feature = "fast-clock")]
 pub use clock::FastClock;
 pub use clock::{Clock, MonotonicClock};
-pub use keyed::{PacedKeys, TooManyKeys};
 pub use shared::PacedNow;
 use shared::Shared;
 pub use slice::Slice;
@@ -45,10 +43,13 @@ pub use timer::{ThreadSleep, Timer, TimerThread};
 
 use crate::limiter::paced::{AlreadyRunning, ApplyError, Pace, PaceSpec};
 use crate::time::Timestamp;
+use crate::verdict::NotNow;
 
-/// Why operations can never be had as they were asked for.
+/// Why operations can't be had now, or never as they were asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AcquireError {
+    /// A try is too early, or the limiter is stopped.
+    NotNow(NotNow),
     /// None were asked for.
     Nothing,
     /// More at once than the largest operation.
@@ -89,20 +90,35 @@ impl fmt::Display for AcquireError {
                 write!(f, "{max} wait already, and no more may")
             }
             Self::NoTimer => f.write_str("there is no thread for the timer"),
+            Self::NotNow(_) => f.write_str("the operations can't be had now"),
         }
     }
 }
 
-impl core::error::Error for AcquireError {}
+impl core::error::Error for AcquireError {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        match self {
+            Self::NotNow(cause) => Some(cause),
+            _ => None,
+        }
+    }
+}
+
+impl From<NotNow> for AcquireError {
+    fn from(cause: NotNow) -> Self {
+        Self::NotNow(cause)
+    }
+}
 
 /// A paced limiter that threads and tasks share.
 ///
 /// ```
 /// # use tidegate_limits::{BurstRatio, Pace, Rate};
-/// # use tidegate_limits::paced::PacedLimiter;
+/// # use tidegate_limits::paced::{AcquireError, PacedLimiter};
 /// let limiter = PacedLimiter::new(Pace::new(Rate::new(1000.0)?, BurstRatio::default()));
-/// assert_eq!(limiter.try_acquire(1), Ok(true));
-/// assert_eq!(limiter.try_acquire(1), Ok(false));
+/// assert_eq!(limiter.try_acquire(1), Ok(()));
+/// // The error says from when on.
+/// assert!(matches!(limiter.try_acquire(1), Err(AcquireError::NotNow(_))));
 /// assert_eq!(limiter.acquire_blocking(1), Ok(()));
 /// # Ok::<(), tidegate_limits::OutOfRange>(())
 /// ```
@@ -137,25 +153,32 @@ impl<C: Clock> PacedLimiter<C> {
         Self { shared, clock }
     }
 
-    /// Takes `n` operations if they may go now and nobody waits. False if not; then nothing is
-    /// taken.
+    /// Takes `n` operations if they may go now and nobody waits.
     ///
     /// From 1,000,000 operations a second on, what flows in is looked at once a microsecond: an
     /// attempt may be refused that much too long.
     ///
     /// # Errors
     ///
-    /// If `n` is 0 or more than the largest operation.
+    /// [`AcquireError::NotNow`] says by the limiter's [`clock`](Self::clock) before when a try is in
+    /// vain. That needs no lock, so it goes by the most that can flow in: where the late catch up it can
+    /// be too early by the part of the ratio above 1. A try at that moment is granted or says exactly
+    /// when, behind all who wait, as [`acquire_at`](Self::acquire_at) does. Others if `n` is 0 or more
+    /// than the largest operation. Nothing is taken then.
     #[inline]
-    pub fn try_acquire(&self, n: u32) -> Result<bool, AcquireError> {
+    pub fn try_acquire(&self, n: u32) -> Result<(), AcquireError> {
         let cost = self.shared.cost(n)?;
-        Ok(self.shared.claim(cost) || self.try_acquire_slowly(n, cost))
+        if self.shared.claim(cost) {
+            return Ok(());
+        }
+        self.try_acquire_slowly(n, cost)
     }
 
     #[inline(never)]
-    fn try_acquire_slowly(&self, n: u32, cost: i64) -> bool {
+    fn try_acquire_slowly(&self, n: u32, cost: i64) -> Result<(), AcquireError> {
         let now = self.clock.now();
-        !self.shared.surely_not(cost, now) && self.shared.fill_and_claim(n, 0, now)
+        self.shared.not_surely_in_vain(cost, now)?;
+        Ok(self.shared.fill_and_claim(n, 0, now)?)
     }
 
     /// The first moment, by the limiter's [`clock`](Self::clock), at which `n` operations may go:

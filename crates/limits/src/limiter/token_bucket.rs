@@ -224,33 +224,31 @@ impl TokenBucket {
         self.set(now, tokens);
     }
 
+    /// A bucket that held so many tokens then.
+    #[cfg(feature = "std")]
+    pub(crate) const fn holding(since: Timestamp, burst: Burst, fill: Fill, tokens: f64) -> Self {
+        Self {
+            burst,
+            fill,
+            tokens,
+            since,
+        }
+    }
+
+    /// How many tokens it held when something was taken or changed last, and when that was.
+    #[cfg(feature = "std")]
+    pub(crate) const fn holds(&self) -> (f64, Timestamp) {
+        (self.tokens, self.since)
+    }
+
     /// What has to be in the bucket for a call of this cost: all of it if it costs more.
     const fn required(&self, cost: Tokens) -> f64 {
         cost.0.min(self.burst.0)
     }
 
-    fn set(&mut self, now: Timestamp, tokens: f64) {
-        self.tokens = tokens.min(self.burst.0);
-        self.since = self.since.max(now);
-    }
-}
-
-impl TokenLimiter for TokenBucket {
-    #[inline]
-    fn peek(&self, now: Timestamp) -> f64 {
-        let elapsed = now.as_nanos().saturating_sub(self.since.as_nanos());
-        let filled = elapsed as f64 / NANOS_PER_SECOND * self.fill.0;
-        (self.tokens + filled).min(self.burst.0)
-    }
-
-    #[inline]
-    fn has(&self, now: Timestamp, cost: Tokens) -> bool {
-        self.peek(now) >= self.required(cost)
-    }
-
-    fn available_at(&self, now: Timestamp, cost: Tokens) -> Timestamp {
-        // Never above the burst, so it does not matter that what flows over is counted here.
-        let level = self.required(cost);
+    /// The first moment, not before `now`, at which it holds so many tokens: no more than its burst,
+    /// so it does not matter that what flows over is counted here.
+    pub(crate) fn reached_at(&self, now: Timestamp, level: f64) -> Timestamp {
         let at = |nanos: u64| {
             let filled = nanos as f64 / NANOS_PER_SECOND * self.fill.0;
             self.tokens + filled
@@ -285,6 +283,29 @@ impl TokenLimiter for TokenBucket {
             }
         }
         self.since + Duration::from_nanos(late)
+    }
+
+    fn set(&mut self, now: Timestamp, tokens: f64) {
+        self.tokens = tokens.min(self.burst.0);
+        self.since = self.since.max(now);
+    }
+}
+
+impl TokenLimiter for TokenBucket {
+    #[inline]
+    fn peek(&self, now: Timestamp) -> f64 {
+        let elapsed = now.as_nanos().saturating_sub(self.since.as_nanos());
+        let filled = elapsed as f64 / NANOS_PER_SECOND * self.fill.0;
+        (self.tokens + filled).min(self.burst.0)
+    }
+
+    #[inline]
+    fn has(&self, now: Timestamp, cost: Tokens) -> bool {
+        self.peek(now) >= self.required(cost)
+    }
+
+    fn available_at(&self, now: Timestamp, cost: Tokens) -> Timestamp {
+        self.reached_at(now, self.required(cost))
     }
 
     fn wait_behind(&self, now: Timestamp, ahead: f64, cost: Tokens) -> Duration {

@@ -17,7 +17,7 @@ use super::{RETRY_UNMEASURED, Stake, WindowShape, WindowStamp};
 use crate::time::{Timestamp, nanos};
 use crate::verdict::{Cost, Verdict};
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Window {
     /// Nanoseconds; of a sliding window with its guard.
     length: u64,
@@ -66,6 +66,11 @@ impl Window {
         self.reserved = old.reserved;
         self.departures = core::mem::take(&mut old.departures);
         self.dropped = old.dropped;
+    }
+
+    /// Changes how long a departure counts in a sliding window.
+    pub(super) fn set_length(&mut self, length: Duration) {
+        self.length = nanos(length);
     }
 
     /// How long a departure counts.
@@ -212,7 +217,7 @@ impl Window {
     }
 
     /// Counts a departure. `now` is never before the newest one: time only goes forward here.
-    fn stamp(&mut self, now: Timestamp, cost: Cost) {
+    pub(super) fn stamp(&mut self, now: Timestamp, cost: Cost) {
         while let Some(oldest) = self.departures.front()
             && self.frees_at(oldest.at) <= now
         {

@@ -25,7 +25,9 @@ fn millis(millis: u64) -> Timestamp {
 
 fn try_acquire(shared: &Shared, now: Timestamp) -> bool {
     let cost = shared.cost(1).expect("one may go");
-    shared.claim(cost) || (!shared.surely_not(cost, now) && shared.fill_and_claim(1, 0, now))
+    shared.claim(cost)
+        || (shared.not_surely_in_vain(cost, now).is_ok()
+            && shared.fill_and_claim(1, 0, now).is_ok())
 }
 
 /// All that has flowed in by then is granted or still there.

@@ -24,6 +24,7 @@ use super::AcquireError;
 use super::sync::{AtomicI64, AtomicU32, AtomicU64, Mutex, MutexGuard, spin_loop};
 use crate::limiter::paced::{Level, Pace, Paced, PoolsNow, ticks};
 use crate::time::Timestamp;
+use crate::verdict::NotNow;
 
 /// Whole operations are not counted out below this: fills of a fast limiter are at least so far
 /// apart, so that threads that find the pool empty do not queue for the lock. What comes in
@@ -240,39 +241,56 @@ impl Shared {
         None
     }
 
-    /// Whether a claim of this cost would be in vain for certain, whoever has been here since.
+    /// An error if a claim of this cost would be in vain for certain, whatever others have done since:
+    /// before when.
     #[inline]
-    pub(super) fn surely_not(&self, cost: i64, now: Timestamp) -> bool {
+    pub(super) fn not_surely_in_vain(&self, cost: i64, now: Timestamp) -> Result<(), NotNow> {
         if cost == BEHIND_THE_LOCK {
-            return false;
+            return Ok(());
         }
         let filled_at = self.pool.0.filled_at.load(Acquire);
         let active = self.pool.0.active.load(Acquire);
         let passed = now.as_nanos().saturating_sub(filled_at);
-        if passed < self.terms.0.fills_apart.load(Relaxed) {
-            return true;
+        let terms = &self.terms.0;
+        let (apart, flow_max) = (
+            terms.fills_apart.load(Relaxed),
+            terms.flow_max.load(Relaxed),
+        );
+        let lacking = u64::try_from(cost.saturating_sub(active)).unwrap_or(0);
+        if passed >= apart && passed.saturating_mul(flow_max) >= lacking {
+            return Ok(());
         }
-        let flowed = passed.saturating_mul(self.terms.0.flow_max.load(Relaxed));
-        active.saturating_add_unsigned(flowed) < cost
+        let enough = apart.max(lacking.div_ceil(flow_max));
+        let moment = Timestamp::from_nanos(filled_at.saturating_add(enough));
+        Err(NotNow::NotBefore(moment))
     }
 
     /// Fills the pools and tries again, for one who found the pool without `n` operations less
     /// what they `hold`.
     #[cold]
-    pub(super) fn fill_and_claim(&self, n: u32, held: i64, now: Timestamp) -> bool {
+    pub(super) fn fill_and_claim(&self, n: u32, held: i64, now: Timestamp) -> Result<(), NotNow> {
         let mut behind = self.lock();
         self.fill(&mut behind, now);
         let wakers = self.serve(&mut behind);
-        let granted = behind.waiting.is_empty() && {
-            let cost = i128::from(n) * behind.paced.pace().price() - i128::from(held);
-            match i64::try_from(cost) {
+        let cost = i128::from(n) * behind.paced.pace().price() - i128::from(held);
+        let granted = behind.waiting.is_empty()
+            && match i64::try_from(cost) {
                 Ok(cost) if behind.publishes => self.claim(cost),
                 _ => behind.take(cost, now),
-            }
+            };
+        let result = if granted {
+            Ok(())
+        } else if behind.paced.is_running() {
+            let moment = self.reached_at(&behind, cost, now);
+            // Another one may have claimed what was there a moment ago.
+            let soon = now + Duration::from_nanos(1);
+            Err(NotNow::NotBefore(moment.max(soon)))
+        } else {
+            Err(NotNow::WhenTold)
         };
         drop(behind);
         wakers.wake();
-        granted
+        result
     }
 
     /// The first moment at which `n` operations could go, behind all who wait, if nobody gives
@@ -281,22 +299,23 @@ impl Shared {
         let mut behind = self.lock();
         self.fill(&mut behind, now);
         let wakers = self.serve(&mut behind);
-        let published = if behind.waiting.is_empty() {
-            self.pool.0.active.load(Relaxed)
-        } else {
-            0
-        };
-        let mut paced = behind.paced.clone();
-        let mut level = paced.pools().level();
-        level.active += i128::from(published);
-        let price = paced.pace().price();
-        level.active -= i128::from(behind.queued) * price;
-        paced.set_level(now, level);
-        let wanted = (i128::from(n) * price).min(paced.pace().sizes().active);
-        let moment = paced.reached_at(now, wanted);
+        let cost = i128::from(n) * behind.paced.pace().price();
+        let moment = self.reached_at(&behind, cost, now);
         drop(behind);
         wakers.wake();
         moment
+    }
+
+    /// The first moment at which there is so much behind all who wait, by what has been filled.
+    fn reached_at(&self, behind: &Behind, cost: i128, now: Timestamp) -> Timestamp {
+        let mut paced = behind.paced.clone();
+        let mut level = paced.pools().level();
+        if behind.waiting.is_empty() {
+            level.active += i128::from(self.pool.0.active.load(Relaxed));
+        }
+        level.active -= i128::from(behind.queued) * paced.pace().price();
+        paced.set_level(now, level);
+        paced.reached_at(now, cost.min(paced.pace().sizes().active))
     }
 
     /// Grants `n` operations or joins the queue.

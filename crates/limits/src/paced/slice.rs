@@ -21,7 +21,7 @@ use super::{AcquireError, PacedLimiter};
 ///     for _ in 0..4 {
 ///         scope.spawn(|| {
 ///             let mut slice = limiter.slice();
-///             let granted = (0..1000).filter(|_| slice.try_acquire(1) == Ok(true)).count();
+///             let granted = (0..1000).filter(|_| slice.try_acquire(1).is_ok()).count();
 ///             assert!(granted <= 1000);
 ///         });
 ///     }
@@ -41,35 +41,34 @@ impl<'a, C: Clock> Slice<'a, C> {
         Self { limiter, held: 0 }
     }
 
-    /// Takes `n` operations if they may go now. False if they may not; then nothing is taken.
+    /// Takes `n` operations if they may go now.
     ///
     /// # Errors
     ///
-    /// If `n` is 0 or more than the largest operation.
+    /// As for [`PacedLimiter::try_acquire`].
     #[inline]
-    pub fn try_acquire(&mut self, n: u32) -> Result<bool, AcquireError> {
+    pub fn try_acquire(&mut self, n: u32) -> Result<(), AcquireError> {
         let cost = self.limiter.shared.cost(n)?;
         if self.held >= cost {
             self.held -= cost;
-            return Ok(true);
+            return Ok(());
         }
-        Ok(self.take_more(n, cost))
+        self.take_more(n, cost)
     }
 
     #[cold]
-    fn take_more(&mut self, n: u32, cost: i64) -> bool {
+    fn take_more(&mut self, n: u32, cost: i64) -> Result<(), AcquireError> {
         let shared = &self.limiter.shared;
         let lacking = cost - self.held;
         if let Some(claimed) = shared.claim_batch(lacking) {
             self.held = claimed - lacking;
-            return true;
+            return Ok(());
         }
         let now = self.limiter.clock.now();
-        if shared.surely_not(lacking, now) || !shared.fill_and_claim(n, self.held, now) {
-            return false;
-        }
+        shared.not_surely_in_vain(lacking, now)?;
+        shared.fill_and_claim(n, self.held, now)?;
         self.held = 0;
-        true
+        Ok(())
     }
 }
 

@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::task::{Wake, Waker};
 use std::vec::Vec;
-use std::{thread, vec};
+use std::{format, thread, vec};
 
 use super::*;
 use crate::limiter::paced::{BurstRatio, Rate};
 use crate::random::Random;
-use crate::verdict::Cost;
+use crate::verdict::{Cost, NotNow};
 
 #[derive(Debug, Default)]
 struct HandClock(AtomicU64);
@@ -178,11 +178,25 @@ fn a_grant_is_what_the_pools_say_and_no_refusal_is_wrong() {
             clock.pass(Duration::from_nanos(random.below(between)));
             let n = 1 + random.below(pace.largest().get().into()) as u32;
             let should = limiter.acquire_at_once(n);
-            assert_eq!(
-                limiter.try_acquire(n),
-                Ok(should),
-                "seed {seed}, step {step}"
-            );
+            let tried = limiter.try_acquire(n);
+            match tried {
+                Ok(()) => assert!(should, "seed {seed}, step {step}"),
+                Err(AcquireError::NotNow(NotNow::NotBefore(then))) => {
+                    assert!(!should, "seed {seed}, step {step}");
+                    let exact = limiter.acquire_at(n).expect("so many may go");
+                    let it = format!("seed {seed}, step {step}: {then:?} {exact:?}");
+                    assert!(clock.now() < then && then <= exact, "{it}");
+                    // Now that the pool has been filled it is exact, except for what the late get.
+                    let again = limiter.try_acquire(n);
+                    let Err(AcquireError::NotNow(NotNow::NotBefore(then))) = again else {
+                        panic!("{it}: {again:?}");
+                    };
+                    let (left, all) = (then.since(clock.now()), exact.since(clock.now()));
+                    let least = all.as_secs_f64() / ratio;
+                    assert!(left.as_secs_f64() > least * 0.9999 - 2e-9, "{it} {then:?}");
+                }
+                Err(error) => panic!("seed {seed}, step {step}: {error:?}"),
+            }
             granted += if should { n } else { 0 };
         }
         let look = limiter.look();
@@ -200,6 +214,45 @@ impl HandLimiter {
     fn acquire_at_once(&self, n: u32) -> bool {
         self.shared.has(n, self.clock.now())
     }
+}
+
+#[test]
+fn a_refused_try_leads_to_the_moment_at_which_it_succeeds() {
+    for ratio in [1.0, 1.1, 2.0] {
+        let (limiter, clock) = limiter(up_to(pace(1000.0, ratio), 10));
+        for n in [10, 3, 7, 10, 1] {
+            let exact = limiter.acquire_at(n).expect("ten may go");
+            let mut tries = 0;
+            while let Err(error) = limiter.try_acquire(n) {
+                let AcquireError::NotNow(NotNow::NotBefore(then)) = error else {
+                    panic!("it runs: {error:?}");
+                };
+                clock.set(then.as_nanos());
+                tries += 1;
+            }
+            assert_eq!(clock.now(), exact, "{n} at ratio {ratio}");
+            assert!(tries <= 3, "{tries} tries");
+        }
+    }
+    let (limiter, clock) = limiter(up_to(pace(1000.0, 1.0), 2));
+    let timer = HandTimer::new(&clock);
+    while limiter.try_acquire(1).is_ok() {}
+    // Behind all who wait.
+    let mut tasks = [2, 2].map(|n| Task::new(&limiter, &timer, n));
+    assert!(tasks.iter_mut().all(|task| !task.run()));
+    let start = clock.now();
+    clock.pass(Duration::from_micros(1100));
+    let fifth = NotNow::NotBefore(start + Duration::from_millis(5));
+    assert_eq!(limiter.try_acquire(1), Err(fifth.into()));
+    limiter.stop();
+    clock.pass(Duration::from_secs(1));
+    let stopped = AcquireError::from(NotNow::WhenTold);
+    assert_eq!(limiter.try_acquire(1), Err(stopped));
+    use core::error::Error;
+    assert_eq!(
+        format!("{stopped}: {}", stopped.source().expect("it has one")),
+        "the operations can't be had now: there is no room until something changes"
+    );
 }
 
 #[test]
@@ -222,7 +275,7 @@ fn threads_and_slices_together_get_all_that_flows_in_and_no_more() {
                         } else {
                             limiter.try_acquire(n)
                         };
-                        if got == Ok(true) {
+                        if got == Ok(()) {
                             granted.fetch_add(n.into(), SeqCst);
                         }
                         clock.pass(Duration::from_nanos(random.below(300)));
@@ -249,14 +302,14 @@ fn threads_and_slices_together_get_all_that_flows_in_and_no_more() {
 fn whoever_waits_goes_in_order_whatever_they_cost() {
     let (limiter, clock) = limiter(up_to(pace(1000.0, 1.0), 10));
     let timer = HandTimer::new(&clock);
-    assert_eq!(limiter.try_acquire(1), Ok(true));
+    assert_eq!(limiter.try_acquire(1), Ok(()));
     let mut tasks: Vec<_> = [5, 1, 10, 1]
         .map(|n| Task::new(&limiter, &timer, n))
         .into_iter()
         .collect();
     assert!(tasks.iter_mut().all(|task| !task.run()));
     assert_eq!(limiter.look().waiting, 4);
-    assert_eq!(limiter.try_acquire(1), Ok(false), "nobody passes");
+    assert!(limiter.try_acquire(1).is_err(), "nobody passes");
     let mut went = vec![];
     while went.len() < 4 {
         let next = timer.next().expect("the first sleeps");
@@ -282,7 +335,7 @@ fn whoever_waits_goes_in_order_whatever_they_cost() {
 fn whoever_leaves_takes_nothing_along_and_the_next_is_first() {
     let (limiter, clock) = limiter(pace(1000.0, 1.0));
     let timer = HandTimer::new(&clock);
-    assert_eq!(limiter.try_acquire(1), Ok(true));
+    assert_eq!(limiter.try_acquire(1), Ok(()));
     let mut first = Task::new(&limiter, &timer, 1);
     let mut second = Task::new(&limiter, &timer, 1);
     let mut third = Task::new(&limiter, &timer, 1);
@@ -297,10 +350,10 @@ fn whoever_leaves_takes_nothing_along_and_the_next_is_first() {
     assert!(!third.run());
     // Granted and not noticed, because another's fill served it: dropping it gives it back.
     clock.pass(Duration::from_millis(1));
-    assert_eq!(limiter.try_acquire(1), Ok(false));
+    assert!(limiter.try_acquire(1).is_err());
     assert!(third.woken.0.load(SeqCst));
     drop(third);
-    assert_eq!(limiter.try_acquire(1), Ok(true));
+    assert_eq!(limiter.try_acquire(1), Ok(()));
     assert_eq!(limiter.look().granted, 3.0);
 }
 
@@ -371,7 +424,7 @@ fn one_large_task_among_small_ones_has_its_turn_as_often_as_they() {
 fn a_change_of_pace_reaches_those_who_wait() {
     let (limiter, clock) = limiter(pace(1.0, 1.0));
     let timer = HandTimer::new(&clock);
-    assert_eq!(limiter.try_acquire(1), Ok(true));
+    assert_eq!(limiter.try_acquire(1), Ok(()));
     let mut task = Task::new(&limiter, &timer, 1);
     assert!(!task.run());
     clock.pass(Duration::from_millis(100));
@@ -389,7 +442,7 @@ fn a_change_of_pace_reaches_those_who_wait() {
 fn who_waits_for_more_than_the_new_largest_is_refused_and_closes_the_limiter_for_nobody() {
     let (limiter, clock) = limiter(up_to(pace(1e6, 1.0), 1_000_000));
     let timer = HandTimer::new(&clock);
-    assert_eq!(limiter.try_acquire(1), Ok(true));
+    assert_eq!(limiter.try_acquire(1), Ok(()));
     let mut large = Task::new(&limiter, &timer, 1_000_000);
     let mut second = Task::new(&limiter, &timer, 999_999);
     let mut small = Task::new(&limiter, &timer, 1);
@@ -404,7 +457,7 @@ fn who_waits_for_more_than_the_new_largest_is_refused_and_closes_the_limiter_for
     assert!(small.run(), "it is the first now");
     assert_eq!(large.end(), refused(1_000_000));
     clock.pass(Duration::from_secs(1));
-    assert_eq!(limiter.try_acquire(1), Ok(true), "nothing is owed");
+    assert_eq!(limiter.try_acquire(1), Ok(()), "nothing is owed");
     assert_eq!(limiter.look().granted, before + 2.0);
 }
 
@@ -412,7 +465,7 @@ fn who_waits_for_more_than_the_new_largest_is_refused_and_closes_the_limiter_for
 fn who_has_left_the_queue_makes_no_moment_later() {
     let (limiter, clock) = limiter(up_to(pace(10.0, 1.0), 5));
     let timer = HandTimer::new(&clock);
-    assert_eq!(limiter.try_acquire(1), Ok(true));
+    assert_eq!(limiter.try_acquire(1), Ok(()));
     let moment = || limiter.acquire_at(1).expect("one may go");
     let before = moment();
     let mut waits = Task::new(&limiter, &timer, 5);
@@ -426,7 +479,7 @@ fn who_has_left_the_queue_makes_no_moment_later() {
 fn who_waits_for_a_stopped_limiter_goes_when_it_starts() {
     let (limiter, clock) = limiter(pace(1000.0, 1.1));
     let timer = HandTimer::new(&clock);
-    assert_eq!(limiter.try_acquire(1), Ok(true));
+    assert_eq!(limiter.try_acquire(1), Ok(()));
     limiter.stop();
     let mut task = Task::new(&limiter, &timer, 1);
     assert!(!task.run());
@@ -449,7 +502,7 @@ fn the_moment_to_come_is_that_behind_all_who_wait() {
     let timer = HandTimer::new(&clock);
     let now = clock.now();
     assert_eq!(limiter.acquire_at(1), Ok(now));
-    assert_eq!(limiter.try_acquire(1), Ok(true));
+    assert_eq!(limiter.try_acquire(1), Ok(()));
     assert_eq!(limiter.acquire_at(3), Ok(now + Duration::from_millis(3)));
     assert_eq!(
         limiter.acquire_at(3),
@@ -462,7 +515,7 @@ fn the_moment_to_come_is_that_behind_all_who_wait() {
     clock.set(limiter.acquire_at(3).expect("it may go").as_nanos());
     timer.ring();
     assert!(task.run());
-    assert_eq!(limiter.try_acquire(3), Ok(true));
+    assert_eq!(limiter.try_acquire(3), Ok(()));
 }
 
 #[test]
@@ -491,7 +544,7 @@ fn what_can_never_be_had_is_refused_by_name() {
     };
     assert_eq!(poll(0), Poll::Ready(Err(AcquireError::Nothing)));
     assert_eq!(poll(6).map(|result| result.is_err()), Poll::Ready(true));
-    assert_eq!(limiter.try_acquire(1), Ok(true));
+    assert_eq!(limiter.try_acquire(1), Ok(()));
     let mut waits = Task::new(&limiter, &timer, 1);
     assert!(!waits.run());
     assert_eq!(
@@ -512,7 +565,7 @@ fn the_rate_is_kept_at_any_speed_by_whoever_just_tries() {
         let step = Duration::from_secs_f64(0.3 / rate).max(Duration::from_nanos(70));
         for _ in 0..100_000 {
             clock.pass(step);
-            while slice.try_acquire(1) == Ok(true) {
+            while slice.try_acquire(1) == Ok(()) {
                 granted += 1;
             }
         }
@@ -528,37 +581,33 @@ fn a_slice_takes_a_batch_only_from_a_fast_limiter_and_gives_back_what_is_left() 
     let (slow, clock) = limiter(pace(1000.0, 1.0));
     clock.pass(Duration::from_secs(1));
     let mut slice = slow.slice();
-    assert_eq!(slice.try_acquire(1), Ok(true));
+    assert_eq!(slice.try_acquire(1), Ok(()));
     assert_eq!(
         slow.try_acquire(2),
         Err(AcquireError::TooMany { n: 2, largest: 1 })
     );
-    assert_eq!(slow.try_acquire(1), Ok(true), "nothing is held back");
-    assert_eq!(slow.try_acquire(1), Ok(true));
-    assert_eq!(slice.try_acquire(1), Ok(false));
+    assert_eq!(slow.try_acquire(1), Ok(()), "nothing is held back");
+    assert_eq!(slow.try_acquire(1), Ok(()));
+    assert!(slice.try_acquire(1).is_err());
 
     let (fast, clock) = limiter(pace(1e6, 1.0));
     clock.pass(Duration::from_secs(1));
     let mut slices = [fast.slice(), fast.slice()];
-    assert_eq!(fast.try_acquire(1), Ok(true), "what a limiter starts with");
+    assert_eq!(fast.try_acquire(1), Ok(()), "what a limiter starts with");
     assert_eq!(
         fast.try_acquire(1),
-        Ok(true),
+        Ok(()),
         "one of the thousand that the pool holds"
     );
-    assert_eq!(slices[0].try_acquire(1), Ok(true));
-    assert_eq!(slices[1].try_acquire(1), Ok(true));
-    let others = (0..)
-        .take_while(|_| fast.try_acquire(1) == Ok(true))
-        .count();
+    assert_eq!(slices[0].try_acquire(1), Ok(()));
+    assert_eq!(slices[1].try_acquire(1), Ok(()));
+    let others = (0..).take_while(|_| fast.try_acquire(1) == Ok(())).count();
     assert_eq!(
         others, 897,
         "two batches of fifty and one, and the one before"
     );
     drop(slices);
-    let others = (0..)
-        .take_while(|_| fast.try_acquire(1) == Ok(true))
-        .count();
+    let others = (0..).take_while(|_| fast.try_acquire(1) == Ok(())).count();
     assert_eq!(others, 100);
 }
 
@@ -567,16 +616,16 @@ fn the_ends_of_time_and_a_clock_that_steps_back_are_no_trouble() {
     for rate in [1e-7, 1000.0, 1e9] {
         let clock = Arc::new(HandClock::default());
         let limiter = PacedLimiter::with_clock(pace(rate, 100.0), Arc::clone(&clock));
-        assert_eq!(limiter.try_acquire(1), Ok(true));
+        assert_eq!(limiter.try_acquire(1), Ok(()));
         clock.set(u64::MAX);
-        assert_eq!(limiter.try_acquire(1), Ok(true));
+        assert_eq!(limiter.try_acquire(1), Ok(()));
         clock.set(0);
         let granted = (0..1000)
-            .filter(|_| limiter.try_acquire(1) == Ok(true))
+            .filter(|_| limiter.try_acquire(1) == Ok(()))
             .count();
         clock.set(u64::MAX);
         assert!(limiter.look().running);
-        assert!(granted == 1000 || limiter.try_acquire(1) == Ok(false));
+        assert!(granted == 1000 || limiter.try_acquire(1).is_err());
         let kept = limiter.look().pools.wait_time();
         for rate in [1e9, 1e-7, 1000.0] {
             limiter.set_pace(pace(rate, 1.0));
