@@ -126,6 +126,10 @@ pub struct BucketNow {
     pub waiting: u64,
     /// What they will be charged, in tokens.
     pub waiting_tokens: f64,
+    /// Of the tokens that are there or come next, so many are claimed.
+    pub claimed: f64,
+    /// For how long claims have kept tokens that their calls could not use yet, over all of them.
+    pub idle: Duration,
     /// Calls that it let through, or let pass, so far.
     pub charged: u64,
     /// Of those, calls that were let pass only because it observes.
@@ -404,7 +408,9 @@ impl<T> Scheduler<T> {
     #[must_use]
     pub fn bucket_now(&self, now: Timestamp, id: BucketId) -> Option<BucketNow> {
         let now = self.now.max(now);
-        let bucket = self.buckets.expect(self.buckets.find(Some(id))?);
+        let key = self.buckets.find(Some(id))?;
+        let bucket = self.buckets.expect(key);
+        let (claimed, idle) = self.parking.claimed(Bar::Bucket(key), now);
         Some(BucketNow {
             rule: bucket.rule.clone(),
             tokens: bucket.level.limiter().peek(now),
@@ -414,6 +420,8 @@ impl<T> Scheduler<T> {
             opens: bucket.peek(now, 0, Tokens::ONE),
             waiting: bucket.waiting,
             waiting_tokens: bucket.waiting_units as f64 / UNITS_PER_TOKEN,
+            claimed: claimed as f64 / UNITS_PER_TOKEN,
+            idle,
             charged: bucket.charged,
             would_have_delayed: bucket.would_have_delayed,
             would_have_delayed_for: bucket.would_have_delayed_for,

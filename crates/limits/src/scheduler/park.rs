@@ -1103,9 +1103,11 @@ impl Parking {
         }
     }
 
-    /// What is claimed of a limit now, and for how long claims have kept room there.
-    pub(super) fn claimed(&self, limit: LimitId, now: Timestamp) -> (u64, Duration) {
-        let at = &self.limits[limit as usize];
+    /// What is claimed here now, and for how long claims have kept room.
+    pub(super) fn claimed(&self, bar: Bar, now: Timestamp) -> (u64, Duration) {
+        let Some(at) = self.at(bar) else {
+            return (0, Duration::ZERO);
+        };
         let claims = at.claims.values().filter(|claim| claim.until.is_some());
         let idle = claims.map(|claim| now.since(claim.since));
         (at.claimed, at.idle + idle.sum::<Duration>())

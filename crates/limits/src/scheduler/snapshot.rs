@@ -8,7 +8,7 @@ use core::time::Duration;
 use super::{Metered, Scheduler};
 use crate::limiter::{Draw, PacingNow};
 use crate::policy::{LimitRule, Scope};
-use crate::queue::{Class, Place};
+use crate::queue::{Bar, Class, Place};
 use crate::time::Timestamp;
 use crate::verdict::Verdict;
 
@@ -117,7 +117,8 @@ impl<T> Scheduler<T> {
     pub fn limits_now(&self, now: Timestamp) -> Vec<LimitNow> {
         let now = self.now.max(now);
         let limits = self.limits.iter().zip(0..);
-        let now_of = |(met, id): (&Metered, _)| met.now(now, self.parking.claimed(id, now));
+        let now_of =
+            |(met, id): (&Metered, _)| met.now(now, self.parking.claimed(Bar::Limit(id), now));
         limits.map(now_of).collect()
     }
 
@@ -126,7 +127,8 @@ impl<T> Scheduler<T> {
     pub fn limit_now(&self, now: Timestamp, limit: &str) -> Option<LimitNow> {
         let id = self.find_limit(limit)?;
         let now = self.now.max(now);
-        Some(self.limits[id as usize].now(now, self.parking.claimed(id, now)))
+        let claimed = self.parking.claimed(Bar::Limit(id), now);
+        Some(self.limits[id as usize].now(now, claimed))
     }
 
     /// The queue as it is at `now`. Looks at every waiting call.

@@ -37,6 +37,8 @@ pub(crate) struct World {
     waits: Waits,
     /// Limits at which calls claimed room before this step, and claims made until then.
     claimed: BTreeSet<Arc<str>>,
+    /// The same for buckets.
+    claimed_buckets: BTreeSet<BucketId>,
     claims: u64,
 }
 
@@ -111,6 +113,7 @@ impl World {
             longest_aside: Duration::ZERO,
             waits: Waits::default(),
             claimed: BTreeSet::new(),
+            claimed_buckets: BTreeSet::new(),
             claims: 0,
         };
         world.note_policy();
@@ -620,6 +623,11 @@ impl World {
         let limits = self.scheduler.limits_now(at(self.now)).into_iter();
         let claimed = limits.filter(|limit| limit.claimed > 0);
         self.claimed = claimed.map(|limit| limit.name).collect();
+        let claims = |&id: &BucketId| {
+            let bucket = self.scheduler.bucket_now(at(self.now), id);
+            bucket.is_some_and(|bucket| bucket.claimed > 0.0)
+        };
+        self.claimed_buckets = self.scheduler.bucket_ids().filter(claims).collect();
         self.claims = self.scheduler.claims_made();
     }
 
@@ -628,7 +636,10 @@ impl World {
     fn meets_a_claim(&self, call: &Call) -> bool {
         let mut rules = self.oracle.rules().iter();
         let within_this_step = self.scheduler.claims_made() > self.claims;
-        within_this_step || rules.any(|rule| meets(rule, call) && self.claimed.contains(&rule.name))
+        let bucket = call.bucket.as_ref();
+        within_this_step
+            || bucket.is_some_and(|bucket| self.claimed_buckets.contains(bucket))
+            || rules.any(|rule| meets(rule, call) && self.claimed.contains(&rule.name))
     }
 
     /// Whether all waiting calls are of one flow, so that the order of turns is that of arrival.
