@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_limits::{
-    Backend, BucketId, Call, Caller, Class, Cost, Fill, Hold, Limit, Outcome, Policy, Postpone,
-    Reason, Refusal, Scheduler, Step, Supplier, Supply, Ticket, Timestamp, Tokens, Weight,
+    Backend, BucketId, Call, Caller, Class, Cost, Fill, Hold, Limit, LimitRule, Outcome, Policy,
+    Postpone, Reason, Refusal, Scheduler, Step, Supplier, Supply, Ticket, Timestamp, Tokens,
+    Weight,
 };
 
 use crate::laws::policies::{LIMITS, Shape, random_bucket, random_policy};
@@ -35,10 +36,10 @@ pub(crate) struct World {
     /// The longest that anyone may be aside, under this policy or one before.
     longest_aside: Duration,
     waits: Waits,
-    /// Limits at which calls claimed room before this step, and claims made until then.
-    claimed: BTreeSet<Arc<str>>,
-    /// The same for buckets.
-    claimed_buckets: BTreeSet<BucketId>,
+    /// How much calls claimed at each limit before this step, and claims made until then.
+    claimed: BTreeMap<Arc<str>, u64>,
+    /// The same for buckets, in tokens.
+    claimed_tokens: BTreeMap<BucketId, f64>,
     claims: u64,
 }
 
@@ -112,8 +113,8 @@ impl World {
             by_arrival: BTreeMap::new(),
             longest_aside: Duration::ZERO,
             waits: Waits::default(),
-            claimed: BTreeSet::new(),
-            claimed_buckets: BTreeSet::new(),
+            claimed: BTreeMap::new(),
+            claimed_tokens: BTreeMap::new(),
             claims: 0,
         };
         world.note_policy();
@@ -622,24 +623,46 @@ impl World {
     fn note_claims(&mut self) {
         let limits = self.scheduler.limits_now(at(self.now)).into_iter();
         let claimed = limits.filter(|limit| limit.claimed > 0);
-        self.claimed = claimed.map(|limit| limit.name).collect();
-        let claims = |&id: &BucketId| {
-            let bucket = self.scheduler.bucket_now(at(self.now), id);
-            bucket.is_some_and(|bucket| bucket.claimed > 0.0)
-        };
-        self.claimed_buckets = self.scheduler.bucket_ids().filter(claims).collect();
+        self.claimed = claimed.map(|limit| (limit.name, limit.claimed)).collect();
+        let buckets = self.scheduler.bucket_ids();
+        let claimed = buckets.filter_map(|id| {
+            let claimed = self.scheduler.bucket_now(at(self.now), id)?.claimed;
+            (claimed > 0.0).then_some((id, claimed))
+        });
+        self.claimed_tokens = claimed.collect();
         self.claims = self.scheduler.claims_made();
     }
 
-    /// Whether a call claims room at a limit that this one meets: then it may wait though there is
-    /// room, or go before one that came before it.
+    /// Whether a call claims room at a limit that this one meets: then it may go before one that came
+    /// before it.
     fn meets_a_claim(&self, call: &Call) -> bool {
         let mut rules = self.oracle.rules().iter();
         let within_this_step = self.scheduler.claims_made() > self.claims;
-        let bucket = call.bucket.as_ref();
+        let mut bucket = call.bucket.iter();
         within_this_step
-            || bucket.is_some_and(|bucket| self.claimed_buckets.contains(bucket))
-            || rules.any(|rule| meets(rule, call) && self.claimed.contains(&rule.name))
+            || bucket.any(|bucket| self.claimed_tokens.contains_key(bucket))
+            || rules.any(|rule| meets(rule, call) && self.claimed.contains_key(&rule.name))
+    }
+
+    /// Whether a claim keeps room that this call needs: then it may wait though there is room.
+    fn room_is_claimed(&self, call: &Call, now: u64) -> bool {
+        let mut rules = self.oracle.rules().iter().filter(|rule| meets(rule, call));
+        let within_this_step = self.scheduler.claims_made() > self.claims;
+        within_this_step
+            || !self.has_tokens_beside_claims(call, now)
+            || rules.any(|rule| !self.has_room_beside_claims(rule, call, now))
+    }
+
+    fn has_tokens_beside_claims(&self, call: &Call, now: u64) -> bool {
+        let claimed = call.bucket.and_then(|id| self.claimed_tokens.get(&id));
+        self.oracle
+            .has_tokens(call, now, claimed.unwrap_or(&0.0) + CLOSE)
+    }
+
+    fn has_room_beside_claims(&self, rule: &LimitRule, call: &Call, now: u64) -> bool {
+        let claimed = self.claimed.get(&rule.name).unwrap_or(&0);
+        let needed = self.oracle.taken(rule, call, now) + draw(&rule.limit, call);
+        needed + claimed <= self.oracle.max(rule, now)
     }
 
     /// Whether all waiting calls are of one flow, so that the order of turns is that of arrival.

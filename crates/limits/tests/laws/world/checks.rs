@@ -230,7 +230,9 @@ impl World {
         door: &BTreeSet<usize>,
     ) -> Result<(), Violation> {
         let call = &self.calls[id].call;
-        if !self.oracle.is_exact() || !self.oracle.could_run(call, now) || self.meets_a_claim(call)
+        if !self.oracle.is_exact()
+            || !self.oracle.could_run(call, now)
+            || self.room_is_claimed(call, now)
         {
             return Ok(());
         }
@@ -246,11 +248,12 @@ impl World {
                     rules.filter(|rule| meets(rule, call) && meets(rule, &self.calls[other].call));
                 let bucket = call.bucket.is_some()
                     && call.bucket == self.calls[other].call.bucket
-                    && !self.oracle.has_tokens(&self.calls[other].call, now, CLOSE);
+                    && !self.has_tokens_beside_claims(&self.calls[other].call, now);
                 earlier
                     && (bucket
-                        || shared
-                            .any(|rule| !self.oracle.has_room(rule, &self.calls[other].call, now)))
+                        || shared.any(|rule| {
+                            !self.has_room_beside_claims(rule, &self.calls[other].call, now)
+                        }))
             });
         if barred {
             Ok(())
