@@ -7,7 +7,8 @@
 //!
 //! - the wait of every single call is at most what the law says, by what was ahead of it;
 //! - while two callers of a class each have a call that only one limit holds up, their service there
-//!   differs by at most two maximal calls of each, and so it is for two classes;
+//!   differs by at most one maximal call of each, and so it is for two classes; by one more of each if
+//!   limits opened at the same moment, and by one more of a caller of which a claim was served;
 //! - no call waits that could run, unless a claim keeps the room;
 //! - when nothing comes any more, everything runs.
 //!
@@ -94,6 +95,14 @@ struct Met {
     in_flight: usize,
     /// Tokens that each caller of each class was served here.
     served: BTreeMap<(u32, u64), f64>,
+    /// Tokens that each caller of each class was given back here and has not had since.
+    owed: BTreeMap<(u32, u64), f64>,
+    /// What is claimed here.
+    claimed: f64,
+    /// Callers that wait and of which a claim was served here.
+    claimants: BTreeSet<(u32, u64)>,
+    /// It had room when nothing more happened at the moment before.
+    had_room: bool,
     /// It is in force.
     is_there: bool,
 }
@@ -119,7 +128,10 @@ struct Pair {
     start: f64,
     least: f64,
     most: f64,
+    /// What one of the two was owed, or a claim gave it before its turn.
     slack: f64,
+    /// Limits opened at the same moment.
+    opened_together: bool,
 }
 
 /// Who is compared at a limit: two callers of a class, or two classes.
@@ -145,6 +157,8 @@ struct World {
     longest: u64,
     worst: f64,
     compared: u64,
+    /// Claims made so far.
+    claims: u64,
 }
 
 fn rule(name: &str, scope: Scope, limit: Limit) -> LimitRule {
@@ -182,6 +196,10 @@ impl World {
                 departed: VecDeque::new(),
                 in_flight: 0,
                 served: BTreeMap::new(),
+                claimed: 0.0,
+                owed: BTreeMap::new(),
+                claimants: BTreeSet::new(),
+                had_room: true,
                 is_there: true,
             });
             rules.push(rule(&name, scope, limit));
@@ -263,6 +281,10 @@ impl World {
                 departed: VecDeque::new(),
                 in_flight: 0,
                 served: BTreeMap::new(),
+                claimed: 0.0,
+                owed: BTreeMap::new(),
+                claimants: BTreeSet::new(),
+                had_room: true,
                 is_there: true,
             });
             scheduler_bucket = Some(BucketRule {
@@ -352,6 +374,7 @@ impl World {
             longest,
             worst: 0.0,
             compared: 0,
+            claims: 0,
         }
     }
 
@@ -497,17 +520,17 @@ impl World {
         }
     }
 
-    /// What a call was served, it was not after all: those compared may be as much further apart.
+    /// What a call was served, it was not after all.
     fn undo(&mut self, id: usize) {
         let (stream, tokens) = (self.calls[id].stream, self.calls[id].tokens);
         let own = &self.streams[stream];
         for (place, met) in self.limits.iter_mut().enumerate() {
             if met.meets(own) {
                 *met.served.entry((own.class, own.caller)).or_default() -= tokens;
-                for ((at, ..), pair) in &mut self.pairs {
-                    if *at == place {
-                        pair.slack += 2.0 * tokens;
-                    }
+                *met.owed.entry((own.class, own.caller)).or_default() += tokens;
+                // It may run again before anything is compared.
+                for (_, pair) in self.pairs.iter_mut().filter(|((at, ..), _)| *at == place) {
+                    pair.slack += tokens;
                 }
             }
         }
@@ -529,17 +552,21 @@ impl World {
     }
 
     fn settle(&mut self) -> Option<u64> {
+        let opened = |met: &&Met| !met.had_room && self.has_room(met);
+        let opened_together = self.limits.iter().filter(opened).count() > 1;
         loop {
             let random = &mut self.random;
             match self.scheduler.next(at(self.now), &mut || random.next()) {
                 Step::Run { payload, hold, .. } => self.run(payload, hold),
                 Step::Expired { payload, .. } => panic!("call {payload} has no deadline"),
                 Step::SleepUntil(moment) => {
-                    self.check();
+                    self.note_claims(None);
+                    self.check(opened_together);
                     return Some(moment.as_nanos());
                 }
                 Step::Idle => {
-                    self.check();
+                    self.note_claims(None);
+                    self.check(opened_together);
                     return None;
                 }
             }
@@ -570,9 +597,34 @@ impl World {
             met.in_flight += 1;
             met.departed.push_back(now);
             *met.served.entry((stream.class, stream.caller)).or_default() += call.tokens;
+            let owed = met.owed.entry((stream.class, stream.caller)).or_default();
+            *owed = (*owed - call.tokens).max(0.0);
         }
+        self.note_claims(Some(id));
         let ends = now + 1 + self.random.below(self.longest);
         self.running.insert((ends, id), hold);
+    }
+
+    /// Notes what is claimed at each limit. With a call that has just gone went its claims.
+    fn note_claims(&mut self, gone: Option<usize>) {
+        let made = self.scheduler.claims_made();
+        let is_new = made > core::mem::replace(&mut self.claims, made);
+        let gone = gone.map(|id| &self.streams[self.calls[id].stream]);
+        for met in self.limits.iter_mut().filter(|met| met.is_there) {
+            let claimed = if met.is_bucket {
+                let bucket = self.scheduler.bucket_now(at(self.now), BUCKET);
+                bucket.expect("it is there").claimed
+            } else {
+                let limit = self.scheduler.limit_now(at(self.now), &met.name);
+                limit.expect("it is there").claimed as f64
+            };
+            if let Some(gone) = gone.filter(|gone| met.meets(gone))
+                && (is_new || claimed < met.claimed)
+            {
+                met.claimants.insert((gone.class, gone.caller));
+            }
+            met.claimed = claimed;
+        }
     }
 
     /// Whether a limit has room for a call of one token.
@@ -598,7 +650,7 @@ impl World {
     }
 
     /// Nothing more happens at this moment.
-    fn check(&mut self) {
+    fn check(&mut self, opened_together: bool) {
         self.scheduler.audit();
         for met in &mut self.limits {
             if let Lets::Window { length, .. } = met.lets {
@@ -617,6 +669,20 @@ impl World {
             return;
         }
         let rooms: Vec<bool> = self.limits.iter().map(|met| self.has_room(met)).collect();
+        let waiting: BTreeSet<usize> = self
+            .waiting
+            .iter()
+            .map(|&id| self.calls[id].stream)
+            .collect();
+        for (met, &has_room) in self.limits.iter_mut().zip(&rooms) {
+            met.had_room = has_room;
+            let mut claimants = core::mem::take(&mut met.claimants);
+            claimants.retain(|&(class, caller)| {
+                let mut waiting = waiting.iter().map(|&stream| &self.streams[stream]);
+                waiting.any(|one| met.meets(one) && (one.class, one.caller) == (class, caller))
+            });
+            met.claimants = claimants;
+        }
         let now = self.scheduler.limits_now(at(self.now)).into_iter();
         let claimed: BTreeSet<_> = now.filter(|limit| limit.claimed > 0).collect_names();
         let streams: BTreeSet<usize> = self
@@ -655,13 +721,13 @@ impl World {
         }
         // What a claim keeps room from is held up by that claim too.
         if claimed.is_empty() {
-            self.compare(&held);
+            self.compare(&held, opened_together);
         } else {
             self.pairs.clear();
         }
     }
 
-    fn compare(&mut self, held: &BTreeMap<usize, BTreeSet<(u32, u64)>>) {
+    fn compare(&mut self, held: &BTreeMap<usize, BTreeSet<(u32, u64)>>, opened_together: bool) {
         let mut now: BTreeSet<Compared> = BTreeSet::new();
         for (&place, callers) in held {
             for &one in callers {
@@ -693,22 +759,35 @@ impl World {
                     class == who.0 && who.1.is_none_or(|one| one == caller)
                 });
                 let served: f64 = served.map(|(_, tokens)| tokens).sum();
+                let owed = met.owed.iter().filter(|&(&(class, caller), _)| {
+                    class == who.0 && who.1.is_none_or(|one| one == caller)
+                });
+                let owed: f64 = owed.map(|(_, tokens)| tokens).sum();
                 let weight = f64::from(weight);
-                (served / weight, maximal.unwrap_or(1) as f64 / weight)
+                let claimants = met.claimants.iter().filter(|&&(class, caller)| {
+                    class == who.0 && who.1.is_none_or(|one| one == caller)
+                });
+                let maximal = maximal.unwrap_or(1) as f64;
+                let slack = owed + claimants.count() as f64 * maximal;
+                (served / weight, maximal / weight, slack / weight)
             };
-            let ((first, most_first), (second, most_second)) = (of(one), of(other));
+            let (first, most_first, slack_first) = of(one);
+            let (second, most_second, slack_second) = of(other);
             let apart = first - second;
             let state = self.pairs.entry(pair).or_insert(Pair {
                 start: apart,
                 least: 0.0,
                 most: 0.0,
                 slack: 0.0,
+                opened_together: false,
             });
+            state.slack = state.slack.max(slack_first + slack_second);
+            state.opened_together |= opened_together;
             self.compared += 1;
             state.least = state.least.min(apart - state.start);
             state.most = state.most.max(apart - state.start);
-            // One by start-time fair queuing, and one for what came from another limit at this moment.
-            let bound = 2.0 * (most_first + most_second) + state.slack + 1e-4;
+            let times = if state.opened_together { 2.0 } else { 1.0 };
+            let bound = times * (most_first + most_second) + state.slack + 1e-4;
             assert!(
                 state.most - state.least <= bound,
                 "seed {}: at {} of {} ({:?}) {one:?} and {other:?} were {} to {} apart, of {bound}",

@@ -79,8 +79,12 @@ pub(super) struct Parking {
     tagged: Vec<Bar>,
     /// Spots whose first line must be asked again, each once, here or in `woken`.
     changed: Vec<Spot>,
-    /// Of these, the ones that are being looked at: whose first line came first, comes first.
-    woken: BinaryHeap<Reverse<(u64, Spot)>>,
+    /// Of these, the ones that are being looked at: by round, then by when the first line came.
+    woken: BinaryHeap<Reverse<(u64, u64, Spot)>>,
+    /// Rounds of looking at what has changed. A spot that changes again is looked at after those that
+    /// have not been: else all the room of a limit would go to those that stand there, and none to
+    /// those whose other limit opened at the same moment.
+    round: u64,
     /// When spots open for the line that was asked last.
     openings: Sorted<(Timestamp, Spot)>,
     /// When claims lapse.
@@ -288,6 +292,7 @@ impl Parking {
             tagged: Vec::new(),
             changed: Vec::new(),
             woken: BinaryHeap::new(),
+            round: 0,
             openings: Sorted::default(),
             lapses: BTreeSet::new(),
             claims: 0,
@@ -782,7 +787,7 @@ impl Parking {
     /// whoever came first begins, and then they go by turns.
     fn goes_first(&mut self, line: LineId, meets: impl Fn(&LineKey, Bar) -> bool) -> bool {
         self.wake_changed();
-        let Some(&Reverse((arrival, spot))) = self.woken.peek() else {
+        let Some(&Reverse((_, arrival, spot))) = self.woken.peek() else {
             return true;
         };
         meets(&self.lines[line as usize].key, spot.bar())
@@ -796,18 +801,20 @@ impl Parking {
         while let Some(spot) = self.changed.pop() {
             let first = self.first(spot);
             let arrival = first.map_or(0, |line| self.head(line).0);
-            self.woken.push(Reverse((arrival, spot)));
+            self.woken.push(Reverse((self.round, arrival, spot)));
         }
     }
 
-    /// The changed spot whose first line came first.
+    /// The changed spot to look at next.
     #[inline]
     fn next_changed(&mut self) -> Option<Spot> {
         if self.woken.is_empty() && self.changed.len() < 2 {
             return self.changed.pop();
         }
         self.wake_changed();
-        self.woken.pop().map(|Reverse((_, spot))| spot)
+        let Reverse((round, _, spot)) = self.woken.pop()?;
+        self.round = round + 1;
+        Some(spot)
     }
 
     /// Nothing has changed since it was last looked at.
