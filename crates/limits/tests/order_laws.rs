@@ -99,7 +99,7 @@ struct Met {
     owed: BTreeMap<(u32, u64), f64>,
     /// What is claimed here.
     claimed: f64,
-    /// Callers that wait and of which a claim was served here.
+    /// Callers of which a claim was served here, as long as their class waits here.
     claimants: BTreeSet<(u32, u64)>,
     /// It had room when nothing more happened at the moment before.
     had_room: bool,
@@ -677,9 +677,9 @@ impl World {
         for (met, &has_room) in self.limits.iter_mut().zip(&rooms) {
             met.had_room = has_room;
             let mut claimants = core::mem::take(&mut met.claimants);
-            claimants.retain(|&(class, caller)| {
+            claimants.retain(|&(class, _)| {
                 let mut waiting = waiting.iter().map(|&stream| &self.streams[stream]);
-                waiting.any(|one| met.meets(one) && (one.class, one.caller) == (class, caller))
+                waiting.any(|one| met.meets(one) && one.class == class)
             });
             met.claimants = claimants;
         }
