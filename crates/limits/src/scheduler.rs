@@ -278,7 +278,13 @@ impl<T> Scheduler<T> {
         }
         self.rejoin_due(now);
         self.parking.open_due(now);
+        let mut barred = 0;
         while let Some(asked) = self.next_asked() {
+            barred += 1;
+            debug_assert!(
+                barred <= 64 + 16 * self.parking.lines(),
+                "no line is sent to and fro between two limits"
+            );
             let Asked { line, key, .. } = asked;
             let (bar, verdict) = match self.ask(now, asked) {
                 Answer::Run => return self.run(now, asked),
@@ -594,7 +600,7 @@ impl<T> Scheduler<T> {
     /// What this says to the head of a line, behind those that claim before it.
     fn peek_at(&self, now: Timestamp, line: LineId, waiting: &Waiting<T>, bar: Bar) -> Verdict {
         let call = &waiting.call;
-        let ahead = self.parking.ahead(line, bar);
+        let ahead = self.parking.ahead(line, bar, now);
         match bar {
             Bar::Limit(limit) => {
                 let limiter = &self.limits[limit as usize].limiter;

@@ -29,6 +29,9 @@ use tidegate_limits::{
 };
 
 const SEEDS: u64 = 150;
+/// Seeds that have found mistakes, in histories that are rare: all room of a limit to those that stood
+/// there when it opened, and a call sent to and fro between two limits for ever.
+const FOUND: [u64; 4] = [1861, 2645, 5709, 9364];
 /// Nanoseconds in a millisecond.
 const MS: u64 = 1_000_000;
 const FUNCTIONS: [&str; 3] = ["list", "info", "start"];
@@ -832,7 +835,7 @@ impl<I: Iterator<Item = tidegate_limits::LimitNow>> Names for I {
     }
 }
 
-fn run(seeds: std::ops::Range<u64>) {
+fn run(seeds: impl Iterator<Item = u64>) {
     let (mut worst, mut of, mut compared) = (0.0, 0, 0);
     for seed in seeds {
         let (ratio, pairs) = World::new(seed).live();
@@ -855,6 +858,6 @@ fn number(name: &str) -> Option<u64> {
 fn every_call_runs_within_its_bound_and_callers_share_each_limit() {
     match number("TIDEGATE_SEED") {
         Some(seed) => run(seed..seed + 1),
-        None => run(0..number("TIDEGATE_ORDER_SEEDS").unwrap_or(SEEDS)),
+        None => run((0..number("TIDEGATE_ORDER_SEEDS").unwrap_or(SEEDS)).chain(FOUND)),
     }
 }

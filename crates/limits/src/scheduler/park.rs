@@ -193,6 +193,12 @@ struct Passed {
     lapses: u32,
 }
 
+impl Passed {
+    fn may_claim(&self, bar: Bar, now: Timestamp) -> bool {
+        self.due <= now && self.turns.contains(&bar)
+    }
+}
+
 /// A line is first among those at a limit, or has room kept there.
 #[derive(Clone, Copy, Debug)]
 struct Claim {
@@ -862,13 +868,18 @@ impl Parking {
     }
 
     /// How much is claimed here by those that go before the head of this line.
+    ///
+    /// A head that may claim here goes behind those only that came before it, whether it claims yet or
+    /// not. Else two limits could send it to and fro: each would be closed until it stood there.
     #[inline]
-    pub(super) fn ahead(&self, line: LineId, bar: Bar) -> u64 {
+    pub(super) fn ahead(&self, line: LineId, bar: Bar, now: Timestamp) -> u64 {
         let Some(at) = self.at(bar).filter(|at| !at.claims.is_empty()) else {
             return 0;
         };
         let own = (self.head(line).0, line);
-        if !at.claims.contains_key(&own) {
+        let passed = self.lines[line as usize].passed.as_ref();
+        let may_claim = passed.is_some_and(|passed| passed.may_claim(bar, now));
+        if !may_claim && !at.claims.contains_key(&own) {
             return at.claimed;
         }
         let before = at.claims.range(..own);
@@ -1021,7 +1032,7 @@ impl Parking {
         if !passed.turns.contains(&turn.bar()) {
             passed.turns.push(turn.bar());
         }
-        let claims = passed.due <= now && passed.turns.contains(&bar);
+        let claims = passed.may_claim(bar, now);
         if claims {
             for &at in passed.turns.iter().filter(|&&at| at != bar) {
                 let (window, draw) = claim(at);
