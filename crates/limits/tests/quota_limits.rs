@@ -1052,3 +1052,34 @@ fn the_same_seed_lets_the_same_calls_go_at_the_same_moments() {
     let once = || World::new(7, true).live().map(|world| world.history);
     assert_eq!(once(), once());
 }
+
+/// Calls of one caller, function and class stand in one line only if they draw from the same keys.
+#[test]
+fn calls_that_differ_only_in_their_keys_wait_apart_and_in_order() {
+    let all = key(TOTAL, "all");
+    let rules = [(USER, quota(settings(2))), (TOTAL, quota(settings(6)))];
+    let mut gate = Alone::new(&rules);
+    let alice: Vec<_> = (0..4).map(|_| gate.call(&[of_user("alice")])).collect();
+    // None of these waits behind the two of alice that have nothing left.
+    let bob = gate.call(&[of_user("bob")]);
+    let both = gate.call(&[of_user("bob"), all.clone()]);
+    let total = gate.call(&[all.clone()]);
+    let none = gate.call(&[]);
+    for id in [bob, both, total, none] {
+        assert!(gate.went(id), "{id}");
+    }
+    // The keys are the same in another order: what is drawn is the same, and so is the limit.
+    let others = [
+        gate.call(&[of_user("alice"), all.clone()]),
+        gate.call(&[all, of_user("alice")]),
+    ];
+    assert!(!others.iter().any(|&id| gate.went(id)));
+    gate.go_to(ms(1_000));
+    let went = |gate: &Alone| -> Vec<bool> {
+        let ids = alice[2..].iter().chain(&others);
+        ids.map(|&id| gate.went(id)).collect()
+    };
+    assert_eq!(went(&gate), [true, true, false, false], "by arrival");
+    gate.go_to(ms(2_000));
+    assert_eq!(went(&gate), [true; 4]);
+}

@@ -940,6 +940,141 @@ fn what_is_kept_of_a_window_is_there_when_its_class_comes_and_opens_when_it_says
     gate.sleeps_until(2000);
 }
 
+/// Calls of one caller, function and class stand in one line only if they are charged to the same
+/// bucket.
+#[test]
+fn calls_that_differ_only_in_their_bucket_wait_apart_and_in_order() {
+    let (first, second) = (BUCKET, BucketId(8));
+    let mut gate = Gate::limited(bucket(1.0, 1.0));
+    gate.scheduler
+        .set_bucket(gate.now, second, bucket(2.0, 1.0))
+        .expect("there are two");
+    let charged = |gate: &Gate, bucket| Call {
+        bucket,
+        ..gate.call(1.0)
+    };
+    let order = [
+        Some(first),
+        Some(first),
+        Some(second),
+        None,
+        Some(first),
+        Some(second),
+        Some(second),
+        Some(BucketId(9)),
+    ];
+    for (bucket, id) in order.into_iter().zip(0..) {
+        let call = charged(&gate, bucket);
+        gate.submit(call, id);
+    }
+    let mut now = gate.drain();
+    now.sort_unstable();
+    assert_eq!(now, [0, 2, 3, 5, 7], "only 1, 4 and 6 have no tokens");
+    gate.now = at(1000);
+    assert_eq!(gate.drain(), [1, 6]);
+    // A call that is charged to another bucket leaves its line, and those behind it stay.
+    let call = charged(&gate, Some(first));
+    gate.submit(call, 8);
+    gate.scheduler.reroute_waiting(gate.now, |_, &id| {
+        (id == 4).then_some(Some(second)) // its bucket opens at the same moment
+    });
+    gate.now = at(2000);
+    let mut went = gate.drain();
+    went.sort_unstable();
+    assert_eq!(went, [4, 8]);
+}
+
+/// What the calls of its class that waited find, when others wait for the same limit before them and
+/// what is kept comes back.
+#[test]
+fn who_waits_for_what_is_kept_is_woken_by_it_and_who_waits_for_the_rest_by_the_rest() {
+    let slots = keeping(1, rule("slots", Scope::Every, outstanding(2)));
+    let mut gate = two_classes(vec![slots], Postpone::InTurn);
+    let submit = |gate: &mut Gate, class, id| {
+        let call = of_class(gate, class);
+        gate.submit(call, id)
+    };
+    submit(&mut gate, POLLING, 0);
+    submit(&mut gate, USER, 100);
+    let (user, of_user) = gate.run();
+    let (polling, of_polling) = gate.run();
+    assert_eq!((polling, user), (0, 100));
+    for id in 1..3 {
+        submit(&mut gate, POLLING, id);
+    }
+    let leaves = submit(&mut gate, USER, 101);
+    submit(&mut gate, USER, 102);
+    assert!(matches!(gate.next(), Step::Idle), "both slots are taken");
+    // The first of the class leaves: the next one waits in its place.
+    assert!(gate.scheduler.cancel(gate.now, leaves).is_some());
+    assert!(matches!(gate.next(), Step::Idle));
+    // What is kept comes back, as if it had not been drawn: the class's own has it, though others came
+    // before.
+    gate.scheduler.give_back(gate.now, of_user);
+    let (user, of_user) = gate.run();
+    assert_eq!(user, 102);
+    assert!(matches!(gate.next(), Step::Idle));
+    // The rest comes back: it is for the others.
+    gate.finish(of_polling);
+    let (polling, of_polling) = gate.run();
+    assert_eq!(polling, 1);
+    assert!(matches!(gate.next(), Step::Idle));
+    // With nobody of its class there, what is kept stays kept.
+    gate.finish(of_user);
+    assert!(matches!(gate.next(), Step::Idle), "one of two is kept");
+    gate.finish(of_polling);
+    let (polling, _hold) = gate.run();
+    assert_eq!(polling, 2);
+    submit(&mut gate, USER, 103);
+    assert_eq!(gate.run().0, 103);
+}
+
+#[test]
+fn what_is_kept_for_a_class_is_kept_over_a_reload_with_what_it_has_in_flight() {
+    let policy_of = |amount| {
+        let slots = keeping(amount, rule("slots", Scope::Every, outstanding(4)));
+        let total = keeping(amount, rule("total", Scope::Every, window(4)));
+        policy(vec![slots, total], &[10, 1], Postpone::InTurn)
+    };
+    let mut gate = Gate::with(policy_of(1));
+    for (class, id) in [(USER, 100), (POLLING, 0)] {
+        let call = of_class(&gate, class);
+        gate.submit(call, id);
+    }
+    let (user, of_user) = gate.run();
+    let (_, _polling) = gate.run();
+    assert_eq!(user, 100);
+    gate.scheduler.apply(gate.now, policy_of(2));
+    // Two are kept, of which one is in flight: others have two in all.
+    for id in 1..5 {
+        let call = of_class(&gate, POLLING);
+        gate.submit(call, id);
+    }
+    let (second, _second) = gate.run();
+    assert_eq!(second, 1);
+    assert!(matches!(gate.next(), Step::Idle), "one slot is kept");
+    gate.scheduler.give_back(gate.now, of_user);
+    assert!(matches!(gate.next(), Step::Idle), "two slots are kept");
+    for id in 101..104 {
+        let call = of_class(&gate, USER);
+        gate.submit(call, id);
+    }
+    let users: Vec<_> = (0..2).map(|_| gate.run()).collect();
+    assert_eq!([users[0].0, users[1].0], [101, 102]);
+    assert!(matches!(gate.next(), Step::Idle));
+    for (_, hold) in users {
+        gate.scheduler.sent(gate.now, &hold);
+        gate.finish(hold);
+    }
+    // The slots are free, and the window has what departed: two of the others are reserved in it.
+    gate.sleeps_until(1000);
+    gate.now = at(1000);
+    assert_eq!(gate.run().0, 103);
+    gate.scheduler.apply(gate.now, policy_of(0));
+    let _last = gate.run();
+    assert!(matches!(gate.next(), Step::Idle), "four are in flight");
+}
+
 #[test]
 fn a_pool_caps_its_class_inside_the_total() {
     let limits = vec![
