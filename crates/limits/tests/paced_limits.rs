@@ -538,3 +538,74 @@ fn a_call_that_was_in_flight_before_there_was_a_pace_gives_nothing_back_to_it() 
     let went = run_out(&mut scheduler, at(0));
     assert_eq!(went, [(1, at(0)), (2, at(1_000_000_000))]);
 }
+
+/// A call that never left gives back the time that it took, whatever the pace has become by then: by a
+/// reload, by a new rule of its bucket, or by what either is told.
+#[test]
+fn what_a_call_took_of_a_pace_comes_back_whole_over_reloads_and_supplies() {
+    let ten = Tokens::new(10.0).expect("a cost");
+    let (fast, slow) = (pace(10.0, 1.0), pace(1.0, 1.0));
+    let (fast, slow) = (fast.with_room_for(ten), slow.with_room_for(ten));
+    let with = |pace| policy(vec![rule("total", Scope::Every, Limit::Paced { pace })]);
+    let start = |drawn: bool, from: Pace| {
+        let mut scheduler = Scheduler::new(with(from));
+        let made = scheduler.set_bucket(at(0), BucketId(1), paced_bucket(from));
+        made.expect("it is the only one");
+        let now = at(60_000_000_000);
+        let hold = drawn.then(|| {
+            let call = Call {
+                bucket: Some(BucketId(1)),
+                ..call("f", 10.0, now)
+            };
+            scheduler.submit(now, call, 0).expect("there is room");
+            let Step::Run { hold, .. } = next(&mut scheduler, now) else {
+                panic!("the pools are full");
+            };
+            hold
+        });
+        (scheduler, hold)
+    };
+    // At the same moment: no time flows in between that one has room for and the other has not.
+    let later = at(60_000_000_000);
+    let changes: [&dyn Fn(&mut Scheduler<usize>, Pace); 3] = [
+        &|scheduler, to| {
+            scheduler.apply(later, with(to));
+            let set = scheduler.set_bucket(later, BucketId(1), paced_bucket(to));
+            set.expect("it is there");
+        },
+        &|scheduler, to| {
+            let rate = to.rate().get() as u32;
+            assert!(scheduler.supply(
+                later,
+                "total",
+                Supplier::Coordinator,
+                Supply::capacity(rate)
+            ));
+            let fill = Fill::new(f64::from(rate)).expect("a rate");
+            assert!(scheduler.supply_fill(later, BucketId(1), Supply::capacity(fill)));
+        },
+        &|_, _| {},
+    ];
+    for change in changes {
+        for (from, to) in [(fast, slow), (slow, fast)] {
+            let waits = |drawn| {
+                let (mut scheduler, hold) = start(drawn, from);
+                change(&mut scheduler, to);
+                if let Some(hold) = hold {
+                    scheduler.give_back(later, hold);
+                }
+                let limit = scheduler.limit_now(later, "total").expect("it is there");
+                let bucket = scheduler
+                    .bucket_now(later, BucketId(1))
+                    .expect("it is there");
+                [limit.paced, bucket.paced].map(|paced| {
+                    let pools = paced.expect("it is a pace").pools;
+                    (pools.wait_time().as_secs_f64() - pools.debt.as_secs_f64()) * 1e3
+                })
+            };
+            for (with, without) in waits(true).into_iter().zip(waits(false)) {
+                assert!((with - without).abs() < 1e-3, "{with} ms, not {without}");
+            }
+        }
+    }
+}
