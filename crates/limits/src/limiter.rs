@@ -18,8 +18,9 @@ use core::time::Duration;
 
 use crate::policy::Reserve;
 use crate::queue::Class;
-use crate::queue::fair::{UNITS_PER_TOKEN, units};
+use crate::queue::fair::turns;
 use crate::time::Timestamp;
+use crate::tokens::TokenCount;
 use crate::verdict::{Cost, Verdict};
 pub use level::BucketLimit;
 pub(crate) use level::{Level, Taken};
@@ -392,13 +393,14 @@ impl Limiter {
         level.follow(now, BucketLimit::Paced(pace), told);
     }
 
-    /// How much of the limit a call draws: calls, cost, or 2^-20 tokens.
+    /// How much of the limit a call draws: calls, cost, or millionths of a
+    /// token.
     #[inline]
     pub(crate) fn draw_of(&self, draw: Draw) -> u64 {
         match self.state {
             State::Outstanding(_) => 1,
             State::Window(_) => u64::from(draw.cost.get()),
-            State::Paced(_) => units(draw.tokens),
+            State::Paced(_) => turns(draw.tokens).micros(),
         }
     }
 
@@ -495,7 +497,7 @@ impl Limiter {
                 State::Window(window) => window.peek(now, draw.cost, max),
                 State::Paced(_) if configured == 0 => Verdict::WhenTold,
                 State::Paced(level) => {
-                    let ahead = ahead as f64 / UNITS_PER_TOKEN;
+                    let ahead = TokenCount::from_micros(ahead).tokens();
                     level.limiter().verdict_behind(now, ahead, draw.tokens)
                 }
             },
@@ -623,7 +625,7 @@ impl Limiter {
             State::Window(window) => window.wait_behind(now, max, ahead, draw.cost),
             State::Paced(_) if max == 0 => RETRY_UNMEASURED,
             State::Paced(level) => {
-                let ahead = ahead as f64 / UNITS_PER_TOKEN;
+                let ahead = TokenCount::from_micros(ahead).tokens();
                 level.limiter().wait_behind(now, ahead, draw.tokens)
             }
         }

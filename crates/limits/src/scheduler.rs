@@ -47,11 +47,12 @@ use crate::delay::Cause;
 use crate::limiter::{Limiter, Progress, RETRY_UNMEASURED, Supplier, Supply};
 use crate::policy::{LimitId, LimitRule, LimitSets, Policy, Postpone, SetId, WhenFull};
 use crate::queue::account::Stay;
-use crate::queue::fair::{Service, WINDOW, units};
+use crate::queue::fair::{Service, WINDOW, turns};
 use crate::queue::{Bar, BucketId, Call, Class, LineId, Place, Queue, Ticket, Waiting};
 use crate::quota::Answer as QuotaAnswer;
 use crate::slab::{Key, Slab};
 use crate::time::{Timestamp, nanos};
+use crate::tokens::TokenCount;
 use crate::verdict::Verdict;
 use bucket::Buckets;
 use hold::{Drawn, Held};
@@ -566,9 +567,10 @@ impl<T> Scheduler<T> {
             {
                 return Some((Reason::RateLimited, Some(By::Bucket(key))));
             }
-            if let (Some(_), Verdict::NotBefore(moment)) =
-                (call.deadline, bucket.peek(now, 0, call.tokens))
-                && moment > last.0
+            if let (Some(_), Verdict::NotBefore(moment)) = (
+                call.deadline,
+                bucket.peek(now, TokenCount::ZERO, call.tokens),
+            ) && moment > last.0
             {
                 last = (moment, Some(By::Bucket(key)));
             }
@@ -611,7 +613,10 @@ impl<T> Scheduler<T> {
                 };
                 limiter.peek(now, call.class, call.draw(), ahead)
             }
-            Bar::Bucket(bucket) => self.buckets.expect(bucket).peek(now, ahead, call.tokens),
+            Bar::Bucket(bucket) => {
+                let ahead = TokenCount::from_micros(ahead);
+                self.buckets.expect(bucket).peek(now, ahead, call.tokens)
+            }
             Bar::Quota(quota) => self.quotas.verdict(now, quota, ahead, call.tokens),
         }
     }
@@ -777,8 +782,8 @@ impl<T> Scheduler<T> {
         let call = &waiting.call;
         let draw = |bar| match bar {
             Bar::Limit(limit) => limits[limit as usize].limiter.draw_of(call.draw()),
-            Bar::Bucket(_) => units(call.tokens),
-            Bar::Quota(_) => quota::cost(call.tokens),
+            Bar::Bucket(_) => turns(call.tokens).micros(),
+            Bar::Quota(_) => call.tokens.whole(),
         };
         let opens = match verdict {
             Verdict::NotBefore(moment) => Some(moment),

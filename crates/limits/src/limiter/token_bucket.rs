@@ -87,6 +87,11 @@ pub(crate) fn in_range(
 
 /// What a call costs, in tokens: a finite number from 0 to 1,000,000. By the common scale one
 /// token is a tenth of a second of the backend's time.
+///
+/// Tokens stand on two scales. One is the token: a cost, a level, a burst and a rate are numbers of
+/// those, with any part of one where time brings them; a quota has whole ones, and a call costs it its
+/// tokens rounded up. The other is a millionth of one, [`TokenCount`](crate::TokenCount), for sums that
+/// must be exact in any order.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct Tokens(f64);
 
@@ -111,6 +116,14 @@ impl Tokens {
     #[must_use]
     pub const fn get(self) -> f64 {
         self.0
+    }
+}
+
+impl Tokens {
+    /// What a call of this cost draws from a quota, which has whole tokens: rounded up.
+    pub(crate) fn whole(self) -> u64 {
+        let whole = self.0 as u64;
+        whole + u64::from((whole as f64) < self.0)
     }
 }
 

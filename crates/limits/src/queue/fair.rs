@@ -68,7 +68,7 @@
 //! Tags count while somebody waits: an order without a line forgets them. What is served while
 //! nobody waits is nobody's loss.
 //!
-//! **Numbers.** Tags are in units of 2^-20 tokens, rounded up, and a call counts for at least a
+//! **Numbers.** Tags are in millionths of a token, rounded up, and a call counts for at least a
 //! thousandth of a token, so that calls that cost nothing take turns too.
 //!
 //! **State is bounded.** A start that `v` has passed says nothing and is forgotten. An order
@@ -87,6 +87,7 @@ use core::time::Duration;
 use super::{Caller, Class, LineId, Weight};
 use crate::limiter::Tokens;
 use crate::sorted::Sorted;
+use crate::tokens::TokenCount;
 
 /// The window of a limit that has none, for a call that meets no window.
 pub(crate) const WINDOW: Duration = Duration::from_secs(1);
@@ -97,17 +98,12 @@ const SHARED_FLOWS: u8 = 128;
 /// How many of the shared flows a caller may be put in.
 const HAND: usize = 6;
 
-/// In how many units of fair turns a token is cut.
-pub(crate) const UNITS_PER_TOKEN: f64 = (1 << 20) as f64;
 /// The least that a call counts for.
-const UNITS_MIN: u64 = (1 << 20) / 1000;
+const TURN_MIN: TokenCount = TokenCount::from_micros(1000);
 
-/// How much of its turns a call takes, in units of 2^-20 tokens.
-pub(crate) fn units(tokens: Tokens) -> u64 {
-    // Rounded up by hand: the core library has no ceil. At most 2^40, so all of it is exact.
-    let exact = tokens.get() * UNITS_PER_TOKEN;
-    let whole = exact as u64;
-    (whole + u64::from((whole as f64) < exact)).max(UNITS_MIN)
+/// How much of its turns a call takes.
+pub(crate) fn turns(tokens: Tokens) -> TokenCount {
+    TokenCount::at_least(tokens).max(TURN_MIN)
 }
 
 /// How far the service of a call moves the start of its caller, and that of its class.
@@ -125,16 +121,16 @@ impl Service {
     }
 
     /// Of a caller of this weight, in a class of that one. At weight 1 a unit of a class is 2^20, so
-    /// weights divide finely; the dearest call has 2^40 units, so nothing is lost.
+    /// weights divide finely; the dearest call has 10^12 millionths, less than 2^40, so nothing is lost.
     pub(crate) fn new(tokens: Tokens, weight: Weight, of_class: u32) -> Self {
-        let units = units(tokens);
+        let micros = turns(tokens).micros();
         let caller = match weight.get() {
-            1 => units,
-            weight => units.div_ceil(u64::from(weight)),
+            1 => micros,
+            weight => micros.div_ceil(u64::from(weight)),
         };
         Self {
             caller,
-            class: (units << 20) / u64::from(of_class),
+            class: (micros << 20) / u64::from(of_class),
         }
     }
 }
@@ -807,18 +803,21 @@ mod tests {
     fn a_call_of_twice_the_weight_moves_its_caller_half_as_far() {
         let heavy = Weight::new(2).expect("above zero");
         let service = |tokens, weight, class| Service::new(tokens, weight, class);
-        assert_eq!(service(Tokens::ONE, Weight::ONE, 1).caller, 1 << 20);
-        assert_eq!(service(Tokens::ONE, heavy, 1).caller, 1 << 19);
-        assert_eq!(service(Tokens::MAX, Weight::ONE, 1).caller, 1_000_000 << 20);
-        assert_eq!(service(Tokens::ONE, Weight::ONE, 4).class, 1 << 38);
+        assert_eq!(service(Tokens::ONE, Weight::ONE, 1).caller, 1_000_000);
+        assert_eq!(service(Tokens::ONE, heavy, 1).caller, 500_000);
+        assert_eq!(
+            service(Tokens::MAX, Weight::ONE, 1).caller,
+            1_000_000_000_000
+        );
+        assert_eq!(service(Tokens::ONE, Weight::ONE, 4).class, 250_000 << 20);
     }
 
     #[test]
     fn what_costs_next_to_nothing_is_rounded_up_and_what_costs_nothing_takes_turns_too() {
         let tokens = |number| Tokens::new(number).expect("tokens");
-        assert_eq!(units(tokens(1.0 + 1e-9)), (1 << 20) + 1);
-        assert_eq!(units(tokens(0.5)), 1 << 19);
-        assert_eq!(units(Tokens::ZERO), 1048);
+        assert_eq!(turns(tokens(1.0 + 1e-9)).micros(), 1_000_001);
+        assert_eq!(turns(tokens(0.5)).micros(), 500_000);
+        assert_eq!(turns(Tokens::ZERO).micros(), 1000);
         let most = Weight::new(u32::MAX).expect("above zero");
         assert_eq!(Service::new(Tokens::ZERO, most, 1).caller, 1);
     }

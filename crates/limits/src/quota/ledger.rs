@@ -23,6 +23,7 @@ use super::record::{Record, RecordError};
 use super::rule::Rule;
 use super::store_time::StoreTime;
 use crate::time::Timestamp;
+use crate::tokens::TokenCount;
 
 /// What one node knows of one key, and holds of its window.
 #[derive(Clone, Debug)]
@@ -101,8 +102,8 @@ struct Account {
 /// count.
 #[derive(Clone, Copy, Debug)]
 struct Pace {
-    /// Thousandths of a token a second, once it was measured.
-    rate: Option<u64>,
+    /// A second, once it was measured.
+    rate: Option<TokenCount>,
     /// Since when the present grant is spent, until it was measured.
     since: Option<Timestamp>,
     spent: u64,

@@ -6,6 +6,7 @@ use core::time::Duration;
 
 use super::record::Record;
 use crate::time::nanos;
+use crate::tokens::TokenCount;
 
 /// The largest total.   tokens in a window
 pub const TOTAL_MAX: u64 = 1_000_000_000_000_000;
@@ -263,8 +264,8 @@ pub(super) struct Ask {
     /// How often it drew beyond its equal share in this window: each time twice as much, for the
     /// others have had their turns and do not seem to want theirs.
     pub(super) alone: u32,
-    /// What it spends, once that was measured.   thousandths of a token a second
-    pub(super) rate: Option<u64>,
+    /// What it spends, once that was measured.   a second
+    pub(super) rate: Option<TokenCount>,
     /// How long a reply takes.
     pub(super) reply: Duration,
     /// What waits for tokens and is covered by none.
@@ -293,10 +294,7 @@ impl Ask {
             .saturating_mul(1 << self.alone.min(ALONE_MAX))
             .min(left);
         let horizon = u128::from(nanos(rule.horizon(self.reply)));
-        let demand = self.rate.map_or(guided, |rate| {
-            let demand = u128::from(rate) * horizon / 1_000_000_000_000;
-            u64::try_from(demand).unwrap_or(u64::MAX)
-        });
+        let demand = self.rate.map_or(guided, |rate| rate.whole_in(horizon));
         // An equal share takes nothing from anybody; of what is beyond it a part has to do. What waits
         // already is no guess.
         let own = (total / self.nodes).saturating_sub(self.drawn);
@@ -391,14 +389,14 @@ mod tests {
         nodes: 4,
         drawn: 0,
         alone: 0,
-        rate: Some(0),
+        rate: Some(TokenCount::ZERO),
         reply: Duration::ZERO,
         missing: 0,
         need: 0,
     };
     /// A node that spends a million tokens a second.
     const BUSY: Ask = Ask {
-        rate: Some(1_000_000_000),
+        rate: Some(TokenCount::from_micros(1_000_000_000_000)),
         ..QUIET
     };
 
@@ -466,7 +464,7 @@ mod tests {
         assert_eq!(QUIET.size(&rule, 1_000, 1_000), 2);
         // Ten a second, for half a second.
         let slow = Ask {
-            rate: Some(10_000),
+            rate: Some(TokenCount::from_micros(10_000_000)),
             ..QUIET
         };
         assert_eq!(slow.size(&rule, 1_000, 1_000), 5);

@@ -18,10 +18,11 @@ use core::time::Duration;
 
 use super::{Scheduler, Supplied};
 use crate::limiter::{BucketLimit, Fill, Level, PacingNow, Supply, Taken, Tokens};
-use crate::queue::fair::{UNITS_PER_TOKEN, units};
+use crate::queue::fair::turns;
 use crate::queue::{Bar, BucketId, Call, Place};
 use crate::slab::{Key, Slab};
 use crate::time::Timestamp;
+use crate::tokens::TokenCount;
 use crate::verdict::Verdict;
 
 /// Buckets that a scheduler may have.
@@ -148,8 +149,7 @@ pub(super) struct Bucket {
     pub(super) level: Level,
     drawn: f64,
     pub(super) waiting: u64,
-    /// In the units of fair turns, which add up without error.
-    waiting_units: u64,
+    waiting_tokens: TokenCount,
     charged: u64,
     would_have_delayed: u64,
     would_have_delayed_for: Duration,
@@ -157,13 +157,12 @@ pub(super) struct Bucket {
 }
 
 impl Bucket {
-    /// What it says to a call that would draw from it, behind those that claim `ahead` of it, in the
-    /// units of fair turns.
-    pub(super) fn peek(&self, now: Timestamp, ahead: u64, tokens: Tokens) -> Verdict {
+    /// What it says to a call that would draw from it, behind those that claim `ahead` of it.
+    pub(super) fn peek(&self, now: Timestamp, ahead: TokenCount, tokens: Tokens) -> Verdict {
         match self.rule.mode {
             BucketMode::Enforce => {
-                let ahead = ahead as f64 / UNITS_PER_TOKEN;
-                self.level.limiter().verdict_behind(now, ahead, tokens)
+                let level = self.level.limiter();
+                level.verdict_behind(now, ahead.tokens(), tokens)
             }
             BucketMode::Observe => Verdict::Ready,
         }
@@ -178,7 +177,7 @@ impl Bucket {
     pub(super) fn wait_behind(&self, now: Timestamp, tokens: Tokens) -> Duration {
         match self.rule.mode {
             BucketMode::Enforce => {
-                let ahead = self.waiting_units as f64 / UNITS_PER_TOKEN;
+                let ahead = self.waiting_tokens.tokens();
                 self.level.limiter().wait_behind(now, ahead, tokens)
             }
             BucketMode::Observe => Duration::ZERO,
@@ -187,12 +186,12 @@ impl Bucket {
 
     pub(super) fn count_waiting(&mut self, tokens: Tokens) {
         self.waiting += 1;
-        self.waiting_units += units(tokens);
+        self.waiting_tokens = self.waiting_tokens.saturating_add(turns(tokens));
     }
 
     pub(super) fn discount_waiting(&mut self, tokens: Tokens) {
         self.waiting -= 1;
-        self.waiting_units -= units(tokens);
+        self.waiting_tokens = self.waiting_tokens.saturating_sub(turns(tokens));
     }
 
     /// Charges a call that leaves the queue.
@@ -333,7 +332,7 @@ impl<T> Scheduler<T> {
             supply: Supply::Configured,
             drawn: 0.0,
             waiting: 0,
-            waiting_units: 0,
+            waiting_tokens: TokenCount::ZERO,
             charged: 0,
             would_have_delayed: 0,
             would_have_delayed_for: Duration::ZERO,
@@ -417,10 +416,10 @@ impl<T> Scheduler<T> {
             per_second: bucket.level.per_second(),
             drawn: bucket.drawn,
             paced: bucket.level.paced_now(now),
-            opens: bucket.peek(now, 0, Tokens::ONE),
+            opens: bucket.peek(now, TokenCount::ZERO, Tokens::ONE),
             waiting: bucket.waiting,
-            waiting_tokens: bucket.waiting_units as f64 / UNITS_PER_TOKEN,
-            claimed: claimed as f64 / UNITS_PER_TOKEN,
+            waiting_tokens: bucket.waiting_tokens.tokens(),
+            claimed: TokenCount::from_micros(claimed).tokens(),
             idle,
             charged: bucket.charged,
             would_have_delayed: bucket.would_have_delayed,
@@ -477,11 +476,10 @@ impl<T> Scheduler<T> {
             .collect();
         waiting.sort_unstable_by_key(|&(arrival, key, _)| (arrival, key));
         let level = self.buckets.expect(bucket).level.limiter();
-        let mut ahead = 0;
+        let mut ahead = TokenCount::ZERO;
         for (_, key, tokens) in waiting {
-            let before = ahead as f64 / UNITS_PER_TOKEN;
-            if level.wait_behind(now, before, tokens).is_zero() {
-                ahead += units(tokens);
+            if level.wait_behind(now, ahead.tokens(), tokens).is_zero() {
+                ahead = ahead.saturating_add(turns(tokens));
             } else {
                 self.to_reject.push_back(key);
             }

@@ -412,7 +412,7 @@ impl Quotas {
                 let rule = self.named.get(named).expect(RULED).rule;
                 let rule = rule.expect("what is found has a rule");
                 let ledger = Ledger::new(rule.rule, self.unknown_since);
-                let answer = ledger.peek(cost(tokens), &self.time.at(now));
+                let answer = ledger.peek(tokens.whole(), &self.time.at(now));
                 (answer, rejects(rule.on_excess, answer))
             }
         }
@@ -720,13 +720,13 @@ impl Quotas {
     /// What a quota says to a call of this cost.
     pub(super) fn peek(&self, now: Timestamp, key: Key, tokens: Tokens) -> Answer {
         let ledger = &self.expect(key).ledger;
-        ledger.peek(cost(tokens), &self.time.at(now))
+        ledger.peek(tokens.whole(), &self.time.at(now))
     }
 
     /// The same as a verdict, for a call that waits behind those that claim `ahead` of it.
     pub(super) fn verdict(&self, now: Timestamp, key: Key, ahead: u64, tokens: Tokens) -> Verdict {
         let ledger = &self.expect(key).ledger;
-        let cost = cost(tokens).saturating_add(ahead);
+        let cost = tokens.whole().saturating_add(ahead);
         match ledger.verdict(cost, &self.time.at(now)) {
             // Those before it leave some day.
             Verdict::Never if ahead > 0 => Verdict::WhenTold,
@@ -762,7 +762,7 @@ impl Quotas {
         for &key in keys.into_iter().flat_map(|keys| keys.iter()) {
             let limiter = self.expect_mut(key);
             limiter.waiting += 1;
-            limiter.waiting_tokens += cost(tokens);
+            limiter.waiting_tokens += tokens.whole();
         }
     }
 
@@ -770,7 +770,7 @@ impl Quotas {
         for &key in keys.into_iter().flat_map(|keys| keys.iter()) {
             let limiter = self.expect_mut(key);
             limiter.waiting -= 1;
-            limiter.waiting_tokens -= cost(tokens);
+            limiter.waiting_tokens -= tokens.whole();
         }
     }
 
@@ -784,7 +784,7 @@ impl Quotas {
         was_held_by: impl Fn(&str) -> bool,
     ) -> QuotaSpent {
         let time = self.time.at(now);
-        let cost = cost(tokens);
+        let cost = tokens.whole();
         let limiter = self.expect_mut(key);
         (limiter.used, limiter.spent) = (now, now);
         let spent = limiter.ledger.spend(cost, &time);
@@ -840,7 +840,7 @@ impl Quotas {
         let mut waiting = Waiting::default();
         let mut answer = Answer::Covered;
         if let Some(first) = first {
-            waiting.next = cost(first);
+            waiting.next = first.whole();
             waiting.sum = limiter.waiting_tokens;
             answer = ledger.peek(waiting.next, time);
             if answer != Answer::Covered {
@@ -1008,12 +1008,6 @@ pub(super) fn reason(answer: Answer) -> Reason {
 fn rejects(on_excess: OnExcess, answer: Answer) -> bool {
     on_excess == OnExcess::Reject
         && matches!(answer, Answer::Exhausted { .. } | Answer::Away { .. })
-}
-
-/// What a call draws from a quota, which counts whole tokens.
-pub(super) fn cost(tokens: Tokens) -> u64 {
-    let whole = tokens.get() as u64;
-    whole + u64::from((whole as f64) < tokens.get())
 }
 
 impl<T> Scheduler<T> {

@@ -25,7 +25,7 @@ pub struct LimitNow {
     pub max: u32,
     /// Drawn and not back: calls in flight, or cost reserved and departed within the window.
     pub used: u64,
-    /// Used, and wanted by those that wait: calls, cost, or for a paced limit 2^-20 tokens.
+    /// Used, and wanted by those that wait: calls, cost, or for a paced limit millionths of a token.
     pub need: u64,
     /// What it would say now to a call of the first class and cost 1 with nobody ahead.
     pub opens: Verdict,

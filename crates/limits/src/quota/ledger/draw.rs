@@ -7,6 +7,7 @@ use crate::quota::record::Record;
 use crate::quota::rule::Ask;
 use crate::quota::store_time::StoreTime;
 use crate::time::{Timestamp, nanos};
+use crate::tokens::TokenCount;
 
 /// The calls that wait for tokens of this key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -170,8 +171,7 @@ impl Ledger {
         purse.relinquish_at = now + every;
         let again = Step::Sleep(purse.relinquish_at);
         // What is spent before one looks again is no surplus, however little is left for others.
-        let soon = u128::from(rate) * u128::from(nanos(every)) / 1_000_000_000_000;
-        let soon = u64::try_from(soon).unwrap_or(u64::MAX);
+        let soon = rate.whole_in(nanos(every).into());
         let ask = Ask {
             nodes,
             drawn: purse.drawn,
@@ -254,8 +254,7 @@ impl Ledger {
             return 0;
         }
         let reply = u128::from(nanos(self.pace.reply)) * 4;
-        let underway = u128::from(self.pace.rate.unwrap_or(0)) * reply / 1_000_000_000_000;
-        let underway = u64::try_from(underway).unwrap_or(u64::MAX);
+        let underway = self.pace.rate.unwrap_or_default().whole_in(reply);
         let calls = self.pace.dearest.saturating_mul(2);
         let most = settings.total / self.nodes / 4;
         calls.saturating_add(underway).min(most)
@@ -283,7 +282,7 @@ impl Ledger {
             return;
         }
         let rate = self.pace.rate_now(now);
-        let mean = self.pace.rate.map_or(rate, |before| before / 2 + rate / 2);
+        let mean = self.pace.rate.map_or(rate, |before| before.mean(rate));
         self.pace.rate = Some(mean);
         self.pace.dearest -= self.pace.dearest / 16;
         self.pace.since = None;
@@ -291,14 +290,11 @@ impl Ledger {
 }
 
 impl Pace {
-    /// Thousandths of a token a second, of the grant that is being spent; what was measured last
-    /// if none is.
-    fn rate_now(&self, now: Timestamp) -> u64 {
+    /// How fast the grant goes that is being spent, a second; what was measured last if none is.
+    fn rate_now(&self, now: Timestamp) -> TokenCount {
         let Some(since) = self.since else {
-            return self.rate.unwrap_or(0);
+            return self.rate.unwrap_or_default();
         };
-        let passed = u128::from(nanos(now.since(since))).max(1);
-        let rate = u128::from(self.spent) * 1_000_000_000_000 / passed;
-        u64::try_from(rate).unwrap_or(u64::MAX)
+        TokenCount::a_second(self.spent, nanos(now.since(since)).into())
     }
 }
