@@ -1,8 +1,8 @@
 //! Decides whose turn it is: exact limits and one fair, bounded queue, as pure functions of
 //! the time handed in.
 //!
-//! There is no clock, no socket, no thread and no random number in here, but for what module
-//! `paced` adds with feature `std`: `now` and entropy are arguments, so the same inputs give the same schedule, every time. Whoever calls keeps
+//! There is no clock, no socket, no thread and no random number in here, except for what modules
+//! `paced` and `keyed` add with feature `std`: `now` and entropy are arguments, so the same inputs give the same schedule, every time. Whoever calls keeps
 //! a [`Scheduler`] behind one lock, reads its clock inside that lock, and after every other
 //! call asks [`Scheduler::next`] until it says [`Step::SleepUntil`] or [`Step::Idle`].
 //!

@@ -37,7 +37,6 @@ pub use refusal::{Reason, Refusal};
 pub use snapshot::{ClassNow, Demand, FunctionNow, LimitNow, QueueNow};
 pub use waited::Waited;
 
-use alloc::boxed::Box;
 use alloc::collections::{BTreeSet, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -827,7 +826,7 @@ impl<T> Scheduler<T> {
             let taken = self.buckets.expect_mut(bucket).draw(now, call.tokens);
             drawn.push(Drawn::Bucket { bucket, taken });
         }
-        let mut spent = Vec::with_capacity(quotas.as_ref().map_or(0, |keys| keys.len()));
+        let mut told = Vec::with_capacity(quotas.as_ref().map_or(0, |keys| keys.len()));
         for &quota in quotas.iter().flat_map(|keys| keys.iter()) {
             let was_held_by = |name: &str| {
                 let mut delays = waited.delays.iter();
@@ -836,11 +835,9 @@ impl<T> Scheduler<T> {
             let took = self
                 .quotas
                 .take(now, quota, call.tokens, call.arrived, was_held_by);
-            drawn.push(Drawn::Quota {
-                quota,
-                spent: Box::new(took.spent),
-            });
-            spent.push(took);
+            let spent = took.spent;
+            drawn.push(Drawn::Quota { quota, spent });
+            told.push(took);
         }
         let from = drawn.iter().map(|drawn| {
             let is_kept = matches!(drawn, Drawn::Limit { is_kept: true, .. });
@@ -870,7 +867,7 @@ impl<T> Scheduler<T> {
             payload,
             hold,
             waited,
-            spent,
+            spent: told,
         }
     }
 

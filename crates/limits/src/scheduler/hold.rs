@@ -1,6 +1,5 @@
 //! Calls in flight: what they have drawn, and how it comes back.
 
-use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::Scheduler;
@@ -58,7 +57,7 @@ pub(super) enum Drawn {
     /// The bucket may have been removed since.
     Bucket { bucket: Key, taken: Taken },
     /// The key may have been forgotten since.
-    Quota { quota: Key, spent: Box<Spent> },
+    Quota { quota: Key, spent: Spent },
 }
 
 impl Drawn {
@@ -236,7 +235,7 @@ impl<T> Scheduler<T> {
                     };
                     bucket.undraw(now, *taken);
                 }
-                Drawn::Quota { quota, spent } => self.quotas.give_back(*quota, **spent),
+                Drawn::Quota { quota, spent } => self.quotas.give_back(*quota, *spent),
             }
             let bar = drawn.bar();
             self.parking.unserved(bar, class, caller, service, served);
