@@ -1030,6 +1030,37 @@ fn who_waits_for_what_is_kept_is_woken_by_it_and_who_waits_for_the_rest_by_the_r
 }
 
 #[test]
+fn what_is_kept_goes_to_its_class_though_others_have_the_next_turn() {
+    let slots = keeping(1, rule("slots", Scope::Every, outstanding(3)));
+    let mut gate = two_classes(vec![slots], Postpone::InTurn);
+    for id in 0..4 {
+        let call = of_class(&gate, POLLING);
+        gate.submit(call, id);
+    }
+    let mut running: BTreeMap<u64, Hold> = [(); 2].map(|()| gate.run()).into();
+    assert!(matches!(gate.next(), Step::Idle));
+    for id in 100..103 {
+        let call = Call {
+            tokens: tokens(100.0),
+            ..of_class(&gate, USER)
+        };
+        gate.submit(call, id);
+    }
+    running.extend([gate.run()]);
+    assert!(running.keys().eq(&[0, 1, 100]));
+    // What ends, and what runs then. The users' first has what is kept for them, and their second a
+    // turn of a hundred tokens, so the others are next: but not for what is kept.
+    for (ends, runs) in [(0, 101), (100, 2), (101, 102), (1, 3)] {
+        let hold = running.remove(&ends).expect("it runs");
+        gate.finish(hold);
+        let (id, hold) = gate.run();
+        assert_eq!(id, runs, "{ends} ended");
+        running.insert(id, hold);
+        assert!(matches!(gate.next(), Step::Idle));
+    }
+}
+
+#[test]
 fn what_is_kept_for_a_class_is_kept_over_a_reload_with_what_it_has_in_flight() {
     let policy_of = |amount| {
         let slots = keeping(amount, rule("slots", Scope::Every, outstanding(4)));
