@@ -280,11 +280,6 @@ impl<T> Scheduler<T> {
         self.parking.open_due(now);
         let mut barred = 0;
         while let Some(asked) = self.next_asked() {
-            barred += 1;
-            debug_assert!(
-                barred <= 64 + 16 * self.parking.lines(),
-                "no line is sent to and fro between two limits"
-            );
             let Asked { line, key, .. } = asked;
             let (bar, verdict) = match self.ask(now, asked) {
                 Answer::Run => return self.run(now, asked),
@@ -307,6 +302,11 @@ impl<T> Scheduler<T> {
                 }
             }
             let Some((min, max)) = self.jitter(bar, key) else {
+                barred += 1;
+                debug_assert!(
+                    barred <= 64 + 16 * self.parking.lines(),
+                    "no line is sent to and fro between two limits"
+                );
                 let front = self.pass_over(now, asked, bar, verdict);
                 self.parking
                     .park(asked, bar, verdict, front, now, self.joined);

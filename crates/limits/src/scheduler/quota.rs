@@ -101,6 +101,10 @@ pub struct QuotaNow {
     pub waiting: u64,
     /// What they cost.   tokens
     pub waiting_tokens: u64,
+    /// Of the tokens that are there or come next, so many are claimed.
+    pub claimed: u64,
+    /// For how long claims have kept tokens that their calls could not use yet, over all of them.
+    pub idle: Duration,
     /// When a call named it last.
     pub used: Timestamp,
 }
@@ -942,7 +946,13 @@ impl Quotas {
         }
     }
 
-    fn now(&self, time: &StoreTime, key: Key, limiter: &Limiter) -> QuotaNow {
+    fn now(
+        &self,
+        time: &StoreTime,
+        key: Key,
+        limiter: &Limiter,
+        (claimed, idle): (u64, Duration),
+    ) -> QuotaNow {
         QuotaNow {
             at: QuotaRef(key),
             of: limiter.of.clone(),
@@ -950,6 +960,8 @@ impl Quotas {
             ledger: limiter.ledger.now(time),
             waiting: limiter.waiting,
             waiting_tokens: limiter.waiting_tokens,
+            claimed,
+            idle,
             used: limiter.used,
         }
     }
@@ -1237,9 +1249,12 @@ impl<T> Scheduler<T> {
     /// A key's budget as it is now; `None` if nothing is known of it.
     #[must_use]
     pub fn quota_now(&self, now: Timestamp, of: &QuotaKey) -> Option<QuotaNow> {
-        let time = self.quotas.time.at(self.now.max(now));
+        let now = self.now.max(now);
+        let time = self.quotas.time.at(now);
         let key = *self.quotas.by_key.get(of)?;
-        Some(self.quotas.now(&time, key, self.quotas.expect(key)))
+        let claimed = self.parking.claimed(Bar::Quota(key), now);
+        let limiter = self.quotas.expect(key);
+        Some(self.quotas.now(&time, key, limiter, claimed))
     }
 
     /// The keys of a quota, at most so many: first those that calls wait for, then those that were
@@ -1249,7 +1264,8 @@ impl<T> Scheduler<T> {
         let Some(named) = self.quotas.find(quota) else {
             return Vec::new();
         };
-        let time = self.quotas.time.at(self.now.max(now));
+        let now = self.now.max(now);
+        let time = self.quotas.time.at(now);
         let waited_for = self.parking.quotas_waited_for().into_iter();
         let waited_for = waited_for.map(|key| (key, self.quotas.expect(key)));
         let waited_for = waited_for.filter(|(_, limiter)| *limiter.of.quota == *quota);
@@ -1258,8 +1274,11 @@ impl<T> Scheduler<T> {
             named.holding.newest_first(&self.quotas.all),
         );
         let all = waited_for.chain(idle).take(most);
-        all.map(|(key, limiter)| self.quotas.now(&time, key, limiter))
-            .collect()
+        let now_of = |(key, limiter)| {
+            let claimed = self.parking.claimed(Bar::Quota(key), now);
+            self.quotas.now(&time, key, limiter, claimed)
+        };
+        all.map(now_of).collect()
     }
 
     /// What happened to a quota's keys; `None` if there is no such quota.
