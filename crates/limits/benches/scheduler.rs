@@ -8,7 +8,8 @@
 //! take the difference of two N, so that the filling of the queue cancels out:
 //!
 //! ```text
-//! valgrind --tool=callgrind <the bench's binary> --count 10000 [--waiting 0] [--buckets 10000]
+//! valgrind --tool=callgrind <the bench's binary> --count 10000 [--waiting 0] [--callers 100 --classes 2]
+//! valgrind --tool=callgrind <the bench's binary> --count 10000 --buckets 10000 [--waiting 10]
 //! valgrind --tool=callgrind <the bench's binary> --count 10000 --quotas 1 [--users 10000]
 //! ```
 
@@ -230,7 +231,7 @@ fn measure_limited() {
 /// A scheduler with calls waiting in it and one running.
 struct Crowd {
     scheduler: Scheduler<u64>,
-    functions: [Arc<str>; 4],
+    functions: Vec<Arc<str>>,
     callers: u64,
     classes: u64,
     submitted: u64,
@@ -240,9 +241,21 @@ struct Crowd {
 
 impl Crowd {
     fn new(waiting: u64, callers: u64, classes: u64) -> Self {
+        let functions = ["guest_list", "guest_create", "guest_get_info", "other"];
+        let functions = functions.map(Arc::from).into();
+        Self::under(policy(30), functions, waiting, callers, classes)
+    }
+
+    fn under(
+        policy: Policy,
+        functions: Vec<Arc<str>>,
+        waiting: u64,
+        callers: u64,
+        classes: u64,
+    ) -> Self {
         let mut crowd = Self {
-            scheduler: Scheduler::new(policy(30)),
-            functions: ["guest_list", "guest_create", "guest_get_info", "other"].map(Arc::from),
+            scheduler: Scheduler::new(policy),
+            functions,
             callers,
             classes,
             submitted: 0,
@@ -260,7 +273,7 @@ impl Crowd {
         let n = self.submitted;
         self.submitted += 1;
         let call = Call {
-            function: self.functions[n as usize % 4].clone(),
+            function: self.functions[n as usize % self.functions.len()].clone(),
             backend: Backend(0),
             class: Class((n % self.classes) as u32),
             caller: Caller(n % self.callers),
@@ -470,6 +483,65 @@ fn measure_buckets() {
     });
 }
 
+/// Ends all calls that wait, as a drain does whose time is up.
+fn measure_evict() {
+    for callers in [1, 100, 65_536] {
+        let what = format!("evict all, 65536 waiting, {callers} callers");
+        measure(&what, 11, 1, || {
+            let mut crowd = Crowd::new(65_536, callers, 2);
+            timed(|| while crowd.scheduler.evict(crowd.now).is_some() {})
+        });
+    }
+}
+
+/// A limit for each of 400 functions and a pool for each of 20 classes, with nobody waiting and with
+/// a call of each function and class.
+fn measure_memory() {
+    let functions: Vec<Arc<str>> = (0..400).map(|id| format!("f{id}").into()).collect();
+    let of_functions = functions.iter().map(|name| {
+        let scope = Scope::Function(name.clone());
+        rule(name, scope, window(10))
+    });
+    let of_classes = (0..20).map(|class| {
+        let scope = Scope::Class(Class(class));
+        rule(
+            &format!("pool {class}"),
+            scope,
+            Limit::Outstanding { max: 1 },
+        )
+    });
+    let classes = (0..20).map(|class| ClassShare {
+        name: format!("class {class}").into(),
+        weight: 1,
+    });
+    let policy = Policy::new(
+        of_functions.chain(of_classes).collect(),
+        1_000_000,
+        WhenFull::Refuse,
+        Postpone::InTurn,
+        classes.collect(),
+    )
+    .expect("a policy");
+    for waiting in [0, 8_000] {
+        let (before, began) = (resident(), Instant::now());
+        let crowd = Crowd::under(policy.clone(), functions.clone(), waiting, 20, 20);
+        let took = began.elapsed();
+        println!(
+            "400 functions, 20 pools, {} waiting: {} kB, {took:?}",
+            crowd.scheduler.waiting(),
+            resident().saturating_sub(before)
+        );
+    }
+}
+
+/// Memory of this process that is in use, in kB; 0 where there is no /proc.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let number = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+    number.unwrap_or(0)
+}
+
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     let number = |name: &str| -> Option<u64> {
@@ -489,8 +561,15 @@ fn main() {
         println!("{} waiting, {count} rounds", limited.scheduler.waiting());
         return;
     }
+    if let Some(callers) = number("--evict") {
+        let mut crowd = Crowd::new(65_536, callers, 2);
+        while crowd.scheduler.evict(crowd.now).is_some() {}
+        return;
+    }
     if let Some(count) = number("--count") {
-        let mut crowd = Crowd::new(number("--waiting").unwrap_or(10_000), 1, 1);
+        let waiting = number("--waiting").unwrap_or(10_000);
+        let callers = number("--callers").unwrap_or(1);
+        let mut crowd = Crowd::new(waiting, callers, number("--classes").unwrap_or(1));
         (0..count).for_each(|_| crowd.round());
         println!(
             "{} waiting, {count} rounds, {} asked",
@@ -499,6 +578,9 @@ fn main() {
         );
         return;
     }
+    // First, as long as nothing that was freed hides what it takes.
+    measure_memory();
+    measure_evict();
     measure_buckets();
     measure_quotas();
     measure_limited();

@@ -278,7 +278,7 @@ impl<T> Scheduler<T> {
         }
         self.rejoin_due(now);
         self.parking.open_due(now);
-        let mut barred = 0;
+        let mut parked = 0;
         while let Some(asked) = self.next_asked() {
             let Asked { line, key, .. } = asked;
             let (bar, verdict) = match self.ask(now, asked) {
@@ -302,9 +302,9 @@ impl<T> Scheduler<T> {
                 }
             }
             let Some((min, max)) = self.jitter(bar, key) else {
-                barred += 1;
+                parked += 1;
                 debug_assert!(
-                    barred <= 64 + 16 * self.parking.lines(),
+                    parked <= 64 + 16 * self.parking.lines(),
                     "no line is sent to and fro between two limits"
                 );
                 let front = self.pass_over(now, asked, bar, verdict);
@@ -843,7 +843,8 @@ impl<T> Scheduler<T> {
             let is_kept = matches!(drawn, Drawn::Limit { is_kept: true, .. });
             (drawn.bar(), is_kept)
         });
-        let served = self.parking.served(line, service, from);
+        let next = self.queue.head(line);
+        let served = self.parking.served(line, service, from, next);
         self.refresh_head(line);
         if self.parking.is_ready(line) {
             let met = self.sets.limits(set).iter().map(|&limit| Bar::Limit(limit));

@@ -340,8 +340,20 @@ impl Order {
             self.tags = Some(tags);
         }
         if let Some(tags) = &mut self.tags {
-            tags.serve(line.class, line.caller, service);
+            tags.serve(line, service, None);
         }
+        true
+    }
+
+    /// The first call of a line that waits here is served, and the one behind it, of this arrival, is
+    /// the first now: as [`serve`](Self::serve) and [`replace`](Self::replace), at once. False, and
+    /// nothing done, if no tags are kept.
+    #[inline]
+    pub(crate) fn serve_first(&mut self, entry: Entry, service: Service, arrival: u64) -> bool {
+        let Some(tags) = &mut self.tags else {
+            return false;
+        };
+        tags.serve(entry, service, Some(arrival));
         true
     }
 
@@ -458,7 +470,8 @@ impl Tags {
         })
     }
 
-    fn serve(&mut self, class: Class, caller: Caller, service: Service) {
+    fn serve(&mut self, line: Entry, service: Service, next: Option<u64>) {
+        let Entry { class, caller, .. } = line;
         let virtual_time = self.virtual_time;
         let of = &mut self.classes[class.0 as usize];
         if of.lines == 0 && of.start < virtual_time {
@@ -466,8 +479,9 @@ impl Tags {
         }
         let start = of.start;
         of.start += u128::from(service.class);
+        let flow = of.callers.flow(caller, self.by_arrival, self.common.seed);
         of.callers
-            .serve(caller, service.caller, self.by_arrival, self.common.seed);
+            .serve(flow, service.caller, next.map(|next| (line, next)));
         let others = self.classes.iter().enumerate();
         let others = others.filter(|&(place, other)| place != class.0 as usize && other.lines > 0);
         let passed = others.map(|(_, other)| other.start).fold(start, u128::min);
@@ -512,6 +526,13 @@ impl FlowTags {
         let (arrival, line) = self.lines.first()?;
         let start = self.start;
         Some((Turn { start, arrival }, flow, line))
+    }
+
+    /// A line has another first call.
+    fn replace(&mut self, entry: Entry, arrival: u64) {
+        let was_there = self.lines.remove(&(entry.arrival, entry.line));
+        debug_assert!(was_there, "a line is replaced as it was put in");
+        self.lines.insert((arrival, entry.line));
     }
 }
 
@@ -645,16 +666,16 @@ impl Callers {
             Some((flow, _)) => Flow::Shared(*flow),
         };
         let place = self.lift(flow);
-        let lines = &mut self.known[place].1.lines;
-        let was_there = lines.remove(&(entry.arrival, entry.line));
-        debug_assert!(was_there, "a line is replaced as it was put in");
-        lines.insert((arrival, entry.line));
+        self.known[place].1.replace(entry, arrival);
         self.lower(place);
     }
 
-    fn serve(&mut self, caller: Caller, service: u64, by_arrival: bool, seed: u64) {
-        let flow = self.flow(caller, by_arrival, seed);
+    /// A call of a flow is served. `next` says of which line, and what its next call is.
+    fn serve(&mut self, flow: Flow, service: u64, next: Option<(Entry, u64)>) {
         let place = self.lift(flow);
+        if let Some((entry, arrival)) = next {
+            self.known[place].1.replace(entry, arrival);
+        }
         let start = &mut self.known[place].1.start;
         // One that claims may go before others with a lesser start: those keep it.
         let others = self.active.first().map(|(turn, ..)| turn.start);

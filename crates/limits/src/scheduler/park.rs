@@ -578,10 +578,7 @@ impl Parking {
                 if let Some(spot) = parked_at {
                     let at = self.at_mut(spot.bar()).expect("the line is parked there");
                     at.order.replace(entry, arrival);
-                    if at.look(spot).asked == Some(line) {
-                        self.mark(spot);
-                    }
-                    self.reordered(spot.bar());
+                    self.has_new_head(line, spot);
                 } else {
                     self.ready.replace(entry, arrival);
                 }
@@ -599,20 +596,34 @@ impl Parking {
         }
     }
 
-    /// A call of this line runs, and draws from these, from some what is kept for its class. Returns
-    /// which of all that were served it is.
+    /// A line that is parked here has another head.
+    #[inline]
+    fn has_new_head(&mut self, line: LineId, spot: Spot) {
+        let at = self.at_mut(spot.bar()).expect("the line is parked there");
+        if at.look(spot).asked == Some(line) {
+            self.mark(spot);
+        }
+        self.reordered(spot.bar());
+    }
+
+    /// The first call of this line runs, and draws from these, from some what is kept for its class.
+    /// `next` is the one behind it. Returns which of all that were served it is.
     #[inline]
     pub(super) fn served(
         &mut self,
         line: LineId,
         service: Service,
         drawn_from: impl Iterator<Item = (Bar, bool)>,
+        next: Option<(u64, Key)>,
     ) -> u64 {
         self.common.served += 1;
         let (entry, common) = (self.entry(line), self.common);
         // Several calls that came at once wait for each other wherever they meet.
         let counts = self.ready.len() > 1;
-        if counts && self.lines[line as usize].parked_at.is_none() {
+        let state = &self.lines[line as usize];
+        // Where it stands, in the order and not at the front, it goes on to stand with the next one.
+        let stands_at = state.parked_at.filter(|_| state.passed.is_none());
+        if counts && state.parked_at.is_none() {
             self.ready.serve(entry, service, true, common);
         }
         for (bar, is_kept) in drawn_from {
@@ -622,6 +633,15 @@ impl Parking {
             } else {
                 service
             };
+            if let (Some(spot), Some((arrival, _))) = (stands_at, next)
+                && spot.bar() == bar
+                && let Some(at) = self.at_mut(bar)
+                && at.order.serve_first(entry, service, arrival)
+            {
+                self.lines[line as usize].head = next;
+                self.has_new_head(line, spot);
+                continue;
+            }
             if let Some(at) = self.at_mut(bar)
                 && at.order.serve(entry, service, counts, common)
             {
