@@ -203,11 +203,11 @@ pub enum Opens {
 /// The state of the queue.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct QueueState {
-    /// Calls that wait.
+    /// Calls that wait in the queue; not those at the door.
     pub depth: u64,
-    /// Calls that may wait.
+    /// Calls that may wait in the queue.
     pub capacity: u64,
-    /// Calls that wait at the door of a full queue.
+    /// Calls that wait at the door of a full queue: so many more than the capacity.
     pub door: u64,
     /// Time since the arrival of the oldest; 0 when none waits.
     pub oldest_seconds: f64,

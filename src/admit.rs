@@ -77,8 +77,8 @@ pub struct Settings {
     pub outstanding_max: Option<u32>,
     /// `smapi_request_postpone_threshold_seconds`, from arrival.
     pub threshold: Duration,
-    /// How many calls the door of a full queue holds: one for each connection, and those that
-    /// may be handed over.
+    /// How many calls may wait above the capacity, at the door of a full queue: one for each
+    /// connection, and those that may be handed over.
     pub door_max: u32,
     /// The classes, at least one. The first is that of users, which reads are promoted to; in
     /// the last is whatever names a class that there is not.
@@ -91,7 +91,7 @@ pub struct Settings {
 /// What a full queue does with one more call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenFull {
-    /// It waits at the door.
+    /// It waits at the door, in its turn.
     Wait,
     /// It is refused at once.
     Refuse,
@@ -732,14 +732,15 @@ impl Gate {
         state.lanes[Lane::Limited as usize].queue_now(now)
     }
 
-    /// Calls past the gate and calls waiting, over both lanes.
+    /// Calls past the gate and calls waiting, those at the door included, over both lanes.
     #[must_use]
     pub fn busy(&self) -> (usize, usize) {
         let state = self.core.lock();
-        let [calls, free] = &state.lanes;
+        let lanes = state.lanes.iter();
+        let waiting = |lane: &Scheduler<Waiter>| lane.waiting() + lane.at_door();
         (
-            calls.in_flight() + free.in_flight(),
-            calls.waiting() + free.waiting(),
+            lanes.clone().map(Scheduler::in_flight).sum(),
+            lanes.map(waiting).sum(),
         )
     }
 }
@@ -856,7 +857,7 @@ impl State {
             && self
                 .lanes
                 .iter()
-                .all(|lane| lane.waiting() == 0 && lane.at_door() == 0 && lane.has_settled_quotas())
+                .all(|lane| lane.waiting() == 0 && lane.has_settled_quotas())
     }
 
     /// Until when a call of this class may wait, if not until it is served: as its rate limit

@@ -532,7 +532,6 @@ fn held(ended: &Ended) -> Vec<Held> {
     let delays = ended.delays.iter().map(|delay| match &delay.cause {
         Cause::Limit(name) => (HeldBy::Limit, Some(name.to_string()), delay.time),
         Cause::Turn => (HeldBy::Turn, None, delay.time),
-        Cause::Door => (HeldBy::FullQueue, None, delay.time),
         Cause::Others => (HeldBy::Others, None, delay.time),
     });
     let mut parts: Vec<_> = delays.chain(elsewhere).collect();

@@ -70,7 +70,7 @@ impl Teller {
         let is_own = |limit: &str| limit.strip_prefix(NAME_PREFIX) == Some(&**label);
         let delayed = facts.delays.iter().any(|delay| match &delay.cause {
             Cause::Limit(name) => is_own(name),
-            Cause::Turn | Cause::Door | Cause::Others => false,
+            Cause::Turn | Cause::Others => false,
         });
         let rejected = match facts.verdict {
             Verdict::Refused | Verdict::Expired => facts.reason.map(Reason::label),

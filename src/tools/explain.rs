@@ -76,7 +76,6 @@ fn shown(call: &Value) -> String {
         .map(|held| {
             let by = match held["cause"].as_str() {
                 Some("limit") => word(&held["limit"]),
-                Some("full_queue") => "the full queue".to_owned(),
                 Some("turn") => "waiting for its turn".to_owned(),
                 Some("others") => "other limits".to_owned(),
                 Some("shared_call") => "the call whose answer it shared".to_owned(),

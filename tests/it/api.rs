@@ -405,7 +405,7 @@ async fn a_call_that_ended_lately_is_explained() {
         told["held"],
         json!([
             {"cause": "limit", "limit": "rate_limit:monitoring", "ms": 1200.0},
-            {"cause": "full_queue", "limit": null, "ms": 300.0}
+            {"cause": "turn", "limit": null, "ms": 300.0}
         ])
     );
     for id in ["0123456789abcdee", "1", "0123456789ABCDEFF", "xyz", "%ff"] {

@@ -278,7 +278,7 @@ async fn a_token_passes_a_full_queue_and_a_busy_backend() {
             .expect("it reads");
         waiting.push(stream);
     }
-    stack.busy(1, 2).await;
+    stack.busy(1, 5).await;
     let token = stack
         .ask("POST /token HTTP/1.1\r\nHost: t\r\nX-Admin-Token: a\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
         .await;

@@ -602,6 +602,13 @@ fn main() {
         ROUNDS,
         || timed(|| (0..ROUNDS).for_each(|_| crowd.step())),
     );
+    for callers in [1, 1000, 65_536] {
+        let what = format!("evict, each of 65536 waiting, {callers} callers");
+        measure(&what, 11, 65_536, || {
+            let mut crowd = Crowd::new(65_536, callers, 2);
+            timed(|| while crowd.scheduler.evict(crowd.now).is_some() {})
+        });
+    }
     let mut lower = false;
     measure("apply, 100000 waiting, 1 caller", 21, 1, || {
         lower = !lower;

@@ -16,8 +16,6 @@ pub enum Cause {
     Limit(Arc<str>),
     /// To be asked: nothing stood in its way, as far as anybody had looked.
     Turn,
-    /// A place in the queue, which was full.
-    Door,
     /// All those that were one too many to be told apart.
     Others,
 }
@@ -90,7 +88,7 @@ impl Delays {
     pub fn longest(&self) -> Option<&Arc<str>> {
         let limits = self.0.iter().filter_map(|delay| match &delay.cause {
             Cause::Limit(name) => Some((delay.time, name)),
-            Cause::Turn | Cause::Door | Cause::Others => None,
+            Cause::Turn | Cause::Others => None,
         });
         // Of those that held it equally long, the first.
         let longest = limits.reduce(|one, other| if other.0 > one.0 { other } else { one });
@@ -114,7 +112,7 @@ mod tests {
     fn a_cause_stands_there_once_with_all_its_time() {
         let mut delays = Delays::default();
         delays.add(limit("total"), SECOND);
-        delays.add(Cause::Door, 3 * SECOND);
+        delays.add(Cause::Turn, 3 * SECOND);
         delays.add(limit("bucket"), 2 * SECOND);
         delays.add(Cause::Turn, Duration::ZERO);
         let mut again = Delays::default();

@@ -63,9 +63,9 @@ pub struct LimitRule {
 pub enum WhenFull {
     /// It is refused at once.
     Refuse,
-    /// It waits at the door, in order and on its own clock, until a place is free.
+    /// It waits at the door: in its turn, as if it were in the queue, while the queue counts as full.
     Wait {
-        /// Calls that may wait at the door; one more is refused.
+        /// Calls that may wait above the capacity; one more is refused.
         door: u32,
     },
 }
@@ -257,10 +257,15 @@ impl Policy {
         self.postpone
     }
 
-    /// Whether calls of this class are never set aside: a limit keeps something for them.
-    pub(crate) fn keeps_its_place(&self, class: Class) -> bool {
+    /// For how long calls of this class are set aside that a limit bars; `None` if they keep their
+    /// place, as those do for which a limit keeps something.
+    pub(crate) fn jitter(&self, class: Class) -> Option<(Duration, Duration)> {
+        let Postpone::Jitter { min, max } = self.postpone else {
+            return None;
+        };
         let mut kept = self.limits.iter().filter_map(|rule| rule.reserve);
-        kept.any(|reserve| reserve.class == class)
+        let keeps_its_place = kept.any(|reserve| reserve.class == class);
+        (!keeps_its_place).then_some((min, max))
     }
 
     /// The classes, at least one; [`Class`] is the index in here.

@@ -1,9 +1,14 @@
 //! Where calls wait.
 //!
-//! A waiting call is in one of three places: in a line, set aside (jitter), or at the door
-//! (the queue was full). A line holds the calls of one caller and class that meet the same limits, in the
+//! A waiting call is in one of two places: in a line, or set aside (jitter). A line holds the calls
+//! of one caller and class that meet the same limits, in the
 //! order of their arrival; only its head is ever asked, so what stands behind costs nothing.
 //! There is a line as long as a call waits in it, so there are never more lines than calls.
+//!
+//! The door of a full queue is a number, not a place: the calls that wait above the capacity. Which
+//! they are makes no difference. A call that comes to a full queue stands in its line like any
+//! other, and runs when its turn and its limits come. So a queue that calls of one caller, class or
+//! limit have filled holds up no others, and the law in [`fair`] holds for all that wait.
 
 pub(crate) mod account;
 pub(crate) mod fair;
@@ -175,7 +180,6 @@ pub(crate) enum Bar {
 pub(crate) enum Place {
     Line(LineId),
     Aside(Timestamp),
-    Door,
 }
 
 /// A moment and the call it is for.
@@ -198,8 +202,6 @@ pub(crate) struct Queue<T> {
     waiting: Slab<Waiting<T>>,
     lines: Vec<Sorted<(u64, Key)>>,
     asides: Sorted<Timed>,
-    /// In order of arrival.
-    door: Sorted<(u64, Key)>,
     deadlines: Sorted<Timed>,
 }
 
@@ -209,24 +211,18 @@ impl<T> Queue<T> {
             waiting: Slab::new(),
             lines: Vec::new(),
             asides: Sorted::default(),
-            door: Sorted::default(),
             deadlines: Sorted::default(),
         }
     }
 
-    /// Nobody waits anywhere.
+    /// No call waits.
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting.len() == 0
     }
 
-    /// Calls in lines and set aside: what capacity bounds.
-    pub(crate) fn queued(&self) -> usize {
-        self.waiting.len() - self.door.len()
-    }
-
-    /// Calls at the door.
-    pub(crate) fn at_door(&self) -> usize {
-        self.door.len()
+    /// How many calls wait.
+    pub(crate) fn len(&self) -> usize {
+        self.waiting.len()
     }
 
     pub(crate) fn get(&self, key: Key) -> Option<&Waiting<T>> {
@@ -263,16 +259,6 @@ impl<T> Queue<T> {
         self.lines[line as usize].first()
     }
 
-    /// Any call that is in no line.
-    pub(crate) fn any_beside_lines(&self) -> Option<Key> {
-        let aside = self.first_aside().map(|(_, key)| key);
-        self.first_at_door().or(aside)
-    }
-
-    pub(crate) fn first_at_door(&self) -> Option<Key> {
-        self.door.first().map(|(_, key)| key)
-    }
-
     pub(crate) fn first_deadline(&self) -> Option<(Timestamp, Key)> {
         self.deadlines.first().map(Timed::parts)
     }
@@ -281,11 +267,12 @@ impl<T> Queue<T> {
         self.asides.first().map(Timed::parts)
     }
 
-    /// Takes a call in. It is nowhere until [`place`](Self::place) says where.
+    /// Takes a call in.
     #[inline]
     pub(crate) fn insert(&mut self, waiting: Waiting<T>) -> Key {
-        let deadline = waiting.call.deadline;
+        let (place, arrival, deadline) = (waiting.place, waiting.arrival, waiting.call.deadline);
         let key = self.waiting.insert(waiting);
+        self.link(key, place, arrival);
         if let Some(deadline) = deadline {
             self.deadlines.insert(Timed::new(deadline, key));
         }
@@ -314,13 +301,6 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Puts a call that was just taken in where it waits.
-    pub(crate) fn place(&mut self, key: Key, place: Place, arrival: u64) {
-        let waiting = self.expect_mut(key);
-        (waiting.place, waiting.arrival) = (place, arrival);
-        self.link(key, place, arrival);
-    }
-
     /// Puts a call elsewhere, with another arrival.
     pub(crate) fn relocate(&mut self, key: Key, place: Place, arrival: u64) {
         let waiting = self.expect_mut(key);
@@ -345,7 +325,6 @@ impl<T> Queue<T> {
                     sorted[line as usize].push((waiting.arrival, key));
                 }
                 Place::Aside(until) => asides.push(Timed::new(until, key)),
-                Place::Door => {}
             }
         }
         self.lines = sorted.into_iter().map(Sorted::from_unsorted).collect();
@@ -363,7 +342,6 @@ impl<T> Queue<T> {
         let new = match place {
             Place::Line(line) => self.lines[line as usize].insert((arrival, key)),
             Place::Aside(until) => self.asides.insert(Timed::new(until, key)),
-            Place::Door => self.door.insert((arrival, key)),
         };
         debug_assert!(new, "a call waits in one place");
     }
@@ -372,7 +350,6 @@ impl<T> Queue<T> {
         let found = match place {
             Place::Line(line) => self.lines[line as usize].remove(&(arrival, key)),
             Place::Aside(until) => self.asides.remove(&Timed::new(until, key)),
-            Place::Door => self.door.remove(&(arrival, key)),
         };
         debug_assert!(found, "a waiting call is where its place says");
     }

@@ -44,7 +44,7 @@ use core::time::Duration;
 
 use crate::delay::Cause;
 use crate::limiter::{Limiter, Progress, RETRY_UNMEASURED, Supplier, Supply};
-use crate::policy::{LimitId, LimitRule, LimitSets, Policy, Postpone, SetId, WhenFull};
+use crate::policy::{LimitId, LimitRule, LimitSets, Policy, SetId, WhenFull};
 use crate::queue::account::Stay;
 use crate::queue::fair::{Service, WINDOW, turns};
 use crate::queue::{Bar, BucketId, Call, Class, LineId, Place, Queue, Ticket, Waiting};
@@ -233,28 +233,7 @@ impl<T> Scheduler<T> {
             Err(refusal) => return Err((refusal, payload)),
         };
         let own = Own { bucket, quotas };
-        let has_room = self.has_room();
-        let arrival = self.count_joining();
-        let waiting = Waiting {
-            set,
-            bucket,
-            quotas: own.quotas,
-            arrival,
-            call,
-            payload,
-            place: Place::Door,
-            joined: arrival,
-            held_by: None,
-            postponed: 0,
-            stay: Stay::new(now),
-        };
-        let key = self.queue.insert(waiting);
-        if has_room {
-            self.enter_line(key);
-        } else {
-            self.queue.place(key, Place::Door, arrival);
-        }
-        Ok(Ticket(key))
+        Ok(self.join(call, payload, set, own, None))
     }
 
     /// What to do next: call it until it says to sleep. `entropy` gives 64 random bits a call,
@@ -358,9 +337,9 @@ impl<T> Scheduler<T> {
     /// Takes out any one waiting call, for whoever ends them all; `None` if nobody waits.
     pub fn evict(&mut self, now: Timestamp) -> Option<(T, Waited)> {
         let now = self.advance(now);
-        // Whoever is in no line first: else one of them would come in for each that leaves.
-        let beside = self.queue.any_beside_lines();
-        let key = beside.or_else(|| self.parking.any())?;
+        let timed = self.queue.first_deadline().or(self.queue.first_aside());
+        let timed = timed.map(|(_, key)| key);
+        let key = timed.or_else(|| self.parking.any())?;
         let waited = self.waited(now, Ticket(key)).unwrap_or_default();
         Some((self.take_out(key).payload, waited))
     }
@@ -377,13 +356,6 @@ impl<T> Scheduler<T> {
             return true;
         }
         let place = waiting.place;
-        if place == Place::Door {
-            let waiting = self.queue.expect_mut(ticket.0);
-            waiting.call.class = class;
-            let call = &waiting.call;
-            waiting.set = self.sets.find(&call.function, call.backend, class);
-            return true;
-        }
         self.discount_limits(ticket.0);
         let arrival = self.count_joining();
         let waiting = self.queue.expect_mut(ticket.0);
@@ -426,23 +398,29 @@ impl<T> Scheduler<T> {
         self.draining = true;
     }
 
-    /// Whether a call submitted now would get a place in the queue at once.
+    /// Whether there is a place in the queue for one more call.
     #[must_use]
     pub fn has_room(&self) -> bool {
-        self.queue.queued() < self.policy.capacity() as usize && self.queue.at_door() == 0
+        self.queue.len() < self.policy.capacity() as usize
     }
 
-    /// Calls that wait in the queue, set aside ones included; not those at the door. May be
-    /// above the capacity by those requeued, which had a place, or after a reload.
+    /// Calls that wait in the queue, set aside ones included; not those at the door. Where nobody
+    /// may wait at the door this may be above the capacity: by those requeued, which had a place,
+    /// or after a reload.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        self.queue.queued()
+        self.queue.len() - self.at_door()
     }
 
-    /// Calls that wait at the door.
+    /// Calls that wait at the door of a full queue: so many wait above the capacity. They take their
+    /// turns like all others.
     #[must_use]
     pub fn at_door(&self) -> usize {
-        self.queue.at_door()
+        let capacity = self.policy.capacity() as usize;
+        match self.policy.when_full() {
+            WhenFull::Refuse => 0,
+            WhenFull::Wait { .. } => self.queue.len().saturating_sub(capacity),
+        }
     }
 
     /// Calls that were run and have not ended.
@@ -455,8 +433,7 @@ impl<T> Scheduler<T> {
     /// could bring back. Departures may still count in their windows.
     #[must_use]
     pub fn is_at_rest(&self) -> bool {
-        self.queue.queued() == 0
-            && self.queue.at_door() == 0
+        self.queue.is_empty()
             && self.holds.len() == 0
             && self.parking.is_at_rest()
             && self
@@ -490,23 +467,18 @@ impl<T> Scheduler<T> {
         Class(class.0.min(self.policy.classes().len() as u32 - 1))
     }
 
-    /// The line for calls like this one.
-    fn line(&mut self, key: Key) -> LineId {
-        let line = self.parking.line(LineKey::of(self.queue.expect(key)));
+    /// The line for calls like these.
+    fn line(&mut self, key: LineKey) -> LineId {
+        let line = self.parking.line(key);
         self.queue.make_lines(self.parking.lines());
         line
     }
 
     /// For how long a call that this bars is set aside; `None` if it keeps its place.
     fn jitter(&self, bar: Bar, key: Key) -> Option<(Duration, Duration)> {
-        match (self.policy.postpone(), bar) {
-            (Postpone::Jitter { min, max }, Bar::Limit(_)) => {
-                let class = self.queue.expect(key).call.class;
-                (!self.policy.keeps_its_place(class)).then_some((min, max))
-            }
-            (Postpone::Jitter { .. }, Bar::Bucket(_) | Bar::Quota(_)) | (Postpone::InTurn, _) => {
-                None
-            }
+        match bar {
+            Bar::Limit(_) => self.policy.jitter(self.queue.expect(key).call.class),
+            Bar::Bucket(_) | Bar::Quota(_) => None,
         }
     }
 
@@ -593,9 +565,10 @@ impl<T> Scheduler<T> {
         }
         let door = match self.policy.when_full() {
             WhenFull::Refuse => 0,
-            WhenFull::Wait { door } => door as usize,
+            WhenFull::Wait { door } => door,
         };
-        (!self.has_room() && self.queue.at_door() >= door).then_some((Reason::QueueFull, None))
+        let most = u64::from(self.policy.capacity()) + u64::from(door);
+        (self.queue.len() as u64 >= most).then_some((Reason::QueueFull, None))
     }
 
     /// What this says to the head of a line, behind those that claim before it.
@@ -652,25 +625,45 @@ impl<T> Scheduler<T> {
     fn replace(&mut self, key: Key, place: Place, arrival: u64) {
         match place {
             Place::Line(from) => {
-                let to = self.line(key);
+                let to = self.line(LineKey::of(self.queue.expect(key)));
                 self.move_into_line(key, to, arrival);
                 self.refresh_head(from);
                 self.refresh_head(to);
             }
-            Place::Aside(_) | Place::Door => self.queue.relocate(key, place, arrival),
+            Place::Aside(_) => self.queue.relocate(key, place, arrival),
         }
     }
 
-    /// Puts a call that was just taken in into its line.
-    fn enter_line(&mut self, key: Key) {
-        let waiting = self.queue.expect(key);
-        let arrival = waiting.arrival;
-        count_waiting(&self.sets, &mut self.limits, waiting);
-        count_waiting_own(&mut self.quotas, &mut self.buckets, waiting);
-        let line = self.line(key);
-        self.queue.expect_mut(key).stay.joined = self.parking.note_account(line);
-        self.queue.place(key, Place::Line(line), arrival);
+    /// A call begins to wait, in its line: behind those before it, or where it stood before.
+    #[inline]
+    fn join(
+        &mut self,
+        call: Call,
+        payload: T,
+        set: SetId,
+        own: Own,
+        arrival: Option<u64>,
+    ) -> Ticket {
+        let joined = self.count_joining();
+        let line = self.line(LineKey::new(set, &call, own.clone()));
+        let waiting = Waiting {
+            call,
+            payload,
+            set,
+            bucket: own.bucket,
+            quotas: own.quotas,
+            arrival: arrival.unwrap_or(joined),
+            place: Place::Line(line),
+            joined,
+            held_by: None,
+            postponed: 0,
+            stay: Stay::new(self.now, self.parking.note_account(line)),
+        };
+        count_waiting(&self.sets, &mut self.limits, &waiting);
+        count_waiting_own(&mut self.quotas, &mut self.buckets, &waiting);
+        let key = self.queue.insert(waiting);
         self.refresh_head(line);
+        Ticket(key)
     }
 
     /// Puts a call that waits elsewhere into a line.
@@ -846,7 +839,7 @@ impl<T> Scheduler<T> {
         let next = self.queue.head(line);
         let served = self.parking.served(line, service, from, next);
         self.refresh_head(line);
-        if self.parking.is_ready(line) {
+        if self.parking.is_ready(line) && self.policy.jitter(call.class).is_none() {
             let met = self.sets.limits(set).iter().map(|&limit| Bar::Limit(limit));
             self.parking.park_among(line, met, now, self.joined);
         }
@@ -863,7 +856,6 @@ impl<T> Scheduler<T> {
             progress: Progress::default(),
         };
         let hold = Hold(self.holds.insert(held));
-        self.let_in();
         Step::Run {
             payload,
             hold,
@@ -913,47 +905,20 @@ impl<T> Scheduler<T> {
                 .held_by
                 .or_else(|| self.parking.held_by(line, waiting.joined)),
             Place::Aside(_) => waiting.held_by,
-            Place::Door => None,
         }
     }
 
     /// Takes a call out of wherever it waits, without service.
     fn take_out(&mut self, key: Key) -> Waiting<T> {
         let waiting = self.queue.remove(key).expect("the call waits");
-        if waiting.place != Place::Door {
-            self.discount(&waiting);
-            if let Place::Line(line) = waiting.place {
-                self.refresh_head(line);
-            }
+        self.discount(&waiting);
+        if let Place::Line(line) = waiting.place {
+            self.refresh_head(line);
         }
         if let Some(keys) = &waiting.quotas {
             self.quotas.unpin(self.now, keys);
         }
-        if waiting.place != Place::Door {
-            self.let_in();
-        }
         waiting
-    }
-
-    /// Fills free places from the door, in order.
-    fn let_in(&mut self) {
-        if self.queue.at_door() == 0 {
-            return;
-        }
-        while self.queue.queued() < self.policy.capacity() as usize
-            && let Some(key) = self.queue.first_at_door()
-        {
-            let joined = self.count_joining();
-            let waiting = self.queue.expect_mut(key);
-            waiting.joined = joined;
-            let arrival = waiting.arrival;
-            self.count_limits(key);
-            count_waiting_own(&mut self.quotas, &mut self.buckets, self.queue.expect(key));
-            let line = self.line(key);
-            // Its ticket stays good, so it is moved and not taken out and put in.
-            self.move_into_line(key, line, arrival);
-            self.refresh_head(line);
-        }
     }
 
     fn overdue(&self, is_over: impl Fn(Timestamp) -> bool) -> Option<Key> {
@@ -1007,7 +972,7 @@ impl<T> Scheduler<T> {
     fn rejoin(&mut self, key: Key) {
         let arrival = self.count_joining();
         self.queue.expect_mut(key).joined = arrival;
-        let line = self.line(key);
+        let line = self.line(LineKey::of(self.queue.expect(key)));
         self.move_into_line(key, line, arrival);
         self.refresh_head(line);
     }
@@ -1033,10 +998,8 @@ impl<T> Scheduler<T> {
         for met in &self.limits {
             let meets = |waiting: &Waiting<T>| {
                 let set = self.sets.limits(waiting.set);
-                waiting.place != Place::Door
-                    && set
-                        .iter()
-                        .any(|&id| self.limits[id as usize].rule.name == met.rule.name)
+                set.iter()
+                    .any(|&id| self.limits[id as usize].rule.name == met.rule.name)
             };
             let waiting = self
                 .queue
@@ -1049,8 +1012,7 @@ impl<T> Scheduler<T> {
             );
         }
         for (key, bucket) in self.buckets.iter() {
-            let meets =
-                |waiting: &Waiting<T>| waiting.place != Place::Door && waiting.bucket == Some(key);
+            let meets = |waiting: &Waiting<T>| waiting.bucket == Some(key);
             let waiting = self.queue.iter().filter(|(_, waiting)| meets(waiting));
             assert_eq!(
                 bucket.waiting,
@@ -1063,18 +1025,12 @@ impl<T> Scheduler<T> {
                 let mut keys = waiting.quotas.iter().flat_map(|keys| keys.iter());
                 keys.any(|&met| met == key)
             };
-            let (mut queued, mut pins) = (0, 0);
-            for waiting in self.queue.iter().map(|(_, waiting)| waiting).filter(meets) {
-                queued += u64::from(waiting.place != Place::Door);
-                pins += 1;
-            }
-            (queued, pins)
+            self.queue
+                .iter()
+                .map(|(_, waiting)| waiting)
+                .filter(meets)
+                .count() as u64
         });
-        let full = self.queue.queued() >= self.policy.capacity() as usize;
-        assert!(
-            full || self.queue.at_door() == 0,
-            "nobody is at the door of a queue with room"
-        );
     }
 }
 

@@ -42,6 +42,7 @@ impl<E> Default for Sorted<E> {
 }
 
 impl<E: Copy + Ord> Sorted<E> {
+    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.run.len() - self.dead + self.strays.len()
     }

@@ -547,13 +547,22 @@ fn a_full_queue_refuses_and_says_when_to_come_back() {
     assert_eq!(refusal.retry_after, Duration::from_millis(1800));
 }
 
+/// A policy of a queue in which so many wait, and so many more at its door.
+fn with_a_door(limits: Vec<LimitRule>, capacity: u32, door: u32, postpone: Postpone) -> Policy {
+    let when_full = WhenFull::Wait { door };
+    Policy::new(limits, capacity, when_full, postpone, classes(&[4, 1])).expect("a policy")
+}
+
+impl Gate {
+    fn crowd(&self) -> (usize, usize) {
+        (self.scheduler.waiting(), self.scheduler.at_door())
+    }
+}
+
 #[test]
-fn who_waits_at_the_door_comes_in_in_order_and_can_leave_from_there() {
+fn a_call_at_the_door_goes_in_its_turn_and_can_leave_from_there() {
     let limits = vec![outstanding("outstanding", Scope::Every, 1)];
-    let when_full = WhenFull::Wait { door: 3 };
-    let policy =
-        Policy::new(limits, 1, when_full, Postpone::InTurn, classes(&[1])).expect("a policy");
-    let mut gate = Gate::new(policy);
+    let mut gate = Gate::new(with_a_door(limits, 1, 3, Postpone::InTurn));
     gate.submit(call(gate.now, "f"), 0);
     let (_, hold) = gate.run_and_send();
     gate.submit(call(gate.now, "f"), 1);
@@ -569,19 +578,165 @@ fn who_waits_at_the_door_comes_in_in_order_and_can_leave_from_there() {
             )
         })
         .collect();
+    assert!(!gate.scheduler.has_room());
     assert_eq!(gate.refuse(call(gate.now, "f")).reason, Reason::QueueFull);
-    assert_eq!((gate.scheduler.waiting(), gate.scheduler.at_door()), (1, 3));
+    assert_eq!(gate.crowd(), (1, 3));
     gate.sleeps_until(50);
     gate.now = at(50);
     let (id, refusal) = gate.expire();
-    assert_eq!((id, refusal.limit), (2, None));
+    assert_eq!((id, refusal.limit.as_deref()), (2, Some("outstanding")));
     assert_eq!(gate.scheduler.cancel(gate.now, tickets[1]), Some(3));
+    assert_eq!(gate.crowd(), (1, 1));
     gate.finish(hold);
     assert_eq!(gate.drain(1), [1]);
+    assert_eq!(gate.crowd(), (1, 0));
     // The ticket got at the door is as good inside.
     assert_eq!(gate.scheduler.cancel(gate.now, tickets[2]), Some(4));
     gate.idles();
     assert!(gate.scheduler.is_at_rest());
+}
+
+#[test]
+fn a_queue_that_calls_of_one_function_have_filled_holds_up_no_other() {
+    let jitter = Postpone::Jitter {
+        min: SECOND,
+        max: 3 * SECOND,
+    };
+    for postpone in [Postpone::InTurn, jitter] {
+        let limits = vec![outstanding("list", function("list"), 1)];
+        let mut gate = Gate::new(with_a_door(limits, 2, 5, postpone));
+        for id in 0..5 {
+            gate.submit(call(gate.now, "list"), id);
+        }
+        let (_, hold) = gate.run_and_send();
+        assert!(matches!(gate.next(), Step::Idle | Step::SleepUntil(_)));
+        assert_eq!(gate.crowd(), (2, 2));
+        gate.submit(call(gate.now, "create"), 10);
+        assert_eq!(gate.drain(1), [10]);
+        gate.finish(hold);
+    }
+}
+
+#[test]
+fn at_the_door_classes_share_by_weight_and_callers_of_a_class_take_turns() {
+    let limits = vec![outstanding("outstanding", Scope::Every, 1)];
+    let mut gate = Gate::new(with_a_door(limits, 5, 1000, Postpone::InTurn));
+    let of = |gate: &Gate, class, caller| Call {
+        class: Class(class),
+        caller: Caller(caller),
+        ..call(gate.now, "f")
+    };
+    gate.submit(of(&gate, 1, 1), 1);
+    let (_, hold) = gate.run_and_send();
+    for _ in 0..200 {
+        gate.submit(of(&gate, 1, 1), 1);
+    }
+    assert!(matches!(gate.next(), Step::Idle));
+    for _ in 0..10 {
+        gate.submit(of(&gate, 1, 2), 2);
+    }
+    for _ in 0..40 {
+        gate.submit(of(&gate, 0, 3), 3);
+    }
+    assert_eq!(gate.crowd(), (5, 245));
+    gate.finish(hold);
+    let mut count = BTreeMap::new();
+    for caller in gate.drain(50) {
+        *count.entry(caller).or_insert(0) += 1;
+    }
+    assert!((39..=40).contains(&count[&3]), "{count:?}");
+    assert!((5..=6).contains(&count[&1]), "{count:?}");
+    assert!((5..=6).contains(&count[&2]), "{count:?}");
+}
+
+#[test]
+fn a_call_at_the_door_keeps_its_turn_over_reloads_and_takes_another_with_its_class() {
+    let limits = || vec![outstanding("outstanding", Scope::Every, 1)];
+    let policy = |capacity, door| with_a_door(limits(), capacity, door, Postpone::InTurn);
+    let mut gate = Gate::new(policy(2, 4));
+    let poll = |gate: &Gate, id| Call {
+        class: Class(1),
+        caller: Caller(id),
+        ..call(gate.now, "f")
+    };
+    gate.submit(poll(&gate, 0), 0);
+    let (_, hold) = gate.run_and_send();
+    let tickets: Vec<_> = (1..7).map(|id| gate.submit(poll(&gate, id), id)).collect();
+    assert!(matches!(gate.next(), Step::Idle));
+    assert_eq!(gate.crowd(), (2, 4));
+    // A larger queue, and a smaller one, of which nobody is put out.
+    gate.scheduler.apply(gate.now, policy(5, 4));
+    assert_eq!(gate.crowd(), (5, 1));
+    gate.scheduler.apply(gate.now, policy(1, 0));
+    assert_eq!(gate.crowd(), (1, 5));
+    assert_eq!(gate.refuse(poll(&gate, 9)).reason, Reason::QueueFull);
+    // One that had a place gets one, and goes before those that came later.
+    gate.scheduler.requeue(gate.now, hold, 0);
+    assert_eq!(gate.crowd(), (1, 6));
+    // The last of all is a user's call by now.
+    assert!(gate.scheduler.reclass(gate.now, tickets[5], Class(0)));
+    assert_eq!(gate.drain(7), [6, 0, 1, 2, 3, 4, 5]);
+    gate.idles();
+    assert!(gate.scheduler.is_at_rest());
+}
+
+#[test]
+fn who_is_at_the_door_of_a_drained_queue_is_served_or_taken_out() {
+    for postpone in [
+        Postpone::InTurn,
+        Postpone::Jitter {
+            min: SECOND,
+            max: 3 * SECOND,
+        },
+    ] {
+        let limits = vec![outstanding("outstanding", Scope::Every, 1)];
+        let mut gate = Gate::new(with_a_door(limits, 2, 10, postpone));
+        for id in 0..10 {
+            gate.submit(call(gate.now, "f"), id);
+        }
+        let (_, hold) = gate.run_and_send();
+        assert!(matches!(gate.next(), Step::Idle | Step::SleepUntil(_)));
+        gate.scheduler.drain();
+        assert_eq!(gate.refuse(call(gate.now, "f")).reason, Reason::Draining);
+        gate.finish(hold);
+        gate.now = at(4000);
+        assert_eq!(gate.drain(4).len(), 4);
+        let mut out = 0;
+        while gate.scheduler.evict(gate.now).is_some() {
+            out += 1;
+        }
+        assert_eq!(out, 5);
+        gate.idles();
+        assert!(gate.scheduler.is_at_rest());
+    }
+}
+
+#[test]
+fn a_thousand_calls_at_the_door_are_asked_no_more_often_than_in_the_queue() {
+    let asked = |capacity| {
+        let limits = vec![window("total", Scope::Every, 30)];
+        let mut gate = Gate::new(with_a_door(limits, capacity, 2000, Postpone::InTurn));
+        for id in 0..1000 {
+            let caller = Caller(id % 100);
+            gate.submit(
+                Call {
+                    caller,
+                    ..call(gate.now, "f")
+                },
+                id,
+            );
+        }
+        for second in 0..34 {
+            gate.now = at(1000 * second);
+            while let Step::Run { hold, .. } = gate.next() {
+                gate.scheduler.sent(gate.now, &hold);
+                gate.finish(hold);
+            }
+        }
+        assert!(gate.scheduler.waiting() == 0);
+        gate.scheduler.asked_count()
+    };
+    assert_eq!(asked(1), asked(2000));
 }
 
 #[test]

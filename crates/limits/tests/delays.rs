@@ -130,7 +130,6 @@ fn name(cause: &Cause) -> &str {
     match cause {
         Cause::Limit(name) => name,
         Cause::Turn => "turn",
-        Cause::Door => "door",
         Cause::Others => "others",
     }
 }
@@ -218,7 +217,7 @@ fn what_a_call_waited_for_goes_with_it_wherever_it_is_moved() {
         let (_, hold, _) = gate.run_one(0);
         gate.finish(0, hold);
     }
-    // One waits for gold, and one at the door.
+    // Both wait for gold, one of them at the door.
     let waiting = gate.submit(0, 3, Some(1));
     assert!(gate.run(0).is_empty());
     let ticket = gate.submit(0, 4, Some(1));
@@ -247,12 +246,7 @@ fn what_a_call_waited_for_goes_with_it_wherever_it_is_moved() {
     assert!(gate.run(1000).is_empty());
     // Its own history, while it waits.
     let waited = gate.0.waited(at(1100), ticket).expect("it waits");
-    let expected = [
-        ("door", 100),
-        ("gold", 400),
-        ("silver", 500),
-        ("closed", 100),
-    ];
+    let expected = [("gold", 500), ("silver", 500), ("closed", 100)];
     assert_eq!(parts(&waited.delays), expected);
     gate.0.supply(
         at(1200),
@@ -261,12 +255,7 @@ fn what_a_call_waited_for_goes_with_it_wherever_it_is_moved() {
         tidegate_limits::Supply::configured(),
     );
     let (_, _, delays) = gate.run_one(1200);
-    let expected = [
-        ("door", 100),
-        ("gold", 400),
-        ("silver", 500),
-        ("closed", 200),
-    ];
+    let expected = [("gold", 500), ("silver", 500), ("closed", 200)];
     assert_eq!(parts(&delays), expected);
 }
 

@@ -672,8 +672,6 @@ pub struct Explained {
 pub enum HeldBy {
     /// A limit that was closed to it, or to calls with an earlier turn there.
     Limit,
-    /// The queue, which had no place for it.
-    FullQueue,
     /// That others were to be asked before it.
     Turn,
     /// More limits than are told apart.

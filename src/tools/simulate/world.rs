@@ -27,9 +27,6 @@ use crate::call::Destination;
 const JITTER_STREAM: u64 = 1 << 40;
 const PROBE_STREAM: u64 = 2 << 40;
 
-/// The name under which waiting outside a full queue is told.
-const FULL_QUEUE: &str = "queue.capacity";
-
 /// The one backend that a scenario has.
 const BACKEND: Destination = Destination::Socket;
 
@@ -190,10 +187,6 @@ impl World<'_> {
             if limit.waiting > 0 {
                 charge(&limit.name, limit.waiting, until.since(now));
             }
-        }
-        if self.scheduler.at_door() > 0 {
-            let outside = self.scheduler.at_door() as u64;
-            charge(&FULL_QUEUE.into(), outside, next.since(now));
         }
     }
 

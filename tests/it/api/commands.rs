@@ -85,7 +85,7 @@ total       1750 ms
 
 HELD BY                  MS
 rate_limit:monitoring  1200
-the full queue          300
+waiting for its turn    300
 "
     );
     let tools = said(&served, &["explain", "0123456789abcdef", "--json"]).await;

@@ -589,7 +589,7 @@ impl CallersSource for Fake {
                     ms: 1200.0,
                 },
                 Held {
-                    cause: HeldBy::FullQueue,
+                    cause: HeldBy::Turn,
                     limit: None,
                     ms: 300.0,
                 },

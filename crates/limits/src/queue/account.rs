@@ -24,7 +24,6 @@ pub(crate) enum Behind {
     Bar(Bar),
     /// Others, and nobody has looked yet whether anything bars it.
     Turn,
-    Door,
 }
 
 /// What the calls of a line have waited for since it was last empty.
@@ -112,10 +111,10 @@ pub(crate) struct Stay {
 }
 
 impl Stay {
-    pub(crate) fn new(now: Timestamp) -> Self {
+    pub(crate) fn new(now: Timestamp, joined: Option<Arc<Account>>) -> Self {
         Self {
             since: now,
-            joined: None,
+            joined,
             before: Delays::default(),
         }
     }

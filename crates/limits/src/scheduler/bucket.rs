@@ -19,7 +19,7 @@ use core::time::Duration;
 use super::{Scheduler, Supplied};
 use crate::limiter::{BucketLimit, Fill, Level, PacingNow, Supply, Taken, Tokens};
 use crate::queue::fair::turns;
-use crate::queue::{Bar, BucketId, Call, Place};
+use crate::queue::{Bar, BucketId, Call};
 use crate::slab::{Key, Slab};
 use crate::time::Timestamp;
 use crate::tokens::TokenCount;
@@ -492,7 +492,7 @@ impl<T> Scheduler<T> {
             let Some(waiting) = self.queue.get(key) else {
                 continue;
             };
-            let (tokens, is_counted) = (waiting.call.tokens, waiting.place != Place::Door);
+            let tokens = waiting.call.tokens;
             let Some(bucket) = waiting.bucket else {
                 continue;
             };
@@ -501,13 +501,9 @@ impl<T> Scheduler<T> {
                 continue;
             }
             // Tokens may have come since the change.
-            if is_counted {
-                limiter.discount_waiting(tokens);
-            }
+            limiter.discount_waiting(tokens);
             let waits = !limiter.wait_behind(self.now, tokens).is_zero();
-            if is_counted {
-                limiter.count_waiting(tokens);
-            }
+            limiter.count_waiting(tokens);
             if waits {
                 return Some((key, bucket));
             }
@@ -530,9 +526,6 @@ impl<T> Scheduler<T> {
         let old = waiting.bucket;
         waiting.call.bucket = to;
         waiting.bucket = bucket;
-        if place == Place::Door {
-            return;
-        }
         if let Some(old) = old {
             self.buckets.expect_mut(old).discount_waiting(tokens);
         }

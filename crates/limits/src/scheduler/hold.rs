@@ -3,11 +3,11 @@
 use alloc::vec::Vec;
 
 use super::Scheduler;
+use super::park::Own;
 use crate::limiter::{Progress, Stake, Taken, Tokens, WindowStamp};
 use crate::policy::LimitId;
-use crate::queue::account::Stay;
 use crate::queue::fair::Service;
-use crate::queue::{Bar, Call, Place, Ticket, Waiting};
+use crate::queue::{Bar, Call, Ticket};
 use crate::quota::Spent;
 use crate::slab::Key;
 use crate::time::Timestamp;
@@ -180,22 +180,9 @@ impl<T> Scheduler<T> {
         let bucket = self.buckets.find(call.bucket);
         let quotas = call.quotas.clone().unwrap_or_default();
         let quotas = self.quotas.pin_again(now, &quotas);
-        let waiting = Waiting {
-            set: self.sets.find(&call.function, call.backend, call.class),
-            bucket,
-            quotas,
-            arrival,
-            call,
-            payload,
-            place: Place::Door,
-            joined: self.count_joining(),
-            held_by: None,
-            postponed: 0,
-            stay: Stay::new(now),
-        };
-        let key = self.queue.insert(waiting);
-        self.enter_line(key);
-        Ticket(key)
+        let set = self.sets.find(&call.function, call.backend, call.class);
+        let own = Own { bucket, quotas };
+        self.join(call, payload, set, own, Some(arrival))
     }
 
     fn end(&mut self, hold: Hold) -> Held {

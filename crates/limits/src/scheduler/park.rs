@@ -30,7 +30,7 @@ use core::time::Duration;
 use crate::policy::{LimitId, SetId};
 use crate::queue::account::{Account, Behind};
 use crate::queue::fair::{Common, Entry, Order, Part, Service};
-use crate::queue::{Bar, Caller, Class, LineId, Waiting};
+use crate::queue::{Bar, Call, Caller, Class, LineId, Waiting};
 use crate::slab::Key;
 use crate::sorted::Sorted;
 use crate::time::Timestamp;
@@ -137,13 +137,17 @@ impl LineKey {
         }
     }
 
-    pub(super) fn of<T>(waiting: &Waiting<T>) -> Self {
+    pub(super) const fn new(set: SetId, call: &Call, own: Own) -> Self {
         Self {
-            set: waiting.set,
-            caller: waiting.call.caller,
-            class: waiting.call.class,
-            own: Own::of(waiting),
+            set,
+            caller: call.caller,
+            class: call.class,
+            own,
         }
+    }
+
+    pub(super) fn of<T>(waiting: &Waiting<T>) -> Self {
+        Self::new(waiting.set, &waiting.call, Own::of(waiting))
     }
 }
 

@@ -22,7 +22,7 @@ use core::time::Duration;
 
 use super::{OnExcess, Reason, Scheduler};
 use crate::limiter::Tokens;
-use crate::queue::{Bar, Call, Place, QuotaKey};
+use crate::queue::{Bar, Call, QuotaKey};
 use crate::quota::{
     Answer, Counts, Ledger, LedgerNow, Outcome, Question, Rule, Spent, Step, StoreTime, Trouble,
     Version, Waiting, Write,
@@ -152,9 +152,8 @@ struct Limiter {
     on_excess: OnExcess,
     /// Its rule does not follow the quota's.
     has_own_rule: bool,
-    /// Calls that name it and wait, at the door included.
+    /// Calls that wait for it. While there are any it is not forgotten.
     pins: u64,
-    waiting: u64,
     waiting_tokens: u64,
     used: Timestamp,
     /// When it spent anything last.
@@ -576,7 +575,6 @@ impl Quotas {
             on_excess: rule.on_excess,
             has_own_rule: false,
             pins: 0,
-            waiting: 0,
             waiting_tokens: 0,
             used: self.unknown_since,
             spent: self.unknown_since,
@@ -765,7 +763,6 @@ impl Quotas {
     pub(super) fn count_waiting(&mut self, keys: Option<&Arc<[Key]>>, tokens: Tokens) {
         for &key in keys.into_iter().flat_map(|keys| keys.iter()) {
             let limiter = self.expect_mut(key);
-            limiter.waiting += 1;
             limiter.waiting_tokens += tokens.whole();
         }
     }
@@ -773,7 +770,6 @@ impl Quotas {
     pub(super) fn discount_waiting(&mut self, keys: Option<&Arc<[Key]>>, tokens: Tokens) {
         for &key in keys.into_iter().flat_map(|keys| keys.iter()) {
             let limiter = self.expect_mut(key);
-            limiter.waiting -= 1;
             limiter.waiting_tokens -= tokens.whole();
         }
     }
@@ -958,7 +954,7 @@ impl Quotas {
             of: limiter.of.clone(),
             rule: *limiter.ledger.rule(),
             ledger: limiter.ledger.now(time),
-            waiting: limiter.waiting,
+            waiting: limiter.pins,
             waiting_tokens: limiter.waiting_tokens,
             claimed,
             idle,
@@ -967,11 +963,11 @@ impl Quotas {
     }
 
     /// Panics unless every quota knows how many wait for it. `waiting` counts them.
-    pub(super) fn audit(&self, waiting: impl Fn(Key) -> (u64, u64)) {
+    pub(super) fn audit(&self, waiting: impl Fn(Key) -> u64) {
         assert!(self.touched.is_empty(), "all were looked after");
         for (key, limiter) in self.all.iter() {
             assert_eq!(
-                (limiter.waiting, limiter.pins),
+                limiter.pins,
                 waiting(key),
                 "every quota knows how many wait for it"
             );
@@ -1107,10 +1103,8 @@ impl<T> Scheduler<T> {
             let named = named.as_deref().unwrap_or_default();
             let after = self.quotas.pin_again(now, named);
             if before != after {
-                if place != Place::Door {
-                    self.quotas.discount_waiting(before.as_ref(), tokens);
-                    self.quotas.count_waiting(after.as_ref(), tokens);
-                }
+                self.quotas.discount_waiting(before.as_ref(), tokens);
+                self.quotas.count_waiting(after.as_ref(), tokens);
                 self.queue.expect_mut(key).quotas = after;
                 self.replace(key, place, arrival);
             }

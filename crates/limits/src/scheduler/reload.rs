@@ -66,7 +66,6 @@ impl<T> Scheduler<T> {
                 }
             }
         }
-        self.let_in();
     }
 
     /// Puts the new limits in place, each with the state of the one of its name. Returns what
@@ -157,6 +156,7 @@ impl<T> Scheduler<T> {
         });
         let old = mem::replace(&mut self.parking, new);
         let (sets, limits, parking) = (&self.sets, &mut self.limits, &mut self.parking);
+        let policy = &self.policy;
         let mut parked = BTreeMap::new();
         self.queue.rebuild(|waiting| {
             let (call, place) = (&mut waiting.call, waiting.place);
@@ -167,9 +167,6 @@ impl<T> Scheduler<T> {
                 Bar::Bucket(_) | Bar::Quota(_) => Some(bar),
             };
             waiting.held_by = waiting.held_by.and_then(heir);
-            if place == Place::Door {
-                return;
-            }
             let met = sets.limits(waiting.set);
             for &id in met.iter() {
                 let met = &mut limits[id as usize];
@@ -182,7 +179,9 @@ impl<T> Scheduler<T> {
                 if let Place::Line(from) = place
                     && let Some(bar) = old.parked_at(from).and_then(heir)
                     && let is_met = match bar {
-                        Bar::Limit(limit) => met.contains(&limit),
+                        Bar::Limit(limit) => {
+                            met.contains(&limit) && policy.jitter(waiting.call.class).is_none()
+                        }
                         Bar::Bucket(_) | Bar::Quota(_) => true,
                     }
                     && is_met

@@ -29,7 +29,7 @@ pub struct LimitNow {
     pub need: u64,
     /// What it would say now to a call of the first class and cost 1 with nobody ahead.
     pub opens: Verdict,
-    /// Calls in the queue that meet it.
+    /// Calls that wait and meet it, those at the door included.
     pub waiting: u64,
     /// Of the room that there is or will be next, so much is claimed, in what `used` counts.
     pub claimed: u64,
@@ -42,19 +42,19 @@ pub struct LimitNow {
 /// The queue, as it is now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QueueNow {
-    /// Calls in the queue.
+    /// Calls in the queue; not those at the door.
     pub waiting: usize,
-    /// Calls at the door.
+    /// Calls at the door: what waits above the capacity.
     pub at_door: usize,
     /// Calls that may wait in the queue.
     pub capacity: u32,
-    /// Arrival of the call that came first, at the door or in the queue.
+    /// Arrival of the call that came first.
     pub oldest: Option<Timestamp>,
     /// How long ago that was.
     pub oldest_waits: Duration,
     /// Who waits for what, by function and limit.
     pub functions: Vec<FunctionNow>,
-    /// How many wait in each class, at the door or in the queue, in the policy's order.
+    /// How many wait in each class, those at the door included, in the policy's order.
     pub classes: Vec<ClassNow>,
 }
 
@@ -74,8 +74,7 @@ pub struct FunctionNow {
     pub function: Arc<str>,
     /// Their class.
     pub class: Arc<str>,
-    /// The limit or bucket that holds them; `None` for those at the door and those not yet
-    /// asked.
+    /// The limit or bucket that holds them; `None` for those not yet asked.
     pub held_by: Option<Arc<str>>,
     /// How many they are.
     pub waiting: usize,
@@ -153,14 +152,13 @@ impl<T> Scheduler<T> {
                     .parked_at(line)
                     .or_else(|| self.held_by(waiting)),
                 Place::Aside(_) => waiting.held_by,
-                Place::Door => None,
             };
             let key = (waiting.call.function.clone(), waiting.call.class, held_by);
             *functions.entry(key).or_insert(0) += 1;
         }
         QueueNow {
-            waiting: self.queue.queued(),
-            at_door: self.queue.at_door(),
+            waiting: self.waiting(),
+            at_door: self.at_door(),
             capacity: self.policy.capacity(),
             oldest,
             oldest_waits: oldest.map_or(Duration::ZERO, |arrived| now.since(arrived)),

@@ -52,7 +52,6 @@ impl Names<'_> {
         match behind {
             Behind::Bar(bar) => self.name(bar).map_or(Cause::Others, Cause::Limit),
             Behind::Turn => Cause::Turn,
-            Behind::Door => Cause::Door,
         }
     }
 
@@ -76,7 +75,6 @@ impl Names<'_> {
                 let behind = waiting.held_by.map_or(Behind::Turn, Behind::Bar);
                 add(behind, now.since(stay.since));
             }
-            Place::Door => add(Behind::Door, now.since(stay.since)),
         }
     }
 

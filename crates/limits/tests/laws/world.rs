@@ -9,7 +9,7 @@ use std::time::Duration;
 use tidegate_limits::{
     Backend, BucketId, Call, Caller, Class, Cost, Fill, Hold, Limit, LimitRule, Outcome, Policy,
     Postpone, Reason, Refusal, Scheduler, Step, Supplier, Supply, Ticket, Timestamp, Tokens,
-    Weight,
+    Weight, WhenFull,
 };
 
 use crate::laws::policies::{LIMITS, Shape, random_bucket, random_policy};
@@ -393,10 +393,9 @@ impl World {
         id.filter(|&id| buckets.any(|(one, _)| one == id))
     }
 
-    /// What those that wait in the queue would take from a bucket.
+    /// What those that wait would take from a bucket.
     fn waiting_for(&self, id: BucketId) -> (u64, f64) {
-        let door = self.at_door();
-        let waiting = self.by_arrival.values().filter(|id| !door.contains(id));
+        let waiting = self.by_arrival.values();
         let calls = waiting.map(|&call| &self.calls[call].call);
         let tokens: Vec<f64> = calls
             .filter(|call| call.bucket == Some(id))
@@ -446,10 +445,14 @@ impl World {
             [CLOSE, -CLOSE].map(|spare| bucket.rejects(self.now, ahead, cost, spare))
         });
         let id = self.calls.len();
-        let full = !self.scheduler.has_room();
+        let door = match self.policy.when_full() {
+            WhenFull::Refuse => 0,
+            WhenFull::Wait { door } => door,
+        };
+        let full = self.by_arrival.len() >= (self.policy.capacity() + door) as usize;
         let status = match self.scheduler.submit(at(self.now), call.clone(), id) {
             Ok(ticket) => {
-                if rejects.is_some_and(|[_, surely]| surely) {
+                if full || rejects.is_some_and(|[_, surely]| surely) {
                     return Err(format!("at {}: {call:?} was not rejected", self.now));
                 }
                 self.by_arrival.insert(id as u64, id);
@@ -570,8 +573,6 @@ impl World {
     fn settle(&mut self) -> Result<Option<u64>, Violation> {
         self.handed = self.now;
         loop {
-            // Who is at the door, before the step lets anyone in.
-            let door = self.at_door();
             self.note_claims();
             let random = &mut self.random;
             let step = self.scheduler.next(at(self.now), &mut || random.next());
@@ -592,7 +593,7 @@ impl World {
                         return Err(format!("call {payload} was set aside"));
                     }
                     self.check_waited(payload, &waited)?;
-                    self.run(payload, hold, &door)?;
+                    self.run(payload, hold)?;
                 }
                 Step::Expired {
                     payload,
@@ -600,7 +601,7 @@ impl World {
                     waited,
                 } => {
                     self.check_waited(payload, &waited)?;
-                    self.expire(payload, &refusal, &door)?;
+                    self.expire(payload, &refusal)?;
                 }
                 Step::SleepUntil(moment) => {
                     self.check_asleep(Some(moment.as_nanos()))?;
@@ -670,9 +671,9 @@ impl World {
         self.shape.classes == 1 && self.shape.callers == 1 && self.shape.buckets == 0
     }
 
-    fn run(&mut self, id: usize, hold: Hold, door: &BTreeSet<usize>) -> Result<(), Violation> {
-        self.check_not_overtaking(id, door)?;
-        self.check_not_overtaking_at_bucket(id, door)?;
+    fn run(&mut self, id: usize, hold: Hold) -> Result<(), Violation> {
+        self.check_not_overtaking(id)?;
+        self.check_not_overtaking_at_bucket(id)?;
         let call = self.calls[id].call.clone();
         if !matches!(self.calls[id].status, Status::Waiting(_)) {
             return Err(format!("call {id} runs and is {:?}", self.calls[id].status));
@@ -720,12 +721,7 @@ impl World {
         Ok(())
     }
 
-    fn expire(
-        &mut self,
-        id: usize,
-        refusal: &Refusal,
-        door: &BTreeSet<usize>,
-    ) -> Result<(), Violation> {
+    fn expire(&mut self, id: usize, refusal: &Refusal) -> Result<(), Violation> {
         let call = &self.calls[id].call;
         let wrong = |what: &str| {
             Err(format!(
@@ -750,8 +746,8 @@ impl World {
                 if deadline < self.now && !self.calls[id].requeued {
                     return wrong("was expired late");
                 }
-                if deadline == self.now && !self.shape.jitter && !door.contains(&id) {
-                    self.check_barred(id, self.now, door)?;
+                if deadline == self.now && !self.shape.jitter {
+                    self.check_barred(id, self.now)?;
                 }
             }
             Reason::NeverPossible => {
@@ -785,15 +781,5 @@ impl World {
         self.calls[id].status = Status::Over;
         self.by_arrival.remove(&(id as u64));
         Ok(())
-    }
-
-    /// Calls at the door: those that came last.
-    fn at_door(&self) -> BTreeSet<usize> {
-        self.by_arrival
-            .values()
-            .rev()
-            .take(self.scheduler.at_door())
-            .copied()
-            .collect()
     }
 }

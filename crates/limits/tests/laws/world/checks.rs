@@ -1,6 +1,5 @@
 //! What the scheduler is held to at each step.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tidegate_limits::{Call, Cause, Limit, LimitRule, Postpone, Reason, Refusal, Waited};
@@ -22,7 +21,7 @@ impl World {
         for delay in waited.delays.iter() {
             let limit = match &delay.cause {
                 Cause::Limit(name) => Some(name.clone()),
-                Cause::Turn | Cause::Door => None,
+                Cause::Turn => None,
                 Cause::Others => return Err(format!("few limits, and not told apart: {waited:?}")),
             };
             *self.waits.told.entry(limit).or_default() += delay.time;
@@ -136,22 +135,13 @@ impl World {
 
     /// With one flow, where the order of turns is that of arrival: the first of those that meet
     /// a limit is not overtaken at the one limit that bars it.
-    pub(super) fn check_not_overtaking(
-        &self,
-        id: usize,
-        door: &BTreeSet<usize>,
-    ) -> Result<(), Violation> {
+    pub(super) fn check_not_overtaking(&self, id: usize) -> Result<(), Violation> {
         let claims = self.meets_a_claim(&self.calls[id].call);
         if !self.is_one_flow() || self.shape.jitter || !self.oracle.is_exact() || claims {
             return Ok(());
         }
         let rules = self.oracle.rules();
-        let queue: Vec<usize> = self
-            .by_arrival
-            .values()
-            .copied()
-            .filter(|other| !door.contains(other))
-            .collect();
+        let queue: Vec<usize> = self.by_arrival.values().copied().collect();
         for &first in queue.iter().filter(|&&first| first < id) {
             let call = &self.calls[first].call;
             let own = || rules.iter().filter(|rule| meets(rule, call));
@@ -174,11 +164,7 @@ impl World {
 
     /// With one caller in one class: the first of those that meet a bucket is not overtaken
     /// there as long as nothing else bars it.
-    pub(super) fn check_not_overtaking_at_bucket(
-        &self,
-        id: usize,
-        door: &BTreeSet<usize>,
-    ) -> Result<(), Violation> {
+    pub(super) fn check_not_overtaking_at_bucket(&self, id: usize) -> Result<(), Violation> {
         let one = &self.calls[id];
         let (Some(bucket), 1, 1) = (one.call.bucket, self.shape.classes, self.shape.callers) else {
             return Ok(());
@@ -186,7 +172,7 @@ impl World {
         if self.shape.jitter || self.meets_a_claim(&one.call) {
             return Ok(());
         }
-        let mut queue = self.by_arrival.values().filter(|id| !door.contains(id));
+        let mut queue = self.by_arrival.values();
         let first = queue.find(|&&other| self.calls[other].call.bucket == Some(bucket));
         let Some(&first) = first.filter(|&&first| first < id) else {
             return Ok(());
@@ -223,12 +209,7 @@ impl World {
 
     /// If the limits of a waiting call have room for it, then a call whose turn it is before it
     /// must be waiting at one of them.
-    pub(super) fn check_barred(
-        &self,
-        id: usize,
-        now: u64,
-        door: &BTreeSet<usize>,
-    ) -> Result<(), Violation> {
+    pub(super) fn check_barred(&self, id: usize, now: u64) -> Result<(), Violation> {
         let call = &self.calls[id].call;
         if !self.oracle.is_exact()
             || !self.oracle.could_run(call, now)
@@ -240,7 +221,7 @@ impl World {
         let barred = self
             .by_arrival
             .values()
-            .filter(|&&other| other != id && !door.contains(&other))
+            .filter(|&&other| other != id)
             .any(|&other| {
                 let earlier = !one_flow || other < id;
                 let rules = self.oracle.rules().iter();
@@ -314,7 +295,6 @@ impl World {
             }
         }
         let wake = wake.unwrap_or(u64::MAX);
-        let door = self.at_door();
         for &id in self.by_arrival.values() {
             let call = &self.calls[id].call;
             if call
@@ -324,9 +304,6 @@ impl World {
                 return Err(format!(
                     "call {id} has its deadline before {wake}: {call:?}"
                 ));
-            }
-            if door.contains(&id) {
-                continue;
             }
             match self.policy.postpone() {
                 // These keep their place.
@@ -340,14 +317,14 @@ impl World {
                     }
                 }
                 Postpone::InTurn => {
-                    self.check_barred(id, self.now, &door)?;
+                    self.check_barred(id, self.now)?;
                     let openings = self
                         .oracle
                         .openings(call, self.now)
                         .into_iter()
                         .chain(self.oracle.expiries());
                     for moment in openings.filter(|&moment| moment > self.now && moment < wake) {
-                        self.check_barred(id, moment, &door)?;
+                        self.check_barred(id, moment)?;
                     }
                 }
             }
