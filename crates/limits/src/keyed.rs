@@ -274,9 +274,11 @@ impl<L: Keyed, K: Hash + Eq, C: Clock, S: BuildHasher> Keys<L, K, C, S> {
         let now = self.clock.now();
         let row = match table.rows.get(key) {
             Some(&row) => row,
-            None => table
-                .remember(key.to_owned(), now)
-                .map_err(KeyError::TooManyKeys)?,
+            None => {
+                let row = table.new_row(now).map_err(KeyError::TooManyKeys)?;
+                table.rows.insert(key.to_owned(), row);
+                row
+            }
         };
         let rule = table.rule;
         let state = &mut table.states[row as usize];
@@ -365,7 +367,8 @@ impl<L: Keyed, K: Hash + Eq, S: BuildHasher> Table<L, K, S> {
         before - rows.len()
     }
 
-    fn remember(&mut self, key: K, now: Timestamp) -> Result<u32, TooManyKeys> {
+    /// A row for a new key, with a full limiter.
+    fn new_row(&mut self, now: Timestamp) -> Result<u32, TooManyKeys> {
         if self.rows.len() >= self.keys_max.get() as usize {
             self.make_room(now).map_err(|retry_at| TooManyKeys {
                 max: self.keys_max,
@@ -380,8 +383,7 @@ impl<L: Keyed, K: Hash + Eq, S: BuildHasher> Table<L, K, S> {
             self.states.push(new);
             u32::try_from(self.states.len() - 1).expect("no more rows than keys may be")
         };
-        self.rows.insert(key, row);
-        // It may take nothing.
+        // Its key may take nothing.
         self.none_rests_before = Timestamp::ZERO;
         Ok(row)
     }

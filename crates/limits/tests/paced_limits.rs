@@ -567,7 +567,8 @@ fn what_a_call_took_of_a_pace_comes_back_whole_over_reloads_and_supplies() {
     };
     // At the same moment: no time flows in between that one has room for and the other has not.
     let later = at(60_000_000_000);
-    let changes: [&dyn Fn(&mut Scheduler<usize>, Pace); 3] = [
+    type Change<'a> = &'a dyn Fn(&mut Scheduler<usize>, Pace);
+    let changes: [Change<'_>; 3] = [
         &|scheduler, to| {
             scheduler.apply(later, with(to));
             let set = scheduler.set_bucket(later, BucketId(1), paced_bucket(to));

@@ -1063,7 +1063,7 @@ fn calls_that_differ_only_in_their_keys_wait_apart_and_in_order() {
     // None of these waits behind the two of alice that have nothing left.
     let bob = gate.call(&[of_user("bob")]);
     let both = gate.call(&[of_user("bob"), all.clone()]);
-    let total = gate.call(&[all.clone()]);
+    let total = gate.call(std::slice::from_ref(&all));
     let none = gate.call(&[]);
     for id in [bob, both, total, none] {
         assert!(gate.went(id), "{id}");
