@@ -1,7 +1,7 @@
 //! The three pools and the step that fills them.
 //!
-//! A token is time that nobody has claimed yet: one nanosecond of it, and to keep odd rates
-//! exact, counted in ticks of 1/65536 ns. The *active* pool holds what can be claimed at once.
+//! The pools hold time that nobody has claimed yet, in ticks of 1/65536 ns, which keeps odd rates
+//! exact. The *active* pool holds what can be claimed at once.
 //! The *burst* pool is no counter of its own: it is the head-room of the active one above its
 //! regular size. What fits in neither waits in the *waiting* pool.
 
