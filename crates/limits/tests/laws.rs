@@ -94,6 +94,7 @@ fn one_flow_in_turn_keeps_every_law_and_its_order() {
         reloads: random.one_in(3),
         jitter: false,
         fixed_as_sliding: false,
+        one_slot_more: false,
     });
 }
 
@@ -108,6 +109,7 @@ fn many_flows_in_turn_keep_every_law() {
         reloads: random.one_in(3),
         jitter: false,
         fixed_as_sliding: false,
+        one_slot_more: false,
     });
 }
 
@@ -122,6 +124,7 @@ fn calls_set_aside_keep_every_law_but_order() {
         reloads: random.one_in(3),
         jitter: true,
         fixed_as_sliding: false,
+        one_slot_more: false,
     });
 }
 
@@ -136,6 +139,7 @@ fn buckets_in_turn_keep_every_law() {
         reloads: random.one_in(3),
         jitter: false,
         fixed_as_sliding: false,
+        one_slot_more: false,
     });
 }
 
@@ -150,6 +154,7 @@ fn buckets_with_calls_set_aside_keep_every_law_but_order() {
         reloads: random.one_in(3),
         jitter: true,
         fixed_as_sliding: false,
+        one_slot_more: false,
     });
 }
 
@@ -164,6 +169,7 @@ fn what_is_kept_for_a_class_is_there_for_it_and_for_nobody_else() {
         reloads: random.one_in(4),
         jitter: false,
         fixed_as_sliding: false,
+        one_slot_more: false,
     });
 }
 
@@ -178,12 +184,36 @@ fn the_oracle_catches_a_scheduler_whose_windows_are_fixed() {
         reloads: false,
         jitter: false,
         fixed_as_sliding: true,
+        one_slot_more: false,
     };
     let caught = count_violations(0..200, |seed| World::new(seed, |_| shape).live());
     assert!(
         caught >= 20,
         "{caught} of 200 runs with fixed windows were caught"
     );
+}
+
+#[test]
+fn the_oracle_catches_a_free_slot_though_a_reload_made_other_limits_inexact() {
+    let shape = Shape {
+        classes: 2,
+        callers: 2,
+        calls: 40,
+        buckets: 0,
+        reserves: false,
+        reloads: true,
+        jitter: false,
+        fixed_as_sliding: false,
+        one_slot_more: true,
+    };
+    let caught = count_violations(0..400, |seed| {
+        let mut world = World::new(seed, |_| shape);
+        world.live().or_else(|violation| {
+            let is_exact = world.is_exact_throughout();
+            if is_exact { Ok(()) } else { Err(violation) }
+        })
+    });
+    assert!(caught >= 10, "{caught} of 400 runs were caught");
 }
 
 #[test]

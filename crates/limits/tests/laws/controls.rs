@@ -109,6 +109,7 @@ pub(crate) fn bucket_model(seed: u64, reload: Reload) -> Result<(), Violation> {
         reloads: false,
         jitter: false,
         fixed_as_sliding: false,
+        one_slot_more: false,
     };
     let rule = |random: &mut Random| BucketRule {
         mode: BucketMode::Enforce,

@@ -23,6 +23,8 @@ pub(crate) struct Shape {
     pub(crate) jitter: bool,
     /// Negative control: fixed windows are passed off as sliding ones.
     pub(crate) fixed_as_sliding: bool,
+    /// Negative control: after a reload outstanding limits are passed off as larger by one.
+    pub(crate) one_slot_more: bool,
 }
 
 impl Shape {
@@ -32,6 +34,9 @@ impl Shape {
         for rule in &mut rules {
             if let (true, Limit::Window { shape, .. }) = (self.fixed_as_sliding, &mut rule.limit) {
                 *shape = WindowShape::Sliding;
+            }
+            if let (true, Limit::Outstanding { max }) = (self.one_slot_more, &mut rule.limit) {
+                *max = max.saturating_add(u32::from(*max > 0));
             }
         }
         rules

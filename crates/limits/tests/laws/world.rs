@@ -98,9 +98,13 @@ impl World {
         let mut random = Random::new(seed);
         let shape = shape(&mut random);
         let policy = random_policy(&mut random, shape, None);
+        let at_first = Shape {
+            one_slot_more: false,
+            ..shape
+        };
         let mut world = Self {
             scheduler: Scheduler::new(policy.clone()),
-            oracle: Oracle::new(&shape.claims(policy.limits())),
+            oracle: Oracle::new(&at_first.claims(policy.limits())),
             policy,
             random,
             shape,
@@ -123,6 +127,11 @@ impl World {
         }
         world.plan();
         world
+    }
+
+    /// Whether the oracle's count of every limit is exact.
+    pub(crate) fn is_exact_throughout(&self) -> bool {
+        self.oracle.is_exact_throughout()
     }
 
     fn note_policy(&mut self) {
@@ -495,7 +504,7 @@ impl World {
                 let reserved = self.reserved(rule);
                 let (departed, draw) = (used.saturating_sub(reserved), draw(&rule.limit, &call));
                 if matches!(rule.limit, Limit::Window { .. })
-                    && self.oracle.is_exact()
+                    && self.oracle.is_exact(rule)
                     && rule.reserve.is_none()
                     && max >= draw
                     && departed + draw > max

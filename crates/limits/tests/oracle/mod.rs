@@ -81,8 +81,20 @@ impl Oracle {
         &self.rules
     }
 
-    pub(crate) fn is_exact(&self) -> bool {
+    /// Whether the count of this limit is exact.
+    pub(crate) fn is_exact(&self, rule: &LimitRule) -> bool {
+        !self.inexact.contains(&rule.name)
+    }
+
+    /// Whether the counts of all limits are.
+    pub(crate) fn is_exact_throughout(&self) -> bool {
         self.inexact.is_empty()
+    }
+
+    /// Whether the counts of all limits are that the call meets.
+    pub(crate) fn is_exact_for(&self, call: &Call) -> bool {
+        let mut own = self.rules.iter().filter(|rule| meets(rule, call));
+        own.all(|rule| self.is_exact(rule))
     }
 
     pub(crate) fn max(&self, rule: &LimitRule, now: u64) -> u64 {
@@ -331,6 +343,10 @@ impl Oracle {
                     }
                 }
                 None | Some(_) => {
+                    // It counts what is in flight, which is known, but not of which class it was.
+                    if rule.reserve.is_none() {
+                        self.inexact.remove(&rule.name);
+                    }
                     self.supplies.retain(|(name, _), _| *name != rule.name);
                     for run in self.runs.iter_mut() {
                         if run.end.is_some() {

@@ -120,7 +120,7 @@ impl World {
                 });
                 let closed = closed || !self.oracle.has_tokens_by(call, self.now, deadline);
                 // Where a reload made the count inexact, it may well be higher than it looks.
-                if closed || !self.oracle.is_exact() {
+                if closed || !self.oracle.is_exact_for(call) {
                     Ok(())
                 } else {
                     wrong("its limits open in time")
@@ -137,7 +137,7 @@ impl World {
     /// a limit is not overtaken at the one limit that bars it.
     pub(super) fn check_not_overtaking(&self, id: usize) -> Result<(), Violation> {
         let claims = self.meets_a_claim(&self.calls[id].call);
-        if !self.is_one_flow() || self.shape.jitter || !self.oracle.is_exact() || claims {
+        if !self.is_one_flow() || self.shape.jitter || claims {
             return Ok(());
         }
         let rules = self.oracle.rules();
@@ -146,7 +146,9 @@ impl World {
             let call = &self.calls[first].call;
             let own = || rules.iter().filter(|rule| meets(rule, call));
             let shares = |other: usize| own().any(|rule| meets(rule, &self.calls[other].call));
-            if queue.iter().any(|&other| other < first && shares(other)) {
+            if queue.iter().any(|&other| other < first && shares(other))
+                || !self.oracle.is_exact_for(call)
+            {
                 continue;
             }
             let mut closed = own().filter(|rule| !self.oracle.has_room(rule, call, self.now));
@@ -191,7 +193,7 @@ impl World {
         if !moved(one)
             && !moved(other)
             && !is_behind
-            && self.oracle.is_exact()
+            && self.oracle.is_exact_for(&other.call)
             && own.all(|rule| self.oracle.has_room(rule, &other.call, now))
             && !self.oracle.has_tokens(&other.call, now, -CLOSE)
         {
@@ -211,7 +213,7 @@ impl World {
     /// must be waiting at one of them.
     pub(super) fn check_barred(&self, id: usize, now: u64) -> Result<(), Violation> {
         let call = &self.calls[id].call;
-        if !self.oracle.is_exact()
+        if !self.oracle.is_exact_for(call)
             || !self.oracle.could_run(call, now)
             || self.room_is_claimed(call, now)
         {
@@ -273,7 +275,7 @@ impl World {
             .zip(self.oracle.rules())
         {
             let used = self.oracle.used(rule, self.now);
-            if limit.used < used || (self.oracle.is_exact() && limit.used != used) {
+            if limit.used < used || (self.oracle.is_exact(rule) && limit.used != used) {
                 return Err(format!(
                     "at {}: {used} of {rule:?} are in use, not {limit:?}",
                     self.now
