@@ -456,6 +456,19 @@ impl Limiter {
         })
     }
 
+    /// When what is kept for a class is enough for a call of it, as far as a moment is known.
+    pub(crate) fn keeps_from(&self, now: Timestamp, class: Class, draw: Draw) -> Option<Timestamp> {
+        let kept = self.kept.as_ref();
+        let kept = kept.filter(|kept| kept.reserve.class == class)?;
+        let State::Window(used) = &kept.used else {
+            return None;
+        };
+        match used.peek(now, draw.cost, kept.reserve.amount) {
+            Verdict::NotBefore(moment) => Some(moment),
+            Verdict::Ready | Verdict::WhenTold | Verdict::Never => None,
+        }
+    }
+
     /// The class for which something is kept.
     pub(crate) fn kept_for(&self) -> Option<Class> {
         self.kept.as_ref().map(|kept| kept.reserve.class)

@@ -287,6 +287,7 @@ impl<T> Scheduler<T> {
                     "no line is sent to and fro between two limits"
                 );
                 let front = self.pass_over(now, asked, bar, verdict);
+                let verdict = self.asked_again(now, key, bar, verdict);
                 self.parking
                     .park(asked, bar, verdict, front, now, self.joined);
                 continue;
@@ -746,6 +747,18 @@ impl<T> Scheduler<T> {
         }
         self.asked += 1;
         self.peek(now, line, self.queue.expect(asked.key))
+    }
+
+    /// When a call is asked again that this bars. What is kept for its class may be enough for it
+    /// before those have gone that go before it at the limit.
+    fn asked_again(&self, now: Timestamp, key: Key, bar: Bar, verdict: Verdict) -> Verdict {
+        let (Bar::Limit(limit), Verdict::WhenTold) = (bar, verdict) else {
+            return verdict;
+        };
+        let call = &self.queue.expect(key).call;
+        let limiter = &self.limits[limit as usize].limiter;
+        let keeps_from = limiter.keeps_from(now, call.class, call.draw());
+        keeps_from.map_or(verdict, Verdict::NotBefore)
     }
 
     /// The turn of a call has come, and something else bars it. How much it claims there, if it goes

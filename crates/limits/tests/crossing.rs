@@ -359,3 +359,70 @@ fn callers_take_turns_with_what_is_kept_for_their_class_too() {
     assert!((9..=11).contains(&of_second), "{served:?}");
     scheduler.finish(at(0), long, Outcome::Served, None);
 }
+
+#[test]
+fn what_is_kept_for_a_class_opens_for_it_while_another_goes_first() {
+    // Two of three in 200 ms are kept for the second class.
+    let limit = Limit::Window {
+        max: 3,
+        length: Duration::from_millis(200),
+        guard: Duration::ZERO,
+        shape: WindowShape::Sliding,
+        stamp: WindowStamp::Sent,
+    };
+    let total = LimitRule {
+        reserve: Some(Reserve {
+            class: Class(1),
+            amount: 2,
+        }),
+        ..rule("total", Scope::Every, limit)
+    };
+    let slots = rule("slots", Scope::Every, Limit::Outstanding { max: 1 });
+    let mut scheduler = Scheduler::new(policy(vec![total, slots], &["other", "kept"]));
+    let submit = |now, class, scheduler: &mut Scheduler<u32>| {
+        let call = Call {
+            function: "f".into(),
+            backend: Backend(0),
+            class: Class(class),
+            caller: Caller(0),
+            weight: Weight::ONE,
+            cost: Cost::ONE,
+            tokens: Tokens::ONE,
+            bucket: None,
+            quotas: None,
+            arrived: at(now),
+            deadline: None,
+        };
+        scheduler
+            .submit(at(now), call, class)
+            .expect("there is room");
+    };
+    let run = |now, scheduler: &mut Scheduler<u32>| match scheduler.next(at(now), &mut || 0) {
+        Step::Run { payload, hold, .. } => {
+            scheduler.sent(at(now), &hold);
+            (payload, hold)
+        }
+        step => panic!("a call runs, not {step:?}"),
+    };
+    // All three are drawn, and the last call has the slot.
+    for (now, class) in [(0, 1), (10, 1), (20, 0)] {
+        submit(now, class, &mut scheduler);
+        let (_, hold) = run(now, &mut scheduler);
+        if now == 20 {
+            submit(25, 0, &mut scheduler);
+            submit(25, 1, &mut scheduler);
+            let step = scheduler.next(at(25), &mut || 0);
+            assert!(matches!(step, Step::Idle), "{step:?}");
+        }
+        scheduler.finish(at(now + 10), hold, Outcome::Served, None);
+    }
+    // The slot is free. The first class goes first at the window, which opens for it at 220 ms, and
+    // for the other class at 200 ms.
+    match scheduler.next(at(30), &mut || 0) {
+        Step::SleepUntil(wake) => assert_eq!(wake, at(200)),
+        step => panic!("it sleeps, not {step:?}"),
+    }
+    let (class, hold) = run(200, &mut scheduler);
+    assert_eq!(class, 1);
+    scheduler.finish(at(210), hold, Outcome::Served, None);
+}
