@@ -169,6 +169,8 @@ impl Shared {
             queue_depth: (queue.waiting + queue.at_door) as u64,
             queue_capacity: u64::from(queue.capacity),
             queue_oldest: queue.oldest_waits,
+            claims: queue.claims,
+            claims_idle: queue.claims_idle,
             outstanding: outstanding as u64,
             outstanding_limit: u64::from(self.config.get().admit.outstanding_sum().unwrap_or(0)),
             outstanding_peak: outstanding_peak as u64,

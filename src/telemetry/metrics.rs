@@ -14,8 +14,8 @@ use foldhash::HashMap;
 use prometheus::core::Collector;
 use prometheus::core::{MetricVec, MetricVecBuilder};
 use prometheus::{
-    CounterVec, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec,
-    IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
+    Counter, CounterVec, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter,
+    IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
 /// A client's connection as it is counted.
@@ -71,6 +71,10 @@ pub struct Metrics {
     queue_capacity: IntGauge,
     /// How long the oldest has waited.
     queue_oldest_seconds: Gauge,
+    /// Claims made by calls that several limits passed over.
+    claims_total: IntCounter,
+    /// For how long those have kept room that others could have used.
+    claims_idle_seconds_total: Counter,
     /// Calls at the backend.
     outstanding: IntGauge,
     /// Calls that may be at the backend at once.
@@ -208,6 +212,8 @@ struct Counted {
     groups: HashMap<Box<str>, GroupLevel>,
     evicted: u64,
     log_events_lost: u64,
+    claims: u64,
+    claims_idle: Duration,
     tasks: TasksLevel,
     quotas: HashMap<Box<str>, QuotaLevel>,
 }
@@ -246,6 +252,10 @@ pub struct Levels {
     pub queue_capacity: u64,
     /// How long the oldest has waited; zero when none does.
     pub queue_oldest: Duration,
+    /// Claims made so far.
+    pub claims: u64,
+    /// For how long those have kept room that others could have used.
+    pub claims_idle: Duration,
     /// Calls at the backend.
     pub outstanding: u64,
     /// Calls that may be at the backend at once; 0 where the limit is off.
@@ -492,6 +502,14 @@ impl Metrics {
             queue_oldest_seconds: r.add(Gauge::with_opts(opts(
                 "queue_oldest_seconds",
                 "Time since the arrival of the oldest call that waits; 0 when none does.",
+            ))),
+            claims_total: r.add(IntCounter::with_opts(opts(
+                "claims_total",
+                "Claims of room by calls that several limits had passed over.",
+            ))),
+            claims_idle_seconds_total: r.add(Counter::with_opts(opts(
+                "claims_idle_seconds_total",
+                "Time for which such claims kept room that others could have used, added up.",
             ))),
             outstanding: r.add(gauge("outstanding", "Calls at the backend.")),
             outstanding_limit: r.add(gauge(
@@ -1070,7 +1088,13 @@ impl Metrics {
         let lost = levels.log_events_lost;
         let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::replace(&mut counted.log_events_lost, lost);
+        let claims_before = std::mem::replace(&mut counted.claims, levels.claims);
+        let idle_before = std::mem::replace(&mut counted.claims_idle, levels.claims_idle);
         drop(counted);
+        self.claims_total
+            .inc_by(since(levels.claims, claims_before));
+        let idle = levels.claims_idle.saturating_sub(idle_before);
+        self.claims_idle_seconds_total.inc_by(idle.as_secs_f64());
         self.log_events_lost_total.inc_by(since(lost, before));
         self.mirror_leases(&levels.leases);
         self.mirror_callers(levels);

@@ -1001,7 +1001,7 @@ impl<T> Scheduler<T> {
     #[doc(hidden)]
     #[must_use]
     pub const fn claims_made(&self) -> u64 {
-        self.parking.claims()
+        self.parking.claims().0
     }
 
     /// Panics if anything that must hold once [`next`](Self::next) says to sleep does not.

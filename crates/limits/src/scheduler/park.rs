@@ -91,6 +91,8 @@ pub(super) struct Parking {
     lapses: BTreeSet<(Timestamp, Bar, LineId)>,
     /// Claims made so far.
     claims: u64,
+    /// For how long room was kept, over all claims that are over.
+    idle: Duration,
     /// Lines looked at because something changed.
     looked: u64,
 }
@@ -306,6 +308,7 @@ impl Parking {
             openings: Sorted::default(),
             lapses: BTreeSet::new(),
             claims: 0,
+            idle: Duration::ZERO,
             looked: 0,
         }
     }
@@ -324,7 +327,7 @@ impl Parking {
             ..new.common
         };
         new.common = common;
-        (new.looked, new.claims) = (self.looked, self.claims);
+        (new.looked, new.claims, new.idle) = (self.looked, self.claims, self.idle);
         for (at, id) in new.limits.iter_mut().zip(0..) {
             if let Some(old) = before(id) {
                 let old = &mut self.limits[old as usize];
@@ -1106,7 +1109,9 @@ impl Parking {
         };
         at.claimed -= claim.draw;
         if let Some(until) = claim.until {
-            at.idle += now.since(claim.since);
+            let idle = now.since(claim.since);
+            at.idle += idle;
+            self.idle += idle;
             self.lapses.remove(&(until, bar, line));
         }
         self.change(bar);
@@ -1155,9 +1160,9 @@ impl Parking {
         (at.claimed, at.idle + idle.sum::<Duration>())
     }
 
-    /// Claims made so far.
-    pub(super) const fn claims(&self) -> u64 {
-        self.claims
+    /// Claims made so far, and for how long those that are over have kept room.
+    pub(super) const fn claims(&self) -> (u64, Duration) {
+        (self.claims, self.idle)
     }
 
     /// Lines looked at so far.

@@ -56,6 +56,10 @@ pub struct QueueNow {
     pub functions: Vec<FunctionNow>,
     /// How many wait in each class, those at the door included, in the policy's order.
     pub classes: Vec<ClassNow>,
+    /// Claims made so far: a call that several limits passed over claims room.
+    pub claims: u64,
+    /// For how long claims that are over have kept room that others could have used, added up.
+    pub claims_idle: Duration,
 }
 
 /// The waiting calls of one class.
@@ -156,7 +160,10 @@ impl<T> Scheduler<T> {
             let key = (waiting.call.function.clone(), waiting.call.class, held_by);
             *functions.entry(key).or_insert(0) += 1;
         }
+        let (claims, claims_idle) = self.parking.claims();
         QueueNow {
+            claims,
+            claims_idle,
             waiting: self.waiting(),
             at_door: self.at_door(),
             capacity: self.policy.capacity(),
