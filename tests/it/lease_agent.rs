@@ -129,7 +129,7 @@ async fn operations_go_at_the_leased_rate() {
     assert_eq!(status, 200);
     assert!(body["waited_seconds"].is_number(), "{body}");
     assert_eq!(stage.status("POST /v1/rate/r/wait").await, 200);
-    // The dear one is paid for by the next: ten operations at twenty a second, from when the
+    // The expensive one is paid for by the next: ten operations at twenty a second, from when the
     // one before it was; both may have been saved up for.
     let took = began.elapsed();
     assert!(took >= Duration::from_millis(400), "{took:?}");
