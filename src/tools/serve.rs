@@ -301,8 +301,8 @@ fn take_config(app: &App, path: PathBuf) {
                     }
                     error!("config refused, the old one stays");
                 }
-                LoadError::Unreadable { .. } => {
-                    error!("{}; the old config stays", failed.render(false));
+                LoadError::Unreadable { cause, .. } => {
+                    error!("{failed}: {cause}; the old config stays");
                 }
             }
             return app.reload_refused(mistakes);
