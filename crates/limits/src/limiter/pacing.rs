@@ -33,7 +33,7 @@ pub(crate) struct Pacing {
     /// What a token cost before, each until when, the oldest first: what is given back is the time
     /// that it took, whatever the pace is by then.
     prices: Vec<(Timestamp, i128)>,
-    /// The pace is a share: a supply lowers it below what is configured.
+    /// It was told from outside to let less through than is configured.
     is_share: bool,
     drawn: f64,
     /// When the span began that is being counted.
@@ -61,13 +61,13 @@ impl Pacing {
         self.paced.pace()
     }
 
-    /// Runs at the configured pace, or at the supply (tokens a second) if that is lower. While the
-    /// supply is lower, the pace is a share: it never catches up, and unclaimed time is lost, because
-    /// another process may have used it. While the supply is 0, no time accrues.
-    pub(crate) fn follow(&mut self, now: Timestamp, configured: Pace, supply: Option<f64>) {
-        let share = supply.filter(|&supply| supply < configured.rate().get());
-        let was_share = core::mem::replace(&mut self.is_share, share.is_some());
-        match share.map(Rate::new) {
+    /// Goes on as configured, or with what was told from outside if that is less: tokens a second.
+    /// While it is told less, nothing catches up, and what is not claimed is lost, since it may have
+    /// been claimed elsewhere. While it is told that there is nothing, no time accrues.
+    pub(crate) fn follow(&mut self, now: Timestamp, configured: Pace, told: Option<f64>) {
+        let told = told.filter(|&told| told < configured.rate().get());
+        let was_share = core::mem::replace(&mut self.is_share, told.is_some());
+        match told.map(Rate::new) {
             Some(Err(_)) => self.paced.stop(now),
             Some(Ok(rate)) => {
                 self.paced.resume(now);
@@ -95,8 +95,8 @@ impl Pacing {
         self.paced.set_pace(now, pace);
     }
 
-    /// How many tokens at today's price one token is that was taken then: fewer than one if the
-    /// price was lower then. For a token taken at the moment of a change, the lower price counts.
+    /// What a token that was taken then is by the present price: more if it was cheaper now, less if
+    /// it is more expensive. At the moment of a change the lower price counts.
     fn at_price_of(&self, taken_at: Timestamp) -> f64 {
         let now = self.pace().price();
         let mut price = None;
@@ -248,7 +248,7 @@ mod tests {
     #[test]
     fn what_is_given_back_is_the_time_that_it_took_whatever_the_pace_is_by_then() {
         let pace = |rate| Pace::new(Rate::new(rate).expect("a rate"), BurstRatio::STRICT);
-        let expensive = Tokens::new(600.0).expect("tokens");
+        let dear = Tokens::new(600.0).expect("tokens");
         for rates in [
             &[100.0, 1.0][..],
             &[1.0, 100.0],
@@ -256,16 +256,16 @@ mod tests {
             &[3.0; 5],
         ] {
             for drawn_in in 0..rates.len() {
-                let configured = pace(rates[0]).with_room_for(expensive);
+                let configured = pace(rates[0]).with_room_for(dear);
                 let mut drawn = Pacing::new(Timestamp::ZERO, configured);
                 let mut untouched = drawn.clone();
                 let mut taken = 0.0;
                 for (step, &rate) in (0..).zip(rates) {
                     for pacing in [&mut drawn, &mut untouched] {
-                        pacing.follow(at(step * 1000), pace(rate).with_room_for(expensive), None);
+                        pacing.follow(at(step * 1000), pace(rate).with_room_for(dear), None);
                     }
                     if step == drawn_in as u64 {
-                        taken = drawn.draw(at(step * 1000 + 1), expensive);
+                        taken = drawn.draw(at(step * 1000 + 1), dear);
                     }
                 }
                 let drawn_at = at(drawn_in as u64 * 1000 + 1);
