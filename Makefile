@@ -27,11 +27,12 @@ check:
 loom:
 	RUSTFLAGS="--cfg loom" $(CARGO) test -p tidegate-limits --lib --target-dir target/loom loom
 
-# Changes the decision core in one place at a time, and says which changes no test notices: docs/mutants.md.
-# HOURS at most; the next run goes on where this one ended. Not a part of .ci/run.
+# Changes the decision core in one place at a time, and reports which changes no test notices: docs/mutants.md.
+# HOURS at most. The next run does the rest; if the core or its tests changed meanwhile, it begins again, except with
+# MUTANTS=--keep: then only the mutants of changed files run again. Not a part of .ci/run.
 HOURS ?= 3
 mutants:
-	python3 tests/mutants/run.py --hours $(HOURS)
+	python3 tests/mutants/run.py --hours $(HOURS) $(MUTANTS)
 
 # The real z/VM SDK server and clients, in .venv-peers.
 peers:

@@ -1,4 +1,4 @@
-//! Says which commit is built, where that is known, and in which order the functions of a release lie.
+//! Sets the commit that is built, if it is known, and the order of the functions of a release.
 
 #![allow(clippy::disallowed_methods, reason = "a build script serves no calls")]
 
@@ -62,8 +62,8 @@ fn order() {
     }
 }
 
-/// A pattern of a function's name that leaves open what differs from one build to another: the 16
-/// digits at the end, or the word after each `Cs`, by which the compiler tells crates apart.
+/// A pattern of a function's name without what differs from one build to another: the 16 digits
+/// at the end, or the word after each `Cs`, by which the compiler distinguishes crates.
 fn without_hashes(name: &str) -> String {
     if !name.starts_with("_R") {
         return match name.rsplit_once("17h") {
@@ -81,7 +81,7 @@ fn without_hashes(name: &str) -> String {
     pattern
 }
 
-/// Whether the linker knows what is asked of it: not all of them do.
+/// Whether the linker accepts the argument: not all of them do.
 fn links_with(argument: &str, out: &Path) -> bool {
     let source = out.join("order_probe.rs");
     fs::write(&source, "fn main() {}").expect("OUT_DIR can be written");

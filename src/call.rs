@@ -503,7 +503,7 @@ pub enum Reason {
     TunnelIdle,
     /// The store of its quota does not answer, or denies access to its key.
     QuotaStoreAway,
-    /// The client took its reply too slowly, while as many others did as may.
+    /// The client took its reply too slowly while `max_slow_readers` other clients did.
     ClientSlow,
 }
 
@@ -797,8 +797,8 @@ impl Facts {
         Some(self.settled.map_or(estimated, |settled| settled.charged))
     }
 
-    /// Whether the backend's answer says that it did what was asked: by its `overallRC`, or by its
-    /// status where there is none.
+    /// Whether the backend reports that it did what was asked: by `overallRC`, or by the status of
+    /// an answer without one.
     #[must_use]
     pub fn is_success(&self) -> bool {
         match self.overall_rc {

@@ -34,17 +34,17 @@ enum Command {
     /// Ask a running sidecar whether it takes calls. Exit 0 yes, 1 no
     Healthcheck(tools::healthcheck::Arguments),
 
-    /// Run a capacity server: one capacity, lent out to many
+    /// Run a capacity server: it shares one capacity among many clients
     LeaseServer(tools::lease_server::Arguments),
 
-    /// List who calls, how much, and what limits them
+    /// List the callers: how much they call, and what limits them
     Callers(tools::client::Admin),
     /// List every limit and rate limit, and how much of it is used
     Limits(tools::client::Admin),
-    /// Say which limits held a call that ended lately, and how long each
+    /// Show which limits held up a call that ended lately, and how long each did
     Explain(tools::explain::Arguments),
 
-    /// Say by access logs whether a limit was ever exceeded. Exit 0 kept, 1 exceeded, 2 unknown
+    /// Find out from access logs whether a limit was ever exceeded. Exit 0 no, 1 yes, 2 unknown
     Audit(tools::audit::Arguments),
 
     /// See it work: a fragile backend, a storm of calls, with and without Tidegate
@@ -53,9 +53,9 @@ enum Command {
     Backend(tools::backend::Options),
     /// Put load on a proxy or a backend, and measure
     Bench(tools::bench::Options),
-    /// Lend leased capacity to programs on this machine, over HTTP and JSON
+    /// Share leased capacity with programs on this machine, over HTTP and JSON
     LeaseAgent(tools::lease_agent::Options),
-    /// Run scenario files through the scheduler in virtual time. Exit 1 if one disappoints
+    /// Run scenario files through the scheduler in virtual time. Exit 1 if an expectation fails
     Simulate(tools::simulate::Command),
 }
 

@@ -133,6 +133,9 @@ impl LoadError {
     #[must_use]
     pub fn render(&self, graphical: bool) -> String {
         match self {
+            Self::Unreadable { cause, .. } if cause.kind() == io::ErrorKind::NotFound => {
+                format!("{self}: {cause}; create it, or name another file with --config")
+            }
             Self::Unreadable { cause, .. } => format!("{self}: {cause}"),
             Self::Wrong(problems) => problems.render(graphical),
         }

@@ -25,9 +25,9 @@ const LOOPBACK: [&str; 3] = ["localhost", "ip6-localhost", "ip6-loopback"];
 pub enum Foreign {
     /// `Host` is a name that is not this address's.
     Host,
-    /// `Origin` is another one.
+    /// `Origin` is another address.
     Origin,
-    /// `Sec-Fetch-Site` says so.
+    /// `Sec-Fetch-Site` is another site.
     Site,
 }
 
@@ -42,23 +42,23 @@ impl Foreign {
         }
     }
 
-    /// What is wrong with it. `cure` says where a name can be allowed.
+    /// What is wrong with it. `option` is the one that allows further names.
     #[must_use]
-    pub fn reason(self, cure: &str) -> String {
+    pub fn reason(self, option: &str) -> String {
         match self {
             Self::Host => format!(
-                "is not a name of this address; use the IP address, or add the name to {cure}"
+                "is not a name of this address; use the IP address, or add the name to {option}"
             ),
-            Self::Origin => "must be this address: no page of another may ask".to_owned(),
+            Self::Origin => "must be this address: pages of other origins are refused".to_owned(),
             Self::Site => {
-                "must be same-origin or none: no page of another origin may ask".to_owned()
+                "must be same-origin or none: pages of other origins are refused".to_owned()
             }
         }
     }
 }
 
-/// The header of a request that shows another origin, if there is one. `allowed` are the names
-/// that the config allows in `Host`.
+/// The header of a request that shows another origin, if there is one. `allowed` are further names
+/// that `Host` may have.
 #[must_use]
 pub fn foreign(method: &Method, headers: &HeaderMap, allowed: &[Box<str>]) -> Option<Foreign> {
     // No browser leaves it out.
@@ -91,11 +91,11 @@ pub fn foreign(method: &Method, headers: &HeaderMap, allowed: &[Box<str>]) -> Op
     }
 }
 
-/// The one value of a header; an error if there are more.
+/// The value of a header, if present.
 ///
 /// # Errors
 ///
-/// If there are several.
+/// If the header is there more than once.
 #[expect(clippy::result_unit_err, reason = "there is one error")]
 pub fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a HeaderValue>, ()> {
     let mut values = headers.get_all(name).iter();
@@ -105,7 +105,7 @@ pub fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a 
     }
 }
 
-/// The same, as text.
+/// The value of a header as text, if present; an error if there are several, or it is not text.
 fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, ()> {
     let value = only(headers, name)?;
     value.map(HeaderValue::to_str).transpose().map_err(drop)
@@ -133,15 +133,6 @@ fn is_ours(host: &str, allowed: &[Box<str>]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn map(headers: &[(&HeaderName, &str)]) -> HeaderMap {
-        let mut map = HeaderMap::new();
-        for (name, value) in headers {
-            let value = HeaderValue::from_str(value).expect("a header value");
-            map.append(*name, value);
-        }
-        map
-    }
 
     fn allowed() -> [Box<str>; 1] {
         ["Gate.example".into()]
@@ -173,9 +164,13 @@ mod tests {
 
     #[test]
     fn a_page_of_another_origin_shows_in_one_of_its_headers() {
-        let check = |headers: &[(&HeaderName, &str)], told: Option<&str>| {
-            let field = foreign(&Method::GET, &map(headers), &allowed());
-            assert_eq!(field.map(Foreign::field), told, "{headers:?}");
+        let check = |given: &[(&HeaderName, &str)], expected: Option<&str>| {
+            let value = |text| HeaderValue::from_str(text).expect("a header value");
+            let headers = given
+                .iter()
+                .map(|&(name, text)| (name.clone(), value(text)));
+            let field = foreign(&Method::GET, &headers.collect(), &allowed());
+            assert_eq!(field.map(Foreign::field), expected, "{given:?}");
         };
         let (host, origin) = (&header::HOST, &header::ORIGIN);
         let (site, mode, dest) = (&SEC_FETCH_SITE, &SEC_FETCH_MODE, &SEC_FETCH_DEST);

@@ -620,7 +620,7 @@ fn write_down(record: &Record, refusal: &Refusal) {
             return;
         }
         if facts.left {
-            // The client gets no answer: the call stays aborted.
+            // The call stays aborted, even if a client that closed only one half reads the refusal.
             return;
         }
         facts.verdict = match refusal.reason {

@@ -130,27 +130,14 @@ fn foreign(settings: &Settings, request: &Request) -> Option<Response> {
 
 #[cfg(test)]
 mod tests {
-    use axum::http::HeaderName;
-
     use super::*;
-
-    fn map(headers: &[(&HeaderName, &str)]) -> HeaderMap {
-        let mut map = HeaderMap::new();
-        for (name, value) in headers {
-            let value = HeaderValue::from_str(value).expect("a header value");
-            map.append(*name, value);
-        }
-        map
-    }
 
     #[track_caller]
     fn check(given: &[&str], admitted: bool) {
-        let given: Vec<_> = given
-            .iter()
-            .map(|it| (&header::AUTHORIZATION, *it))
-            .collect();
+        let value = |text: &&str| HeaderValue::from_str(text).expect("a header value");
+        let headers = given.iter().map(|it| (header::AUTHORIZATION, value(it)));
         let token = Token("s3cret".into());
-        assert_eq!(token.is_in(&map(&given)), admitted, "{given:?}");
+        assert_eq!(token.is_in(&headers.collect()), admitted, "{given:?}");
     }
 
     #[test]

@@ -94,15 +94,15 @@ impl Promotions {
         followers
     }
 
-    /// It is over. Only if it succeeded do reads of its guest belong to it from now on.
-    fn ends(&mut self, guest: &Arc<str>, now: Timestamp, succeeded: bool) {
+    /// It is over. Later reads of its guest are promoted only if it succeeded.
+    fn ends(&mut self, guest: &Arc<str>, now: Timestamp, ending: Ending) {
         // Forgotten, or switched off meanwhile.
         let (Some(lasts), true) = (self.lasts, self.guests.contains_key(guest)) else {
             return;
         };
         let acted = self.touch(guest, now);
         acted.running = acted.running.saturating_sub(1);
-        if succeeded {
+        if ending == Ending::Success {
             acted.until = acted.until.max(now + lasts);
         }
     }
@@ -185,11 +185,20 @@ impl Promoted {
     }
 }
 
+/// How a user call on a guest ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    /// The backend answered that it did what was asked.
+    Success,
+    /// It failed, was given back, or its end is not known.
+    NoSuccess,
+}
+
 /// A user call on a guest, until it is dropped.
 pub(super) struct Acting {
     core: Arc<Core>,
     guest: Arc<str>,
-    succeeded: bool,
+    ending: Ending,
 }
 
 impl Acting {
@@ -198,13 +207,13 @@ impl Acting {
         Self {
             core,
             guest,
-            succeeded: false,
+            ending: Ending::NoSuccess,
         }
     }
 
     /// The backend has answered the call with success.
     pub(super) fn succeed(&mut self) {
-        self.succeeded = true;
+        self.ending = Ending::Success;
     }
 }
 
@@ -213,7 +222,7 @@ impl Drop for Acting {
         // Nobody's turn comes of it, so nobody is asked.
         let mut state = self.core.lock();
         let now = self.core.clock.now();
-        state.promotions.ends(&self.guest, now, self.succeeded);
+        state.promotions.ends(&self.guest, now, self.ending);
     }
 }
 
@@ -253,9 +262,9 @@ mod tests {
         assert!(!promotions.is_acted_on("LINUX1", at(0)));
         promotions.begins(&guest, at(0));
         promotions.begins(&guest, at(5));
-        promotions.ends(&guest, at(6), true);
+        promotions.ends(&guest, at(6), Ending::Success);
         assert!(promotions.is_acted_on("LINUX1", at(1000)), "one runs still");
-        promotions.ends(&guest, at(1000), true);
+        promotions.ends(&guest, at(1000), Ending::Success);
         assert!(promotions.is_acted_on("LINUX1", at(1009)));
         assert!(!promotions.is_acted_on("LINUX1", at(1010)));
         assert!(!promotions.is_acted_on("LINUX2", at(1009)));
@@ -267,7 +276,7 @@ mod tests {
         for number in 0..GUESTS_MAX + 100 {
             let guest: Arc<str> = format!("G{number}").into();
             promotions.begins(&guest, at(0));
-            promotions.ends(&guest, at(0), true);
+            promotions.ends(&guest, at(0), Ending::Success);
         }
         assert_eq!(promotions.guests.len(), GUESTS_MAX);
         assert_eq!(promotions.touched.len(), GUESTS_MAX);
@@ -277,7 +286,7 @@ mod tests {
         promotions.begins(&"LATE".into(), at(60));
         assert_eq!(promotions.guests.len(), 1);
         // The end of one that was forgotten does no harm.
-        promotions.ends(&"G0".into(), at(60), true);
+        promotions.ends(&"G0".into(), at(60), Ending::Success);
         assert_eq!(promotions.guests.len(), 1);
     }
 
@@ -345,7 +354,7 @@ mod tests {
         let guest: Arc<str> = "LINUX1".into();
         promotions.begins(&guest, at(0));
         promotions.apply(None);
-        promotions.ends(&guest, at(1), true);
+        promotions.ends(&guest, at(1), Ending::Success);
         promotions.apply(Some(LASTS));
         assert!(!promotions.is_acted_on("LINUX1", at(1)));
     }

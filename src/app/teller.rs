@@ -16,7 +16,7 @@ use crate::clock::Clock;
 use crate::telemetry::access::{AccessLine, AccessLog, QuotaDraw, Started, Written};
 use crate::telemetry::metrics::{Charged, Durations, Metrics};
 
-/// How often a shortage that lasts is logged.
+/// The time between two log events of a shortage that lasts.
 const SHORT_EVERY: Duration = Duration::from_secs(10);
 
 /// Hears of every call and tells metrics and the log.

@@ -283,8 +283,7 @@ pub fn load(path: &Path) -> Result<Checked, LoadError> {
     Ok(Checked { config, warnings })
 }
 
-/// How the log of a config looks that has mistakes elsewhere. The default where even this cannot be
-/// read.
+/// The log format of a config that has mistakes elsewhere. The default if even this cannot be read.
 #[must_use]
 pub fn log_format(path: &Path) -> Format {
     let text = read_text(path).unwrap_or_default();

@@ -390,12 +390,12 @@ fn is_closed_for_long(limit: &RawRateLimit, profiles: &RawProfiles, costs: &Cost
             true => &limit.fill.at,
             false => &limit.at,
         };
-        let told = format!(
+        let message = format!(
             "the most expensive call, of {dearest} tokens, closes it for {closed:.0} s, until fill has \
              repaid it"
         );
         let cure = "raise fill, or lower the cost in [costs]";
-        notes.warn(at, Mistake::new(told, cure));
+        notes.warn(at, Mistake::new(message, cure));
     }
 }
 

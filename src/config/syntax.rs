@@ -174,14 +174,16 @@ fn repair<'a>(text: &str, broken: &BTreeSet<usize>, words: &Words) -> Option<Rep
         let header = || closed(bare);
         if let Some(words) = words.get(&(index + 1)) {
             is_changed = true;
+            let mut add_quote = |repaired: &mut String| {
+                added.push(repaired.len());
+                repaired.push('\'');
+            };
             let mut done = 0;
             for word in &words.words {
                 repaired.push_str(&bare[done..word.start]);
-                for text in [&bare[word.clone()], ""] {
-                    added.push(repaired.len());
-                    repaired.push('\'');
-                    repaired.push_str(text);
-                }
+                add_quote(&mut repaired);
+                repaired.push_str(&bare[word.clone()]);
+                add_quote(&mut repaired);
                 done = word.end;
             }
             repaired.push_str(&bare[done..]);

@@ -481,7 +481,7 @@ impl RateResource {
         self.wait_with_cost(Tokens::ONE).await
     }
 
-    /// Waits until an operation may go that counts as `cost` operations. A dear one goes when
+    /// Waits until an operation may go that counts as `cost` operations. An expensive one goes when
     /// one of cost 1 could, and those behind it wait until it is paid for.
     ///
     /// # Errors

@@ -19,7 +19,7 @@ thread_local! {
 #[derive(Debug, Default)]
 pub(super) struct Doorbell {
     task: Mutex<Option<Waker>>,
-    /// It has rung since that was asked last.
+    /// It has rung since the last `has_rung`.
     rung: AtomicBool,
 }
 
@@ -33,7 +33,7 @@ impl Doorbell {
         }
     }
 
-    /// Whether it has rung since this was asked last.
+    /// Whether it has rung since the last call of this.
     pub(super) fn has_rung(&self) -> bool {
         self.rung.load(Ordering::Acquire) && self.rung.swap(false, Ordering::Acquire)
     }
@@ -48,7 +48,7 @@ impl Wake for Doorbell {
         if OWN_DOING.get() {
             return;
         }
-        // Before the task runs, which asks.
+        // Before the task runs and calls `has_rung`.
         self.rung.store(true, Ordering::Release);
         let task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(task) = task.as_ref() {

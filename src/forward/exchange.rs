@@ -25,8 +25,8 @@ use crate::call::{ArrayCall, BodyError, Reason, Record, Refusal, Reply, ReplyBod
 /// Room for a reply to begin with; most are smaller.
 const REPLY_BYTES: usize = 2048;
 
-/// A reply that takes longer than this has the kernel look after its connection. Most replies are
-/// quicker, and save those system calls.
+/// If a reply takes longer than this, its connection gets TCP keep-alive. Most replies are quicker, and
+/// save those system calls.
 const KEEP_ALIVE_AFTER: Duration = Duration::from_secs(1);
 
 /// Writes the array in one write, unless that has been done with the connect, and reads the
@@ -152,7 +152,7 @@ async fn read_reply<S: Slot>(
                 // once more would only say so again.
                 let is_end =
                     ready.is_ok_and(|ready| ready.is_read_closed()) && held.len() < held.capacity();
-                // If all of the reply is here, the slot is given back at once, which says the same.
+                // If all of the reply is here, the slot is given back at once, which does the same.
                 if is_first && !(is_end && held.len() <= bounds.reply_buffer_bytes) {
                     slot.replied();
                 }
@@ -193,8 +193,8 @@ async fn read_reply<S: Slot>(
                 facts.bytes_out = held.len() as u64;
                 facts.overall_rc = overall_rc;
             });
-            // Given back before the answer is written: whoever reads it and asks again at
-            // once should find the slot free.
+            // Given back before the answer is written: a client that reads it and asks again
+            // at once should find the slot free.
             slot.finish(Outcome::Served);
             Ok(Reply::Whole(held.freeze()))
         }

@@ -339,7 +339,7 @@ impl<S: Slot> RunningReply<S> {
         let mut replied = false;
         while let Some(frame) = poll_fn(|cx| {
             let frame = self.poll_frame(cx);
-            // If all of the reply is here, the slot is given back at once, which says the same.
+            // If all of the reply is here, the slot is given back at once, which does the same.
             if frame.is_pending() && !std::mem::replace(&mut replied, true) {
                 self.slot.replied();
             }
@@ -579,7 +579,7 @@ fn is_dispatch_gone(error: &hyper::Error) -> bool {
 }
 
 /// The connection ended after hyper had taken the request and before a byte left. The request cannot
-/// be had back.
+/// be recovered.
 fn not_sent() -> Refusal {
     Refusal {
         retry_after: Some(Duration::from_secs(1)),

@@ -29,8 +29,8 @@ use crate::call::{BodyError, ByteStream, RequestBody};
 use crate::clock::Timer;
 
 /// How long a connection may be idle before it is looked at when it is used again. A runtime that
-/// is busy with some hundreds of calls hears of a close within this time by itself, and a look
-/// costs a call a system call.
+/// is busy with some hundreds of calls learns of a close within this time by itself, and a look
+/// costs each call a system call.
 const LOOK_AFTER: Duration = Duration::from_millis(10);
 
 /// Most header fields of a reply.

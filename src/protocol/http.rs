@@ -374,7 +374,7 @@ pub fn dress(reply: Reply) -> Response<ReplyBody> {
     }
 }
 
-/// Says that the connection ends with this answer.
+/// Announces that the connection closes after this answer.
 fn closes(response: &mut Response<ReplyBody>) {
     response
         .headers_mut()

@@ -177,7 +177,7 @@ pub struct Metrics {
     connections_limit: IntGauge,
     /// Accepts that failed.
     accept_errors_total: IntCounter,
-    /// Connects that failed for lack of something of our own.
+    /// Connects that failed because this process lacks descriptors, ports or memory.
     connect_shortages_total: IntCounterVec, // backend
     /// Connections closed before their first request.
     connections_rejected_total: IntCounterVec, // listener, reason
@@ -1016,7 +1016,7 @@ impl Metrics {
         self.accept_errors_total.inc();
     }
 
-    /// A connect to a backend failed for lack of something of our own.
+    /// A connect to a backend failed because this process lacks descriptors, ports or memory.
     pub fn connect_is_short(&self, backend: &str) {
         self.connect_shortages_total
             .with_label_values(&[backend])

@@ -22,7 +22,7 @@ fn id(text: &str) -> Result<String, String> {
     if text.len() == 16 && text.bytes().all(|c| c.is_ascii_hexdigit()) {
         return Ok(text.to_ascii_lowercase());
     }
-    Err("an id has 16 hexadecimal digits; it stands in the call's access line".to_owned())
+    Err("an id has 16 hexadecimal digits; it is in the access line of the call".to_owned())
 }
 
 /// Runs the command: exit code 0, or 1 if the call is not known or there is no answer.

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use tracing::{error, info, warn};
 
-use super::serve::{Signals, fatal, unreadable};
+use super::serve::{Signals, ended, plain, unreadable};
 use super::service_manager;
 use crate::app::lease_server::LeaseServer;
 use crate::config::LoadError;
@@ -29,20 +29,20 @@ pub struct Arguments {
 #[must_use]
 #[expect(clippy::disallowed_methods, reason = "it serves no client yet")]
 pub fn run(arguments: &Arguments, graphical: bool) -> ExitCode {
-    // One lock stands around everything that is decided: more threads would wait for it.
+    // One lock guards all decisions: more threads would wait for it.
     let runtime = match super::runtime(1) {
         Ok(runtime) => runtime,
-        Err(error) => return fail(&format!("tidegate: cannot start threads: {error}")),
+        Err(error) => return plain(&format!("tidegate: cannot start threads: {error}")),
     };
     let signals = match runtime.block_on(async { Signals::listen() }) {
         Ok(signals) => signals,
-        Err(error) => return fail(&format!("tidegate: cannot handle signals: {error}")),
+        Err(error) => return plain(&format!("tidegate: cannot handle signals: {error}")),
     };
     let path = &arguments.config;
     let Checked { config, warnings } = match config::load(path) {
         Ok(checked) => checked,
         // A check draws the mistakes for people, as `tidegate check` does.
-        Err(error) if arguments.check => return fail(&error.render(graphical)),
+        Err(error) if arguments.check => return plain(&error.render(graphical)),
         Err(error) => return unreadable(config::log_format(path), &error, graphical),
     };
     if arguments.check {
@@ -67,43 +67,27 @@ pub fn run(arguments: &Arguments, graphical: bool) -> ExitCode {
     }
     let logs = match telemetry::log::init(&config.telemetry) {
         Ok(logs) => logs,
-        Err(error) => return fail(&format!("tidegate: {error}")),
+        Err(error) => return plain(&format!("tidegate: {error}")),
     };
     for warning in warnings.iter() {
         warn!("{}", warnings.plain(warning));
     }
     descriptors::raise();
     let finished = runtime.block_on(until_told(config, signals, path));
-    match finished {
-        Ok(finished) => {
-            logs.finish();
-            if finished {
-                ExitCode::SUCCESS
-            } else {
-                ExitCode::FAILURE
-            }
-        }
-        Err(error) => fatal(&logs, &error.to_string()),
-    }
-}
-
-fn fail(message: &str) -> ExitCode {
-    // Where nobody can read why, the exit code still says that.
-    let _ = writeln!(io::stderr(), "{}", message.trim_end());
-    ExitCode::FAILURE
+    ended(&logs, finished)
 }
 
 async fn until_told(
     config: config::LeaseServer,
     mut signals: Signals,
     path: &Path,
-) -> io::Result<bool> {
+) -> Result<bool, String> {
     // Rules in etcd may be waited for.
     let started = tokio::select! {
         started = LeaseServer::start(&config) => started,
         _ = signals.stop() => return Ok(true),
     };
-    let server = started.map_err(|error| io::Error::other(error.to_string()))?;
+    let server = started.map_err(|error| error.to_string())?;
     let settings = config.shown();
     service_manager::ready();
     loop {

@@ -89,6 +89,11 @@ fn serve(runtime: Runtime, checked: Checked, signals: Signals, path: &Path) -> E
     });
     // A reload or a save that hangs is not waited for.
     runtime.shutdown_background();
+    ended(&logs, finished)
+}
+
+/// The exit code of a process that ran: a success if all its calls finished.
+pub(super) fn ended(logs: &Logs, finished: Result<bool, String>) -> ExitCode {
     match finished {
         Ok(finished) => {
             logs.finish();
@@ -98,19 +103,19 @@ fn serve(runtime: Runtime, checked: Checked, signals: Signals, path: &Path) -> E
                 ExitCode::FAILURE
             }
         }
-        Err(error) => fatal(&logs, &error),
+        Err(error) => fatal(logs, &error),
     }
 }
 
-/// Says on stderr why there is no sidecar, where there is no log yet.
-fn plain(message: &str) -> ExitCode {
+/// Writes to stderr why the process exits, while there is no log yet.
+pub(super) fn plain(message: &str) -> ExitCode {
     // Where nobody can read why, the exit code still says that.
     let _ = writeln!(io::stderr(), "{}", message.trim_end());
     ExitCode::FAILURE
 }
 
-/// Says why the process ends, as the log says everything else.
-pub(super) fn fatal(logs: &Logs, message: &str) -> ExitCode {
+/// Reports why the process exits, in the form of the log.
+fn fatal(logs: &Logs, message: &str) -> ExitCode {
     if !logs.is_json() {
         return plain(&format!("tidegate: {message}"));
     }
@@ -296,8 +301,8 @@ fn take_config(app: &App, path: PathBuf) {
                     }
                     error!("config refused, the old one stays");
                 }
-                LoadError::Unreadable { .. } => {
-                    error!("{}; the old config stays", failed.render(false));
+                LoadError::Unreadable { cause, .. } => {
+                    error!("{failed}: {cause}; the old config stays");
                 }
             }
             return app.reload_refused(mistakes);

@@ -42,7 +42,7 @@ pub struct Command {
 
 #[derive(Clone, Debug, clap::Subcommand)]
 enum Other {
-    /// Run Doorman's seven scenarios on the capacity server. Exit 1 if one disappoints
+    /// Run Doorman's seven scenarios on the capacity server. Exit 1 if an expectation fails
     Leases(leases::Arguments),
     /// Let nodes share a quota, at first evenly used, then by one of them. Exit 1 if it is exceeded
     Quota(quota::Arguments),

@@ -19,7 +19,9 @@ use tidegate_limits::{Class, Outcome};
 use tokio::task::JoinSet;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::support::{Held, OK, Seen, Stack, config, identity, read_until};
+use crate::support::{
+    Held, OK, Seen, Stack, both, config, identity, listens, one_listener, read_until,
+};
 
 /// How long the backend takes for most calls.
 const TAKES: Duration = Duration::from_millis(50);
@@ -35,15 +37,8 @@ struct Stages {
 
 /// A config with these lines in `[queue]` and `[limits]`, and sections after them.
 fn text(queue: &str, limits: &str, sections: &str) -> String {
-    format!(
+    let sections = format!(
         r#"
-        [[listen]]
-        name = "test"
-        bind = "127.0.0.1:0"
-        [backend]
-        socket = "127.0.0.1:2000"
-        kind = "zvm"
-        http = "http://127.0.0.1:8081"
         [queue]
         {queue}
         [limits]
@@ -51,7 +46,8 @@ fn text(queue: &str, limits: &str, sections: &str) -> String {
         {limits}
         {sections}
         "#
-    )
+    );
+    listens("", &both("127.0.0.1:2000", "127.0.0.1:8081"), &sections)
 }
 
 const IN_TURN: &str = "postpone = \"in_turn\"";
@@ -708,13 +704,8 @@ async fn a_header_names_the_class_only_where_the_listener_lets_it() {
         ),
     ] {
         let held = Held::start(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}").await;
-        let text = format!(
-            "[[listen]]\nname = \"test\"\nbind = \"127.0.0.1:0\"\n{listener}\n\
-             [backend]\nkind = \"zvm\"\nhttp = \"http://{}\"\n\
-             [limits]\nsmapi_rate_limit_per_window = \"total:30\"\n\
-             [[class]]\nname = \"sync\"\n",
-            held.backend.addr
-        );
+        let class_of_its_own = "[[class]]\nname = \"sync\"";
+        let text = one_listener(held.backend.addr, listener, class_of_its_own);
         let stack = Stack::start(&text);
         let request = format!("GET /guests/A/info HTTP/1.1\r\nHost: t\r\n{header}\r\n\r\n");
         let mut client = tokio::net::TcpStream::connect(stack.addr)
@@ -732,11 +723,9 @@ async fn a_header_names_the_class_only_where_the_listener_lets_it() {
 #[tokio::test]
 async fn what_is_no_call_has_no_class_and_a_method_says_what_no_table_does() {
     let held = Held::start(OK).await;
-    let stack = Stack::start(&format!(
-        "[[listen]]\nname = \"test\"\nbind = \"127.0.0.1:0\"\n[backend]\nsocket = \"{}\"\n\
-         [limits]\nsmapi_rate_limit_per_window = \"total:30\"\n",
-        held.backend.addr
-    ));
+    let backend = format!("socket = \"{}\"", held.backend.addr);
+    let limits = "[limits]\nsmapi_rate_limit_per_window = \"total:30\"";
+    let stack = Stack::start(&listens("", &backend, limits));
     for (bytes, class) in [
         ("[1, 2, 3]", "none"),
         (

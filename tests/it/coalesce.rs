@@ -26,23 +26,17 @@ use tokio::task::JoinHandle;
 
 use crate::sidecar::Sidecar;
 use crate::support::{
-    Held, OK, Scripted, Stack, array, config, identity, json, one_listener, read_all, reset, until,
+    Held, OK, Scripted, Stack, array, both, config, identity, json, listens, one_listener,
+    read_all, reset, until,
 };
 
 const HTTP_OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 16\r\n\r\n{\"overallRC\": 0}";
 
 /// A config in which three reads are shared; `coalesce` and `limits` say more.
 fn text(backend: SocketAddr, coalesce: &str, limits: &str) -> String {
-    format!(
+    let backend = format!("{}\nreply_buffer_bytes = \"4KiB\"", both(backend, backend));
+    let sections = format!(
         r#"
-        [[listen]]
-        name = "test"
-        bind = "127.0.0.1:0"
-        [backend]
-        socket = "{backend}"
-        kind = "zvm"
-        http = "http://{backend}"
-        reply_buffer_bytes = "4KiB"
         [queue]
         postpone = "in_turn"
         [coalesce]
@@ -52,7 +46,8 @@ fn text(backend: SocketAddr, coalesce: &str, limits: &str) -> String {
         smapi_rate_limit_per_window = "total:1000"
         {limits}
         "#
-    )
+    );
+    listens("", &backend, &sections)
 }
 
 struct Stage {

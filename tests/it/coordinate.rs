@@ -471,8 +471,8 @@ async fn reloads_that_exchange_the_limits_of_shared_resources_panic_no_thread() 
     let lines = sidecar.log().lines();
     let panicked = lines.iter().find(|line| line.contains("panicked"));
     assert_eq!(panicked, None);
-    let (status, told) = sidecar.get("/readyz").await;
-    assert_eq!(status, 200, "{told}");
+    let (status, body) = sidecar.get("/readyz").await;
+    assert_eq!(status, 200, "{body}");
     let passed = sidecar
         .metric("tidegate_config_reloads_total{outcome=\"taken\"}")
         .await;

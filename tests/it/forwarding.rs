@@ -10,7 +10,7 @@ use tidegate::tools::backend::{Backend, Options};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::support::{Scripted, Stack, array, closed_port, in_turn, json, read_all};
+use crate::support::{Scripted, Stack, array, closed_port, in_turn, json, read_all, until};
 
 fn text(socket: impl ToString, extra: &str) -> String {
     let addr = socket.to_string();
@@ -222,16 +222,20 @@ async fn a_backend_that_comes_back_gets_every_call_that_waited_for_it() {
 #[tokio::test]
 async fn a_pooled_connection_that_was_closed_meanwhile_costs_no_call() {
     let connections = Arc::new(AtomicUsize::new(0));
-    let count = Arc::clone(&connections);
+    let closed = Arc::new(AtomicUsize::new(0));
+    let (opens, closes) = (Arc::clone(&connections), Arc::clone(&closed));
     // Closes each connection after one answer, and does not say so beforehand.
     let backend = Scripted::start(move |_, mut stream| {
-        count.fetch_add(1, Ordering::SeqCst);
+        opens.fetch_add(1, Ordering::SeqCst);
+        let closes = Arc::clone(&closes);
         async move {
             let mut request = [0; 4096];
             if stream.read(&mut request).await.unwrap_or(0) > 0 {
                 let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 16\r\n\r\n{\"overallRC\": 0}";
                 stream.write_all(answer).await.expect("it is read");
             }
+            drop(stream);
+            closes.fetch_add(1, Ordering::SeqCst);
         }
     })
     .await;
@@ -241,9 +245,13 @@ async fn a_pooled_connection_that_was_closed_meanwhile_costs_no_call() {
             .ask("GET /host HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n")
             .await;
         assert!(answer.starts_with("HTTP/1.1 200"), "{number}: {answer}");
-        // The close is on its way for a moment, longer where the machine is busy. A call that is
-        // written meanwhile may have run.
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        // A call that is written before the close may have run.
+        let closed = || closed.load(Ordering::SeqCst);
+        until(
+            || closed() == number,
+            || format!("{} of {number}", closed()),
+        )
+        .await;
     }
     assert_eq!(connections.load(Ordering::SeqCst), 20);
 }

@@ -82,6 +82,16 @@ impl Stage {
         self.ask(head, "").await.0
     }
 
+    /// The status of a request with exactly this head, except that it closes.
+    async fn status_of(&self, head: &str) -> u16 {
+        let addr = self.agent.addr();
+        let mut stream = TcpStream::connect(addr).await.expect("it listens");
+        let request = format!("{head}Connection: close\r\n\r\n");
+        let sent = stream.write_all(request.as_bytes()).await;
+        sent.expect("it reads");
+        read(stream).await.0
+    }
+
     /// One field of one resource.
     async fn field(&self, id: &str, field: &str) -> Value {
         let (_, all) = self.ask("GET /v1/resources", "").await;
@@ -129,7 +139,7 @@ async fn operations_go_at_the_leased_rate() {
     assert_eq!(status, 200);
     assert!(body["waited_seconds"].is_number(), "{body}");
     assert_eq!(stage.status("POST /v1/rate/r/wait").await, 200);
-    // The dear one is paid for by the next: ten operations at twenty a second, from when the
+    // The expensive one is paid for by the next: ten operations at twenty a second, from when the
     // one before it was; both may have been saved up for.
     let took = began.elapsed();
     assert!(took >= Duration::from_millis(400), "{took:?}");
@@ -281,20 +291,13 @@ async fn no_web_page_is_answered() {
     let page = "POST /v1/rate/r/wait HTTP/1.1\r\nOrigin: http://evil.example\r\nX: y";
     let rebound = "POST http://evil.example/v1/rate/r/wait HTTP/1.1\r\nHost: evil.example\r\nX: y";
     for head in [page, rebound] {
-        let mut stream = TcpStream::connect(stage.agent.addr())
-            .await
-            .expect("it listens");
         let host = if head == page {
             "Host: localhost\r\n"
         } else {
             ""
         };
-        let request = format!("{head}\r\n{host}Content-Length: 0\r\nConnection: close\r\n\r\n");
-        stream
-            .write_all(request.as_bytes())
-            .await
-            .expect("it reads");
-        assert_eq!(read(stream).await.0, 403);
+        let head = format!("{head}\r\n{host}Content-Length: 0\r\n");
+        assert_eq!(stage.status_of(&head).await, 403);
     }
 }
 
@@ -314,15 +317,8 @@ async fn a_browser_that_names_another_site_is_not_answered_and_an_allowed_name_i
         ),
         ("Host: localhost\r\nSec-Fetch-Site: none\r\n", 200),
     ] {
-        let mut stream = TcpStream::connect(stage.agent.addr())
-            .await
-            .expect("it listens");
-        let request = format!("GET /v1/resources HTTP/1.1\r\n{headers}Connection: close\r\n\r\n");
-        stream
-            .write_all(request.as_bytes())
-            .await
-            .expect("it reads");
-        assert_eq!(read(stream).await.0, expected, "{headers}");
+        let head = format!("GET /v1/resources HTTP/1.1\r\n{headers}");
+        assert_eq!(stage.status_of(&head).await, expected, "{headers}");
     }
 }
 

@@ -200,8 +200,10 @@ async fn a_dear_operation_is_paid_for_by_those_behind_it() {
     let rate = client.rate("r", wants(100.0)).expect("a resource");
     rate.wait().await.expect("the first");
     let began = Instant::now();
-    let dear = Tokens::new(50.0).expect("tokens");
-    rate.wait_with_cost(dear).await.expect("the dear one");
+    let expensive = Tokens::new(50.0).expect("tokens");
+    rate.wait_with_cost(expensive)
+        .await
+        .expect("the expensive one");
     assert_eq!(began.elapsed().as_millis(), 100);
     rate.wait().await.expect("the next");
     assert_eq!(began.elapsed().as_millis(), 5100);

@@ -13,6 +13,7 @@ use tidegate::coordinate::wire::capacity_client::CapacityClient;
 use tidegate::coordinate::wire::{self, GetCapacityRequest, ResourceRequest};
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
+use tonic::transport::Channel;
 
 use crate::lease_server::{channel, started};
 use crate::sidecar::{Log, TIDEGATE, field};
@@ -100,18 +101,42 @@ impl Process {
     }
 }
 
+/// What a client asks of a resource.
+fn part(resource: &str, has: Option<wire::Lease>, wants: f64) -> ResourceRequest {
+    ResourceRequest {
+        resource_id: resource.to_owned(),
+        priority: 0,
+        has,
+        wants,
+    }
+}
+
+/// A client's request for "disk".
+fn for_disk(who: &str, has: Option<wire::Lease>, wants: f64) -> GetCapacityRequest {
+    GetCapacityRequest {
+        client_id: who.to_owned(),
+        resource: vec![part("disk", has, wants)],
+    }
+}
+
+/// Each of these clients asks for so many resources: page-000000, page-000001 and so on.
+async fn ask_for_pages(client: &mut CapacityClient<Channel>, clients: usize, each: usize) {
+    for who in 0..clients {
+        let ids = (who * each..).take(each);
+        let request = GetCapacityRequest {
+            client_id: format!("client-{who}"),
+            resource: ids
+                .map(|id| part(&format!("page-{id:06}"), None, 1.0))
+                .collect(),
+        };
+        client.get_capacity(request).await.expect("an answer");
+    }
+}
+
 /// What is granted of "disk", and the answer's metadata.
 async fn granted(address: SocketAddr, who: &str, wants: f64) -> (f64, Option<i64>) {
     let mut client = CapacityClient::new(channel(address));
-    let asked = GetCapacityRequest {
-        client_id: who.to_owned(),
-        resource: vec![ResourceRequest {
-            resource_id: "disk".into(),
-            priority: 0,
-            has: None,
-            wants,
-        }],
-    };
+    let asked = for_disk(who, None, wants);
     let answer = client.get_capacity(asked).await.expect("an answer");
     let millis = wire::server_millis(answer.metadata());
     (answer.into_inner().response[0].gets.capacity, millis)
@@ -290,15 +315,7 @@ async fn by_doormans_rules_a_go_server_below_gets_its_share_and_not_everything()
         let answer = client.get_server_capacity(leaf).await.expect("an answer");
         has[0] = Some(answer.into_inner().response[0].gets);
         for (at, wants) in [(1, 60.0), (2, 500.0)] {
-            let request = GetCapacityRequest {
-                client_id: format!("go-client-{at}"),
-                resource: vec![ResourceRequest {
-                    resource_id: "disk".to_owned(),
-                    priority: 0,
-                    has: has[at],
-                    wants,
-                }],
-            };
+            let request = for_disk(&format!("go-client-{at}"), has[at], wants);
             let answer = client.get_capacity(request).await.expect("an answer");
             has[at] = Some(answer.into_inner().response[0].gets);
         }
@@ -313,19 +330,7 @@ async fn by_doormans_rules_a_go_server_below_gets_its_share_and_not_everything()
 async fn the_page_shows_settings_line_by_line_and_a_thousand_resources_with_a_link_to_the_next() {
     let process = Process::start().await;
     let mut client = CapacityClient::new(channel(process.address));
-    for group in 0..6 {
-        let ask = |number| ResourceRequest {
-            resource_id: format!("page-{:04}", group * 200 + number),
-            priority: 0,
-            has: None,
-            wants: 1.0,
-        };
-        let request = GetCapacityRequest {
-            client_id: format!("client-{group}"),
-            resource: (0..200).map(ask).collect(),
-        };
-        client.get_capacity(request).await.expect("an answer");
-    }
+    ask_for_pages(&mut client, 6, 200).await;
     let first = process.get("/").await;
     first.is(200);
     let rows = |page: &str| page.matches("/debug/resources?resource=").count();
@@ -336,13 +341,13 @@ async fn the_page_shows_settings_line_by_line_and_a_thousand_resources_with_a_li
         "{}",
         first.body
     );
-    assert!(first.body.contains("<a href=\"/?after=page-0999\">"));
-    let second = process.get("/?after=page-0999").await;
+    assert!(first.body.contains("<a href=\"/?after=page-000999\">"));
+    let second = process.get("/?after=page-000999").await;
     assert_eq!(rows(&second.body), 200);
-    assert!(second.body.contains("page-1000") && !second.body.contains("/?after="));
+    assert!(second.body.contains("page-001000") && !second.body.contains("/?after="));
     let metrics = process.get("/metrics").await;
     assert!(metrics.body.contains("tidegate_lease_resources 1200\n"));
-    let leases = process.get("/v1/leases?after=page-0099").await;
+    let leases = process.get("/v1/leases?after=page-000099").await;
     assert!(leases.body.contains("\"resources_left_out\":100"));
 }
 
@@ -353,15 +358,7 @@ async fn more_is_lent_than_wanted_until_clients_that_want_less_confirm_it_and_th
     let process = Process::start().await;
     let mut client = CapacityClient::new(channel(process.address));
     let mut ask = async |who: usize, has: Option<wire::Lease>, wants: f64| {
-        let request = GetCapacityRequest {
-            client_id: format!("client-{who}"),
-            resource: vec![ResourceRequest {
-                resource_id: "disk".to_owned(),
-                priority: 0,
-                has,
-                wants,
-            }],
-        };
+        let request = for_disk(&format!("client-{who}"), has, wants);
         let answer = client.get_capacity(request).await.expect("an answer");
         answer.into_inner().response[0].gets
     };
@@ -397,24 +394,11 @@ async fn more_is_lent_than_wanted_until_clients_that_want_less_confirm_it_and_th
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a measurement: cargo test --test it -- --ignored --nocapture measured_with_101_000"]
 async fn measured_with_101_000_resources_while_a_page_is_read_in_a_loop() {
-    const CLIENTS: usize = 101;
     let binary = std::env::var("TIDEGATE_MEASURE").unwrap_or_else(|_| TIDEGATE.to_owned());
     let more = "[bounds]\nresources = 200000\nresources_per_client = 1000\n";
     let process = Process::run(&mut Command::new(binary), more).await;
     let mut client = CapacityClient::new(channel(process.address));
-    for group in 0..CLIENTS {
-        let ask = |number: usize| ResourceRequest {
-            resource_id: format!("page-{:06}", group * 1_000 + number),
-            priority: 0,
-            has: None,
-            wants: 1.0,
-        };
-        let request = GetCapacityRequest {
-            client_id: format!("client-{group}"),
-            resource: (0..1_000).map(ask).collect(),
-        };
-        client.get_capacity(request).await.expect("an answer");
-    }
+    ask_for_pages(&mut client, 101, 1_000).await;
     for path in [
         "",
         "/",
@@ -441,15 +425,7 @@ async fn measured_with_101_000_resources_while_a_page_is_read_in_a_loop() {
         let mut took = Vec::new();
         while began.elapsed() < Duration::from_secs(5) {
             let asked = tokio::time::Instant::now();
-            let request = GetCapacityRequest {
-                client_id: "measured".to_owned(),
-                resource: vec![ResourceRequest {
-                    resource_id: "disk".to_owned(),
-                    priority: 0,
-                    has: None,
-                    wants: 1.0,
-                }],
-            };
+            let request = for_disk("measured", None, 1.0);
             client.get_capacity(request).await.expect("an answer");
             took.push(asked.elapsed());
             tokio::time::sleep(Duration::from_millis(1)).await;

@@ -652,16 +652,14 @@ async fn a_connection_that_speaks_no_http2_is_closed() {
 // What there is to see.
 
 async fn get(server: &LeaseServer, path: &str) -> Answer {
-    let address = server.status_address().expect("there is one");
-    let asked = format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n");
-    Answer::read(ask(address, asked).await.as_bytes())
+    get_with(server, path, "Host: 127.0.0.1\r\n").await
 }
 
-/// The status of a request to the status address, with these headers.
-async fn status_with(server: &LeaseServer, path: &str, headers: &str) -> u16 {
+/// The same with these headers.
+async fn get_with(server: &LeaseServer, path: &str, headers: &str) -> Answer {
     let address = server.status_address().expect("there is one");
     let asked = format!("GET {path} HTTP/1.1\r\n{headers}Connection: close\r\n\r\n");
-    Answer::read(ask(address, asked).await.as_bytes()).status
+    Answer::read(ask(address, asked).await.as_bytes())
 }
 
 #[tokio::test]
@@ -682,8 +680,8 @@ async fn a_page_of_another_origin_reads_nothing_of_the_lease_server() {
             "Host: localhost\r\nOrigin: null\r\n",
             "Host: localhost\r\nSec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: no-cors\r\n",
         ] {
-            let status = status_with(&server, path, headers).await;
-            assert_eq!(status, 403, "{path} with {headers}");
+            let answer = get_with(&server, path, headers).await;
+            assert_eq!(answer.status, 403, "{path} with {headers}");
         }
     }
     for headers in [
@@ -691,11 +689,11 @@ async fn a_page_of_another_origin_reads_nothing_of_the_lease_server() {
         "Host: [::1]\r\n",
         "Host: localhost\r\nOrigin: http://localhost\r\nSec-Fetch-Site: same-origin\r\n",
     ] {
-        assert_eq!(status_with(&server, "/", headers).await, 200, "{headers}");
+        get_with(&server, "/", headers).await.is(200);
     }
     // A probe reads nothing.
-    let probe = status_with(&server, "/livez", "Host: evil.example\r\n").await;
-    assert_eq!(probe, 200);
+    let probe = get_with(&server, "/livez", "Host: evil.example\r\n").await;
+    probe.is(200);
 }
 
 #[tokio::test]
@@ -710,8 +708,8 @@ async fn a_name_that_the_config_allows_reads_the_state_of_the_lease_server() {
         ("a.leases.example", 403),
     ] {
         let headers = format!("Host: {host}\r\n");
-        let status = status_with(&server, "/metrics", &headers).await;
-        assert_eq!(status, expected, "{host}");
+        let answer = get_with(&server, "/metrics", &headers).await;
+        assert_eq!(answer.status, expected, "{host}");
     }
 }
 

@@ -657,7 +657,7 @@ async fn a_lack_of_descriptors_at_a_connect_is_logged_and_counted() {
         .wait(&["WARN", "no connection to the backend"])
         .await;
     assert!(warned.contains("Too many open files"), "{warned}");
-    // It tries again 80 ms later at most, and logs that at most every 10 s.
+    // The lack lasts 300 ms: the call tries again at most 80 ms later, and logs that at most every 10 s.
     tokio::time::sleep(Duration::from_millis(300)).await;
     allow(before.current, before.maximum);
     assert_eq!(json(&read_all(&mut client).await)["overallRC"], 0);

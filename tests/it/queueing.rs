@@ -10,7 +10,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use crate::support::{Stack, array, densest, json, read_until};
+use crate::support::{Stack, array, both, densest, json, listens, read_until};
 
 async fn backend(delay: Duration) -> Running {
     Backend::start(Options {
@@ -24,22 +24,11 @@ async fn backend(delay: Duration) -> Running {
 }
 
 fn text(backend: &Running, queue: &str, limits: &str) -> String {
-    format!(
-        r#"
-        [[listen]]
-        name = "test"
-        bind = "127.0.0.1:0"
-        [backend]
-        socket = "{}"
-        kind = "zvm"
-        http = "http://{}"
-        [queue]
-        {queue}
-        [limits]
-        {limits}
-        "#,
-        backend.socket_addr(),
-        backend.http_addr()
+    let backend = both(backend.socket_addr(), backend.http_addr());
+    listens(
+        "",
+        &backend,
+        &format!("[queue]\n{queue}\n[limits]\n{limits}"),
     )
 }
 

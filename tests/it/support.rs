@@ -1,6 +1,7 @@
 //! What several tests need: the stages put together with an observer that keeps the facts of
 //! every call, scripted backends, and raw clients.
 
+use std::fmt::Display;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -442,10 +443,9 @@ impl Scripted {
     }
 }
 
-/// The config of one listener, `test`, before a backend that speaks everything, with limits
-/// that are not reached. `listener` is what the listener says besides, `more` what else there
-/// is.
-pub(crate) fn one_listener(backend: SocketAddr, listener: &str, more: &str) -> String {
+/// A config of one listener, `test`, with these lines in its section, these lines in `[backend]`,
+/// and these sections after it.
+pub(crate) fn listens(listener: &str, backend: &str, sections: &str) -> String {
     format!(
         r#"
         [[listen]]
@@ -453,40 +453,55 @@ pub(crate) fn one_listener(backend: SocketAddr, listener: &str, more: &str) -> S
         bind = "127.0.0.1:0"
         {listener}
         [backend]
-        socket = "{backend}"
+        {backend}
+        {sections}
+        "#
+    )
+}
+
+/// The lines in `[backend]` for a backend that speaks both protocols.
+pub(crate) fn both(socket: impl Display, http: impl Display) -> String {
+    format!(
+        r#"
         kind = "zvm"
-        http = "http://{backend}"
-        tcp = "{backend}"
+        socket = "{socket}"
+        http = "http://{http}"
+        "#
+    )
+}
+
+/// A config of one listener before a backend that speaks everything, with limits that are not
+/// reached.
+pub(crate) fn one_listener(backend: SocketAddr, listener: &str, sections: &str) -> String {
+    let backend = format!("{}\ntcp = \"{backend}\"", both(backend, backend));
+    let sections = format!(
+        r#"
         [queue]
         postpone = "in_turn"
         [limits]
         smapi_rate_limit_per_window = "total:10000"
         [admin]
         bind = "127.0.0.1:0"
-        {more}
+        {sections}
         "#
-    )
+    );
+    listens(listener, &backend, &sections)
 }
 
 /// A config of one listener whose calls wait in turn, with these lines in `[backend]` and these
 /// sections after it.
-pub(crate) fn in_turn(backend: &str, more: &str) -> String {
-    format!(
+pub(crate) fn in_turn(backend: &str, sections: &str) -> String {
+    let sections = format!(
         r#"
-        [[listen]]
-        name = "test"
-        bind = "127.0.0.1:0"
-        [backend]
-        kind = "zvm"
-        {backend}
         [queue]
         postpone = "in_turn"
-        {more}
+        {sections}
         [limits]
         smapi_rate_limit_per_window = "total:10000"
         smapi_request_postpone_threshold_seconds = 30
         "#
-    )
+    );
+    listens("", &format!("kind = \"zvm\"\n{backend}"), &sections)
 }
 
 /// A good answer of the sdkserver.

@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
 """Changes the decision core in one place at a time and finds out whether a test notices.
 
-    python3 tests/mutants/run.py                  runs what has no result yet, and writes docs/mutants.md
-    python3 tests/mutants/run.py --check          only says whether every line of the lists is found
+    python3 tests/mutants/run.py                  runs each mutant without a result, and writes docs/mutants.md
+    python3 tests/mutants/run.py --keep           the same, but counts results of before a change elsewhere
+    python3 tests/mutants/run.py --check          only checks that every line of the lists is found
     python3 tests/mutants/run.py --only NAME …    runs those whose name contains a NAME, whatever their results
-    python3 tests/mutants/run.py --hours 1        stops after an hour; the next run goes on
+    python3 tests/mutants/run.py --hours 1        stops after an hour; the next run does the rest
 
 The lists are the *.toml files beside this one, readable without Python. The changes are made in a copy
 of the tree, target/mutants/tree, with a target folder of its own. Results are kept in
-target/mutants/results.json: one of a mutant counts as long as neither the mutant nor any file of the
-core or its tests has changed, or with --keep, neither the mutant nor the file that it changes. A test
-that does not end in time counts as one that noticed.
+target/mutants/results.json. The result of a mutant counts until the mutant or any file of the core or
+its tests changes: then a run begins again. With --keep it counts until the mutant or the file that it
+changes does. A test that does not end in time counts as one that noticed.
 
 Ends with 1 if a line is not found, if a mutant does not compile, if the tests fail without any change,
 if more than 5 % of those that ran survive, or if a survivor in fairness, progress, refunds or wake-ups
@@ -243,7 +244,9 @@ def report(mutants, results):
         "",
         "Each mutant is one small change of the decision core that breaks something. `make mutants` makes",
         "them one at a time and runs the tests that can notice (`tests/mutants`); this page is its report.",
-        "A mutant that no test notices survives.",
+        "A mutant that no test notices survives. A run that stops early is continued by the next one. After",
+        "a change of the core or its tests, all mutants run again; with `make mutants MUTANTS=--keep`, only",
+        "those of the files that changed.",
         "",
         f"{len(mutants)} are listed, {len(ran)} ran, {len(survivors)} survive.",
         "",
@@ -308,9 +311,8 @@ def main():
 
     def key_of(mutant):
         own = {name: value for name, value in mutant.items() if name != "survives"}
-        same = digest([mutant["file"]]) if asked.keep else core
         return {"mutant": hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest(),
-                "file": digest([mutant["file"]]), "core": core, "same": same}
+                "file": digest([mutant["file"]]), "core": core}
 
     def counts(mutant):
         result, key = kept.get(mutant["name"]), key_of(mutant)
@@ -329,7 +331,7 @@ def main():
         seconds = baseline(suites, wanted, core, asked.keep)
     for nth, mutant in enumerate(wanted, 1):
         if time.monotonic() > ends:
-            print("mutants: the time is up; run it again to go on", flush=True)
+            print("mutants: the time is up; the next run does the rest", flush=True)
             break
         print(f"{nth} of {len(wanted)}: {mutant['name']} … ", end="", flush=True)
         result = test(mutant, suites, seconds)

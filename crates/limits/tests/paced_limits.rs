@@ -106,7 +106,7 @@ fn calls_go_at_the_pace_and_what_they_cost_counts() {
         .iter()
         .map(|(_, at)| at.as_nanos() / 1_000_000)
         .collect();
-    // One at once; the dear one waits for the second token it takes, and the rest behind it.
+    // One at once; the expensive one waits for the second token it takes, and the rest behind it.
     assert_eq!(millis, [0, 10, 20, 30, 50, 60, 70, 80, 90, 100]);
 }
 
@@ -363,11 +363,11 @@ fn nothing_accrues_while_a_supply_of_0_closes_a_pace() {
 
 #[test]
 fn a_share_at_which_the_most_expensive_call_takes_a_lifetime_is_kept_too() {
-    let dear = pace(100.0, 1.5).with_room_for(Tokens::MAX);
+    let expensive = pace(100.0, 1.5).with_room_for(Tokens::MAX);
     for told in [1e-6, 1e-3] {
         let mut scheduler: Scheduler<usize> = Scheduler::new(policy(Vec::new()));
         scheduler
-            .set_bucket(at(0), BucketId(1), paced_bucket(dear))
+            .set_bucket(at(0), BucketId(1), paced_bucket(expensive))
             .expect("it is the only one");
         let fill = Fill::new(told).expect("a rate");
         scheduler.supply_fill(at(0), BucketId(1), Supply::capacity(fill));

@@ -322,8 +322,8 @@ fn each_user_spends_what_is_his_and_waits_for_the_next_window() {
 fn a_call_that_names_two_quotas_draws_from_both_or_from_none() {
     let all = key(TOTAL, "all");
     let mut gate = Alone::new(&[(USER, quota(settings(10))), (TOTAL, quota(settings(4)))]);
-    let dear = costing(4.0, call(gate.now, &[of_user("alice"), all.clone()]));
-    gate.submit(dear).expect("it is covered");
+    let expensive = costing(4.0, call(gate.now, &[of_user("alice"), all.clone()]));
+    gate.submit(expensive).expect("it is covered");
     let before = gate.held(&of_user("alice"));
     let waits = gate.call(&[of_user("alice"), all.clone()]);
     assert!(!gate.went(waits), "nothing is left for all");
@@ -364,8 +364,8 @@ fn part_of_a_token_counts_as_a_whole_one() {
 #[test]
 fn a_call_dearer_than_a_window_is_refused_for_good() {
     let mut gate = one_by_user(3);
-    let dear = costing(4.0, call(gate.now, &[of_user("alice")]));
-    let refusal = gate.submit(dear).expect_err("it never fits");
+    let expensive = costing(4.0, call(gate.now, &[of_user("alice")]));
+    let refusal = gate.submit(expensive).expect_err("it never fits");
     assert_eq!(refusal.reason, Reason::NeverPossible);
     assert_eq!(refusal.limit.as_deref(), Some(USER));
 }
@@ -803,8 +803,9 @@ fn a_forgotten_key_that_comes_back_has_spent_its_own_share() {
     );
 }
 
-#[test]
-fn on_account_calls_pass_while_the_draw_is_under_way_up_to_the_base() {
+/// A quota whose first three calls of a user pass before the store has answered, in the middle of a
+/// window. No question is answered.
+fn on_account_up_to_three() -> Alone {
     let optimistic = Settings {
         mode: Mode::Optimistic,
         base: Some(3),
@@ -813,6 +814,12 @@ fn on_account_calls_pass_while_the_draw_is_under_way_up_to_the_base() {
     let mut gate = Alone::new(&[(USER, quota(optimistic))]);
     gate.go_to(ms(1_500));
     gate.answers = false;
+    gate
+}
+
+#[test]
+fn on_account_calls_pass_while_the_draw_is_under_way_up_to_the_base() {
+    let mut gate = on_account_up_to_three();
     let ids: Vec<_> = (0..5).map(|_| gate.call(&[of_user("alice")])).collect();
     let went = |gate: &Alone| ids.iter().filter(|&&id| gate.went(id)).count();
     assert_eq!(went(&gate), 3, "no more than the base");
@@ -832,14 +839,7 @@ fn pass_unanswered(gate: &mut Alone, until: Duration) {
 
 #[test]
 fn a_question_that_is_never_answered_wakes_the_calls_that_no_longer_need_the_answer() {
-    let optimistic = Settings {
-        mode: Mode::Optimistic,
-        base: Some(3),
-        ..settings(100)
-    };
-    let mut gate = Alone::new(&[(USER, quota(optimistic))]);
-    gate.go_to(ms(1_500));
-    gate.answers = false;
+    let mut gate = on_account_up_to_three();
     gate.call(&[of_user("alice")]);
     gate.answer_now();
     gate.answers = false;

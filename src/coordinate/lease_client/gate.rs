@@ -92,7 +92,7 @@ enum Used {
     Gauge { held: u64 },
 }
 
-/// Lets operations through evenly. A dear one goes when one of cost 1 could, and leaves a debt.
+/// Lets operations through evenly. An expensive one goes when one of cost 1 could, and leaves a debt.
 #[derive(Debug)]
 struct Pacer {
     per_second: f64,

@@ -78,7 +78,7 @@ pub fn router(shown: Shown) -> Router {
         .route("/metrics", get(metrics))
         .layer(bounded)
         .layer(from_fn_with_state(hosts, only_from_here))
-        // A probe shows no more than any program that connects can see.
+        // Probes are answered whatever `Host` is: they show only whether this server is ready.
         .route("/livez", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
         .fallback(|| async { (StatusCode::NOT_FOUND, "there is nothing here\n") })
@@ -114,7 +114,7 @@ struct Which {
 }
 
 impl Which {
-    /// What is looked at for these, a page of resources, with so many leases.
+    /// A page of these resources, with at most `leases_max` leases.
     fn view(&self, leases_max: usize) -> View<'_> {
         let resources = match (&self.resource, &self.after) {
             (Some(id), _) => Resources::One(id),

@@ -19,7 +19,7 @@ use crate::coordinate::wire::{self, Epoch};
 
 /// Time between two looks for what has ended.
 const CLEAN_EVERY: Duration = Duration::from_secs(1);
-/// Up to so many resources, what has ended is forgotten at each view.
+/// With more resources than this, a view forgets what has ended only once a second.
 const CLEANED_AT_EACH_VIEW_MAX: usize = 1_000;
 /// Ids that no template matched, of which the latest are kept for the status.
 const UNMATCHED_SHOWN: usize = 64;
@@ -630,7 +630,7 @@ impl CapacityServer {
     }
 
     /// What is shown of it. O(n) in the resources and leases that are shown, but not in those that
-    /// are not: where there are many resources, what has ended is forgotten once a second only.
+    /// are not.
     pub fn view(&mut self, now: Timestamp, view: View<'_>) -> Status {
         if self.resources.len() <= CLEANED_AT_EACH_VIEW_MAX {
             self.clean_now(now);

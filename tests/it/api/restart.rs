@@ -10,16 +10,11 @@ use tokio::process::Command;
 
 use super::JSON;
 use crate::sidecar::{Sidecar, TIDEGATE, run};
-use crate::support::{Answer, until};
+use crate::support::{Answer, listens, until};
 
 fn config(state: &Path) -> String {
-    format!(
+    let sections = format!(
         r#"
-        [[listen]]
-        name = "test"
-        bind = "127.0.0.1:0"
-        [backend]
-        socket = "127.0.0.1:1"
         [limits]
         smapi_rate_limit_per_window = "total:1000"
         smapi_request_postpone_threshold_seconds = 0
@@ -29,7 +24,8 @@ fn config(state: &Path) -> String {
         bind = "127.0.0.1:0"
         "#,
         state.display()
-    )
+    );
+    listens("", "socket = \"127.0.0.1:1\"", &sections)
 }
 
 /// Asks, and is answered or finds nobody there any more.

@@ -536,7 +536,7 @@ mod tests {
             to: BEGIN + 10 * SECOND,
         };
         for (at, (after, window)) in calls.iter().enumerate() {
-            // No dear one.
+            // No expensive one.
             let call = CallId::new(at % 2, at % 2, 8 * at as u32 + 1);
             evidence.arrivals.push(Arrival {
                 at: BEGIN + after,

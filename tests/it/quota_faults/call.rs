@@ -15,9 +15,9 @@ pub(super) const PER_USER: &str = "per_user";
 pub(super) const EVERYBODY: &str = "everybody";
 /// One for each user, and the last for all.
 pub(super) const BUDGETS: usize = USERS.len() + 1;
-/// What a dear call costs; others cost one token.
+/// What an expensive call costs; others cost one token.
 pub(super) const DEAR: u64 = 5;
-/// One call in so many is dear.
+/// One call in so many is expensive.
 const DEAR_ONE_IN: u64 = 8;
 /// Of them, the numbers of calls are made.
 const DIGITS: &[u8; 32] = b"0123456789ABCDEFGHJKLMNPQRSTUVWX";

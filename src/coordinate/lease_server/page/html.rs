@@ -320,7 +320,7 @@ impl Display for Escaped<'_> {
     }
 }
 
-/// The same of several lines, each of which stays one.
+/// The same for several lines, which stay separate.
 struct Lines<'a>(&'a str);
 
 impl Display for Lines<'_> {
