@@ -263,7 +263,7 @@ impl Made {
         limits.extend(met);
         let mut streams = streams(random, &limits, classes);
         load(random, &mut streams, &limits, longest);
-        let capacity = None;
+        let capacity = random.one_in(4).then(|| random.between(2, 16) as u32);
         Self {
             streams,
             weights,
