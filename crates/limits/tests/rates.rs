@@ -793,6 +793,21 @@ fn calls_that_turn_out_to_cost_more_keep_within_the_fill_too() {
 }
 
 #[test]
+fn the_debt_of_a_call_that_turns_out_to_cost_more_is_as_much_as_all_of_it() {
+    let mut gate = Gate::limited(BucketRule {
+        settlement: Settlement::Measured,
+        ..bucket(1.0, 0.001)
+    });
+    let call = gate.call(10.0);
+    gate.submit(call, 0);
+    let (_, hold) = gate.run();
+    assert_eq!(gate.level(), -9.0);
+    let (now, measured) = (gate.now, Some(tokens(50.0)));
+    gate.scheduler.finish(now, hold, Outcome::Served, measured);
+    assert_eq!(gate.level(), -49.0, "nothing of it is forgiven");
+}
+
+#[test]
 fn a_refund_lets_the_next_one_go_at_once_and_a_surcharge_makes_it_wait_longer() {
     let mut gate = Gate::limited(BucketRule {
         settlement: Settlement::Measured,

@@ -10,7 +10,7 @@ use crate::verdict::{Cost, NotNow, Verdict};
 /// Lets at most `max` cost through in any span of one length, wherever the span starts: exactly, not
 /// by buckets or averages.
 ///
-/// It is the window of [`Scheduler`](crate::Scheduler) without a queue. It remembers what went through
+/// It is the window of [`Scheduler`](crate::Scheduler) without a queue: a sliding window log. It remembers what went through
 /// in the last window: 16 bytes for each moment, so for at most `max` of them. A try costs a search
 /// among those.
 ///
