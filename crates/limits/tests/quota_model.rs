@@ -241,7 +241,7 @@ fn under_saturation_little_strands_nobody_starves_and_few_draws_do() {
         (8, 200, 1_000, 1_000, (1, 1), 10.0, 0.94),
     ];
     for (nodes, total, length, per_second, costs, draws, local) in cases {
-        let (mut drawn, mut runs) = (0.0, 0.0);
+        let mut all = Vec::new();
         for seed in seeds(3) {
             let _seed = Seed(seed);
             let mut setup = saturated(nodes, total, length, per_second, costs);
@@ -250,19 +250,24 @@ fn under_saturation_little_strands_nobody_starves_and_few_draws_do() {
             let case = format!("{nodes} nodes, {total} in {length} ms, seed {seed}: {figures:?}");
             println!("{case}");
             assert!(figures.used >= 0.98, "{case}");
-            assert!(figures.least >= 0.5, "{case}");
-            // How many it is in one run depends on who loses which race.
-            assert!(figures.draws <= 1.25 * draws, "{case}");
-            drawn += figures.draws;
-            runs += 1.0;
             assert!(figures.local >= local, "{case}");
-            assert!(figures.conflicts_per_draw <= 4.0, "{case}");
+            // What one run comes to depends on who loses which race: in one window of all, a node may
+            // come late to most of it.
+            assert!(figures.least >= 0.25, "{case}");
+            assert!(figures.draws <= 1.25 * draws, "{case}");
+            assert!(figures.conflicts_per_draw <= 1.25 * 4.0, "{case}");
+            all.push(figures);
         }
-        let mean = drawn / runs;
-        assert!(
-            runs < 2.0 || mean <= draws,
-            "{nodes} nodes draw {mean} times"
-        );
+        if all.len() > 1 {
+            let mean = |figure: fn(&Figures) -> f64| {
+                all.iter().map(figure).sum::<f64>() / all.len() as f64
+            };
+            let (least, drawn) = (mean(|all| all.least), mean(|all| all.draws));
+            assert!(least >= 0.8, "{nodes} nodes: {least}");
+            assert!(drawn <= draws, "{nodes} nodes: {drawn}");
+            let conflicts = mean(|all| all.conflicts_per_draw);
+            assert!(conflicts <= 4.0, "{nodes} nodes: {conflicts}");
+        }
     }
 }
 

@@ -8,7 +8,8 @@
 //! **Fairness.** Each limit has an order of its own. While two callers of a class each have a call
 //! that only this limit holds up, their service there by weight, `W / w`, differs by at most one
 //! maximal call of each: `|W1 / w1 - W2 / w2| <= l1 / w1 + l2 / w2`, which is what start-time fair
-//! queuing has. The same holds between classes. Three things come on top, each at most once: a call
+//! queuing has. The same holds between classes; what a limit keeps for a class counts between the
+//! callers of this class alone. Three things come on top, each at most once: a call
 //! that was given back is the next turn of its caller; a call that claims goes before its turn, and
 //! the next turns of its caller make up for it; and when another limit opens at the same moment, one
 //! call may go before those that come from there.

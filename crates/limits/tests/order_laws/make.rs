@@ -14,8 +14,8 @@ use crate::random::Random;
 
 pub(crate) const FUNCTIONS: [&str; 3] = ["list", "info", "start"];
 /// How long the store may be silent: two questions in a row, of three kinds, each given up after
-/// 100 ms and asked again after 200 ms at most.
-const SILENT: u64 = 2 * 3 * 300 * MS;
+/// 100 ms and asked again after 1 s at most.
+const SILENT: u64 = 2 * 3 * 1100 * MS;
 
 /// Calls of one caller that are alike.
 pub(crate) struct Stream {
@@ -168,11 +168,7 @@ fn quota(random: &mut Random, silent: Option<u64>) -> (QuotaRule, Met) {
     let length = random.pick(&[500, 1000, 2000]) * MS;
     let mut settings = Settings::new(total, Duration::from_nanos(length));
     settings.draw_timeout = Duration::from_millis(50);
-    settings.away = if random.one_in(2) {
-        Away::Deny
-    } else {
-        Away::Safe { percent: 50 }
-    };
+    settings.away = random.pick(&[Away::Deny, Away::Safe { percent: 50 }, Away::Allow]);
     let rule = QuotaRule {
         rule: Rule::check(settings).expect("a rule"),
         on_excess: OnExcess::Delay,

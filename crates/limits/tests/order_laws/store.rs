@@ -1,4 +1,4 @@
-//! A store of quotas: its answers come late, and sometimes not at all.
+//! A store of quotas: its answers come late, and sometimes not at all. Sometimes it can't be reached.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::random::Random;
 
 /// The store's time when the local clock is at zero: a multiple of every length.
 const EPOCH: Duration = Duration::from_secs(1_800_000_000);
-/// Questions in a row that are not answered.
+/// Questions in a row that are not answered, or in vain.
 const SILENT_MAX: u32 = 2;
 
 /// An answer on its way.
@@ -73,11 +73,17 @@ impl Store {
             QuotaAsk::Watch(_) => return,
         };
         let is_silent = self.silent.is_some_and(|every| random.one_in(every));
-        if is_silent && self.in_a_row < SILENT_MAX {
-            self.in_a_row += 1;
-            return;
-        }
-        self.in_a_row = 0;
+        let fails = is_silent && self.in_a_row < SILENT_MAX;
+        self.in_a_row = if fails { self.in_a_row + 1 } else { 0 };
+        let answer = match fails {
+            true if random.one_in(2) => return,
+            // A read or a time that is not had changes nothing there; of a write it is not said then.
+            true if !matches!(question.ask, QuotaAsk::Write(..)) => {
+                (answer.0, Outcome::Unavailable)
+            }
+            true => (answer.0, Outcome::Unknown),
+            false => answer,
+        };
         self.asked += 1;
         let arrives = now + 1 + random.below(20 * MS);
         let (question, outcome, to) = (answer.0, answer.1, question.at);
