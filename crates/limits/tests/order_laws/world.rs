@@ -107,7 +107,7 @@ impl World {
     pub(crate) fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
         let made = Made::new(&mut random);
-        let classes = (0..made.weights.len()).collect();
+        let classes: Vec<usize> = (0..made.weights.len()).collect();
         let mut world = Self {
             refunds: random.one_in(4),
             reloads: random.one_in(3),
@@ -176,10 +176,8 @@ impl World {
     pub(crate) fn live(mut self) -> Result<Worst, Violation> {
         let span = self.random.between(5, 30) * 1000 * MS;
         let mut arrivals = self.arrivals(span);
-        let closes = (self.broken == Some(Broken::Closes)).then_some(span / 2);
-        let mut closes = closes.into_iter();
+        let mut closes_at = (self.broken == Some(Broken::Closes)).then_some(span / 2);
         let mut wake = None;
-        let mut closes_at = closes.next();
         loop {
             let arrival = arrivals.first().map(|&(moment, ..)| moment);
             let end = self.running.keys().next().map(|&(moment, _)| moment);
@@ -660,7 +658,7 @@ impl World {
 
 fn policy(
     limits: &[Met],
-    classes: &Vec<usize>,
+    classes: &[usize],
     weights: &[u32],
     capacity: Option<u32>,
     in_turn: bool,

@@ -19,8 +19,8 @@ pub(crate) enum Invariant {
     I4,
     /// What was drawn from a window is spent in it.
     I5,
-    /// What is asked for and there is admitted, but for what strands, dies with a node or is granted to
-    /// nobody knows whom.
+    /// What is asked for and there is admitted, but for what strands, dies with a node, is granted to
+    /// nobody knows whom, or can't be asked for as no answer comes.
     I6,
     /// Whoever is covered by what a node holds waits for nothing.
     I7,
@@ -120,7 +120,8 @@ pub(crate) enum Entry {
         node: usize,
         at: Nanos,
     },
-    /// Went with a node that died, or was granted and never confirmed.
+    /// Went with a node that died, was granted and never confirmed, or was left in the store when every
+    /// node waited for an answer that never came.
     Gone {
         key: usize,
         window: u64,

@@ -112,6 +112,9 @@ struct Trip {
     question: Question,
     asked: Asked,
     sent: Timestamp,
+    sent_at: Nanos,
+    /// It was given up.
+    given_up_at: Option<Nanos>,
     /// What came of it, and the store's clock then.
     outcome: Option<(Outcome, Nanos)>,
     applied: bool,
@@ -377,6 +380,9 @@ impl World {
             Event::Reach(trip) => self.reach(trip),
             Event::Reply(trip) => self.reply(trip),
             Event::TimeOut(trip) => {
+                if !self.trips[trip].answered {
+                    self.trips[trip].given_up_at = Some(self.now);
+                }
                 let outcome = if self.random.one_in(2) && !self.trips[trip].applied {
                     // It has not left: the connection was refused.
                     self.trips[trip].outcome = Some((Outcome::Unavailable, 0));
@@ -660,6 +666,8 @@ impl World {
             question,
             asked,
             sent,
+            sent_at: self.now,
+            given_up_at: None,
             outcome: None,
             applied: false,
             answered: false,
@@ -970,6 +978,26 @@ impl World {
         self.log(Entry::Restarted { node, at });
     }
 
+    /// What was left of a window at whose end every node waited for an answer that never came.
+    fn left_in_silence(&self, key: usize, window: u64) -> u64 {
+        let ends = (window + 1) * self.run.log.lengths[key] - self.clock;
+        let waits = |node: usize| {
+            let mut trips = self
+                .trips
+                .iter()
+                .filter(|trip| (trip.node, trip.key) == (node, key));
+            trips.any(|trip| {
+                trip.sent_at < ends && trip.given_up_at.is_some_and(|given_up| given_up >= ends)
+            })
+        };
+        if !(0..self.setup.nodes).all(waits) {
+            return 0;
+        }
+        let mut history = self.store[key].history.iter().rev();
+        let last = history.find(|(_, record, _)| record.window() == window);
+        last.map_or(self.pool(key), |(_, record, _)| record.left())
+    }
+
     fn end(mut self) -> Run {
         self.now = self.setup.duration;
         for node in 0..self.setup.nodes {
@@ -981,6 +1009,14 @@ impl World {
                 }
             }
         }
+        let under_way: Vec<usize> = self.under_way.iter().flatten().flatten().copied().collect();
+        for trip in under_way {
+            let of = &self.trips[trip];
+            if of.life == self.nodes[of.node].life && self.nodes[of.node].alive && !of.answered {
+                self.trips[trip].given_up_at = Some(Nanos::MAX);
+                self.over(trip, Outcome::Unknown);
+            }
+        }
         if self.setup.saturated {
             // Of windows that ran from beginning to end, but for the first: in it nobody knows
             // anybody.
@@ -989,6 +1025,12 @@ impl World {
                 let first = EPOCH / length + 1;
                 let last = (EPOCH + self.setup.duration) / length;
                 for window in first..last {
+                    let amount = self.left_in_silence(key, window);
+                    self.log(Entry::Gone {
+                        key,
+                        window,
+                        amount,
+                    });
                     self.log(Entry::Demanded {
                         key,
                         window,
