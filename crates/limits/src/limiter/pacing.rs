@@ -24,7 +24,7 @@ pub struct PacingNow {
 #[derive(Clone, Debug)]
 pub(crate) struct Pacing {
     pub(super) paced: Paced,
-    /// It was told from outside to let less through than is configured.
+    /// The pace is a share: a supply lowers it below what is configured.
     is_share: bool,
     drawn: f64,
     /// When the span began that is being counted.
@@ -47,13 +47,13 @@ impl Pacing {
         }
     }
 
-    /// Goes on as configured, or with what was told from outside if that is less: tokens a second.
-    /// While it is told less, nothing catches up, and what is not claimed is lost, since it may have
-    /// been claimed elsewhere. While it is told that there is nothing, no time accrues.
-    pub(crate) fn follow(&mut self, now: Timestamp, configured: Pace, told: Option<f64>) {
-        let told = told.filter(|&told| told < configured.rate().get());
-        let was_share = core::mem::replace(&mut self.is_share, told.is_some());
-        match told.map(Rate::new) {
+    /// Runs at the configured pace, or at the supply (tokens a second) if that is lower. While the
+    /// supply is lower, the pace is a share: it never catches up, and unclaimed time is lost, because
+    /// another process may have used it. While the supply is 0, no time accrues.
+    pub(crate) fn follow(&mut self, now: Timestamp, configured: Pace, supply: Option<f64>) {
+        let share = supply.filter(|&supply| supply < configured.rate().get());
+        let was_share = core::mem::replace(&mut self.is_share, share.is_some());
+        match share.map(Rate::new) {
             Some(Err(_)) => self.paced.stop(now),
             Some(Ok(rate)) => {
                 self.paced.resume(now);

@@ -243,16 +243,16 @@ fn an_operation_dearer_than_the_pool_goes_when_it_is_full_and_owes_the_rest() {
 
 #[test]
 fn a_debt_is_repaid_whole_however_much_the_operation_costs() {
-    let dear = Tokens::new(1000.0).expect("tokens");
+    let expensive = Tokens::new(1000.0).expect("tokens");
     let mut paced = paced(10.0, 1.0);
     let (mut now, mut taken) = (START, 0.0);
     while now < START + Duration::from_secs(3600) {
-        if paced.try_take(now, dear).is_ok() {
-            taken += dear.get();
+        if paced.try_take(now, expensive).is_ok() {
+            taken += expensive.get();
         }
-        now = paced.available_at(now, dear);
+        now = paced.available_at(now, expensive);
     }
-    assert!(taken <= 36_000.0 + dear.get(), "{taken} of 36000");
+    assert!(taken <= 36_000.0 + expensive.get(), "{taken} of 36000");
     assert!(taken >= 36_000.0, "{taken} of 36000");
 }
 
