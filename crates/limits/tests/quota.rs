@@ -185,6 +185,30 @@ fn a_record_that_vanished_is_written_again_with_nothing_left() {
 }
 
 #[test]
+fn a_read_that_was_old_costs_the_rest_of_the_window_nothing() {
+    let mut ledger = ledger(|_| {});
+    let written = drawn(&mut ledger, 5, stands(1, record(WINDOW, 50)), 100_000);
+    ledger.told();
+    let cost = ledger.now(&at(100_001)).held + 1;
+    assert_eq!(ledger.take(cost, &at(100_001)), Err(Answer::Draw));
+    let question = read(&mut ledger, cost, 100_001);
+    // What stood there before its own write.
+    let old = stands(8, record(WINDOW - 1, 0));
+    ledger.done(question, old, &at(100_001), 0);
+    let refused = ledger.take(cost, &at(100_001));
+    assert!(
+        matches!(refused, Err(Answer::Exhausted { .. })),
+        "{refused:?}"
+    );
+    // Calls that are refused wait no more. The write finds out all the same.
+    let (question, write) = write(&mut ledger, 0, 100_002);
+    assert_eq!((write.replaces, write.record.left()), (Some(Version(8)), 0));
+    ledger.done(question, stands(9, written), &at(100_002), 0);
+    assert_eq!(ledger.now(&at(100_002)).trouble, None);
+    assert_eq!(ledger.peek(cost, &at(100_002)), Answer::Draw);
+}
+
+#[test]
 fn a_record_of_the_future_is_followed_and_told() {
     let mut ledger = ledger(|_| {});
     let question = read(&mut ledger, 5, 100_000);

@@ -978,17 +978,20 @@ impl World {
         self.log(Entry::Restarted { node, at });
     }
 
-    /// What was left of a window at whose end every node waited for an answer that never came.
+    /// What was left of a window at whose end every node waited for an answer that never came, or to
+    /// ask again after such.
     fn left_in_silence(&self, key: usize, window: u64) -> u64 {
         let ends = (window + 1) * self.run.log.lengths[key] - self.clock;
         let waits = |node: usize| {
-            let mut trips = self
-                .trips
-                .iter()
-                .filter(|trip| (trip.node, trip.key) == (node, key));
-            trips.any(|trip| {
-                trip.sent_at < ends && trip.given_up_at.is_some_and(|given_up| given_up >= ends)
-            })
+            let trips = self.trips.iter().rev();
+            let mut before = trips
+                .filter(|trip| (trip.node, trip.key) == (node, key) && trip.sent_at < ends)
+                .map_while(|trip| trip.given_up_at);
+            let Some(given_up) = before.next() else {
+                return false;
+            };
+            let again = (50 * MS) << before.count().min(10);
+            given_up.saturating_add(again.min(1_000 * MS)) >= ends
         };
         if !(0..self.setup.nodes).all(waits) {
             return 0;

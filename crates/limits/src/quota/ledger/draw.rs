@@ -78,7 +78,10 @@ impl Ledger {
         let needs = ask.need > 0 || (self.wanted && self.is_away());
         let prefetches = !self.leaves && self.prefetches(page);
         let relinquishes = self.relinquish_at(page);
-        let probes = self.told && (self.wanted || self.short || self.is_away());
+        // A read that says that the record was lost may be old. Where calls miss what is lost, the write
+        // that nothing is left finds out.
+        let misses = self.wanted || self.short;
+        let probes = (self.told && (misses || self.is_away())) || (self.lost && misses);
         if !needs && !prefetches && !probes && relinquishes > now {
             return Step::Sleep(relinquishes);
         }
