@@ -40,7 +40,7 @@ impl World {
             let mut here = heads.iter().filter(|head| met.meets(head.kind));
             here.any(|head| {
                 let had_room = met.had_room.contains(&head.kind.class);
-                !had_room && self.room(met, head.kind, 0.0, &heads) != Room::Closed
+                !had_room && self.room(met, head.kind.class, 0.0, &heads) != Room::Closed
             })
         })
     }
@@ -57,7 +57,7 @@ impl World {
         for head in heads.iter().filter(|head| head.keeps_place) {
             let rooms = self.met_by(head.kind);
             let rooms: Vec<(usize, Room)> = rooms
-                .map(|(place, met)| (place, self.room(met, head.kind, 0.0, &heads)))
+                .map(|(place, met)| (place, self.room(met, head.kind.class, 0.0, &heads)))
                 .collect();
             if rooms.iter().any(|(_, room)| *room == Room::Unknown) {
                 continue;
@@ -65,7 +65,7 @@ impl World {
             // What a claim keeps room from is held up by that claim too.
             let closed = rooms.iter().filter(|&&(place, room)| {
                 let met = &self.limits[place];
-                let claimed = || self.room(met, head.kind, met.claimed, &heads) != Room::Open;
+                let claimed = || self.room(met, head.kind.class, met.claimed, &heads) != Room::Open;
                 room == Room::Closed || (met.claimed > 0.0 && claimed())
             });
             let closed: Vec<_> = closed.map(|(place, _)| *place).collect();
@@ -92,10 +92,10 @@ impl World {
         for place in 0..self.limits.len() {
             let met = &self.limits[place];
             let here = || heads.iter().filter(|head| met.meets(head.kind));
-            let open = here().filter(|head| {
-                met.is_there && self.room(met, head.kind, 0.0, heads) != Room::Closed
-            });
-            let had_room = open.map(|head| head.kind.class).collect();
+            let classes = 0..self.weights.len();
+            let is_open =
+                |&class: &usize| met.is_there && self.room(met, class, 0.0, heads) != Room::Closed;
+            let had_room = classes.filter(is_open).collect();
             let waits = |class| here().any(|head| head.kind.class == class);
             let claimants = met.claimants.iter().copied();
             let claimants = claimants.filter(|&(class, _)| waits(class)).collect();
@@ -166,7 +166,7 @@ impl World {
 
     /// Whether a limit has room for the dearest call that waits at it, beside what is claimed: those
     /// that cost less may have a later turn.
-    fn room(&self, met: &Met, kind: Kind, claimed: f64, heads: &[Head]) -> Room {
+    fn room(&self, met: &Met, class: usize, claimed: f64, heads: &[Head]) -> Room {
         if self.now < met.exact_from {
             return Room::Unknown;
         }
@@ -187,7 +187,7 @@ impl World {
                 let there = ledger.map_or(0, |ledger| ledger.held + ledger.safe);
                 open(there as f64 >= dearest + claimed)
             }
-            _ => match met.room(self.now, kind.class) {
+            _ => match met.room(self.now, class) {
                 Some(room) => open(room as f64 > claimed),
                 None if claimed > 0.0 => Room::Closed,
                 None => {
