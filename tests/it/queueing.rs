@@ -10,7 +10,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use crate::support::{Stack, array, both, densest, json, listens, read_until};
+use crate::support::{Stack, array, both, densest, json, listens, read_until, until};
 
 async fn backend(delay: Duration) -> Running {
     Backend::start(Options {
@@ -145,7 +145,7 @@ async fn in_turn_is_in_the_order_of_arrival() {
             here.ask(array("guest_get_info", &format!("U{number}")))
                 .await
         });
-        crate::support::until(
+        until(
             || stack.gate.busy().0 + stack.gate.busy().1 + stack.seen.all().len() > number,
             || "the call is not in".to_owned(),
         )
@@ -248,6 +248,37 @@ async fn a_full_queue_keeps_the_rest_at_the_door_and_loses_nobody() {
 }
 
 #[tokio::test]
+async fn a_users_call_at_the_door_goes_before_the_polls_of_a_full_queue() {
+    for postpone in [
+        "postpone = \"in_turn\"",
+        "postpone = \"jitter\"\npostpone_jitter = [\"20ms\", \"60ms\"]",
+    ] {
+        let backend = backend(Duration::from_millis(50)).await;
+        let queue = format!("{postpone}\ncapacity = 2");
+        let limits =
+            "smapi_rate_limit_per_window = \"total:1000\"\nsmapi_max_outstanding_requests = 1";
+        let stack = Arc::new(Stack::start(&text(&backend, &queue, limits)));
+        let polls = storm(&stack, 40);
+        let user = async {
+            let at_door = || stack.gate.queue_now().at_door;
+            until(|| at_door() >= 20, || format!("{} at the door", at_door())).await;
+            let answer = json(&stack.ask(array("guest_start", "OTHER")).await);
+            assert_eq!(answer["overallRC"], 0, "{postpone}: {answer}");
+        };
+        let (answers, ()) = tokio::join!(polls, user);
+        assert_eq!(answers.len(), 40, "each poll is answered");
+        stack.at_rest().await;
+        let facts = stack.seen.all();
+        let user = facts.iter().find(|facts| *facts.function == *"guest_start");
+        let user = user.expect("it was served");
+        let came = user.claim.as_ref().map(|claim| claim.at);
+        let went_before = |facts: &&Facts| came < facts.admitted && facts.admitted < user.admitted;
+        let before = facts.iter().filter(went_before).count();
+        assert!(before < 5, "{postpone}: {before} polls went before it");
+    }
+}
+
+#[tokio::test]
 async fn a_token_passes_a_full_queue_and_a_busy_backend() {
     let backend = Backend::start(Options {
         delay: Duration::from_secs(2),
@@ -335,7 +366,7 @@ async fn every_second_client_leaves_and_the_others_do_not_wait_for_them() {
             stayers.spawn(async move { read_until(&mut stream, "}").await });
         }
     }
-    crate::support::until(|| stack.gate.busy().1 <= 60, || "30 have gone".to_owned()).await;
+    until(|| stack.gate.busy().1 <= 60, || "30 have gone".to_owned()).await;
     drop(leavers);
     for answer in stayers.join_all().await {
         assert_eq!(json(&answer)["overallRC"], 0);
