@@ -426,3 +426,49 @@ fn what_is_kept_for_a_class_opens_for_it_while_another_goes_first() {
     assert_eq!(class, 1);
     scheduler.finish(at(210), hold, Outcome::Served, None);
 }
+
+#[test]
+fn limits_that_open_together_serve_those_that_stood_at_either() {
+    let limits = vec![
+        window("g", Scope::Function("g".into()), 6),
+        window("total", Scope::Every, 6),
+    ];
+    let mut scheduler = Scheduler::new(policy(limits, &["first", "second"]));
+    let submit = |now, class, function: &str, scheduler: &mut Scheduler<u32>| {
+        let call = Call {
+            function: function.into(),
+            backend: Backend(0),
+            class: Class(class),
+            caller: Caller(0),
+            weight: Weight::ONE,
+            cost: Cost::ONE,
+            tokens: Tokens::ONE,
+            bucket: None,
+            quotas: None,
+            arrived: at(now),
+            deadline: None,
+        };
+        let taken = scheduler.submit(at(now), call, class);
+        taken.expect("there is room");
+    };
+    let run_all = |now, scheduler: &mut Scheduler<u32>| {
+        let mut served = Vec::new();
+        while let Step::Run { payload, hold, .. } = scheduler.next(at(now), &mut || 0) {
+            scheduler.sent(at(now), &hold);
+            scheduler.finish(at(now), hold, Outcome::Served, None);
+            served.push(payload);
+        }
+        served
+    };
+    // Both are full, and open at the same moment.
+    (0..6).for_each(|_| submit(0, 0, "g", &mut scheduler));
+    assert_eq!(run_all(0, &mut scheduler).len(), 6);
+    // One class waits at the total, and the other one, whose calls came later, at its function.
+    (0..12).for_each(|_| submit(1, 1, "f", &mut scheduler));
+    (0..12).for_each(|_| submit(1, 0, "g", &mut scheduler));
+    assert!(run_all(1, &mut scheduler).is_empty());
+    let served = run_all(1005, &mut scheduler);
+    let of_first = served.iter().filter(|&&class| class == 0).count();
+    assert_eq!(served.len(), 6);
+    assert!((2..=4).contains(&of_first), "{served:?}");
+}
