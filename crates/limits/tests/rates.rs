@@ -722,6 +722,26 @@ fn a_call_that_never_left_gives_its_tokens_back() {
 }
 
 #[test]
+fn a_call_that_never_left_gives_its_caller_the_turn_at_the_bucket_back() {
+    let mut gate = Gate::limited(bucket(10.0, 0.001));
+    let of = |gate: &Gate, caller, tokens| Call {
+        caller: Caller(caller),
+        ..gate.call(tokens)
+    };
+    let calls = [(1, 10.0), (1, 1.0), (1, 1.0), (2, 1.0), (2, 1.0), (2, 1.0)];
+    for ((caller, tokens), id) in calls.into_iter().zip(0..) {
+        let call = of(&gate, caller, tokens);
+        gate.submit(call, id);
+    }
+    let (first, hold) = gate.run();
+    assert_eq!(first, 0);
+    assert!(gate.drain().is_empty(), "the bucket is empty");
+    gate.scheduler.give_back(gate.now, hold);
+    // The first caller has had nothing, so the two go by turns.
+    assert_eq!(gate.drain()[..4], [1, 3, 2, 4]);
+}
+
+#[test]
 fn a_call_is_charged_all_its_limits_or_none() {
     let mut gate = Gate::new(vec![rule("slots", Scope::Every, outstanding(1))]);
     gate.set(bucket(5.0, 1.0));
