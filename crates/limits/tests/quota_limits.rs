@@ -1083,3 +1083,24 @@ fn calls_that_differ_only_in_their_keys_wait_apart_and_in_order() {
     gate.go_to(ms(2_000));
     assert_eq!(went(&gate), [true; 4]);
 }
+
+#[test]
+fn a_call_that_never_left_gives_its_caller_the_turn_at_the_quota_back() {
+    let all = key(TOTAL, "all");
+    let mut gate = Alone::new(&[(TOTAL, quota(settings(10)))]);
+    let calls = [(1, 10.0), (1, 4.0), (1, 4.0), (2, 4.0), (2, 4.0)];
+    for ((caller, tokens), id) in calls.into_iter().zip(0..) {
+        let call = Call {
+            caller: Caller(caller),
+            ..costing(tokens, call(gate.now, std::slice::from_ref(&all)))
+        };
+        let submitted = gate.node.scheduler.submit(at(gate.now), call, id);
+        submitted.expect("it is taken in");
+    }
+    gate.run();
+    assert!(gate.went(0) && (1..5).all(|id| !gate.went(id)));
+    gate.give_back(0);
+    // The first caller has had nothing: there is enough for one call of each.
+    let went = [1, 2, 3, 4].map(|id| gate.went(id));
+    assert_eq!(went, [true, false, true, false]);
+}
