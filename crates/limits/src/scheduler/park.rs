@@ -1232,3 +1232,55 @@ impl Parking {
         );
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+
+    const LIMIT: Bar = Bar::Limit(0);
+
+    /// A line with one call that came as the `arrival`th.
+    fn waiting(parking: &mut Parking, arrival: u64) -> LineId {
+        let line = parking.line(LineKey {
+            set: 0,
+            caller: Caller(arrival),
+            class: Class(0),
+            own: Own::default(),
+        });
+        let head = Some((arrival, Key::from_bits(arrival)));
+        parking.set_head(line, head, Timestamp::ZERO, arrival);
+        line
+    }
+
+    fn was_passed_over(parking: &mut Parking, line: LineId, due: Timestamp) {
+        let (turns, lapses) = (vec![LIMIT], 0);
+        let passed = Passed { due, turns, lapses };
+        parking.lines[line as usize].passed = Some(Box::new(passed));
+    }
+
+    #[test]
+    fn a_call_that_may_claim_goes_behind_those_only_that_claim_and_came_before_it() {
+        let mut parking = Parking::new(1, 0, [None].into_iter());
+        let [first, second, third] = [1, 2, 3].map(|arrival| waiting(&mut parking, arrival));
+        let (now, due) = (Timestamp::ZERO, Timestamp::from_nanos(10));
+        was_passed_over(&mut parking, second, now);
+        parking.claim(LIMIT, second, 5, now, Some(due));
+        // Who may not claim goes behind all claims, whenever it came.
+        assert_eq!(
+            [first, third].map(|line| parking.ahead(line, LIMIT, now)),
+            [5, 5]
+        );
+        for line in [first, third] {
+            was_passed_over(&mut parking, line, due);
+            assert_eq!(parking.ahead(line, LIMIT, now), 5);
+        }
+        let ahead = [first, second, third].map(|line| parking.ahead(line, LIMIT, due));
+        assert_eq!(ahead, [0, 0, 5]);
+        // It is told the same once it claims: else two limits would send it to and fro.
+        parking.claim(LIMIT, first, 1, due, None);
+        parking.claim(LIMIT, third, 1, due, None);
+        let ahead = [first, second, third].map(|line| parking.ahead(line, LIMIT, due));
+        assert_eq!(ahead, [0, 1, 6]);
+    }
+}
