@@ -1,6 +1,6 @@
 //! Tokens as they are counted: whole millionths, so that sums are exact in any order.
 //!
-//! A bucket keeps fractions of its own ([`Tokens`](crate::Tokens)), because what flows into it
+//! A bucket keeps fractions of its own ([`Tokens`]), because what flows into it
 //! between two calls is rarely a whole millionth; here years of sums must not drift, and what is added
 //! for a call must go when it does.
 //!
