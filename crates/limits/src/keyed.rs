@@ -22,11 +22,11 @@ use crate::paced::{Clock, MonotonicClock};
 use crate::time::Timestamp;
 use crate::verdict::NotNow;
 
-/// For each key that may be remembered: so far are looks at all of them apart while few of them rest. A
-/// look takes a few per cent of that, so however many new keys come, they cost little.
+/// The least time between two looks at all keys while few of them rest, for each key that may be
+/// remembered. A look takes a few per cent of that, so new keys cost little, however many come.
 const LOOK_APART: Duration = Duration::from_micros(1);
-/// Keys that a new one looks at before that, in turn. If one in so many of them rests, as many do among
-/// all of them, and a look at all pays at once.
+/// Before such a look, a new key looks at so many others, in turn. If one in [`PAYS_ONE_IN`] of them
+/// rests, a look at all pays at once.
 const SAMPLE: usize = 64;
 const PAYS_ONE_IN: usize = 16;
 /// Up to so many keys a look at all costs nothing to speak of.
