@@ -932,6 +932,23 @@ mod tests {
     }
 
     #[test]
+    fn who_is_served_before_its_turn_takes_no_turn_from_those_that_wait() {
+        for classes in [[0, 0], [0, 1]] {
+            let mut waiting = Waiting::new(2);
+            let (first, second) = (waiting.wait(classes[0], 1), waiting.wait(classes[1], 2));
+            // As calls that claim.
+            for _ in 0..10 {
+                waiting.serve_line(second, |_| one());
+            }
+            // One that goes to wait elsewhere and comes back has lost nothing.
+            waiting.leave(first);
+            let back = waiting.wait(classes[0], 1);
+            let served: Vec<_> = (0..10).map(|_| waiting.serve(|_| one())).collect();
+            assert_eq!(served, vec![back; 10]);
+        }
+    }
+
+    #[test]
     fn a_refund_of_what_was_forgiven_since_gives_nothing() {
         let mut waiting = Waiting::new(1);
         let (first, second) = (waiting.wait(0, 1), waiting.wait(0, 2));
