@@ -588,8 +588,8 @@ impl Callers {
         }
     }
 
-    /// Takes a flow out of `active` or `idle`, to put it in again otherwise. A flow that is new, or
-    /// that `virtual_time` has passed while it had no line, starts from there.
+    /// Takes a flow out of `active` or `idle`, to put it in again otherwise. One that is not known
+    /// starts at `virtual_time`.
     fn lift(&mut self, flow: Flow) -> usize {
         let virtual_time = self.virtual_time;
         match self.place(flow) {
@@ -599,9 +599,7 @@ impl Callers {
                     self.active.remove(&first);
                 } else {
                     self.idle.remove(&(state.start, flow));
-                    if state.start < virtual_time {
-                        (state.start, state.base) = (virtual_time, virtual_time);
-                    }
+                    debug_assert!(state.start > virtual_time, "or it would be forgotten");
                 }
                 place
             }
@@ -1003,6 +1001,48 @@ mod tests {
         waiting.order.serve(entry(0, 9, 0), one(), false, common);
         waiting.order.serve(entry(0, 9, 0), one(), false, common);
         assert!(waiting.order.is_behind(entry(0, 9, 0), Part::All));
+    }
+
+    #[test]
+    fn a_class_that_was_silent_begins_behind_those_of_its_tag_that_the_policy_names_first() {
+        let mut waiting = Waiting::new(3);
+        let (first, second) = (waiting.wait(0, 1), waiting.wait(1, 2));
+        for line in [first, second, first] {
+            assert_eq!(waiting.serve(|_| one()), line);
+        }
+        // The second class has had one call, and so many have all.
+        let silent = Entry {
+            class: Class(2),
+            caller: Caller(9),
+            arrival: 0,
+            line: 99,
+        };
+        assert!(waiting.order.is_behind(silent, Part::All));
+    }
+
+    #[test]
+    fn a_call_that_makes_others_wait_is_counted_and_can_be_refunded() {
+        let mut waiting = Waiting::new(1);
+        waiting.wait(0, 1);
+        let passing = Entry {
+            class: CLASS,
+            caller: Caller(2),
+            arrival: 9,
+            line: 99,
+        };
+        waiting.common.served += 1;
+        let common = waiting.common;
+        assert!(waiting.order.serve(passing, one(), true, common));
+        assert!(waiting.order.is_behind(passing, Part::All));
+        let was_told = waiting
+            .order
+            .unserve(CLASS, Caller(2), one(), common.served);
+        assert!(was_told);
+        let first = Entry {
+            arrival: 0,
+            ..passing
+        };
+        assert!(!waiting.order.is_behind(first, Part::All));
     }
 
     #[test]
