@@ -852,10 +852,6 @@ impl<T> Scheduler<T> {
         let next = self.queue.head(line);
         let served = self.parking.served(line, service, from, next);
         self.refresh_head(line);
-        if self.parking.is_ready(line) && self.policy.jitter(call.class).is_none() {
-            let met = self.sets.limits(set).iter().map(|&limit| Bar::Limit(limit));
-            self.parking.park_among(line, met, now, self.joined);
-        }
         if let Some(keys) = quotas {
             self.quotas.unpin(now, &keys);
         }

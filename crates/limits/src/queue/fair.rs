@@ -1085,6 +1085,21 @@ mod tests {
     }
 
     #[test]
+    fn a_reload_lets_nobody_go_again_before_those_that_wait_for_their_first_turn() {
+        let mut waiting = Waiting::new(1);
+        let lines = [waiting.wait(0, 1), waiting.wait(0, 1), waiting.wait(0, 2)];
+        assert_eq!(waiting.serve(|_| one()), lines[0]);
+        let old = core::mem::take(&mut waiting.order);
+        waiting.order = old.reload(&[Some(CLASS)], waiting.common);
+        for entry in &waiting.entries {
+            waiting.order.insert(*entry, waiting.common);
+        }
+        // The first caller's other line came before.
+        assert_eq!(waiting.serve(|_| one()), lines[2]);
+        assert_eq!(waiting.serve(|_| one()), lines[1]);
+    }
+
+    #[test]
     fn by_arrival_it_does_not_matter_who_calls() {
         let mut waiting = Waiting::new(1);
         waiting.order = Order::new(true);

@@ -957,21 +957,6 @@ impl Parking {
         }
     }
 
-    /// A line that was ready has run a call, and has more: it takes its place among those that wait at
-    /// one of these, if any do, to be asked when its turn comes.
-    pub(super) fn park_among(
-        &mut self,
-        line: LineId,
-        mut met: impl Iterator<Item = Bar>,
-        now: Timestamp,
-        joined: u64,
-    ) {
-        let is_waited_for = |bar: &Bar| self.at(*bar).is_some_and(|at| !at.order.is_empty());
-        if let Some(bar) = met.find(is_waited_for) {
-            self.park_again(line, bar, now, joined);
-        }
-    }
-
     /// Whether a line has a call and is to be asked.
     #[inline]
     pub(super) fn is_ready(&self, line: LineId) -> bool {
