@@ -472,3 +472,45 @@ fn limits_that_open_together_serve_those_that_stood_at_either() {
     assert_eq!(served.len(), 6);
     assert!((2..=4).contains(&of_first), "{served:?}");
 }
+
+#[test]
+fn after_a_reload_a_caller_that_was_served_waits_for_those_that_were_not() {
+    let limits = || vec![rule("one", Scope::Every, Limit::Outstanding { max: 1 })];
+    let mut scheduler = Scheduler::new(policy(limits(), &["only"]));
+    let submit = |scheduler: &mut Scheduler<&'static str>, name, caller, function: &str| {
+        let call = Call {
+            function: function.into(),
+            backend: Backend(0),
+            class: Class(0),
+            caller: Caller(caller),
+            weight: Weight::ONE,
+            cost: Cost::ONE,
+            tokens: Tokens::ONE,
+            bucket: None,
+            quotas: None,
+            arrived: at(0),
+            deadline: None,
+        };
+        scheduler.submit(at(0), call, name).expect("there is room");
+    };
+    let run = |scheduler: &mut Scheduler<&'static str>| match scheduler.next(at(0), &mut || 0) {
+        Step::Run { payload, hold, .. } => (payload, hold),
+        step => panic!("a call runs, not {step:?}"),
+    };
+    submit(&mut scheduler, "first", 9, "f");
+    let (_, mut hold) = run(&mut scheduler);
+    // In two lines, so that the second call of the first caller came before that of the other one.
+    for (name, caller, function) in [("own", 1, "f"), ("own again", 1, "g"), ("other", 2, "f")] {
+        submit(&mut scheduler, name, caller, function);
+    }
+    let mut served = Vec::new();
+    for _ in 0..3 {
+        assert!(matches!(scheduler.next(at(0), &mut || 0), Step::Idle));
+        scheduler.finish(at(0), hold, Outcome::Served, None);
+        let (name, next) = run(&mut scheduler);
+        (served, hold) = ([served, vec![name]].concat(), next);
+        scheduler.apply(at(0), policy(limits(), &["only"]));
+    }
+    assert_eq!(served, ["own", "other", "own again"]);
+    scheduler.finish(at(0), hold, Outcome::Served, None);
+}
