@@ -948,19 +948,23 @@ mod tests {
 
     #[test]
     fn a_refund_of_what_was_forgiven_since_gives_nothing() {
-        let mut waiting = Waiting::new(1);
-        let (first, second) = (waiting.wait(0, 1), waiting.wait(0, 2));
-        assert_eq!(waiting.serve(|_| one()), first);
-        let of_first = waiting.common.served;
-        waiting.leave(first);
-        for _ in 0..50 {
-            assert_eq!(waiting.serve(|_| one()), second);
+        let ten = Service::new(Tokens::new(10.0).expect("tokens"), Weight::ONE, 1);
+        // Of classes with the same tag the first one goes first.
+        for (classes, turns) in [([0, 0], 2), ([0, 1], 3)] {
+            let mut waiting = Waiting::new(2);
+            let (first, second) = (waiting.wait(classes[0], 1), waiting.wait(classes[1], 2));
+            assert_eq!(waiting.serve(|_| ten), first);
+            let of_first = waiting.common.served;
+            waiting.leave(first);
+            for _ in 0..50 {
+                assert_eq!(waiting.serve(|_| one()), second);
+            }
+            let back = waiting.wait(classes[0], 1);
+            waiting.order.unserve(CLASS, Caller(1), ten, of_first);
+            let served: Vec<_> = (0..4).map(|_| waiting.serve(|_| one())).collect();
+            let of_back = served.iter().filter(|&&line| line == back).count();
+            assert_eq!(of_back, turns, "{served:?}");
         }
-        let back = waiting.wait(0, 1);
-        waiting.order.unserve(CLASS, Caller(1), one(), of_first);
-        let served: Vec<_> = (0..4).map(|_| waiting.serve(|_| one())).collect();
-        let of_back = served.iter().filter(|&&line| line == back).count();
-        assert_eq!(of_back, 2, "{served:?}");
     }
 
     #[test]
