@@ -514,3 +514,44 @@ fn after_a_reload_a_caller_that_was_served_waits_for_those_that_were_not() {
     assert_eq!(served, ["own", "other", "own again"]);
     scheduler.finish(at(0), hold, Outcome::Served, None);
 }
+
+#[test]
+fn a_call_that_never_left_gives_its_caller_the_turn_at_the_limit_back() {
+    let limits = || vec![rule("one", Scope::Every, Limit::Outstanding { max: 1 })];
+    let mut scheduler = Scheduler::new(policy(limits(), &["only"]));
+    let submit = |scheduler: &mut Scheduler<&'static str>, name, caller, function: &str| {
+        let call = Call {
+            function: function.into(),
+            backend: Backend(0),
+            class: Class(0),
+            caller: Caller(caller),
+            weight: Weight::ONE,
+            cost: Cost::ONE,
+            tokens: Tokens::ONE,
+            bucket: None,
+            quotas: None,
+            arrived: at(0),
+            deadline: None,
+        };
+        scheduler.submit(at(0), call, name).expect("there is room");
+    };
+    let run = |scheduler: &mut Scheduler<&'static str>| match scheduler.next(at(0), &mut || 0) {
+        Step::Run { payload, hold, .. } => (payload, hold),
+        step => panic!("a call runs, not {step:?}"),
+    };
+    submit(&mut scheduler, "first", 9, "f");
+    let (_, hold) = run(&mut scheduler);
+    // In two lines, so that the second call of the first caller came before that of the other one.
+    for (name, caller, function) in [("own", 1, "f"), ("own again", 1, "g"), ("other", 2, "f")] {
+        submit(&mut scheduler, name, caller, function);
+    }
+    assert!(matches!(scheduler.next(at(0), &mut || 0), Step::Idle));
+    scheduler.finish(at(0), hold, Outcome::Served, None);
+    let (name, own) = run(&mut scheduler);
+    assert_eq!(name, "own");
+    // It has had nothing, so the turn is still its caller's.
+    scheduler.give_back(at(0), own);
+    let (name, hold) = run(&mut scheduler);
+    assert_eq!(name, "own again");
+    scheduler.finish(at(0), hold, Outcome::Served, None);
+}

@@ -1050,6 +1050,17 @@ mod tests {
     }
 
     #[test]
+    fn what_was_served_while_nobody_else_waited_is_not_refunded() {
+        let mut waiting = Waiting::new(1);
+        let first = waiting.wait(0, 1);
+        assert_eq!(waiting.serve(|_| one()), first);
+        let of_first = waiting.common.served;
+        waiting.wait(0, 2);
+        let was_told = waiting.order.unserve(CLASS, Caller(1), one(), of_first);
+        assert!(!was_told);
+    }
+
+    #[test]
     fn an_order_in_which_nothing_waits_remembers_nothing() {
         let mut waiting = Waiting::new(1);
         let (first, second) = (waiting.wait(0, 1), waiting.wait(0, 2));
