@@ -672,7 +672,8 @@ impl Parking {
         }
     }
 
-    /// Something that served a call has not after all.
+    /// Something that served a call has not after all. Another line may be first there:
+    /// [`change`](Self::change) has it looked at.
     pub(super) fn unserved(
         &mut self,
         bar: Bar,
@@ -681,10 +682,8 @@ impl Parking {
         service: Service,
         served: u64,
     ) {
-        if let Some(at) = self.at_mut(bar)
-            && at.order.unserve(class, caller, service, served)
-        {
-            self.reordered(bar);
+        if let Some(at) = self.at_mut(bar) {
+            at.order.unserve(class, caller, service, served);
         }
     }
 
