@@ -494,7 +494,7 @@ fn measure_evict() {
     }
 }
 
-/// A limit for each of 400 functions and a pool for each of 20 classes, with nobody waiting and with
+/// A limit for each of 400 functions and a pool for each of 20 classes, with no call waiting and with
 /// a call of each function and class.
 fn measure_memory() {
     let functions: Vec<Arc<str>> = (0..400).map(|id| format!("f{id}").into()).collect();

@@ -25,11 +25,11 @@ use crate::verdict::NotNow;
 /// The least time between two looks at all keys while few of them rest, for each key that may be
 /// remembered. A look takes a few per cent of that, so new keys cost little, however many come.
 const LOOK_APART: Duration = Duration::from_micros(1);
-/// Before such a look, a new key looks at so many others, in turn. If one in [`PAYS_ONE_IN`] of them
-/// rests, a look at all pays at once.
+/// Before such a look, a new key looks at this number of other keys, in turn. If at least one in
+/// [`PAYS_ONE_IN`] of them rests, a look at all keys is worth its time at once.
 const SAMPLE: usize = 64;
 const PAYS_ONE_IN: usize = 16;
-/// Up to so many keys a look at all costs nothing to speak of.
+/// Up to this number of keys, the cost of a look at all of them does not matter.
 const FEW: usize = 1024;
 
 /// A limiter of which there may be one for each of very many keys: they share a rule, and of each only
@@ -59,7 +59,7 @@ pub trait Keyed: TokenLimiter + Sized {
     fn rests_at(&self, now: Timestamp) -> Timestamp;
 }
 
-/// 16 bytes a key: tokens, and when there were so many.
+/// 16 bytes a key: the tokens, and the moment at which they were counted.
 impl Keyed for TokenBucket {
     type Rule = (Burst, Fill);
     type State = (f64, Timestamp);
@@ -145,7 +145,7 @@ pub type PacedKeys<K, C = MonotonicClock, S = RandomState> = Keys<Paced, K, C, S
 /// Limits every key of a set by the same rule, each for itself. A key takes the [`Keyed::State`] of its
 /// limiter, and what a map from keys to `u32` takes.
 ///
-/// At most `keys_max` keys are remembered. When there are so many, those at rest are forgotten: those
+/// At most `keys_max` keys are remembered. At that number, the keys at rest are forgotten: those
 /// whose limiter is full. A key that is forgotten and comes back is full again, so it gains nothing and
 /// loses nothing, except what a pace had not caught up with yet. A key that is not full, or even in debt,
 /// is never forgotten: while no key is at rest, a new one is refused. Where fewer than one in 16 of more
@@ -411,7 +411,7 @@ impl<L: Keyed, K: Hash + Eq, S: BuildHasher> Table<L, K, S> {
         Err(self.none_rests_before)
     }
 
-    /// Whether so many keys rest that a look at all of them pays, by those whose turn it is.
+    /// Whether a look at all keys is worth its time, judged by the keys whose turn it is to be looked at.
     fn many_rest(&mut self, now: Timestamp) -> bool {
         let mut found = 0;
         for _ in 0..SAMPLE {

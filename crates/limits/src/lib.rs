@@ -2,9 +2,10 @@
 //! the time handed in.
 //!
 //! There is no clock, no socket, no thread and no random number in here, except for what modules
-//! `paced` and `keyed` add with feature `std`: `now` and entropy are arguments, so the same inputs give the same schedule, every time. Whoever calls keeps
-//! a [`Scheduler`] behind one lock, reads its clock inside that lock, and after every other
-//! call asks [`Scheduler::next`] until it says [`Step::SleepUntil`] or [`Step::Idle`].
+//! `paced` and `keyed` add with feature `std`: `now` and entropy are arguments, so the same inputs
+//! give the same schedule, every time. A program keeps a [`Scheduler`] behind one lock, reads its clock
+//! inside that lock, and after every other call asks [`Scheduler::next`] until the answer is
+//! [`Step::SleepUntil`] or [`Step::Idle`].
 //!
 //! What is promised:
 //!

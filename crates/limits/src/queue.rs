@@ -1,8 +1,8 @@
 //! Where calls wait.
 //!
 //! A waiting call is in one of two places: in a line, or set aside (jitter). A line holds the calls
-//! of one caller and class that meet the same limits, in the
-//! order of their arrival; only its head is ever asked, so what stands behind costs nothing.
+//! of one caller and class that meet the same limits, in the order of their arrival; only its head is
+//! ever asked, so what stands behind costs nothing.
 //! There is a line as long as a call waits in it, so there are never more lines than calls.
 //!
 //! The door of a full queue is a number, not a place: the calls that wait above the capacity. Which

@@ -54,6 +54,34 @@ fn policy(limits: Vec<LimitRule>, classes: &[&str]) -> Policy {
     .expect("a policy")
 }
 
+/// A call of one token, without a deadline.
+fn call(now: u64, class: u32, caller: u64, function: &str) -> Call {
+    Call {
+        function: function.into(),
+        backend: Backend(0),
+        class: Class(class),
+        caller: Caller(caller),
+        weight: Weight::ONE,
+        cost: Cost::ONE,
+        tokens: Tokens::ONE,
+        bucket: None,
+        quotas: None,
+        arrived: at(now),
+        deadline: None,
+    }
+}
+
+/// The call that runs at this moment.
+fn run<T: std::fmt::Debug>(now: u64, scheduler: &mut Scheduler<T>) -> (T, Hold) {
+    match scheduler.next(at(now), &mut || 0) {
+        Step::Run { payload, hold, .. } => {
+            scheduler.sent(at(now), &hold);
+            (payload, hold)
+        }
+        step => panic!("a call runs, not {step:?}"),
+    }
+}
+
 /// Who comes, when, and how long the backend takes.   milliseconds
 struct Arrivals {
     class: u32,
@@ -91,17 +119,8 @@ fn live(policy: Policy, seed: u64, groups: &[Arrivals]) -> Vec<(Vec<u64>, usize)
             let (_, group, _) = coming.pop_first().expect("it was just seen");
             let of = &groups[group];
             let call = Call {
-                function: of.function.into(),
-                backend: Backend(0),
-                class: Class(of.class),
-                caller: Caller(of.caller),
-                weight: Weight::ONE,
-                cost: Cost::ONE,
-                tokens: Tokens::ONE,
-                bucket: None,
-                quotas: None,
-                arrived: at(now),
                 deadline: Some(at(now + 60_000)),
+                ..call(now, of.class, of.caller, of.function)
             };
             let taken = scheduler.submit(at(now), call, (group, now));
             taken.expect("there is room");
@@ -224,45 +243,27 @@ fn a_backlog_at_one_function_goes_before_nobody_who_comes_later_whatever_others_
 fn whoever_comes_back_after_its_class_is_gone_waits_for_nobody_who_came_later() {
     let limits = || vec![rule("one", Scope::Every, Limit::Outstanding { max: 1 })];
     let mut scheduler = Scheduler::new(policy(limits(), &["gone", "stays"]));
-    let mut entropy = || 0;
-    let call = |class, caller| Call {
-        function: "f".into(),
-        backend: Backend(0),
-        class: Class(class),
-        caller: Caller(caller),
-        weight: Weight::ONE,
-        cost: Cost::ONE,
-        tokens: Tokens::ONE,
-        bucket: None,
-        quotas: None,
-        arrived: at(0),
-        deadline: None,
-    };
-    let mut run = |scheduler: &mut Scheduler<u64>| match scheduler.next(at(0), &mut entropy) {
-        Step::Run { payload, hold, .. } => (payload, hold),
-        step => panic!("a call runs, not {step:?}"),
-    };
     // The class is served a lot, so that its tags are far ahead.
     for id in 0..2000 {
         scheduler
-            .submit(at(0), call(0, 1), id)
+            .submit(at(0), call(0, 0, 1, "f"), id)
             .expect("there is room");
     }
     for _ in 0..1000 {
-        let (_, hold) = run(&mut scheduler);
+        let (_, hold) = run(0, &mut scheduler);
         scheduler.finish(at(0), hold, Outcome::Served, None);
     }
-    let (first, hold) = run(&mut scheduler);
+    let (first, hold) = run(0, &mut scheduler);
     for id in 10_000..20_000 {
         scheduler
-            .submit(at(0), call(1, 2), id)
+            .submit(at(0), call(0, 1, 2, "f"), id)
             .expect("there is room");
     }
     scheduler.apply(at(0), policy(limits(), &["stays"]));
     scheduler.requeue(at(0), hold, first);
     let served: Vec<u64> = (0..6)
         .map(|_| {
-            let (id, hold) = run(&mut scheduler);
+            let (id, hold) = run(0, &mut scheduler);
             scheduler.finish(at(0), hold, Outcome::Served, None);
             id
         })
@@ -277,19 +278,7 @@ fn all_that_wait_are_ended_in_no_time() {
     let limits = vec![rule("one", Scope::Every, Limit::Outstanding { max: 1 })];
     let mut scheduler = Scheduler::new(policy(limits, &["only"]));
     for id in 0..65_536_u64 {
-        let call = Call {
-            function: "f".into(),
-            backend: Backend(0),
-            class: Class(0),
-            caller: Caller(id % 100),
-            weight: Weight::ONE,
-            cost: Cost::ONE,
-            tokens: Tokens::ONE,
-            bucket: None,
-            quotas: None,
-            arrived: at(0),
-            deadline: None,
-        };
+        let call = call(0, 0, id % 100, "f");
         scheduler.submit(at(0), call, id).expect("there is room");
     }
     let began = std::time::Instant::now();
@@ -314,31 +303,13 @@ fn callers_take_turns_with_what_is_kept_for_their_class_too() {
         ..rule("slots", Scope::Every, Limit::Outstanding { max: 2 })
     };
     let mut scheduler = Scheduler::new(policy(vec![limit], &["user", "polling"]));
-    let call = |class, caller| Call {
-        function: "f".into(),
-        backend: Backend(0),
-        class: Class(class),
-        caller: Caller(caller),
-        weight: Weight::ONE,
-        cost: Cost::ONE,
-        tokens: Tokens::ONE,
-        bucket: None,
-        quotas: None,
-        arrived: at(0),
-        deadline: None,
-    };
-    let mut entropy = || 0;
-    let mut run = |scheduler: &mut Scheduler<u64>| match scheduler.next(at(0), &mut entropy) {
-        Step::Run { payload, hold, .. } => (payload, hold),
-        step => panic!("a call runs, not {step:?}"),
-    };
     let submit = |scheduler: &mut Scheduler<u64>, class, caller| {
         scheduler
-            .submit(at(0), call(class, caller), caller)
+            .submit(at(0), call(0, class, caller, "f"), caller)
             .expect("there is room");
     };
     submit(&mut scheduler, 1, 9);
-    let (_, long) = run(&mut scheduler);
+    let (_, long) = run(0, &mut scheduler);
     for _ in 0..300 {
         submit(&mut scheduler, 0, 1);
     }
@@ -349,7 +320,7 @@ fn callers_take_turns_with_what_is_kept_for_their_class_too() {
                 submit(&mut scheduler, 0, 2);
             }
         }
-        let (caller, hold) = run(&mut scheduler);
+        let (caller, hold) = run(0, &mut scheduler);
         let next = scheduler.next(at(0), &mut || 0);
         assert!(matches!(next, Step::Idle), "{next:?}");
         scheduler.finish(at(0), hold, Outcome::Served, None);
@@ -380,29 +351,10 @@ fn what_is_kept_for_a_class_opens_for_it_while_another_goes_first() {
     let slots = rule("slots", Scope::Every, Limit::Outstanding { max: 1 });
     let mut scheduler = Scheduler::new(policy(vec![total, slots], &["other", "kept"]));
     let submit = |now, class, scheduler: &mut Scheduler<u32>| {
-        let call = Call {
-            function: "f".into(),
-            backend: Backend(0),
-            class: Class(class),
-            caller: Caller(0),
-            weight: Weight::ONE,
-            cost: Cost::ONE,
-            tokens: Tokens::ONE,
-            bucket: None,
-            quotas: None,
-            arrived: at(now),
-            deadline: None,
-        };
+        let call = call(now, class, 0, "f");
         scheduler
             .submit(at(now), call, class)
             .expect("there is room");
-    };
-    let run = |now, scheduler: &mut Scheduler<u32>| match scheduler.next(at(now), &mut || 0) {
-        Step::Run { payload, hold, .. } => {
-            scheduler.sent(at(now), &hold);
-            (payload, hold)
-        }
-        step => panic!("a call runs, not {step:?}"),
     };
     // All three are drawn, and the last call has the slot.
     for (now, class) in [(0, 1), (10, 1), (20, 0)] {
@@ -435,19 +387,7 @@ fn limits_that_open_together_serve_those_that_stood_at_either() {
     ];
     let mut scheduler = Scheduler::new(policy(limits, &["first", "second"]));
     let submit = |now, class, function: &str, scheduler: &mut Scheduler<u32>| {
-        let call = Call {
-            function: function.into(),
-            backend: Backend(0),
-            class: Class(class),
-            caller: Caller(0),
-            weight: Weight::ONE,
-            cost: Cost::ONE,
-            tokens: Tokens::ONE,
-            bucket: None,
-            quotas: None,
-            arrived: at(now),
-            deadline: None,
-        };
+        let call = call(now, class, 0, function);
         let taken = scheduler.submit(at(now), call, class);
         taken.expect("there is room");
     };
@@ -473,85 +413,52 @@ fn limits_that_open_together_serve_those_that_stood_at_either() {
     assert!((2..=4).contains(&of_first), "{served:?}");
 }
 
-#[test]
-fn after_a_reload_a_caller_that_was_served_waits_for_those_that_were_not() {
-    let limits = || vec![rule("one", Scope::Every, Limit::Outstanding { max: 1 })];
-    let mut scheduler = Scheduler::new(policy(limits(), &["only"]));
-    let submit = |scheduler: &mut Scheduler<&'static str>, name, caller, function: &str| {
-        let call = Call {
-            function: function.into(),
-            backend: Backend(0),
-            class: Class(0),
-            caller: Caller(caller),
-            weight: Weight::ONE,
-            cost: Cost::ONE,
-            tokens: Tokens::ONE,
-            bucket: None,
-            quotas: None,
-            arrived: at(0),
-            deadline: None,
-        };
-        scheduler.submit(at(0), call, name).expect("there is room");
-    };
-    let run = |scheduler: &mut Scheduler<&'static str>| match scheduler.next(at(0), &mut || 0) {
-        Step::Run { payload, hold, .. } => (payload, hold),
-        step => panic!("a call runs, not {step:?}"),
-    };
-    submit(&mut scheduler, "first", 9, "f");
-    let (_, mut hold) = run(&mut scheduler);
-    // In two lines, so that the second call of the first caller came before that of the other one.
+/// One slot, which a call has, and three calls that wait for it: two of one caller, and after them one
+/// of another.
+fn one_slot_and_two_callers() -> (Scheduler<&'static str>, Hold) {
+    let mut scheduler = Scheduler::new(one_slot());
+    let first = call(0, 0, 9, "f");
+    scheduler
+        .submit(at(0), first, "first")
+        .expect("there is room");
+    let (_, hold) = run(0, &mut scheduler);
+    // In two lines, so that the order is not that of arrival.
     for (name, caller, function) in [("own", 1, "f"), ("own again", 1, "g"), ("other", 2, "f")] {
-        submit(&mut scheduler, name, caller, function);
+        let call = call(0, 0, caller, function);
+        scheduler.submit(at(0), call, name).expect("there is room");
     }
-    let mut served = Vec::new();
-    for _ in 0..3 {
-        assert!(matches!(scheduler.next(at(0), &mut || 0), Step::Idle));
-        scheduler.finish(at(0), hold, Outcome::Served, None);
-        let (name, next) = run(&mut scheduler);
-        (served, hold) = ([served, vec![name]].concat(), next);
-        scheduler.apply(at(0), policy(limits(), &["only"]));
-    }
-    assert_eq!(served, ["own", "other", "own again"]);
-    scheduler.finish(at(0), hold, Outcome::Served, None);
+    assert!(matches!(scheduler.next(at(0), &mut || 0), Step::Idle));
+    (scheduler, hold)
+}
+
+fn one_slot() -> Policy {
+    let slot = rule("one", Scope::Every, Limit::Outstanding { max: 1 });
+    policy(vec![slot], &["only"])
 }
 
 #[test]
-fn a_call_that_never_left_gives_its_caller_the_turn_at_the_limit_back() {
-    let limits = || vec![rule("one", Scope::Every, Limit::Outstanding { max: 1 })];
-    let mut scheduler = Scheduler::new(policy(limits(), &["only"]));
-    let submit = |scheduler: &mut Scheduler<&'static str>, name, caller, function: &str| {
-        let call = Call {
-            function: function.into(),
-            backend: Backend(0),
-            class: Class(0),
-            caller: Caller(caller),
-            weight: Weight::ONE,
-            cost: Cost::ONE,
-            tokens: Tokens::ONE,
-            bucket: None,
-            quotas: None,
-            arrived: at(0),
-            deadline: None,
-        };
-        scheduler.submit(at(0), call, name).expect("there is room");
-    };
-    let run = |scheduler: &mut Scheduler<&'static str>| match scheduler.next(at(0), &mut || 0) {
-        Step::Run { payload, hold, .. } => (payload, hold),
-        step => panic!("a call runs, not {step:?}"),
-    };
-    submit(&mut scheduler, "first", 9, "f");
-    let (_, hold) = run(&mut scheduler);
-    // In two lines, so that the second call of the first caller came before that of the other one.
-    for (name, caller, function) in [("own", 1, "f"), ("own again", 1, "g"), ("other", 2, "f")] {
-        submit(&mut scheduler, name, caller, function);
+fn after_a_reload_a_caller_that_was_served_waits_for_those_that_were_not() {
+    let (mut scheduler, mut hold) = one_slot_and_two_callers();
+    let mut served = Vec::new();
+    for _ in 0..3 {
+        scheduler.finish(at(0), hold, Outcome::Served, None);
+        let (name, next) = run(0, &mut scheduler);
+        served.push(name);
+        hold = next;
+        scheduler.apply(at(0), one_slot());
+        assert!(matches!(scheduler.next(at(0), &mut || 0), Step::Idle));
     }
-    assert!(matches!(scheduler.next(at(0), &mut || 0), Step::Idle));
+    assert_eq!(served, ["own", "other", "own again"]);
+}
+
+#[test]
+fn a_call_that_was_not_sent_gives_its_caller_the_turn_at_the_limit_back() {
+    let (mut scheduler, hold) = one_slot_and_two_callers();
     scheduler.finish(at(0), hold, Outcome::Served, None);
-    let (name, own) = run(&mut scheduler);
+    let (name, own) = run(0, &mut scheduler);
     assert_eq!(name, "own");
     // It has had nothing, so the turn is still its caller's.
     scheduler.give_back(at(0), own);
-    let (name, hold) = run(&mut scheduler);
+    let (name, _) = run(0, &mut scheduler);
     assert_eq!(name, "own again");
-    scheduler.finish(at(0), hold, Outcome::Served, None);
 }

@@ -56,7 +56,7 @@ impl Taken {
         price: 0.0,
     };
 
-    /// So many of them.
+    /// The same, of this number of tokens.
     pub(crate) const fn part(self, tokens: f64) -> Self {
         Self { tokens, ..self }
     }
@@ -77,19 +77,19 @@ impl Level {
         }
     }
 
-    /// Changes the limit in place, to what it says or to what was told if that is less: tokens a
-    /// second. One of the other kind begins anew.
-    pub(crate) fn follow(&mut self, now: Timestamp, limit: BucketLimit, told: Option<f64>) {
+    /// Changes the limit in place, to its own rate or to the supply (tokens a second) if that is lower.
+    /// A limit of the other kind begins anew.
+    pub(crate) fn follow(&mut self, now: Timestamp, limit: BucketLimit, supply: Option<f64>) {
         match (&mut *self, limit) {
             (Self::Bucket(bucket), BucketLimit::Bucket { burst, fill }) => {
-                let told = told.filter(|&told| told < fill.get());
-                let told = told.and_then(|told| Fill::new(told).ok());
-                bucket.set_parameters(now, burst, told.unwrap_or(fill));
+                let supply = supply.filter(|&supply| supply < fill.get());
+                let supply = supply.and_then(|supply| Fill::new(supply).ok());
+                bucket.set_parameters(now, burst, supply.unwrap_or(fill));
             }
-            (Self::Paced(pacing), BucketLimit::Paced(pace)) => pacing.follow(now, pace, told),
+            (Self::Paced(pacing), BucketLimit::Paced(pace)) => pacing.follow(now, pace, supply),
             (level, limit) => {
                 *level = Self::new(now, limit);
-                level.follow(now, limit, told);
+                level.follow(now, limit, supply);
             }
         }
     }
@@ -129,7 +129,7 @@ impl Level {
         }
     }
 
-    /// Takes so many tokens more for a call that costs `whole` in all. Returns how many were taken.
+    /// Takes this number of tokens more for a call that costs `whole` in all. Returns how many it took.
     pub(crate) fn take_more(&mut self, now: Timestamp, tokens: f64, whole: f64) -> f64 {
         self.limiter_mut().take_more(now, tokens, whole)
     }
@@ -154,7 +154,7 @@ impl Level {
         self.limiter_mut().put_back(now, tokens);
     }
 
-    /// Tokens that come each second, as it is told.
+    /// Tokens that come each second, at the supply if that is lower than the limit.
     pub(crate) fn per_second(&self) -> f64 {
         match self {
             Self::Bucket(bucket) => bucket.fill().get(),
@@ -222,8 +222,8 @@ mod tests {
 
     #[test]
     fn what_is_given_back_is_the_time_that_it_took_whatever_the_pace_is_by_then() {
-        let dear = Tokens::new(600.0).expect("tokens");
-        let pace = |rate| BucketLimit::Paced(pace(rate).with_room_for(dear));
+        let expensive = Tokens::new(600.0).expect("tokens");
+        let pace = |rate| BucketLimit::Paced(pace(rate).with_room_for(expensive));
         let often: alloc::vec::Vec<f64> = (1..100).map(|step| 1000.0 / f64::from(step)).collect();
         for rates in [
             &[100.0, 1.0][..],
@@ -241,7 +241,7 @@ mod tests {
                         level.follow(at(step * 1000), pace(rate), None);
                     }
                     if step == drawn_in as u64 {
-                        taken = drawn.draw(at(step * 1000 + 1), dear);
+                        taken = drawn.draw(at(step * 1000 + 1), expensive);
                     }
                 }
                 let end = at(rates.len() as u64 * 1000);

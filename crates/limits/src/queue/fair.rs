@@ -9,10 +9,9 @@
 //! that only this limit holds up, their service there by weight, `W / w`, differs by at most one
 //! maximal call of each: `|W1 / w1 - W2 / w2| <= l1 / w1 + l2 / w2`, which is what start-time fair
 //! queuing has. The same holds between classes; what a limit keeps for a class counts between the
-//! callers of this class alone. Three things come on top, each at most once: a call
-//! that was given back is the next turn of its caller; a call that claims goes before its turn, and
-//! the next turns of its caller make up for it; and when another limit opens at the same moment, one
-//! call may go before those that come from there.
+//! callers of this class alone. Three things add to it: a call that was given back is the next turn of
+//! its caller; a call that claims goes before its turn, and the next turns of its caller make up for it;
+//! and when another limit opens at the same moment, one call may go before those that come from there.
 //!
 //! **Isolation.** What does not meet a limit moves no tag at it. It changes a wait there only through
 //! a limit that both meet.
@@ -358,8 +357,8 @@ impl Order {
         true
     }
 
-    /// A call which was the one of that number to be served was not after all. True if that may have
-    /// changed the order.
+    /// The call that was served with this number was not sent after all. True if its service is taken
+    /// back: these tags had counted it.
     pub(crate) fn unserve(
         &mut self,
         class: Class,
