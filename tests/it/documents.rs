@@ -75,6 +75,9 @@ fn every_file_and_test_that_the_map_names_exists() {
     for path in [
         "README.md",
         "ARCHITECTURE.md",
+        "CONTRIBUTING.md",
+        "docs/invariants.md",
+        "docs/libraries.md",
         "docs/life-of-a-call.md",
         "docs/operating.md",
     ] {
@@ -89,6 +92,16 @@ fn every_file_and_test_that_the_map_names_exists() {
     assert!(names >= 60, "{names} names were found");
 }
 
+/// The app's integration tests, and those of every crate.
+fn test_folders() -> Vec<PathBuf> {
+    let crates = fs::read_dir(root().join("crates")).expect("the workspace has crates");
+    let crates = crates.map(|entry| entry.expect("a folder can be read").path().join("tests"));
+    [root().join("tests/it")]
+        .into_iter()
+        .chain(crates)
+        .collect()
+}
+
 /// What is missing of a file or test that is named: `src/listen.rs`, `leaving::a_client_…`.
 fn missing(word: &str) -> Option<String> {
     let is_path = |c: char| c.is_ascii_alphanumeric() || "/_-.".contains(c);
@@ -101,9 +114,9 @@ fn missing(word: &str) -> Option<String> {
         return None;
     }
     let file = format!("{}.rs", module.replace("::", "/"));
-    let source = ["tests/it", "crates/limits/tests"]
+    let source = test_folders()
         .iter()
-        .find_map(|folder| fs::read_to_string(root().join(folder).join(&file)).ok());
+        .find_map(|folder| fs::read_to_string(folder.join(&file)).ok());
     match source {
         None => Some(format!("no {file} among the tests")),
         Some(source) if !source.contains(&format!("fn {test}(")) => {
