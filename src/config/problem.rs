@@ -4,9 +4,8 @@ use std::fmt::{self, Write as _};
 use std::ops::Range;
 use std::sync::Arc;
 
-use miette::{
-    GraphicalReportHandler, GraphicalTheme, LabeledSpan, MietteDiagnostic, NamedSource, Report,
-};
+use annotate_snippets::renderer::DecorStyle;
+use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 
 use super::secret;
 
@@ -133,13 +132,13 @@ impl Problems {
             return self.to_string();
         }
         let colourless = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        let theme = if colourless {
-            GraphicalTheme::unicode_nocolor()
+        let renderer = if colourless {
+            Renderer::plain()
         } else {
-            GraphicalTheme::unicode()
+            Renderer::styled()
         };
-        let handler = GraphicalReportHandler::new_themed(theme);
-        let source = Arc::new(secret::mask(&self.source));
+        let renderer = renderer.decor_style(DecorStyle::Unicode);
+        let source = secret::mask(&self.source);
         let mut text = String::new();
         for (index, problem) in self.iter().enumerate() {
             if index >= DRAWN_MAX {
@@ -147,11 +146,8 @@ impl Problems {
                 text.push('\n');
                 continue;
             }
-            let report = problem.report(&self.origin, &source);
-            handler
-                .render_report(&mut text, report.as_ref())
-                .expect("writing to a string does not fail");
-            text.push('\n');
+            text.push_str(&renderer.render(&problem.drawn(&self.origin, &source)));
+            text.push_str("\n\n");
         }
         text
     }
@@ -206,26 +202,34 @@ impl Problem {
         }
     }
 
-    fn report(&self, origin: &str, source: &Arc<String>) -> Report {
-        let severity = match self.severity {
-            Severity::Error => miette::Severity::Error,
-            Severity::Warning => miette::Severity::Warning,
+    fn drawn<'a>(&'a self, origin: &'a str, source: &'a str) -> [Group<'a>; 1] {
+        let level = match self.severity {
+            Severity::Error => Level::ERROR,
+            Severity::Warning => Level::WARNING,
         };
         let message = match &self.place {
             Place::Whole => format!("{origin}: {}", self.subject()),
             Place::File { .. } => self.subject(),
             Place::Variable(name) => format!("{name}: {}", self.subject()),
         };
-        let mut diagnostic = MietteDiagnostic::new(message)
-            .with_severity(severity)
-            .with_help(self.cure.clone());
-        if let Place::File { start, end, .. } = self.place {
-            diagnostic = diagnostic.with_label(LabeledSpan::at(start..end, "here"));
-            Report::new(diagnostic).with_source_code(NamedSource::new(origin, Arc::clone(source)))
-        } else {
-            Report::new(diagnostic)
-        }
+        let title = level.primary_title(message);
+        let help = Level::HELP.message(self.cure.as_str());
+        let Place::File { start, end, .. } = self.place else {
+            return [title.element(help)];
+        };
+        let snippet = Snippet::source(source)
+            .path(origin)
+            .annotation(AnnotationKind::Primary.span(start..end))
+            .annotation(AnnotationKind::Visible.span(around(source, start..end)));
+        [title.element(snippet).element(help)]
     }
+}
+
+/// A range with the line before it and the line after it.
+fn around(text: &str, range: Range<usize>) -> Range<usize> {
+    let before = text[..range.start].rmatch_indices('\n').nth(1);
+    let after = text[range.end..].match_indices('\n').nth(1);
+    before.map_or(0, |(at, _)| at + 1)..after.map_or(text.len(), |(at, _)| range.end + at)
 }
 
 /// Where each line begins.
