@@ -93,10 +93,17 @@ struct Arrivals {
     takes: (u64, u64),
 }
 
-/// Lets them come; says how long the calls of each waited, and how many went before their deadline.
-fn live(policy: Policy, seed: u64, groups: &[Arrivals]) -> Vec<(Vec<u64>, usize)> {
+/// Lets them arrive, under a policy that is applied again every `reload` milliseconds. Returns how long
+/// the calls of each group waited, and how many expired.
+fn live(
+    policy: Policy,
+    reload: Option<u64>,
+    seed: u64,
+    groups: &[Arrivals],
+) -> Vec<(Vec<u64>, usize)> {
     let mut random = Random::new(seed);
-    let mut scheduler = Scheduler::new(policy);
+    let mut scheduler = Scheduler::new(policy.clone());
+    let mut reload_at = reload;
     let mut coming = BTreeSet::new();
     for (group, of) in groups.iter().enumerate() {
         coming.extend((0..of.count).map(|nth| (of.at + nth * of.every, group, nth)));
@@ -111,7 +118,12 @@ fn live(policy: Policy, seed: u64, groups: &[Arrivals]) -> Vec<(Vec<u64>, usize)
         let Some(next) = next else {
             return told;
         };
+        let next = reload_at.map_or(next, |reload_at| next.min(reload_at));
         now = next.max(now);
+        if let Some(moment) = reload_at.filter(|&moment| moment <= now) {
+            scheduler.apply(at(now), policy.clone());
+            reload_at = reload.map(|every| moment + every);
+        }
         if end == Some(next) {
             let (_, hold) = running.pop_first().expect("it was just seen");
             scheduler.finish(at(now), hold, Outcome::Served, None);
@@ -147,7 +159,12 @@ fn live(policy: Policy, seed: u64, groups: &[Arrivals]) -> Vec<(Vec<u64>, usize)
 }
 
 /// nova's lists and the collector's share `guest_list`, the collector's lists and polls its pool.
-fn two_busy_limits(seed: u64, every: u64, count: u64) -> Vec<(Vec<u64>, usize)> {
+fn two_busy_limits(
+    reload: Option<u64>,
+    seed: u64,
+    every: u64,
+    count: u64,
+) -> Vec<(Vec<u64>, usize)> {
     let limits = vec![
         window("guest_list", Scope::Function("guest_list".into()), 10),
         rule(
@@ -170,32 +187,39 @@ fn two_busy_limits(seed: u64, every: u64, count: u64) -> Vec<(Vec<u64>, usize)> 
         group(0, "guest_get_info", every, count),
         group(0, "guest_list", 5000, 40),
     ];
-    live(policy(limits, &["collector", "polling"]), seed, &groups)
+    let policy = policy(limits, &["collector", "polling"]);
+    live(policy, reload, seed, &groups)
+}
+
+/// All 40 calls that meet both limits run, each with the same wait whether the policy is applied again
+/// and again or not.
+fn check_two_busy_limits(every: u64, count: u64, seeds: u64, reloads: &[u64], longest: u64) {
+    for seed in 1..=seeds {
+        let told = two_busy_limits(None, seed, every, count);
+        let (waits, expired) = &told[2];
+        let worst = waits.iter().max().copied().unwrap_or(0);
+        let case = format!("every {every} ms, seed {seed}");
+        println!("{case}: {} ran, at most {worst} ms", waits.len());
+        assert_eq!((waits.len(), *expired), (40, 0), "{case}");
+        assert!(worst <= longest, "{case}: {worst} ms");
+        for &reload in reloads {
+            let reloaded = two_busy_limits(Some(reload), seed, every, count);
+            assert_eq!(reloaded, told, "{case}, a reload every {reload} ms");
+        }
+    }
 }
 
 #[test]
 fn a_call_that_meets_two_busy_limits_runs_though_all_that_comes_after_it_could() {
-    // 11 a second of 10, and 10 a second: nova and the polls go on for longer than the lists come.
-    for (every, count, longest) in [(91, 2900, 45_000), (100, 2600, 30_000)] {
-        for seed in 1..=5 {
-            let told = two_busy_limits(seed, every, count);
-            let (waits, expired) = &told[2];
-            let worst = waits.iter().max().copied().unwrap_or(0);
-            println!(
-                "every {every} ms, seed {seed}: {} ran, at most {worst} ms",
-                waits.len()
-            );
-            assert_eq!(
-                (waits.len(), *expired),
-                (40, 0),
-                "every {every} ms, seed {seed}"
-            );
-            assert!(
-                worst <= longest,
-                "every {every} ms, seed {seed}: {worst} ms"
-            );
-        }
-    }
+    // 11 a second of 10, and 10 a second: nova and the polls continue for longer than the lists arrive.
+    check_two_busy_limits(91, 2900, 5, &[], 45_000);
+    check_two_busy_limits(100, 2600, 5, &[], 30_000);
+}
+
+#[test]
+fn a_call_that_meets_two_busy_limits_runs_no_later_for_reloads() {
+    check_two_busy_limits(91, 2900, 2, &[500, 100], 45_000);
+    check_two_busy_limits(100, 2600, 2, &[500], 30_000);
 }
 
 #[test]
@@ -225,7 +249,7 @@ fn a_backlog_at_one_function_goes_before_nobody_who_comes_later_whatever_others_
                 _ => group(10 + caller, "guest_list", 10_000, 1000, 5),
             });
         }
-        let told = live(policy(limits, &["only"]), 1, &groups);
+        let told = live(policy(limits, &["only"]), None, 1, &groups);
         let waits = told[2..].iter().flat_map(|(waits, _)| waits.clone());
         let worst = waits.max().unwrap_or(0);
         println!("{callers} beside the backlog: at most {worst} ms");

@@ -190,13 +190,35 @@ impl Line {
 
 /// A head was passed over.
 #[derive(Debug)]
-struct Passed {
+pub(super) struct Passed {
     /// From when on it may claim.
     due: Timestamp,
     /// Where its turn has come and there was room.
     turns: Vec<Bar>,
     /// Claims of it that lapsed in vain.
     lapses: u32,
+}
+
+/// A line whose head was passed over, on its way through a reload.
+pub(super) struct Carried {
+    pub(super) head: (u64, Key),
+    /// Where the line is parked.
+    pub(super) at: Bar,
+    passed: Box<Passed>,
+    claims: Vec<(Bar, Claim)>,
+}
+
+impl Carried {
+    /// The same under another policy: `heir` says what each bar is now, if the call still meets it.
+    pub(super) fn map(mut self, heir: impl Fn(Bar) -> Option<Bar>) -> Option<Self> {
+        self.at = heir(self.at)?;
+        let turns = self.passed.turns.into_iter();
+        self.passed.turns = turns.filter_map(&heir).collect();
+        let claims = self.claims.into_iter();
+        let claims = claims.filter_map(|(bar, claim)| Some((heir(bar)?, claim)));
+        self.claims = claims.collect();
+        Some(self)
+    }
 }
 
 impl Passed {
@@ -344,6 +366,39 @@ impl Parking {
         let quotas = core::mem::take(&mut self.quotas).into_iter();
         new.quotas = quotas.map(|(key, at)| (key, reload(at))).collect();
         new
+    }
+
+    /// The lines whose heads were passed over, before a reload takes the lines apart.
+    pub(super) fn take_passed(&mut self) -> Vec<Carried> {
+        let mut carried = Vec::new();
+        for line in 0..self.lines.len() as LineId {
+            let state = &mut self.lines[line as usize];
+            let (Some(head), Some(spot)) = (state.head, state.parked_at) else {
+                continue;
+            };
+            let Some(passed) = state.passed.take() else {
+                continue;
+            };
+            let own = (head.0, line);
+            let claim_at = |&bar| Some((bar, *self.at(bar)?.claims.get(&own)?));
+            carried.push(Carried {
+                head,
+                at: spot.bar(),
+                claims: passed.turns.iter().filter_map(claim_at).collect(),
+                passed,
+            });
+        }
+        carried
+    }
+
+    /// Parks a line that is ready where it was parked before a reload, with what was remembered of
+    /// its head.
+    pub(super) fn restore(&mut self, line: LineId, carried: Carried, now: Timestamp, joined: u64) {
+        for (bar, claim) in carried.claims {
+            self.insert_claim(bar, line, claim);
+        }
+        self.lines[line as usize].passed = Some(carried.passed);
+        self.park_again(line, carried.at, now, joined);
     }
 
     /// All lines are back after a reload.
@@ -930,20 +985,10 @@ impl Parking {
             } else {
                 self.ready.remove(self.entry(line));
             }
-            let entry = self.entry(line);
-            match front {
-                Some(draw) => self.claim(bar, line, draw, now, None),
-                None => {
-                    let common = self.common;
-                    self.make_at(bar).order.insert(entry, common);
-                }
+            if let Some(draw) = front {
+                self.claim(bar, line, draw, now, None);
             }
-            let state = &mut self.lines[line as usize];
-            state.parked_at = Some(spot);
-            (state.held_by, state.held_until) = (Some(bar), joined);
-            if state.account.charge(now, Behind::Bar(bar)) {
-                state.noted = None;
-            }
+            self.stand(line, spot, now, joined);
         }
         if front.is_some() {
             // What bars it may be another before which it goes now.
@@ -953,6 +998,22 @@ impl Parking {
             self.remember_asked(spot, line, verdict);
         } else {
             self.reordered(bar);
+        }
+    }
+
+    /// A line stands at a spot from now on: in the order, unless it claims the front.
+    fn stand(&mut self, line: LineId, spot: Spot, now: Timestamp, joined: u64) {
+        let (bar, entry, common) = (spot.bar(), self.entry(line), self.common);
+        let at = self.make_at(bar);
+        let claim = at.claims.get(&(entry.arrival, line));
+        if claim.is_none_or(|claim| claim.until.is_some()) {
+            at.order.insert(entry, common);
+        }
+        let state = &mut self.lines[line as usize];
+        state.parked_at = Some(spot);
+        (state.held_by, state.held_until) = (Some(bar), joined);
+        if state.account.charge(now, Behind::Bar(bar)) {
+            state.noted = None;
         }
     }
 
@@ -968,12 +1029,8 @@ impl Parking {
         if !self.is_ready(line) {
             return;
         }
-        let asked = Asked {
-            line,
-            key: self.head(line).1,
-            turn: None,
-        };
-        self.park(asked, bar, Verdict::WhenTold, None, now, joined);
+        self.ready.remove(self.entry(line));
+        self.stand(line, self.spot_of(line, bar), now, joined);
         self.change(bar);
     }
 
@@ -1067,17 +1124,21 @@ impl Parking {
         until: Option<Timestamp>,
     ) {
         self.claims += 1;
-        let own = (self.head(line).0, line);
-        let at = self.make_at(bar);
-        at.claimed += draw;
         let claim = Claim {
             draw,
             since: now,
             until,
         };
+        self.insert_claim(bar, line, claim);
+    }
+
+    fn insert_claim(&mut self, bar: Bar, line: LineId, claim: Claim) {
+        let own = (self.head(line).0, line);
+        let at = self.make_at(bar);
+        at.claimed += claim.draw;
         let before = at.claims.insert(own, claim);
         debug_assert!(before.is_none(), "a call claims once at a limit");
-        if let Some(until) = until {
+        if let Some(until) = claim.until {
             self.lapses.insert((until, bar, line));
         }
     }

@@ -11,10 +11,10 @@ use core::mem;
 use super::hold::{Drawn, Held};
 use super::park::LineKey;
 use super::waited::Names;
-use super::{Metered, Scheduler, Supplied};
+use super::{Metered, Scheduler, Supplied, count_waiting};
 use crate::limiter::Supplier;
 use crate::policy::{ClassShare, LimitId, LimitSets, Policy, Postpone, Scope};
-use crate::queue::{Bar, Class, Place};
+use crate::queue::{Bar, Class, Place, Waiting};
 use crate::time::Timestamp;
 
 /// A limit of the policy before, for whoever drew from it.
@@ -148,6 +148,7 @@ impl<T> Scheduler<T> {
         let count = self.policy.classes().len();
         let last = Class(count as u32 - 1);
         let in_turn = self.policy.postpone() == Postpone::InTurn;
+        let passed = self.parking.take_passed();
         let kept_for = self.limits.iter().map(|met| met.limiter.kept_for());
         let new = self.parking.reload(classes, count, kept_for, |new| {
             let mut before = before.iter();
@@ -162,29 +163,14 @@ impl<T> Scheduler<T> {
             let (call, place) = (&mut waiting.call, waiting.place);
             call.class = classes[call.class.0 as usize].unwrap_or(last);
             waiting.set = sets.find(&call.function, call.backend, call.class);
-            let heir = |bar| match bar {
-                Bar::Limit(old) => before[old as usize].now.map(Bar::Limit),
-                Bar::Bucket(_) | Bar::Quota(_) => Some(bar),
-            };
-            waiting.held_by = waiting.held_by.and_then(heir);
-            let met = sets.limits(waiting.set);
-            for &id in met.iter() {
-                let met = &mut limits[id as usize];
-                met.waiting += 1;
-                met.waiting_draw += met.limiter.draw_of(waiting.call.draw());
-            }
+            waiting.held_by = waiting.held_by.and_then(|bar| heir(before, bar));
+            count_waiting(sets, limits, waiting);
             if in_turn || matches!(place, Place::Line(_)) {
                 let line = parking.line(LineKey::of(waiting));
                 waiting.place = Place::Line(line);
                 if let Place::Line(from) = place
-                    && let Some(bar) = old.parked_at(from).and_then(heir)
-                    && let is_met = match bar {
-                        Bar::Limit(limit) => {
-                            met.contains(&limit) && policy.jitter(waiting.call.class).is_none()
-                        }
-                        Bar::Bucket(_) | Bar::Quota(_) => true,
-                    }
-                    && is_met
+                    && let Some(bar) = old.parked_at(from)
+                    && let Some(bar) = parks_at(before, sets, policy, waiting, bar)
                 {
                     parked.entry(line).or_insert(bar);
                 }
@@ -194,12 +180,50 @@ impl<T> Scheduler<T> {
         for line in 0..self.parking.lines() as u32 {
             self.refresh_head(line);
         }
-        // They go on to wait where they did, in the order there.
+        // A call that is still the head of its line keeps what it has claimed.
+        for carried in passed {
+            let waiting = self.queue.expect(carried.head.1);
+            if let Place::Line(line) = waiting.place
+                && self.queue.head(line) == Some(carried.head)
+                && let Some(carried) =
+                    carried.map(|bar| parks_at(before, &self.sets, &self.policy, waiting, bar))
+            {
+                self.parking.restore(line, carried, self.now, self.joined);
+            }
+        }
+        // Each line waits where it did, in the order there.
         for (line, bar) in parked {
             self.parking.park_again(line, bar, self.now, self.joined);
         }
         self.parking.reloaded();
     }
+}
+
+/// What a bar of the policy before is now.
+fn heir(before: &[Before], bar: Bar) -> Option<Bar> {
+    match bar {
+        Bar::Limit(old) => before[old as usize].now.map(Bar::Limit),
+        Bar::Bucket(_) | Bar::Quota(_) => Some(bar),
+    }
+}
+
+/// What a bar of the policy before is now, if this call can be parked there.
+fn parks_at<T>(
+    before: &[Before],
+    sets: &LimitSets,
+    policy: &Policy,
+    waiting: &Waiting<T>,
+    bar: Bar,
+) -> Option<Bar> {
+    let bar = heir(before, bar)?;
+    let parks = match bar {
+        Bar::Limit(limit) => {
+            let is_met = sets.limits(waiting.set).contains(&limit);
+            is_met && policy.jitter(waiting.call.class).is_none()
+        }
+        Bar::Bucket(_) | Bar::Quota(_) => true,
+    };
+    parks.then_some(bar)
 }
 
 /// Whether the same calls are meant, if classes are other ones now.
