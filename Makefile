@@ -1,7 +1,7 @@
 # Two commands do it all on a fresh machine with Rust, make and python3:
 #   make run    builds Tidegate and shows it holding back a flood
 #   make test   installs what the tests need and runs every test
-.PHONY: run test check loom mutants peers stores promtool bench bench-limiters quota-faults faults soak faults-tools order clean
+.PHONY: run test check deny advisories loom mutants peers stores promtool bench bench-limiters quota-faults faults soak faults-tools order clean
 
 CARGO ?= cargo
 
@@ -12,7 +12,7 @@ test: peers stores promtool faults-tools
 	$(CARGO) test --workspace --no-fail-fast
 
 # What a change must pass, besides the tests.
-check:
+check: deny
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) clippy -p tidegate-limits --no-default-features -- -D warnings
@@ -22,6 +22,19 @@ check:
 	   && [ -d "$$(rustc --print target-libdir --target s390x-unknown-linux-gnu)" ]; then \
 	   $(CARGO) check --target s390x-unknown-linux-gnu; \
 	 else echo "s390x-unknown-linux-gnu is not installed: not checked"; fi
+
+# cargo-deny, which reads deny.toml.
+TOOLS := $(CURDIR)/target/tools
+$(TOOLS)/bin/cargo-deny:
+	$(CARGO) install cargo-deny@0.20.2 --quiet --locked --debug --no-default-features --root $(TOOLS)
+
+# Licenses, versions and sources of the dependencies.
+deny: $(TOOLS)/bin/cargo-deny
+	$< check licenses bans sources
+
+# Known vulnerabilities of the dependencies. Needs a network, so it is not part of `make check`.
+advisories: $(TOOLS)/bin/cargo-deny
+	$< check advisories
 
 # Every interleaving of a few threads over the atomics of the paced limiter.
 loom:
