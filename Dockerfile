@@ -28,14 +28,17 @@ WORKDIR /src
 # files stand in for our sources.
 COPY Cargo.toml Cargo.lock ./
 COPY crates/limits/Cargo.toml crates/limits/Cargo.toml
+COPY crates/runtime/Cargo.toml crates/runtime/Cargo.toml
 RUN sh -eu -c '\
-    mkdir -p src benches crates/limits/src crates/limits/benches tests/it; \
-    echo "fn main() {}" >src/main.rs; \
-    touch src/lib.rs crates/limits/src/lib.rs tests/it/main.rs; \
-    for manifest in . crates/limits; do \
+    mkdir -p tests/it; \
+    touch tests/it/main.rs; \
+    for manifest in . crates/*; do \
+      mkdir -p "$manifest/src" "$manifest/benches"; \
+      touch "$manifest/src/lib.rs"; \
       sed -n "/^\[\[bench\]\]/,/^name/s/^name = \"\(.*\)\"/\1/p" "$manifest/Cargo.toml" | \
         while read -r name; do touch "$manifest/benches/$name.rs"; done; \
     done; \
+    echo "fn main() {}" >src/main.rs; \
     cargo build --release --locked --bin tidegate'
 
 # The copied files keep their times, which may be older than the layer above.

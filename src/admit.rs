@@ -31,6 +31,7 @@ use tidegate_limits::{
     Delays, Fill, Hold, LimitNow, LimitRule, QueueNow, QuotaKey, QuotaSpent, Rate, Scheduler,
     Scope, Step, Supplier, Supply, Ticket, Timestamp, Tokens, TooManyBuckets, Waited, Weight,
 };
+use tidegate_runtime::Clock;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
 
@@ -47,7 +48,6 @@ use crate::call::{
     Claim as CallerClaim, Destination, Fault, Generation, Identity, Quota, Reason, Record, Refusal,
     Role, Verdict,
 };
-use crate::clock::Clock;
 use crate::telemetry::log;
 
 /// While calls are under way the timer wakes at least this often. Each call sets timers of

@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use http::HeaderName;
 use tidegate_limits::{Class, Timestamp};
+use tidegate_runtime::Clock;
 use tokio::sync::{Notify, oneshot, watch};
 
 pub use self::key::Key;
@@ -33,7 +34,6 @@ use self::store::{Found, Seat, SeatId, Store};
 pub use self::upstream::SharedCall;
 pub use self::waiter::{Told, Waiter};
 use crate::call::{Destination, Facts, Identity, Message, Observe, Record, Rejection, Reply};
-use crate::clock::Clock;
 
 /// What this stage is told.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

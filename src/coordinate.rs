@@ -3,7 +3,6 @@
 //! Nothing here knows of the scheduler: what is wanted comes in and what may be used goes out as
 //! plain values, which `app` carries.
 
-mod back_off;
 pub mod election;
 pub mod etcd;
 pub mod lease_client;

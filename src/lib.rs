@@ -16,8 +16,8 @@
 //! Around it: [`config`] reads the settings, [`app`] builds everything, [`admin`] shows it and
 //! lets it be changed, [`state`] keeps what must survive a restart, [`telemetry`] counts and
 //! logs it, [`tools`] are the other commands. [`tasks`] keeps calls that run without their
-//! client. [`call`] and [`clock`] are the words that all of
-//! them share. What is decided is decided in the crate `tidegate_limits`.
+//! client. [`call`] has the words that all of them share. What is decided is decided in the
+//! crate `tidegate_limits`; clock, live values and back-off are in the crate `tidegate_runtime`.
 
 #![cfg_attr(
     test,
@@ -31,13 +31,11 @@ pub mod call;
 pub mod callers;
 pub mod classify;
 pub mod cli;
-pub mod clock;
 pub mod coalesce;
 pub mod config;
 pub mod coordinate;
 pub mod forward;
 pub mod listen;
-pub mod live;
 pub mod origin;
 pub mod pipeline;
 pub mod protocol;

@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use rustix::net::{SocketFlags, sockopt};
 use socket2::{Domain, Socket, TcpKeepalive, Type};
+use tidegate_runtime::BackOff;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
@@ -227,7 +228,7 @@ where
     let listener = AsyncFd::with_interest(socket, Interest::READABLE)?;
     let mut in_hand = None;
     let accepting = async {
-        let mut pause = PAUSE;
+        let mut back_off = BackOff::doubling(PAUSE, PAUSE_MAX);
         loop {
             gate().await;
             match listener.async_io(Interest::READABLE, accept_one).await {
@@ -240,13 +241,12 @@ where
                     if let Some((stream, peer)) = in_hand.take() {
                         tokio::spawn(handle(stream, peer, connection));
                     }
-                    pause = PAUSE;
+                    back_off.reset();
                 }
                 Err(error) => {
                     failed(&error);
                     if !is_of_one_connection(&error) {
-                        tokio::time::sleep(pause).await;
-                        pause = (pause * 2).min(PAUSE_MAX);
+                        tokio::time::sleep(back_off.pause()).await;
                     }
                 }
             }

@@ -11,6 +11,8 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
+use tidegate_runtime::{BackOff, Clock, Live};
+
 use self::handed_over::HandOver;
 use crate::admit::{Ask, Asked, Gate, Permit, Waiting, Waits};
 use crate::call::{
@@ -19,15 +21,14 @@ use crate::call::{
 };
 use crate::callers::{Callers, Meets};
 use crate::classify::{Classifier, Operation};
-use crate::clock::Clock;
 use crate::coalesce::{Coalescer, Joined, Joining, Key, SharedCall, Told, Waiter};
 use crate::forward::{Forwarder, Outgoing, Unsent};
-use crate::live::Live;
 use crate::tasks::{Answer, Tasks};
 
 /// How long a call that we have no descriptor, port or memory for keeps its turn before it
 /// asks again: at first, and at most.
-const OWN_FAULT_PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(80));
+const OWN_FAULT_PAUSE: BackOff =
+    BackOff::doubling(Duration::from_millis(5), Duration::from_millis(80));
 
 /// The stages in their order.
 #[derive(Clone)]
@@ -498,7 +499,7 @@ impl Pipeline {
         party: &P,
         record: &Arc<Record>,
     ) -> Reply {
-        let mut pause = OWN_FAULT_PAUSE.0;
+        let mut back_off = OWN_FAULT_PAUSE;
         loop {
             party.admit();
             let unsent = match self
@@ -526,8 +527,7 @@ impl Pipeline {
             if fault == Fault::Own {
                 self.observer.lacks(outgoing.destination(), &cause);
                 // Its turn would come at once, and find us no better off.
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(OWN_FAULT_PAUSE.1);
+                tokio::time::sleep(back_off.pause()).await;
             }
             let admitted = match self.gate.ask_again(slot, fault, record) {
                 Asked::Answered(admitted) => admitted,

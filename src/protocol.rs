@@ -24,6 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_limits::Timestamp;
+use tidegate_runtime::Clock;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -31,7 +32,6 @@ pub use self::http::dress;
 use self::io::Client;
 use self::trusted::TrustedProxies;
 use crate::call::{BackendKind, Identity, Listener, Origin, Peer, Protocol, Serve};
-use crate::clock::Clock;
 
 /// When the proxy goes down, a connection that has sent nothing yet is given this long: its
 /// first request may be on its way.

@@ -26,6 +26,7 @@ use rand::RngExt;
 use rand::rngs::StdRng;
 use tidegate_limits::Timestamp;
 use tidegate_limits::caller::CallerId;
+use tidegate_runtime::Clock;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -38,7 +39,6 @@ pub use self::id::{NoTaskId, TaskId};
 pub use self::prefer::Preference;
 use self::store::{Entry, Phase, Store};
 use crate::call::{Identity, Peer, Refusal};
-use crate::clock::Clock;
 
 /// What this stage is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@
 use libfuzzer_sys::fuzz_target;
 use tidegate::admit::Gate;
 use tidegate::classify::Classifier;
-use tidegate::clock::Clock;
+use tidegate_runtime::Clock;
 use tidegate::config;
 
 /// Rings of a window are as large as its limit; larger ones only make the run slow.

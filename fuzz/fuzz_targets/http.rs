@@ -17,7 +17,7 @@ use tidegate::call::{
     Bind, Identity, Listener, Message, Origin, Peer, Progress, Protocol, Refusal, Rejection, Reply,
     Request, RequestBody, Serve, UserFrom,
 };
-use tidegate::clock::Clock;
+use tidegate_runtime::Clock;
 use tidegate::protocol::trusted::{Network, TrustedProxies};
 use tidegate::protocol::{Accepted, Conversation, Settings, converse};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -8,12 +8,13 @@
 use std::time::Duration;
 
 use tidegate_limits::{Supplier, Supply, Timestamp};
+use tidegate_runtime::BackOff;
 
 use super::{Lane, State, policy};
 use crate::call::{Destination, Generation};
 
-const BACKOFF_MIN: Duration = Duration::from_millis(100);
-const BACKOFF_MAX: Duration = Duration::from_secs(2);
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Default)]
 pub(super) struct Backends([Known; Destination::BACKENDS.len()]);
@@ -31,9 +32,9 @@ enum Health {
     #[default]
     Up,
     /// Nobody is let through before `next`.
-    Down { next: Timestamp, backoff: Duration },
+    Down { next: Timestamp, back_off: BackOff },
     /// One call is on its way to find out.
-    Probing { backoff: Duration },
+    Probing { back_off: BackOff },
 }
 
 impl Known {
@@ -75,14 +76,14 @@ impl Backends {
         if !known.is_about(generation) {
             return;
         }
-        let backoff = match known.health {
-            Health::Up => BACKOFF_MIN,
-            Health::Probing { backoff } => (backoff * 2).min(BACKOFF_MAX),
+        let mut back_off = match known.health {
+            Health::Up => BackOff::doubling(PAUSE_MIN, PAUSE_MAX),
+            Health::Probing { back_off } => back_off,
             // One of those that were on their way when the first failed.
             Health::Down { .. } => return,
         };
-        let next = now + BACKOFF_MIN.max(backoff.mul_f64(spread));
-        known.health = Health::Down { next, backoff };
+        let next = now + PAUSE_MIN.max(back_off.pause().mul_f64(spread));
+        known.health = Health::Down { next, back_off };
     }
 
     /// A call was sent; whether the gate is to be opened for its backend.
@@ -107,10 +108,10 @@ impl Backends {
     pub(super) fn due(&mut self, now: Timestamp) -> Vec<Destination> {
         let mut due = Vec::new();
         for (known, backend) in self.0.iter_mut().zip(Destination::BACKENDS) {
-            if let Health::Down { next, backoff } = known.health
+            if let Health::Down { next, back_off } = known.health
                 && next <= now
             {
-                known.health = Health::Probing { backoff };
+                known.health = Health::Probing { back_off };
                 due.push(backend);
             }
         }

@@ -16,12 +16,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tidegate_limits::{BucketId, BucketNow, Fill, Supply, Timestamp};
+use tidegate_runtime::Clock;
 use tokio::sync::Notify;
 use tracing::{info, warn};
 
 use crate::admit::{self, Gate};
 use crate::callers::Callers;
-use crate::clock::Clock;
 use crate::coordinate::lease_client::{
     Allowance, Client, ClientMetrics, ClientOptions, Share, Use,
 };

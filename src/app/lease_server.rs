@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_limits::Timestamp;
+use tidegate_runtime::{BackOff, Clock, Live};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -13,7 +14,6 @@ use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
 
 use crate::admin;
-use crate::clock::Clock;
 use crate::config::lease_server::{self as config, Rules};
 use crate::coordinate::election::{Election as _, Mastership};
 use crate::coordinate::etcd;
@@ -24,14 +24,11 @@ use crate::coordinate::lease_server::{
 };
 use crate::coordinate::wire::Epoch;
 use crate::listen::{self, descriptors};
-use crate::live::Live;
 
 /// How long the answers under way may take when it must end.
 const DRAIN: Duration = Duration::from_secs(5);
 /// The first pause when etcd does not answer; each further one is 1.3 times as long.
 const PAUSE_FIRST: Duration = Duration::from_secs(1);
-/// The longest pause.
-const PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// Why the server did not start.
 #[derive(Debug, thiserror::Error)]
@@ -262,7 +259,7 @@ impl Followed {
 
     /// The first rules that are good, whenever there are some.
     async fn first(&mut self) -> Templates {
-        let mut pauses = Pauses::default();
+        let mut back_off = BackOff::gentle(PAUSE_FIRST);
         loop {
             match self.read().await {
                 Ok(Some(text)) => match self.parse(&text) {
@@ -272,7 +269,7 @@ impl Followed {
                 Ok(None) => warn!(key = self.key, "leases: there are no rules in etcd yet"),
                 Err(error) => warn!(%error, "leases: etcd does not say what the rules are"),
             }
-            pauses.next().await;
+            tokio::time::sleep(back_off.pause()).await;
         }
     }
 
@@ -300,14 +297,14 @@ impl Followed {
 
     /// Takes every change at once; one with a mistake changes nothing.
     async fn follow(mut self, current: Arc<Current>) {
-        let mut pauses = Pauses::default();
+        let mut back_off = BackOff::gentle(PAUSE_FIRST);
         loop {
             let range = etcd::Range::key(self.key.as_bytes());
             let mut watch = self.client.watch(range, self.from);
             loop {
                 let latest = match watch.next().await {
                     Ok(etcd::Watched::Changes(changes)) => {
-                        pauses = Pauses::default();
+                        back_off.reset();
                         let latest = changes.changes.into_iter().next_back();
                         latest.and_then(|change| match change {
                             etcd::Change::Put(entry) => Some(entry.value),
@@ -339,7 +336,7 @@ impl Followed {
                     }
                 }
             }
-            pauses.next().await;
+            tokio::time::sleep(back_off.pause()).await;
             // What was missed meanwhile is read anew.
             if let Ok(Some(text)) = self.read().await
                 && let Ok(templates) = self.parse(&text)
@@ -347,21 +344,5 @@ impl Followed {
                 current.apply(templates);
             }
         }
-    }
-}
-
-/// Pauses that grow.
-struct Pauses(Duration);
-
-impl Default for Pauses {
-    fn default() -> Self {
-        Self(PAUSE_FIRST)
-    }
-}
-
-impl Pauses {
-    async fn next(&mut self) {
-        tokio::time::sleep(self.0).await;
-        self.0 = self.0.mul_f64(1.3).min(PAUSE_MAX);
     }
 }

@@ -23,13 +23,13 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tidegate_limits::QuotaRule;
+use tidegate_runtime::Clock;
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::warn;
 
 use self::driver::Driver;
 use crate::admit::Gate;
-use crate::clock::Clock;
 use crate::coordinate;
 use crate::coordinate::quota_store::{Engine, QuotaStore};
 use crate::telemetry::metrics::Metrics;

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use tidegate_limits::{Cause, QuotaSpent, Timestamp, TokenCount};
+use tidegate_runtime::Clock;
 
 use super::lately::Lately;
 use crate::call::{
@@ -12,7 +13,6 @@ use crate::call::{
 };
 use crate::callers::Callers;
 use crate::callers::rate_limit::NAME_PREFIX;
-use crate::clock::Clock;
 use crate::telemetry::access::{AccessLine, AccessLog, QuotaDraw, Started, Written};
 use crate::telemetry::metrics::{Charged, Durations, Metrics};
 

@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use rand::RngExt;
 use tidegate_limits::Timestamp;
+use tidegate_runtime::Clock;
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -30,7 +31,6 @@ use tracing::{debug, info, warn};
 
 use self::candidate::{Candidate, Step};
 use self::register::{Register, Swapped, Trouble};
-use crate::clock::Clock;
 
 /// What a candidate knows of who is the master.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -23,6 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use tidegate_limits::Timestamp;
+use tidegate_runtime::Clock;
 use tokio::sync::Notify;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -30,7 +31,6 @@ use self::connect::Servers;
 use self::entitlement::{Entitlement, capacity};
 use self::gate::{Gate, Wants};
 use self::leases::{Failure, Heard, Leases, Opening, RequestId};
-use crate::clock::Clock;
 
 pub use self::connect::{Dial, Dialing, TcpDial, Transport};
 pub use self::entitlement::{AfterExpiry, Allowance, NotACapacity, SafeCapacity};

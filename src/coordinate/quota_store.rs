@@ -31,7 +31,7 @@ use tidegate_limits::quota::{Standing, StoreTime, Version};
 use tokio::sync::watch;
 
 pub use self::key::{Key, KeyError};
-use crate::clock::Clock;
+use tidegate_runtime::Clock;
 
 /// What a call to a store comes to. Draws are rare enough that a box for each costs nothing,
 /// and it lets the engine be chosen by the config.

@@ -16,6 +16,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::client::conn::http1::{Builder, Connection, SendRequest};
 use hyper_util::rt::TokioIo;
+use tidegate_runtime::Timer;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, sleep_until};
 
@@ -26,7 +27,6 @@ use super::connect::ConnectError;
 use super::doorbell::Doorbell;
 use super::stream::Stream;
 use crate::call::{BodyError, ByteStream, RequestBody};
-use crate::clock::Timer;
 
 /// How long a connection may be idle before it is looked at when it is used again. A runtime that
 /// is busy with some hundreds of calls learns of a close within this time by itself, and a look

@@ -16,10 +16,10 @@ use tidegate::callers::{
     BucketChange, CallerPatch, Callers, Changed, Error, Meets, NewCaller, NewRateLimit,
     RateLimitPatch,
 };
-use tidegate::clock::Clock;
 use tidegate::config::Config;
 use tidegate_limits::caller::{CallerId, Group, Label, Notes, Pattern, PatternText};
 use tidegate_limits::{BucketMode, Burst, Fill, OnExcess, Outcome, Span, TokenCount};
+use tidegate_runtime::Clock;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::Instant;

@@ -12,10 +12,10 @@ use tidegate::call::{
 };
 use tidegate::callers::Callers;
 use tidegate::classify::Classifier;
-use tidegate::clock::Clock;
 use tidegate::config::{self, Severity};
 use tidegate::tools;
 use tidegate_limits::{Class, Outcome};
+use tidegate_runtime::Clock;
 use tokio::task::JoinSet;
 use tokio_util::sync::{CancellationToken, DropGuard};
 

@@ -13,13 +13,12 @@ use tidegate::call::{
 };
 use tidegate::callers::Callers;
 use tidegate::classify::Classifier;
-use tidegate::clock::Clock;
 use tidegate::coalesce::Coalescer;
 use tidegate::forward::Forwarder;
-use tidegate::live::Live;
 use tidegate::pipeline::Pipeline;
 use tidegate::tasks::Tasks;
 use tidegate_limits::{Tally, Timestamp, TokenCount};
+use tidegate_runtime::{Clock, Live};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;

@@ -7,11 +7,11 @@ use std::io::Read;
 use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tidegate::clock::Clock;
 use tidegate::coordinate::election::{
     Election, Mastership, OneNode, Place, Settings, TimeToLive, TimeToLiveOutOfRange,
 };
 use tidegate_limits::Timestamp;
+use tidegate_runtime::Clock;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 

@@ -28,7 +28,7 @@ pub(crate) const LEVELS: [(u8, &[&str]); 7] = [
             "coordinate",
         ],
     ),
-    (1, &["clock", "call", "telemetry", "live", "origin"]),
+    (1, &["call", "telemetry", "origin"]),
 ];
 
 fn level_of(module: &str) -> u8 {
@@ -165,8 +165,8 @@ fn a_sideways_or_upward_import_is_found_in_every_form() {
     );
     check(
         "call",
-        "fn f() { crate::clock::Clock::start() }",
-        &["call uses clock"],
+        "fn f() { crate::origin::foreign() }",
+        &["call uses origin"],
     );
     check("listen", "use crate::config;", &["listen uses config"]);
     check("pipeline", "use crate::app::App;", &["pipeline uses app"]);

@@ -8,7 +8,6 @@ use std::time::Duration;
 use bytes::{Buf, BufMut};
 use prost::Message;
 use tidegate::app::lease_server::LeaseServer;
-use tidegate::clock::Clock;
 use tidegate::config::lease_server as config;
 use tidegate::coordinate::election::Mastership;
 use tidegate::coordinate::lease_server::{
@@ -18,6 +17,7 @@ use tidegate::coordinate::lease_server::{
 use tidegate::coordinate::wire::capacity_client::CapacityClient;
 use tidegate::coordinate::wire::{self, Epoch, GetCapacityRequest, ResourceRequest};
 use tidegate_limits::Timestamp;
+use tidegate_runtime::Clock;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;

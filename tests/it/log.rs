@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 use tidegate::app::teller::Teller;
 use tidegate::call::{Observe, Origin, Reason, Record, Verdict};
 use tidegate::callers::{self, Callers};
-use tidegate::clock::Clock;
 use tidegate::telemetry::Metrics;
 use tidegate::telemetry::access::{AccessLine, AccessLog, Look, QuotaDraw, Started, Written};
 use tidegate_limits::caller::CallerId;
 use tidegate_limits::{Timestamp, TokenCount};
+use tidegate_runtime::Clock;
 
 use crate::support::identity;
 

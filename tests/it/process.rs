@@ -14,7 +14,7 @@ use std::time::Duration;
 use tidegate::admit::{Ask, Asked, Gate};
 use tidegate::call::{Destination, Origin, Record};
 use tidegate::callers::Callers;
-use tidegate::clock::Clock;
+use tidegate_runtime::Clock;
 use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, Command};
 

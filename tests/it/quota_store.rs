@@ -11,9 +11,9 @@ mod zookeeper;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tidegate::clock::Clock;
 use tidegate::coordinate::quota_store::{Entry, Error, Key, QuotaStore, Swapped, Write};
 use tidegate_limits::quota::{Record, Standing, StoreTime, Version};
+use tidegate_runtime::Clock;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tidegate_limits::quota::{Away, Outcome, Question, Standing, StoreTime, Trouble};
 use tidegate_limits::{QuotaAsk, QuotaKey, QuotaQuestion, QuotaRef, QuotaTrouble, Timestamp};
+use tidegate_runtime::Clock;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout_at};
@@ -18,7 +19,6 @@ use super::breaker::{AT_ONCE, Breaker, PAUSE, PAUSE_STRANGER};
 use super::key::{Note, Tended};
 use super::members::Settled;
 use crate::admit::{Gate, QuotaAnswer};
-use crate::clock::Clock;
 use crate::coordinate;
 use crate::coordinate::quota_store::{
     Configured, Engine, Entry, Error, Key, QuotaStore, Swapped, Write,

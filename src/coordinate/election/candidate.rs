@@ -14,6 +14,7 @@
 use std::time::Duration;
 
 use tidegate_limits::Timestamp;
+use tidegate_runtime::BackOff;
 
 use super::register::{Entry, Record, Swapped, Version};
 use super::{Mastership, TimeToLive};
@@ -45,8 +46,7 @@ pub(super) struct Candidate {
     writes: u64,
     /// The write of which the outcome is unknown, or that is under way, and when it was sent.
     unsettled: Option<(u64, Timestamp)>,
-    /// Failures in a row.
-    failures: u32,
+    back_off: BackOff,
     /// When the register was last read.
     looked: Timestamp,
     /// Not before this moment is anything written: a store that refuses what it has just shown
@@ -108,7 +108,7 @@ impl Candidate {
             rival: None,
             writes: 0,
             unsettled: None,
-            failures: 0,
+            back_off: BackOff::doubling(RETRY_FIRST, ttl.look()),
             looked: Timestamp::ZERO,
             write_at: Timestamp::ZERO,
         }
@@ -179,7 +179,7 @@ impl Candidate {
         match swapped {
             Swapped::Done(version) => {
                 let (_, sent) = self.unsettled.take().expect("an answer follows a write");
-                self.failures = 0;
+                self.back_off.reset();
                 self.won(sent, version);
             }
             Swapped::Refused(entry) => {
@@ -193,7 +193,7 @@ impl Candidate {
 
     /// What was read.
     pub(super) fn found(&mut self, now: Timestamp, entry: Option<Entry>) {
-        self.failures = 0;
+        self.back_off.reset();
         self.looked = now;
         let look_at = now + self.ttl.look();
         let Some(Entry { version, record }) = entry else {
@@ -245,15 +245,10 @@ impl Candidate {
         };
     }
 
-    /// The store could not be asked, or its answer did not come. `jitter` is random, 0 to 1.
-    pub(super) fn failed(&mut self, now: Timestamp, jitter: f64) {
-        let longest = self.ttl.look();
-        let pause = RETRY_FIRST
-            .saturating_mul(1 << self.failures.min(10))
-            .min(longest);
-        self.failures = self.failures.saturating_add(1);
+    /// The store could not be asked, or its answer did not come.
+    pub(super) fn failed(&mut self, now: Timestamp, entropy: u64) {
         self.known = Known::Unread {
-            not_before: now + pause.mul_f64(0.5 + jitter.clamp(0.0, 1.0) / 2.0),
+            not_before: now + self.back_off.pause_with_jitter(entropy),
         };
     }
 

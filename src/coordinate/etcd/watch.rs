@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
+use tidegate_runtime::BackOff;
 use tokio::time::{Instant, timeout_at};
 use tracing::debug;
 
@@ -15,7 +16,7 @@ use super::{Client, Error, Ordering, Unsent};
 /// in this time.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
 /// The pauses between attempts to open the stream.
-const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+const RETRY: BackOff = BackOff::doubling(Duration::from_millis(50), Duration::from_secs(1));
 
 /// What became of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,9 +61,9 @@ pub struct Watch {
     range: Range,
     /// The first revision that was not told of yet; 0 for whatever comes next.
     from: u64,
-    /// The member that is asked, and how often opening failed in a row.
+    /// The member that is asked.
     member: usize,
-    failures: u32,
+    back_off: BackOff,
     /// Not before this moment is the stream opened again.
     not_before: Instant,
     stream: Option<Stream>,
@@ -86,7 +87,7 @@ impl Watch {
             range,
             from,
             member,
-            failures: 0,
+            back_off: RETRY,
             not_before: Instant::now(),
             stream: None,
         }
@@ -115,7 +116,7 @@ impl Watch {
             }
             match self.message().await {
                 Ok(Some(reply)) => {
-                    self.failures = 0;
+                    self.back_off.reset();
                     if let Some(news) = self.news(reply)? {
                         return Ok(news);
                     }
@@ -181,12 +182,7 @@ impl Watch {
     fn broken(&mut self) {
         self.stream = None;
         self.member = self.member.wrapping_add(1);
-        let (first, longest) = RETRY;
-        let pause = first
-            .saturating_mul(1 << self.failures.min(10))
-            .min(longest);
-        self.failures = self.failures.saturating_add(1);
-        let pause = pause.mul_f64(0.5 + rand::random::<f64>() / 2.0);
+        let pause = self.back_off.pause_with_jitter(rand::random());
         self.not_before = Instant::now() + pause;
     }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
 use tidegate_limits::Timestamp;
+use tidegate_runtime::Clock;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -19,7 +20,6 @@ use tower::service_fn;
 use super::leases::Failure;
 use super::metrics::{ClientMetrics, Method};
 use super::route::{Onward, Route, ServerAddress};
-use crate::clock::Clock;
 use crate::coordinate::wire::capacity_client::CapacityClient;
 use crate::coordinate::wire::{
     self, GetCapacityRequest, GetCapacityResponse, Mastership, ReleaseCapacityRequest,

@@ -9,12 +9,12 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tidegate_limits::{BurstRatio, Pace, Paced, Rate, Timestamp, TokenLimiter, Tokens};
+use tidegate_runtime::Clock;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::sleep_until;
 
 use super::demand::{Arrivals, Peaks, REMEMBERED, slot};
 use super::entitlement::{Allowance, Entitlement};
-use crate::clock::Clock;
 
 /// Timers are late by up to a millisecond or two; what becomes due meanwhile goes at once.
 const POOL_MIN: Duration = Duration::from_millis(10);

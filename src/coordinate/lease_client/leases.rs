@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_limits::Timestamp;
+use tidegate_runtime::BackOff;
 
 use super::entitlement::{AfterExpiry, Entitlement, Held, SafeCapacity, capacity, length};
-use crate::coordinate::back_off::BackOff;
 use crate::coordinate::wire;
 
 /// The first pause when nobody answers.
@@ -128,7 +128,7 @@ impl Leases {
             resources: BTreeMap::new(),
             under_way: None,
             requests: 0,
-            back_off: BackOff::new(PAUSE_FIRST),
+            back_off: BackOff::gentle(PAUSE_FIRST),
             not_before: Timestamp::ZERO,
         }
     }
@@ -327,7 +327,7 @@ impl Leases {
         let Some(under_way) = self.take(request) else {
             return heard;
         };
-        self.back_off.answered();
+        self.back_off.reset();
         self.not_before = Timestamp::ZERO;
         let mut answers: BTreeMap<&str, &wire::ResourceResponse> = BTreeMap::new();
         for of_resource in &answer.response {
@@ -387,7 +387,7 @@ impl Leases {
             }
             resource.due = resource.due.min(now);
         }
-        self.not_before = now + self.back_off.failed(entropy);
+        self.not_before = now + self.back_off.pause_with_jitter(entropy);
     }
 
     fn take(&mut self, request: RequestId) -> Option<UnderWay> {

@@ -15,6 +15,7 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{Html, IntoResponse, Redirect, Response};
 use axum::routing::get;
 use serde::Deserialize;
+use tidegate_runtime::Live;
 use tower::ServiceBuilder;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::limit::RequestBodyLimitLayer;
@@ -24,7 +25,6 @@ use tower_http::timeout::TimeoutLayer;
 use super::metrics::Metrics;
 use super::service::Service;
 use super::{Resources, Status, Templates, View};
-use crate::live::Live;
 use crate::origin;
 
 /// Requests that are answered at once; further ones are turned away.

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use rand::RngExt as _;
 use tidegate_limits::Timestamp;
+use tidegate_runtime::BackOff;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint};
 use tracing::{debug, warn};
 
 use super::metrics::{Metrics, ParentOutcome};
 use super::service::Service;
-use crate::coordinate::back_off::BackOff;
 use crate::coordinate::wire::capacity_client::CapacityClient;
 use crate::coordinate::wire::{self, GetServerCapacityRequest, GetServerCapacityResponse};
 
@@ -59,17 +59,17 @@ struct Asking {
 
 impl Asking {
     async fn go_on(&mut self) {
-        let mut back_off = BackOff::new(PAUSE_FIRST);
+        let mut back_off = BackOff::gentle(PAUSE_FIRST);
         loop {
             self.until_due().await;
             let Some((sent_at, request)) = self.service.ask_parent() else {
                 continue;
             };
             if self.ask(sent_at, request).await {
-                back_off.answered();
+                back_off.reset();
             } else {
                 self.service.parent_unanswered(sent_at);
-                let pause = back_off.failed(rand::rng().random());
+                let pause = back_off.pause_with_jitter(rand::rng().random());
                 let failures = back_off.failures();
                 warn!(?pause, failures, "leases: no server above answers");
                 tokio::time::sleep(pause).await;

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tidegate_limits::Timestamp;
+use tidegate_runtime::Clock;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tonic::metadata::MetadataValue;
@@ -16,7 +17,6 @@ use tonic::{Request, Response, Status};
 
 use super::reply::Reply;
 use super::{CapacityServer, Rejected, Settings, Status as Shown, Templates, View};
-use crate::clock::Clock;
 use crate::coordinate::election::Mastership;
 use crate::coordinate::wire::capacity_server::Capacity;
 use crate::coordinate::wire::{self, Epoch};

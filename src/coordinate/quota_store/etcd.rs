@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use tidegate_limits::Timestamp;
 use tidegate_limits::quota::{StoreTime, Version};
+use tidegate_runtime::Clock;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -34,7 +35,6 @@ use super::waiters::Waiters;
 use super::{
     Answer, Entry, Error, Key, QuotaStore, SignsOfLife, Swapped, Write, assert_bounded, learn,
 };
-use crate::clock::Clock;
 use crate::coordinate::election::TimeToLive;
 use crate::coordinate::etcd::{
     self, Change, Client, Compare, KeyValue, Operation, Outcome, Range, Txn, Watch, Watched,

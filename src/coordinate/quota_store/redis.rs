@@ -28,6 +28,7 @@ use redis::{
 };
 use tidegate_limits::Timestamp;
 use tidegate_limits::quota::{StoreTime, Version};
+use tidegate_runtime::Clock;
 use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -37,7 +38,6 @@ use super::waiters::Waiters;
 use super::{
     Answer, Entry, Error, Key, QuotaStore, SignsOfLife, Swapped, Write, assert_bounded, learn,
 };
-use crate::clock::Clock;
 
 /// Where Redis is, who asks, and how long an answer may take.
 #[derive(Clone)]

@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use tidegate_limits::Timestamp;
 use tidegate_limits::quota::{StoreTime, TOTAL_MAX, Version};
+use tidegate_runtime::Clock;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -30,7 +31,6 @@ use super::{
     Answer, Configured, Entry, Error, Key, Mark, QuotaStore, SignsOfLife, Swapped, Write,
     assert_bounded, learn,
 };
-use crate::clock::Clock;
 use crate::coordinate::zookeeper::{self, Client, Node};
 
 /// Where records and members stand.

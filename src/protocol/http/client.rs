@@ -13,6 +13,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tidegate_limits::Timestamp;
+use tidegate_runtime::{Clock, Timer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
@@ -22,7 +23,6 @@ use super::super::stream::Stream;
 use super::super::wire::OnEof;
 use super::heads::Heads;
 use crate::call::{Record, Refusal};
-use crate::clock::{Clock, Timer};
 
 /// Most bytes of one read before a call has its slot. hyper keeps its read buffer while the call
 /// waits, and doubles a buffer that a read fills.   bytes

@@ -6,38 +6,40 @@
 use std::time::Duration;
 
 use tidegate_limits::Timestamp;
+use tidegate_runtime::BackOff;
 
-const BACKOFF_MIN: Duration = Duration::from_millis(100);
-const BACKOFF_MAX: Duration = Duration::from_secs(2);
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
 
 /// What the proxy believes of the backend.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) enum Belief {
     #[default]
     Up,
     /// Nobody is let through for now.
-    Down { backoff: Duration },
+    Down { back_off: BackOff },
     /// One call may go and find out.
-    Probing { backoff: Duration },
+    Probing { back_off: BackOff },
 }
 
 impl Belief {
     /// A connect failed. Returns when to try again, unless that is planned already. `spread` in
     /// 0.5..1.0 keeps several proxies from probing in step.
     pub(super) fn failed(&mut self, now: Timestamp, spread: f64) -> Option<Timestamp> {
-        let backoff = match *self {
-            Self::Up => BACKOFF_MIN,
-            Self::Probing { backoff } => (backoff * 2).min(BACKOFF_MAX),
+        let mut back_off = match *self {
+            Self::Up => BackOff::doubling(PAUSE_MIN, PAUSE_MAX),
+            Self::Probing { back_off } => back_off,
             Self::Down { .. } => return None,
         };
-        *self = Self::Down { backoff };
-        Some(now + BACKOFF_MIN.max(backoff.mul_f64(spread)))
+        let pause = PAUSE_MIN.max(back_off.pause().mul_f64(spread));
+        *self = Self::Down { back_off };
+        Some(now + pause)
     }
 
     /// The time to try again has come.
     pub(super) fn probe(&mut self) {
-        if let Self::Down { backoff } = *self {
-            *self = Self::Probing { backoff };
+        if let Self::Down { back_off } = *self {
+            *self = Self::Probing { back_off };
         }
     }
 

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::clock::Clock;
 use tidegate::coordinate::quota_store::memory::{Fault, Memory};
 use tidegate::coordinate::quota_store::{Error, QuotaStore, Swapped};
 use tidegate_limits::quota::{StoreTime, Version};
+use tidegate_runtime::Clock;
 
 use super::{Node, entry, key, write};
 

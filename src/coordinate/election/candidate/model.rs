@@ -271,8 +271,8 @@ impl World {
             Event::TimedOut(request) => {
                 if player.waits == Some(request) {
                     player.waits = None;
-                    let jitter = self.rng.random();
-                    self.players[who].candidate.failed(own, jitter);
+                    let entropy = self.rng.random();
+                    self.players[who].candidate.failed(own, entropy);
                     self.turn(who);
                 }
             }

@@ -25,13 +25,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use tidegate_limits::Timestamp;
 use tidegate_limits::quota::StoreTime;
+use tidegate_runtime::Clock;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use super::{RETRY, Settings, puts};
-use crate::clock::Clock;
 use crate::coordinate::election::{self, Election, Mastership, Place};
 use crate::coordinate::etcd::{
     Client, Compare, Error, KeyValue, Operation, Outcome, Range, Txn, Watch,
