@@ -27,14 +27,13 @@ WORKDIR /src
 # The dependencies, in a layer of their own: only a change of a manifest builds them again. Empty
 # files stand in for our sources.
 COPY Cargo.toml Cargo.lock ./
+COPY crates/callers/Cargo.toml crates/callers/Cargo.toml
 COPY crates/limits/Cargo.toml crates/limits/Cargo.toml
 COPY crates/runtime/Cargo.toml crates/runtime/Cargo.toml
 RUN sh -eu -c '\
-    mkdir -p tests/it; \
-    touch tests/it/main.rs; \
     for manifest in . crates/*; do \
-      mkdir -p "$manifest/src" "$manifest/benches"; \
-      touch "$manifest/src/lib.rs"; \
+      mkdir -p "$manifest/src" "$manifest/benches" "$manifest/tests/it"; \
+      touch "$manifest/src/lib.rs" "$manifest/tests/it/main.rs"; \
       sed -n "/^\[\[bench\]\]/,/^name/s/^name = \"\(.*\)\"/\1/p" "$manifest/Cargo.toml" | \
         while read -r name; do touch "$manifest/benches/$name.rs"; done; \
     done; \

@@ -10,7 +10,7 @@ use tidegate::call::{Facts, Identity, Observe, Origin, Peer, Record, Rejection, 
 use tidegate::callers::rate_limit::{Allowance, Rule};
 use tidegate::callers::settings::{Settings, StaticCaller, StaticRateLimit};
 use tidegate::callers::{Callers, Meets};
-use tidegate_limits::caller::{Group, Label, Pattern, PatternText};
+use tidegate_callers::{Group, Label, Pattern, PatternText};
 use tidegate_limits::{Burst, Fill, Timestamp};
 
 const CALLS: u32 = 5_000;

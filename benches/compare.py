@@ -709,8 +709,8 @@ def nanoseconds(median_and_least):
 def costs_of_callers():
     """Beside what the source of the design takes: measured on another machine, so only its order of size says something."""
     core = timings(cargo_bench('-p', 'tidegate-limits', '--bench', 'scheduler'))
-    table_of = timings(cargo_bench('-p', 'tidegate-limits', '--bench', 'callers'))
-    usage = timings(cargo_bench('-p', 'tidegate-limits', '--bench', 'usage'))
+    table_of = timings(cargo_bench('-p', 'tidegate-callers', '--bench', 'callers'))
+    usage = timings(cargo_bench('-p', 'tidegate-callers', '--bench', 'usage'))
     whole = cargo_bench('--bench', 'callers')
     rows = [['a bucket lets a call through', nanoseconds(core['bucket: take that passes']), '118 ns', 'below 50 ns'],
             ['a bucket does not', nanoseconds(core['bucket: take that does not']), '102 ns', 'below 50 ns']]
@@ -730,7 +730,7 @@ def costs_of_callers():
                  'waits until they are through: 2.0 s for 20', 'below 10 ms'])
     rows.append(['a rate limit is removed, 1,000 waiting for it', nanoseconds(core['remove_bucket, 1000 waiting']), 'the same', 'below 10 ms'])
     return ['### Callers: what they cost a call\n',
-            'Medians, and the least in brackets, of `cargo bench -p tidegate-limits --bench scheduler`, `--bench callers` and `--bench usage`, on one thread. Beside them the library of '
+            'Medians, and the least in brackets, of `cargo bench -p tidegate-limits --bench scheduler` and `cargo bench -p tidegate-callers`, on one thread. Beside them the library of '
             'xen-api (e2ee48d6883e) for the same, in OCaml 4.13.1 on another machine of two cores: a look-up that its cache of 100 has, and one that it has not.\n',
             table(['', 'Tidegate', 'xen-api', 'asked for'], rows),
             'All of it for one call, from `cargo bench --bench callers`: a claim (who asks, what it costs, what is charged, counted), and what became of it, in ns.\n',

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tidegate::telemetry::access::{AccessLine, AccessLog, Look, Started, Written};
 use tidegate::telemetry::metrics::{Durations, Metrics};
+use tidegate_callers::CallerId;
 use tidegate_limits::TokenCount;
-use tidegate_limits::caller::CallerId;
 
 /// As many lines as fit the buffer, so that none is lost and the cost is that of a kept one.
 const LINES: u32 = 5_000;

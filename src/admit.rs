@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt};
-use tidegate_limits::caller::CallerId;
+use tidegate_callers::CallerId;
 use tidegate_limits::{
     Backend, BucketId, BucketMode, BucketNow, BucketRule, BurstRatio, Call, Caller, Class, Cost,
     Delays, Fill, Hold, LimitNow, LimitRule, QueueNow, QuotaKey, QuotaSpent, Rate, Scheduler,

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use tidegate_limits::caller::{CallerId, TableError};
+use tidegate_callers::{CallerId, TableError};
 use tidegate_runtime::{Clock, Live};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;

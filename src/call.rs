@@ -21,8 +21,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
-use tidegate_limits::caller::CallerId;
-use tidegate_limits::{Delays, Outcome, QuotaSpent, Settled, Timestamp, TokenCount};
+use tidegate_callers::CallerId;
+use tidegate_callers::Settled;
+use tidegate_limits::{Delays, Outcome, QuotaSpent, Timestamp, TokenCount};
 use tokio::net::TcpStream;
 
 pub use self::claim::Claim;

@@ -21,14 +21,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use foldhash::{HashMap, HashMapExt};
-use tidegate_limits::caller::{
-    self, CallerId, Fold, Group, LimitRef, Matches, NewCaller as NewRow, Notes, Registration,
-    Table, TableError,
+use tidegate_callers::{
+    CallerId, Fold, Group, LimitRef, Matches, NewCaller as NewRow, Notes, Registration, Table,
+    TableError,
 };
-use tidegate_limits::{
-    BucketId, BucketRule, CostModel, FunctionId, ServiceTimes, Settled, Settlement, Timestamp,
-    TokenCount, Usage, Weight,
-};
+use tidegate_callers::{CostModel, FunctionId, ServiceTimes, Settled, Usage};
+use tidegate_limits::{BucketId, BucketRule, Settlement, Timestamp, TokenCount, Weight};
 
 pub use self::changes::{CallerPatch, NewCaller, NewCosts};
 pub use self::error::Error;
@@ -220,7 +218,7 @@ impl Callers {
         let counted: Counted = matches
             .as_slice()
             .iter()
-            .map(caller::Match::caller)
+            .map(tidegate_callers::Match::caller)
             .collect();
         each_group(table, &counted, |group| {
             // Asked for first: most groups are known, and a name is not to be copied for that.
@@ -425,7 +423,7 @@ impl State {
         let charge = |name: &Arc<str>| {
             let limit = limits.iter().find(|limit| limit.label == *name);
             let limit = limit.expect("the config's check lets only names of rate limits through");
-            caller::Charge::Limit(limit.reference())
+            tidegate_callers::Charge::Limit(limit.reference())
         };
         let rows = settings.callers.iter().map(|row| NewRow {
             label: row.label.clone(),
@@ -571,7 +569,9 @@ impl State {
     ) -> Vec<(CallerId, Vec<Group>)> {
         let groups = |id| {
             let row = self.table.get(id);
-            row.map(caller::Row::groups).unwrap_or_default().to_vec()
+            row.map(tidegate_callers::Row::groups)
+                .unwrap_or_default()
+                .to_vec()
         };
         callers.into_iter().map(|id| (id, groups(id))).collect()
     }
@@ -584,7 +584,7 @@ impl State {
             return;
         };
         let row = self.table.get(into);
-        for group in row.map(caller::Row::groups).unwrap_or_default() {
+        for group in row.map(tidegate_callers::Row::groups).unwrap_or_default() {
             if !before.contains(group) {
                 let used = self.groups.entry(group.clone()).or_default();
                 used.usage.merge(usage);
@@ -659,11 +659,11 @@ fn charged_to<'a>(
     matches: &Matches,
 ) -> Option<&'a RateLimit> {
     match matches.charged()?.charge() {
-        caller::Charge::Limit(LimitRef(id)) => {
+        tidegate_callers::Charge::Limit(LimitRef(id)) => {
             let limit = rate_limits.get(&RateLimitId(id));
             Some(limit.expect("a rate limit that goes is detached from every caller"))
         }
-        caller::Charge::None | caller::Charge::Exempt => None,
+        tidegate_callers::Charge::None | tidegate_callers::Charge::Exempt => None,
     }
 }
 
@@ -682,7 +682,8 @@ fn charge(limit: &RateLimit) -> Charged {
 
 /// Whether no rate limit is asked about its calls.
 fn is_exempt(charged: &Charged, matches: &Matches) -> bool {
-    let of_its_own = |found: &caller::Match| found.charge() == caller::Charge::Exempt;
+    let of_its_own =
+        |found: &tidegate_callers::Match| found.charge() == tidegate_callers::Charge::Exempt;
     matches!(charged, Charged::Exempt(_)) || matches.charged().is_some_and(of_its_own)
 }
 
@@ -694,7 +695,12 @@ fn quota_key(
     accounts: &mut HashMap<CallerId, Account>,
     matches: &Matches,
 ) -> Option<Arc<str>> {
-    let ids = || matches.as_slice().iter().map(caller::Match::caller);
+    let ids = || {
+        matches
+            .as_slice()
+            .iter()
+            .map(tidegate_callers::Match::caller)
+    };
     let rows = || {
         ids()
             .filter(|id| *id != CallerId::UNKNOWN)
@@ -713,7 +719,12 @@ fn quota_key(
 
 /// Every group that one of the callers is in, each once.
 fn each_group(table: &Table, callers: &Counted, mut tell: impl FnMut(&Group)) {
-    let groups_of = |id| table.get(id).map(caller::Row::groups).unwrap_or_default();
+    let groups_of = |id| {
+        table
+            .get(id)
+            .map(tidegate_callers::Row::groups)
+            .unwrap_or_default()
+    };
     for (at, id) in callers.iter().enumerate() {
         for group in groups_of(id) {
             let mut earlier = callers.iter().take(at);
@@ -725,8 +736,8 @@ fn each_group(table: &Table, callers: &Counted, mut tell: impl FnMut(&Group)) {
 }
 
 /// An identity as the table of callers takes it.
-fn seen(identity: &Identity) -> caller::Identity<'_> {
-    let mut seen = caller::Identity::default().with_listener(&identity.listener);
+fn seen(identity: &Identity) -> tidegate_callers::Identity<'_> {
+    let mut seen = tidegate_callers::Identity::default().with_listener(&identity.listener);
     if let Some(address) = identity.address {
         seen = seen.with_ip(address);
     }

@@ -16,8 +16,9 @@
 //! Around it: [`config`] reads the settings, [`app`] builds everything, [`admin`] shows it and
 //! lets it be changed, [`state`] keeps what must survive a restart, [`telemetry`] counts and
 //! logs it, [`tools`] are the other commands. [`tasks`] keeps calls that run without their
-//! client. [`call`] has the words that all of them share. What is decided is decided in the
-//! crate `tidegate_limits`; clock, live values and back-off are in the crate `tidegate_runtime`.
+//! client. [`call`] has the words that all of them share. The crate
+//! `tidegate_limits` decides which call runs when, the crate `tidegate_callers` which caller it belongs
+//! to. Clock, live values and back-off are in the crate `tidegate_runtime`.
 
 #![cfg_attr(
     test,

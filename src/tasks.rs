@@ -24,8 +24,8 @@ use std::time::Duration;
 
 use rand::RngExt;
 use rand::rngs::StdRng;
+use tidegate_callers::CallerId;
 use tidegate_limits::Timestamp;
-use tidegate_limits::caller::CallerId;
 use tidegate_runtime::Clock;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;

@@ -22,8 +22,9 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tidegate_limits::caller::{CallerId, Group, NewCaller};
-use tidegate_limits::{Span, Weight};
+use tidegate_callers::Span;
+use tidegate_callers::{CallerId, Group, NewCaller};
+use tidegate_limits::Weight;
 
 pub use self::asked::{
     CallerPatch, Costs, Derive, Merge, NewRateLimit, Question, Rate, RateLimitPatch, RatePatch,

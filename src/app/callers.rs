@@ -16,8 +16,9 @@ use std::collections::BTreeMap;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tidegate_limits::caller::{CallerId, Group, Kind, LastCall, NewCaller};
-use tidegate_limits::{BucketNow, Cause, PacingNow, Settlement, Span, Tokens, UsageNow, Weight};
+use tidegate_callers::{CallerId, Group, Kind, LastCall, NewCaller};
+use tidegate_callers::{Span, UsageNow};
+use tidegate_limits::{BucketNow, Cause, PacingNow, Settlement, Tokens, Weight};
 
 pub(super) use self::keeper::Keeper;
 use super::lately::Ended;

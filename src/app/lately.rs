@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use foldhash::HashMap;
-use tidegate_limits::caller::CallerId;
+use tidegate_callers::CallerId;
 use tidegate_limits::{Delays, Timestamp, TokenCount};
 
 use crate::call::claim::{Charged, RateLimitId};

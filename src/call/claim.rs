@@ -5,10 +5,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_limits::caller::CallerId;
-use tidegate_limits::{
-    BucketId, CostModel, FunctionId, QuotaKey, Settled, Timestamp, TokenCount, Tokens, Weight,
-};
+use tidegate_callers::CallerId;
+use tidegate_callers::{CostModel, FunctionId, Settled};
+use tidegate_limits::{BucketId, QuotaKey, Timestamp, TokenCount, Tokens, Weight};
 
 use super::identity::TEXT_BYTES_MAX;
 

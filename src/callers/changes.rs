@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_limits::caller::{
+use tidegate_callers::CostModel;
+use tidegate_callers::{
     CallerId, Charge, Group, Label, LimitRef, NewCaller as NewRow, Notes, Patch, Pattern,
     TableError,
 };
-use tidegate_limits::{Burst, CostModel, Fill, TokenCount, Weight};
+use tidegate_limits::{Burst, Fill, TokenCount, Weight};
 
 use super::functions::FUNCTIONS_MAX;
 use super::rate_limit::{
@@ -341,7 +342,7 @@ impl State {
     fn can_be_attached(&self, callers: &[CallerId]) -> Result<(), Error> {
         for &id in callers {
             let row = self.table.get(id).ok_or(TableError::Unknown(id))?;
-            if row.kind() == tidegate_limits::caller::Kind::Static {
+            if row.kind() == tidegate_callers::Kind::Static {
                 return Err(TableError::IsStatic(id).into());
             }
         }
@@ -490,7 +491,7 @@ impl State {
             }
         }
         let is_new =
-            |name: &&&Arc<str>| self.functions.find(name) == tidegate_limits::FunctionId::OTHER;
+            |name: &&&Arc<str>| self.functions.find(name) == tidegate_callers::FunctionId::OTHER;
         if names.iter().filter(is_new).count() > self.functions.room() {
             mistakes.push(Error::TooManyFunctions(FUNCTIONS_MAX));
         }

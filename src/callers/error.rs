@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tidegate_limits::caller::{CallerId, TableError};
+use tidegate_callers::{CallerId, TableError};
 
 use super::rate_limit::RATE_LIMITS_MAX;
 use crate::call::claim::RateLimitId;

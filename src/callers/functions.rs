@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use foldhash::{HashMap, HashMapExt};
-use tidegate_limits::FunctionId;
+use tidegate_callers::FunctionId;
 
 /// The most functions that have a number of their own; all further ones count together.
 pub(super) const FUNCTIONS_MAX: usize = 4096;

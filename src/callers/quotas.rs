@@ -5,7 +5,8 @@
 
 use std::sync::Arc;
 
-use tidegate_limits::{FunctionId, QuotaKey};
+use tidegate_callers::FunctionId;
+use tidegate_limits::QuotaKey;
 
 use super::functions::Functions;
 use super::settings::{QUOTAS_MAX, Quota, QuotaBy};

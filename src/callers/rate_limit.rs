@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 
-use tidegate_limits::caller::{CallerId, Label, LimitRef};
+use tidegate_callers::{CallerId, Label, LimitRef};
+use tidegate_callers::{Headroom, Span};
 use tidegate_limits::{
-    BucketId, BucketLimit, BucketMode, BucketOrder, BucketRule, Burst, BurstRatio, Fill, Headroom,
-    OnExcess, Rate, Settlement, Span,
+    BucketId, BucketLimit, BucketMode, BucketOrder, BucketRule, Burst, BurstRatio, Fill, OnExcess,
+    Rate, Settlement,
 };
 
 use crate::call::claim::{Deadline, RateLimitId};

@@ -1,7 +1,8 @@
 //! What survives a restart: callers, rate limits and costs; of what was counted, the totals.
 
-use tidegate_limits::caller::{CallerId, LastCall, Row, SavedCaller};
-use tidegate_limits::{Tally, Timestamp, Usage, Weight};
+use tidegate_callers::{CallerId, LastCall, Row, SavedCaller};
+use tidegate_callers::{Tally, Usage};
+use tidegate_limits::{Timestamp, Weight};
 
 use super::rate_limit::RateLimit;
 use super::settings::Costs;
@@ -98,7 +99,7 @@ impl State {
         }
         for (id, weight, total) in accounts {
             if self.table.get(id).is_some() {
-                let used = total != tidegate_limits::Tally::default();
+                let used = total != tidegate_callers::Tally::default();
                 let usage = used.then(|| Box::new(Usage::with_total(total)));
                 self.accounts.insert(
                     id,
@@ -116,7 +117,7 @@ impl State {
             .table
             .rows()
             .filter_map(|row| match row.charge() {
-                tidegate_limits::caller::Charge::Limit(limit) => Some(limit),
+                tidegate_callers::Charge::Limit(limit) => Some(limit),
                 _ => None,
             })
             .filter(|limit| {

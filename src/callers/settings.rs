@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_limits::caller::{self, Group, Label, Pattern};
-use tidegate_limits::{CostModel, TokenCount, Weight};
+use tidegate_callers::CostModel;
+use tidegate_callers::{Group, Label, Pattern};
+use tidegate_limits::{TokenCount, Weight};
 
 use super::rate_limit::{Profile, Rule};
 use crate::call::claim::drawn;
@@ -15,7 +16,7 @@ use crate::call::pace::CostRange;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
     /// How callers register themselves.
-    pub table: caller::Settings,
+    pub table: tidegate_callers::TableSettings,
     /// The callers of the config.
     pub callers: Vec<StaticCaller>,
     /// The rate limits of the config.

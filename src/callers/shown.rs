@@ -5,13 +5,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_limits::caller::{
+use tidegate_callers::{
     CallerId, Charge, Group, Identity, Kind, Label, LastCall, LimitRef, Matches, Notes, Pattern,
     Row, Specificity, TableError,
 };
-use tidegate_limits::{
-    Headroom, ServiceTime, Span, Suggestion, Timestamp, TokenCount, Usage, UsageNow, Weight,
-};
+use tidegate_callers::{Headroom, ServiceTime, Span, Suggestion, Usage, UsageNow};
+use tidegate_limits::{Timestamp, TokenCount, Weight};
 
 use super::rate_limit::{Allowance, Profile, RateLimit};
 use super::settings::Costs;

@@ -5,11 +5,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_limits::caller::{
-    self, AutoRegister, Field, FieldSet, Group, Label, NewCaller, Notes, Pattern, PatternText,
-    Table, TableError,
+use tidegate_callers::CostModel;
+use tidegate_callers::{
+    AutoRegister, Field, FieldSet, Group, Label, NewCaller, Notes, Pattern, PatternText, Table,
+    TableError,
 };
-use tidegate_limits::{Burst, CostModel, Fill, OutOfRange, TokenCount, Weight};
+use tidegate_limits::{Burst, Fill, OutOfRange, TokenCount, Weight};
 
 use crate::callers::rate_limit::{Allowance, Profile};
 use crate::callers::settings::{Costs, Settings, StaticCaller};
@@ -289,7 +290,7 @@ fn pattern(node: &Node, at: &At, cure: &str) -> Result<Pattern, Vec<(At, Mistake
         listener,
     };
     Pattern::parse(&text).map_err(|wrong| {
-        let mistake = |wrong: caller::PatternError| {
+        let mistake = |wrong: tidegate_callers::PatternError| {
             let field = table.get(wrong.field());
             let at = At {
                 key: match field {
@@ -530,7 +531,7 @@ fn callers_are_apart(callers: &[RawCaller], notes: &Problems) {
                     groups: raw.groups.value.clone(),
                     notes: Notes::default(),
                     patterns,
-                    charge: caller::Charge::None,
+                    charge: tidegate_callers::Charge::None,
                 };
                 (raw, row)
             })
@@ -590,7 +591,7 @@ pub(super) fn settings<'a>(raw: &Raw, functions: impl Iterator<Item = &'a str>) 
         ..
     } = &raw.callers;
     Settings {
-        table: caller::Settings {
+        table: tidegate_callers::TableSettings {
             auto_register: auto_register.value,
             auto_register_per_second: auto_register_per_s.value,
             identify: identify.value,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_limits::caller::{self, AutoRegister, FieldSet};
+use tidegate_callers::{AutoRegister, FieldSet};
 use tokio_rustls::rustls::ServerConfig;
 
 use crate::admit::WhenFull;
@@ -369,7 +369,7 @@ fn callers(mut section: Section<'_>) -> Callers {
         networks: Vec::new().into(),
         unix: false,
     };
-    let usual = caller::Settings::default();
+    let usual = tidegate_callers::TableSettings::default();
     let callers = Callers {
         trusted_proxies: section.read("trusted_proxies", nobody, proxies()),
         identify: section.read("identify", usual.identify, callers::identify()),

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tidegate_limits::caller::{Network, NetworkError};
+use tidegate_callers::{Network, NetworkError};
 use tracing_subscriber::filter::Targets;
 
 use crate::admin::Token;

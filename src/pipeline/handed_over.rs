@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::header::{self, HeaderName, HeaderValue};
 use http::{Method, Response, StatusCode};
 use serde::Serialize;
-use tidegate_limits::caller::CallerId;
+use tidegate_callers::CallerId;
 
 use super::{Client, Party, Pipeline, Way, write_down};
 use crate::admit::{Ask, Permit, Place, Waiting};

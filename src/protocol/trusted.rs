@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use tidegate_limits::caller::Network;
+use tidegate_callers::Network;
 
 use crate::call::Peer;
 

@@ -4,8 +4,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use rand::rngs::StdRng;
+use tidegate_callers::CallerId;
 use tidegate_limits::Timestamp;
-use tidegate_limits::caller::CallerId;
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 

@@ -13,8 +13,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use tidegate_callers::CallerId;
 use tidegate_limits::TokenCount;
-use tidegate_limits::caller::CallerId;
 
 use super::writer::LogWriter;
 pub use super::writer::Written;

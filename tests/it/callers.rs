@@ -17,8 +17,9 @@ use tidegate::callers::{
     RateLimitPatch,
 };
 use tidegate::config::Config;
-use tidegate_limits::caller::{CallerId, Group, Label, Notes, Pattern, PatternText};
-use tidegate_limits::{BucketMode, Burst, Fill, OnExcess, Outcome, Span, TokenCount};
+use tidegate_callers::Span;
+use tidegate_callers::{CallerId, Group, Label, Notes, Pattern, PatternText};
+use tidegate_limits::{BucketMode, Burst, Fill, OnExcess, Outcome, TokenCount};
 use tidegate_runtime::Clock;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
@@ -1182,7 +1183,7 @@ fn a_change_that_is_refused_names_its_field_and_changes_nothing() {
     let derived = NewRateLimit::of(Size::Derived {
         caller: mine,
         span: Span::Hour,
-        headroom: tidegate_limits::Headroom::DEFAULT,
+        headroom: tidegate_callers::Headroom::DEFAULT,
     });
     let nothing = |error: Error| error.field().to_owned();
     let field = |result: Result<Changed<RateLimitId>, Error>| result.map(drop).map_err(nothing);

@@ -96,9 +96,10 @@ fn every_file_and_test_that_the_map_names_exists() {
 fn test_folders() -> Vec<PathBuf> {
     let crates = fs::read_dir(root().join("crates")).expect("the workspace has crates");
     let crates = crates.map(|entry| entry.expect("a folder can be read").path().join("tests"));
-    [root().join("tests/it")]
+    [root().join("tests")]
         .into_iter()
         .chain(crates)
+        .flat_map(|tests| [tests.join("it"), tests])
         .collect()
 }
 

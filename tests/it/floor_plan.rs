@@ -176,11 +176,7 @@ fn a_sideways_or_upward_import_is_found_in_every_form() {
 
 #[test]
 fn the_decision_core_depends_on_nothing() {
-    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/limits/Cargo.toml");
-    let manifest: toml::Table = fs::read_to_string(manifest)
-        .expect("the core has a manifest")
-        .parse()
-        .expect("a manifest is TOML");
+    let manifest = manifest("crates/limits");
     // What library users may add to it is behind features, and none of them is there by default.
     let optional = |rule: &toml::Value| rule.get("optional") == Some(&toml::Value::Boolean(true));
     let dependencies = manifest.get("dependencies").and_then(toml::Value::as_table);
@@ -195,4 +191,22 @@ fn the_decision_core_depends_on_nothing() {
     assert!(lib.contains("#![no_std]") && lib.contains("#![forbid(unsafe_code)]"));
     // `make check` compiles it without the one module that needs a clock, a lock and a thread.
     assert!(lib.contains("#[cfg(feature = \"std\")]\npub mod paced;"));
+}
+
+#[test]
+fn the_table_of_callers_depends_only_on_the_decision_core() {
+    let manifest = manifest("crates/callers");
+    let dependencies = manifest["dependencies"].as_table().expect("a table");
+    assert_eq!(dependencies.keys().collect::<Vec<_>>(), ["tidegate-limits"]);
+    let lib = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/callers/src/lib.rs");
+    let lib = fs::read_to_string(lib).expect("the crate has a root");
+    assert!(lib.contains("#![no_std]") && lib.contains("#![forbid(unsafe_code)]"));
+}
+
+fn manifest(package: &str) -> toml::Table {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join(package)
+        .join("Cargo.toml");
+    let manifest = fs::read_to_string(file).expect("a crate has a manifest");
+    manifest.parse().expect("a manifest is TOML")
 }

@@ -11,7 +11,7 @@ use tidegate::call::{Observe, Origin, Reason, Record, Verdict};
 use tidegate::callers::{self, Callers};
 use tidegate::telemetry::Metrics;
 use tidegate::telemetry::access::{AccessLine, AccessLog, Look, QuotaDraw, Started, Written};
-use tidegate_limits::caller::CallerId;
+use tidegate_callers::CallerId;
 use tidegate_limits::{Timestamp, TokenCount};
 use tidegate_runtime::Clock;
 

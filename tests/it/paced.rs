@@ -10,7 +10,7 @@ use tidegate::call::claim::RateLimitId;
 use tidegate::callers::rate_limit::{Allowance, Size, SizePatch};
 use tidegate::callers::{Error, NewCosts, NewRateLimit, RateLimitPatch};
 use tidegate::config::{self, Severity};
-use tidegate_limits::caller::Label;
+use tidegate_callers::Label;
 use tidegate_limits::{BurstRatio, PacingNow, Rate};
 use tokio::task::JoinSet;
 use tokio::time::Instant;

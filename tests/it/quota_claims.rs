@@ -8,8 +8,8 @@ use tidegate::call::{Destination, Identity};
 use tidegate::callers::rate_limit::Size;
 use tidegate::callers::settings::{Quota, QuotaBy, Settings};
 use tidegate::callers::{CallerPatch, Callers, Meets, NewRateLimit};
+use tidegate_callers::Label;
 use tidegate_limits::Timestamp;
-use tidegate_limits::caller::Label;
 
 use crate::support;
 

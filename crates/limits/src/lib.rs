@@ -42,8 +42,6 @@ extern crate std;
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-pub mod caller;
-mod costs;
 mod delay;
 #[cfg(feature = "std")]
 pub mod keyed;
@@ -57,17 +55,16 @@ pub mod quota;
 #[cfg(test)]
 #[path = "../tests/random/mod.rs"]
 mod random;
-mod recency;
-mod ring;
+#[doc(hidden)]
+pub mod recency;
 mod scheduler;
-mod slab;
+#[doc(hidden)]
+pub mod slab;
 mod sorted;
 mod time;
 mod tokens;
-mod usage;
 mod verdict;
 
-pub use costs::{CostError, CostModel, ServiceTime, ServiceTimes, Settled};
 pub use delay::{Cause, Delay, Delays};
 pub use limiter::{
     AlreadyRunning, ApplyError, BucketLimit, Burst, BurstRatio, DEBT_MAX_BURSTS, DEBT_MAX_FILL,
@@ -85,8 +82,4 @@ pub use scheduler::{
 };
 pub use time::Timestamp;
 pub use tokens::TokenCount;
-pub use usage::{
-    Basis, CommonFunctions, FunctionId, FunctionUse, Headroom, Span, SpanUse, Suggestion, Tally,
-    Usage, UsageNow, Waits,
-};
 pub use verdict::{Cost, NotNow, Verdict};

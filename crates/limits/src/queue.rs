@@ -208,7 +208,7 @@ pub(crate) struct Queue<T> {
 impl<T> Queue<T> {
     pub(crate) fn new() -> Self {
         Self {
-            waiting: Slab::new(),
+            waiting: Slab::default(),
             lines: Vec::new(),
             asides: Sorted::default(),
             deadlines: Sorted::default(),
@@ -217,7 +217,7 @@ impl<T> Queue<T> {
 
     /// No call waits.
     pub(crate) fn is_empty(&self) -> bool {
-        self.waiting.len() == 0
+        self.waiting.is_empty()
     }
 
     /// How many calls wait.

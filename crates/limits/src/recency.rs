@@ -2,11 +2,13 @@
 //!
 //! A doubly linked list in the order of their last uses, so that noting one costs the same however
 //! many there are, and allocates nothing. The links are in the values themselves.
+//!
+//! Public for the crates beside this one, and no part of what it promises.
 
 use crate::slab::{Key, Slab};
 
 /// A value that can be in a list.
-pub(crate) trait Linked {
+pub trait Linked {
     /// Its neighbours there.
     fn links(&mut self) -> &mut Links;
 
@@ -16,7 +18,7 @@ pub(crate) trait Linked {
 
 /// The ends of the list.
 #[derive(Debug, Default)]
-pub(crate) struct Recency {
+pub struct Recency {
     ends: Option<Ends>,
     len: usize,
 }
@@ -29,24 +31,29 @@ struct Ends {
 
 /// The neighbours of a value in the list.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Links {
+pub struct Links {
     older: Option<Key>,
     newer: Option<Key>,
 }
 
 impl Recency {
     /// How many are in the list.
-    pub(crate) const fn len(&self) -> usize {
+    pub const fn len(&self) -> usize {
         self.len
     }
 
+    /// Whether none is in the list.
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     /// The one that was used least recently.
-    pub(crate) fn oldest(&self) -> Option<Key> {
+    pub fn oldest(&self) -> Option<Key> {
         self.ends.map(|ends| ends.oldest)
     }
 
     /// All of them, those used last first.
-    pub(crate) fn newest_first<'a, V: Linked>(
+    pub fn newest_first<'a, V: Linked>(
         &self,
         values: &'a Slab<V>,
     ) -> impl Iterator<Item = (Key, &'a V)> {
@@ -59,7 +66,7 @@ impl Recency {
     }
 
     /// Adds one as that which was used last.
-    pub(crate) fn push<V: Linked>(&mut self, values: &mut Slab<V>, key: Key) {
+    pub fn push<V: Linked>(&mut self, values: &mut Slab<V>, key: Key) {
         let before = self.ends.map(|ends| ends.newest);
         links(values, key).older = before;
         if let Some(before) = before {
@@ -73,7 +80,7 @@ impl Recency {
     }
 
     /// Takes one out of the list.
-    pub(crate) fn remove<V: Linked>(&mut self, values: &mut Slab<V>, key: Key) {
+    pub fn remove<V: Linked>(&mut self, values: &mut Slab<V>, key: Key) {
         let Links { older, newer } = core::mem::take(links(values, key));
         if let Some(older) = older {
             links(values, older).newer = newer;
@@ -93,7 +100,7 @@ impl Recency {
     }
 
     /// Makes one of the list that which was used last.
-    pub(crate) fn touch<V: Linked>(&mut self, values: &mut Slab<V>, key: Key) {
+    pub fn touch<V: Linked>(&mut self, values: &mut Slab<V>, key: Key) {
         if self.ends.is_none_or(|ends| ends.newest != key) {
             self.remove(values, key);
             self.push(values, key);

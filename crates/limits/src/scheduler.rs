@@ -170,7 +170,7 @@ impl<T> Scheduler<T> {
             limits,
             buckets: Buckets::new(),
             quotas: Quotas::new(),
-            holds: Slab::new(),
+            holds: Slab::default(),
             spare: Vec::new(),
             to_reject: VecDeque::new(),
             expiries: BTreeSet::new(),
@@ -435,7 +435,7 @@ impl<T> Scheduler<T> {
     #[must_use]
     pub fn is_at_rest(&self) -> bool {
         self.queue.is_empty()
-            && self.holds.len() == 0
+            && self.holds.is_empty()
             && self.parking.is_at_rest()
             && self
                 .limits

@@ -1,26 +1,28 @@
 //! Values under keys that are never mistaken for one another: a place that is used again gets
 //! a new generation, and a place that has had them all is not used again. That costs one place for
 //! every 2^32 uses of it.
+//!
+//! Public for the crates beside this one, and no part of what it promises.
 
 use alloc::vec::Vec;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Key {
+pub struct Key {
     index: u32,
     generation: u32,
 }
 
 impl Key {
     /// The place, which another tenant may have had or may get.
-    pub(crate) const fn index(self) -> u32 {
+    pub const fn index(self) -> u32 {
         self.index
     }
 
-    pub(crate) const fn to_bits(self) -> u64 {
+    pub const fn to_bits(self) -> u64 {
         (self.index as u64) << 32 | self.generation as u64
     }
 
-    pub(crate) const fn from_bits(bits: u64) -> Self {
+    pub const fn from_bits(bits: u64) -> Self {
         Self {
             index: (bits >> 32) as u32,
             generation: bits as u32,
@@ -29,7 +31,7 @@ impl Key {
 }
 
 #[derive(Debug)]
-pub(crate) struct Slab<V> {
+pub struct Slab<V> {
     places: Vec<Place<V>>,
     free: Vec<u32>,
     /// Places that are not used again.
@@ -42,26 +44,34 @@ struct Place<V> {
     value: Option<V>,
 }
 
-impl<V> Slab<V> {
-    pub(crate) const fn new() -> Self {
+impl<V> Default for Slab<V> {
+    fn default() -> Self {
         Self {
             places: Vec::new(),
             free: Vec::new(),
             retired: 0,
         }
     }
+}
 
-    pub(crate) fn len(&self) -> usize {
+impl<V> Slab<V> {
+    /// How many values there are.
+    pub fn len(&self) -> usize {
         self.places.len() - self.free.len() - self.retired
     }
 
-    pub(crate) fn insert(&mut self, value: V) -> Key {
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub fn insert(&mut self, value: V) -> Key {
         let index = self.free.pop().unwrap_or_else(|| {
             self.places.push(Place {
                 generation: 0,
                 value: None,
             });
-            u32::try_from(self.places.len() - 1).expect("fewer than 2^32 calls exist at once")
+            u32::try_from(self.places.len() - 1).expect("fewer than 2^32 values exist at once")
         });
         let place = &mut self.places[index as usize];
         place.value = Some(value);
@@ -71,7 +81,7 @@ impl<V> Slab<V> {
         }
     }
 
-    pub(crate) fn get(&self, key: Key) -> Option<&V> {
+    pub fn get(&self, key: Key) -> Option<&V> {
         let place = self.places.get(key.index as usize)?;
         if place.generation == key.generation {
             place.value.as_ref()
@@ -80,7 +90,7 @@ impl<V> Slab<V> {
         }
     }
 
-    pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut V> {
+    pub fn get_mut(&mut self, key: Key) -> Option<&mut V> {
         let place = self.places.get_mut(key.index as usize)?;
         if place.generation == key.generation {
             place.value.as_mut()
@@ -89,7 +99,7 @@ impl<V> Slab<V> {
         }
     }
 
-    pub(crate) fn remove(&mut self, key: Key) -> Option<V> {
+    pub fn remove(&mut self, key: Key) -> Option<V> {
         let place = self.places.get_mut(key.index as usize)?;
         if place.generation != key.generation || place.value.is_none() {
             return None;
@@ -104,7 +114,7 @@ impl<V> Slab<V> {
         place.value.take()
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (Key, &V)> {
+    pub fn iter(&self) -> impl Iterator<Item = (Key, &V)> {
         self.places.iter().zip(0..).filter_map(|(place, index)| {
             let value = place.value.as_ref()?;
             Some((
@@ -117,7 +127,7 @@ impl<V> Slab<V> {
         })
     }
 
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (Key, &mut V)> {
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (Key, &mut V)> {
         self.places
             .iter_mut()
             .zip(0..)
@@ -134,7 +144,7 @@ mod tests {
 
     #[test]
     fn an_old_key_does_not_find_the_new_tenant() {
-        let mut slab = Slab::new();
+        let mut slab = Slab::default();
         let old = slab.insert('a');
         assert_eq!(slab.remove(old), Some('a'));
         let new = slab.insert('b');
@@ -146,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_place_that_has_had_all_its_keys_is_not_used_again() {
-        let mut slab = Slab::new();
+        let mut slab = Slab::default();
         let first = slab.insert('a');
         assert_eq!(slab.remove(first), Some('a'));
         // As if it had been used 2^32 - 1 times.

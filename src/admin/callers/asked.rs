@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use tidegate_limits::caller::{
+use tidegate_callers::{
     CallerId, Charge, Group, Identity, IdentityBuf, Label, NewCaller, Notes, Patch, Pattern,
     PatternText,
 };
+use tidegate_callers::{Headroom, Span};
 use tidegate_limits::{
-    BucketMode, BucketOrder, Burst, BurstRatio, Fill, Headroom, OnExcess, OutOfRange, Settlement,
-    Span, Tokens, Weight,
+    BucketMode, BucketOrder, Burst, BurstRatio, Fill, OnExcess, OutOfRange, Settlement, Tokens,
+    Weight,
 };
 
 use super::json::{self, Fields, Value, cut};

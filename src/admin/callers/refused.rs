@@ -6,7 +6,7 @@ use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
-use tidegate_limits::caller::{CallerId, NameError, PatternError, TableError};
+use tidegate_callers::{CallerId, NameError, PatternError, TableError};
 
 use crate::call::claim::RateLimitId;
 

@@ -8,10 +8,9 @@ use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use serde::{Serialize, Serializer};
-use tidegate_limits::caller::{CallerId, Pattern};
-use tidegate_limits::{
-    BucketMode, BucketOrder, FunctionId, OnExcess, Span, SpanUse, Suggestion, Tally, UsageNow,
-};
+use tidegate_callers::{CallerId, Pattern};
+use tidegate_callers::{FunctionId, Span, SpanUse, Suggestion, Tally, UsageNow};
+use tidegate_limits::{BucketMode, BucketOrder, OnExcess};
 
 use crate::call::claim::{Deadline, RateLimitId};
 use crate::telemetry::access::Utc;

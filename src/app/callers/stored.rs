@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
-use tidegate_limits::caller::{
+use tidegate_callers::Tally;
+use tidegate_callers::{
     CallerId, Charge, Field, Group, Kind, Label, LimitRef, Notes, Pattern, PatternText, SavedCaller,
 };
 use tidegate_limits::{
     BucketMode, BucketOrder, Burst, BurstRatio, Fill, OnExcess, OutOfRange, Rate, Settlement,
-    Tally, TokenCount, Weight,
+    TokenCount, Weight,
 };
 
 use crate::call::claim::{Deadline, RateLimitId};

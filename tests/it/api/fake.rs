@@ -13,13 +13,12 @@ use tidegate::admin::{
     What,
 };
 use tidegate::call::claim::RateLimitId;
-use tidegate_limits::caller::{
+use tidegate_callers::{
     CallerId, Charge, Field, Group, Identity, Kind, Label, LastCall, LimitRef, Matches, NewCaller,
-    Notes, Patch, Pattern, PatternText, Row, Settings, Table,
+    Notes, Patch, Pattern, PatternText, Row, Table, TableSettings,
 };
-use tidegate_limits::{
-    FunctionId, Settlement, Span, Timestamp, TokenCount, Usage, UsageNow, Weight,
-};
+use tidegate_callers::{FunctionId, Span, Usage, UsageNow};
+use tidegate_limits::{Settlement, Timestamp, TokenCount, Weight};
 
 const GUEST_LIST: FunctionId = FunctionId(7);
 const PROFILES: [(&str, f64, f64); 2] = [("interactive", 200.0, 20.0), ("poller", 30.0, 3.0)];
@@ -47,7 +46,7 @@ struct State {
 
 impl Fake {
     pub(crate) fn new() -> Self {
-        let mut table = Table::new(Settings::default());
+        let mut table = Table::new(TableSettings::default());
         let poller = NewCaller {
             label: Label::new("poller").expect("a label"),
             groups: vec![Group::new("polling").expect("a group")],

@@ -2,7 +2,7 @@
 
 use tidegate::callers::rate_limit::Allowance;
 use tidegate::config::{self, Config, Severity};
-use tidegate_limits::caller::{Field, Label};
+use tidegate_callers::{Field, Label};
 use tidegate_limits::{BucketMode, BucketOrder, OnExcess, Settlement, Weight};
 
 const LEAST: &str = "

@@ -254,9 +254,9 @@ pub(super) struct Buckets {
 }
 
 impl Buckets {
-    pub(super) const fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
-            all: Slab::new(),
+            all: Slab::default(),
             by_id: BTreeMap::new(),
         }
     }

@@ -299,10 +299,10 @@ enum For {
 impl Quotas {
     pub(super) fn new() -> Self {
         Self {
-            named: Slab::new(),
+            named: Slab::default(),
             by_name: BTreeMap::new(),
             by_key: BTreeMap::new(),
-            all: Slab::new(),
+            all: Slab::default(),
             keys_max: 0,
             nodes: 0,
             time: StoreTime::unknown(Timestamp::ZERO),

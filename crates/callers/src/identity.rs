@@ -1,7 +1,7 @@
 //! What is seen of whoever makes a call.
 //!
 //! Values that were seen are always exact: a client that calls itself `foo*` is the client
-//! `foo*`, and no pattern. Only a [`Pattern`](super::Pattern) has patterns.
+//! `foo*`, and no pattern. Only a [`Pattern`](crate::Pattern) has patterns.
 
 use alloc::boxed::Box;
 use core::fmt;

@@ -6,10 +6,10 @@ use alloc::string::ToString;
 use alloc::vec::Vec;
 use core::fmt;
 
-use super::names::{Group, Label, Notes};
-use super::pattern::Pattern;
-use crate::recency::{Linked, Links};
-use crate::time::Timestamp;
+use crate::names::{Group, Label, Notes};
+use crate::pattern::Pattern;
+use tidegate_limits::Timestamp;
+use tidegate_limits::recency::{Linked, Links};
 
 /// A caller, by a number that is never given to another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -64,7 +64,7 @@ pub enum LastCall {
     /// Not that anybody knew.
     #[default]
     Never,
-    /// Before this run: the number that [`Table::restore`](super::Table::restore) was given,
+    /// Before this run: the number that [`Table::restore`](crate::Table::restore) was given,
     /// of which only the order counts.
     Earlier(u64),
     /// In this run.

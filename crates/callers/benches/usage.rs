@@ -1,6 +1,6 @@
 //! What it costs to keep usage, alone and on one thread.
 //!
-//! `cargo bench -p tidegate-limits --bench usage` prints nanoseconds: the median and the least
+//! `cargo bench -p tidegate-callers --bench usage` prints nanoseconds: the median and the least
 //! of many stretches of a millisecond or less, since a longer one is sure to be interrupted on
 //! a machine that does other work too.
 //!
@@ -14,9 +14,8 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use tidegate_limits::{
-    CostModel, FunctionId, Headroom, ServiceTimes, Span, Timestamp, TokenCount, Usage,
-};
+use tidegate_callers::{CostModel, FunctionId, Headroom, ServiceTimes, Span, Usage};
+use tidegate_limits::{Timestamp, TokenCount};
 
 const STRETCHES: usize = 400;
 /// The time between two calls of a busy caller.

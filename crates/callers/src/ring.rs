@@ -7,7 +7,7 @@
 
 use alloc::boxed::Box;
 
-use crate::time::Timestamp;
+use tidegate_limits::Timestamp;
 
 /// Slots in a ring.
 pub(crate) const SLOTS: usize = 60;

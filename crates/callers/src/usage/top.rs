@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 
 use super::FunctionId;
 use super::halves::Half;
-use crate::tokens::TokenCount;
+use tidegate_limits::TokenCount;
 
 /// Functions that have a place.
 pub(super) const PLACES: usize = 16;

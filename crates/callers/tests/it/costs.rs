@@ -4,9 +4,8 @@
 
 use std::time::Duration;
 
-use tidegate_limits::{
-    CostError, CostModel, FunctionId, ServiceTime, ServiceTimes, Settled, Timestamp, TokenCount,
-};
+use tidegate_callers::{CostError, CostModel, FunctionId, ServiceTime, ServiceTimes, Settled};
+use tidegate_limits::{Timestamp, TokenCount};
 
 /// Function, configured cost in tokens, measured mean in seconds.
 const XAPI: [(&str, f64, f64); 87] = [

@@ -1,6 +1,6 @@
 //! What it costs to find out who is asking, alone and on one thread.
 //!
-//! `cargo bench -p tidegate-limits --bench callers` prints nanoseconds per look-up: the median
+//! `cargo bench -p tidegate-callers --bench callers` prints nanoseconds per look-up: the median
 //! and the least of many short stretches, as in the scheduler's bench; then what 10,000 rows
 //! that registered themselves take in memory, as the growth of the process (Linux only; the
 //! allocator's own room is in it).
@@ -18,11 +18,11 @@ use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
-use tidegate_limits::Timestamp;
-use tidegate_limits::caller::{
+use tidegate_callers::{
     AutoRegister, Charge, Field, FieldSet, Identity, IdentityBuf, Label, Matches, NewCaller, Notes,
-    Pattern, PatternText, Registration, Settings, Table,
+    Pattern, PatternText, Registration, Table, TableSettings,
 };
+use tidegate_limits::Timestamp;
 
 const STRETCHES: usize = 300;
 const ROUNDS: usize = 1000;
@@ -113,8 +113,8 @@ fn caller(n: u32, [user, originator, ip, user_agent, listener]: &[String; 5]) ->
     }
 }
 
-fn settings(auto_register: AutoRegister, per_second: u16) -> Settings {
-    Settings {
+fn settings(auto_register: AutoRegister, per_second: u16) -> TableSettings {
+    TableSettings {
         auto_register,
         auto_register_per_second: per_second,
         identify: [Field::Listener, Field::Ip, Field::UserAgent]

@@ -4,8 +4,8 @@
 use alloc::string::String;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::identity::{Field, FieldSet, Identity, IdentityBuf};
-use super::pattern::{Pattern, PatternText};
+use crate::identity::{Field, FieldSet, Identity, IdentityBuf};
+use crate::pattern::{Pattern, PatternText};
 use crate::random::Random;
 
 impl Random {

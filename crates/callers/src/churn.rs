@@ -3,7 +3,7 @@
 use alloc::collections::VecDeque;
 use core::time::Duration;
 
-use crate::time::Timestamp;
+use tidegate_limits::Timestamp;
 
 const SECOND: Duration = Duration::from_secs(1);
 

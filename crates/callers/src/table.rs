@@ -5,17 +5,17 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 
-use super::churn::Churn;
-use super::error::TableError;
-use super::identity::{Field, FieldSet, Identity};
-use super::index::Index;
-use super::matches::Matches;
-use super::names::{Group, Label, Notes};
-use super::pattern::{Pattern, PatternError};
-use super::row::{CallerId, Charge, Kind, LastCall, LimitRef, NewCaller, Patch, Row, SavedCaller};
-use crate::recency::{Links, Recency};
-use crate::slab::{Key, Slab};
-use crate::time::Timestamp;
+use crate::churn::Churn;
+use crate::error::TableError;
+use crate::identity::{Field, FieldSet, Identity};
+use crate::index::Index;
+use crate::matches::Matches;
+use crate::names::{Group, Label, Notes};
+use crate::pattern::{Pattern, PatternError};
+use crate::row::{CallerId, Charge, Kind, LastCall, LimitRef, NewCaller, Patch, Row, SavedCaller};
+use tidegate_limits::Timestamp;
+use tidegate_limits::recency::{Links, Recency};
+use tidegate_limits::slab::{Key, Slab};
 
 /// The most rows that register themselves.
 pub(super) const AUTO_REGISTER_MAX: u32 = 10_000;
@@ -67,7 +67,7 @@ impl AutoRegister {
 
 /// How callers register themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct TableSettings {
     /// How many may be registered at a time.
     pub auto_register: AutoRegister,
     /// How many may register in any second; 0 is nobody.
@@ -77,7 +77,7 @@ pub struct Settings {
 }
 
 /// 100 callers, 10 in a second, by everything that is seen.
-impl Default for Settings {
+impl Default for TableSettings {
     fn default() -> Self {
         Self {
             auto_register: AutoRegister(100),
@@ -173,7 +173,7 @@ pub struct Restored {
 /// it says so.
 #[derive(Debug)]
 pub struct Table {
-    settings: Settings,
+    settings: TableSettings,
     churn: Churn,
     rows: Slab<Row>,
     by_id: BTreeMap<CallerId, Key>,
@@ -191,8 +191,8 @@ pub struct Table {
 impl Table {
     /// A table with nobody in it but [`CallerId::UNKNOWN`].
     #[must_use]
-    pub fn new(settings: Settings) -> Self {
-        let mut rows = Slab::new();
+    pub fn new(settings: TableSettings) -> Self {
+        let mut rows = Slab::default();
         let unknown = rows.insert(Row {
             id: CallerId::UNKNOWN,
             kind: Kind::Unknown,
@@ -565,7 +565,7 @@ impl Table {
 
     /// Changes how callers register themselves; who was forgotten because there are more of
     /// them than there may be now, the least recently called first.
-    pub fn configure(&mut self, settings: Settings) -> Vec<CallerId> {
+    pub fn configure(&mut self, settings: TableSettings) -> Vec<CallerId> {
         self.settings = settings;
         self.churn.set(settings.auto_register_per_second);
         let mut forgotten = Vec::new();

@@ -3,7 +3,7 @@
 //! For what is too large to be kept for each of sixty slots: the two halves together cover
 //! between a half and the whole of the span.
 
-use crate::time::Timestamp;
+use tidegate_limits::Timestamp;
 
 /// Something kept for a half; `default()` is empty and without allocation.
 pub(super) trait Half: Default {

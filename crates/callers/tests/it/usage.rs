@@ -2,18 +2,15 @@
 //!
 //! `TIDEGATE_SEED=n` replays one seed.
 
-mod random;
-
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 
-use random::Random;
-use tidegate_limits::{
-    FunctionId, FunctionUse, Headroom, Span, Suggestion, Tally, Timestamp, TokenCount, Usage,
-};
+use crate::random::Random;
+use tidegate_callers::{FunctionId, FunctionUse, Headroom, Span, Suggestion, Tally, Usage};
+use tidegate_limits::{Timestamp, TokenCount};
 
 const SECOND: u64 = 1_000_000_000;
 const SEEDS: u64 = 400;

@@ -3,21 +3,19 @@
 //! `TIDEGATE_SEED=n` replays one seed of the random histories, `TIDEGATE_SEEDS=n` sets how many
 //! are run.
 
-mod random;
-#[path = "vectors/callers.rs"]
 mod vectors;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
-use random::Random;
-use tidegate_limits::Timestamp;
-use tidegate_limits::caller::{
+use crate::random::Random;
+use tidegate_callers::{
     AutoRegister, CallerId, Charge, Field, FieldSet, Fold, Group, Identity, IdentityBuf, Kind,
     Label, LastCall, LimitRef, Matches, NewCaller, Notes, Patch, Pattern, PatternText,
-    Registration, Row, SavedCaller, Settings, Specificity, Table, TableError,
+    Registration, Row, SavedCaller, Specificity, Table, TableError, TableSettings,
 };
+use tidegate_limits::Timestamp;
 use vectors::{AUTO_REGISTRATION, CALLER_TABLE, Op, PATTERN_PARSE};
 
 fn at_millis(millis: u64) -> Timestamp {
@@ -61,8 +59,8 @@ fn new_caller(name: &str, patterns: &[(&str, &str)], charge: Charge) -> NewCalle
     }
 }
 
-fn settings(auto_register: i64, per_second: u16) -> Settings {
-    Settings {
+fn settings(auto_register: i64, per_second: u16) -> TableSettings {
+    TableSettings {
         auto_register: AutoRegister::from_config(auto_register).expect("a number of rows"),
         auto_register_per_second: per_second,
         identify: Field::ALL.into_iter().collect(),
@@ -467,7 +465,7 @@ fn the_surplus_is_charged_to_a_limit_that_it_matches_before_the_unknown_rows() {
 
 #[test]
 fn only_the_fields_named_tell_callers_apart() {
-    let mut table = Table::new(Settings {
+    let mut table = Table::new(TableSettings {
         identify: [Field::Ip, Field::Listener].into_iter().collect(),
         ..settings(10, 10)
     });
@@ -1190,7 +1188,7 @@ fn run(seed: u64) {
         .into_iter()
         .filter(|_| !random.one_in(3))
         .collect();
-    let mut table = Table::new(Settings {
+    let mut table = Table::new(TableSettings {
         identify,
         ..settings(auto_register, random.pick(&[1, 10, 1000]))
     });

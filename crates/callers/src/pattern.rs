@@ -9,8 +9,8 @@ use alloc::vec::Vec;
 use core::error::Error;
 use core::fmt::{self, Write as _};
 
-use super::identity::{Field, FieldSet, Identity};
-use super::network::{self, Family, Network};
+use crate::identity::{Field, FieldSet, Identity};
+use crate::network::{self, Family, Network};
 
 /// The longest literal of one field. A value longer than that is nobody's pattern.   bytes
 pub const LITERAL_MAX: usize = 256;

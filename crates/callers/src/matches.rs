@@ -3,10 +3,10 @@
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 
-use super::index::Found;
-use super::pattern::Specificity;
-use super::row::{CallerId, Charge, Row};
-use crate::slab::{Key, Slab};
+use crate::index::Found;
+use crate::pattern::Specificity;
+use crate::row::{CallerId, Charge, Row};
+use tidegate_limits::slab::{Key, Slab};
 
 /// A caller that a call belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -22,11 +22,11 @@
 
 use alloc::vec::Vec;
 
-use super::arena::{Arena, Id};
-use super::identity::{Field, Identity};
-use super::network::{Family, octets};
-use super::pattern::{LITERAL_MAX, Literal, Pattern, Space, Specificity};
-use super::trie::Trie;
+use crate::arena::{Arena, Id};
+use crate::identity::{Field, Identity};
+use crate::network::{Family, octets};
+use crate::pattern::{LITERAL_MAX, Literal, Pattern, Space, Specificity};
+use crate::trie::Trie;
 
 type NodeId = Id;
 
@@ -363,7 +363,7 @@ mod tests {
         let mut index = Index::new();
         let agent = |text: &str| {
             let user_agent = text;
-            Pattern::parse(&super::super::pattern::PatternText {
+            Pattern::parse(&crate::pattern::PatternText {
                 user_agent,
                 ..Default::default()
             })

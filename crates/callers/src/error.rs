@@ -4,10 +4,10 @@ use alloc::boxed::Box;
 use core::error::Error;
 use core::fmt;
 
-use super::names::Label;
-use super::pattern::Pattern;
-use super::row::CallerId;
-use super::table::{
+use crate::names::Label;
+use crate::pattern::Pattern;
+use crate::row::CallerId;
+use crate::table::{
     AUTO_REGISTER_MAX, DISTINCT_GROUPS_MAX, GROUPS_PER_CALLER_MAX, KEPT_PATTERNS_MAX,
     PATTERNS_PER_CALLER_MAX,
 };

@@ -9,9 +9,9 @@ use core::fmt;
 use core::time::Duration;
 
 use crate::ring::{Ring, Slot};
-use crate::time::{Timestamp, nanos};
-use crate::tokens::TokenCount;
 use crate::usage::FunctionId;
+use tidegate_limits::Timestamp;
+use tidegate_limits::TokenCount;
 
 /// A cost that cannot be.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -272,7 +272,8 @@ impl ServiceTimes {
         ring.advance(slot);
         let replies = ring.newest_mut();
         replies.count = replies.count.saturating_add(1);
-        replies.nanos = replies.nanos.saturating_add(nanos(service));
+        let nanos = u64::try_from(service.as_nanos()).unwrap_or(u64::MAX);
+        replies.nanos = replies.nanos.saturating_add(nanos);
     }
 
     fn ring_of(&mut self, function: FunctionId) -> &mut Ring<Replies, DAY_SLOT> {

@@ -6,8 +6,8 @@ use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::str::FromStr;
 
-use super::identity::Field;
-use super::pattern::{Literal, PatternError, Space};
+use crate::identity::Field;
+use crate::pattern::{Literal, PatternError, Space};
 
 /// The longest way to write an address or a network.   bytes
 const LENGTH_MAX: usize = 64;

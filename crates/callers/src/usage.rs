@@ -32,12 +32,12 @@ use core::time::Duration;
 pub use suggest::{Basis, Headroom, Suggestion};
 
 use crate::ring::{self, Ring, SLOTS};
-use crate::time::Timestamp;
-use crate::tokens::TokenCount;
 use halves::Halves;
 use history::{CELLS, History};
 use rounded::RoundedUp;
 use suggest::Stretch;
+use tidegate_limits::Timestamp;
+use tidegate_limits::TokenCount;
 use top::{PackedTokens, Top};
 use waits::WaitCounts;
 

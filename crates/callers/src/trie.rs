@@ -13,7 +13,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::arena::{Arena, Id};
+use crate::arena::{Arena, Id};
 
 /// Values under literals; a key may stand for a prefix, for a whole value, or for both.
 #[derive(Debug)]

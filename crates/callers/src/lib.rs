@@ -1,0 +1,57 @@
+//! Who is calling, and what it uses.
+//!
+//! - An [`Identity`] is what is known of the sender of a call. A caller is a row of the [`Table`],
+//!   with one or more [`Pattern`]s. A call belongs to every caller that it matches, the most specific
+//!   first. All of them count it, and one is charged: the most specific with a limit. The search ends
+//!   at an exempt caller.
+//! - Rows come from the config, from the API, or from the calls themselves. An identity that matches
+//!   no row exactly is registered automatically. When that part of the table is full, the least
+//!   recently seen caller is evicted.
+//! - [`Usage`] counts calls, tokens and waits of one caller per minute, hour and day, in bounded memory,
+//!   and [`Suggestion`] derives a rate limit from them.
+//! - [`CostModel`] turns measured service times into the cost of each function, in tokens.
+//!
+//! There is no clock and no random number in this crate: `now` is an argument.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+#[cfg(test)]
+mod arbitrary;
+mod arena;
+mod churn;
+mod costs;
+mod error;
+mod identity;
+mod index;
+mod matches;
+mod names;
+mod network;
+mod pattern;
+#[cfg(test)]
+#[path = "../../limits/tests/random/mod.rs"]
+mod random;
+mod ring;
+mod row;
+mod table;
+mod trie;
+mod usage;
+
+pub use costs::{CostError, CostModel, ServiceTime, ServiceTimes, Settled};
+pub use error::TableError;
+pub use identity::{Field, FieldSet, Identity, IdentityBuf};
+pub use matches::{Match, Matches};
+pub use names::{Group, Label, NameError, Notes};
+pub use network::{Network, NetworkError};
+pub use pattern::{LITERAL_MAX, Pattern, PatternError, PatternText, Specificity, TextPattern};
+pub use row::{CallerId, Charge, Kind, LastCall, LimitRef, NewCaller, Patch, Row, SavedCaller};
+pub use table::{
+    AutoRegister, Fold, Inserted, Registration, Reloaded, Restored, Table, TableSettings,
+};
+pub use usage::{
+    Basis, CommonFunctions, FunctionId, FunctionUse, Headroom, Span, SpanUse, Suggestion, Tally,
+    Usage, UsageNow, Waits,
+};

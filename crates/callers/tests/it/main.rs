@@ -1,0 +1,8 @@
+//! Tests of the crate through its public face, in one binary.
+
+#[path = "../../../limits/tests/random/mod.rs"]
+mod random;
+
+mod callers;
+mod costs;
+mod usage;
