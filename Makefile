@@ -13,6 +13,7 @@ test: peers stores promtool faults-tools
 
 # What a change must pass, besides the tests.
 check: deny
+	python3 tests/words.py
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) clippy -p tidegate-limits --no-default-features -- -D warnings
