@@ -1,7 +1,7 @@
 # Two commands do it all on a fresh machine with Rust, make and python3:
 #   make run    builds Tidegate and shows it holding back a flood
 #   make test   installs what the tests need and runs every test
-.PHONY: run test check deny advisories loom mutants peers stores promtool bench bench-limiters quota-faults faults soak faults-tools order clean
+.PHONY: run test check docs deny advisories loom mutants peers stores promtool bench bench-limiters quota-faults faults soak faults-tools order clean
 
 CARGO ?= cargo
 
@@ -36,6 +36,10 @@ deny: $(TOOLS)/bin/cargo-deny
 # Known vulnerabilities of the dependencies. Needs a network, so it is not part of `make check`.
 advisories: $(TOOLS)/bin/cargo-deny
 	$< check advisories
+
+# Writes the parts of the docs that are made from definitions in the code.
+docs:
+	MAKE_DOCS=1 $(CARGO) test -p tidegate --test it made_from_the_definitions
 
 # Every interleaving of a few threads over the atomics of the paced limiter.
 loom:

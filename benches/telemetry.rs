@@ -5,8 +5,9 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant, SystemTime};
 
+use tidegate::app::metrics::Metrics;
 use tidegate::telemetry::access::{AccessLine, AccessLog, Look, Started, Written};
-use tidegate::telemetry::metrics::{Durations, Metrics};
+use tidegate::telemetry::calls::Durations;
 use tidegate_callers::CallerId;
 use tidegate_limits::TokenCount;
 
@@ -22,7 +23,7 @@ fn main() {
         backend: Some(Duration::from_millis(50)),
     };
     per_call("counters of one call", || {
-        metrics.call_ended(
+        metrics.calls.count(
             black_box("nova"),
             "guest_get_info",
             "default",
@@ -92,11 +93,13 @@ fn main() {
     for function in 0..115 {
         let function = format!("function_{function}");
         for verdict in ["passed", "delayed"] {
-            metrics.call_ended("nova", &function, "default", verdict, &took);
+            metrics
+                .calls
+                .count("nova", &function, "default", verdict, &took);
         }
     }
     let started = Instant::now();
-    let scrape = metrics.gather();
+    let scrape = metrics.scrape(|_| ());
     report("a scrape with 116 functions", started.elapsed());
     println!("{:44} {:>9} bytes", "", scrape.len());
 }

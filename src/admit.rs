@@ -9,6 +9,7 @@
 
 mod backends;
 mod class;
+pub mod metrics;
 mod permit;
 mod place;
 pub mod policy;
@@ -28,8 +29,9 @@ use rand::{Rng, RngExt};
 use tidegate_callers::CallerId;
 use tidegate_limits::{
     Backend, BucketId, BucketMode, BucketNow, BucketRule, BurstRatio, Call, Caller, Class, Cost,
-    Delays, Fill, Hold, LimitNow, LimitRule, QueueNow, QuotaKey, QuotaSpent, Rate, Scheduler,
-    Scope, Step, Supplier, Supply, Ticket, Timestamp, Tokens, TooManyBuckets, Waited, Weight,
+    Delays, Fill, Hold, Limit, LimitNow, LimitRule, QueueNow, QuotaKey, QuotaSpent, Rate,
+    Scheduler, Scope, Step, Supplier, Supply, Ticket, Timestamp, Tokens, TooManyBuckets, Waited,
+    Weight,
 };
 use tidegate_runtime::Clock;
 use tokio::sync::{Notify, oneshot};
@@ -38,6 +40,7 @@ use tokio::task::JoinSet;
 use self::backends::Backends;
 use self::class::USER;
 pub use self::class::{ClassRule, Deadline, Pool};
+use self::metrics::{GateNow, WindowNow};
 pub use self::permit::Permit;
 pub use self::place::Place;
 use self::promote::{Acting, Follower, Promoted, Promotions, Tie};
@@ -716,20 +719,35 @@ impl Gate {
         (limits, now)
     }
 
-    /// Calls that meet limits and are past the gate, and the most there have been.
-    #[must_use]
-    pub fn outstanding(&self) -> (usize, usize) {
-        let state = self.core.lock();
-        let now = state.lanes[Lane::Limited as usize].in_flight();
-        (now, state.peak)
-    }
-
     /// The queue as it is now. Looks at every waiting call.
     #[must_use]
     pub fn queue_now(&self) -> QueueNow {
         let state = self.core.lock();
         let now = self.core.clock.now();
         state.lanes[Lane::Limited as usize].queue_now(now)
+    }
+
+    /// What metrics show. Looks at every waiting call.
+    #[must_use]
+    pub fn now(&self) -> GateNow {
+        let state = self.core.lock();
+        let now = self.core.clock.now();
+        let limited = &state.lanes[Lane::Limited as usize];
+        let lanes = state.lanes.iter();
+        let limits = lanes.flat_map(|lane| lane.rules().zip(lane.limits_now(now)));
+        let windows = limits.filter(|(rule, _)| matches!(rule.limit, Limit::Window { .. }));
+        GateNow {
+            queue: limited.queue_now(now),
+            outstanding: limited.in_flight(),
+            outstanding_peak: state.peak,
+            windows: windows
+                .map(|(rule, state)| WindowNow {
+                    limit: Arc::clone(&rule.name),
+                    used: state.used,
+                    configured: state.configured,
+                })
+                .collect(),
+        }
     }
 
     /// Calls past the gate and calls waiting, those at the door included, over both lanes.

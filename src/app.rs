@@ -4,6 +4,7 @@ mod callers;
 mod coordination;
 mod lately;
 pub mod lease_server;
+pub mod metrics;
 mod quotas;
 mod shown;
 pub mod teller;
@@ -15,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use tidegate_callers::{CallerId, TableError};
+use tidegate_runtime::metric::Show;
 use tidegate_runtime::{Clock, Live};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -23,6 +25,7 @@ use tracing::{error, info, warn};
 use self::callers::Keeper;
 use self::coordination::Coordination;
 use self::lately::Lately;
+use self::metrics::Metrics;
 use self::quotas::Quotas;
 use self::teller::Teller;
 use crate::admit::{self, Gate};
@@ -42,7 +45,6 @@ use crate::tasks::{Answer, Tasks};
 use crate::telemetry::Logs;
 use crate::telemetry::access::AccessLog;
 use crate::telemetry::log::Level;
-use crate::telemetry::metrics::Metrics;
 use crate::{admin, telemetry};
 
 /// How often what was counted is saved.
@@ -197,16 +199,20 @@ impl App {
         metrics.config_taken(SystemTime::now());
         let coordination = Arc::new(Coordination::new(gate.clone(), callers.clone(), clock));
         coordination.apply(config.coordinate.as_ref(), &config.admit);
-        metrics
-            .show(|registry| coordination.metrics().register(registry))
-            .expect("nobody else has metrics of these names");
+        coordination
+            .metrics()
+            .register(metrics.registry().prometheus())
+            .expect("no other metrics have these names");
         let descriptors = Descriptors::divide(&config, descriptors::in_force());
-        metrics.connections_may_be(descriptors.connections);
+        metrics
+            .listen
+            .connections_limit()
+            .show(descriptors.connections);
         let beside = CancellationToken::new();
         let quotas = Quotas::new(
             gate.clone(),
             clock,
-            Arc::clone(&metrics),
+            metrics.quotas.clone(),
             Box::new(open),
             beside.clone(),
         );
@@ -384,7 +390,11 @@ impl App {
         shared.tasks.apply(config.tasks);
         let descriptors = Descriptors::divide(&config, descriptors::in_force());
         shared.connections.apply(descriptors.connections);
-        shared.metrics.connections_may_be(descriptors.connections);
+        shared
+            .metrics
+            .listen
+            .connections_limit()
+            .show(descriptors.connections);
         shared.descriptors.set(descriptors);
         shared.keep_listeners(&config.listen.listeners, &kept);
         for (listener, socket) in bound {
@@ -642,12 +652,12 @@ impl Shared {
             }
         };
         let failed = |error: &io::Error| {
-            self.metrics.accept_failed();
+            self.metrics.listen.accept_errors_total().inc();
             warn!(listener = %settings.get().name, %error, "cannot accept");
         };
         let handle = |stream, peer, connection| {
             let listener = settings.get();
-            let counted = self.metrics.connection_opened(&listener.name);
+            let counted = self.metrics.listen.opened(&listener.name);
             let accepted = Accepted {
                 stream,
                 peer,

@@ -11,6 +11,7 @@
 mod changes;
 mod error;
 mod functions;
+pub mod metrics;
 mod quotas;
 pub mod rate_limit;
 mod saved;

@@ -14,6 +14,7 @@
 
 mod answer;
 mod key;
+pub mod metrics;
 mod store;
 mod upstream;
 mod waiter;

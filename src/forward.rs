@@ -13,6 +13,7 @@ mod deadline;
 mod doorbell;
 mod exchange;
 mod http;
+pub mod metrics;
 mod pool;
 mod reply;
 mod stream;

@@ -5,6 +5,7 @@
 //! pause; it neither spins nor ends the loop.
 
 pub mod descriptors;
+pub mod metrics;
 #[expect(
     clippy::disallowed_methods,
     reason = "listeners are bound at start and by a reload, and dropped on threads that wait"

@@ -10,6 +10,7 @@ pub mod forwarded;
 pub mod framer;
 mod http;
 pub(crate) mod io;
+pub mod metrics;
 mod preamble;
 pub mod proxy_header;
 mod stream;

@@ -12,6 +12,7 @@
 
 mod answer;
 mod id;
+pub mod metrics;
 mod prefer;
 mod store;
 

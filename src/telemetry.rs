@@ -1,17 +1,18 @@
 //! Logs and metrics.
 //!
-//! Metrics live in [`metrics`], one line per call in [`access`], everything else that the
-//! process says goes through `tracing` and is set up in [`log`]. One thread writes both
-//! ([`writer`]). Nothing here knows a call: what to tell comes as plain arguments.
+//! What is counted of a call when it ends is in [`calls`], its line in [`access`], the metrics of
+//! the process in [`process`]; the other metrics belong to their stages. Everything else that the
+//! process logs goes through `tracing`, which [`log`] sets up. One thread writes both
+//! ([`writer`]). Calls come here as plain arguments.
 
 pub mod access;
+pub mod calls;
 pub mod log;
-pub mod metrics;
+pub mod process;
 pub mod writer;
 
 pub use access::{AccessLine, AccessLog};
 pub use log::{Logs, init};
-pub use metrics::Metrics;
 
 /// What this part is told.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use super::class::USER;
 use super::{ClassRule, PacedLimit, Postpone, Settings, WhenFull, Window};
 use crate::call::Destination;
 use crate::call::pace::pace;
-use crate::telemetry::metrics::RATE_LIMIT_PREFIX;
+use crate::telemetry::calls::RATE_LIMIT_PREFIX;
 
 /// What calls that meet limits meet. `phase` is how far past the epoch the clock began to
 /// count, which aligns fixed windows.

@@ -11,6 +11,8 @@
 //! for its own length after the process has started: what left before can't meet in one window
 //! with what leaves now.
 
+pub(super) mod metrics;
+
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -70,17 +72,17 @@ enum Told {
 
 /// How a limit that is shared stands, for operators.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct ShareNow {
+pub struct ShareNow {
     /// The limit's name.
-    pub(super) limit: Arc<str>,
+    pub limit: Arc<str>,
     /// The id of the resource.
-    pub(super) resource: Arc<str>,
+    pub resource: Arc<str>,
     /// What this sidecar always owns.
-    pub(super) safe: f64,
+    pub safe: f64,
     /// What is wanted of the servers.
-    pub(super) wants: f64,
+    pub wants: f64,
     /// What is leased, and for how much longer; none if nothing is.
-    pub(super) lease: Option<(f64, Duration)>,
+    pub lease: Option<(f64, Duration)>,
 }
 
 impl Coordination {
@@ -336,7 +338,7 @@ fn window_counts(gate: &admit::Settings) -> Duration {
 
 /// The bucket of a rate limit, by the limit's name in metrics.
 fn bucket_of(callers: &Callers, limit: &str) -> Option<BucketId> {
-    let name = limit.strip_prefix(crate::telemetry::metrics::RATE_LIMIT_PREFIX)?;
+    let name = limit.strip_prefix(crate::telemetry::calls::RATE_LIMIT_PREFIX)?;
     let all = callers.limits();
     let found = all.iter().find(|known| *known.label == *name)?;
     Some(found.id.bucket())

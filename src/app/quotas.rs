@@ -16,6 +16,7 @@ mod breaker;
 mod driver;
 mod key;
 mod members;
+pub(super) mod metrics;
 mod rule;
 mod shown;
 
@@ -29,10 +30,10 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::warn;
 
 use self::driver::Driver;
+use self::metrics::QuotaMetrics;
 use crate::admit::Gate;
 use crate::coordinate;
 use crate::coordinate::quota_store::{Engine, QuotaStore};
-use crate::telemetry::metrics::Metrics;
 
 /// Opens the store of an engine.
 pub(super) type Open = Box<dyn Fn(&Engine, Clock) -> Arc<dyn QuotaStore> + Send + Sync>;
@@ -41,7 +42,7 @@ pub(super) type Open = Box<dyn Fn(&Engine, Clock) -> Arc<dyn QuotaStore> + Send 
 pub(super) struct Quotas {
     gate: Gate,
     clock: Clock,
-    metrics: Arc<Metrics>,
+    metrics: QuotaMetrics,
     open: Open,
     /// Ends with the proxy.
     stop: CancellationToken,
@@ -60,7 +61,7 @@ impl Quotas {
     pub(super) fn new(
         gate: Gate,
         clock: Clock,
-        metrics: Arc<Metrics>,
+        metrics: QuotaMetrics,
         open: Open,
         stop: CancellationToken,
     ) -> Self {
@@ -112,7 +113,7 @@ impl Quotas {
         let driver = Arc::new(Driver::new(
             self.gate.clone(),
             self.clock,
-            Arc::clone(&self.metrics),
+            self.metrics.clone(),
             (self.open)(&settings.engine, self.clock),
             told,
         ));

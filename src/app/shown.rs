@@ -10,19 +10,18 @@ use tidegate_limits::{
 use super::Shared;
 use super::callers::pace_state;
 use super::coordination::ShareNow;
+use super::metrics::Metrics;
 use crate::admin::{
     BucketState, ClassQueue, FunctionQueue, LimitKind, LimitState, Opens, QueueState, QuotasState,
     SharedState, Source,
 };
 use crate::call::Destination;
+use crate::callers::metrics::{LimiterNow, PaceNow};
 use crate::callers::rate_limit::RateLimit;
 use crate::config;
-use crate::telemetry::Logs;
 use crate::telemetry::access::Utc;
-use crate::telemetry::metrics::{
-    CallersLevel, GroupLevel, LeaseLevel, Levels, LimiterLevel, PaceLevel, RATE_LIMIT_PREFIX,
-    TasksLevel, WindowLevel,
-};
+use crate::telemetry::calls::RATE_LIMIT_PREFIX;
+use tidegate_runtime::metric::{Reach, Show};
 
 /// Mistakes of a refused reload that are shown; the log has all.
 const MISTAKES_MAX: usize = 20;
@@ -104,18 +103,7 @@ impl Source for Shared {
     }
 
     fn metrics(&self) -> String {
-        let settings = self.config.get();
-        let backends = [
-            (Destination::Socket, settings.forward.socket.is_some()),
-            (Destination::Http, settings.forward.http.is_some()),
-            (Destination::Tcp, settings.forward.tcp.is_some()),
-        ];
-        for (backend, _) in backends.iter().filter(|(_, configured)| *configured) {
-            self.metrics
-                .backend_is_up(backend.label(), self.gate.is_up(*backend));
-        }
-        self.metrics.mirror(&self.levels());
-        self.metrics.gather()
+        self.metrics.scrape(|metrics| self.mirror(metrics))
     }
 
     fn connections_max(&self) -> usize {
@@ -148,104 +136,66 @@ impl Source for Shared {
 }
 
 impl Shared {
-    fn levels(&self) -> Levels {
-        let queue = self.gate.queue_now();
-        let (outstanding, outstanding_peak) = self.gate.outstanding();
-        let shared = self.coalescer.snapshot();
-        let tasks = self.tasks.snapshot();
-        let (limits, _) = self.gate.limits_now();
-        let registered = self.callers.registered();
-        let (quotas, quota_store) = self.quotas.levels();
-        let windows = limits
-            .iter()
-            .filter(|(rule, _)| matches!(rule.limit, Limit::Window { .. }))
-            .map(|(rule, state)| WindowLevel {
-                limit: (&*rule.name).into(),
-                used: state.used,
-                configured: u64::from(state.configured),
-            })
-            .collect();
-        Levels {
-            queue_depth: (queue.waiting + queue.at_door) as u64,
-            queue_capacity: u64::from(queue.capacity),
-            queue_oldest: queue.oldest_waits,
-            claims: queue.claims,
-            claims_idle: queue.claims_idle,
-            outstanding: outstanding as u64,
-            outstanding_limit: u64::from(self.config.get().admit.outstanding_sum().unwrap_or(0)),
-            outstanding_peak: outstanding_peak as u64,
-            coalesce_calls: shared.calls as u64,
-            coalesce_kept_answers: shared.kept as u64,
-            coalesce_held_bytes: shared.bytes as u64,
-            tasks: TasksLevel {
-                waiting: tasks.waiting as u64,
-                running: tasks.running as u64,
-                ended: tasks.ended as u64,
-                bytes: tasks.bytes as u64,
-                answered: tasks.counted.answered,
-                not_kept: tasks.counted.not_kept,
-                cancelled: tasks.counted.cancelled,
-                failed: tasks.counted.failed,
-            },
-            windows,
-            limiters: self.limiters(&limits),
-            leases: self
-                .coordination
-                .shares()
-                .into_iter()
-                .map(|share| LeaseLevel {
-                    limit: (&*share.limit).into(),
-                    capacity: share.lease.map_or(0.0, |(capacity, _)| capacity),
-                    wants: share.wants,
-                    safe: share.safe,
-                    expires: share.lease.map_or(Duration::ZERO, |(_, left)| left),
-                })
-                .collect(),
-            quotas,
-            quota_store,
-            groups: self
-                .callers
-                .groups()
-                .into_iter()
-                .map(|group| GroupLevel {
-                    group: group.group.as_str().into(),
-                    calls: group.calls,
-                    tokens: group.tokens.tokens(),
-                })
-                .collect(),
-            log_events_lost: self.logs.as_ref().map_or(0, Logs::events_lost),
-            callers: CallersLevel {
-                from_config: registered.from_config,
-                made: registered.made,
-                auto: registered.auto,
-                evicted: registered.evicted,
-            },
+    /// Shows the levels of every stage.
+    fn mirror(&self, metrics: &Metrics) {
+        let settings = self.config.get();
+        let forward = &settings.forward;
+        for (backend, address) in [
+            (Destination::Socket, &forward.socket),
+            (Destination::Http, &forward.http),
+            (Destination::Tcp, &forward.tcp),
+        ] {
+            if address.is_some() {
+                let up = metrics.forward.backend_up(backend.label());
+                up.show(self.gate.is_up(backend));
+            }
+        }
+        let outstanding_max = settings.admit.outstanding_sum();
+        metrics.admit.mirror(&self.gate.now(), outstanding_max);
+        metrics.coalesce.mirror(&self.coalescer.snapshot());
+        metrics.tasks.mirror(&self.tasks.snapshot());
+        metrics.leases.mirror(&self.coordination.shares());
+        let (quotas, store) = self.quotas.levels();
+        metrics.quotas.mirror(&quotas, store.as_ref());
+        let limiters = self.limiters();
+        metrics.callers.mirror_limiters(&limiters);
+        metrics.callers.mirror_groups(&self.callers.groups());
+        metrics.callers.mirror_callers(&self.callers.registered());
+        metrics.calls.retain_limits(|limit| {
+            let limiter = limit.strip_prefix(RATE_LIMIT_PREFIX);
+            limiter.is_none_or(|name| limiters.iter().any(|it| *it.limiter == *name))
+                || quotas.iter().any(|it| *it.limit == *limit)
+        });
+        if let Some(logs) = &self.logs {
+            let lost = metrics.process.log_events_lost_total();
+            lost.reach(logs.events_lost());
         }
     }
 
     /// Every rate limit that holds somebody back, or would; of callers, and over all of them.
-    fn limiters(&self, limits: &[(LimitRule, LimitNow)]) -> Vec<LimiterLevel> {
+    fn limiters(&self) -> Vec<LimiterNow> {
+        let (limits, _) = self.gate.limits_now();
         let over_all = limits.iter().filter_map(|(rule, state)| {
             let paced = state.paced.as_ref()?;
             let held = paced.pools.active + paced.pools.burst;
             let seconds = held.as_secs_f64() - paced.pools.debt.as_secs_f64();
-            Some(LimiterLevel {
+            Some(LimiterNow {
                 limiter: rule.name.strip_prefix(RATE_LIMIT_PREFIX)?.into(),
                 tokens: seconds * rate(paced),
                 queued: state.waiting,
                 would_have_delayed: 0,
-                pace: Some(pace_level(paced)),
+                pace: Some(pace_now(paced)),
             })
         });
         let of_callers = self.callers.limits().into_iter();
         let level = |limit: RateLimit| {
             let bucket = self.gate.bucket_now(limit.id.bucket())?;
-            Some(LimiterLevel {
+            Some(LimiterNow {
                 limiter: (&*limit.label).into(),
                 tokens: bucket.tokens,
                 queued: bucket.waiting,
                 would_have_delayed: bucket.would_have_delayed,
-                pace: bucket.paced.as_ref().map(pace_level),
+                pace: bucket.paced.as_ref().map(pace_now),
             })
         };
         of_callers.filter_map(level).chain(over_all).collect()
@@ -265,8 +215,8 @@ fn shared(shares: &[ShareNow], limit: &str) -> Option<SharedState> {
     })
 }
 
-fn pace_level(paced: &PacingNow) -> PaceLevel {
-    PaceLevel {
+fn pace_now(paced: &PacingNow) -> PaceNow {
+    PaceNow {
         rate: rate(paced),
         achieved: paced.achieved,
         wait: paced.pools.wait_time(),

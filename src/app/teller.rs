@@ -8,13 +8,15 @@ use tidegate_limits::{Cause, QuotaSpent, Timestamp, TokenCount};
 use tidegate_runtime::Clock;
 
 use super::lately::Lately;
+use super::metrics::Metrics;
 use crate::call::{
     Claim, Destination, Facts, Identity, Observe, Peer, Reason, Record, Rejection, Verdict,
 };
 use crate::callers::Callers;
-use crate::callers::rate_limit::NAME_PREFIX;
+use crate::callers::metrics::Charge;
+use crate::protocol::metrics::connections_rejected_total;
 use crate::telemetry::access::{AccessLine, AccessLog, QuotaDraw, Started, Written};
-use crate::telemetry::metrics::{Charged, Durations, Metrics};
+use crate::telemetry::calls::{Durations, RATE_LIMIT_PREFIX};
 
 /// The time between two log events of a shortage that lasts.
 const SHORT_EVERY: Duration = Duration::from_secs(10);
@@ -62,12 +64,12 @@ impl Teller {
     /// Counts what a call's rate limit did to it.
     fn charged(&self, facts: &Facts, claim: &Claim) {
         if facts.settled.is_some() {
-            self.metrics.cost_settled(&facts.function);
+            self.metrics.callers.cost_settled(&facts.function);
         }
         let Some(label) = claim.rate_limit() else {
             return;
         };
-        let is_own = |limit: &str| limit.strip_prefix(NAME_PREFIX) == Some(&**label);
+        let is_own = |limit: &str| limit.strip_prefix(RATE_LIMIT_PREFIX) == Some(&**label);
         let delayed = facts.delays.iter().any(|delay| match &delay.cause {
             Cause::Limit(name) => is_own(name),
             Cause::Turn | Cause::Others => false,
@@ -77,7 +79,7 @@ impl Teller {
             Verdict::Aborted if facts.admitted.is_none() => Some(facts.verdict.label()),
             _ => None,
         };
-        self.metrics.charged(&Charged {
+        self.metrics.callers.charged(&Charge {
             limiter: label,
             waited: facts.admitted.map(|admitted| admitted.since(claim.at)),
             delayed: facts.admitted.is_some() && delayed,
@@ -108,7 +110,7 @@ impl Observe for Teller {
 
     fn lacks(&self, backend: Destination, cause: &(dyn Error + 'static)) {
         let backend = backend.label();
-        self.metrics.connect_is_short(backend);
+        self.metrics.forward.connect_shortages_total(backend).inc();
         let now = self.clock.now();
         let mut short_at = self.short_at.lock().unwrap_or_else(PoisonError::into_inner);
         if short_at.is_some_and(|before| now.since(before) < SHORT_EVERY) {
@@ -148,7 +150,7 @@ impl Observe for Teller {
         };
         let verdict = facts.verdict.label();
         let identity = &*facts.origin.identity;
-        self.metrics.call_ended(
+        self.metrics.calls.count(
             &identity.listener,
             &facts.function,
             &facts.class,
@@ -156,13 +158,14 @@ impl Observe for Teller {
             &took,
         );
         if facts.shared {
-            self.metrics.coalesced(&facts.function);
+            self.metrics.coalesce.coalesced_total(&facts.function).inc();
         }
         for field in identity.unusable.iter() {
-            self.metrics.identity_unusable(field.label());
+            let protocol = &self.metrics.protocol;
+            protocol.identity_unusable_total(field.label()).inc();
         }
         if let Some(limit) = &facts.limit {
-            self.metrics.limit_hit(limit);
+            self.metrics.calls.limit_hit(limit);
         }
         let claim = facts.claim.as_ref();
         if let Some(claim) = claim {
@@ -171,7 +174,9 @@ impl Observe for Teller {
         // A client that has left was answered nothing, whatever we were about to say.
         let answer = facts.reason.filter(|_| facts.verdict != Verdict::Aborted);
         if let Some(reason) = answer {
-            self.metrics.refused(facts.limit.as_deref(), reason.label());
+            self.metrics
+                .calls
+                .refused(facts.limit.as_deref(), reason.label());
         }
 
         if !self.access.is_on() {
@@ -216,13 +221,16 @@ impl Observe for Teller {
             retry_of: facts.retry_of,
         });
         if written == Written::Lost {
-            self.metrics.access_line_lost();
+            self.metrics.process.access_lines_lost_total().inc();
         }
     }
 
     fn rejected(&self, identity: &Identity, rejection: Rejection) {
-        self.metrics
-            .connection_rejected(&identity.listener, rejection.label());
+        let of = connections_rejected_total {
+            listener: &identity.listener,
+            reason: rejection.label(),
+        };
+        self.metrics.protocol.connections_rejected_total(of).inc();
         tracing::debug!(
             listener = %identity.listener,
             peer = %identity.peer,

@@ -12,7 +12,7 @@ use super::functions::Functions;
 use super::settings::{QUOTAS_MAX, Quota, QuotaBy};
 use crate::call::Identity;
 use crate::call::identity::fitting;
-use crate::telemetry::metrics::RATE_LIMIT_PREFIX;
+use crate::telemetry::calls::RATE_LIMIT_PREFIX;
 
 /// The quotas that there are.
 #[derive(Debug, Default)]

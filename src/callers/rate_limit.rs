@@ -12,13 +12,10 @@ use tidegate_limits::{
 
 use crate::call::claim::{Deadline, RateLimitId};
 use crate::call::pace::{CostRange, pace};
+use crate::telemetry::calls::RATE_LIMIT_PREFIX;
 
 /// The most rate limits; each is a label value in the metrics.
 pub const RATE_LIMITS_MAX: usize = 1024;
-
-/// What a limit's name in refusals, logs and metrics begins with, so that a rate limit which
-/// somebody calls `total` is not the total.
-pub const NAME_PREFIX: &str = crate::telemetry::metrics::RATE_LIMIT_PREFIX;
 
 /// How much a rate limit lets through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,7 +109,7 @@ impl RateLimit {
     /// Its name in refusals, logs and metrics of limits.
     #[must_use]
     pub fn name(&self) -> Arc<str> {
-        format!("{NAME_PREFIX}{}", self.label).into()
+        format!("{RATE_LIMIT_PREFIX}{}", self.label).into()
     }
 
     /// How the table of callers refers to it.

@@ -9,7 +9,7 @@ use tidegate_limits::Fill;
 
 use crate::coordinate::lease_client::{ID_BYTES_MAX, ServerAddress};
 use crate::coordinate::{Safe, Servers, Settings, SharedLimit};
-use crate::telemetry::metrics::RATE_LIMIT_PREFIX;
+use crate::telemetry::calls::RATE_LIMIT_PREFIX;
 
 use super::effective::{Toml, quoted as toml_text};
 use super::nearest::nearest;

@@ -18,7 +18,7 @@ use crate::call::claim::QUOTA_KEY_BYTES_MAX;
 use crate::callers::settings::{Costs, QUOTAS_MAX, Quota, QuotaBy};
 use crate::coordinate::quota_store::{Engine, Key};
 use crate::coordinate::{QuotaLimit, Quotas};
-use crate::telemetry::metrics::RATE_LIMIT_PREFIX;
+use crate::telemetry::calls::RATE_LIMIT_PREFIX;
 
 use super::callers::costs_of;
 use super::classes::exempt_names;

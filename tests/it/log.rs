@@ -6,10 +6,10 @@ use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::{Value, json};
+use tidegate::app::metrics::Metrics;
 use tidegate::app::teller::Teller;
 use tidegate::call::{Observe, Origin, Reason, Record, Verdict};
 use tidegate::callers::{self, Callers};
-use tidegate::telemetry::Metrics;
 use tidegate::telemetry::access::{AccessLine, AccessLog, Look, QuotaDraw, Started, Written};
 use tidegate_callers::CallerId;
 use tidegate_limits::{Timestamp, TokenCount};
@@ -331,7 +331,7 @@ impl Told {
         let lines = lines
             .lines()
             .map(|line| serde_json::from_str(line).expect("one object a line"));
-        (self.metrics.gather(), lines.collect())
+        (self.metrics.scrape(|_| ()), lines.collect())
     }
 }
 

@@ -1,142 +1,200 @@
 //! Every metric, as it is scraped and as it is documented.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::{Duration, UNIX_EPOCH};
 
-use tidegate::telemetry::metrics::{
-    CallersLevel, Charged, Durations, GroupLevel, LeaseLevel, Levels, LimiterLevel, Metrics,
-    PaceLevel, QuotaLevel, QuotaStoreLevel, TasksLevel, WindowLevel,
-};
+use tidegate::admit::metrics::{GateNow, WindowNow};
+use tidegate::app::metrics::{Metrics, QuotaLevel, ShareNow, StoreLevel};
+use tidegate::callers::metrics::{Charge, LimiterNow, PaceNow};
+use tidegate::callers::shown::{GroupNow, Registered};
+use tidegate::coalesce::CoalesceNow;
+use tidegate::protocol::metrics::connections_rejected_total;
+use tidegate::tasks::{Ended, TasksNow};
+use tidegate::telemetry::calls::Durations;
+use tidegate_callers::Group;
+use tidegate_limits::quota::Counts;
+use tidegate_limits::{QueueNow, QuotaCounts, TokenCount};
+use tidegate_runtime::metric::{Definition, Reach, Show};
 
 /// Metrics of which each has at least one value.
 fn exercised() -> Metrics {
     let metrics = Metrics::new("0.1.0", "abc1234");
+    metrics.config_taken(UNIX_EPOCH + Duration::from_secs(1_700_000_000));
+    metrics.config_refused();
+    metrics.config_reloaded(UNIX_EPOCH + Duration::from_secs(1_700_000_000));
+    exercise_calls(&metrics);
+    exercise_connections(&metrics);
+    exercise_quotas(&metrics);
+    let gate = GateNow {
+        queue: QueueNow {
+            waiting: 2,
+            at_door: 1,
+            capacity: 4096,
+            oldest_waits: Duration::from_millis(1500),
+            claims: 2,
+            claims_idle: Duration::from_millis(250),
+            ..QueueNow::default()
+        },
+        outstanding: 7,
+        outstanding_peak: 9,
+        windows: vec![window("total"), window("guest_list")],
+    };
+    metrics.admit.mirror(&gate, Some(10));
+    metrics.coalesce.mirror(&CoalesceNow {
+        calls: 2,
+        waiting: 0,
+        kept: 5,
+        bytes: 4321,
+    });
+    metrics.tasks.mirror(&TasksNow {
+        waiting: 6,
+        running: 1,
+        ended: 4,
+        bytes: 1234,
+        counted: Ended {
+            answered: 9,
+            cancelled: 2,
+            ..Ended::default()
+        },
+    });
+    metrics.leases.mirror(&[ShareNow {
+        limit: "total".into(),
+        resource: "r".into(),
+        safe: 5.0,
+        wants: 30.0,
+        lease: Some((12.5, Duration::from_millis(7250))),
+    }]);
+    metrics.callers.mirror_limiters(&[LimiterNow {
+        limiter: "poller".into(),
+        tokens: -2.5,
+        queued: 4,
+        would_have_delayed: 6,
+        pace: Some(PaceNow {
+            rate: 12.5,
+            achieved: 13.75,
+            wait: Duration::from_millis(2500),
+            burst: Duration::from_millis(16),
+        }),
+    }]);
+    metrics
+        .callers
+        .mirror_groups(&[group("monitoring", 5, 12.5)]);
+    metrics.callers.mirror_callers(&Registered {
+        from_config: 2,
+        made: 1,
+        auto: 7,
+        evicted: 3,
+    });
+    metrics
+}
+
+fn exercise_calls(metrics: &Metrics) {
     let took = Durations {
         total: Duration::from_millis(80),
         waited: Some(Duration::from_millis(20)),
         backend: Some(Duration::from_millis(50)),
     };
-    metrics.call_ended("nova", "guest_get_info", "default", "delayed", &took);
-    metrics.coalesced("guest_get_info");
-    metrics.limit_hit("total");
+    let calls = &metrics.calls;
+    calls.count("nova", "guest_get_info", "default", "delayed", &took);
+    calls.limit_hit("total");
+    calls.refused(Some("total"), "deadline_passed");
+    calls.refused(None, "queue_full");
+    let coalesced = metrics.coalesce.coalesced_total("guest_get_info");
+    coalesced.inc();
     for (waited, rejected) in [
         (Some(Duration::from_millis(20)), None),
         (None, Some("rate_limited")),
     ] {
-        metrics.charged(&Charged {
+        metrics.callers.charged(&Charge {
             limiter: "poller",
             waited,
             delayed: waited.is_some(),
             rejected,
         });
     }
-    metrics.cost_settled("guest_get_info");
-    metrics.refused(Some("total"), "deadline_passed");
-    metrics.refused(None, "queue_full");
-    metrics.backend_is_up("socket", true);
+    metrics.callers.cost_settled("guest_get_info");
+}
+
+fn exercise_connections(metrics: &Metrics) {
+    metrics.forward.backend_up("socket").show(true);
+    metrics.forward.connect_shortages_total("socket").inc();
     // Counted until it is dropped, and here it never is.
-    std::mem::forget(metrics.connection_opened("nova"));
-    drop(metrics.connection_opened("nova"));
-    metrics.connections_may_be(10_000);
-    metrics.accept_failed();
-    metrics.connect_is_short("socket");
-    metrics.connection_rejected("nova", "tls_handshake");
-    metrics.identity_unusable("user_agent");
-    metrics.config_taken(UNIX_EPOCH + Duration::from_secs(1_700_000_000));
-    metrics.config_refused();
-    metrics.config_reloaded(UNIX_EPOCH + Duration::from_secs(1_700_000_000));
-    metrics.access_line_lost();
-    metrics.quota_drawn("rate_limit:per_user", Duration::from_millis(2));
-    metrics.mirror(&Levels {
-        queue_depth: 3,
-        queue_capacity: 4096,
-        queue_oldest: Duration::from_millis(1500),
-        claims: 2,
-        claims_idle: Duration::from_millis(250),
-        outstanding: 7,
-        outstanding_limit: 10,
-        outstanding_peak: 9,
-        coalesce_calls: 2,
-        coalesce_kept_answers: 5,
-        coalesce_held_bytes: 4321,
-        tasks: TasksLevel {
-            waiting: 6,
-            running: 1,
-            ended: 4,
-            bytes: 1234,
-            answered: 9,
-            cancelled: 2,
-            ..TasksLevel::default()
-        },
-        windows: vec![WindowLevel {
-            limit: "total".into(),
-            used: 12,
-            configured: 30,
-        }],
-        limiters: vec![LimiterLevel {
-            limiter: "poller".into(),
-            tokens: -2.5,
-            queued: 4,
-            would_have_delayed: 6,
-            pace: Some(PaceLevel {
-                rate: 12.5,
-                achieved: 13.75,
-                wait: Duration::from_millis(2500),
-                burst: Duration::from_millis(16),
-            }),
-        }],
-        leases: vec![LeaseLevel {
-            limit: "total".into(),
-            capacity: 12.5,
-            wants: 30.0,
-            safe: 5.0,
-            expires: Duration::from_millis(7250),
-        }],
-        quotas: vec![QuotaLevel {
-            limit: "rate_limit:per_user".into(),
+    std::mem::forget(metrics.listen.opened("nova"));
+    drop(metrics.listen.opened("nova"));
+    metrics.listen.connections_limit().show(10_000_u32);
+    metrics.listen.accept_errors_total().inc();
+    let of = connections_rejected_total {
+        listener: "nova",
+        reason: "tls_handshake",
+    };
+    metrics.protocol.connections_rejected_total(of).inc();
+    metrics.protocol.identity_unusable_total("user_agent").inc();
+    metrics.process.access_lines_lost_total().inc();
+    metrics.process.log_events_lost_total().reach(4);
+}
+
+fn exercise_quotas(metrics: &Metrics) {
+    let drawn = metrics.quotas.quota_draw_seconds("rate_limit:per_user");
+    drawn.observe(0.002);
+    let quota = QuotaLevel {
+        limit: "rate_limit:per_user".into(),
+        counts: QuotaCounts {
             local: 98,
             drew: 3,
             waited: 2,
             refused: 1,
-            draws: 11,
-            conflicts: 12,
-            unknown: 13,
-            unavailable: 14,
-            relinquished: 15,
-            allowed: 16,
-            overshot: 17,
+            ledgers: Counts {
+                draws: 11,
+                conflicts: 12,
+                unknown: 13,
+                unavailable: 14,
+                relinquished: 15,
+                allowed: 16,
+                overshot: 17,
+                ..Counts::default()
+            },
             keys: 18,
             forgotten: 19,
-            troubled: 20,
-        }],
-        quota_store: Some(QuotaStoreLevel {
-            engine: "zookeeper",
-            up: Some(true),
-            time_uncertainty: 0.0025,
-            members: 3,
-            unexpected_members: 1,
-        }),
-        groups: vec![GroupLevel {
-            group: "monitoring".into(),
-            calls: 5,
-            tokens: 12.5,
-        }],
-        callers: CallersLevel {
-            from_config: 2,
-            made: 1,
-            auto: 7,
-            evicted: 3,
+            troubled: 0,
         },
-        log_events_lost: 4,
-    });
-    metrics
+        troubled: 20,
+    };
+    let store = StoreLevel {
+        engine: "zookeeper",
+        up: Some(true),
+        time_uncertainty: 0.0025,
+        members: 3,
+        unexpected_members: 1,
+    };
+    metrics.quotas.mirror(&[quota], Some(&store));
+}
+
+fn window(limit: &str) -> WindowNow {
+    WindowNow {
+        limit: limit.into(),
+        used: 12,
+        configured: 30,
+    }
+}
+
+fn group(name: &str, calls: u64, tokens: f64) -> GroupNow {
+    GroupNow {
+        group: Group::new(name).expect("a good name"),
+        callers: 1,
+        calls,
+        tokens: TokenCount::from_micros((tokens * 1e6) as u64),
+    }
+}
+
+fn text(metrics: &Metrics) -> String {
+    metrics.scrape(|_| ())
 }
 
 #[test]
 fn a_scrape_says_what_was_told() {
-    let text = exercised().gather();
+    let text = text(&exercised());
     for line in [
         r#"tidegate_refusals_total{limit="total",reason="deadline_passed"} 1"#,
         r#"tidegate_refusals_total{limit="none",reason="queue_full"} 1"#,
@@ -221,46 +279,86 @@ fn a_scrape_says_what_was_told() {
 #[test]
 fn a_snapshot_adds_to_its_counters_only_what_is_new() {
     let metrics = exercised();
-    let level = |calls, tokens, evicted, group: &str| Levels {
-        groups: vec![GroupLevel {
-            group: group.into(),
-            calls,
-            tokens,
-        }],
-        callers: CallersLevel {
-            evicted,
-            ..CallersLevel::default()
-        },
-        ..Levels::default()
-    };
-    metrics.mirror(&level(8, 20.0, 4, "monitoring"));
-    metrics.mirror(&level(8, 20.0, 4, "monitoring"));
-    let text = metrics.gather();
+    let callers = &metrics.callers;
+    for _ in 0..2 {
+        callers.mirror_groups(&[group("monitoring", 8, 20.0)]);
+        callers.mirror_callers(&Registered {
+            evicted: 4,
+            ..Registered::default()
+        });
+    }
+    let shown = text(&metrics);
     for line in [
         r#"tidegate_group_tokens_total{group="monitoring"} 20"#,
         r#"tidegate_group_calls_total{group="monitoring"} 8"#,
         "tidegate_callers_evicted_total 4",
     ] {
-        assert!(text.lines().any(|given| given == line), "{line}\n{text}");
+        assert!(shown.lines().any(|given| given == line), "{line}\n{shown}");
     }
-    metrics.mirror(&level(1, 1.0, 4, "other"));
-    assert!(!metrics.gather().contains("monitoring"));
+    callers.mirror_groups(&[group("other", 1, 1.0)]);
+    assert!(!text(&metrics).contains("monitoring"));
 }
 
 #[test]
-fn a_rate_limit_that_is_gone_leaves_no_series_behind() {
+fn a_total_that_begins_again_resets_its_counter() {
     let metrics = exercised();
-    metrics.limit_hit("rate_limit:poller");
-    metrics.refused(Some("rate_limit:poller"), "rate_limited");
-    metrics.mirror(&Levels::default());
-    let text = metrics.gather();
-    assert!(!text.contains("poller"), "{text}");
+    for calls in [5, 2, 3] {
+        let tokens = f64::from(u32::try_from(calls).expect("few"));
+        metrics
+            .callers
+            .mirror_groups(&[group("monitoring", calls, tokens)]);
+        let shown = text(&metrics);
+        for name in ["calls", "tokens"] {
+            let line = format!("tidegate_group_{name}_total{{group=\"monitoring\"}} {calls}");
+            assert!(shown.lines().any(|given| given == line), "{line}\n{shown}");
+        }
+    }
+}
+
+#[test]
+fn a_limit_that_a_reload_removed_leaves_no_series_behind() {
+    let metrics = exercised();
+    metrics.calls.limit_hit("rate_limit:poller");
+    metrics
+        .calls
+        .refused(Some("rate_limit:poller"), "rate_limited");
+    metrics.callers.mirror_limiters(&[]);
+    metrics
+        .calls
+        .retain_limits(|limit| limit == "total" || limit == "none");
+    metrics.quotas.mirror(&[], None);
+    let gate = GateNow {
+        queue: QueueNow::default(),
+        outstanding: 0,
+        outstanding_peak: 0,
+        windows: vec![window("total")],
+    };
+    metrics.admit.mirror(&gate, None);
+    let text = text(&metrics);
+    for gone in ["poller", "per_user", "zookeeper", "limit=\"guest_list"] {
+        assert!(!text.contains(gone), "{gone} in {text}");
+    }
     assert!(text.contains(r#"tidegate_limit_hits_total{limit="total"} 1"#));
+    assert!(text.contains(r#"tidegate_window_limit{limit="total"} 30"#));
+}
+
+#[test]
+fn a_refused_config_keeps_the_time_of_the_last_good_one() {
+    let metrics = Metrics::new("1", "r");
+    metrics.config_taken(UNIX_EPOCH + Duration::from_secs(7));
+    metrics.config_refused();
+    let text = text(&metrics);
+    for line in [
+        "tidegate_config_last_reload_successful 0",
+        "tidegate_config_last_reload_success_timestamp_seconds 7",
+    ] {
+        assert!(text.lines().any(|given| given == line), "{line}\n{text}");
+    }
 }
 
 #[test]
 fn promtool_finds_nothing_to_say() {
-    promtool_is_content(&exercised().gather());
+    promtool_is_content(&text(&exercised()));
 }
 
 /// Fails if promtool has something to say about these metrics.
@@ -290,60 +388,74 @@ pub(crate) fn promtool_is_content(text: &str) {
     assert!(said.status.success() && words.is_empty(), "{words}\n{text}");
 }
 
-/// Type and labels of each metric.
-type Table = BTreeMap<String, (String, BTreeSet<String>)>;
-
-fn scraped() -> Table {
-    let text = exercised().gather();
-    let mut table = Table::new();
-    for line in text.lines() {
-        if let Some(declared) = line.strip_prefix("# TYPE ") {
-            let (name, kind) = declared.split_once(' ').expect("name and type");
-            table.insert(name.into(), (kind.into(), BTreeSet::new()));
-        } else if let Some((series, labels)) = line.split_once('{') {
-            let name = ["_bucket", "_sum", "_count"]
-                .iter()
-                .find_map(|part| series.strip_suffix(part).filter(|n| table.contains_key(*n)))
-                .unwrap_or(series);
-            let (_, known) = table.get_mut(name).expect("a type stands before values");
-            let labels = labels.split_once('}').expect("closed").0.split("\",");
-            known.extend(
-                labels
-                    .map(|label| label.split_once('=').expect("label=value").0.to_owned())
-                    .filter(|label| label != "le"),
-            );
-        }
-    }
-    table
-}
-
-/// The rows of the tables in docs/metrics.md: `| name | type | labels | … |`.
-fn documented() -> Table {
-    include_str!("../../docs/metrics.md")
-        .lines()
-        .filter_map(|line| line.strip_prefix("| `"))
-        .map(|row| {
-            let mut cells = row.split('|').map(|cell| cell.trim().trim_end_matches('`'));
-            let mut cell = || cells.next().expect("four cells").to_owned();
-            let (name, kind, labels) = (cell(), cell(), cell());
-            let labels = labels
-                .split(',')
-                .map(|label| label.trim().trim_matches('`').to_owned())
-                .filter(|label| !label.is_empty());
-            (name, (kind, labels.collect()))
-        })
+/// Every metric that the text has a value for.
+fn with_values(text: &str) -> BTreeSet<&str> {
+    let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+    types
+        .map(|declared| declared.split_once(' ').expect("name and type").0)
         .collect()
 }
 
 #[test]
 fn every_metric_is_exercised_here() {
-    let scraped: Vec<String> = scraped().into_keys().collect();
-    let mut declared = Metrics::new("", "").names().to_vec();
-    declared.sort();
-    assert_eq!(declared, scraped);
+    let metrics = exercised();
+    let text = text(&metrics);
+    let definitions = metrics.registry().definitions();
+    let defined = definitions.iter().flat_map(|(_, of_module)| *of_module);
+    let names: BTreeSet<&str> = defined.map(|it| it.name).collect();
+    assert_eq!(names, with_values(&text));
 }
 
+/// Runs in front of a table of the page, with the module whose metrics it has, and after it.
+const BEGIN: &str = "<!-- metrics of ";
+const END: &str = "<!-- end -->";
+
+/// `make docs` writes the tables of docs/metrics.md; otherwise this compares them.
 #[test]
-fn every_metric_is_documented_with_its_type_and_labels_and_no_other_is() {
-    assert_eq!(documented(), scraped());
+fn the_tables_of_the_docs_are_made_from_the_definitions() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/metrics.md");
+    let page = std::fs::read_to_string(path).expect("the page is there");
+    let mut defined = Metrics::new("", "").registry().definitions();
+    let mut made = String::new();
+    let mut parts = page.split(BEGIN);
+    made.push_str(parts.next().expect("split gives one at least"));
+    for part in parts {
+        let (module, rest) = part.split_once(" -->").expect("a marker ends");
+        let (_, prose) = rest.split_once(END).expect("a table ends");
+        made.push_str(&format!("{BEGIN}{module} -->\n{HEAD}"));
+        let full = format!("tidegate::{module}");
+        assert!(defined.iter().any(|(from, _)| *from == full), "{module}");
+        defined.retain(|(from, definitions)| {
+            if *from == full {
+                made.extend(definitions.iter().map(row));
+            }
+            *from != full
+        });
+        made.push_str(END);
+        made.push_str(prose);
+    }
+    assert!(
+        defined.is_empty(),
+        "docs/metrics.md has no table for {defined:#?}"
+    );
+    if std::env::var_os("MAKE_DOCS").is_some() {
+        std::fs::write(path, made).expect("the page can be written");
+    } else {
+        assert!(
+            page == made,
+            "docs/metrics.md is out of date: run `make docs`"
+        );
+    }
+}
+
+const HEAD: &str = "\n| metric | type | labels | unit | meaning |\n|---|---|---|---|---|\n";
+
+fn row(metric: &Definition) -> String {
+    let Definition {
+        name, kind, unit, ..
+    } = metric;
+    let labels: Vec<_> = metric.labels.iter().map(|it| format!("`{it}`")).collect();
+    let labels = labels.join(", ");
+    let help = metric.help.trim();
+    format!("| `{name}` | {kind} | {labels} | {unit} | {help} |\n")
 }

@@ -6,6 +6,8 @@
 mod back_off;
 mod clock;
 mod live;
+#[cfg(feature = "metrics")]
+pub mod metric;
 
 pub use back_off::BackOff;
 pub use clock::{Clock, Timer};

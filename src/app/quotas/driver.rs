@@ -18,12 +18,12 @@ use super::backlog::Backlog;
 use super::breaker::{AT_ONCE, Breaker, PAUSE, PAUSE_STRANGER};
 use super::key::{Note, Tended};
 use super::members::Settled;
+use super::metrics::QuotaMetrics;
 use crate::admit::{Gate, QuotaAnswer};
 use crate::coordinate;
 use crate::coordinate::quota_store::{
     Configured, Engine, Entry, Error, Key, QuotaStore, Swapped, Write,
 };
-use crate::telemetry::metrics::Metrics;
 
 /// Records watched at once. Of those beyond, what is given back is seen in the next window.
 const WATCHES: usize = 1_024;
@@ -54,7 +54,7 @@ const READS_AT_ONCE: usize = 8;
 pub(super) struct Driver {
     pub(super) gate: Gate,
     pub(super) clock: Clock,
-    metrics: Arc<Metrics>,
+    metrics: QuotaMetrics,
     pub(super) engine: Engine,
     pub(super) started: Timestamp,
     pub(super) store: Arc<dyn QuotaStore>,
@@ -180,7 +180,7 @@ impl Driver {
     pub(super) fn new(
         gate: Gate,
         clock: Clock,
-        metrics: Arc<Metrics>,
+        metrics: QuotaMetrics,
         store: Arc<dyn QuotaStore>,
         settings: watch::Receiver<Arc<coordinate::Quotas>>,
     ) -> Self {
@@ -1003,7 +1003,8 @@ impl Driver {
         let swapped = timeout_at(deadline, self.store.compare_and_set(&writes)).await;
         let took = self.clock.now().since(sent);
         if let Ok(Ok(_)) = swapped {
-            self.metrics.quota_drawn(limit, took);
+            let seconds = self.metrics.quota_draw_seconds(limit);
+            seconds.observe(took.as_secs_f64());
         }
         match swapped {
             Ok(Ok(Swapped::Done(versions))) => {

@@ -8,13 +8,13 @@ use tidegate_limits::{OnExcess, QuotaCounts, QuotaNow, Timestamp};
 
 use super::driver::Driver;
 use super::key::Note;
+use super::metrics::{QuotaLevel, StoreLevel};
 use super::{Quotas, Running};
 use crate::admin::{
     Decisions, QuotaKeyState, QuotaState, QuotaStoreState, QuotaStoreTrouble, QuotasState,
 };
 use crate::coordinate::QuotaLimit;
 use crate::coordinate::quota_store::Engine;
-use crate::telemetry::metrics::{QuotaLevel, QuotaStoreLevel};
 
 /// Every store that is another process is heard of every few seconds. One that was not for so long
 /// counts as away, though nobody may have asked it anything.
@@ -41,17 +41,21 @@ impl Quotas {
     }
 
     /// Every quota, and the store that they are kept in, for the metrics.
-    pub(in crate::app) fn levels(&self) -> (Vec<QuotaLevel>, Option<QuotaStoreLevel>) {
+    pub(in crate::app) fn levels(&self) -> (Vec<QuotaLevel>, Option<StoreLevel>) {
         let Some((driver, settings)) = self.in_use() else {
             return (Vec::new(), None);
         };
         let level = |limit: &QuotaLimit| {
             let counts = self.gate.quota_counts(&limit.name)?;
-            Some(quota_level(&limit.name, &counts, driver.noted(&limit.name)))
+            Some(QuotaLevel {
+                limit: Arc::clone(&limit.name),
+                troubled: driver.troubled(limit, &counts),
+                counts,
+            })
         };
         let levels = settings.limits.iter().filter_map(level).collect();
         let now = driver.clock.now();
-        let store = QuotaStoreLevel {
+        let store = StoreLevel {
             engine: driver.engine.word(),
             up: driver.is_up(now).map(|(up, _)| up),
             time_uncertainty: driver.uncertainty(now).map_or(f64::INFINITY, seconds),
@@ -136,6 +140,11 @@ impl Driver {
         }
     }
 
+    /// Keys of which something is wrong in the store; some of it is known only here.
+    fn troubled(&self, limit: &QuotaLimit, counts: &QuotaCounts) -> u64 {
+        (counts.troubled + self.noted(&limit.name)) as u64
+    }
+
     fn quota_state(
         &self,
         limit: &QuotaLimit,
@@ -143,7 +152,7 @@ impl Driver {
         keys: &[QuotaNow],
     ) -> QuotaState {
         let settings = limit.rule.settings();
-        let level = quota_level(&limit.name, counts, self.noted(&limit.name));
+        let ledgers = &counts.ledgers;
         let now = self.clock.now();
         QuotaState {
             name: limit.name.to_string(),
@@ -164,48 +173,26 @@ impl Driver {
             },
             safe_share: limit.rule.safe_share(),
             decisions: Decisions {
-                local: level.local,
-                drew: level.drew,
-                waited: level.waited,
-                refused: level.refused,
+                local: counts.local,
+                drew: counts.drew,
+                waited: counts.waited,
+                refused: counts.refused,
             },
-            draws: level.draws,
-            conflicts: level.conflicts,
-            unknown: level.unknown,
-            unavailable: level.unavailable,
-            relinquished: level.relinquished,
-            allowed_tokens: level.allowed,
-            overshot_tokens: level.overshot,
-            keys: level.keys,
-            keys_forgotten: level.forgotten,
-            keys_in_trouble: level.troubled,
+            draws: ledgers.draws,
+            conflicts: ledgers.conflicts,
+            unknown: ledgers.unknown,
+            unavailable: ledgers.unavailable,
+            relinquished: ledgers.relinquished,
+            allowed_tokens: ledgers.allowed,
+            overshot_tokens: ledgers.overshot,
+            keys: counts.keys as u64,
+            keys_forgotten: counts.forgotten,
+            keys_in_trouble: self.troubled(limit, counts),
             used_last: keys
                 .iter()
                 .map(|key| key_state(key, &self.note_of(key.at), now))
                 .collect(),
         }
-    }
-}
-
-/// `noted` are the keys of which something is wrong that their ledgers do not know.
-fn quota_level(limit: &str, counts: &QuotaCounts, noted: usize) -> QuotaLevel {
-    let ledgers = &counts.ledgers;
-    QuotaLevel {
-        limit: limit.into(),
-        local: counts.local,
-        drew: counts.drew,
-        waited: counts.waited,
-        refused: counts.refused,
-        draws: ledgers.draws,
-        conflicts: ledgers.conflicts,
-        unknown: ledgers.unknown,
-        unavailable: ledgers.unavailable,
-        relinquished: ledgers.relinquished,
-        allowed: ledgers.allowed,
-        overshot: ledgers.overshot,
-        keys: counts.keys as u64,
-        forgotten: counts.forgotten,
-        troubled: (counts.troubled + noted) as u64,
     }
 }
 

@@ -1,0 +1,138 @@
+//! The metrics of all stages together.
+
+use std::sync::Mutex;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+pub use super::coordination::ShareNow;
+use super::coordination::metrics::LeaseMetrics;
+use super::quotas::metrics::QuotaMetrics;
+use crate::admit::metrics::GateMetrics;
+use crate::call::Destination;
+use crate::callers::metrics::CallerMetrics;
+use crate::coalesce::metrics::CoalesceMetrics;
+use crate::forward::metrics::BackendMetrics;
+use crate::listen::metrics::ConnectionMetrics;
+use crate::protocol::metrics::ProtocolMetrics;
+use crate::tasks::metrics::TaskMetrics;
+use crate::telemetry::calls::EndedCalls;
+use crate::telemetry::process::ProcessMetrics;
+use tidegate_runtime::metric::{Registry, Show};
+
+pub use super::quotas::metrics::{QuotaLevel, StoreLevel};
+
+tidegate_runtime::metrics! {
+    /// Reloads of the config.
+    pub struct ConfigMetrics: "tidegate_" {
+        /// Whether the last attempt to load the config succeeded.
+        config_last_reload_successful: Gauge in "0 or 1",
+        /// When a config was last loaded.
+        config_last_reload_success_timestamp_seconds: Gauge in "Unix s",
+        /// Reloads, by whether the new config was `taken` or `refused`.
+        config_reloads_total: Counter(outcome) in "reloads",
+    }
+}
+
+/// What becomes of a reload.
+const TAKEN: &str = "taken";
+const REFUSED: &str = "refused";
+
+/// The metrics of one process.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    /// Levels are mirrored by one scrape at a time.
+    scraping: Mutex<()>,
+    config: ConfigMetrics,
+    /// Calls that have ended.
+    pub calls: EndedCalls,
+    /// The queue, and limits over all callers.
+    pub admit: GateMetrics,
+    /// Leased capacity.
+    pub leases: LeaseMetrics,
+    /// Shared reads.
+    pub coalesce: CoalesceMetrics,
+    /// Calls that were handed over.
+    pub tasks: TaskMetrics,
+    /// Connections to backends.
+    pub forward: BackendMetrics,
+    /// Rate limits and callers.
+    pub callers: CallerMetrics,
+    /// Quotas.
+    pub quotas: QuotaMetrics,
+    /// Client connections.
+    pub listen: ConnectionMetrics,
+    /// Connections and identities that could not be used.
+    pub protocol: ProtocolMetrics,
+    /// The process.
+    pub process: ProcessMetrics,
+}
+
+impl Metrics {
+    /// Registers every metric. `revision` is the commit that was built.
+    #[must_use]
+    pub fn new(version: &str, revision: &str) -> Self {
+        let registry = Registry::default();
+        let metrics = Self {
+            calls: EndedCalls::new(&registry),
+            admit: GateMetrics::new(&registry),
+            leases: LeaseMetrics::new(&registry),
+            coalesce: CoalesceMetrics::new(&registry),
+            tasks: TaskMetrics::new(&registry),
+            forward: BackendMetrics::new(&registry),
+            callers: CallerMetrics::new(&registry),
+            quotas: QuotaMetrics::new(&registry),
+            listen: ConnectionMetrics::new(&registry),
+            protocol: ProtocolMetrics::new(&registry),
+            config: ConfigMetrics::new(&registry),
+            process: ProcessMetrics::start(&registry, version, revision),
+            scraping: Mutex::default(),
+            registry,
+        };
+        // Counters that an alert asks for are there before they count.
+        for outcome in [TAKEN, REFUSED] {
+            metrics.config.config_reloads_total(outcome);
+        }
+        for backend in [Destination::Socket, Destination::Http, Destination::Tcp] {
+            metrics.forward.connect_shortages_total(backend.label());
+        }
+        metrics.config.config_last_reload_successful().show(true);
+        metrics
+    }
+
+    /// Where metrics are registered.
+    #[must_use]
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// A config was taken, at this time of the wall clock.
+    pub fn config_taken(&self, at: SystemTime) {
+        let since_epoch = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.config.config_last_reload_successful().show(true);
+        self.config
+            .config_last_reload_success_timestamp_seconds()
+            .show(since_epoch);
+    }
+
+    /// A reload took a config.
+    pub fn config_reloaded(&self, at: SystemTime) {
+        self.config.config_reloads_total(TAKEN).inc();
+        self.config_taken(at);
+    }
+
+    /// A reload refused a config; the old one stays.
+    pub fn config_refused(&self) {
+        self.config.config_reloads_total(REFUSED).inc();
+        self.config.config_last_reload_successful().show(false);
+    }
+
+    /// Everything in Prometheus's text format, after `mirror` has shown the levels.
+    pub fn scrape(&self, mirror: impl FnOnce(&Self)) -> String {
+        let _one_at_a_time = self
+            .scraping
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        mirror(self);
+        self.registry.text()
+    }
+}

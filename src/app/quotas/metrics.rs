@@ -1,0 +1,134 @@
+//! What is counted of quotas that sidecars share.
+
+use std::sync::Arc;
+
+use tidegate_limits::QuotaCounts;
+
+use tidegate_runtime::metric::{Reach, Show};
+
+tidegate_runtime::metrics! {
+    /// Quotas.
+    pub struct QuotaMetrics: "tidegate_" {
+        /// Calls that met a quota, by how they passed it. `local`: admitted with tokens held here.
+        /// `drew`: admitted after waiting for a draw. `waited`: admitted after waiting longer, such as for
+        /// the next window. `refused`: refused by the quota, or held until the deadline.
+        quota_decisions_total: Counter(limit, how) in "calls",
+        /// Draws confirmed by the store.
+        quota_draws_total: Counter(limit) in "draws",
+        /// Time from sending a draw to the store's answer. Conflicts count as well; no call waits for it
+        /// while tokens are held.
+        quota_draw_seconds: WaitHistogram(limit) in "s",
+        /// Writes that were not done because another sidecar was first.
+        quota_conflicts_total: Counter(limit) in "writes",
+        /// Requests to the store that got no answer. What such a draw may have taken is lost until the
+        /// window ends.
+        quota_unknown_total: Counter(limit) in "requests",
+        /// Requests that could not be sent, or were not because the store is unavailable.
+        quota_unavailable_total: Counter(limit) in "requests",
+        /// Surpluses returned to the store.
+        quota_relinquished_total: Counter(limit) in "writes",
+        /// Tokens used without a draw while the store was unavailable (`when_store_away = "allow"`).
+        quota_allowed_tokens_total: Counter(limit) in "tokens",
+        /// Tokens used on account and not drawn by the end of the window (`mode = "optimistic"`).
+        quota_overshot_tokens_total: Counter(limit) in "tokens",
+        /// Keys in memory. `keys_max` bounds their sum.
+        quota_keys: Gauge(limit) in "keys",
+        /// Evicted keys, because there were `keys_max`. They return what they hold.
+        quota_keys_forgotten_total: Counter(limit) in "keys",
+        /// Keys with a problem in the store. For example: a record of another tool, a record that vanished
+        /// or belongs to a later window, an invalid setting, or access denied. `/quotas` has the cause of
+        /// each.
+        quota_keys_in_trouble: Gauge(limit) in "keys",
+        /// Whether the store answers. It is 0 if requests or heartbeats fail, if the store denies all
+        /// access, or if it was silent for 15 s. There is no series until this is known.
+        quota_store_up: Gauge(engine) in "0 or 1",
+        /// Uncertainty of the store's time. It is `+Inf` if the time is unknown.
+        quota_store_time_uncertainty_seconds: Gauge(engine) in "s",
+        /// Live sidecars that share the quotas, this one included. It is 0 until the store has answered.
+        /// Sidecars that died count for some seconds.
+        quota_members: Gauge(engine) in "sidecars",
+        /// Sidecars beyond `expected_sidecars`, for longer than a dead one is counted. More than 0 is a
+        /// mistake.
+        quota_members_unexpected: Gauge(engine) in "sidecars",
+    }
+}
+
+/// A snapshot of one quota.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QuotaLevel {
+    /// Its name in metrics.
+    pub limit: Arc<str>,
+    /// What was counted since it was made.
+    pub counts: QuotaCounts,
+    /// Keys with a problem in the store.
+    pub troubled: u64,
+}
+
+/// A snapshot of the store of the quotas.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StoreLevel {
+    /// What it is.
+    pub engine: &'static str,
+    /// Whether it answers; none until that is known.
+    pub up: Option<bool>,
+    /// How much of its time is not known; infinite where nothing is.   seconds
+    pub time_uncertainty: f64,
+    /// Sidecars that share; 0 until it has answered.
+    pub members: u64,
+    /// Those beyond the expected number.
+    pub unexpected_members: u64,
+}
+
+impl QuotaMetrics {
+    /// Shows the quotas as they are now and where they are kept, and no others.
+    pub fn mirror(&self, quotas: &[QuotaLevel], store: Option<&StoreLevel>) {
+        self.retain("limit", |limit| {
+            quotas.iter().any(|quota| *quota.limit == *limit)
+        });
+        self.retain("engine", |engine| {
+            store.is_some_and(|store| store.engine == engine)
+        });
+        for quota in quotas {
+            self.mirror_quota(quota);
+        }
+        let Some(store) = store else { return };
+        match store.up {
+            Some(up) => self.quota_store_up(store.engine).show(up),
+            None => self.quota_store_up.reset(),
+        }
+        let uncertainty = self.quota_store_time_uncertainty_seconds(store.engine);
+        uncertainty.show(store.time_uncertainty);
+        self.quota_members(store.engine).show(store.members);
+        let unexpected = self.quota_members_unexpected(store.engine);
+        unexpected.show(store.unexpected_members);
+    }
+
+    fn mirror_quota(&self, quota: &QuotaLevel) {
+        let limit = &*quota.limit;
+        let counts = &quota.counts;
+        for (how, count) in [
+            ("local", counts.local),
+            ("drew", counts.drew),
+            ("waited", counts.waited),
+            ("refused", counts.refused),
+        ] {
+            let of = quota_decisions_total { limit, how };
+            self.quota_decisions_total(of).reach(count);
+        }
+        let ledgers = &counts.ledgers;
+        for (counter, count) in [
+            (&self.quota_draws_total, ledgers.draws),
+            (&self.quota_conflicts_total, ledgers.conflicts),
+            (&self.quota_unknown_total, ledgers.unknown),
+            (&self.quota_unavailable_total, ledgers.unavailable),
+            (&self.quota_relinquished_total, ledgers.relinquished),
+            (&self.quota_allowed_tokens_total, ledgers.allowed),
+            (&self.quota_overshot_tokens_total, ledgers.overshot),
+            (&self.quota_keys_forgotten_total, counts.forgotten),
+        ] {
+            counter.with_label_values(&[limit]).reach(count);
+        }
+        self.quota_keys(limit).show(counts.keys);
+        self.quota_keys_in_trouble(limit).show(quota.troubled);
+    }
+}

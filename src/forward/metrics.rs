@@ -1,0 +1,12 @@
+//! What is counted of connections to backends.
+
+tidegate_runtime::metrics! {
+    /// Connections to backends.
+    pub struct BackendMetrics: "tidegate_" {
+        /// Whether the last connect to the backend succeeded.
+        backend_up: Gauge(backend) in "0 or 1",
+        /// Failed connects to a backend because this process lacked file descriptors, ports or memory.
+        /// The call tries again; the log has the cause at most every 10 s.
+        connect_shortages_total: Counter(backend) in "connects",
+    }
+}

@@ -1,0 +1,220 @@
+//! What is counted of each call when it ends.
+
+use std::sync::{PoisonError, RwLock};
+use std::time::Duration;
+
+use foldhash::HashMap;
+use prometheus::{Histogram, IntCounter};
+
+use tidegate_runtime::metric::Registry;
+
+/// What the limits that are rate limits are called by in the label `limit`.
+pub const RATE_LIMIT_PREFIX: &str = "rate_limit:";
+
+/// The label of what no limit decided.
+pub const NO_LIMIT: &str = "none";
+
+tidegate_runtime::metrics! {
+    /// Calls by how they ended, and how long they took.
+    pub struct CallMetrics: "tidegate_" {
+        /// Calls that have ended, by verdict.
+        calls_total: Counter(listener, function, class, verdict) in "calls",
+        /// Time from a call's arrival to its end. Every call counts.
+        call_duration_seconds: WaitHistogram(function, class) in "s",
+        /// Time from a call's arrival to a worker. Only calls that got a worker count.
+        queue_wait_seconds: WaitHistogram(function, class) in "s",
+        /// Time from the last byte sent until the backend was done. A backend that never finished
+        /// counts until the proxy gave up; calls that were not sent do not count.
+        backend_duration_seconds: WaitHistogram(function, class) in "s",
+        /// Calls delayed or refused by a limit. Each counts once, for the limit that held it longest.
+        limit_hits_total: Counter(limit) in "calls",
+        /// Calls answered with an error of the proxy's own. `limit` is `none` if no limit decided.
+        refusals_total: Counter(limit, reason) in "calls",
+    }
+}
+
+/// Counts calls as they end.
+#[derive(Debug)]
+pub struct EndedCalls {
+    metrics: CallMetrics,
+    /// The children that an ended call touches, by function: a look-up of each costs more than
+    /// counting.
+    known: RwLock<HashMap<Box<str>, Vec<Ended>>>,
+}
+
+/// What an ended call counts in.
+#[derive(Debug)]
+struct Ended {
+    listener: Box<str>,
+    class: Box<str>,
+    verdict: Box<str>,
+    calls: IntCounter,
+    total: Histogram,
+    waited: Histogram,
+    backend: Histogram,
+}
+
+/// How long the parts of a call took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Durations {
+    /// From arrival to the end.
+    pub total: Duration,
+    /// From arrival to a worker; none if it never got one.
+    pub waited: Option<Duration>,
+    /// From the last byte sent to the last byte of the reply; none if it was not sent.
+    pub backend: Option<Duration>,
+}
+
+impl EndedCalls {
+    /// Registers the metrics.
+    #[must_use]
+    pub fn new(registry: &Registry) -> Self {
+        Self {
+            metrics: CallMetrics::new(registry),
+            known: RwLock::default(),
+        }
+    }
+
+    /// A call has ended. `function` and `class` are names from a table or the config.
+    pub fn count(
+        &self,
+        listener: &str,
+        function: &str,
+        class: &str,
+        verdict: &str,
+        took: &Durations,
+    ) {
+        let is_it = |ended: &&Ended| {
+            *ended.verdict == *verdict && *ended.listener == *listener && *ended.class == *class
+        };
+        {
+            let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+            if let Some(ended) = known.get(function).and_then(|all| all.iter().find(is_it)) {
+                ended.count(took);
+                return;
+            }
+        }
+        let metrics = &self.metrics;
+        let ended = Ended {
+            listener: listener.into(),
+            class: class.into(),
+            verdict: verdict.into(),
+            calls: metrics.calls_total(calls_total {
+                listener,
+                function,
+                class,
+                verdict,
+            }),
+            total: metrics.call_duration_seconds(call_duration_seconds { function, class }),
+            waited: metrics.queue_wait_seconds(queue_wait_seconds { function, class }),
+            backend: metrics.backend_duration_seconds(backend_duration_seconds { function, class }),
+        };
+        ended.count(took);
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        let all = known.entry(function.into()).or_default();
+        // Another thread may have been here between the two locks.
+        if !all.iter().any(|other| is_it(&other)) {
+            all.push(ended);
+        }
+    }
+
+    /// A call was delayed or refused by this limit.
+    pub fn limit_hit(&self, limit: &str) {
+        self.metrics.limit_hits_total(limit).inc();
+    }
+
+    /// A call was answered with an error of our own; without a limit, it counts under
+    /// [`NO_LIMIT`].
+    pub fn refused(&self, limit: Option<&str>, reason: &str) {
+        let limit = limit.unwrap_or(NO_LIMIT);
+        self.metrics
+            .refusals_total(refusals_total { limit, reason })
+            .inc();
+    }
+
+    /// Removes the series of limits that are gone.
+    pub fn retain_limits(&self, stays: impl Fn(&str) -> bool) {
+        self.metrics.retain("limit", stays);
+    }
+}
+
+impl Ended {
+    fn count(&self, took: &Durations) {
+        self.calls.inc();
+        self.total.observe(took.total.as_secs_f64());
+        if let Some(waited) = took.waited {
+            self.waited.observe(waited.as_secs_f64());
+        }
+        if let Some(backend) = took.backend {
+            self.backend.observe(backend.as_secs_f64());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TOOK: Durations = Durations {
+        total: Duration::from_millis(300),
+        waited: Some(Duration::from_millis(200)),
+        backend: None,
+    };
+
+    #[track_caller]
+    fn has(registry: &Registry, line: &str) {
+        let text = registry.text();
+        assert!(
+            text.lines().any(|given| given == line),
+            "no line {line} in\n{text}"
+        );
+    }
+
+    #[test]
+    fn each_call_counts_once_under_its_own_labels() {
+        let registry = Registry::default();
+        let calls = EndedCalls::new(&registry);
+        for verdict in ["passed", "delayed", "passed"] {
+            calls.count("nova", "guest_list", "default", verdict, &TOOK);
+        }
+        calls.count("other", "guest_list", "default", "passed", &TOOK);
+        let line = |listener, verdict, n| {
+            format!(
+                "tidegate_calls_total{{class=\"default\",function=\"guest_list\",\
+                 listener=\"{listener}\",verdict=\"{verdict}\"}} {n}"
+            )
+        };
+        has(&registry, &line("nova", "passed", 2));
+        has(&registry, &line("nova", "delayed", 1));
+        has(&registry, &line("other", "passed", 1));
+        has(
+            &registry,
+            "tidegate_queue_wait_seconds_count{class=\"default\",function=\"guest_list\"} 4",
+        );
+        has(
+            &registry,
+            "tidegate_backend_duration_seconds_count{class=\"default\",function=\"guest_list\"} 0",
+        );
+    }
+
+    #[test]
+    fn calls_that_end_on_many_threads_at_once_are_all_counted() {
+        let registry = Registry::default();
+        let calls = EndedCalls::new(&registry);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..1000 {
+                        calls.count("nova", "f", "default", "passed", &TOOK);
+                    }
+                });
+            }
+        });
+        has(
+            &registry,
+            "tidegate_calls_total{class=\"default\",function=\"f\",listener=\"nova\",\
+             verdict=\"passed\"} 4000",
+        );
+        assert_eq!(calls.known.read().expect("not poisoned")["f"].len(), 1);
+    }
+}
