@@ -15,7 +15,7 @@
 # docs/operating.md shows the same for Prometheus.
 
 # Alpine's target is musl, which links statically. A tag can move; a digest cannot. To build from
-# a fixed image, find its digest and pass it on:
+# a fixed image, find its digest and pass it:
 #
 #   docker buildx imagetools inspect rust:1.88-alpine --format '{{.Manifest.Digest}}'
 #   docker build --build-arg BUILD_IMAGE=rust:1.88-alpine@sha256:... .
@@ -24,8 +24,8 @@ FROM ${BUILD_IMAGE} AS build
 RUN apk add --no-cache musl-dev make
 WORKDIR /src
 
-# The dependencies, in a layer of their own: only a change of a manifest builds them again. Empty
-# files stand in for our sources.
+# The dependencies have their own layer: only a change of a manifest builds them again. Empty
+# files replace our sources.
 COPY Cargo.toml Cargo.lock ./
 COPY crates/callers/Cargo.toml crates/callers/Cargo.toml
 COPY crates/limits/Cargo.toml crates/limits/Cargo.toml
@@ -47,7 +47,7 @@ ENV TIDEGATE_REVISION=$TIDEGATE_REVISION
 RUN find src crates build.rs -type f -exec touch {} + && \
     cargo build --release --locked --bin tidegate
 
-# Where `serve` writes down its admin address for `healthcheck`.
+# Where `serve` writes its admin address for `healthcheck`.
 RUN mkdir -p /out/run/tidegate
 
 FROM scratch

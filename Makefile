@@ -1,4 +1,4 @@
-# Two commands do it all on a fresh machine with Rust, make and python3:
+# On a fresh machine with Rust, make and python3, two commands are enough:
 #   make run    builds Tidegate and shows it holding back a flood
 #   make test   installs what the tests need and runs every test
 .PHONY: run test check docs deny advisories loom mutants peers stores promtool bench bench-limiters quota-faults faults soak faults-tools order clean
@@ -46,8 +46,8 @@ loom:
 	RUSTFLAGS="--cfg loom" $(CARGO) test -p tidegate-limits --lib --target-dir target/loom loom
 
 # Changes the decision core in one place at a time, and reports which changes no test notices: docs/mutants.md.
-# HOURS at most. The next run does the rest; if the core or its tests changed meanwhile, it begins again, except with
-# MUTANTS=--keep: then only the mutants of changed files run again. Not a part of .ci/run.
+# It runs for at most HOURS; the next run continues. If the core or its tests changed, all mutants run again; with
+# MUTANTS=--keep, only those of changed files. Not a part of .ci/run.
 HOURS ?= 3
 mutants:
 	python3 tests/mutants/run.py --hours $(HOURS) $(MUTANTS)
@@ -60,14 +60,14 @@ peers:
 stores:
 	sh tests/peers/stores.sh
 
-# promtool, which the metrics must please.
+# promtool, which checks the metrics.
 promtool:
 	@command -v promtool >/dev/null || { \
 	  echo "installing promtool"; \
 	  SUDO=$$(command -v sudo || true); \
 	  $$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq --no-install-recommends prometheus >/dev/null; }
 
-# Finds out which functions a sidecar runs, for link/order.txt; after an upgrade of dependencies or of the compiler.
+# Finds out which functions a sidecar runs, for link/order.txt. Run it after an upgrade of dependencies or of the compiler.
 # Needs valgrind. (docs/decisions/0014)
 order:
 	$(CARGO) rustc --release --bin tidegate -- -C strip=none
@@ -80,8 +80,8 @@ bench:
 bench-limiters:
 	cd crates/limits/bench && $(CARGO) bench
 
-# Quotas in real stores while sidecars, links and servers are killed and stopped, as a table in
-# Markdown: WINDOWS of two seconds for each of RUNS, and TIDEGATE_SEED for the same faults again.
+# Quotas in real stores while sidecars, links and servers are killed and stopped. Prints a table in
+# Markdown: WINDOWS of two seconds for each of RUNS. TIDEGATE_SEED repeats the same faults.
 WINDOWS ?= 200
 RUNS ?= zookeeper,zookeeper-deny,etcd,redis,redis-forgets,shares
 quota-faults: stores
@@ -99,7 +99,7 @@ MINUTES ?= 10
 soak: faults-tools
 	MINUTES=$(MINUTES) $(CARGO) test --test it faults::the_soak -- --exact --ignored --nocapture
 
-# What faults need: a time of day that can be stepped, and the proxy that the soak is compared with.
+# Tools for the faults: steps of the time of day, and the proxy that the soak is compared with.
 faults-tools:
 	@command -v haproxy >/dev/null && ls /usr/lib/*/faketime/libfaketimeMT.so.1 >/dev/null 2>&1 || { \
 	  echo "installing libfaketime and HAProxy"; \

@@ -1,4 +1,4 @@
-//! What it costs to say who asks and what is charged, and to count what became of a call.
+//! The cost of a claim (the caller and the charge of a call), and of counting its result.
 
 use std::hint::black_box;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -16,17 +16,17 @@ use tidegate_limits::{Burst, Fill, Timestamp};
 const CALLS: u32 = 5_000;
 const ROUNDS: u32 = 40;
 
-/// Keeps the facts that it hears of.
-struct Nobody;
+/// An observer that ignores every call.
+struct Unheard;
 
-impl Observe for Nobody {
+impl Observe for Unheard {
     fn ended(&self, _: &Facts) {}
 
     fn rejected(&self, _: &Identity, _: Rejection) {}
 }
 
 fn main() {
-    println!("one call: a claim, and what became of it; ns, the best of {ROUNDS} rounds");
+    println!("one call: a claim, and its result; ns, the best of {ROUNDS} rounds");
     for patterns in [0, 100, 10_000] {
         let callers = Callers::start(&settings(patterns), None)
             .expect("there is room for them")
@@ -55,7 +55,7 @@ fn main() {
     );
 }
 
-/// So many callers, one pattern each; every tenth in a group, all of them share a rate limit.
+/// Callers with one pattern each. Every tenth is in a group, and all share a rate limit.
 fn settings(patterns: usize) -> Settings {
     let name: Arc<str> = "shared".into();
     let allowance = Allowance::Bucket {
@@ -114,7 +114,7 @@ fn measure(name: &str, callers: &Callers, agents: usize, prefix: &str) {
         "guest_get_info".into(),
         "polling".into(),
         None,
-        Arc::new(Nobody),
+        Arc::new(Unheard),
     );
     let mut facts = record.note(|facts| facts.clone());
     facts.verdict = Verdict::Delayed;

@@ -4,12 +4,12 @@
 usage: compare.py [--rounds N] [--seconds S] [--only speed,memory,storm,users,callers,core] [--binary FILE]
                   [--against FILE] [--out FILE]
 
---against takes an older binary and measures nothing but both, in turn: CPU a call and memory at rest.
+--against takes an older binary and measures only the two, in turn: CPU a call and memory at rest.
 
-Every peer has its limits switched on and not reached. All of them run at once and are asked
-in turn, so that what the machine does meanwhile falls on all alike; medians are told. The
-load comes from `tidegate bench`, the backend is `tidegate backend`, both on the same two
-cores, so calls a second are a whole-system figure: the proxy's own CPU a call says more.
+Every peer has its limits switched on and not reached. All of them run at once and are measured
+in turn, so other work on the machine affects all alike; the results are medians. The load comes
+from `tidegate bench`, the backend is `tidegate backend`, both on the same two cores. So calls a
+second are a figure of the whole system, and the proxy's own CPU a call says more.
 """
 import argparse
 import json
@@ -149,7 +149,7 @@ bind = "127.0.0.1:%d"
 ''' % (threads, listen, protocol, listener, backend_socket, backend_http, queue, limits, admin, log, more))
     checked = subprocess.run([binary, 'check', '--config', path], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     if checked.returncode and b'backend.kind' in checked.stderr:
-        # A version that knows one kind of backend only.
+        # A version with only one kind of backend.
         text = open(path).read().replace('kind = "zvm"\n', '')
         open(path, 'w').write(text)
     child = start([binary, 'serve', '--config', path], name + '.log', [listen, admin])
@@ -527,7 +527,7 @@ def access_log(name):
 def users():
     """User calls in a storm of polls: two clients, each with a listener of its own."""
     limits = 'smapi_rate_limit_per_window = "total:30"\nsmapi_max_outstanding_requests = 10\nsmapi_request_postpone_threshold_seconds = 60'
-    # One caller for all and one class: whoever comes last waits for everybody.
+    # One caller for all and one class: the last call waits for all others.
     plain = ('class = "polling"', '[callers]\nauto_register = 0\n[[class]]\nname = "polling"\nfunctions = ["guest_start"]')
     rows = []
     for title, (listener, more) in [('users before polls', ('', '')), ('plain order of arrival', plain)]:
@@ -571,7 +571,7 @@ def users():
 
 
 class Agents:
-    """Sends calls over one HTTP connection, each in the name of an agent that it is told."""
+    """Sends calls over one HTTP connection, each with a given user agent."""
 
     def __init__(self, port):
         self.socket = socket.create_connection(('127.0.0.1', port), 30)
@@ -610,7 +610,7 @@ def metric(child, name):
 
 
 def at_pace(agents, per_second, seconds, child, prefix):
-    """New agents in every second for so long; the memory of the process at the end of each."""
+    """New agents in every second for a time; the memory of the process at the end of each."""
     sizes, began, made = [], time.time(), 0
     for second in range(seconds):
         for tenth in range(10):
@@ -621,12 +621,12 @@ def at_pace(agents, per_second, seconds, child, prefix):
     return sizes, made / (time.time() - began)
 
 
-# A call each, so that every caller has counted every one of them.
+# A call of each, so that every caller has counted all of them.
 FUNCTIONS = ['guest_list', 'guest_get_info', 'host_get_info', 'guest_get_power_state', 'guest_get_user_direct', 'image_query',
              'guest_get_adapters_info', 'host_diskpool_get_info', 'vswitch_get_list', 'volume_attach', 'guest_start', 'guest_stop']
 
 
-# Seconds. The table of statistics grows once more after half a minute, when as many rows have been forgotten as it has room for.
+# Seconds. The table of statistics grows once more after half a minute, when it has evicted as many rows as it holds.
 ROTATION = 90
 
 
@@ -636,7 +636,7 @@ def range_of(sizes):
 
 
 def callers():
-    """What callers cost the real process in memory, and what looking them up costs."""
+    """The memory of the real process for callers, and the cost of a look-up."""
     backend_socket, backend_http = free_port(), free_port()
     backend = start([BIN, 'backend', '--socket', '127.0.0.1:%d' % backend_socket, '--http', '127.0.0.1:%d' % backend_http,
                      '--delay', '0ms'], 'backend-callers.log', [backend_socket, backend_http])
@@ -655,13 +655,13 @@ def callers():
             agents.send(['python-requests/2.31.0 worker/%d' % n for n in range(first, min(first + 100, 10890))], call)
     dozen = rss_mb(child)
     for what, now in [('a call of each', one), ('calls of 12 functions of each', dozen)]:
-        rows.append(['%d callers that registered themselves, %s' % (registered, what), '%.1f' % before, '%.1f' % now,
+        rows.append(['%d auto-registered callers, %s' % (registered, what), '%.1f' % before, '%.1f' % now,
                      '%.1f KB a caller' % ((now - before) * 1024 / registered), '100 MB for 10,000'])
     progress('callers: 10,000')
     evicted = metric(child, 'tidegate_callers_evicted_total')
     sizes, pace = at_pace(agents, 1000, ROTATION, child, 'rotates')
     evicted = metric(child, 'tidegate_callers_evicted_total') - evicted
-    rows.append(['%.0f agents a second that rotate, for %d s; the table full, %d registered and as many forgotten' % (pace, ROTATION, evicted),
+    rows.append(['%.0f agents a second that rotate, for %d s; the table full, %d registered and as many evicted' % (pace, ROTATION, evicted),
                  '%.1f' % dozen, '%.1f' % sizes[-1], range_of(sizes), 'flat'])
     stop(child)
     port = free_port()
@@ -689,7 +689,7 @@ def cargo_bench(*args):
 
 
 def timings(text):
-    """What a bench printed, median and least in nanoseconds, by what it is of; under the heading that it stands below, if any."""
+    """The results that a bench printed: median and minimum in nanoseconds, by name, with the heading above it, if any."""
     found, heading = {}, ''
     for line in text.splitlines():
         told = re.match(r'(\s*)(.*?)\s+([\d.]+) ns, at least\s+([\d.]+) ns', line)
@@ -707,33 +707,33 @@ def nanoseconds(median_and_least):
 
 
 def costs_of_callers():
-    """Beside what the source of the design takes: measured on another machine, so only its order of size says something."""
+    """Beside the figures of the design's source. They are from another machine, so only their order of magnitude counts."""
     core = timings(cargo_bench('-p', 'tidegate-limits', '--bench', 'scheduler'))
     table_of = timings(cargo_bench('-p', 'tidegate-callers', '--bench', 'callers'))
     usage = timings(cargo_bench('-p', 'tidegate-callers', '--bench', 'usage'))
     whole = cargo_bench('--bench', 'callers')
-    rows = [['a bucket lets a call through', nanoseconds(core['bucket: take that passes']), '118 ns', 'below 50 ns'],
-            ['a bucket does not', nanoseconds(core['bucket: take that does not']), '102 ns', 'below 50 ns']]
+    rows = [['a bucket admits a call', nanoseconds(core['bucket: take that passes']), '118 ns', 'below 50 ns'],
+            ['a bucket refuses', nanoseconds(core['bucket: take that does not']), '102 ns', 'below 50 ns']]
     source = {10: '118 ns; 0.5 us', 100: '204 ns; 3.5 us', 1000: '272 ns; 22.9 us', 10000: '137 ns; 216 us'}
     for patterns in (10, 100, 1000, 10000):
         told = [nanoseconds(table_of['%s: %s patterns, %s' % (mix, format(patterns, ''), what)])
                 for mix in ('registered', 'mixed') for what in ('hit', 'miss')]
-        rows.append(['whose a call is, of %s patterns: exact ones, hit and miss; of all kinds, hit and miss' % format(patterns, ','),
+        rows.append(['the caller of a call, of %s patterns: exact ones, hit and miss; of all kinds, hit and miss' % format(patterns, ','),
                      ', '.join(told), source[patterns], 'below 1 us'])
-    rows.append(['the worst patterns that can be, 10,000 nested prefixes', nanoseconds(table_of['nested: 10000 patterns, hit']), '', ''])
-    rows.append(['a caller registers, and another is forgotten for it; 10,000 there', nanoseconds(table_of['full: every call registers one and forgets one']),
+    rows.append(['the worst possible patterns, 10,000 nested prefixes', nanoseconds(table_of['nested: 10000 patterns, hit']), '', ''])
+    rows.append(['a caller registers, and another is evicted for it; 10,000 in the table', nanoseconds(table_of['full: every call registers one and forgets one']),
                  '3468 us', ''])
     rows.append(['a call is counted, of 10 functions', nanoseconds(usage['count a call, 29 a second, 10 functions']), '10 ns, without windows', ''])
-    rows.append(['a call comes, is let through, ends; nobody waits', nanoseconds(core['submit + next + sent + finish, 0 waiting, 1 callers, 1 classes']),
+    rows.append(['a call arrives, is admitted, ends; no call waits', nanoseconds(core['submit + next + sent + finish, 0 waiting, 1 callers, 1 classes']),
                  '121 ns for its bucket alone', ''])
     rows.append(['a rate limit is changed, 1,000 waiting for it', nanoseconds(core['set_bucket, 1000 waiting']),
-                 'waits until they are through: 2.0 s for 20', 'below 10 ms'])
+                 'waits until they have run: 2.0 s for 20', 'below 10 ms'])
     rows.append(['a rate limit is removed, 1,000 waiting for it', nanoseconds(core['remove_bucket, 1000 waiting']), 'the same', 'below 10 ms'])
     return ['### Callers: what they cost a call\n',
-            'Medians, and the least in brackets, of `cargo bench -p tidegate-limits --bench scheduler` and `cargo bench -p tidegate-callers`, on one thread. Beside them the library of '
-            'xen-api (e2ee48d6883e) for the same, in OCaml 4.13.1 on another machine of two cores: a look-up that its cache of 100 has, and one that it has not.\n',
+            'Medians, and the minimum in brackets, of `cargo bench -p tidegate-limits --bench scheduler` and `cargo bench -p tidegate-callers`, on one thread. Beside them the library of '
+            'xen-api (e2ee48d6883e) for the same, in OCaml 4.13.1 on another machine of two cores: a look-up with a hit in its cache of 100, and one with a miss.\n',
             table(['', 'Tidegate', 'xen-api', 'asked for'], rows),
-            'All of it for one call, from `cargo bench --bench callers`: a claim (who asks, what it costs, what is charged, counted), and what became of it, in ns.\n',
+            'All of it for one call, from `cargo bench --bench callers`: a claim (the caller, the cost, the charge, the count), and the result, in ns.\n',
             '```text\n%s\n```\n' % whole.strip()]
 
 
@@ -770,7 +770,7 @@ PARTS = ['speed', 'memory', 'storm', 'users', 'callers', 'core']
 
 
 def sections(text):
-    """What stands above the first heading of the third level, and each section with its heading."""
+    """The text above the first heading of the third level, and each section with its heading."""
     return [it.rstrip() + '\n\n' for it in re.split(r'(?m)^(?=### )', text)]
 
 
@@ -803,10 +803,10 @@ def main():
         old_head, *old = sections(open(opts.out).read())
     new = sections('\n'.join(body))[1:]
     if parts == PARTS:
-        # What was written by hand stays.
+        # Keep the section that is written by hand.
         text = '\n'.join(head) + '\n' + ''.join([it for it in old if heading(it) == 'What the figures say'] + new)
     else:
-        # What is not measured now stays; what is says when it was.
+        # Keep what is not measured now. New sections say when they were measured.
         new = {heading(it): it.replace('\n', '\n\nMeasured by itself: %s.\n' % stamp, 1) for it in new}
         known = [heading(it) for it in old]
         kept = [new.get(heading(it), it) for it in old]

@@ -1,8 +1,8 @@
-//! GetCapacity over gRPC: what a request costs the server, at few and at very many known
-//! clients, when all of them together want far more than there is.
+//! GetCapacity over gRPC: the cost of a request for the server, with few and with very many known
+//! clients that together want far more than the capacity.
 //!
-//! The server is a process of its own, `tidegate lease-server`, measured by its own CPU time
-//! (`/proc/PID/stat`) and its own resident memory, so what the load costs does not count.
+//! The server is a separate process, `tidegate lease-server`, measured by its own CPU time
+//! (`/proc/PID/stat`) and resident memory, so the cost of the load does not count.
 //!
 //! ```text
 //! cargo bench -p tidegate --bench leases [-- --seconds 5 --clients 10,1000,8000,100000 --kinds fair_share]
@@ -160,7 +160,7 @@ impl Drop for Server {
     }
 }
 
-/// How long the load goes on.
+/// The duration of the load.
 #[derive(Clone, Copy)]
 enum Until {
     /// Each of the first so many clients has asked once.
@@ -169,7 +169,7 @@ enum Until {
     After(Duration),
 }
 
-/// Clients that ask in turn, and say what they have.
+/// Clients that ask in turn, and send what they have.
 struct Load {
     channels: Vec<CapacityClient<Channel>>,
     clients: usize,

@@ -1,10 +1,10 @@
-//! What a decision about a call takes that draws from a quota: while ZooKeeper answers, and while
-//! it is stopped (SIGSTOP), by turns.
+//! The time of a decision about a call that draws from a quota, while ZooKeeper answers and while
+//! it is stopped (SIGSTOP), in turn.
 //!
-//! Calls of fifty users come at a steady rate to the gate of a whole sidecar. Half of what they
+//! Calls of fifty users arrive at a steady rate at the gate of a whole sidecar. Half of what they
 //! spend is the sidecar's own share, the rest is drawn: about a hundred draws a second, which all
-//! come to nothing while the server is stopped. What is measured is how long the gate takes to say
-//! what becomes of a call, be it that it may go or that it waits.
+//! fail while the server is stopped. Measured is the time until the gate decides that a call may
+//! go, or that it waits.
 //!
 //! ```text
 //! cargo bench -p tidegate --bench quota [-- --rounds 5 --seconds 4 --rate 10000]
@@ -34,9 +34,9 @@ use tidegate_limits::{OnExcess, Outcome, QuotaKey, Timestamp};
 
 const USERS: usize = 50;
 const WINDOW: Duration = Duration::from_secs(2);
-/// What a user asks for of what there is.
+/// The demand of a user, as a part of its quota.
 const TIMES_LESS: u64 = 10;
-/// What is known of a store that was stopped is learned within this.
+/// A sidecar finds out within this time that a store was stopped.
 const SETTLES: Duration = Duration::from_secs(5);
 
 fn main() {
@@ -78,7 +78,7 @@ fn main() {
         entry.extend(stopped);
         load.run(true, SETTLES);
     }
-    println!("| | decisions | went at once | p50 us | p99 us | p99.9 us | max us |");
+    println!("| | decisions | admitted at once | p50 us | p99 us | p99.9 us | max us |");
     println!("|---|---|---|---|---|---|---|");
     for (name, decisions) in found {
         let at_once = decisions.iter().filter(|it| it.at_once).count();
@@ -102,8 +102,8 @@ fn main() {
     drop(runtime);
 }
 
-/// A sidecar whose quotas are kept at this port: of each user so many tokens a window, of which
-/// a twentieth is its own.
+/// A sidecar with its quotas in the store at this port. A twentieth of each user's tokens in a
+/// window is its own share.
 fn sidecar(port: u16, total: u64) -> App {
     let text = "[[listen]]\nname = \"bench\"\nbind = \"127.0.0.1:0\"\n\
                 [backend]\nkind = \"zvm\"\nhttp = \"http://127.0.0.1:1\"\n[queue]\nworkers = 65536\npostpone = \"in_turn\"\n\
@@ -139,20 +139,20 @@ fn sidecar(port: u16, total: u64) -> App {
 /// One decision.
 struct Decision {
     took: Duration,
-    /// Whether the call might go, and did not have to wait.
+    /// Whether the call was admitted without a wait.
     at_once: bool,
 }
 
-/// Nobody hears of the calls.
-struct Nobody;
+/// An observer that ignores every call.
+struct Unheard;
 
-impl Observe for Nobody {
+impl Observe for Unheard {
     fn ended(&self, _: &Facts) {}
 
     fn rejected(&self, _: &Identity, _: Rejection) {}
 }
 
-/// Calls at a steady rate, of the users by turns.
+/// Calls at a steady rate, of each user in turn.
 struct Load<'a> {
     gate: &'a Gate,
     every: Duration,
@@ -212,7 +212,7 @@ impl<'a> Load<'a> {
                 Arc::clone(&function),
                 "polling".into(),
                 None,
-                Arc::new(Nobody),
+                Arc::new(Unheard),
             );
             let arrived = Timestamp::ZERO + self.began.elapsed();
             let ask = Ask {
@@ -238,7 +238,7 @@ impl<'a> Load<'a> {
     }
 }
 
-/// One server of ZooKeeper, in a folder of its own.
+/// One server of ZooKeeper, in its own folder.
 struct Server {
     process: Child,
     port: u16,

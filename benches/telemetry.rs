@@ -1,4 +1,4 @@
-//! What it costs to tell of a call: the counters, the access line, a scrape.
+//! The cost of reporting a call: the counters, the access line, a scrape.
 
 use std::hint::black_box;
 use std::io;
@@ -11,7 +11,7 @@ use tidegate::telemetry::calls::Durations;
 use tidegate_callers::CallerId;
 use tidegate_limits::TokenCount;
 
-/// As many lines as fit the buffer, so that none is lost and the cost is that of a kept one.
+/// As many lines as fit the buffer, so none is lost and each costs what a kept line costs.
 const LINES: u32 = 5_000;
 const ROUNDS: u32 = 40;
 
@@ -104,7 +104,7 @@ fn main() {
     println!("{:44} {:>9} bytes", "", scrape.len());
 }
 
-/// The best round of many: whatever else the machine does only adds.
+/// The best round of many, because other work on the machine only adds time.
 fn per_call(name: &str, mut call: impl FnMut()) {
     let mut best = Duration::MAX;
     for _ in 0..ROUNDS {

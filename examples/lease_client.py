@@ -4,16 +4,16 @@
     pip install grpcio grpcio-tools
     python3 examples/lease_client.py --server 127.0.0.1:6666 --resource backend --wants 10
 
-It prints what may be used each time that changes, and gives it back at the end (ctrl-c).
-Whoever would rather wait for a turn than count asks `tidegate lease-agent` instead.
+It prints the usable capacity each time it changes, and releases it at the end (ctrl-c).
+If you want to wait for a turn instead of counting, use `tidegate lease-agent`.
 
-Four things to keep when you copy it:
+Keep four rules when you copy it:
 
 - A lease counts from the moment its request was *sent*, by the length that the server's own
-  clock gives it: neither a slow answer nor a wrong clock makes it longer.
-- When it has ended, use the safe capacity: 0 is nothing, -1 is no limit.
-- Every request has a deadline, and whoever is not the master says who is.
-- No resource is asked for twice within five seconds: the server would leave it out.
+  clock gives: neither a slow answer nor a wrong clock makes it longer.
+- After its end, use the safe capacity: 0 is nothing, -1 is no limit.
+- Every request has a deadline. A server that is not the master names the master.
+- Ask for no resource twice within five seconds: the server would leave it out.
 """
 
 import argparse
@@ -29,17 +29,17 @@ import uuid
 
 import grpc
 
-# The messages are made from the .proto at run time; a larger program would do it once.
+# The messages are made from the .proto at run time. A larger program would do it once.
 sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "proto"))
 messages, services = grpc.protos_and_services("doorman.proto")
 
 DEADLINE = 5.0  # seconds, of each request
-HOPS = 5  # masters that one request is handed on to
+HOPS = 5  # how often one request is redirected
 BACK_OFF, BACK_OFF_MAX = 1.3, 60.0  # seconds
 
 
 class Lease:
-    """What one resource may be used for, and until when."""
+    """The usable capacity of one resource, and its end."""
 
     def __init__(self, servers, resource, wants, safe=0.0, interval=5.0):
         self.servers, self.resource, self.wants = servers, resource, wants
@@ -49,7 +49,7 @@ class Lease:
         self.master, self.failures = None, 0
 
     def capacity(self):
-        """What may be used now; math.inf is no limit."""
+        """The capacity that is usable now; math.inf is no limit."""
         if self.has is not None and time.monotonic() < self.ends:
             return self.has.capacity
         return math.inf if self.safe == -1 else self.safe
@@ -76,7 +76,7 @@ class Lease:
         return max(wait, self.interval)
 
     def take(self, got, sent, server_now):
-        """Keeps what an answer gives, if that makes sense."""
+        """Keeps the lease in an answer, if it is valid."""
         if got.HasField("safe_capacity") and (got.safe_capacity == -1 or is_capacity(got.safe_capacity)):
             self.safe = got.safe_capacity
         ends = sent + got.gets.expiry_time - server_now
@@ -84,7 +84,7 @@ class Lease:
             self.has, self.ends = got.gets, ends
 
     def release(self):
-        """Gives it back; if nobody hears it, it ends by itself."""
+        """Releases the lease. If no server gets the message, the lease expires by itself."""
         request = messages.ReleaseCapacityRequest(client_id=self.client)
         request.resource_id.append(self.resource)
         try:

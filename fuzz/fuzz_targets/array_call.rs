@@ -45,7 +45,7 @@ fn check(bytes: &[u8], bytes_max: usize) {
     }
 }
 
-/// The bytes but for white space, within strings as well.
+/// The bytes without white space, also without that in strings.
 fn without_space(bytes: &[u8]) -> Vec<u8> {
     let is_space = |byte: &u8| matches!(byte, b' ' | b'\t' | b'\n' | b'\r');
     bytes

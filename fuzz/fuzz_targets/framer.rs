@@ -37,7 +37,7 @@ fn in_pieces(mut framer: Framer, bytes: &[u8], lengths: &[u8]) -> Framed {
     let mut rest = bytes;
     let mut lengths = lengths.iter().cycle();
     while framed == Framed::More && !rest.is_empty() {
-        // Empty pieces are allowed, but somebody has to bring the end nearer.
+        // Empty pieces are allowed, but one piece must make progress.
         let length = lengths
             .next()
             .map_or(1, |&length| usize::from(length).max(1));

@@ -1,21 +1,21 @@
 #!/usr/bin/env python3
-"""Changes the decision core in one place at a time and finds out whether a test notices.
+"""Changes the decision core in one place at a time and checks whether a test notices.
 
     python3 tests/mutants/run.py                  runs each mutant without a result, and writes docs/mutants.md
-    python3 tests/mutants/run.py --keep           the same, but counts results of before a change elsewhere
-    python3 tests/mutants/run.py --check          only checks that every line of the lists is found
-    python3 tests/mutants/run.py --only NAME …    runs those whose name contains a NAME, whatever their results
-    python3 tests/mutants/run.py --hours 1        stops after an hour; the next run does the rest
+    python3 tests/mutants/run.py --keep           the same, but keeps results from before a change of another file
+    python3 tests/mutants/run.py --check          only checks that every line of the lists exists
+    python3 tests/mutants/run.py --only NAME …    runs mutants whose name contains NAME, also those with a result
+    python3 tests/mutants/run.py --hours 1        stops after an hour; the next run continues
 
 The lists are the *.toml files beside this one, readable without Python. The changes are made in a copy
-of the tree, target/mutants/tree, with a target folder of its own. Results are kept in
-target/mutants/results.json. The result of a mutant counts until the mutant or any file of the core or
-its tests changes: then a run begins again. With --keep it counts until the mutant or the file that it
-changes does. A test that does not end in time counts as one that noticed.
+of the tree, target/mutants/tree, with its own target folder. Results are kept in
+target/mutants/results.json. The result of a mutant is valid until the mutant or any file of the core or
+its tests changes. With --keep it is valid until the mutant or the file that it changes does. A test that
+does not end in time counts as one that noticed.
 
-Ends with 1 if a line is not found, if a mutant does not compile, if the tests fail without any change,
-if more than 5 % of those that ran survive, or if a survivor in fairness, progress, refunds or wake-ups
-has no reason in the list.
+Exits with 1 if a line is not found, if a mutant does not compile, if the tests fail without any change,
+if more than 5 % of the mutants that ran survive, or if a survivor in fairness, progress, refunds or
+wake-ups has no reason in the list.
 """
 
 import argparse
@@ -53,8 +53,8 @@ GROUPS = [
 NEED_A_REASON = GROUPS[:4]
 MUST_HAVE = {"name", "group", "file", "before", "after", "breaks", "tests"}
 MAY_HAVE = MUST_HAVE | {"survives"}
-# How many times as long as without a change the tests of one step may take: of the processor's time, so
-# that a machine with other work makes no mutant seem noticed; and as much longer by the clock.
+# The tests of one step may take this many times the time without a change. It is processor time, so that
+# other work on the machine does not make a mutant look noticed. By the clock they may take longer.
 PATIENCE = 4
 CORES = 2
 BY_THE_CLOCK = 10
@@ -77,7 +77,7 @@ def read_lists():
             if missing := MUST_HAVE - mutant.keys():
                 fail(f"{where}: {', '.join(sorted(missing))} is missing")
             if unknown := mutant.keys() - MAY_HAVE:
-                fail(f"{where}: {', '.join(sorted(unknown))} is no word of the list")
+                fail(f"{where}: {', '.join(sorted(unknown))} is an unknown key")
             if mutant["name"] in names:
                 fail(f"{where}: the name is there twice")
             if mutant["group"] not in GROUPS:
@@ -243,10 +243,10 @@ def report(mutants, results):
         "# Mutants",
         "",
         "Each mutant is one small change of the decision core that breaks something. `make mutants` makes",
-        "them one at a time and runs the tests that can notice (`tests/mutants`); this page is its report.",
-        "A mutant that no test notices survives. A run that stops early is continued by the next one. After",
-        "a change of the core or its tests, all mutants run again; with `make mutants MUTANTS=--keep`, only",
-        "those of the files that changed.",
+        "the changes one at a time and runs the tests that can notice them (`tests/mutants`). This page is",
+        "its report. A mutant that no test notices survives. If a run stops early, the next one continues.",
+        "After a change of the core or its tests, all mutants run again. With",
+        "`make mutants MUTANTS=--keep`, only mutants of changed files do.",
         "",
         f"{len(mutants)} are listed, {len(ran)} ran, {len(survivors)} survive.",
         "",

@@ -1,4 +1,4 @@
-"""What the peers share: a configuration of their own, and an end that cannot be missed."""
+"""What the peers share: their own configuration, and a reliable exit."""
 import json
 import os
 import sys
@@ -11,7 +11,7 @@ def base_args(parser):
 
 
 def prepare(state, sections):
-    """Makes zvmsdk load a zvmsdk.conf written here, whatever /etc or HOME hold."""
+    """Makes zvmsdk load a zvmsdk.conf written here, and ignore /etc and HOME."""
     os.makedirs(state, exist_ok=True)
     own = {'zvm': {'user_profile': 'OSDFLT', 'namelist': 'NLPEER'},
            'network': {'my_ip': '127.0.0.1'},
@@ -32,9 +32,9 @@ def prepare(state, sections):
 
 
 def end_with_stdin():
-    """Ends this process when whoever started it closes our stdin, by dying if need be."""
+    """Exits when the starting process closes our stdin, by a kill if necessary."""
     def watch():
-        # Not sys.stdin: its lock, held by a read, upsets the interpreter's own end.
+        # Not sys.stdin: a read holds its lock, which disturbs the interpreter's exit.
         while os.read(0, 4096):
             pass
         os._exit(0)
@@ -42,7 +42,7 @@ def end_with_stdin():
 
 
 def ready(**ports):
-    """The line that a test waits for: where we are to be found."""
+    """The line that a test waits for: our address."""
     say(ready=ports)
 
 

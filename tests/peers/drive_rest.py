@@ -28,7 +28,7 @@ NIC = [{'nic_vdev': '1000', 'ip_addr': '192.0.2.1', 'gateway_addr': '192.0.2.254
 VOLUME = {'assigner_id': 'HRX00000', 'zvm_fcp': ['1faa'], 'target_wwpn': ['0x5005076801401234'],
           'target_lun': '0x0026000000000000', 'os_version': 'rhel7', 'multipath': True,
           'mount_point': '/dev/sdz', 'is_root_volume': False}
-# Functions that a userid in every place does not satisfy.
+# Functions that need other arguments than a userid.
 ARGUMENTS = {
     'guest_create': ('HRX00000', 1, 1024),
     'guest_inspect_stats': (['HRX00000', 'HRX00001'],),
@@ -63,7 +63,7 @@ ARGUMENTS = {
     'file_import': (__file__,),
     'file_export': (__file__,)}
 
-# They belong to one hop, not to the answer (RFC 9110, 7.6.1); the date is the time's.
+# Headers of one hop, not of the answer (RFC 9110, 7.6.1); and the date, which changes.
 NOT_THE_ANSWERS = {'connection', 'keep-alive', 'transfer-encoding', 'date'}
 
 
@@ -75,7 +75,7 @@ def client():
 def http_answer(reply):
     headers = sorted((name.lower(), value) for name, value in reply.headers.items()
                      if name.lower() not in NOT_THE_ANSWERS)
-    # A real token carries the second in which it ends.
+    # A real token contains the second in which it expires.
     headers = [(name, 'a token' if name == 'x-auth-token' and value.count('.') == 2 else value)
                for name, value in headers]
     return {'request': '%s %s' % (reply.request.method, reply.request.path_url),
@@ -123,7 +123,7 @@ def errors():
     tell('version', 'GET', '/')
     tell('health', 'GET', '/smapi_health')
     tell('health, the old way', 'GET', '/smapi-healthy')
-    tell('guest of nobody', 'GET', '/guests/NOEXIST/info')
+    tell('unknown guest', 'GET', '/guests/NOEXIST/info')
     tell('SMT error', 'GET', '/guests/SMTERR/info')
     tell('server exception', 'GET', '/guests/BOOM/info')
     tell('backend sends nothing', 'GET', '/guests/UNSER/user_direct')
@@ -138,7 +138,7 @@ def errors():
     tell('action is not JSON', 'POST', '/guests/HRX00000/action', '{')
     tell('body against the schema', 'POST', '/guests', '{"guest": {}}')
     tell('start', 'POST', '/guests/HRX00000/action', '{"action": "start"}')
-    # More than the sdkserver reads, as sdkwsgi writes it: with and without the blanks.
+    # More than the sdkserver reads, as sdkwsgi writes it: with and without the spaces.
     tell('120 disks', 'POST', '/guests', disks(120))
     tell('140 disks', 'POST', '/guests', disks(140))
 

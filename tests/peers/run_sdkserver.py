@@ -41,8 +41,8 @@ ap.add_argument('--together', type=int, default=0,
 opts = ap.parse_args()
 
 # SDKServer.run() starts a worker while threading.active_count() is no higher than
-# max_worker_count. Two threads here are not its own, the stats and the watch of stdin,
-# so 66 makes the 64 workers that it ships with.
+# max_worker_count. Two threads here are ours, the statistics and the watch of stdin,
+# so 66 gives its default of 64 workers.
 common.prepare(opts.state, {'sdkserver': {
     'bind_addr': '127.0.0.1', 'bind_port': opts.port,
     'request_queue_size': 128, 'max_worker_count': 66}})
@@ -73,9 +73,9 @@ class Recorder:
             self.recent = collections.deque()
 
     def start(self, function, userid):
-        """Records a start; says which call it is, and whether the backend is down."""
+        """Records a start. Returns the number of the call, and whether the backend is down."""
         if JOURNAL and userid:
-            # One write, which outlives a SIGKILL.
+            # One write, which survives a SIGKILL.
             os.write(JOURNAL, (userid + '\n').encode())
         with self.lock:
             started = time.monotonic()
@@ -228,7 +228,7 @@ class Stats(http.server.BaseHTTPRequestHandler):
 
 server = Counted()
 api = type(server.sdkapi)
-# How many arguments each function must be given.
+# How many arguments each function needs.
 ARGUMENTS = {}
 for name in [name for name in dir(api) if not name.startswith('_')]:
     real = getattr(api, name)

@@ -31,10 +31,10 @@ import waitress  # noqa: E402
 from zvmsdk.sdkwsgi import deploy  # noqa: E402  (it reads the config when imported)
 from zvmsdk.sdkwsgi.handlers import file  # noqa: E402
 
-# Its answer names the file that it wrote; a constant name makes answers comparable.
+# Its answer names the file that it wrote. A constant name makes answers comparable.
 file.uuid = types.SimpleNamespace(uuid1=lambda: 'imported')
 
-# 2 processes of 32 threads are what ships, under uwsgi.
+# The default is 2 processes of 32 threads, under uwsgi.
 server = waitress.create_server(deploy.loadapp(), host='127.0.0.1', port=opts.port, threads=64,
                                 connection_limit=2000, backlog=1024)
 common.end_with_stdin()

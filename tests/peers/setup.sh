@@ -1,16 +1,16 @@
 #!/bin/sh
 # Makes the virtualenv that the real peers run in, .venv-peers at the root of the
-# project. Writes nowhere else; a second run finds it complete and ends at once.
+# project. It writes nowhere else. A second run finds it complete and exits at once.
 set -eu
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
 venv=$here/../../.venv-peers
-# The last line of a run that went through, so that one cut short is taken up again.
+# A complete run writes this file last, so a run that was cut short starts again.
 stamp=$venv/complete
 
-# What setup.sh installs is the stamp's text: a changed list is installed anew.
-# jinja2 and waitress are needs that zvmsdk does not declare; with PyJWT 2 the tokens of
+# The file contains the list of packages: a changed list is installed again.
+# zvmsdk needs jinja2 and waitress but does not declare them. With PyJWT 2 the tokens of
 # 1.6.3 do not work (sdkwsgi/handlers/tokens.py decodes a str). schemathesis drives the API of
-# the admin address by its OpenAPI document. grpcio speaks the capacity leases' wire.
+# the admin address by its OpenAPI document. grpcio speaks the protocol of capacity leases.
 packages='zVMCloudConnector==1.6.3 jinja2 PyJWT<2 waitress schemathesis==4.32.5 grpcio==1.85.1 grpcio-tools==1.85.1'
 
 [ "$(cat "$stamp" 2>/dev/null)" = "$packages" ] && exit 0

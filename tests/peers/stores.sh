@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs the stores that leases and quotas are tested with, where one is missing: etcd,
-# ZooKeeper and Redis, as Debian and Ubuntu package them. None of them is left running.
+# Installs missing stores for the tests of leases and quotas: etcd, ZooKeeper and Redis,
+# from the packages of Debian and Ubuntu. It leaves none of them running.
 set -eu
 missing=
 command -v etcd >/dev/null || missing="$missing etcd-server"
@@ -12,7 +12,7 @@ command -v redis-server >/dev/null || missing="$missing redis-server"
 
 sudo=
 [ "$(id -u)" = 0 ] || sudo=sudo
-# Packages start their servers when they are installed, unless this says that they may not.
+# Without this, packages start their servers when they are installed.
 policy=/usr/sbin/policy-rc.d
 if [ ! -e "$policy" ]; then
 	printf '#!/bin/sh\nexit 101\n' | $sudo tee "$policy" >/dev/null

@@ -1,4 +1,4 @@
-"""Many calls at once, each by a client of its own, and what became of each."""
+"""Many calls at once, each by its own client, and the result of each."""
 import threading
 import time
 
@@ -6,7 +6,7 @@ import common
 
 
 def storm(count, client):
-    """Makes `count` calls of guest_get_info at once; client() makes what asks for one."""
+    """Makes `count` calls of guest_get_info at once; client() makes the client of one."""
     results, lock, gate = {}, threading.Lock(), threading.Event()
 
     def one(userid):
@@ -16,7 +16,7 @@ def storm(count, client):
         try:
             reply = call('guest_get_info', userid)
             code = [reply['overallRC'], reply['modID'], reply['rc'], reply['rs']]
-            # An answer that is another call's is as bad as none.
+            # The answer of another call is as bad as none.
             if code == [0, None, 0, 0] and reply['output']['userid'] != userid:
                 code, reply = None, {'errmsg': 'answer of ' + reply['output']['userid']}
             result = {'code': code, 'errmsg': reply['errmsg']}

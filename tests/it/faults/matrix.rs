@@ -61,7 +61,7 @@ impl Row {
             Self::Down => "an answer of 400 kB has been sent in part",
             Self::Full => "`queue.capacity` calls wait, and further clients are at the door",
             Self::Draining => "calls run and wait, SIGTERM has been sent and logged",
-            Self::Reloading => "calls run, and SIGHUP with a changed config comes every 100 ms",
+            Self::Reloading => "calls run, and a SIGHUP with a changed config arrives every 100 ms",
             Self::Saving => "calls run, and a caller is made through the admin address every 20 ms",
             Self::FailOver => {
                 "calls draw from a quota in an etcd of three, whose leader has just been killed"
@@ -227,11 +227,11 @@ impl Column {
             Self::Stopped => "system: SIGSTOP, SIGCONT",
             Self::HangUps => "system: SIGHUP every second",
             Self::NoMemory => "system: no memory for a buffer",
-            Self::StoreAway => "store: away",
+            Self::StoreAway => "store: unavailable",
             Self::StoreSlow => "store: slow",
             Self::StoreWiped => "store: wiped",
             Self::StoreDenied => "store: denied",
-            Self::LeaseAway => "lease server: away",
+            Self::LeaseAway => "lease server: unavailable",
             Self::LeaseSlow => "lease server: slow",
             Self::LeaseWiped => "lease server: wiped",
             Self::LeaseDenied => "lease server: denied",
@@ -241,18 +241,17 @@ impl Column {
     pub(super) fn injects(self) -> &'static str {
         match self {
             Self::BackendFin => {
-                "for 0.5 s the backend closes every connection, idle or not, and answers nothing"
+                "for 0.5 s the backend closes every connection, idle or busy, and answers nothing"
             }
             Self::BackendRst => "the same with resets",
             Self::BackendHalfClose => {
                 "for 0.5 s the backend closes its sending side of every connection that is idle \
-                 for 10 ms, and reads on"
+                 for 10 ms, and continues to read"
             }
-            Self::BackendRestart => {
-                "every connection is reset, nothing listens for 0.5 s, then it does again"
-            }
+            Self::BackendRestart => "every connection is reset, and nothing listens for 0.5 s",
             Self::BackendBlackHole => {
-                "for 0.5 s the backend reads and never answers; `response_timeout` is 4 s, as is `tunnel_idle_timeout`"
+                "for 0.5 s the backend reads and never answers; `response_timeout` and \
+                 `tunnel_idle_timeout` are 4 s"
             }
             Self::BackendSlowAccept => "for 0.7 s the backend accepts nothing",
             Self::BackendGarbage => {
@@ -263,7 +262,8 @@ impl Column {
                  idle connections"
             }
             Self::BackendMoved => {
-                "a reload names another backend; the old one lives on and must get nothing more"
+                "a reload names another backend; the old one continues to run and must get no \
+                 further call"
             }
             Self::ClientLeaves => "for 0.5 s a third of the clients close, half of them by reset",
             Self::ClientHalfCloses => "for 0.5 s a third of the clients close their sending side",
@@ -279,29 +279,29 @@ impl Column {
                  for 1 s"
             }
             Self::FullDisk => {
-                "the disk of the state file is full for 1 s, in which a caller is to be saved"
+                "the disk of the state file is full for 1 s, and a caller must be saved"
             }
             Self::SlowFsync => {
-                "saving the state hangs for 1.5 s (a FIFO has the name of the file to be \
-                 written), and SIGHUP comes meanwhile"
+                "saving the state hangs for 1.5 s (a FIFO has the name of the file), and a \
+                 SIGHUP arrives meanwhile"
             }
             Self::StalledLog => {
-                "stderr is full and nothing reads it for 2 s; SIGHUP comes meanwhile"
+                "stderr is full and nothing reads it for 2 s; a SIGHUP arrives meanwhile"
             }
             Self::ClockStep => {
-                "the time of day goes an hour ahead, then two hours back (libfaketime), while calls \
-                 meet windows, deadlines, a lease and a quota"
+                "the time of day steps an hour forward, then two hours back (libfaketime), \
+                 while calls meet windows, deadlines, a lease and a quota"
             }
             Self::Stopped => "SIGSTOP, and SIGCONT 1 s later",
             Self::HangUps => "SIGHUP every second, three times, with a changed config",
             Self::NoMemory => {
-                "the bounds of the config leave 1 KiB for a body and for an answer, and answers \
+                "the bounds of the config allow 1 KiB for a body and for an answer, and answers \
                  are larger"
             }
             Self::StoreAway => "for 1 s every connection to Redis is cut",
             Self::StoreSlow => "for 1 s nothing passes between it and Redis",
             Self::StoreWiped => "FLUSHALL",
-            Self::StoreDenied => "for 1 s Redis asks for a password that it has not",
+            Self::StoreDenied => "for 1 s Redis requires a password that the sidecar does not have",
             Self::LeaseAway => "for 1.5 s every connection to the capacity server is cut",
             Self::LeaseSlow => "for 1.5 s nothing passes between it and the capacity server",
             Self::LeaseWiped => "the capacity server is killed and started again, empty",
@@ -400,57 +400,57 @@ impl Cell {
                  whole, so none is streamed"
             }
             (_, Column::BackendGarbage) if is_tcp => {
-                "any bytes are right in a tunnel, so none are garbage"
+                "any bytes are valid in a tunnel, so none are garbage"
             }
             (_, Column::BackendEarly) if is_tcp => {
-                "a tunnel has no request that an answer could be too early for"
+                "a tunnel has no requests, so no answer can be early"
             }
             (_, Column::ClientSendsMore) if is_tcp => {
-                "a tunnel has no request that there could be more than"
+                "a tunnel has no requests, so there cannot be more than one"
             }
             (_, Column::NoMemory) if is_tcp => {
                 "a tunnel copies through two buffers of a fixed size; no option bounds them"
             }
             (Row::Idle, Column::BackendEarly | Column::BackendGarbage) if wire == Wire::Socket => {
-                "no connection to the socket backend is kept, so there is none to send on \
-                 while idle"
+                "no connection to the socket backend is kept, so no idle one can carry bytes"
             }
             (Row::Idle, Column::NoMemory) => "an idle process has no buffer",
             (Row::Draining, Column::BackendMoved) => {
-                "a process that drains takes no reload: SIGHUP is not read any more"
+                "a draining process does not reload: it no longer reads SIGHUP"
             }
             (Row::Draining, Column::HangUps) => {
-                "a process that drains takes no reload; that SIGHUP does not end it is the cell \
-                 HTTP / draining / stalled log reader, which sends one"
+                "a draining process does not reload; the cell HTTP / draining / stalled log \
+                 reader shows that SIGHUP does not end it"
             }
             (Row::Draining, Column::SlowFsync | Column::FullDisk) => {
-                "a process that drains changes no caller and saves at its end; see saving state"
+                "a draining process changes no caller and saves at exit; see saving state"
             }
             (Row::Draining, Column::FewDescriptors) => {
-                "a process that drains accepts nothing, so further clients cost no descriptor"
+                "a draining process accepts nothing, so further clients cost no descriptor"
             }
             (Row::FailOver, _) if column.is_of_the_store() => {
-                "one config has one store: what else may befall it is tried with Redis in the \
-                 rows above, and in docs/quota-faults.md with etcd and ZooKeeper"
+                "one config has one store: its other faults are tested with Redis in the rows \
+                 above, and with etcd and ZooKeeper in docs/quota-faults.md"
             }
             (Row::FailOver, _) if is_tcp => {
-                "a quota is drawn from by calls alike in all protocols; HTTP and socket run it"
+                "calls of all protocols draw from a quota in the same way; HTTP and socket run it"
             }
             (Row::Draining, _) if column.is_of_leases() || column.is_of_the_store() => {
                 if wire == Wire::Http {
                     return None;
                 }
-                "what a drain does with the store and the capacity server knows nothing of the \
-                 protocol; HTTP runs it"
+                "what a drain does with the store and the capacity server does not depend on \
+                 the protocol; HTTP runs it"
             }
             (Row::Saving | Row::Reloading, _) if is_tcp => {
-                "saving and reloading know nothing of what is in a tunnel; HTTP and socket run it"
+                "saving and reloading do not depend on the content of a tunnel; HTTP and socket \
+                 run it"
             }
             (_, _) if is_tcp && (column.is_of_leases() || column.is_of_the_store()) => {
                 "a tunnel meets the same limits at the same gate; HTTP and socket run it"
             }
             (_, Column::FullDisk | Column::SlowFsync) if is_tcp => {
-                "saving knows nothing of what is in a tunnel; HTTP and socket run it"
+                "saving does not depend on the content of a tunnel; HTTP and socket run it"
             }
             _ => return None,
         })

@@ -1,16 +1,16 @@
 #!/bin/sh
-# Runs one member of etcd on loopback, in the foreground and as this very process.
+# Runs one member of etcd on loopback, in the foreground, as this same process.
 #   member.sh NAME FOLDER CLIENT_PORT PEER_PORT CLUSTER [FLAG...]
-# CLUSTER is NAME=http://127.0.0.1:PEER_PORT of every member, with commas between. A flag given
-# last replaces one of ours, such as --listen-client-urls=https://...
+# CLUSTER is NAME=http://127.0.0.1:PEER_PORT of every member, separated by commas. A later flag
+# replaces one of ours, such as --listen-client-urls=https://...
 set -eu
 name=$1 folder=$2 client=http://127.0.0.1:$3 peer=http://127.0.0.1:$4 cluster=$5
 shift 5
-# etcd takes every flag from a variable too: none of the caller's must reach it.
+# etcd also reads every flag from a variable: keep the caller's variables away from it.
 for variable in $(env | sed -n 's/^\(ETCD[A-Z_]*\)=.*/\1/p'); do unset "$variable"; done
 mkdir -p "$folder"
 chmod 700 "$folder"
-# It ends with whoever started it, even if that one is killed.
+# It exits with the process that started it, even if that is killed.
 bound=
 command -v setpriv >/dev/null && bound='setpriv --pdeathsig KILL'
 exec $bound etcd --name="$name" --data-dir="$folder/data" \

@@ -34,7 +34,7 @@ while True:
     answer, now_ms = ask(stub, "first", 80.0)
     if not answer.HasField("mastership"):
         break
-    # Both calls say the same.
+    # Both calls return the same.
     assert not found.is_master and found.mastership == answer.mastership
     assert not answer.response
     seen["redirects"] += 1
@@ -64,7 +64,7 @@ assert not stub.ReleaseCapacity(released, timeout=10).HasField("mastership")
 answer, _ = ask(stub, "third", 40.0)
 seen["third"] = answer.response[0].gets.capacity
 
-# What lacks a required field is refused, with its name. protobuf itself would not send it.
+# A message without a required field is refused, with its name. protobuf itself would not send it.
 channel = grpc.insecure_channel(address)
 raw = channel.unary_unary("/doorman.Capacity/GetCapacity")
 for name, sent in [("missing", b""), ("garbage", b"\xff\xff")]:

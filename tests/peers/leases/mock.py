@@ -66,6 +66,6 @@ rpc.add_CapacityServicer_to_server(Mock(), server)
 port = server.add_insecure_port("127.0.0.1:0")
 server.start()
 print(port, flush=True)
-# Ends with whoever started it.
+# Exits with the process that started it.
 sys.stdin.read()
 server.stop(0)

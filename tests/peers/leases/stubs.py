@@ -1,4 +1,4 @@
-"""The protocol's Python code, made from proto/doorman.proto when it is asked for."""
+"""The protocol's Python code, made from proto/doorman.proto on demand."""
 
 import pathlib
 import sys

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Runs one Redis on loopback, in the foreground and as this very process.
+# Runs one Redis on loopback, in the foreground, as this same process.
 #   server.sh FOLDER PORT [FLAG VALUE...]
-# It keeps nothing on disk unless a flag says so. REDIS=valkey-server runs Valkey in its place.
+# It keeps nothing on disk unless a flag says so. REDIS=valkey-server runs Valkey instead.
 set -eu
 folder=$1 port=$2
 shift 2

@@ -1,9 +1,9 @@
 #!/bin/sh
-# Runs one server of ZooKeeper on loopback, in the foreground and as this very process.
+# Runs one server of ZooKeeper on loopback, in the foreground, as this same process.
 #   server.sh ID FOLDER CLIENT_PORT [SERVER...]
-# SERVER is host:peer-port:election-port;host:client-port of every server in the order of their
-# ids, which begin with 1; none for a server on its own. ZOOKEEPER_FSYNC=yes confirms nothing
-# before it is on disk.
+# SERVER is host:peer-port:election-port;host:client-port of every server, in the order of their
+# ids, from 1. A single server needs none. With ZOOKEEPER_FSYNC=yes it confirms nothing before
+# it is on disk.
 set -eu
 id=$1 folder=$2 port=$3
 shift 3
@@ -11,7 +11,7 @@ mkdir -p "$folder/data"
 printf '%s\n' "$id" >"$folder/data/myid"
 {
 	printf 'dataDir=%s/data\n' "$folder"
-	# Sessions of 400 ms and more; a follower that hears nothing for 2 s leaves.
+	# Sessions of 400 ms and more; a follower without messages for 2 s leaves.
 	printf '%s\n' tickTime=200 initLimit=50 syncLimit=10 maxSessionTimeout=60000
 	printf '%s\n' maxClientCnxns=0 admin.enableServer=false
 	if [ $# = 0 ]; then
@@ -26,7 +26,7 @@ printf '%s\n' "$id" >"$folder/data/myid"
 } >"$folder/zoo.cfg"
 bound=
 command -v setpriv >/dev/null && bound='setpriv --pdeathsig KILL'
-# The jar names those it needs beside it. Mostly no fsync: a test loses no power.
+# The jar names the others that it needs. Usually no fsync: a test loses no power.
 exec $bound java -Xms32m -Xmx96m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 \
 	-Djava.net.preferIPv4Stack=true -Dzookeeper.forceSync="${ZOOKEEPER_FSYNC:-no}" \
 	-Dzookeeper.jmx.log4j.disable=true -Dorg.slf4j.simpleLogger.defaultLogLevel=warn \
