@@ -18,7 +18,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tidegate_callers::{CallerId, Group, Kind, LastCall, NewCaller};
 use tidegate_callers::{Span, UsageNow};
-use tidegate_limits::{BucketNow, Cause, PacingNow, Settlement, Tokens, Weight};
+use tidegate_limits::{BucketNow, Cause, PacerNow, Settlement, Tokens, Weight};
 
 pub(super) use self::keeper::Keeper;
 use super::lately::Ended;
@@ -509,7 +509,7 @@ impl CallersSource for Shared {
 }
 
 /// How a pace goes.
-pub(super) fn pace_state(paced: &PacingNow) -> PaceState {
+pub(super) fn pace_state(paced: &PacerNow) -> PaceState {
     PaceState {
         achieved: paced.achieved,
         drawn: paced.drawn,

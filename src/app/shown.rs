@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tidegate_limits::{
-    BucketLimit, Limit, LimitNow, LimitRule, PacingNow, Scope, Timestamp, Verdict,
+    BucketLimit, Limit, LimitNow, LimitRule, PacerNow, Scope, Timestamp, Verdict,
 };
 
 use super::Shared;
@@ -215,7 +215,7 @@ fn shared(shares: &[ShareNow], limit: &str) -> Option<SharedState> {
     })
 }
 
-fn pace_now(paced: &PacingNow) -> PaceNow {
+fn pace_now(paced: &PacerNow) -> PaceNow {
     PaceNow {
         rate: rate(paced),
         achieved: paced.achieved,
@@ -253,11 +253,11 @@ fn limit_state(rule: &LimitRule, state: &LimitNow, now: Timestamp) -> LimitState
     }
 }
 
-fn rate(paced: &PacingNow) -> f64 {
+fn rate(paced: &PacerNow) -> f64 {
     paced.pace.rate().get()
 }
 
-fn ratio(paced: &PacingNow) -> f64 {
+fn ratio(paced: &PacerNow) -> f64 {
     paced.pace.ratio().get()
 }
 

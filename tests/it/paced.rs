@@ -11,7 +11,7 @@ use tidegate::callers::rate_limit::{Allowance, Size, SizePatch};
 use tidegate::callers::{Error, NewCosts, NewRateLimit, RateLimitPatch};
 use tidegate::config::{self, Severity};
 use tidegate_callers::Label;
-use tidegate_limits::{BurstRatio, PacingNow, Rate};
+use tidegate_limits::{BurstRatio, PacerNow, Rate};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -46,7 +46,7 @@ fn door(more: &str) -> Arc<Door> {
 }
 
 /// The state of the limit, whichever form it has.
-fn now(door: &Door) -> PacingNow {
+fn now(door: &Door) -> PacerNow {
     let bucket = door.gate.bucket_now(RateLimitId(1).bucket());
     let of_caller = bucket.and_then(|bucket| bucket.paced);
     of_caller.unwrap_or_else(|| {

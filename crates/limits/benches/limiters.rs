@@ -23,7 +23,8 @@ use std::time::{Duration, Instant};
 
 use governor::{DefaultDirectRateLimiter, Quota};
 use tidegate_limits::keyed::PacedKeys;
-use tidegate_limits::paced::{Clock, FastClock, MonotonicClock, PacedLimiter, TokioTimer};
+use tidegate_limits::clock::{Clock, MonotonicClock, QuantaClock};
+use tidegate_limits::pace::{PacedLimiter, TokioTimer};
 use tidegate_limits::{BurstRatio, Cost, Pace, Rate, Timestamp, Tokens};
 
 const ROUNDS: usize = 9;
@@ -204,10 +205,10 @@ fn grants() -> String {
 }
 
 fn refusals() -> String {
-    let (instant, fast) = (MonotonicClock::new(), FastClock::new());
+    let (instant, fast) = (MonotonicClock::new(), QuantaClock::new());
     let slow = pace(0.001, 1.1);
     let on_instant = PacedLimiter::new(slow);
-    let on_fast = PacedLimiter::with_clock(slow, FastClock::new());
+    let on_fast = PacedLimiter::with_clock(slow, QuantaClock::new());
     let hour = Quota::with_period(Duration::from_secs(3600)).expect("a period");
     let governor = governor::RateLimiter::direct(hour);
     let on_its_instant =

@@ -2,7 +2,7 @@
 //!
 //! [`Keys`] is for threads that share it: it has a clock and a lock, remembers a bounded number of keys,
 //! and forgets those that rest. [`BucketKeys`] gives each key a [`TokenBucket`], [`PacedKeys`] a
-//! [`Paced`] limiter.
+//! [`Pacer`] limiter.
 
 use core::borrow::Borrow;
 use core::error::Error;
@@ -16,9 +16,9 @@ use std::hash::RandomState;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
-use crate::limiter::paced::{Pace, Paced, Pools};
-use crate::limiter::{Burst, Fill, TokenBucket, TokenLimiter, Tokens};
-use crate::paced::{Clock, MonotonicClock};
+use crate::bucket::{Burst, Fill, TokenBucket, TokenLimiter, Tokens};
+use crate::clock::{Clock, MonotonicClock};
+use crate::pace::{Pace, Pacer, Pools};
 use crate::time::Timestamp;
 use crate::verdict::NotNow;
 
@@ -90,7 +90,7 @@ impl Keyed for TokenBucket {
 }
 
 /// 28 bytes of pools a key.
-impl Keyed for Paced {
+impl Keyed for Pacer {
     type Rule = Pace;
     type State = [u32; 7];
 
@@ -132,7 +132,7 @@ impl Keyed for Paced {
 /// // The error says from when on there is a token again.
 /// assert!(matches!(keys.try_acquire("anna", Tokens::ONE), Err(KeyError::NotNow(_))));
 /// assert_eq!(keys.try_acquire("otto", Tokens::ONE), Ok(()));
-/// # Ok::<(), tidegate_limits::OutOfRange>(())
+/// # Ok::<(), tidegate_limits::bucket::OutOfRange>(())
 /// ```
 pub type BucketKeys<K, C = MonotonicClock, S = RandomState> = Keys<TokenBucket, K, C, S>;
 
@@ -140,7 +140,7 @@ pub type BucketKeys<K, C = MonotonicClock, S = RandomState> = Keys<TokenBucket, 
 ///
 /// A new key may take as much at once as a pool holds without its burst ([`Pace::pool`]), such as two
 /// operations where nothing else is said.
-pub type PacedKeys<K, C = MonotonicClock, S = RandomState> = Keys<Paced, K, C, S>;
+pub type PacedKeys<K, C = MonotonicClock, S = RandomState> = Keys<Pacer, K, C, S>;
 
 /// Limits every key of a set by the same rule, each for itself. A key takes the [`Keyed::State`] of its
 /// limiter, and what a map from keys to `u32` takes.
@@ -429,7 +429,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
     use super::*;
-    use crate::limiter::paced::{BurstRatio, Rate};
+    use crate::pace::{BurstRatio, Rate};
     use crate::random::Random;
 
     /// A clock that is set by hand.
@@ -517,13 +517,13 @@ mod tests {
 
     #[test]
     fn each_key_is_limited_as_if_it_were_alone() {
-        check_alone::<Paced>(pace(7.0));
+        check_alone::<Pacer>(pace(7.0));
         check_alone::<TokenBucket>(bucket(3.0, 11.0));
     }
 
     #[test]
     fn a_new_key_is_refused_while_all_others_are_in_use_and_let_in_once_one_rests() {
-        let keys: Hand<Paced, u64> = Hand::new(pace(1.0), 3);
+        let keys: Hand<Pacer, u64> = Hand::new(pace(1.0), 3);
         let start = Timestamp::ZERO;
         for key in [0, 0, 1, 2] {
             assert!(keys.granted(&key, Tokens::ONE, start));
@@ -603,7 +603,7 @@ mod tests {
 
     #[test]
     fn to_be_forgotten_and_come_back_gains_nothing() {
-        check_no_gain::<Paced>(pace(5.0), 2.0 * 1.1, 5.0 * 1.1);
+        check_no_gain::<Pacer>(pace(5.0), 2.0 * 1.1, 5.0 * 1.1);
         check_no_gain::<TokenBucket>(bucket(2.0, 5.0), 2.0, 5.0);
     }
 
@@ -614,7 +614,7 @@ mod tests {
         let large = pace.with_room_for(five);
         let wide = pace.with_pool_min(SECOND).expect("a pool");
         for pace in [large, wide] {
-            let keys: Hand<Paced, u64> = Hand::new(pace, 1);
+            let keys: Hand<Pacer, u64> = Hand::new(pace, 1);
             let mut now = Timestamp::ZERO;
             // The key is forgotten for another one, and comes back: each time with a full pool.
             for key in [1, 2, 1, 2] {
@@ -629,7 +629,7 @@ mod tests {
     #[test]
     fn a_new_key_is_let_in_as_soon_as_many_others_rest() {
         let max = 20_000;
-        let keys: Hand<Paced, u64> = Hand::new(pace(10.0), max);
+        let keys: Hand<Pacer, u64> = Hand::new(pace(10.0), max);
         let first = Timestamp::ZERO;
         for key in 0..u64::from(max) {
             assert!(keys.granted(&key, Tokens::ONE, first));
@@ -650,7 +650,7 @@ mod tests {
     #[test]
     fn while_few_of_many_rest_new_keys_look_at_few_of_them() {
         let max = 20_000;
-        let keys: Hand<Paced, u64> = Hand::new(pace(10.0), max);
+        let keys: Hand<Pacer, u64> = Hand::new(pace(10.0), max);
         for key in 0..u64::from(max) {
             assert!(keys.granted(&key, Tokens::ONE, Timestamp::ZERO));
         }
@@ -671,7 +671,7 @@ mod tests {
 
     #[test]
     fn a_changed_rule_holds_for_every_key_and_refunds_nothing() {
-        let keys: Hand<Paced, u64> = Hand::new(pace(1.0), 10);
+        let keys: Hand<Pacer, u64> = Hand::new(pace(1.0), 10);
         let (start, soon) = (Timestamp::ZERO, Timestamp::ZERO + SECOND / 10);
         assert!(keys.granted(&1, Tokens::ONE, start) && keys.granted(&1, Tokens::ONE, start));
         keys.keys.set_rule(pace(10.0));

@@ -21,7 +21,7 @@
 //!   nothing. What calls turn out to cost, and those that are only observed, can add up to a greater
 //!   debt: that is cut ([`DEBT_MAX_FILL`]).
 //! - **A paced limit lets the late catch up**, at no more than its rate times its burst ratio;
-//!   time is neither made nor lost ([`Paced`]).
+//!   time is neither made nor lost ([`pace::Pacer`]).
 //! - **Work-conserving and fair** ([`Postpone::InTurn`]): while a limit has room for the call
 //!   whose turn it is among those that meet it, that call runs. While two callers each have a call that
 //!   only one limit holds up, what they are served there by weight differs by at most two calls of each.
@@ -42,14 +42,17 @@ extern crate std;
 #[doc = include_str!("../README.md")]
 struct Readme;
 
+pub mod bucket;
+pub mod call;
+#[cfg(feature = "std")]
+pub mod clock;
 mod delay;
 #[cfg(feature = "std")]
 pub mod keyed;
 pub mod lease;
 mod limiter;
-#[cfg(feature = "std")]
-pub mod paced;
-mod policy;
+pub mod pace;
+pub mod policy;
 mod queue;
 pub mod quota;
 #[cfg(test)]
@@ -57,29 +60,40 @@ pub mod quota;
 mod random;
 #[doc(hidden)]
 pub mod recency;
-mod scheduler;
+pub mod scheduler;
 #[doc(hidden)]
 pub mod slab;
 mod sorted;
+mod supply;
 mod time;
-mod tokens;
 mod verdict;
+mod window;
 
-pub use delay::{Cause, Delay, Delays};
-pub use limiter::{
-    AlreadyRunning, ApplyError, BucketLimit, Burst, BurstRatio, DEBT_MAX_BURSTS, DEBT_MAX_FILL,
-    Fill, Limit, OutOfRange, Pace, PaceSpec, Paced, PacingNow, Pools, PoolsNow, Rate,
-    SlidingWindow, SpecError, SpecScope, Supplier, Supply, TokenBucket, TokenLimiter, Tokens, Verb,
-    WindowShape, WindowStamp,
-};
-pub use policy::{ClassShare, LimitRule, Policy, PolicyError, Postpone, Reserve, Scope, WhenFull};
-pub use queue::{Backend, BucketId, Call, Caller, Class, QuotaKey, Ticket, Weight};
-pub use scheduler::{
-    BUCKETS_MAX, BucketMode, BucketNow, BucketOrder, BucketRule, ClassNow, Demand, FunctionNow,
-    Hold, LimitNow, OnExcess, Outcome, QueueNow, QuotaAsk, QuotaCounts, QuotaNow, QuotaQuestion,
-    QuotaRef, QuotaRule, QuotaSpent, QuotaTrouble, Reason, Refusal, Scheduler, Settlement, Step,
-    TooManyBuckets, Waited,
-};
+pub use bucket::{Burst, Fill, TokenBucket, Tokens};
+pub use call::{Call, Caller, Class, Weight};
+pub use policy::{Limit, Policy};
+pub use scheduler::{Hold, Scheduler, Step, Ticket};
 pub use time::Timestamp;
-pub use tokens::TokenCount;
 pub use verdict::{Cost, NotNow, Verdict};
+pub use window::SlidingWindow;
+
+/// Former places of names, until the app uses the new ones.
+#[doc(hidden)]
+pub use {
+    bucket::{DEBT_MAX_BURSTS, DEBT_MAX_FILL, OutOfRange, TokenCount, TokenLimiter},
+    call::{Backend, BucketId, QuotaKey},
+    pace::{
+        AlreadyRunning, ApplyError, BurstRatio, Pace, PaceSpec, Pacer, Pacer as Paced, Pools,
+        PoolsNow, Rate, SpecError, SpecScope, Verb,
+    },
+    policy::{
+        ClassShare, LimitRule, PolicyError, Postpone, Reserve, Scope, WhenFull, WindowShape,
+        WindowStamp,
+    },
+    scheduler::{
+        BUCKETS_MAX, BucketLimit, BucketMode, BucketNow, BucketOrder, BucketRule, Cause, ClassNow,
+        Delay, Delays, Demand, FunctionNow, LimitNow, OnExcess, Outcome, PacerNow, QueueNow,
+        QuotaAsk, QuotaCounts, QuotaNow, QuotaQuestion, QuotaRef, QuotaRule, QuotaSpent,
+        QuotaTrouble, Reason, Refusal, Settlement, Supplier, Supply, TooManyBuckets, Waited,
+    },
+};

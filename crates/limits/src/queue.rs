@@ -15,124 +15,13 @@ pub(crate) mod fair;
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::num::NonZeroU32;
 
-use crate::limiter::{Draw, Tokens};
+use crate::call::Call;
 use crate::policy::{LimitId, SetId};
 use crate::slab::{Key, Slab};
 use crate::sorted::Sorted;
 use crate::time::Timestamp;
-use crate::verdict::Cost;
 use account::Stay;
-
-/// A backend, by a number of the caller's choice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Backend(pub u8);
-
-/// How urgent a call is: the index of its class in [`Policy::classes`](crate::Policy::classes).
-/// One past the end counts as the last, since a reload may have taken classes away.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Class(pub u32);
-
-/// Who is asking, by a number of the caller's choice. Callers of one class share by
-/// [`Call::weight`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Caller(pub u64);
-
-impl Caller {
-    /// Whom nobody knows; all of them together are one caller.
-    pub const ANONYMOUS: Self = Self(0);
-}
-
-/// How many turns a caller takes for one of a caller of weight 1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Weight(NonZeroU32);
-
-impl Weight {
-    /// The weight of an ordinary caller.
-    pub const ONE: Self = Self(NonZeroU32::MIN);
-
-    /// A weight; `None` for zero, with which a caller would never be served.
-    #[must_use]
-    pub const fn new(weight: u32) -> Option<Self> {
-        match NonZeroU32::new(weight) {
-            Some(weight) => Some(Self(weight)),
-            None => None,
-        }
-    }
-
-    /// The weight, at least 1.
-    #[must_use]
-    pub const fn get(self) -> u32 {
-        self.0.get()
-    }
-}
-
-impl Default for Weight {
-    fn default() -> Self {
-        Self::ONE
-    }
-}
-
-/// A bucket of a rate limit, by a number of the caller's choice; see
-/// [`Scheduler::set_bucket`](crate::Scheduler::set_bucket).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct BucketId(pub u64);
-
-/// One of the budgets that a call draws from: which quota, and whose.
-///
-/// Both are words of whoever knows them: the quota's is the name of a rule that
-/// [`Scheduler::set_quotas`](crate::Scheduler::set_quotas) was given, the key a user, a function, or
-/// whatever else has a budget of its own.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct QuotaKey {
-    /// The name of the rule.
-    pub quota: Arc<str>,
-    /// Whose budget it is. Empty for those whom nobody knows, who share one.
-    pub key: Arc<str>,
-}
-
-/// What the scheduler needs to know about a call.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Call {
-    /// What is asked for.
-    pub function: Arc<str>,
-    /// Where it would go.
-    pub backend: Backend,
-    /// How urgent it is.
-    pub class: Class,
-    /// Who is asking.
-    pub caller: Caller,
-    /// How many of its caller's turns it is worth, against calls of other callers. All calls of
-    /// one caller should say the same.
-    pub weight: Weight,
-    /// How much of its windows it draws.
-    pub cost: Cost,
-    /// What it costs in tokens: what its bucket is charged, and how much of its caller's and its
-    /// class's turns it takes.
-    pub tokens: Tokens,
-    /// The bucket that is charged for it; any number of callers may share one. A bucket that
-    /// there is not holds nobody back: it may have been removed since the call was classified.
-    pub bucket: Option<BucketId>,
-    /// The quotas that it draws from, all or none, each once; what it costs there are its tokens,
-    /// rounded up. One whose rule there is not holds nobody back.
-    pub quotas: Option<Arc<[QuotaKey]>>,
-    /// When it came: when its connection was accepted, or its first byte read.
-    pub arrived: Timestamp,
-    /// The last moment at which it may leave the queue; `None` waits forever. A call whose
-    /// deadline is `now` is still asked once.
-    pub deadline: Option<Timestamp>,
-}
-
-impl Call {
-    /// What it draws of the limits that it meets.
-    pub(crate) const fn draw(&self) -> Draw {
-        Draw {
-            cost: self.cost,
-            tokens: self.tokens,
-        }
-    }
-}
 
 /// A waiting call, for whoever wants to cancel it. It may be kept longer than the call waits:
 /// it never names another one.

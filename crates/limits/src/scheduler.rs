@@ -37,21 +37,26 @@ pub use refusal::{Reason, Refusal};
 pub use snapshot::{ClassNow, Demand, FunctionNow, LimitNow, QueueNow};
 pub use waited::Waited;
 
+pub use crate::delay::{Cause, Delay, Delays};
+pub use crate::limiter::{BucketLimit, PacerNow};
+pub use crate::queue::Ticket;
+pub use crate::supply::{Supplier, Supply};
+
 use alloc::collections::{BTreeSet, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::delay::Cause;
-use crate::limiter::{Limiter, Progress, RETRY_UNMEASURED, Supplier, Supply};
+use crate::bucket::TokenCount;
+use crate::call::{BucketId, Call, Class};
+use crate::limiter::{Limiter, Progress, RETRY_UNMEASURED};
 use crate::policy::{LimitId, LimitRule, LimitSets, Policy, SetId, WhenFull};
 use crate::queue::account::Stay;
-use crate::queue::fair::{Service, WINDOW, turns};
-use crate::queue::{Bar, BucketId, Call, Class, LineId, Place, Queue, Ticket, Waiting};
+use crate::queue::fair::{Service, WINDOW};
+use crate::queue::{Bar, LineId, Place, Queue, Waiting};
 use crate::quota::Answer as QuotaAnswer;
 use crate::slab::{Key, Slab};
 use crate::time::{Timestamp, nanos};
-use crate::tokens::TokenCount;
 use crate::verdict::Verdict;
 use bucket::Buckets;
 use hold::{Drawn, Held};
@@ -787,7 +792,7 @@ impl<T> Scheduler<T> {
         let call = &waiting.call;
         let draw = |bar| match bar {
             Bar::Limit(limit) => limits[limit as usize].limiter.draw_of(call.draw()),
-            Bar::Bucket(_) => turns(call.tokens).micros(),
+            Bar::Bucket(_) => TokenCount::of_turn(call.tokens).micros(),
             Bar::Quota(_) => call.tokens.whole(),
         };
         let opens = match verdict {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tidegate_limits::{
     Backend, BucketId, BucketLimit, BucketMode, BucketOrder, BucketRule, BurstRatio, Call, Caller,
-    Class, ClassShare, Cost, Fill, Hold, Limit, LimitRule, OnExcess, Outcome, Pace, Paced, Policy,
+    Class, ClassShare, Cost, Fill, Hold, Limit, LimitRule, OnExcess, Outcome, Pace, Pacer, Policy,
     Postpone, Rate, Scheduler, Scope, Settlement, Step, Supplier, Supply, Timestamp, TokenLimiter,
     Tokens, Verdict, Weight, WhenFull,
 };
@@ -413,8 +413,8 @@ fn check_load(seed: u64) {
     let set = scheduler.set_bucket(at(0), id, paced_bucket(own));
     set.expect("there is room");
 
-    let mut models: BTreeMap<&str, Paced> = [("total", total), ("slow", slow), ("own", own)]
-        .map(|(name, pace)| (name, Paced::new(at(0), pace)))
+    let mut models: BTreeMap<&str, Pacer> = [("total", total), ("slow", slow), ("own", own)]
+        .map(|(name, pace)| (name, Pacer::new(at(0), pace)))
         .into();
     let met = |call: &Call| {
         let mut met = vec!["total"];

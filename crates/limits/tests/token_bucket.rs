@@ -297,7 +297,7 @@ fn every_try_that_is_refused_says_from_when_on_it_succeeds() {
         let rate = tidegate_limits::Rate::new(rate).expect("a rate");
         tidegate_limits::Pace::new(rate, tidegate_limits::BurstRatio::STRICT)
     };
-    let mut paced = tidegate_limits::Paced::new(at(0.0), pace(3.0));
+    let mut paced = tidegate_limits::Pacer::new(at(0.0), pace(3.0));
     let mut bucket = bucket(2.0, 0.7);
     let limiters: [&mut dyn TokenLimiter; 2] = [&mut paced, &mut bucket];
     for limiter in limiters {

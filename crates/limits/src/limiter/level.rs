@@ -1,29 +1,28 @@
-//! Tokens that come with time, of either kind: what is there, and what calls have drawn of it.
+//! The tokens of a bucket or a pace, and what calls have drawn from them.
 
 use alloc::boxed::Box;
 
-use super::paced::Pace;
-use super::pacing::{Pacing, PacingNow};
-use super::token_bucket::{Burst, Fill, TokenBucket, Tokens};
-use super::token_limiter::TokenLimiter;
+use super::metered::{MeteredPacer, PacerNow};
+use crate::bucket::{Burst, Fill, TokenBucket, TokenLimiter, Tokens};
+use crate::pace::Pace;
 use crate::time::Timestamp;
 
-/// How much a bucket lets through.
+/// How many tokens a rate limit admits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BucketLimit {
-    /// A burst at once, and then a steady rate.
+    /// A burst at once, then a steady rate.
     Bucket {
         /// The most tokens at once.
         burst: Burst,
         /// Tokens per second.
         fill: Fill,
     },
-    /// A rate, and more for the late until they have caught up.
+    /// A rate, and more while demand is behind schedule.
     Paced(Pace),
 }
 
 impl BucketLimit {
-    /// The most tokens that can be taken in one go after a silence.
+    /// The most tokens that are available at once after idle time.
     #[must_use]
     pub fn most(&self) -> f64 {
         match self {
@@ -32,7 +31,7 @@ impl BucketLimit {
         }
     }
 
-    /// Tokens that come back each second.
+    /// Tokens that flow in per second.
     #[must_use]
     pub fn per_second(&self) -> f64 {
         match self {
@@ -42,11 +41,11 @@ impl BucketLimit {
     }
 }
 
-/// Tokens that were taken, and what each was then.
+/// Tokens that were taken, and the price of each at that time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Taken {
     pub(crate) tokens: f64,
-    /// The time that each took of a pace; 0 where it took none.
+    /// The time that each token took from a pace; 0 if it came from a bucket.
     price: f64,
 }
 
@@ -56,7 +55,7 @@ impl Taken {
         price: 0.0,
     };
 
-    /// The same, of this number of tokens.
+    /// The same for another number of tokens.
     pub(crate) const fn part(self, tokens: f64) -> Self {
         Self { tokens, ..self }
     }
@@ -66,19 +65,19 @@ impl Taken {
 #[derive(Clone, Debug)]
 pub(crate) enum Level {
     Bucket(TokenBucket),
-    Paced(Box<Pacing>),
+    Paced(Box<MeteredPacer>),
 }
 
 impl Level {
     pub(crate) fn new(now: Timestamp, limit: BucketLimit) -> Self {
         match limit {
             BucketLimit::Bucket { burst, fill } => Self::Bucket(TokenBucket::new(now, burst, fill)),
-            BucketLimit::Paced(pace) => Self::Paced(Box::new(Pacing::new(now, pace))),
+            BucketLimit::Paced(pace) => Self::Paced(Box::new(MeteredPacer::new(now, pace))),
         }
     }
 
-    /// Changes the limit in place, to its own rate or to the supply (tokens a second) if that is lower.
-    /// A limit of the other kind begins anew.
+    /// Changes the limit in place: to its own rate, or to the supply (tokens per second) if that is lower.
+    /// A limit of the other kind starts from its initial state.
     pub(crate) fn follow(&mut self, now: Timestamp, limit: BucketLimit, supply: Option<f64>) {
         match (&mut *self, limit) {
             (Self::Bucket(bucket), BucketLimit::Bucket { burst, fill }) => {
@@ -86,7 +85,7 @@ impl Level {
                 let supply = supply.and_then(|supply| Fill::new(supply).ok());
                 bucket.set_parameters(now, burst, supply.unwrap_or(fill));
             }
-            (Self::Paced(pacing), BucketLimit::Paced(pace)) => pacing.follow(now, pace, supply),
+            (Self::Paced(metered), BucketLimit::Paced(pace)) => metered.follow(now, pace, supply),
             (level, limit) => {
                 *level = Self::new(now, limit);
                 level.follow(now, limit, supply);
@@ -98,7 +97,7 @@ impl Level {
     pub(crate) fn limiter(&self) -> &dyn TokenLimiter {
         match self {
             Self::Bucket(bucket) => bucket,
-            Self::Paced(pacing) => &pacing.paced,
+            Self::Paced(metered) => &metered.pacer,
         }
     }
 
@@ -106,22 +105,22 @@ impl Level {
     fn limiter_mut(&mut self) -> &mut dyn TokenLimiter {
         match self {
             Self::Bucket(bucket) => bucket,
-            Self::Paced(pacing) => &mut pacing.paced,
+            Self::Paced(metered) => &mut metered.pacer,
         }
     }
 
     fn price(&self) -> f64 {
         match self {
             Self::Bucket(_) => 0.0,
-            Self::Paced(pacing) => pacing.paced.pace().price() as f64,
+            Self::Paced(metered) => metered.pacer.pace().price() as f64,
         }
     }
 
-    /// Takes what a call costs, whatever is there.
+    /// Takes the cost of a call, even if that leaves a debt.
     pub(crate) fn draw(&mut self, now: Timestamp, cost: Tokens) -> Taken {
         let tokens = self.limiter_mut().draw(now, cost);
-        if let Self::Paced(pacing) = self {
-            pacing.count(now, tokens);
+        if let Self::Paced(metered) = self {
+            metered.count(now, tokens);
         }
         Taken {
             tokens,
@@ -137,13 +136,13 @@ impl Level {
     /// Puts back what a call took that never left.
     pub(crate) fn undraw(&mut self, now: Timestamp, taken: Taken) {
         self.put_back(now, taken);
-        if let Self::Paced(pacing) = self {
-            pacing.uncount(taken.tokens);
+        if let Self::Paced(metered) = self {
+            metered.uncount(taken.tokens);
         }
     }
 
-    /// Puts back some of what a call took: of a pace the time that it took, whatever the pace is by
-    /// now.
+    /// Puts tokens back that a call took. A pace gets the time back that they took, even if the pace has
+    /// changed since.
     pub(crate) fn put_back(&mut self, now: Timestamp, taken: Taken) {
         let price = self.price();
         let tokens = if price == taken.price || price == 0.0 || taken.price == 0.0 {
@@ -154,19 +153,19 @@ impl Level {
         self.limiter_mut().put_back(now, tokens);
     }
 
-    /// Tokens that come each second, at the supply if that is lower than the limit.
+    /// Tokens that flow in per second: at the supply, if that is lower than the limit.
     pub(crate) fn per_second(&self) -> f64 {
         match self {
             Self::Bucket(bucket) => bucket.fill().get(),
-            Self::Paced(pacing) => pacing.paced.pace().rate().get(),
+            Self::Paced(metered) => metered.pacer.pace().rate().get(),
         }
     }
 
-    /// What a pace is like; `None` of a bucket.
-    pub(crate) fn paced_now(&self, now: Timestamp) -> Option<PacingNow> {
+    /// The state of a pace; `None` for a bucket.
+    pub(crate) fn paced_now(&self, now: Timestamp) -> Option<PacerNow> {
         match self {
             Self::Bucket(_) => None,
-            Self::Paced(pacing) => Some(pacing.now(now)),
+            Self::Paced(metered) => Some(metered.now(now)),
         }
     }
 }
@@ -176,7 +175,7 @@ mod tests {
     use core::time::Duration;
 
     use super::*;
-    use crate::limiter::paced::{BurstRatio, Rate};
+    use crate::pace::{BurstRatio, Rate};
 
     fn at(millis: u64) -> Timestamp {
         Timestamp::ZERO + Duration::from_millis(millis)
@@ -190,12 +189,12 @@ mod tests {
         Level::new(Timestamp::ZERO, BucketLimit::Paced(pace(rate)))
     }
 
-    fn now(level: &Level, moment: Timestamp) -> PacingNow {
+    fn now(level: &Level, moment: Timestamp) -> PacerNow {
         level.paced_now(moment).expect("it is a pace")
     }
 
     #[test]
-    fn the_achieved_rate_is_what_went_through_lately() {
+    fn the_achieved_rate_counts_recent_calls() {
         let mut level = paced(100.0);
         for tick in 0..3000 {
             level.draw(at(tick * 20), Tokens::ONE);
@@ -203,7 +202,7 @@ mod tests {
         let minute = now(&level, at(60_000));
         assert!((minute.achieved - 50.0).abs() < 0.2, "{}", minute.achieved);
         assert_eq!(minute.drawn, 3000.0);
-        // What was is forgotten within two spans.
+        // Calls are forgotten within two spans.
         let later = now(&level, at(65_000)).achieved;
         assert!(later > 10.0 && later < 40.0, "{later}");
         assert_eq!(now(&level, at(80_000)).achieved, 0.0);
@@ -212,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_left_was_never_let_through() {
+    fn a_call_that_was_never_sent_is_uncounted() {
         let mut level = paced(100.0);
         let before = now(&level, at(100));
         let taken = level.draw(at(100), Tokens::ONE);
@@ -221,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_back_is_the_time_that_it_took_whatever_the_pace_is_by_then() {
+    fn a_pace_gets_the_time_back_even_if_it_has_changed() {
         let expensive = Tokens::new(600.0).expect("tokens");
         let pace = |rate| BucketLimit::Paced(pace(rate).with_room_for(expensive));
         let often: alloc::vec::Vec<f64> = (1..100).map(|step| 1000.0 / f64::from(step)).collect();
@@ -257,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_of_a_bucket_comes_back_in_tokens_and_of_another_kind_too() {
+    fn tokens_of_a_bucket_come_back_even_to_a_pace() {
         let bucket = BucketLimit::Bucket {
             burst: Burst::new(10.0).expect("a burst"),
             fill: Fill::new(1.0).expect("a rate"),

@@ -2,16 +2,15 @@
 
 use core::time::Duration;
 
-use super::RETRY_UNMEASURED;
 use crate::verdict::Verdict;
 
-/// One hold's part of the running mean is 1/8: the last dozen or two decide.
+/// The weight of one hold in the running mean is 1/8, so the last dozen or two count.
 const MEAN_DIVISOR: u32 = 8;
 
 #[derive(Debug, Default)]
 pub(super) struct Outstanding {
     pub(super) in_use: u32,
-    /// Running mean of how long a slot was held; `None` until one came back.
+    /// Running mean of how long slots were held; `None` until one came back.
     mean_hold: Option<Duration>,
 }
 
@@ -33,16 +32,17 @@ impl Outstanding {
         });
     }
 
-    /// A slot comes free every mean hold over N, and those ahead take one each.
-    pub(super) fn wait_behind(&self, max: u32, ahead: u64) -> Duration {
+    /// A slot becomes free every mean hold divided by N, and each call ahead takes one. `None` if no hold was
+    /// measured.
+    pub(super) fn wait_behind(&self, max: u32, ahead: u64) -> Option<Duration> {
         if u64::from(self.in_use) + ahead < u64::from(max) {
-            return Duration::ZERO;
+            return Some(Duration::ZERO);
         }
         let (Some(mean), 1..) = (self.mean_hold, max) else {
-            return RETRY_UNMEASURED;
+            return None;
         };
         let turns = u32::try_from(ahead.saturating_add(1)).unwrap_or(u32::MAX);
-        mean.saturating_mul(turns) / max
+        Some(mean.saturating_mul(turns) / max)
     }
 }
 
@@ -53,44 +53,44 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn nothing_measured_means_a_second() {
+    fn without_a_measured_hold_the_wait_is_unknown() {
         let full = Outstanding {
             in_use: 2,
             mean_hold: None,
         };
-        assert_eq!(full.wait_behind(2, 0), Duration::from_secs(1));
+        assert_eq!(full.wait_behind(2, 0), None);
     }
 
     #[test]
-    fn the_wait_is_the_mean_hold_times_those_ahead_over_the_slots() {
+    fn the_wait_is_the_mean_hold_times_the_calls_ahead_over_the_slots() {
         let full = Outstanding {
             in_use: 10,
             mean_hold: Some(100 * MS),
         };
-        assert_eq!(full.wait_behind(10, 0), 10 * MS);
-        assert_eq!(full.wait_behind(10, 99), 1000 * MS);
+        assert_eq!(full.wait_behind(10, 0), Some(10 * MS));
+        assert_eq!(full.wait_behind(10, 99), Some(1000 * MS));
         assert_eq!(
             Outstanding {
                 in_use: 1,
                 mean_hold: Some(MS)
             }
             .wait_behind(10, 3),
-            Duration::ZERO
+            Some(Duration::ZERO)
         );
     }
 
     #[test]
-    fn a_closed_limit_has_no_mean_to_go_by() {
+    fn the_wait_at_a_closed_limit_is_unknown() {
         let closed = Outstanding {
             in_use: 0,
             mean_hold: Some(MS),
         };
         assert_eq!(closed.peek(0), Verdict::WhenTold);
-        assert_eq!(closed.wait_behind(0, 0), Duration::from_secs(1));
+        assert_eq!(closed.wait_behind(0, 0), None);
     }
 
     #[test]
-    fn the_mean_follows_what_is_held_now() {
+    fn the_mean_follows_recent_holds() {
         let mut slots = Outstanding {
             in_use: 100,
             mean_hold: None,

@@ -84,10 +84,10 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::{Caller, Class, LineId, Weight};
-use crate::limiter::Tokens;
+use super::LineId;
+use crate::bucket::{TokenCount, Tokens};
+use crate::call::{Caller, Class, Weight};
 use crate::sorted::Sorted;
-use crate::tokens::TokenCount;
 
 /// The window of a limit that has none, for a call that meets no window.
 pub(crate) const WINDOW: Duration = Duration::from_secs(1);
@@ -97,14 +97,6 @@ const OWN_FLOWS: usize = 256;
 const SHARED_FLOWS: u8 = 128;
 /// How many of the shared flows a caller may be put in.
 const HAND: usize = 6;
-
-/// The least that a call counts for.
-const TURN_MIN: TokenCount = TokenCount::from_micros(1000);
-
-/// How much of its turns a call takes.
-pub(crate) fn turns(tokens: Tokens) -> TokenCount {
-    TokenCount::at_least(tokens).max(TURN_MIN)
-}
 
 /// How far the service of a call moves the start of its caller, and that of its class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,7 +115,7 @@ impl Service {
     /// Of a caller of this weight, in a class of that one. At weight 1 a unit of a class is 2^20, so
     /// weights divide finely; the dearest call has 10^12 millionths, less than 2^40, so nothing is lost.
     pub(crate) fn new(tokens: Tokens, weight: Weight, of_class: u32) -> Self {
-        let micros = turns(tokens).micros();
+        let micros = TokenCount::of_turn(tokens).micros();
         let caller = match weight.get() {
             1 => micros,
             weight => micros.div_ceil(u64::from(weight)),
@@ -834,9 +826,9 @@ mod tests {
     #[test]
     fn what_costs_next_to_nothing_is_rounded_up_and_what_costs_nothing_takes_turns_too() {
         let tokens = |number| Tokens::new(number).expect("tokens");
-        assert_eq!(turns(tokens(1.0 + 1e-9)).micros(), 1_000_001);
-        assert_eq!(turns(tokens(0.5)).micros(), 500_000);
-        assert_eq!(turns(Tokens::ZERO).micros(), 1000);
+        assert_eq!(TokenCount::of_turn(tokens(1.0 + 1e-9)).micros(), 1_000_001);
+        assert_eq!(TokenCount::of_turn(tokens(0.5)).micros(), 500_000);
+        assert_eq!(TokenCount::of_turn(Tokens::ZERO).micros(), 1000);
         let most = Weight::new(u32::MAX).expect("above zero");
         assert_eq!(Service::new(Tokens::ZERO, most, 1).caller, 1);
     }

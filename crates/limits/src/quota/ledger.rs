@@ -22,8 +22,8 @@ use super::Version;
 use super::record::{Record, RecordError};
 use super::rule::Rule;
 use super::store_time::StoreTime;
+use crate::bucket::TokenCount;
 use crate::time::Timestamp;
-use crate::tokens::TokenCount;
 
 /// What one node knows of one key, and holds of its window.
 #[derive(Clone, Debug)]

@@ -5,8 +5,8 @@ use core::fmt;
 use core::time::Duration;
 
 use super::record::Record;
+use crate::bucket::TokenCount;
 use crate::time::nanos;
-use crate::tokens::TokenCount;
 
 /// The largest total.   tokens in a window
 pub const TOTAL_MAX: u64 = 1_000_000_000_000_000;

@@ -17,12 +17,14 @@ use core::fmt;
 use core::time::Duration;
 
 use super::{Scheduler, Supplied};
-use crate::limiter::{BucketLimit, Fill, Level, PacingNow, Supply, Taken, Tokens};
-use crate::queue::fair::turns;
-use crate::queue::{Bar, BucketId, Call};
+use crate::bucket::TokenCount;
+use crate::bucket::{Fill, Tokens};
+use crate::call::{BucketId, Call};
+use crate::limiter::{BucketLimit, Level, PacerNow, Taken};
+use crate::queue::Bar;
 use crate::slab::{Key, Slab};
+use crate::supply::Supply;
 use crate::time::Timestamp;
-use crate::tokens::TokenCount;
 use crate::verdict::Verdict;
 
 /// Buckets that a scheduler may have.
@@ -120,7 +122,7 @@ pub struct BucketNow {
     /// Tokens that it was charged so far, and were not put back.
     pub drawn: f64,
     /// Its pools and its pace, if it is a paced one.
-    pub paced: Option<PacingNow>,
+    pub paced: Option<PacerNow>,
     /// What it would say now to a call of one token with nobody ahead.
     pub opens: Verdict,
     /// Calls in the queue that will be charged to it, whatever holds them.
@@ -186,12 +188,14 @@ impl Bucket {
 
     pub(super) fn count_waiting(&mut self, tokens: Tokens) {
         self.waiting += 1;
-        self.waiting_tokens = self.waiting_tokens.saturating_add(turns(tokens));
+        let turn = TokenCount::of_turn(tokens);
+        self.waiting_tokens = self.waiting_tokens.saturating_add(turn);
     }
 
     pub(super) fn discount_waiting(&mut self, tokens: Tokens) {
         self.waiting -= 1;
-        self.waiting_tokens = self.waiting_tokens.saturating_sub(turns(tokens));
+        let turn = TokenCount::of_turn(tokens);
+        self.waiting_tokens = self.waiting_tokens.saturating_sub(turn);
     }
 
     /// Charges a call that leaves the queue.
@@ -479,7 +483,7 @@ impl<T> Scheduler<T> {
         let mut ahead = TokenCount::ZERO;
         for (_, key, tokens) in waiting {
             if level.wait_behind(now, ahead.tokens(), tokens).is_zero() {
-                ahead = ahead.saturating_add(turns(tokens));
+                ahead = ahead.saturating_add(TokenCount::of_turn(tokens));
             } else {
                 self.to_reject.push_back(key);
             }

@@ -4,10 +4,12 @@ use alloc::vec::Vec;
 
 use super::Scheduler;
 use super::park::Own;
-use crate::limiter::{Progress, Stake, Taken, Tokens, WindowStamp};
-use crate::policy::LimitId;
+use crate::bucket::Tokens;
+use crate::call::Call;
+use crate::limiter::{Progress, Stake, Taken};
+use crate::policy::{LimitId, WindowStamp};
 use crate::queue::fair::Service;
-use crate::queue::{Bar, Call, Ticket};
+use crate::queue::{Bar, Ticket};
 use crate::quota::Spent;
 use crate::slab::Key;
 use crate::time::Timestamp;

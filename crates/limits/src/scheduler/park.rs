@@ -27,10 +27,11 @@ use alloc::vec::Vec;
 use core::cmp::Reverse;
 use core::time::Duration;
 
+use crate::call::{Call, Caller, Class};
 use crate::policy::{LimitId, SetId};
 use crate::queue::account::{Account, Behind};
 use crate::queue::fair::{Common, Entry, Order, Part, Service};
-use crate::queue::{Bar, Call, Caller, Class, LineId, Waiting};
+use crate::queue::{Bar, LineId, Waiting};
 use crate::slab::Key;
 use crate::sorted::Sorted;
 use crate::time::Timestamp;

@@ -21,8 +21,9 @@ use core::mem;
 use core::time::Duration;
 
 use super::{OnExcess, Reason, Scheduler};
-use crate::limiter::Tokens;
-use crate::queue::{Bar, Call, QuotaKey};
+use crate::bucket::Tokens;
+use crate::call::{Call, QuotaKey};
+use crate::queue::Bar;
 use crate::quota::{
     Answer, Counts, Ledger, LedgerNow, Outcome, Question, Rule, Spent, Step, StoreTime, Trouble,
     Version, Waiting, Write,

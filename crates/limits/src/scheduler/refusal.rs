@@ -5,9 +5,9 @@ use core::time::Duration;
 
 use super::Scheduler;
 use super::park::Own;
+use crate::call::Call;
 use crate::limiter::RETRY_UNMEASURED;
 use crate::policy::SetId;
-use crate::queue::Call;
 use crate::time::Timestamp;
 
 /// The least time after which coming back makes sense; "now" would be a lie.

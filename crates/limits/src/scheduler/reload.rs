@@ -12,9 +12,10 @@ use super::hold::{Drawn, Held};
 use super::park::LineKey;
 use super::waited::Names;
 use super::{Metered, Scheduler, Supplied, count_waiting};
-use crate::limiter::Supplier;
+use crate::call::Class;
 use crate::policy::{ClassShare, LimitId, LimitSets, Policy, Postpone, Scope};
-use crate::queue::{Bar, Class, Place, Waiting};
+use crate::queue::{Bar, Place, Waiting};
+use crate::supply::Supplier;
 use crate::time::Timestamp;
 
 /// A limit of the policy before, for whoever drew from it.

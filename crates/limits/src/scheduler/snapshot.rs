@@ -6,9 +6,10 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::{Metered, Scheduler};
-use crate::limiter::{Draw, PacingNow};
+use crate::call::{Class, Draw};
+use crate::limiter::PacerNow;
 use crate::policy::{LimitRule, Scope};
-use crate::queue::{Bar, Class, Place};
+use crate::queue::{Bar, Place};
 use crate::time::Timestamp;
 use crate::verdict::Verdict;
 
@@ -36,7 +37,7 @@ pub struct LimitNow {
     /// For how long claims have kept room that their calls could not use yet, over all of them.
     pub idle: Duration,
     /// Its pools and its pace, if it is a paced one.
-    pub paced: Option<PacingNow>,
+    pub paced: Option<PacerNow>,
 }
 
 /// The queue, as it is now.

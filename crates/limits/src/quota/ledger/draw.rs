@@ -2,12 +2,12 @@
 
 use super::page::Page;
 use super::{Flight, Kind, Ledger, Outcome, Pace, Purse, Stands};
+use crate::bucket::TokenCount;
 use crate::quota::Version;
 use crate::quota::record::Record;
 use crate::quota::rule::Ask;
 use crate::quota::store_time::StoreTime;
 use crate::time::{Timestamp, nanos};
-use crate::tokens::TokenCount;
 
 /// The calls that wait for tokens of this key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -19,10 +19,9 @@
 //! wrong with it: there, a clock that steps back adds tokens, NaN and infinities are let in and
 //! spoil the level for ever, and a parameter that changes refunds the whole burst.
 
-use core::fmt;
 use core::time::Duration;
 
-use super::token_limiter::TokenLimiter;
+use super::{Burst, Fill, TokenLimiter, Tokens};
 use crate::time::Timestamp;
 
 /// A debt of several calls is at most this many times the burst, or [`DEBT_MAX_FILL`] if that is more.
@@ -33,156 +32,6 @@ pub const DEBT_MAX_BURSTS: f64 = 10.0;
 pub const DEBT_MAX_FILL: Duration = Duration::from_secs(3600);
 
 const NANOS_PER_SECOND: f64 = 1e9;
-
-/// Why a number is not what it was meant for.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct OutOfRange {
-    /// What it was meant for: `tokens`, `burst`, `fill`, `rate`, `burst ratio`, `largest cost`,
-    /// `pool seconds` or `capacity`.
-    pub what: &'static str,
-    /// The number.
-    pub given: f64,
-    /// The least that would do.
-    pub min: f64,
-    /// The most that would do.
-    pub max: f64,
-}
-
-impl fmt::Display for OutOfRange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            what,
-            given,
-            min,
-            max,
-        } = self;
-        write!(
-            f,
-            "{what} must be a number from {min:?} to {max:?}, not {given:?}"
-        )
-    }
-}
-
-impl core::error::Error for OutOfRange {}
-
-/// `given` if it is a number within the range; NaN is in none.
-pub(crate) fn in_range(
-    what: &'static str,
-    given: f64,
-    min: f64,
-    max: f64,
-) -> Result<f64, OutOfRange> {
-    if given >= min && given <= max {
-        // Minus zero is zero.
-        Ok(given + 0.0)
-    } else {
-        Err(OutOfRange {
-            what,
-            given,
-            min,
-            max,
-        })
-    }
-}
-
-/// What a call costs, in tokens: a finite number from 0 to 1,000,000. By the common scale one
-/// token is a tenth of a second of the backend's time.
-///
-/// Tokens stand on two scales. One is the token: a cost, a level, a burst and a rate are numbers of
-/// those, with any part of one where time brings them; a quota has whole ones, and a call costs it its
-/// tokens rounded up. The other is a millionth of one, [`TokenCount`](crate::TokenCount), for sums that
-/// must be exact in any order.
-#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
-pub struct Tokens(f64);
-
-impl Tokens {
-    /// A call that costs nothing. It passes any bucket that is not in debt.
-    pub const ZERO: Self = Self(0.0);
-    /// An ordinary call.
-    pub const ONE: Self = Self(1.0);
-    /// The dearest call.
-    pub const MAX: Self = Self(1e6);
-
-    /// A cost of `tokens`.
-    ///
-    /// # Errors
-    ///
-    /// If it is not a number from 0 to 1,000,000.
-    pub fn new(tokens: f64) -> Result<Self, OutOfRange> {
-        in_range("tokens", tokens, Self::ZERO.0, Self::MAX.0).map(Self)
-    }
-
-    /// The number of tokens.
-    #[must_use]
-    pub const fn get(self) -> f64 {
-        self.0
-    }
-}
-
-impl Tokens {
-    /// What a call of this cost draws from a quota, which has whole tokens: rounded up.
-    pub(crate) fn whole(self) -> u64 {
-        let whole = self.0 as u64;
-        whole + u64::from((whole as f64) < self.0)
-    }
-}
-
-impl Default for Tokens {
-    fn default() -> Self {
-        Self::ONE
-    }
-}
-
-// NaN is never let in, so equality is total.
-impl Eq for Tokens {}
-
-/// The most tokens that a bucket holds: a finite number from 1e-6 to 1e9.
-#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
-pub struct Burst(f64);
-
-impl Burst {
-    /// A burst of `tokens`.
-    ///
-    /// # Errors
-    ///
-    /// If it is not a number from 1e-6 to 1e9.
-    pub fn new(tokens: f64) -> Result<Self, OutOfRange> {
-        in_range("burst", tokens, 1e-6, 1e9).map(Self)
-    }
-
-    /// The number of tokens.
-    #[must_use]
-    pub const fn get(self) -> f64 {
-        self.0
-    }
-}
-
-// NaN is never let in, so equality is total.
-impl Eq for Burst {}
-
-/// Tokens per second that flow into a bucket: a finite number from 1e-6 to 1e9.
-#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
-pub struct Fill(f64);
-
-impl Fill {
-    /// A rate of `tokens_per_second`.
-    ///
-    /// # Errors
-    ///
-    /// If it is not a number from 1e-6 to 1e9.
-    pub fn new(tokens_per_second: f64) -> Result<Self, OutOfRange> {
-        in_range("fill", tokens_per_second, 1e-6, 1e9).map(Self)
-    }
-
-    /// Tokens per second.
-    #[must_use]
-    pub const fn get(self) -> f64 {
-        self.0
-    }
-}
-
-// NaN is never let in, so equality is total.
-impl Eq for Fill {}
 
 /// Lets calls through at a rate, with a burst at once.
 ///
@@ -256,14 +105,14 @@ impl TokenBucket {
 
     /// What has to be in the bucket for a call of this cost: all of it if it costs more.
     const fn required(&self, cost: Tokens) -> f64 {
-        cost.0.min(self.burst.0)
+        cost.get().min(self.burst.get())
     }
 
     /// The first moment, not before `now`, at which it holds so many tokens: no more than its burst,
     /// so it does not matter that what flows over is counted here.
     pub(crate) fn reached_at(&self, now: Timestamp, level: f64) -> Timestamp {
         let at = |nanos: u64| {
-            let filled = nanos as f64 / NANOS_PER_SECOND * self.fill.0;
+            let filled = nanos as f64 / NANOS_PER_SECOND * self.fill.get();
             self.tokens + filled
         };
         let start = now.as_nanos().saturating_sub(self.since.as_nanos());
@@ -272,7 +121,7 @@ impl TokenBucket {
         }
         // The quotient is right but for rounding, so the first moment is near it: found between
         // a moment that is too early and one that is not.
-        let guess = ((level - self.tokens) / self.fill.0 * NANOS_PER_SECOND) as u64;
+        let guess = ((level - self.tokens) / self.fill.get() * NANOS_PER_SECOND) as u64;
         let (mut early, mut step) = (guess, 1);
         while early > start && at(early) >= level {
             early = early.saturating_sub(step).max(start);
@@ -299,7 +148,7 @@ impl TokenBucket {
     }
 
     fn set(&mut self, now: Timestamp, tokens: f64) {
-        self.tokens = tokens.min(self.burst.0);
+        self.tokens = tokens.min(self.burst.get());
         self.since = self.since.max(now);
     }
 }
@@ -308,8 +157,8 @@ impl TokenLimiter for TokenBucket {
     #[inline]
     fn peek(&self, now: Timestamp) -> f64 {
         let elapsed = now.as_nanos().saturating_sub(self.since.as_nanos());
-        let filled = elapsed as f64 / NANOS_PER_SECOND * self.fill.0;
-        (self.tokens + filled).min(self.burst.0)
+        let filled = elapsed as f64 / NANOS_PER_SECOND * self.fill.get();
+        (self.tokens + filled).min(self.burst.get())
     }
 
     #[inline]
@@ -327,13 +176,17 @@ impl TokenLimiter for TokenBucket {
         if lacking <= 0.0 {
             return Duration::ZERO;
         }
-        Duration::from_nanos(((lacking / self.fill.0 * NANOS_PER_SECOND) as u64).saturating_add(1))
+        Duration::from_nanos(
+            ((lacking / self.fill.get() * NANOS_PER_SECOND) as u64).saturating_add(1),
+        )
     }
 
     fn take_more(&mut self, now: Timestamp, tokens: f64, whole: f64) -> f64 {
         let level = self.peek(now);
-        let flows_in = self.fill.0 * DEBT_MAX_FILL.as_secs_f64();
-        let debt_max = (DEBT_MAX_BURSTS * self.burst.0).max(flows_in).max(whole);
+        let flows_in = self.fill.get() * DEBT_MAX_FILL.as_secs_f64();
+        let debt_max = (DEBT_MAX_BURSTS * self.burst.get())
+            .max(flows_in)
+            .max(whole);
         self.set(now, (level - tokens).max(level.min(-debt_max)));
         level - self.tokens
     }

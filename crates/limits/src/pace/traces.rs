@@ -5,11 +5,11 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::model::Filler;
-use super::pools::{Level, Sizes, TICKS_PER_NANO};
-use super::{BurstRatio, Pace, Paced, Rate, ticks};
+use super::pools::{Level, Sizes, TICKS_PER_NANO, ticks};
+use super::{BurstRatio, Pace, Pacer, Rate};
 use crate::time::Timestamp;
 
-const RUNS: &str = include_str!("../../../tests/vectors/pools.txt");
+const RUNS: &str = include_str!("../../tests/vectors/pools.txt");
 
 fn numbers(line: &str) -> Vec<i128> {
     let number = |word: &str| word.parse().expect("a number");
@@ -190,7 +190,7 @@ fn the_wait_time_is_what_the_predecessors_reported_as_delay() {
         (200_010, 0, 180_009),
     ];
     for steps in [fast_path, reporting, burst, calculations] {
-        let mut paced = Paced::new(Timestamp::ZERO, pace(1000.0, 1.5));
+        let mut paced = Pacer::new(Timestamp::ZERO, pace(1000.0, 1.5));
         let nothing = Level {
             active: 0,
             waiting: 0,

@@ -2,21 +2,21 @@
 
 use core::time::Duration;
 
-use super::{BurstRatio, Pace, Paced, Rate};
-use crate::limiter::{TokenLimiter, Tokens};
+use super::{BurstRatio, Pace, Pacer, Rate};
+use crate::bucket::{TokenLimiter, Tokens};
 use crate::time::Timestamp;
 use crate::verdict::Verdict;
 
 const START: Timestamp = Timestamp::from_nanos(1_000_000_000);
 
-fn paced(rate: f64, ratio: f64) -> Paced {
+fn paced(rate: f64, ratio: f64) -> Pacer {
     let rate = Rate::new(rate).expect("a rate");
     let ratio = BurstRatio::new(ratio).expect("a ratio");
-    Paced::new(START, Pace::new(rate, ratio))
+    Pacer::new(START, Pace::new(rate, ratio))
 }
 
 /// Takes one operation as soon as it may go; returns when.
-fn take_next(paced: &mut Paced, now: Timestamp) -> Timestamp {
+fn take_next(paced: &mut Pacer, now: Timestamp) -> Timestamp {
     let moment = paced.available_at(now, Tokens::ONE);
     assert!(
         paced.try_take(moment, Tokens::ONE).is_ok(),
@@ -130,7 +130,7 @@ fn a_clock_that_steps_back_gives_nothing_and_breaks_nothing() {
 fn the_ends_of_time_and_of_the_range_are_moments_like_any_other() {
     for rate in [Rate::MIN, Rate::new(1.0).expect("a rate"), Rate::MAX] {
         for ratio in [BurstRatio::STRICT, BurstRatio::MAX] {
-            let mut paced = Paced::new(Timestamp::ZERO, Pace::new(rate, ratio));
+            let mut paced = Pacer::new(Timestamp::ZERO, Pace::new(rate, ratio));
             assert!(paced.try_take(Timestamp::ZERO, Tokens::ONE).is_ok());
             let wait = paced.delay_until_available(Timestamp::ZERO, Tokens::ONE);
             assert!(wait >= Duration::from_nanos(1) && wait <= Duration::from_secs(10_000_000));
@@ -147,7 +147,7 @@ fn the_ends_of_time_and_of_the_range_are_moments_like_any_other() {
     }
     // A wait that ends after the end of time is for ever.
     let late = Timestamp::from_nanos(u64::MAX - 10);
-    let mut paced = Paced::new(late, Pace::new(Rate::MIN, BurstRatio::STRICT));
+    let mut paced = Pacer::new(late, Pace::new(Rate::MIN, BurstRatio::STRICT));
     assert!(paced.try_take(late, Tokens::ONE).is_ok());
     assert_eq!(
         paced.verdict(late, Tokens::ONE),

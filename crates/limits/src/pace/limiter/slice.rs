@@ -1,21 +1,21 @@
 //! A worker's own part of a limiter.
 
-use super::clock::Clock;
-use super::{AcquireError, PacedLimiter};
+use super::error::AcquireError;
+use super::handle::PacedLimiter;
+use crate::clock::Clock;
 
-/// A worker's own part of a shared limiter: claims of several workers do not meet.
+/// A worker's own part of a shared limiter, so that the claims of several workers rarely collide.
 ///
-/// From 1,000,000 operations a second on it takes up to 50 µs worth of them at once from what
-/// they share, and no more than its share of a quarter of what is there; below that it takes
-/// each by itself. So all slices together hold back at most a quarter of a pool from the others,
-/// who may be refused for its sake, and in any span at most so much more goes than the limiter's
-/// pools and its pace allow. What a slice holds when it is dropped goes back.
+/// From 1,000,000 operations per second on, a slice takes up to 50 µs worth of them at once from the
+/// shared pool, and at most its share of a quarter of the pool. Below that rate it takes each operation
+/// individually. All slices together hold at most a quarter of a pool back from the others. In any span,
+/// at most that much more is granted than the limiter's pools and pace allow. A dropped slice returns
+/// what it holds.
 ///
-/// While anybody waits, a slice gives out what it holds, and takes no more.
+/// While calls wait in the queue, a slice grants what it holds and takes no more.
 ///
 /// ```
-/// # use tidegate_limits::{BurstRatio, Pace, Rate};
-/// # use tidegate_limits::paced::PacedLimiter;
+/// # use tidegate_limits::pace::{BurstRatio, Pace, PacedLimiter, Rate};
 /// let limiter = PacedLimiter::new(Pace::new(Rate::new(5e6)?, BurstRatio::STRICT));
 /// std::thread::scope(|scope| {
 ///     for _ in 0..4 {
@@ -26,7 +26,7 @@ use super::{AcquireError, PacedLimiter};
 ///         });
 ///     }
 /// });
-/// # Ok::<(), tidegate_limits::OutOfRange>(())
+/// # Ok::<(), tidegate_limits::bucket::OutOfRange>(())
 /// ```
 #[derive(Debug)]
 pub struct Slice<'a, C: Clock> {
@@ -36,7 +36,7 @@ pub struct Slice<'a, C: Clock> {
 }
 
 impl<'a, C: Clock> Slice<'a, C> {
-    pub(super) fn new(limiter: &'a PacedLimiter<C>) -> Self {
+    fn new(limiter: &'a PacedLimiter<C>) -> Self {
         limiter.shared.slice_made();
         Self { limiter, held: 0 }
     }
@@ -69,6 +69,15 @@ impl<'a, C: Clock> Slice<'a, C> {
         shared.fill_and_claim(n, self.held, now)?;
         self.held = 0;
         Ok(())
+    }
+}
+
+impl<C: Clock> PacedLimiter<C> {
+    /// A part of the limiter for one worker. Use slices when several workers together need more than some
+    /// millions of operations per second.
+    #[must_use]
+    pub fn slice(&self) -> Slice<'_, C> {
+        Slice::new(self)
     }
 }
 

@@ -2,8 +2,7 @@
 
 use core::time::Duration;
 
-use super::window::Window;
-use super::{WindowShape, WindowStamp};
+use super::{Window, WindowShape};
 use crate::time::Timestamp;
 use crate::verdict::{Cost, NotNow, Verdict};
 
@@ -43,11 +42,9 @@ impl SlidingWindow {
     /// the cost of a single try. One longer than 584 years is as long as that.
     #[must_use]
     pub fn new(max: u32, length: Duration) -> Self {
-        // A stamp means nothing where what is taken has gone.
-        let (shape, stamp) = (WindowShape::Sliding, WindowStamp::Sent);
         Self {
             max,
-            window: Window::new(length, Duration::ZERO, shape, stamp),
+            window: Window::new(length, Duration::ZERO, WindowShape::Sliding),
         }
     }
 

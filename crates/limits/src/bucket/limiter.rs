@@ -2,12 +2,12 @@
 
 use core::time::Duration;
 
-use super::token_bucket::Tokens;
+use super::Tokens;
 use crate::time::Timestamp;
 use crate::verdict::{NotNow, Verdict};
 
 /// Lets calls through as tokens come: a [`TokenBucket`](crate::TokenBucket) or a
-/// [`Paced`](crate::Paced) limiter.
+/// [`Pacer`](crate::Pacer) limiter.
 ///
 /// Every moment is handed in. A clock that steps back adds nothing.
 pub trait TokenLimiter {

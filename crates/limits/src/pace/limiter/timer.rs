@@ -175,7 +175,7 @@ impl Drop for ThreadSleep {
 }
 
 /// Tokio's timer. Late by about a millisecond, so a limiter that is waited for with it wants
-/// pools of some milliseconds: [`Pace::with_pool_min`](crate::Pace::with_pool_min). With feature
+/// pools of some milliseconds: [`Pace::with_pool_min`](crate::pace::Pace::with_pool_min). With feature
 /// `tokio`; to be used within a runtime that has its time enabled.
 #[cfg(feature = "tokio")]
 #[derive(Clone, Copy, Debug, Default)]

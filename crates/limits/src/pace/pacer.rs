@@ -1,46 +1,27 @@
-//! A rate that lets the late catch up: operations at `rate` a second, and up to `rate × ratio`
-//! for whoever is behind schedule.
+//! The state of a paced limit, as a pure function of the time passed in.
 //!
-//! After the hybrid rate limiter of nosqlbench (its design document of 2018, "active pool",
-//! "burst pool", "waiting pool", "wait time"), in which a thread fills the pools a thousand
-//! times a second. Here nobody does: what the pools hold is a level and a moment, and what they
-//! hold later is computed when somebody asks, by the same step from the same numbers. So it is
-//! a filler whose fills happen when something is taken:
+//! The model is the hybrid rate limiter of nosqlbench (design document of 2018: "active pool", "burst
+//! pool", "waiting pool", "wait time"). There, a thread fills the pools a thousand times per second. Here,
+//! no thread does. The pools hold a level and a moment, and a later level is computed on demand by the
+//! same step from the same numbers. The result is that of a filler that runs at these moments:
 //!
-//! - It fills when something is taken or changed, and at the moment before that at which the
-//!   active pool reached its regular size. A filler that fires at the same moments has the same
-//!   in its pools, to the bit.
-//! - Between such moments more fills would change nothing but roundings, so this is what ever
-//!   faster fillers come closer to. A slow one lets in burst for a whole round at once, and a
-//!   little more or less of it each time demand comes and goes: until demand pauses it is
-//!   within one burst pool and one round of this one; over many pauses it drifts, as slow
-//!   fillers drift from one another.
-//! - What a filler loses by firing late is not lost here, and nobody waits for its next round.
+//! - A fill happens when something is taken or changed, and at the earlier moment at which the active
+//!   pool reached its regular size. A filler that fires at the same moments has bit-identical pools.
+//! - More fills in between would change only rounding, so this is the limit of ever faster fillers.
+//!   A slow filler admits burst for a whole round at once, and slightly more or less each time demand
+//!   starts and stops. Until demand pauses, it stays within one burst pool and one round of this one.
+//!   Over many pauses it drifts, as slow fillers drift from one another.
+//! - A late filler loses time. This one does not, and no caller waits for a next round.
 //!
-//! Asking changes nothing, so it does not matter how often anybody asks.
-
-mod pace;
-mod pools;
-mod spec;
-
-#[cfg(test)]
-mod accuracy;
-#[cfg(test)]
-mod laws;
-#[cfg(test)]
-mod model;
-#[cfg(test)]
-mod traces;
+//! Reading changes nothing, so the frequency of reads does not matter.
 
 use core::fmt;
 use core::time::Duration;
 
-pub use pace::{BurstRatio, Pace, Rate};
-pub use pools::Pools;
-pub(crate) use pools::{Level, Sizes, span, ticks};
-pub use spec::{PaceSpec, SpecError, SpecScope, Verb};
-
-use super::{OutOfRange, TokenLimiter, Tokens};
+use super::pools::{Level, Pools, Sizes, span, ticks};
+use super::rule::Pace;
+use super::spec::{PaceSpec, Verb};
+use crate::bucket::{OutOfRange, TokenLimiter, Tokens};
 use crate::time::Timestamp;
 use crate::verdict::Verdict;
 
@@ -120,9 +101,11 @@ impl PoolsNow {
 ///
 /// ```
 /// # use std::time::Duration;
-/// # use tidegate_limits::{BurstRatio, NotNow, Pace, Paced, Rate, Timestamp, TokenLimiter, Tokens};
+/// # use tidegate_limits::bucket::TokenLimiter;
+/// # use tidegate_limits::pace::{BurstRatio, Pace, Pacer, Rate};
+/// # use tidegate_limits::{NotNow, Timestamp, Tokens};
 /// let pace = Pace::new(Rate::new(1000.0)?, BurstRatio::new(1.5)?);
-/// let mut paced = Paced::new(Timestamp::ZERO, pace);
+/// let mut paced = Pacer::new(Timestamp::ZERO, pace);
 /// // One operation may go at once, the next a millisecond later.
 /// assert_eq!(paced.try_take(Timestamp::ZERO, Tokens::ONE), Ok(()));
 /// let then = Timestamp::ZERO + Duration::from_millis(1);
@@ -134,15 +117,15 @@ impl PoolsNow {
 /// }
 /// let wait = paced.delay_until_available(late, Tokens::ONE);
 /// assert_eq!(wait, Duration::from_nanos(666_667));
-/// # Ok::<(), tidegate_limits::OutOfRange>(())
+/// # Ok::<(), tidegate_limits::bucket::OutOfRange>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Paced {
+pub struct Pacer {
     pace: Pace,
     pools: Pools,
 }
 
-impl Paced {
+impl Pacer {
     /// A limiter that runs, in which one operation may go at once.
     #[must_use]
     pub fn new(now: Timestamp, pace: Pace) -> Self {
@@ -214,7 +197,7 @@ impl Paced {
 
     /// The fills that lead from the last change to `now`, each as the time it is for.
     #[cfg(test)]
-    fn fills(&self, now: Timestamp) -> alloc::vec::Vec<i128> {
+    pub(super) fn fills(&self, now: Timestamp) -> alloc::vec::Vec<i128> {
         let elapsed = self.pools.elapsed(now);
         let sizes = self.pace.sizes();
         let (level, passed) = self.pools.level().filled_by_pools(elapsed, sizes);
@@ -308,7 +291,13 @@ impl Paced {
 
     /// Takes up to the greatest debt of an operation that costs `whole` in all. Returns what was
     /// taken.
-    fn charge(&mut self, now: Timestamp, level: Level, ticks: i128, whole: i128) -> i128 {
+    pub(super) fn charge(
+        &mut self,
+        now: Timestamp,
+        level: Level,
+        ticks: i128,
+        whole: i128,
+    ) -> i128 {
         let debt_max = self.pace.debt_max(whole);
         let active = (level.active - ticks).max(-debt_max).min(level.active);
         self.pools.set(now, Level { active, ..level });
@@ -400,7 +389,7 @@ impl Paced {
 /// beyond is a debt. To refuse it instead, compare its cost with [`Pace::largest`] first. A debt is at
 /// most ten active pools, ten times two of the largest operations, or one cost, whichever is most. What
 /// is put back and the active pool has no room for waits.
-impl TokenLimiter for Paced {
+impl TokenLimiter for Pacer {
     fn peek(&self, now: Timestamp) -> f64 {
         self.pace.operations(self.level(now).active)
     }

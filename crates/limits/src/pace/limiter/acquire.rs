@@ -1,4 +1,4 @@
-//! Waiting for one's turn, in a task or in a thread.
+//! Waiting for a turn, in a task or in a thread.
 
 use std::boxed::Box;
 use std::future::Future;
@@ -8,22 +8,23 @@ use std::task::{Context, Poll, Wake, Waker, ready};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-use super::clock::Clock;
+use super::error::AcquireError;
+use super::handle::PacedLimiter;
 use super::shared::{Entered, Turn};
-use super::timer::{Sleeping, Timer};
-use super::{AcquireError, PacedLimiter};
-use crate::limiter::paced::span;
+use super::timer::{Sleeping, Timer, TimerThread};
+use crate::clock::Clock;
+use crate::pace::pools::span;
 use crate::time::Timestamp;
 
-/// The first in the queue of a fast limiter sleeps at least so long, and lets many go when it
-/// wakes: no timer is more exact.
+/// The first call in the queue of a fast limiter sleeps at least this long, and then several go at once.
+/// No timer is more exact.
 const WAKE_APART: Duration = Duration::from_micros(50);
 
-/// Waits until `n` operations may go. Made by [`PacedLimiter::acquire`].
+/// Waits until `n` operations are available. Made by [`PacedLimiter::acquire`].
 ///
-/// Joins the queue when first polled. May be dropped at any time: what it was granted and did not
-/// notice is given back, and the next in the queue takes its place.
-#[must_use = "waits for nothing unless polled"]
+/// Joins the queue at the first poll. It can be dropped at any time: operations that were granted but not
+/// returned yet are given back, and the next call in the queue takes its place.
+#[must_use = "does nothing unless polled"]
 #[derive(Debug)]
 pub struct Acquire<'a, C: Clock, T: Timer> {
     limiter: &'a PacedLimiter<C>,
@@ -34,7 +35,7 @@ pub struct Acquire<'a, C: Clock, T: Timer> {
 }
 
 impl<'a, C: Clock, T: Timer> Acquire<'a, C, T> {
-    pub(super) fn new(limiter: &'a PacedLimiter<C>, timer: Option<&'a T>, n: u32) -> Self {
+    fn new(limiter: &'a PacedLimiter<C>, timer: Option<&'a T>, n: u32) -> Self {
         Self {
             limiter,
             timer,
@@ -44,7 +45,7 @@ impl<'a, C: Clock, T: Timer> Acquire<'a, C, T> {
         }
     }
 
-    /// Sleeps until then, or less long. Ready when it is time to ask again.
+    /// Sleeps until this moment at most. Ready when it is time to check again.
     fn sleep_until(
         &mut self,
         moment: Timestamp,
@@ -112,7 +113,7 @@ impl<C: Clock, T: Timer> Drop for Acquire<'_, C, T> {
     }
 }
 
-/// Wakes a thread that parks.
+/// Wakes a parked thread.
 struct Unpark(Thread);
 
 impl Wake for Unpark {
@@ -122,8 +123,44 @@ impl Wake for Unpark {
 }
 
 impl<C: Clock> PacedLimiter<C> {
-    /// Waits in this thread, in the same queue as the tasks.
-    pub(super) fn park_until_granted(&self, n: u32) -> Result<(), AcquireError> {
+    /// Waits, in a task of any runtime, until `n` operations are available: first come, first served.
+    /// Drop it to give up the place in the queue. It sleeps on [`TimerThread::shared`], in real time,
+    /// whatever the limiter's clock.
+    ///
+    /// # Errors
+    ///
+    /// When polled: if `n` is 0 or above the largest operation, which may change while it waits; if the
+    /// queue is full; or if no thread could be started for the timer.
+    pub fn acquire(&self, n: u32) -> Acquire<'_, C, TimerThread> {
+        Acquire::new(self, TimerThread::shared(), n)
+    }
+
+    /// Like [`acquire`](Self::acquire), but sleeps on this timer.
+    ///
+    /// # Errors
+    ///
+    /// When polled: if `n` is 0 or above the largest operation, which may change while it waits; or if
+    /// the queue is full.
+    pub fn acquire_with<'a, T: Timer>(&'a self, timer: &'a T, n: u32) -> Acquire<'a, C, T> {
+        Acquire::new(self, Some(timer), n)
+    }
+
+    /// Waits, in this thread, until `n` operations are available, in the same queue as the tasks. It
+    /// sleeps in real time, whatever the limiter's clock.
+    ///
+    /// # Errors
+    ///
+    /// If `n` is 0 or above the largest operation, which may change while it waits; or if the queue is
+    /// full.
+    pub fn acquire_blocking(&self, n: u32) -> Result<(), AcquireError> {
+        let cost = self.shared.cost(n)?;
+        if self.shared.claim(cost) {
+            return Ok(());
+        }
+        self.park_until_granted(n)
+    }
+
+    fn park_until_granted(&self, n: u32) -> Result<(), AcquireError> {
         let waker = Waker::from(Arc::new(Unpark(thread::current())));
         let ticket = match self.shared.enter(n, &waker, self.clock.now())? {
             Entered::Granted => return Ok(()),
@@ -140,7 +177,7 @@ impl<C: Clock> PacedLimiter<C> {
         }
     }
 
-    /// How long to sleep for something that happens then.
+    /// How long to sleep until an event at this moment.
     fn sleep_for(&self, moment: Timestamp, now: Timestamp) -> Duration {
         let between = span(i128::from(self.shared.price()));
         let least = if between < WAKE_APART {

@@ -13,8 +13,10 @@ use std::vec::Vec;
 use std::{format, thread, vec};
 
 use super::*;
-use crate::limiter::paced::{BurstRatio, Rate};
+use crate::clock::Clock;
+use crate::pace::{AlreadyRunning, BurstRatio, Pace, PaceSpec, Rate};
 use crate::random::Random;
+use crate::time::Timestamp;
 use crate::verdict::{Cost, NotNow};
 
 #[derive(Debug, Default)]
@@ -251,7 +253,7 @@ fn a_refused_try_leads_to_the_moment_at_which_it_succeeds() {
     use core::error::Error;
     assert_eq!(
         format!("{stopped}: {}", stopped.source().expect("it has one")),
-        "the operations can't be had now: there is no room until something changes"
+        "no operations are available now: there is no room until something changes"
     );
 }
 

@@ -20,9 +20,11 @@ use std::collections::BTreeMap;
 use std::sync::PoisonError;
 use std::vec::Vec;
 
-use super::AcquireError;
+use super::error::AcquireError;
 use super::sync::{AtomicI64, AtomicU32, AtomicU64, Mutex, MutexGuard, spin_loop};
-use crate::limiter::paced::{Level, Pace, Paced, PoolsNow, ticks};
+use crate::pace::pacer::{Pacer, PoolsNow, pools_now};
+use crate::pace::pools::{Level, ticks};
+use crate::pace::rule::Pace;
 use crate::time::Timestamp;
 use crate::verdict::NotNow;
 
@@ -81,7 +83,7 @@ struct Terms {
 #[derive(Debug)]
 struct Behind {
     /// Its active pool is what has not been published.
-    paced: Paced,
+    paced: Pacer,
     /// Whether the pool can hold what there is.
     publishes: bool,
     waiting: BTreeMap<u64, Waiting>,
@@ -138,7 +140,7 @@ pub(super) enum Turn {
 
 /// What a limiter has done and has.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct PacedNow {
+pub struct PacedLimiterNow {
     /// The limit: the configured rate and ratio.
     pub pace: Pace,
     /// Whether time accrues.
@@ -171,7 +173,7 @@ impl Shared {
                 slices: AtomicU32::new(0),
             }),
             behind: Alone(Mutex::new(Behind {
-                paced: Paced::new(now, pace),
+                paced: Pacer::new(now, pace),
                 publishes: false,
                 waiting: BTreeMap::new(),
                 queued: 0,
@@ -420,7 +422,7 @@ impl Shared {
     /// Changes what is behind the lock while nothing is published. Who waits is served by what
     /// holds then, or refused if it waits for more than the largest operation: it would leave a debt
     /// that closes the limiter for all others.
-    pub(super) fn change<R>(&self, now: Timestamp, change: impl FnOnce(&mut Paced) -> R) -> R {
+    pub(super) fn change<R>(&self, now: Timestamp, change: impl FnOnce(&mut Pacer) -> R) -> R {
         let mut behind = self.lock();
         self.fill(&mut behind, now);
         self.withdraw(&mut behind);
@@ -438,7 +440,7 @@ impl Shared {
         result
     }
 
-    pub(super) fn look(&self, now: Timestamp) -> PacedNow {
+    pub(super) fn look(&self, now: Timestamp) -> PacedLimiterNow {
         let mut behind = self.lock();
         self.fill(&mut behind, now);
         let wakers = self.serve(&mut behind);
@@ -448,10 +450,10 @@ impl Shared {
         let granted = behind.operations(level);
         let seconds = now.since(behind.started).as_secs_f64();
         let sizes = behind.paced.pace().sizes();
-        let look = PacedNow {
+        let look = PacedLimiterNow {
             pace: *behind.paced.pace(),
             running: behind.paced.is_running(),
-            pools: crate::limiter::paced::pools_now(level, sizes),
+            pools: pools_now(level, sizes),
             granted,
             achieved_per_second: if seconds > 0.0 {
                 granted / seconds

@@ -2,89 +2,45 @@
 
 use core::time::Duration;
 
-use super::pools::{Level, Sizes, TICKS_PER_NANO, ticks};
-use crate::limiter::token_bucket::{OutOfRange, in_range};
-use crate::limiter::{DEBT_MAX_BURSTS, Tokens};
+use super::pools::{Level, Sizes, TICKS_PER_NANO, span, ticks};
+use crate::bucket::{DEBT_MAX_BURSTS, OutOfRange, Tokens, in_range, ranged};
 use crate::verdict::Cost;
 
-/// Operations per second: a finite number from 1e-7 (one in 116 days) to 1e9.
-#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
-pub struct Rate(f64);
+ranged! {
+    /// Operations per second: a number from 1e-7 (one in 116 days) to 1e9.
+    Rate, "rate", 1e-7 to 1e9, "operations per second"
+}
+
+ranged! {
+    /// How many times the rate a late caller gets while it catches up: a number from 1 to 100.
+    BurstRatio, "burst ratio", 1.0 to 100.0, "multiples of the rate"
+}
 
 impl Rate {
-    /// The slowest rate, in operations per second.
-    pub const MIN: Self = Self(1e-7);
-    /// The fastest rate, in operations per second.
-    pub const MAX: Self = Self(1e9);
-
-    /// A rate of `per_second` operations.
-    ///
-    /// # Errors
-    ///
-    /// If it is not a number from 1e-7 to 1e9: zero, a negative number, NaN and infinity are
-    /// none.
-    pub fn new(per_second: f64) -> Result<Self, OutOfRange> {
-        in_range("rate", per_second, Self::MIN.0, Self::MAX.0).map(Self)
-    }
-
-    /// Operations per second.
-    #[must_use]
-    pub const fn get(self) -> f64 {
-        self.0
-    }
-
     /// The time between two operations on schedule, rounded to nanoseconds.
     #[must_use]
     pub fn interval(self) -> Duration {
         Duration::from_nanos((1e9 / self.0 + 0.5) as u64)
     }
 
-    /// What an operation costs. The rate that comes of it is wrong by less than 1e-5 at the
-    /// fastest, and by less than 4e-7 up to 50,000,000 a second.
+    /// What an operation costs. The resulting rate is wrong by less than 1e-5 at the fastest rate, and
+    /// by less than 4e-7 up to 50,000,000 per second.
     fn price(self) -> i128 {
         (TICKS_PER_NANO as f64 * 1e9 / self.0 + 0.5) as i128
     }
 }
 
-// NaN is never let in, so equality is total.
-impl Eq for Rate {}
-
-/// How many times the rate a late caller is allowed while it catches up: a finite number from 1
-/// to 100.
-#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
-pub struct BurstRatio(f64);
-
 impl BurstRatio {
-    /// Nobody ever catches up: never more than the rate and one pool.
-    pub const STRICT: Self = Self(1.0);
-    /// The most.
-    pub const MAX: Self = Self(100.0);
-
-    /// A ratio of `times` the rate.
-    ///
-    /// # Errors
-    ///
-    /// If it is not a number from 1 to 100.
-    pub fn new(times: f64) -> Result<Self, OutOfRange> {
-        in_range("burst ratio", times, Self::STRICT.0, Self::MAX.0).map(Self)
-    }
-
-    /// How many times the rate.
-    #[must_use]
-    pub const fn get(self) -> f64 {
-        self.0
-    }
+    /// No caller ever catches up: never more than the rate and one pool.
+    pub const STRICT: Self = Self::MIN;
 }
 
-/// A tenth faster than the rate.
+/// A tenth above the rate.
 impl Default for BurstRatio {
     fn default() -> Self {
         Self(1.1)
     }
 }
-
-// NaN is never let in, so equality is total.
-impl Eq for BurstRatio {}
 
 /// A paced limit as configured: a rate, a burst ratio, the dearest operation, and how large the
 /// active pool is at least.
@@ -156,7 +112,7 @@ impl Pace {
     /// costs more than the pool holds goes when the pool is full. It leaves a debt, which is
     /// repaid before anything else goes.
     ///
-    /// A [`PacedLimiter`](crate::paced::PacedLimiter) takes operations from the pool alone, so it
+    /// A [`PacedLimiter`](super::PacedLimiter) takes operations from the pool alone, so it
     /// refuses those that the pool cannot hold.
     #[must_use]
     pub fn with_pool_for(self, cheapest: Tokens) -> Self {
@@ -234,13 +190,13 @@ impl Pace {
     /// The size of the active pool without its burst, as time.
     #[must_use]
     pub fn pool(&self) -> Duration {
-        super::pools::span(self.sizes.active)
+        span(self.sizes.active)
     }
 
     /// The size of the burst pool, as time.
     #[must_use]
     pub fn burst_pool(&self) -> Duration {
-        super::pools::span(self.sizes.over - self.sizes.active)
+        span(self.sizes.over - self.sizes.active)
     }
 
     /// Another rate and ratio for the same operations.

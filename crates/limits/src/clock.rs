@@ -51,16 +51,16 @@ impl Clock for MonotonicClock {
 
 /// The processor's own counter, scaled: a fraction of the cost of the operating system's clock
 /// where that needs more than a read of it. Where the counter does not run evenly it is the
-/// operating system's clock after all. With feature `fast-clock`.
-#[cfg(feature = "fast-clock")]
+/// operating system's clock after all. With feature `quanta`.
+#[cfg(feature = "quanta")]
 #[derive(Clone, Debug)]
-pub struct FastClock {
+pub struct QuantaClock {
     clock: quanta::Clock,
     start: u64,
 }
 
-#[cfg(feature = "fast-clock")]
-impl FastClock {
+#[cfg(feature = "quanta")]
+impl QuantaClock {
     /// A clock that starts now. The first one of a process measures the counter, for up to
     /// 200 ms.
     #[must_use]
@@ -71,15 +71,15 @@ impl FastClock {
     }
 }
 
-#[cfg(feature = "fast-clock")]
-impl Default for FastClock {
+#[cfg(feature = "quanta")]
+impl Default for QuantaClock {
     fn default() -> Self {
         Self::new()
     }
 }
 
-#[cfg(feature = "fast-clock")]
-impl Clock for FastClock {
+#[cfg(feature = "quanta")]
+impl Clock for QuantaClock {
     #[inline]
     fn now(&self) -> Timestamp {
         Timestamp::from_nanos(self.clock.delta_as_nanos(self.start, self.clock.raw()))

@@ -1,44 +1,44 @@
-//! A paced limit in the scheduler: the limiter, and how fast it really went.
+//! A paced limit in the scheduler: a pacer, and the rate that calls achieved.
 
 use core::time::Duration;
 
-use super::paced::{Pace, Paced, PoolsNow, Rate};
+use crate::pace::{Pace, Pacer, PoolsNow, Rate};
 use crate::time::Timestamp;
 
-/// Over how long the achieved rate is taken.
+/// The span over which the achieved rate is measured.
 const SPAN: Duration = Duration::from_secs(10);
 
 /// A paced limit, as it is now.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct PacingNow {
-    /// What is in force: as configured, or as told from outside.
+pub struct PacerNow {
+    /// The pace in force: as configured, or as a lower supply sets it.
     pub pace: Pace,
-    /// What can be taken, and how far behind schedule the demand is.
+    /// What is available, and how far demand is behind schedule.
     pub pools: PoolsNow,
-    /// Tokens a second that were let through over the last ten seconds or so.
+    /// Tokens per second that were admitted over about the last ten seconds.
     pub achieved: f64,
-    /// Tokens that were let through so far.
+    /// Tokens that were admitted so far.
     pub drawn: f64,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Pacing {
-    pub(super) paced: Paced,
-    /// The pace is a share: a supply lowers it below what is configured.
+pub(crate) struct MeteredPacer {
+    pub(super) pacer: Pacer,
+    /// The pace is a share: a supply lowers it below the configured one.
     is_share: bool,
     drawn: f64,
-    /// When the span began that is being counted.
+    /// When the present span began.
     since: Timestamp,
-    /// Drawn in it.
+    /// Drawn in the present span.
     this: f64,
-    /// Drawn in the one before.
+    /// Drawn in the span before.
     last: f64,
 }
 
-impl Pacing {
+impl MeteredPacer {
     pub(crate) fn new(now: Timestamp, pace: Pace) -> Self {
         Self {
-            paced: Paced::new(now, pace),
+            pacer: Pacer::new(now, pace),
             is_share: false,
             drawn: 0.0,
             since: now,
@@ -47,38 +47,38 @@ impl Pacing {
         }
     }
 
-    /// Runs at the configured pace, or at the supply (tokens a second) if that is lower. While the
-    /// supply is lower, the pace is a share: it never catches up, and unclaimed time is lost, because
-    /// another process may have used it. While the supply is 0, no time accrues.
+    /// Runs at the configured pace, or at the supply (tokens per second) if that is lower. While the supply
+    /// is lower, the pace is a share: it never catches up, and unclaimed time is lost, because another
+    /// process may have used it. While the supply is 0, no time accrues.
     pub(crate) fn follow(&mut self, now: Timestamp, configured: Pace, supply: Option<f64>) {
         let share = supply.filter(|&supply| supply < configured.rate().get());
         let was_share = core::mem::replace(&mut self.is_share, share.is_some());
         match share.map(Rate::new) {
-            Some(Err(_)) => self.paced.stop(now),
+            Some(Err(_)) => self.pacer.stop(now),
             Some(Ok(rate)) => {
-                self.paced.resume(now);
-                self.paced.set_pace(now, configured.share(rate));
+                self.pacer.resume(now);
+                self.pacer.set_pace(now, configured.share(rate));
             }
             None => {
-                self.paced.resume(now);
-                self.paced.set_pace(now, configured);
+                self.pacer.resume(now);
+                self.pacer.set_pace(now, configured);
             }
         }
         if was_share || self.is_share {
-            self.paced.forget_unclaimed(now);
+            self.pacer.forget_unclaimed(now);
         }
     }
 
-    pub(crate) fn now(&self, now: Timestamp) -> PacingNow {
-        PacingNow {
-            pace: *self.paced.pace(),
-            pools: self.paced.peek_pools(now),
+    pub(crate) fn now(&self, now: Timestamp) -> PacerNow {
+        PacerNow {
+            pace: *self.pacer.pace(),
+            pools: self.pacer.peek_pools(now),
             achieved: self.achieved(now),
             drawn: self.drawn,
         }
     }
 
-    /// Counts what was let through.
+    /// Counts admitted tokens.
     pub(super) fn count(&mut self, now: Timestamp, tokens: f64) {
         let spans = now.since(self.since).as_nanos() / SPAN.as_nanos();
         match spans {
@@ -93,13 +93,13 @@ impl Pacing {
         self.drawn += tokens;
     }
 
-    /// What was let through a moment ago, at most as long as a connect takes, never left.
+    /// Uncounts tokens of a call that was never sent. It was admitted at most the time of a connect ago.
     pub(super) fn uncount(&mut self, tokens: f64) {
         self.drawn -= tokens;
         self.this = (self.this - tokens).max(0.0);
     }
 
-    /// The span that is being counted, and as much of the one before as makes up a whole one.
+    /// The rate over the present span and enough of the span before to make a whole one.
     fn achieved(&self, now: Timestamp) -> f64 {
         let span = SPAN.as_secs_f64();
         let part = now.since(self.since).as_secs_f64() / span;

@@ -4,9 +4,9 @@
 use core::time::Duration;
 
 use super::model::Filler;
-use super::pools::{Level, TICKS_PER_NANO};
-use super::{BurstRatio, Pace, Paced, Rate, ticks};
-use crate::limiter::{TokenLimiter, Tokens};
+use super::pools::{self, Level, TICKS_PER_NANO, ticks};
+use super::{BurstRatio, Pace, Pacer, Rate};
+use crate::bucket::{TokenLimiter, Tokens};
 use crate::random::Random;
 use crate::time::Timestamp;
 use crate::verdict::{Cost, Verdict};
@@ -65,7 +65,7 @@ fn the_same_fills_at_the_same_moments_give_the_same_pools_to_the_bit() {
     for_each_seed(|seed, random| {
         let mut pace = random.pace();
         let mut now = Timestamp::from_nanos(random.below(1 << 40));
-        let mut paced = Paced::new(now, pace);
+        let mut paced = Pacer::new(now, pace);
         let mut filler = Filler::of(&pace);
         let mut filled = now;
         for step in 0..60 {
@@ -146,7 +146,7 @@ fn time_is_neither_made_nor_lost() {
     for_each_seed(|seed, random| {
         let mut pace = random.pace();
         let start = Timestamp::from_nanos(random.below(1 << 40));
-        let mut paced = Paced::new(start, pace);
+        let mut paced = Pacer::new(start, pace);
         let mut latest = start;
         let mut claimed = -pace.price();
         for step in 0..60 {
@@ -187,7 +187,7 @@ fn time_is_neither_made_nor_lost() {
             }
             latest = latest.max(now);
             let Level { active, waiting } = paced.level(latest);
-            let passed = super::ticks(latest.since(start));
+            let passed = pools::ticks(latest.since(start));
             assert_eq!(
                 active + waiting + claimed,
                 passed,
@@ -207,7 +207,7 @@ fn no_span_lets_more_through_than_its_pools_and_the_pace_of_the_ratio() {
         let pace = random.pace();
         let ratio = pace.sizes().over as f64 / pace.sizes().active as f64;
         let mut now = Timestamp::ZERO;
-        let mut paced = Paced::new(now, pace);
+        let mut paced = Pacer::new(now, pace);
         // From where the span begins: a take of nothing is a fill there.
         for _ in 0..random.below(20) {
             now = now + random.span();
@@ -257,7 +257,7 @@ fn a_filler_that_fires_in_between_lets_as_much_through_but_for_a_burst_pool_and_
         let interval = random.pick(&[10_000, 100_000, 300_000, 500_000]);
         let slack = 2 + (sizes.over - sizes.active + interval * TICKS_PER_NANO) / price;
         let pool_nanos = (sizes.active / TICKS_PER_NANO) as u64;
-        let mut paced = Paced::new(Timestamp::ZERO, pace);
+        let mut paced = Pacer::new(Timestamp::ZERO, pace);
         let mut filler = Filler::of(&pace);
         let mut now = 0_i128;
         for phase in 0..3 {
@@ -298,7 +298,7 @@ fn the_moment_named_is_the_first_at_which_there_is_enough() {
     for_each_seed(|seed, random| {
         let pace = random.pace();
         let mut now = Timestamp::from_nanos(random.below(1 << 40));
-        let mut paced = Paced::new(now, pace);
+        let mut paced = Pacer::new(now, pace);
         for _ in 0..10 {
             now = now + random.span();
             let cost = random.cost(&pace);

@@ -9,18 +9,18 @@ use alloc::boxed::Box;
 use core::fmt;
 use core::str::FromStr;
 
-use super::pace::{BurstRatio, Rate};
-use crate::limiter::token_bucket::OutOfRange;
+use super::rule::{BurstRatio, Rate};
+use crate::bucket::OutOfRange;
 
 /// What is asked for in one line.
 ///
 /// ```
-/// # use tidegate_limits::{PaceSpec, Verb};
+/// # use tidegate_limits::pace::{PaceSpec, Verb};
 /// let spec: PaceSpec = "12K,1.5,restart".parse()?;
 /// assert_eq!(spec.rate.get(), 12_000.0);
 /// assert_eq!(spec.ratio.get(), 1.5);
 /// assert_eq!(spec.verb, Verb::Restart);
-/// # Ok::<(), tidegate_limits::SpecError>(())
+/// # Ok::<(), tidegate_limits::pace::SpecError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PaceSpec {

@@ -13,19 +13,30 @@
 use alloc::collections::VecDeque;
 use core::time::Duration;
 
-use super::{RETRY_UNMEASURED, Stake, WindowShape, WindowStamp};
 use crate::time::{Timestamp, nanos};
 use crate::verdict::{Cost, Verdict};
 
+/// Where windows begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WindowShape {
+    /// Everywhere: in any half-open span of the window's length, at most `max` departs.
+    Sliding,
+    /// At multiples of the window's length. Up to twice `max` can depart around a boundary. The window
+    /// of a moment is `floor((now + phase) / length)`.
+    Fixed {
+        /// What to add to a [`Timestamp`] to get the clock to which windows are aligned.
+        phase: Duration,
+    },
+}
+
 #[derive(Clone, Debug)]
-pub(super) struct Window {
+pub(crate) struct Window {
     /// Nanoseconds; of a sliding window with its guard.
     length: u64,
     /// Nanoseconds; `None` for a sliding window.
     phase: Option<u64>,
-    pub(super) stamp: WindowStamp,
     /// Cost admitted and not departed.
-    pub(super) reserved: u64,
+    pub(crate) reserved: u64,
     /// Oldest first.
     departures: VecDeque<Departure>,
     /// Cost of everything that departed before the oldest in the ring.
@@ -40,12 +51,7 @@ struct Departure {
 }
 
 impl Window {
-    pub(super) fn new(
-        length: Duration,
-        guard: Duration,
-        shape: WindowShape,
-        stamp: WindowStamp,
-    ) -> Self {
+    pub(crate) fn new(length: Duration, guard: Duration, shape: WindowShape) -> Self {
         let (length, phase) = match shape {
             WindowShape::Sliding => (length.saturating_add(guard), None),
             WindowShape::Fixed { phase } => (length, Some(nanos(phase))),
@@ -53,7 +59,6 @@ impl Window {
         Self {
             length: nanos(length),
             phase,
-            stamp,
             reserved: 0,
             departures: VecDeque::new(),
             dropped: 0,
@@ -62,19 +67,19 @@ impl Window {
 
     /// Takes over what an older policy's window knows. Where the new window is longer, what
     /// the old one has already forgotten stays forgotten.
-    pub(super) fn inherit(&mut self, old: &mut Self) {
+    pub(crate) fn inherit(&mut self, old: &mut Self) {
         self.reserved = old.reserved;
         self.departures = core::mem::take(&mut old.departures);
         self.dropped = old.dropped;
     }
 
     /// Changes how long a departure counts in a sliding window.
-    pub(super) fn set_length(&mut self, length: Duration) {
+    pub(crate) fn set_length(&mut self, length: Duration) {
         self.length = nanos(length);
     }
 
     /// How long a departure counts.
-    pub(super) const fn length(&self) -> Duration {
+    pub(crate) const fn length(&self) -> Duration {
         Duration::from_nanos(self.length)
     }
 
@@ -112,11 +117,11 @@ impl Window {
         }
     }
 
-    pub(super) fn used(&self, now: Timestamp) -> u64 {
+    pub(crate) fn used(&self, now: Timestamp) -> u64 {
         self.reserved + self.total() - self.freed(now)
     }
 
-    pub(super) fn peek(&self, now: Timestamp, cost: Cost, max: u32) -> Verdict {
+    pub(crate) fn peek(&self, now: Timestamp, cost: Cost, max: u32) -> Verdict {
         let freed = self.freed(now);
         let wanted = self.reserved + self.total() - freed + u64::from(cost.get());
         let lacking = wanted.saturating_sub(u64::from(max));
@@ -131,7 +136,7 @@ impl Window {
 
     /// The same, where `amount` of the maximum is kept for a class of which `kept` counts what
     /// it uses, for a call of another class.
-    pub(super) fn peek_beside(
+    pub(crate) fn peek_beside(
         &self,
         now: Timestamp,
         cost: Cost,
@@ -156,7 +161,7 @@ impl Window {
 
     /// When there would be room within `max` if everything reserved were given back; with
     /// `beside`, if the class that this counts used nothing either.
-    pub(super) fn earliest(
+    pub(crate) fn earliest(
         &self,
         now: Timestamp,
         cost: Cost,
@@ -186,7 +191,7 @@ impl Window {
     }
 
     /// No departure counts beyond this moment.
-    pub(super) fn opens_by(&self, now: Timestamp) -> Timestamp {
+    pub(crate) fn opens_by(&self, now: Timestamp) -> Timestamp {
         // A fixed window that begins now ends one length from now.
         Timestamp::from_nanos(now.as_nanos().saturating_add(self.length))
     }
@@ -203,21 +208,19 @@ impl Window {
 
     /// Counts a call that has not departed.
     #[inline]
-    pub(super) fn reserve(&mut self, cost: Cost) -> Stake {
+    pub(crate) fn reserve(&mut self, cost: Cost) {
         self.reserved += u64::from(cost.get());
-        Stake::Reserved(cost)
     }
 
     /// A call that was reserved departs.
     #[inline]
-    pub(super) fn depart(&mut self, now: Timestamp, cost: Cost) -> Stake {
+    pub(crate) fn depart(&mut self, now: Timestamp, cost: Cost) {
         self.reserved -= u64::from(cost.get());
         self.stamp(now, cost);
-        Stake::Departed(cost)
     }
 
     /// Counts a departure. `now` is never before the newest one: time only goes forward here.
-    pub(super) fn stamp(&mut self, now: Timestamp, cost: Cost) {
+    pub(crate) fn stamp(&mut self, now: Timestamp, cost: Cost) {
         while let Some(oldest) = self.departures.front()
             && self.frees_at(oldest.at) <= now
         {
@@ -232,7 +235,7 @@ impl Window {
     }
 
     /// Counts a departure that may lie before others.
-    pub(super) fn stamp_late(&mut self, at: Timestamp, cost: Cost) {
+    pub(crate) fn stamp_late(&mut self, at: Timestamp, cost: Cost) {
         let index = self
             .departures
             .partition_point(|departure| departure.at <= at);
@@ -249,16 +252,22 @@ impl Window {
     }
 
     /// Each full N ahead takes a window; the rest waits for as much of this window to free.
-    pub(super) fn wait_behind(&self, now: Timestamp, max: u32, ahead: u64, cost: Cost) -> Duration {
+    pub(crate) fn wait_behind(
+        &self,
+        now: Timestamp,
+        max: u32,
+        ahead: u64,
+        cost: Cost,
+    ) -> Option<Duration> {
         let max = u64::from(max);
         if max == 0 {
-            return RETRY_UNMEASURED;
+            return None;
         }
         let freed = self.freed(now);
         let wanted = self.reserved + self.total() - freed + ahead + u64::from(cost.get());
         let lacking = wanted.saturating_sub(max);
         if lacking == 0 {
-            return Duration::ZERO;
+            return Some(Duration::ZERO);
         }
         let windows = u32::try_from((lacking - 1) / max).unwrap_or(u32::MAX);
         let remainder = (lacking - 1) % max + 1;
@@ -267,9 +276,8 @@ impl Window {
         let opens = self
             .freeing(freed + remainder)
             .unwrap_or_else(|| self.frees_at(now));
-        opens
-            .since(now)
-            .saturating_add(window.saturating_mul(windows))
+        let wait = window.saturating_mul(windows);
+        Some(opens.since(now).saturating_add(wait))
     }
 }
 
@@ -288,7 +296,7 @@ mod tests {
     }
 
     fn sliding(guard: Duration) -> Window {
-        Window::new(SECOND, guard, WindowShape::Sliding, WindowStamp::Sent)
+        Window::new(SECOND, guard, WindowShape::Sliding)
     }
 
     #[test]
@@ -345,7 +353,7 @@ mod tests {
         let shape = WindowShape::Fixed {
             phase: Duration::from_millis(300),
         };
-        let mut window = Window::new(SECOND, SECOND, shape, WindowStamp::Sent);
+        let mut window = Window::new(SECOND, SECOND, shape);
         window.stamp(at(100), Cost::ONE);
         window.stamp(at(699), Cost::ONE);
         assert_eq!(
@@ -358,7 +366,7 @@ mod tests {
     #[test]
     fn a_window_without_length_limits_only_reservations() {
         for shape in [WindowShape::Sliding, WindowShape::Fixed { phase: SECOND }] {
-            let mut window = Window::new(Duration::ZERO, Duration::ZERO, shape, WindowStamp::Sent);
+            let mut window = Window::new(Duration::ZERO, Duration::ZERO, shape);
             window.stamp(at(1), Cost::ONE);
             assert_eq!(window.peek(at(1), Cost::ONE, 1), Verdict::Ready);
             window.reserved = 1;
@@ -368,12 +376,7 @@ mod tests {
 
     #[test]
     fn a_maximal_window_never_frees() {
-        let mut window = Window::new(
-            Duration::MAX,
-            Duration::MAX,
-            WindowShape::Sliding,
-            WindowStamp::Sent,
-        );
+        let mut window = Window::new(Duration::MAX, Duration::MAX, WindowShape::Sliding);
         window.stamp(at(1), Cost::ONE);
         assert_eq!(
             window.peek(at(2), Cost::ONE, 1),
@@ -410,7 +413,7 @@ mod tests {
         }
         let check = |ahead, millis| {
             let wait = window.wait_behind(at(300), 3, ahead, Cost::ONE);
-            assert_eq!(wait, Duration::from_millis(millis), "{ahead} ahead");
+            assert_eq!(wait, Some(Duration::from_millis(millis)), "{ahead} ahead");
         };
         check(0, 700);
         check(1, 800);

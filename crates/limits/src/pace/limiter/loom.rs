@@ -10,7 +10,7 @@ use loom::sync::Arc;
 use loom::thread;
 
 use super::shared::{Entered, Shared, Turn};
-use crate::limiter::paced::{BurstRatio, Pace, Rate};
+use crate::pace::{BurstRatio, Pace, Rate};
 use crate::time::Timestamp;
 
 /// A thousand a second: an operation a millisecond, and two fit into the pool.

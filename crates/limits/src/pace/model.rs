@@ -2,7 +2,7 @@
 //! from what it left. The oracle of the laws, written from the description of the step and
 //! sharing no code with what it judges.
 
-use super::pace::Pace;
+use super::Pace;
 
 pub(super) struct Filler {
     pub(super) active: i128,

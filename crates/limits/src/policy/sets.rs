@@ -1,0 +1,179 @@
+//! The limits that calls meet, as numbered sets.
+//!
+//! The limits of a call depend only on its function, its backend and its class. So the possible sets of
+//! limits are few, known in advance, and numbered.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::cmp::Ordering;
+
+use super::rule::{LimitRule, Scope};
+use crate::call::{Backend, Class};
+
+/// The index of a limit in its policy.
+pub(crate) type LimitId = u32;
+
+/// The number of a set of limits.
+pub(crate) type SetId = u32;
+
+/// The sets of limits: one for each function with a limit of its own and one for all other functions,
+/// times the same for backends, times the same for classes that a limit names.
+#[derive(Debug)]
+pub(crate) struct LimitSets {
+    /// Functions with a limit of their own, in order of [`by_length`]. A function's number is its place in
+    /// here plus one.
+    functions: Vec<Arc<str>>,
+    /// Backends with a limit of their own, in order; likewise.
+    backends: Vec<Backend>,
+    /// Classes that a limit names, in order; likewise.
+    classes: Vec<Class>,
+    sets: Vec<Arc<[LimitId]>>,
+}
+
+impl LimitSets {
+    pub(crate) fn new(rules: &[LimitRule]) -> Self {
+        let mut functions = Vec::new();
+        let mut backends = Vec::new();
+        let mut classes = Vec::new();
+        for rule in rules {
+            match &rule.scope {
+                Scope::Every => {}
+                Scope::Function(function) => functions.push(function.clone()),
+                Scope::Backend(backend) => backends.push(*backend),
+                Scope::Class(class) => classes.push(*class),
+                Scope::EveryBut(others) => classes.extend_from_slice(others),
+            }
+        }
+        functions.sort_unstable_by(|one, other| by_length(one, other));
+        functions.dedup();
+        backends.sort_unstable();
+        backends.dedup();
+        classes.sort_unstable();
+        classes.dedup();
+        let mut sets = Vec::new();
+        // Number 0 stands for all others.
+        let own = |number: usize| number.checked_sub(1);
+        for function in 0..=functions.len() {
+            for backend in 0..=backends.len() {
+                for class in 0..=classes.len() {
+                    let met = rules.iter().zip(0..).filter(|(rule, _)| match &rule.scope {
+                        Scope::Every => true,
+                        Scope::Function(name) => {
+                            own(function).is_some_and(|number| functions[number] == *name)
+                        }
+                        Scope::Backend(name) => {
+                            own(backend).is_some_and(|number| backends[number] == *name)
+                        }
+                        Scope::Class(name) => {
+                            own(class).is_some_and(|number| classes[number] == *name)
+                        }
+                        Scope::EveryBut(names) => {
+                            own(class).is_none_or(|number| !names.contains(&classes[number]))
+                        }
+                    });
+                    sets.push(met.map(|(_, id)| id).collect());
+                }
+            }
+        }
+        Self {
+            functions,
+            backends,
+            classes,
+            sets,
+        }
+    }
+
+    /// The set that a call of this function, backend and class meets.
+    pub(crate) fn find(&self, function: &str, backend: Backend, class: Class) -> SetId {
+        let number = |found: Result<usize, usize>| found.map_or(0, |index| index + 1);
+        let function = if self.functions.is_empty() {
+            0
+        } else {
+            let by_name = |other: &Arc<str>| by_length(other, function);
+            number(self.functions.binary_search_by(by_name))
+        };
+        let backend = number(self.backends.binary_search(&backend));
+        let class = number(self.classes.binary_search(&class));
+        let set = function * (self.backends.len() + 1) + backend;
+        (set * (self.classes.len() + 1) + class) as SetId
+    }
+
+    /// The limits of a set, in the policy's order.
+    pub(crate) fn limits(&self, set: SetId) -> &Arc<[LimitId]> {
+        &self.sets[set as usize]
+    }
+}
+
+/// Orders names by length, and then by letters. Most names differ in length, so the letters are rarely
+/// compared.
+fn by_length(one: &str, other: &str) -> Ordering {
+    one.len().cmp(&other.len()).then_with(|| one.cmp(other))
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use super::*;
+    use crate::policy::limit::Limit;
+
+    fn rule(name: &str, scope: Scope) -> LimitRule {
+        LimitRule::new(name, Limit::Outstanding { max: 1 }).scope(scope)
+    }
+
+    #[test]
+    fn only_calls_of_its_class_meet_a_pool() {
+        let sets = LimitSets::new(&[
+            rule("total", Scope::Every),
+            rule("pool", Scope::Class(Class(2))),
+            rule("list", Scope::Function("list".into())),
+        ]);
+        let check = |function: &str, class, expected: &[LimitId]| {
+            let set = sets.find(function, Backend(0), Class(class));
+            assert_eq!(**sets.limits(set), *expected);
+        };
+        check("list", 2, &[0, 1, 2]);
+        check("list", 1, &[0, 2]);
+        check("other", 2, &[0, 1]);
+        check("other", 0, &[0]);
+    }
+
+    #[test]
+    fn a_class_with_a_pool_beside_the_total_does_not_meet_the_total() {
+        let sets = LimitSets::new(&[
+            rule("total", Scope::EveryBut([Class(1)].into())),
+            rule("pool", Scope::Class(Class(1))),
+        ]);
+        let check = |class, expected: &[LimitId]| {
+            let set = sets.find("list", Backend(0), Class(class));
+            assert_eq!(**sets.limits(set), *expected);
+        };
+        check(0, &[0]);
+        check(1, &[1]);
+        check(2, &[0]);
+    }
+
+    #[test]
+    fn a_call_meets_the_limits_of_all_of_its_function_and_of_its_backend() {
+        let sets = LimitSets::new(&[
+            rule("total", Scope::Every),
+            rule("list", Scope::Function("list".into())),
+            rule("first", Scope::Backend(Backend(1))),
+            rule("list too", Scope::Function("list".into())),
+            rule("create", Scope::Function("create".into())),
+        ]);
+        let check = |function: &str, backend, expected: &[LimitId]| {
+            assert_eq!(
+                **sets.limits(sets.find(function, Backend(backend), Class(0))),
+                *expected
+            );
+        };
+        check("other", 0, &[0]);
+        check("other", 1, &[0, 2]);
+        check("list", 0, &[0, 1, 3]);
+        check("list", 1, &[0, 1, 2, 3]);
+        check("create", 1, &[0, 2, 4]);
+        assert_eq!(sets.sets.len(), 6);
+        assert_eq!(vec![0; 0], **LimitSets::new(&[]).limits(0));
+    }
+}
