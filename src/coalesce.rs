@@ -1,16 +1,16 @@
 //! One call upstream for many identical reads.
 //!
-//! Reads with the same [`Key`] share a call that belongs to none of them: it runs in a task of
-//! its own, and waits until the last of their deadlines, in the most urgent of their classes.
-//! Each leaves when its client does or when its own deadline has passed. When the last one
-//! has left before the call was sent, it is not sent.
+//! Reads with the same [`Key`] share a call that belongs to none of them. It runs in a task of
+//! its own. It waits until the last of their deadlines, in the most urgent of their classes. Each
+//! read leaves when its client does or when its own deadline passes. If the last one leaves
+//! before the call was sent, the call is not sent.
 //!
-//! An answer is given to those who wait when it comes. A good one may be kept for a while
-//! after that; a write about the same guest ends it, and keeps everybody who comes after the
-//! write from joining a call that was there before. Nothing else is kept, ever.
+//! An answer goes to all reads that wait when it arrives. A good answer may be kept for a while.
+//! A write about the same guest removes it, and later reads never join a call from before the
+//! write. Nothing else is ever kept.
 //!
-//! What is sent draws once, and is told once: in the record of the first who still waits. The
-//! others' records say that they shared.
+//! A shared call draws once, and is reported once: in the record of the first read that still
+//! waits. The records of the others say that they shared.
 
 mod answer;
 mod key;
@@ -36,22 +36,22 @@ pub use self::upstream::SharedCall;
 pub use self::waiter::{Told, Waiter};
 use crate::call::{Destination, Facts, Identity, Message, Observe, Record, Rejection, Reply};
 
-/// What this stage is told.
+/// The settings of this stage.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
     /// The functions whose identical reads share a call.
     pub functions: Vec<Arc<str>>,
-    /// Headers by which reads on routes of the operator's own are not told apart.
+    /// Headers that are ignored when reads on the operator's own routes are compared.
     pub ignored_headers: Arc<[HeaderName]>,
-    /// How long a good answer is kept after it came; zero keeps none.
+    /// How long a good answer is kept; zero keeps none.
     pub fresh_for: Duration,
-    /// Calls under way that are shared, and answers kept.
+    /// The most calls under way that are shared, plus answers kept.
     pub entries_max: usize,
-    /// Bytes of their keys and answers.
+    /// The most bytes of their keys and answers.
     pub bytes_max: usize,
 }
 
-/// Lets identical reads share a call. Cloned, it is the same.
+/// Lets identical reads share a call. Clones share one state.
 #[derive(Clone)]
 pub struct Coalescer {
     shared: Arc<Shared>,
@@ -59,7 +59,7 @@ pub struct Coalescer {
 
 struct Shared {
     clock: Clock,
-    /// Whether any function is shared, for the many that ask without the lock.
+    /// Whether any function is shared. Readable without the lock.
     on: AtomicBool,
     store: Mutex<Store>,
 }
@@ -67,7 +67,7 @@ struct Shared {
 /// One client's part in a shared call.
 #[derive(Debug)]
 pub struct Joining {
-    /// Until when it may wait for the call's turn; `None` for as long as it takes.
+    /// Until when it may wait for the call's turn; `None` without a bound.
     pub deadline: Option<Timestamp>,
     /// How urgent it is.
     pub class: Class,
@@ -75,15 +75,15 @@ pub struct Joining {
     pub record: Arc<Record>,
 }
 
-/// What becomes of a read.
+/// The result of joining.
 pub enum Joined {
-    /// Its answer is here already.
+    /// Its answer is already here.
     Kept(Reply),
-    /// It is the first: the call is to be run, and the answer waited for.
+    /// It is the first. Run the call, and wait for the answer.
     First(SharedCall, Waiter),
     /// An identical one is under way.
     Other(Waiter),
-    /// There are more than may be held: it goes on its own.
+    /// The bounds are reached: the read is sent on its own.
     Alone,
 }
 
@@ -100,8 +100,8 @@ impl Coalescer {
         }
     }
 
-    /// Takes new settings. What is kept is dropped and what is under way is not joined any
-    /// more, because they may come with another backend.
+    /// Takes new settings. Drops kept answers, and lets no read join calls that are under way,
+    /// because the backend may be another one.
     pub fn apply(&self, settings: Settings) {
         let on = !settings.functions.is_empty();
         self.shared.lock().apply(settings);
@@ -114,8 +114,8 @@ impl Coalescer {
         self.shared.on.load(Ordering::Relaxed)
     }
 
-    /// The key of a read, about one guest or none in particular; `None` if it is not to be
-    /// shared. It is known on which headers the answers of the built-in table depend.
+    /// The key of a read, about one guest or none in particular; `None` if it must not be shared.
+    /// For the built-in table it is known which headers an answer depends on.
     #[must_use]
     pub fn key(
         &self,
@@ -141,7 +141,7 @@ impl Coalescer {
         Key::of(function, destination, guest, message, apart)
     }
 
-    /// Looks for an identical read and joins it; if there is none, makes a new call for it.
+    /// Joins an identical read, or makes a new call if there is none.
     #[must_use]
     pub fn join(&self, key: Key, joining: Joining) -> Joined {
         let Joining {
@@ -184,8 +184,8 @@ impl Coalescer {
         }
     }
 
-    /// A write has come in, about one guest or any: ends the answers it makes old, now and
-    /// again when the observer given back hears that it has ended.
+    /// A write has arrived, about one guest or any. Removes the answers that it makes old, now and
+    /// again when the returned observer sees the end of the write.
     #[must_use]
     pub fn write(&self, guest: Option<&str>, observer: Arc<dyn Observe>) -> Arc<dyn Observe> {
         let write = Write {
@@ -211,7 +211,7 @@ impl Shared {
     }
 }
 
-/// A write under way, as what hears of its end.
+/// The observer of a write under way.
 struct Write {
     shared: Arc<Shared>,
     guest: Option<Guest>,

@@ -1,10 +1,10 @@
 //! Sends a call to its backend, once, and reads the reply to its end.
 //!
-//! From the first byte written on, a call belongs to the backend: an exchange whose
-//! client leaves is not cancelled but carried on in a task of its own, so its slot comes
-//! back when the backend is done and not before. Until then nothing has happened yet, and
-//! dropping it leaves no trace. A call of which no byte was written comes back as
-//! [`Unsent`], to wait again; no other call is ever sent twice.
+//! From the first byte written, a call belongs to the backend. If its client leaves, the exchange
+//! is not cancelled but continues in a task of its own. So its slot comes back only when the
+//! backend is done. Before that byte nothing has happened, and dropping the exchange leaves no
+//! trace. A call of which no byte was written comes back as [`Unsent`], to wait again. No other
+//! call is ever sent twice.
 
 mod backend;
 mod carry;
@@ -35,18 +35,18 @@ use crate::call::{
     ArrayCall, Destination, Generation, HttpCall, Record, Refusal, Reply, RequestBody, Slot, Tunnel,
 };
 
-/// Where a backend listens.
+/// The address of a backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// An address.
     Ip(SocketAddr),
-    /// A name, looked up at each connect.
+    /// A name, resolved at each connect.
     Name(Box<str>, u16),
     /// A socket file.
     Unix(Box<Path>),
 }
 
-/// What this stage is told.
+/// The settings of this stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// The sdkserver.
@@ -55,39 +55,39 @@ pub struct Settings {
     pub http: Option<Address>,
     /// The TCP backend.
     pub tcp: Option<Address>,
-    /// Whether a read whose connection closed before one byte of reply is sent once more.
+    /// Whether a read whose connection closed before the first byte of the reply is sent once more.
     pub retry_reads: bool,
-    /// What holds for each of them.
+    /// The bounds of every backend.
     pub bounds: Bounds,
 }
 
-/// How long each step of an exchange may take, and what may be held.
+/// How long each step of an exchange may take, and how much may be held.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Where this sidecar listens itself: a backend that leads there is none.
+    /// The sidecar's own listeners: a backend must not lead to one of them.
     pub own: Arc<[SocketAddr]>,
-    /// Until a connect counts as failed.
+    /// The time after which a connect has failed.
     pub connect_timeout: Duration,
     /// From the last byte sent to the last byte of the reply.
     pub response_timeout: Duration,
     /// Largest reply of the socket backend.   bytes
     pub max_reply_bytes: usize,
-    /// Replies up to this are held whole, so that one that is cut becomes a whole error and
-    /// a slow reader holds no slot; larger ones are streamed.   bytes
+    /// Replies up to this are held whole. So a cut reply becomes a whole error, and a slow reader
+    /// holds no slot. Larger replies are streamed.   bytes
     pub reply_buffer_bytes: usize,
-    /// Idle HTTP connections kept.
+    /// The most idle HTTP connections.
     pub pool_max_idle: usize,
-    /// How long one is kept idle.
+    /// How long a connection may be idle.
     pub pool_idle_timeout: Duration,
-    /// The least that a backend may take of a request.   bytes a second, 0 for any
+    /// The minimum rate at which a backend must take a request.   bytes a second, 0 for any
     pub send_min_rate: u64,
-    /// A client that takes less of a reply is slow.   bytes a second, 0 for none
+    /// A client that takes a reply more slowly is slow.   bytes a second, 0 for none
     pub reply_min_rate: u64,
-    /// Replies that may hold a slot for a slow client.
+    /// The most replies that may hold a slot for a slow client.
     pub slow_readers_max: usize,
 }
 
-/// What is to be sent.
+/// The content to send.
 #[derive(Debug)]
 pub enum Outgoing {
     /// One array, to the socket backend.
@@ -99,7 +99,7 @@ pub enum Outgoing {
 }
 
 impl Outgoing {
-    /// Where it goes.
+    /// Its destination.
     #[must_use]
     pub fn destination(&self) -> Destination {
         match self {
@@ -109,7 +109,7 @@ impl Outgoing {
         }
     }
 
-    /// What it holds while it waits.   bytes
+    /// Its size while it waits.   bytes
     #[must_use]
     pub fn bytes(&self) -> usize {
         match self {
@@ -119,7 +119,7 @@ impl Outgoing {
         }
     }
 
-    /// The same again, if all of it is here.
+    /// A copy, if all of it is here.
     #[must_use]
     pub fn copy(&self) -> Option<Self> {
         match self {
@@ -136,7 +136,7 @@ impl Outgoing {
         }
     }
 
-    /// Lets go of the buffer that it was read into, for a call that waits.
+    /// Frees the receive buffer, for a call that waits.
     pub fn compact(&mut self) {
         if let Self::Http(call) = self {
             call.compact();
@@ -144,14 +144,14 @@ impl Outgoing {
     }
 }
 
-/// A call of which no byte was written: it may wait for another turn.
+/// A call of which no byte was written. It may wait for another turn.
 #[derive(Debug)]
 pub struct Unsent<S> {
     /// The call.
     pub outgoing: Outgoing,
-    /// What it holds.
+    /// Its content.
     pub slot: S,
-    /// Why.
+    /// The failure.
     pub cause: ConnectError,
 }
 
@@ -170,13 +170,13 @@ struct Shared {
 }
 
 impl Forwarder {
-    /// Opens nothing yet.
+    /// Opens no connection yet.
     #[must_use]
     pub fn new(settings: &Settings) -> Self {
         Self::resolving(settings, Arc::new(connect::System))
     }
 
-    /// The same, with names looked up in another way than the system's.
+    /// The same, with another resolver than the system's.
     #[must_use]
     pub fn resolving(settings: &Settings, resolve: Arc<dyn Resolve>) -> Self {
         let forwarder = Self {
@@ -188,14 +188,14 @@ impl Forwarder {
                 retry_reads: AtomicBool::new(settings.retry_reads),
             }),
         };
-        // The gate expects the first of each.
+        // The gate expects the first one of each.
         let _ = forwarder.apply(settings);
         forwarder
     }
 
-    /// Takes new settings for the calls to come. Exchanges under way keep the backend that
-    /// they began with. Returns which destinations lead to another backend from now on: what
-    /// the gate knows of the old one says nothing of it.
+    /// Takes new settings for later calls. Exchanges under way keep the backend that they began
+    /// with. Returns the destinations that lead to another backend from now on: the health of the
+    /// old one does not apply to it.
     #[must_use = "the gate has to hear of backends that were moved"]
     pub fn apply(&self, settings: &Settings) -> Vec<(Destination, Generation)> {
         let shared = &*self.shared;
@@ -222,7 +222,7 @@ impl Forwarder {
         self.shared.retry_reads.load(Ordering::Relaxed)
     }
 
-    /// Sends one call and returns its reply, or the call itself if no byte of it left.
+    /// Sends one call and returns its reply, or the call itself if no byte of it was written.
     ///
     /// # Errors
     /// [`Unsent`] if the backend could not be reached.
@@ -274,7 +274,7 @@ impl Forwarder {
                             record,
                         }))
                     }
-                    // The config takes none for tcp.
+                    // The config allows none for tcp.
                     Ok(Stream::Unix(_)) => Ok(Reply::Refused(Refusal::no_backend("tcp"))),
                     Err(cause) => Err(Unsent {
                         outgoing: Outgoing::Tcp,
@@ -287,7 +287,7 @@ impl Forwarder {
     }
 }
 
-/// The slot of a tunnel: the connection is the call, so its end is the call's.
+/// The slot of a tunnel. The connection is the call, so both end together.
 struct Held<S: Slot>(Option<S>);
 
 impl<S: Slot> Drop for Held<S> {

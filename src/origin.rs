@@ -17,13 +17,13 @@ const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const SEC_FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
 const SEC_FETCH_DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
 
-/// Names of loopback, as `/etc/hosts` has them. No DNS server decides where they lead.
+/// Names of loopback, as in `/etc/hosts`. No DNS server decides where they lead.
 const LOOPBACK: [&str; 3] = ["localhost", "ip6-localhost", "ip6-loopback"];
 
 /// The header that shows another origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Foreign {
-    /// `Host` is a name that is not this address's.
+    /// `Host` is not a name of this address.
     Host,
     /// `Origin` is another address.
     Origin,
@@ -42,7 +42,7 @@ impl Foreign {
         }
     }
 
-    /// What is wrong with it. `option` is the one that allows further names.
+    /// The problem. `option` is the config option for further names.
     #[must_use]
     pub fn reason(self, option: &str) -> String {
         match self {
@@ -61,7 +61,7 @@ impl Foreign {
 /// that `Host` may have.
 #[must_use]
 pub fn foreign(method: &Method, headers: &HeaderMap, allowed: &[Box<str>]) -> Option<Foreign> {
-    // No browser leaves it out.
+    // Every browser sends it.
     let Ok(host) = text(headers, &header::HOST) else {
         return Some(Foreign::Host);
     };
@@ -111,8 +111,8 @@ fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>
     value.map(HeaderValue::to_str).transpose().map_err(drop)
 }
 
-/// Whether `Host` is a name that only leads here because it should: an IP address, which no
-/// DNS server decides, loopback, or one of the config.
+/// Whether `Host` is a legitimate name of this address: an IP address, which no DNS server
+/// decides, loopback, or a name in the config.
 fn is_ours(host: &str, allowed: &[Box<str>]) -> bool {
     let name = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|c| c.is_ascii_digit()) => name,
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_is_an_address_or_a_name_that_is_known() {
+    fn a_host_is_an_address_or_a_known_name() {
         let check = |host: &str, ours: bool| assert_eq!(is_ours(host, &allowed()), ours, "{host}");
         check("127.0.0.1:9180", true);
         check("10.1.2.3", true);
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_of_another_origin_shows_in_one_of_its_headers() {
+    fn one_header_reveals_a_page_of_another_origin() {
         let check = |given: &[(&HeaderName, &str)], expected: Option<&str>| {
             let value = |text| HeaderValue::from_str(text).expect("a header value");
             let headers = given

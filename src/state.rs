@@ -1,11 +1,10 @@
-//! What survives a restart: one JSON file, which is replaced as a whole.
+//! The state that survives a restart: one JSON file, which is replaced as a whole.
 //!
-//! A state is written to a file beside it, which is flushed to the disk and then takes its
-//! name; then the directory is flushed. So at every moment the name leads to one whole state,
-//! and once [`StateFile::save`] has returned, to the new one, whatever becomes of the process
-//! or of the power.
+//! A state is written to a file beside it. That file is flushed to the disk and renamed, then the
+//! directory is flushed. So the name always leads to one whole state. Once [`StateFile::save`]
+//! has returned, it leads to the new one, even if the process or the power fails.
 //!
-//! A file that cannot be read is never written over: what is in it may be all there is.
+//! A file that cannot be read is never overwritten, because it may be the only copy.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -22,7 +21,7 @@ use serde_json::value::RawValue;
 const SIZE_MAX: usize = 64 << 20;
 /// By how much one change may make the file larger.   bytes
 const GROWTH_MAX: usize = 2 << 20;
-/// Who a caller is and what is remembered of it concerns nobody else.
+/// Only the owner may read it: it identifies callers and their history.
 const MODE: u32 = 0o600;
 const CURE: &str = "put a backup in its place, or move it away to start without what was \
                     made through the API";
@@ -35,7 +34,7 @@ pub enum StateError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         #[source]
         cause: io::Error,
     },
@@ -44,11 +43,11 @@ pub enum StateError {
     Unwritable {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         #[source]
         cause: io::Error,
     },
-    /// Another process keeps its state there.
+    /// Another process uses the file.
     #[error(
         "the state file {} is another process's; give each a state_file of its own",
         path.display()
@@ -57,7 +56,7 @@ pub enum StateError {
         /// The file.
         path: PathBuf,
     },
-    /// What is in it is no state.
+    /// The content is not a state.
     #[error(
         "the state file {} is damaged at byte {offset}: {reason}; it is left as it is: {CURE}",
         path.display()
@@ -65,9 +64,9 @@ pub enum StateError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// Where the first thing is that cannot be read.   bytes
+        /// The first byte that cannot be read.   bytes
         offset: usize,
-        /// What is wrong there.
+        /// What is wrong.
         reason: String,
     },
     /// It was written by another version.
@@ -79,9 +78,9 @@ pub enum StateError {
     OtherSchema {
         /// The file.
         path: PathBuf,
-        /// What it has.
+        /// The version in the file.
         found: u32,
-        /// What is known.
+        /// The known version.
         known: u32,
     },
     /// It is too large.
@@ -92,19 +91,19 @@ pub enum StateError {
     },
 }
 
-/// A file that holds the latest state that was saved. One process at a time has it.
+/// A file with the latest saved state. One process at a time has it.
 #[derive(Debug)]
 pub struct StateFile<T> {
     path: PathBuf,
     schema: u32,
     /// The size of the state that was read or saved last.   bytes
     size: usize,
-    /// Locked as long as this lives; the system lets go of it when the process ends.
+    /// Locked while this exists. The system releases the lock when the process ends.
     _lock: File,
     state: PhantomData<fn(T) -> T>,
 }
 
-/// What stands around a state in its file.
+/// The form of the file around a state.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Stored<'a> {
@@ -114,13 +113,13 @@ struct Stored<'a> {
 }
 
 impl<T: Serialize + DeserializeOwned> StateFile<T> {
-    /// Takes the file, and reads the state that it holds; `None` if there is no file yet.
-    /// `schema` is the version of `T`'s form.
+    /// Takes the file, and reads its state; `None` if there is no file yet. `schema` is the version
+    /// of the format of `T`.
     ///
     /// # Errors
     ///
-    /// If another process has it, if it is damaged or of another schema, or if nothing can be
-    /// read or written there. The file is left as it is.
+    /// If another process has it, if it is damaged or of another schema, or if nothing can be read
+    /// or written there. The file is not changed.
     pub fn open(path: &Path, schema: u32) -> Result<(Self, Option<T>), StateError> {
         let mut file = Self {
             path: path.to_owned(),
@@ -166,7 +165,7 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
         }
         let text = stored.state.get();
         self.size = bytes.len();
-        // The text is a part of the bytes.
+        // The text is a slice of the bytes.
         let begins = text.as_ptr().addr() - bytes.as_ptr().addr();
         let state = serde_json::from_str(text)
             .map_err(|error| self.damaged(text.as_bytes(), begins, &error))?;
@@ -192,9 +191,9 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
         }
     }
 
-    /// Makes room on the disk for a state that is a little larger than the last one. What is
-    /// changed after that is saved, unless the disk itself fails: so a change is refused while
-    /// it can still be.
+    /// Makes room on the disk for a state that is a little larger than the last one. A later change
+    /// is then saved, unless the disk itself fails. So a change is refused while that is still
+    /// possible.
     ///
     /// # Errors
     ///
@@ -208,18 +207,18 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
         let file = self.beside().map_err(unwritable)?;
         match fallocate(&file, FallocateFlags::empty(), 0, room as u64) {
             Ok(()) => Ok(()),
-            // Not every file system can say so before it is written to.
+            // Some file systems cannot tell before a write.
             Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => Ok(()),
             Err(error) => Err(unwritable(error.into())),
         }
     }
 
-    /// Replaces the state. Once this has returned, it survives whatever happens.
+    /// Replaces the state. Once this has returned, the state survives any failure.
     ///
     /// # Errors
     ///
-    /// If it cannot be written. Then the file holds the state it held before; only if the last
-    /// step fails, the flush of the directory, it may hold the new one.
+    /// If it cannot be written. Then the file has the previous state. Only if the last step fails,
+    /// the flush of the directory, it may have the new one.
     pub fn save(&mut self, state: &T) -> Result<(), StateError> {
         #[derive(Serialize)]
         struct Store<'a, T> {
@@ -242,7 +241,7 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
         Ok(())
     }
 
-    /// The file that is to take the state's name.
+    /// The file that will be renamed to the state file.
     fn beside(&self) -> io::Result<File> {
         opening()
             .write(true)
@@ -253,7 +252,7 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
     }
 
     fn replace(&self, bytes: &[u8]) -> io::Result<()> {
-        // Into the room that was made for it; what is left of that is given back after.
+        // Into the reserved room; the rest of it is freed afterwards.
         let mut file = self.beside()?;
         file.write_all(bytes)?;
         file.set_len(bytes.len() as u64)?;
@@ -264,10 +263,10 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
     }
 }
 
-/// What is wrong, without the line and the column, which the offset replaces.
+/// What is wrong, without line and column, which the offset replaces.
 fn without_place(error: &serde_json::Error) -> String {
     let told = error.to_string();
-    // What a library expects of our own types tells an operator nothing.
+    // The library's description of our own types does not help an operator.
     if told.contains("expected struct") {
         return "it is not the object that this file holds".to_owned();
     }
@@ -282,7 +281,7 @@ fn lock(path: &Path) -> Result<File, StateError> {
         path: path.to_owned(),
         cause,
     };
-    // A file of its own: the state's own file is another one after each save.
+    // A separate file, because the state file itself is another one after each save.
     let lock = opening()
         .write(true)
         .create(true)
@@ -298,8 +297,8 @@ fn lock(path: &Path) -> Result<File, StateError> {
     }
 }
 
-/// Opens no link: where others can write to the directory, a link could lead a write or a read
-/// to any file of this user.
+/// Opens no link. Otherwise, if other users can write to the directory, a link could redirect a
+/// write or a read to any file of this user.
 fn opening() -> OpenOptions {
     let no_follow = i32::try_from(OFlags::NOFOLLOW.bits()).expect("a flag of open(2) is an int");
     let mut options = OpenOptions::new();
@@ -323,7 +322,7 @@ fn no_link(error: io::Error) -> io::Error {
 ///
 /// # Errors
 ///
-/// [`StateError::Unwritable`], with what stands in the way.
+/// [`StateError::Unwritable`], with the obstacle.
 pub fn check_writable(path: &Path) -> Result<(), StateError> {
     let unwritable = |cause| StateError::Unwritable {
         path: path.to_owned(),
@@ -351,7 +350,7 @@ pub fn check_writable(path: &Path) -> Result<(), StateError> {
     Ok(())
 }
 
-/// The path with something added to its name.
+/// The path with a suffix added to its name.
 fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
@@ -406,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_saved_last_is_read_by_the_next_process() {
+    fn the_next_process_reads_the_last_saved_state() {
         let place = Place::new();
         let (mut file, before) = place.open().expect("a new one");
         assert_eq!(before, None);
@@ -421,7 +420,7 @@ mod tests {
     fn a_link_in_place_of_a_file_is_not_followed() {
         for suffix in ["", ".lock", ".new"] {
             let place = Place::new();
-            let target = place.folder.path().join("somebody-elses");
+            let target = place.folder.path().join("of-another");
             let content = br#"{"schema":1,"state":{"a":1}}"#;
             fs::write(&target, content).expect("written");
             std::os::unix::fs::symlink(&target, beside(&place.path(), suffix)).expect("linked");
@@ -439,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_where_no_state_can_be_kept_is_known_beforehand() {
+    fn an_unwritable_place_is_detected_beforehand() {
         let place = Place::new();
         check_writable(&place.path()).expect("an empty folder");
         let missing = place.folder.path().join("missing").join("callers.json");
@@ -451,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_that_was_being_written_when_the_process_ended_changes_nothing() {
+    fn a_half_written_state_changes_nothing() {
         let place = Place::new();
         let (mut file, _) = place.open().expect("a new one");
         file.save(&state(1)).expect("saved");
@@ -468,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_file_is_refused_with_its_offset_and_left_as_it_is() {
+    fn a_damaged_file_is_refused_with_its_offset_and_not_changed() {
         let place = Place::new();
         let check = |bytes: &[u8], offset: usize| {
             fs::write(place.path(), bytes).expect("written");
@@ -495,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn every_prefix_of_a_file_is_refused_and_no_flipped_byte_makes_it_panic() {
+    fn every_prefix_is_refused_and_no_flipped_byte_panics() {
         let place = Place::new();
         let (mut file, _) = place.open().expect("a new one");
         file.save(&state(1)).expect("saved");
@@ -515,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_another_schema_is_refused_and_left_as_it_is() {
+    fn a_file_of_another_schema_is_refused_and_not_changed() {
         let place = Place::new();
         let bytes = br#"{"schema":2,"state":[1]}"#;
         fs::write(place.path(), bytes).expect("written");
@@ -534,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_is_not_there_is_told_before_anything_is_saved() {
+    fn a_missing_directory_is_reported_before_anything_is_saved() {
         let place = Place::new();
         let path = place.folder.path().join("nowhere/callers.json");
         let error = StateFile::<State>::open(&path, 1).expect_err("no directory");
@@ -546,7 +545,7 @@ mod tests {
         let place = Place::new();
         let (mut file, _) = place.open().expect("a new one");
         file.save(&state(1)).expect("saved");
-        // A directory stands where the new file would be made.
+        // A directory is in the place of the new file.
         fs::create_dir(beside(&place.path(), ".new")).expect("made");
         let error = file.save(&state(2)).expect_err("it cannot be written");
         assert!(matches!(error, StateError::Unwritable { .. }), "{error}");
@@ -555,7 +554,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_is_saved_into_the_room_that_was_made_for_it() {
+    fn a_state_is_saved_into_the_reserved_room() {
         let place = Place::new();
         let (mut file, _) = place.open().expect("a new one");
         for value in 0..3 {
@@ -575,7 +574,7 @@ mod tests {
     }
 
     #[test]
-    fn no_room_is_told_before_anything_is_changed() {
+    fn a_full_disk_is_reported_before_anything_is_changed() {
         let place = Place::new();
         let (mut file, _) = place.open().expect("a new one");
         fs::create_dir(beside(&place.path(), ".new")).expect("made");
@@ -584,7 +583,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_else_can_read_it() {
+    fn only_the_owner_can_read_it() {
         use std::os::unix::fs::PermissionsExt as _;
         let place = Place::new();
         let (mut file, _) = place.open().expect("a new one");

@@ -1,14 +1,13 @@
-//! Calls that are handed over: they run without their client, who comes back for the answer.
+//! Calls that are handed over: they run without their client, which comes back for the answer.
 //!
-//! A task belongs to the owner that submitted it; to everybody else it does not exist. Its
-//! future runs in a task of the runtime. Cancelling drops that future: as the pipeline's
-//! futures are made, a call of which no byte was sent is gone with it, and any other is
-//! brought to its end and its reply dropped. What has ended is kept for a while, within bounds
-//! on tasks and bytes, of each caller and in all, and nothing is kept across a restart.
+//! A task exists only for the owner that submitted it. Its future runs in a task of the runtime.
+//! Cancelling drops that future. A call of which no byte was sent ends with it. Any other call is
+//! brought to its end, and its reply is dropped. An ended task is kept for a while, within bounds
+//! on tasks and bytes, for each caller and in all. Nothing survives a restart.
 //!
-//! An id tells what became of a task that is not here. It carries a tag of the process, and a
-//! check that only this process can compute. So an id of another process, or of a task that
-//! was here, is gone; any other never existed; and no list of old ids has to be kept.
+//! An id shows what became of a missing task. It carries a tag of the process, and a check that
+//! only this process can compute. An id of another process, or of an earlier task, is gone; any
+//! other never existed. So no list of old ids is needed.
 
 mod answer;
 mod id;
@@ -41,51 +40,51 @@ pub use self::prefer::Preference;
 use self::store::{Entry, Phase, Store};
 use crate::call::{Identity, Peer, Refusal};
 
-/// What this stage is told.
+/// The settings of this stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Whether calls can be handed over at all.
+    /// Whether calls can be handed over.
     pub enabled: bool,
-    /// Tasks, ended or not.
+    /// The most tasks, ended or not.
     pub tasks_max: usize,
-    /// Tasks of one caller, ended or not.
+    /// The most tasks of one caller, ended or not.
     pub tasks_per_caller_max: usize,
-    /// Bytes of requests and answers.
+    /// The most bytes of requests and answers.
     pub bytes_max: usize,
-    /// Bytes of requests and answers of one caller.
+    /// The most bytes of requests and answers of one caller.
     pub bytes_per_caller_max: usize,
     /// How long a task is kept after it has ended.
     pub time_to_live: Duration,
 }
 
-/// A result, which is kept in memory until it is let go or its time is over.
+/// A result, which is kept in memory until it is deleted or expires.
 pub trait Weigh: Send + Sync + 'static {
-    /// How many bytes it takes.
+    /// Its size in bytes.
     fn bytes(&self) -> usize;
 }
 
-/// What can be seen of a call while it is under way.
+/// The visible state of a call under way.
 pub trait Watch: Send + Sync + 'static {
     /// Whether it is past the gate.
     fn is_admitted(&self) -> bool;
 
-    /// What it would be told if it could wait no longer; `None` where that is not known.
+    /// The reason for which it would be refused if it could wait no longer; `None` if unknown.
     fn refusal_now(&self) -> Option<Refusal>;
 }
 
-/// Whose task it is. Two owners are the same if their keys are.
+/// The owner of a task. Owners with equal keys are the same.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Owner(Arc<str>);
 
 impl Owner {
-    /// The owner with this key, which says who it is and is not looked into.
+    /// The owner with this key. The key is opaque.
     #[must_use]
     pub fn new(key: impl Into<Arc<str>>) -> Self {
         Self(key.into())
     }
 
-    /// Whoever is known by everything that this identity says: listener, address, the uid of a
-    /// socket file's peer, user, `User-Agent` and `Originator`. A port is nobody's name.
+    /// The owner with everything that this identity contains: listener, address, the uid of a
+    /// socket file's peer, user, `User-Agent` and `Originator`. A port identifies no client.
     #[must_use]
     pub fn of(identity: &Identity) -> Self {
         let uid = match identity.peer {
@@ -100,7 +99,7 @@ impl Owner {
             originator,
             ..
         } = identity;
-        // As `Debug` writes texts, none of them can be taken for two.
+        // As `Debug` quotes texts, no text can be mistaken for two.
         let known = (listener, uid, address, user, user_agent, originator);
         Self::new(format!("{known:?}"))
     }
@@ -108,23 +107,23 @@ impl Owner {
 
 /// A call that is handed over.
 pub struct Submission {
-    /// Who comes back for it.
+    /// The owner, which comes back for it.
     pub owner: Owner,
-    /// Whose bounds it counts against.
+    /// The caller whose bounds it counts against.
     pub caller: CallerId,
     /// The id of its access line.
     pub call: u64,
     /// Its function; a name from the table or the config, else `other`.
     pub function: Arc<str>,
-    /// What its request holds until it ends.   bytes
+    /// The size of its request until it ends.   bytes
     pub bytes: usize,
-    /// What can be seen of it meanwhile.
+    /// The visible state of the call.
     pub watch: Arc<dyn Watch>,
 }
 
 /// A task as it is now.
 pub struct Task<R> {
-    /// Its name.
+    /// Its id.
     pub id: TaskId,
     /// The id of its access line.
     pub call: u64,
@@ -132,15 +131,15 @@ pub struct Task<R> {
     pub function: Arc<str>,
     /// When it was submitted.
     pub submitted: Timestamp,
-    /// When it ended; it is kept for the time to live from then on.
+    /// When it ended. It is kept for the time to live from then on.
     pub ended: Option<Timestamp>,
     /// Its call, until it has ended.
     pub watch: Option<Arc<dyn Watch>>,
-    /// How far it has come.
+    /// Its state.
     pub state: State<R>,
 }
 
-/// How far a task has come.
+/// The state of a task.
 #[derive(Debug)]
 pub enum State<R> {
     /// It waits for its turn.
@@ -149,19 +148,19 @@ pub enum State<R> {
     Running,
     /// It has ended, with this result.
     Done(Arc<R>),
-    /// It has ended, and there was no room for its result.
+    /// It has ended, and its result had no room.
     NotKept {
-        /// How large the result was, as far as it was read.
+        /// The size of the part of the result that was read.
         bytes: usize,
     },
     /// It was cancelled.
     Cancelled,
-    /// It ended without a result, by a mistake of ours.
+    /// It ended without a result, because of a bug in Tidegate.
     Failed,
 }
 
 impl<R> State<R> {
-    /// The word that clients are told.
+    /// The word for clients.
     #[must_use]
     pub fn label(&self) -> &'static str {
         match self {
@@ -188,59 +187,58 @@ impl<R> Clone for State<R> {
     }
 }
 
-/// A result for which there was no room.
+/// A result without room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotKept {
-    /// How large it was, as far as it was read.
+    /// The size of the part that was read.
     pub bytes: usize,
 }
 
-/// Why there is no such task.
+/// Why a task is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
-    /// It is no longer here: its time was over, it was removed, or it was submitted to a
-    /// process before this one.
+    /// It is no longer here: it expired, was removed, or was submitted to an earlier process.
     Gone,
-    /// It was never here, or it is another owner's.
+    /// It never existed, or it belongs to another owner.
     Unknown,
 }
 
-/// What was cancelled.
+/// The effect of a cancellation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cancelled {
-    /// A task that had not ended. It is kept as cancelled for the time to live, or until its
-    /// place is needed.
+    /// The task had not ended. It is kept as cancelled for the time to live, or until its place is
+    /// needed.
     Work,
-    /// The result of a task that had ended. The task is gone.
+    /// The result of a task that had ended. The task is removed.
     Result,
 }
 
-/// Why a task was not taken.
+/// Why a task was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// Why.
+    /// The bound.
     pub reason: Reason,
-    /// When a task that has ended will make room; `None` if all of them are still under way,
-    /// or if there will be no more room.
+    /// When an ended task makes room; `None` if all tasks are still under way, or if there will be
+    /// no more room.
     pub retry_after: Option<Duration>,
 }
 
-/// Which bound stood against a task.
+/// The bound that refused a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// There are `tasks_max`.
+    /// `tasks_max` tasks.
     Tasks,
-    /// There are `tasks_per_caller_max` of this caller.
+    /// `tasks_per_caller_max` tasks of this caller.
     TasksOfCaller,
-    /// Requests and answers take `bytes_max`, or would.
+    /// `bytes_max` bytes of requests and answers.
     Bytes,
-    /// Requests and answers of this caller take `bytes_per_caller_max`, or would.
+    /// `bytes_per_caller_max` bytes of requests and answers of this caller.
     BytesOfCaller,
-    /// The process is going down.
+    /// The process is stopping.
     Draining,
 }
 
-/// How many tasks there are.
+/// The current counts of tasks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TasksNow {
     /// Waiting for their turn.
@@ -249,26 +247,26 @@ pub struct TasksNow {
     pub running: usize,
     /// Ended and kept.
     pub ended: usize,
-    /// Bytes of requests of those under way, and of answers.
+    /// Bytes of the requests of tasks under way, and of answers.
     pub bytes: usize,
-    /// How those ended that are here or were.
+    /// The ends of all tasks so far.
     pub counted: Ended,
 }
 
-/// How many tasks have ended since the start, by how.
+/// How many tasks have ended since the start, by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ended {
     /// With an answer that was kept.
     pub answered: u64,
-    /// With one for which there was no room.
+    /// With an answer without room.
     pub not_kept: u64,
     /// Because their owners cancelled them.
     pub cancelled: u64,
-    /// By a mistake of ours, or the end of the process.
+    /// Because of a bug in Tidegate, or the end of the process.
     pub failed: u64,
 }
 
-/// The tasks of a process. Cloned, it is the same.
+/// The tasks of a process. Clones share one state.
 pub struct Tasks<R>(Arc<Inner<R>>);
 
 impl<R> Clone for Tasks<R> {
@@ -281,7 +279,7 @@ struct Inner<R> {
     clock: Clock,
     ids: Ids,
     futures: TaskTracker,
-    /// Whether calls can be handed over, for the many that ask without the lock.
+    /// Whether calls can be handed over. Readable without the lock.
     enabled: AtomicBool,
     store: Mutex<Store<R>>,
 }
@@ -300,24 +298,23 @@ impl<R: Weigh> Tasks<R> {
         }))
     }
 
-    /// Takes other bounds. What is beyond them stays until its time is over, which is told by
-    /// the new time to live.
+    /// Takes other bounds. Tasks beyond them stay until they expire, by the new time to live.
     pub fn apply(&self, settings: Settings) {
         self.0.lock().settings = settings;
         self.0.enabled.store(settings.enabled, Ordering::Relaxed);
     }
 
-    /// Whether calls can be handed over at all.
+    /// Whether calls can be handed over.
     #[must_use]
     pub fn is_on(&self) -> bool {
         self.0.enabled.load(Ordering::Relaxed)
     }
 
-    /// Runs a future without waiting for it. If it panics, the task has failed.
+    /// Runs a future without waiting for it. If the future panics, the task has failed.
     ///
     /// # Errors
     ///
-    /// [`Refused`] where a bound is reached; the future is not begun then.
+    /// [`Refused`] if a bound is reached. Then the future is not started.
     ///
     /// # Panics
     ///
@@ -338,8 +335,8 @@ impl<R: Weigh> Tasks<R> {
             inner: Arc::clone(inner),
             id,
         };
-        // Not under the lock: a runtime that goes down drops the future at once, and that ends
-        // the task. Whatever panics does so in the future.
+        // Not under the lock: a runtime that goes down drops the future at once, and that ends the
+        // task. A panic also happens in the future.
         let future = tokio::spawn(async move {
             let mut work = pin!(work(room));
             let first = poll_fn(|cx| Poll::Ready(work.as_mut().poll(cx))).await;
@@ -374,7 +371,7 @@ impl<R: Weigh> Tasks<R> {
         self.0.find(&store, owner, id).map(Entry::task)
     }
 
-    /// One task of an owner, who does not come back for it if it has ended.
+    /// One task of an owner. An ended task is removed.
     ///
     /// # Errors
     ///
@@ -389,8 +386,8 @@ impl<R: Weigh> Tasks<R> {
         Ok(task)
     }
 
-    /// Cancels a task that has not ended, and waits until its future is dropped; lets go of one
-    /// that has ended.
+    /// Cancels a task that has not ended, and waits until its future is dropped. Removes an ended
+    /// task.
     ///
     /// # Errors
     ///
@@ -420,14 +417,14 @@ impl<R: Weigh> Tasks<R> {
         };
         store.end(now, id.random, State::Cancelled);
         drop(store);
-        // Not under the lock: dropping the future may end the task.
+        // Not under the lock, because dropping the future may end the task.
         if let Some(future) = future {
             future.abort();
         }
         Ok((Cancelled::Work, left))
     }
 
-    /// The tasks of an owner, the first submitted first. Looks at all tasks.
+    /// The tasks of an owner, in the order of submission. Looks at all tasks.
     #[must_use]
     pub fn list(&self, owner: &Owner) -> Vec<Task<R>> {
         let mut store = self.0.lock();
@@ -441,7 +438,7 @@ impl<R: Weigh> Tasks<R> {
         tasks
     }
 
-    /// How many tasks there are. Looks at all of them.
+    /// The current counts. Looks at all tasks.
     #[must_use]
     pub fn snapshot(&self) -> TasksNow {
         let mut store = self.0.lock();
@@ -461,13 +458,12 @@ impl<R: Weigh> Tasks<R> {
         found
     }
 
-    /// Lets go of the tasks whose time is over. Everything else here does so too; without
-    /// calls, only this does.
+    /// Removes expired tasks. Everything else here does so too. Without calls, only this does.
     pub fn sweep(&self) {
         self.0.lock().sweep(self.0.clock.now());
     }
 
-    /// Takes no more tasks, and waits until no future is left.
+    /// Accepts no more tasks, and waits until no future is left.
     pub async fn drain(&self) {
         self.0.lock().draining = true;
         self.0.futures.close();
@@ -499,7 +495,7 @@ impl<R> Inner<R> {
             id,
             begun: Some(begun),
             _left: left.drop_guard(),
-            // Taken under the lock: draining waits for it, or has refused it.
+            // Taken under the lock, so draining either waits for it or has refused it.
             _counted: self.futures.token(),
         })
     }
@@ -519,47 +515,47 @@ impl<R> Inner<R> {
     }
 }
 
-/// A task that was taken, as whoever submitted it sees it. Dropped, it goes on.
+/// A task that was accepted, as its submitter sees it. If this is dropped, the task continues.
 #[derive(Debug)]
 pub struct Submitted {
-    /// Its name.
+    /// Its id.
     pub id: TaskId,
     has_begun: oneshot::Receiver<()>,
     future: JoinHandle<()>,
 }
 
 impl Submitted {
-    /// Whether it has ended without having waited for anything.
+    /// Whether it ended without waiting for anything.
     pub async fn has_ended_at_once(&mut self) -> bool {
         (&mut self.has_begun).await.is_err()
     }
 
     /// Ready when it has ended, or was cancelled.
     pub async fn ended(&mut self) {
-        // However it ended, its state tells.
+        // Its state shows how it ended.
         let _ = (&mut self.future).await;
     }
 }
 
-/// Where a task keeps what comes of its answer.
+/// Where a task stores its answer.
 pub struct Room<R> {
     inner: Arc<Inner<R>>,
     id: TaskId,
 }
 
 impl<R> Room<R> {
-    /// Counts so many more bytes until the task ends; `false` if there is no room for them.
+    /// Counts this many more bytes until the task ends; `false` if there is no room for them.
     #[must_use]
     pub fn hold(&self, bytes: usize) -> bool {
         self.inner.lock().hold(self.id.random, bytes)
     }
 }
 
-/// Ends a task when its future does, however it does.
+/// Ends a task when its future ends, for any reason.
 struct Ending<R> {
     inner: Arc<Inner<R>>,
     id: TaskId,
-    // What follows is let go of after the task has ended.
+    // The rest is dropped after the task has ended.
     begun: Option<oneshot::Sender<()>>,
     _left: DropGuard,
     _counted: TaskTrackerToken,
@@ -569,7 +565,7 @@ impl<R> Ending<R> {
     /// It waits for something.
     fn begun(&mut self) {
         if let Some(begun) = self.begun.take() {
-            // Whoever submitted it need not care.
+            // The submitter may have lost interest.
             let _ = begun.send(());
         }
     }
@@ -592,8 +588,8 @@ impl<R: Weigh> Ending<R> {
 }
 
 impl<R> Drop for Ending<R> {
-    /// After a result or a cancellation the task has ended already. What is left is a panic,
-    /// or the end of the runtime.
+    /// After a result or a cancellation, the task has already ended. What remains is a panic, or
+    /// the end of the runtime.
     fn drop(&mut self) {
         let mut store = self.inner.lock();
         let now = self.inner.clock.now();

@@ -1,4 +1,4 @@
-//! Which replies can be given to more than one, and which are worth keeping.
+//! Which replies can be given to several clients, and which are worth keeping.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use serde::Deserialize;
 use super::key::Apart;
 use crate::call::{Refusal, Reply, ReplyBody, compact_headers};
 
-/// A reply that can be given again and again.
+/// A reply that can be given repeatedly.
 #[derive(Clone, Debug)]
 pub(super) enum Answer {
     /// One JSON object of the socket backend.
@@ -21,16 +21,16 @@ pub(super) enum Answer {
         headers: HeaderMap,
         body: Bytes,
     },
-    /// No.
+    /// A refusal.
     Refused(Refusal),
 }
 
-/// For how many a reply is.
+/// How many clients may have a reply.
 #[derive(Debug)]
 pub(super) enum Given {
-    /// For all who asked the same.
+    /// All that asked the same.
     Shared(Answer),
-    /// For one: it is not here as a whole, or is meant for one client.
+    /// One: the reply is not here as a whole, or is meant for one client.
     Once(Reply),
 }
 
@@ -71,7 +71,7 @@ impl Answer {
         }
     }
 
-    /// The reply for one more client, so long after it was given; on HTTP it says so.
+    /// The reply for one more client, `age` after it was given. On HTTP it has the header `Age`.
     pub(super) fn reply_aged(&self, age: Duration, is_http: bool) -> Reply {
         match self {
             Self::Http {
@@ -87,8 +87,7 @@ impl Answer {
                 headers.insert(header::AGE, HeaderValue::from(age));
                 http(*status, headers, body.clone())
             }
-            // An array in HTTP dress. Nothing is kept whose overallRC is not 0, so the status
-            // is known.
+            // An array over HTTP. Kept answers always have the overallRC 0, so the status is known.
             Self::Whole(bytes) if is_http => {
                 let mut headers = HeaderMap::new();
                 let json = HeaderValue::from_static("application/json");
@@ -100,8 +99,8 @@ impl Answer {
         }
     }
 
-    /// Whether it is what was asked for and no error of any kind. `overall_rc` is that of a
-    /// reply of the socket backend; one without is no good answer.
+    /// Whether it is an answer without any error. `overall_rc` is that of a reply of the socket
+    /// backend; a reply without one is not good.
     pub(super) fn is_good(&self, overall_rc: Option<i64>) -> bool {
         match self {
             Self::Whole(_) => overall_rc == Some(0),
@@ -112,7 +111,7 @@ impl Answer {
         }
     }
 
-    /// How many bytes it takes.
+    /// Its size in bytes.
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Whole(bytes) => bytes.len(),
@@ -126,7 +125,7 @@ impl Answer {
         }
     }
 
-    /// How many bytes of it are its body.
+    /// The size of its body in bytes.
     pub(super) fn body_len(&self) -> usize {
         match self {
             Self::Whole(body) | Self::Http { body, .. } => body.len(),
@@ -134,7 +133,7 @@ impl Answer {
         }
     }
 
-    /// A copy that holds nothing of the buffers in which the reply came.
+    /// A copy that shares no buffer with the received reply.
     pub(super) fn compact(&self) -> Self {
         match self {
             Self::Whole(bytes) => Self::Whole(Bytes::copy_from_slice(bytes)),
@@ -159,10 +158,10 @@ fn http(status: StatusCode, headers: HeaderMap, body: Bytes) -> Reply {
     Reply::Http(response)
 }
 
-/// Whether a response is meant for everybody who has asked the same: it sets no cookie, and
-/// depends on nothing by which reads are not told apart (RFC 9110, 12.5.5).
+/// Whether a response is meant for all clients that asked the same: it sets no cookie, and
+/// depends on no header that the key ignores (RFC 9110, 12.5.5).
 fn is_for_all(headers: &HeaderMap, apart: &Apart) -> bool {
-    let varies_only_by_what_is_told_apart = |value: &HeaderValue| {
+    let varies_only_by_compared_headers = |value: &HeaderValue| {
         value.to_str().is_ok_and(|names| {
             names.split(',').all(|name| {
                 HeaderName::from_bytes(name.trim().as_bytes()).is_ok_and(|name| apart.tells(&name))
@@ -173,7 +172,7 @@ fn is_for_all(headers: &HeaderMap, apart: &Apart) -> bool {
         && headers
             .get_all(header::VARY)
             .iter()
-            .all(varies_only_by_what_is_told_apart)
+            .all(varies_only_by_compared_headers)
 }
 
 #[derive(Deserialize)]
@@ -215,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_meant_for_one_client_is_not_shared() {
+    fn a_reply_for_one_client_is_not_shared() {
         for (name, value, shared) in [
             ("set-cookie", "a=1", false),
             ("vary", "*", false),
@@ -253,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_says_its_age_on_http_beside_the_age_it_had() {
+    fn an_http_answer_adds_its_age_to_the_age_it_had() {
         let age = |answer: Answer, is_http| match answer
             .reply_aged(Duration::from_millis(2900), is_http)
         {

@@ -1,4 +1,4 @@
-//! What makes two reads identical, and which reads can be told to be.
+//! What makes two reads identical, and which reads can be compared.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,8 +8,8 @@ use http::{HeaderMap, Method};
 
 use crate::call::{Destination, HttpCall, Message, RequestBody};
 
-/// What an answer may depend on, besides method, target and body: who asks, what is asked
-/// for, and how the body is to be read.
+/// Headers that an answer may depend on, besides method, target and body: the identity, the
+/// content wanted, and the form of the body.
 static TOLD_APART: [HeaderName; 9] = [
     header::HOST,
     header::AUTHORIZATION,
@@ -22,8 +22,8 @@ static TOLD_APART: [HeaderName; 9] = [
     header::CONTENT_ENCODING,
 ];
 
-/// Whoever sends one of these asks for part of an answer, depends on what he has already, or
-/// has an opinion on caches (RFC 9110, 13 and 14; RFC 9111, 5).
+/// A client that sends one of these asks for a part of an answer, depends on what it already has,
+/// or gives instructions to caches (RFC 9110, 13 and 14; RFC 9111, 5).
 static NEVER_SHARED: [HeaderName; 8] = [
     header::CACHE_CONTROL,
     header::PRAGMA,
@@ -35,17 +35,17 @@ static NEVER_SHARED: [HeaderName; 8] = [
     header::IF_RANGE,
 ];
 
-/// Which headers tell reads apart.
+/// Which headers distinguish reads.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Apart {
-    /// Those on which an answer of the z/VM SDK can depend.
+    /// Headers that an answer of the z/VM SDK can depend on.
     Known,
-    /// All but these: what a route of the operator's own depends on is not known.
+    /// All headers except these, because it is unknown what a route of the operator depends on.
     AllBut(Arc<[HeaderName]>),
 }
 
 impl Apart {
-    /// Whether reads that differ in this header are never identical.
+    /// Whether reads with different values of this header are never identical.
     pub(super) fn tells(&self, name: &HeaderName) -> bool {
         match self {
             Self::Known => TOLD_APART.contains(name),
@@ -54,12 +54,12 @@ impl Apart {
     }
 }
 
-/// A z/VM userid, as the backend compares them: without regard to case.
+/// A z/VM userid, compared as the backend does: without regard to case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Guest([u8; 8]);
 
 impl Guest {
-    /// None for what is no userid.
+    /// `None` if the text is not a userid.
     pub(super) fn new(userid: &str) -> Option<Self> {
         let mut letters = [0; 8];
         letters
@@ -72,11 +72,11 @@ impl Guest {
 
 /// A read, to the byte: two reads are identical if their keys are equal.
 ///
-/// The bytes themselves are kept, not a hash of them: two that collide would hand one client
-/// what is another's.
+/// The bytes themselves are kept, not a hash of them: a collision would give one client the
+/// answer of another.
 #[derive(PartialEq, Eq, Hash)]
 pub struct Key {
-    /// The one guest it is about, if it is about one.
+    /// The one guest that it is about, if any.
     pub(super) guest: Option<Guest>,
     pub(super) apart: Apart,
     bytes: Box<[u8]>,
@@ -113,20 +113,20 @@ impl Key {
         })
     }
 
-    /// How many bytes it takes.
+    /// Its size in bytes.
     pub(super) fn len(&self) -> usize {
         self.bytes.len()
     }
 }
 
-/// Its bytes carry tokens and passwords.
+/// The bytes contain tokens and passwords.
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Key({} bytes)", self.bytes.len())
     }
 }
 
-/// Parts one after another, each behind its length, so that no two lists of parts are the same
+/// Parts one after another, each with its length, so different lists of parts never give the same
 /// bytes.
 #[derive(Default)]
 struct Parts(Vec<u8>);
@@ -158,7 +158,7 @@ impl Parts {
         match apart {
             Apart::Known => self.add_headers(&head.headers, &TOLD_APART),
             Apart::AllBut(_) => {
-                // Sorted, because the order in which they came means nothing.
+                // Sorted, because their order has no meaning.
                 let headers = head.headers.keys().filter(|name| apart.tells(name));
                 let mut names: Vec<_> = headers.cloned().collect();
                 names.sort_unstable_by(|a, b| a.as_str().cmp(b.as_str()));
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn on_a_route_of_ones_own_every_header_tells_apart_but_those_that_are_ignored() {
+    fn on_own_routes_every_header_counts_except_ignored_ones() {
         let apart = Apart::AllBut([header::USER_AGENT].into());
         let key = |request: http::request::Builder| {
             let message = http(request, "");
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_are_identical_only_if_everything_that_an_answer_may_depend_on_is() {
+    fn reads_are_identical_only_if_all_that_an_answer_depends_on_is() {
         let plain = || key(&http(get("/guests"), "")).expect("it can be shared");
         assert_eq!(plain(), plain());
         for (what, other) in [
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn values_cannot_be_moved_from_one_header_to_the_next() {
+    fn a_value_in_another_header_makes_another_key() {
         let one = get("/guests").header("cookie", "a").header("cookie", "b");
         let other = get("/guests").header("cookie", "ab");
         assert_ne!(key(&http(one, "")), key(&http(other, "")));
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_an_opinion_on_caches_or_wants_a_part_is_never_shared() {
+    fn requests_with_cache_headers_or_ranges_are_never_shared() {
         for name in [
             "cache-control",
             "pragma",
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn arrays_are_told_apart_to_the_byte_and_from_their_http_dress() {
+    fn arrays_differ_by_any_byte_and_from_the_same_array_over_http() {
         let array = |text: &'static str| {
             key(&Message::Socket(ArrayCall {
                 bytes: Bytes::from_static(text.as_bytes()),
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_does_not_print_what_is_in_it() {
+    fn a_key_does_not_print_its_content() {
         let message = http(get("/guests").header("x-auth-token", "secret"), "");
         let key = key(&message).expect("it can be shared");
         assert!(!format!("{key:?}").contains("secret"));

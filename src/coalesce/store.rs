@@ -1,8 +1,8 @@
-//! Who waits for which call, and which answers are kept: pure, with `now` as an argument.
+//! Which reads wait for which call, and which answers are kept. Pure: `now` is an argument.
 //!
-//! A call under way stands in the index for as long as it may be joined; a write takes it out,
-//! and it goes on for those who wait for it already. Whatever is removed here is handed back,
-//! to be dropped without the lock.
+//! A call under way is in the index as long as reads may join it. A write takes it out, and the
+//! call continues for the reads that already wait. Removed values are returned, so that they are
+//! dropped outside the lock.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -16,25 +16,25 @@ use super::key::{Guest, Key};
 use super::waiter::Told;
 use crate::call::Record;
 
-/// What an entry takes besides its key and its answer, roughly.   bytes
+/// The approximate size of an entry besides its key and its answer.   bytes
 const ENTRY_BYTES: usize = 256;
 
-/// A call under way; numbers are not used twice.
+/// The number of a call under way; numbers are not used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct CallId(u64);
 
-/// One of those who wait for a call, in the order in which they came.
+/// The number of a read that waits for a call, in the order of arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct SeatId(u64);
 
 impl SeatId {
-    /// Whoever asked first, whose request is sent.
+    /// The first read, whose request is sent.
     pub(super) const FIRST: Self = Self(0);
 }
 
-/// A place among those who wait for a call.
+/// A read that waits for a call.
 pub(super) struct Seat {
-    /// Until when it may wait for the call's turn; `None` for as long as it takes.
+    /// Until when it may wait for the call's turn; `None` without a bound.
     pub(super) deadline: Option<Timestamp>,
     pub(super) class: Class,
     pub(super) record: Arc<Record>,
@@ -46,7 +46,7 @@ struct Call {
     key: Arc<Key>,
     seats: BTreeMap<SeatId, Seat>,
     next_seat: u64,
-    /// The record of the last to leave: what the call still does is told in it.
+    /// The record of the last read that left: the call is reported in it.
     left: Option<Arc<Record>>,
     changed: Arc<Notify>,
     admitted: watch::Receiver<bool>,
@@ -65,30 +65,30 @@ struct Kept {
     used: u64,
 }
 
-/// What there is for a read.
+/// What exists for a read.
 pub(super) enum Found {
-    /// An answer that is kept, since then.
+    /// A kept answer, and its moment.
     Kept(Arc<Answer>, Timestamp),
-    /// An identical one under way.
+    /// An identical call under way.
     Running(CallId),
-    /// Nothing; the key is what a new call stands under.
+    /// Nothing. The key is for the new call.
     Free(Arc<Key>),
     /// Nothing, and no room.
     Full,
 }
 
-/// What those who wait for a call want of it.
+/// What the waiting reads need of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// When the first of them must be told.
+    /// The earliest deadline: then a read must be refused.
     pub first_deadline: Option<Timestamp>,
-    /// Until when the call is worth waiting for.
+    /// The latest deadline: until then the call is useful.
     pub last_deadline: Option<Timestamp>,
     /// The most urgent class: classes are numbered from there.
     pub class: Class,
 }
 
-/// Those who are left to be told when a call has ended.
+/// The reads that still wait when a call has ended.
 #[derive(Default)]
 pub(super) struct Ended {
     pub(super) seats: BTreeMap<SeatId, Seat>,
@@ -113,9 +113,9 @@ pub(super) struct Store {
     /// By guest, so that a write finds what it ends.
     index: HashMap<Option<Guest>, HashMap<Arc<Key>, Entry>>,
     calls: HashMap<CallId, Call>,
-    /// Kept answers, the oldest first.
+    /// Kept answers, in the order of their age.
     kept: BTreeMap<(Timestamp, CallId), Arc<Key>>,
-    /// The same, the least recently used first.
+    /// The same, in the order of their last use.
     by_use: BTreeMap<u64, Arc<Key>>,
     /// Bytes of these.
     kept_bytes: usize,
@@ -143,7 +143,7 @@ impl Store {
         }
     }
 
-    /// Takes other settings, and starts anew: they may come with another backend.
+    /// Takes other settings and starts empty, because the backend may be another one.
     pub(super) fn apply(&mut self, settings: Settings) {
         self.settings = Arc::new(settings);
         self.end_all();
@@ -175,14 +175,14 @@ impl Store {
         }
     }
 
-    /// Joins a call that was found in this moment. Says in which place, and how to learn
-    /// whether the call is past the gate.
+    /// Joins a call that was just found. Returns the place, and the signal that the call is past
+    /// the gate.
     pub(super) fn join(&mut self, id: CallId, seat: Seat) -> (SeatId, watch::Receiver<bool>) {
         let call = self.calls.get_mut(&id).expect(RUNS);
         (call.sit(seat), call.admitted.clone())
     }
 
-    /// Begins a call under a key that was found free in this moment.
+    /// Begins a call under a key that was just found free.
     pub(super) fn begin(
         &mut self,
         key: &Arc<Key>,
@@ -206,12 +206,12 @@ impl Store {
         id
     }
 
-    /// Takes somebody out whose client has left, if he still waited. The last one leaves his
-    /// record with the call.
+    /// Removes a read whose client has left, if it still waits. The last one leaves its record with
+    /// the call.
     pub(super) fn leave(&mut self, id: CallId, seat: SeatId) -> Option<Seat> {
         let call = self.calls.get_mut(&id)?;
         let seat = call.seats.remove(&seat)?;
-        // Before anybody tells of the call in this record.
+        // Before the call is reported in this record.
         seat.record.note(|own| own.left = true);
         if call.seats.is_empty() && call.left.is_none() {
             call.left = Some(Arc::clone(&seat.record));
@@ -220,13 +220,13 @@ impl Store {
         Some(seat)
     }
 
-    /// What those who wait want; `None` if nobody waits.
+    /// What the waiting reads need; `None` if no read waits.
     pub(super) fn wanted(&self, id: CallId) -> Option<Wanted> {
         let seats = &self.calls.get(&id)?.seats;
         let deadlines = || seats.values().map(|seat| seat.deadline);
         Some(Wanted {
             first_deadline: deadlines().flatten().min(),
-            // None waits longest.
+            // A read without a deadline waits longest.
             last_deadline: deadlines()
                 .max_by_key(|deadline| (deadline.is_none(), *deadline))
                 .flatten(),
@@ -234,7 +234,7 @@ impl Store {
         })
     }
 
-    /// Takes out those whose deadline has passed.
+    /// Removes the reads whose deadline has passed.
     pub(super) fn overdue(&mut self, id: CallId, now: Timestamp) -> Vec<Seat> {
         let Some(call) = self.calls.get_mut(&id) else {
             return Vec::new();
@@ -248,8 +248,8 @@ impl Store {
         overdue.into_values().collect()
     }
 
-    /// Takes out a call that has ended, keeps its answer if there is one that may be kept and
-    /// no write has come in between, and says who is to be told.
+    /// Removes a call that has ended. Keeps its answer if that is allowed and no write arrived in
+    /// between. Returns the reads that get the answer.
     pub(super) fn end(&mut self, id: CallId, now: Timestamp, answer: Option<&Answer>) -> Ended {
         let Some(call) = self.calls.remove(&id) else {
             return Ended::default();
@@ -279,9 +279,9 @@ impl Store {
         }
     }
 
-    /// Takes out a call that nobody waits for. Says whether it did, and whose record the last
-    /// one left.
-    pub(super) fn end_if_nobody_waits(&mut self, id: CallId) -> Option<Option<Arc<Record>>> {
+    /// Removes a call that no read waits for. Returns whether it did, and the record of the last
+    /// read that left.
+    pub(super) fn end_if_unused(&mut self, id: CallId) -> Option<Option<Arc<Record>>> {
         if !self.calls.get(&id)?.seats.is_empty() {
             return None;
         }
@@ -292,9 +292,9 @@ impl Store {
         Some(call.left)
     }
 
-    /// A guest has changed, or any may have: ends what is kept, and what is under way is
-    /// neither joined nor kept any more. Who asks about no guest in particular asks about
-    /// this one too.
+    /// A guest has changed, or any may have. Removes what is kept. Calls under way are neither
+    /// joined nor kept any more. A read about no guest in particular counts as one about this guest
+    /// too.
     pub(super) fn end_about(&mut self, guest: Option<Guest>) {
         let Some(guest) = guest else {
             return self.end_all();
@@ -306,7 +306,7 @@ impl Store {
         }
     }
 
-    /// How much there is, without what is too old. Looks at every call under way.
+    /// The current amount, without expired answers. Looks at every call under way.
     pub(super) fn now(&mut self, now: Timestamp) -> CoalesceNow {
         self.sweep(now);
         CoalesceNow {
@@ -324,7 +324,7 @@ impl Store {
         (self.entries, self.bytes, self.kept_bytes) = (0, 0, 0);
     }
 
-    /// Lets go of answers that are too old.
+    /// Removes expired answers.
     fn sweep(&mut self, now: Timestamp) {
         while let Some((&(at, id), key)) = self.kept.first_key_value()
             && now.since(at) >= self.settings.fresh_for
@@ -335,8 +335,8 @@ impl Store {
         }
     }
 
-    /// Makes room for one more entry, and lets go of kept answers for it, the least recently
-    /// used first. Where all of them would not make enough room, lets go of none.
+    /// Makes room for one more entry. For it, removes kept answers, the least recently used first.
+    /// If all of them together would not make enough room, removes none.
     fn make_room(&mut self, bytes: usize) -> bool {
         let running = (self.entries - self.kept.len(), self.bytes - self.kept_bytes);
         if !self.fits(running, bytes) {
@@ -434,9 +434,9 @@ mod tests {
         ArrayCall, Destination, Facts, Identity, Message, Observe, Origin, Peer, Rejection,
     };
 
-    struct Nobody;
+    struct Unheard;
 
-    impl Observe for Nobody {
+    impl Observe for Unheard {
         fn ended(&self, _: &Facts) {}
 
         fn rejected(&self, _: &Identity, _: Rejection) {}
@@ -473,13 +473,13 @@ mod tests {
                 "f".into(),
                 "c".into(),
                 None,
-                Arc::new(Nobody),
+                Arc::new(Unheard),
             ),
             tell: oneshot::channel().0,
         }
     }
 
-    /// A read about a guest; those with other names are different.
+    /// A read about a guest; reads with other names are different.
     fn key(name: &str, guest: Option<&str>) -> Key {
         let message = Message::Socket(ArrayCall {
             bytes: Bytes::copy_from_slice(name.as_bytes()),
@@ -526,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_waits_for_the_last_of_its_waiters_and_is_as_urgent_as_the_most_urgent() {
+    fn a_call_takes_the_latest_deadline_and_the_most_urgent_class() {
         let mut store = store(0, 9, 1 << 20);
         let id = begin(&mut store, "a", None, seat(Some(60), 2));
         let check = |store: &Store, first: Option<u64>, last: Option<u64>, class| {
@@ -551,25 +551,22 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_nobody_waits_for_is_joined_by_the_next_unless_it_was_taken_out() {
+    fn an_unused_call_can_be_joined_until_it_is_removed() {
         let mut store = store(0, 9, 1 << 20);
         let id = begin(&mut store, "a", None, seat(None, 0));
-        assert!(store.end_if_nobody_waits(id).is_none());
+        assert!(store.end_if_unused(id).is_none());
         store.leave(id, SeatId::FIRST);
         assert!(is_running(&mut store, "a", None));
         let (next, _) = store.join(id, seat(None, 0));
-        assert!(
-            store.end_if_nobody_waits(id).is_none(),
-            "somebody does again"
-        );
+        assert!(store.end_if_unused(id).is_none(), "a read waits again");
         store.leave(id, next);
-        assert!(store.end_if_nobody_waits(id).is_some());
+        assert!(store.end_if_unused(id).is_some());
         assert!(!is_running(&mut store, "a", None));
         assert_eq!(store.now(at(0)), CoalesceNow::default());
     }
 
     #[test]
-    fn an_answer_is_kept_for_its_time_and_not_a_moment_longer() {
+    fn an_answer_is_kept_for_exactly_its_time() {
         let mut store = store(5, 9, 1 << 20);
         keep(&mut store, "a", None, 10);
         assert!(is_kept(&mut store, "a", None, 14));
@@ -578,7 +575,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_about_a_guest_ends_what_is_about_it_or_about_none_in_particular() {
+    fn a_write_removes_answers_about_its_guest_and_about_none() {
         let mut store = store(60, 9, 1 << 20);
         for (name, guest) in [("a", Some("A")), ("b", Some("B")), ("all", None)] {
             keep(&mut store, name, guest, 0);
@@ -605,7 +602,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_was_there_before_a_write_is_not_kept_nor_is_the_next_one_disturbed() {
+    fn a_call_from_before_a_write_is_not_kept_and_does_not_disturb_the_next() {
         let mut store = store(60, 9, 1 << 20);
         let old = begin(&mut store, "a", Some("A"), seat(None, 0));
         store.end_about(Guest::new("A"));
@@ -617,7 +614,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_that_are_kept_make_room_and_the_least_recently_used_goes_first() {
+    fn the_least_recently_used_answer_makes_room_first() {
         let mut three = store(60, 3, 1 << 20);
         for name in ["a", "b", "c"] {
             keep(&mut three, name, None, 0);
@@ -627,7 +624,7 @@ mod tests {
         assert!(is_kept(&mut three, "a", None, 1) && is_kept(&mut three, "c", None, 1));
         three.end(running, at(1), Some(&answer(10)));
         assert_eq!(three.now(at(1)).kept, 3);
-        // Asked for last, because what is not found makes room for itself.
+        // Asked for last, because a failed search makes room for itself.
         assert!(!is_kept(&mut three, "b", None, 1));
 
         let one = weight(&key("a", None), Some(&answer(100)));
@@ -644,7 +641,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_the_bounds_nothing_is_shared_until_there_is_room() {
+    fn beyond_the_bounds_nothing_is_shared() {
         let is_full =
             |store: &mut Store, now| matches!(store.find(key("more", None), at(now)), Found::Full);
         let mut two = store(5, 2, 1 << 20);

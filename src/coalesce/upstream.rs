@@ -1,4 +1,4 @@
-//! A shared call, as the task sees it in which it runs.
+//! A shared call, from the view of its task.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,8 +15,8 @@ use super::store::{CallId, Ended, Seat, SeatId, Wanted};
 use super::waiter::Told;
 use crate::call::{Facts, Identity, Observe, Reason, Record, Refusal, Rejection, Reply, Verdict};
 
-/// A call that clients wait for together. Dropped without an end, it leaves them without an
-/// answer, which they are told.
+/// A call that several clients wait for. If it is dropped before its end, its clients get no
+/// answer, and are refused.
 #[must_use]
 pub struct SharedCall {
     shared: Arc<Shared>,
@@ -24,10 +24,10 @@ pub struct SharedCall {
     /// Until the call ends.
     record: Option<Arc<Record>>,
     told_in: Arc<ToldIn>,
-    /// Somebody has come or gone.
+    /// A read has joined or left.
     changed: Arc<Notify>,
     admitted: watch::Sender<bool>,
-    /// Which headers tell its clients' requests from others.
+    /// Which headers distinguish its clients' requests from others.
     apart: Apart,
 }
 
@@ -59,8 +59,8 @@ impl SharedCall {
         }
     }
 
-    /// The call's own record. It is told in that of one of those who wait, so what was sent
-    /// once is told once.
+    /// The call's own record. It is reported in the record of one waiting read, so a call that was
+    /// sent once is reported once.
     #[must_use]
     pub fn record(&self) -> &Arc<Record> {
         self.record
@@ -78,18 +78,18 @@ impl SharedCall {
         self.admitted.send_replace(false);
     }
 
-    /// Ready when somebody comes or goes from now on.
+    /// Ready at the next read that joins or leaves.
     pub fn changed(&self) -> Notified<'_> {
         self.changed.notified()
     }
 
-    /// What those who wait want of the call; `None` if nobody does.
+    /// What the waiting reads need of the call; `None` if no read waits.
     #[must_use]
     pub fn wanted(&self) -> Option<Wanted> {
         self.shared.lock().wanted(self.id)
     }
 
-    /// Sleeps until then; `None` for ever.
+    /// Sleeps until then; without a moment, for ever.
     pub async fn sleep_until(&self, at: Option<Timestamp>) {
         match at {
             Some(at) => tokio::time::sleep_until(self.shared.clock.instant(at)).await,
@@ -97,7 +97,7 @@ impl SharedCall {
         }
     }
 
-    /// Refuses those whose deadline has passed; the others wait on.
+    /// Refuses the reads whose deadline has passed; the others continue to wait.
     pub fn refuse_overdue(&self, refusal: &Refusal) {
         let overdue = {
             let mut store = self.shared.lock();
@@ -109,15 +109,15 @@ impl SharedCall {
         }
     }
 
-    /// Ends when nobody waits for the call any more and it was not sent. From then on it
-    /// cannot be joined, so it may be dropped.
+    /// Ends when no read waits for the call any more and it was not sent. From then on it cannot be
+    /// joined, so it may be dropped.
     pub async fn abandoned(&self) {
         loop {
             let changed = self.changed();
-            // What was sent runs to its end, as any call does; its answer may yet be wanted.
+            // A call that was sent runs to its end, as any call does; reads may still join it.
             let was_sent = self.record().note(|facts| facts.sent.is_some());
             if !was_sent {
-                let ended = self.shared.lock().end_if_nobody_waits(self.id);
+                let ended = self.shared.lock().end_if_unused(self.id);
                 if let Some(left) = ended {
                     self.told_in.set(left);
                     return;
@@ -127,7 +127,7 @@ impl SharedCall {
         }
     }
 
-    /// Gives the reply to those who wait, and keeps it if it is good.
+    /// Gives the reply to the waiting reads, and keeps it if it is good.
     pub fn end(mut self, reply: Reply) {
         let facts = self.record().note(|facts| facts.clone());
         let given = Given::of(reply, &self.apart);
@@ -149,13 +149,14 @@ impl SharedCall {
                 seats.extend(first);
             }
         }
-        // The first of them tells of the call; if nobody is there any more, the last who was.
+        // The call is reported in the record of the first of them. If none is left, in that of the
+        // last one that left.
         let first = seats.first_key_value().map(|(_, seat)| &seat.record);
         self.told_in.set(first.map(Arc::clone).or(left));
         for seat in seats.values().skip(1) {
             seat.record.note(|own| share(&facts, own));
         }
-        // Nobody else has it but a reply that is still to be read, which tells it at its end.
+        // Only a reply that is still streaming can hold it as well, and reports it at its end.
         self.record = None;
         let mut seats = seats.into_values();
         match given {
@@ -167,7 +168,7 @@ impl SharedCall {
             }
         }
         for seat in alone {
-            // One that has just left needs to be told nothing.
+            // A read that has just left needs no report.
             let _ = seat.tell.send(Told::Alone);
         }
     }
@@ -177,18 +178,18 @@ impl Drop for SharedCall {
     fn drop(&mut self) {
         let now = self.shared.clock.now();
         let ended = self.shared.lock().end(self.id, now, None);
-        // Not under the lock: records tell their observers.
+        // Not under the lock, because records call their observers.
         drop(ended);
     }
 }
 
 fn answer(seat: Seat, reply: Reply) {
-    // One that has just left needs no answer.
+    // A read that has just left needs no answer.
     let _ = seat.tell.send(Told::Answer(reply));
 }
 
-/// Whether a call was refused because somebody's time is up, which says nothing about those
-/// who have more of it.
+/// Whether a call was refused because of one read's deadline, which says nothing about the reads
+/// with a later deadline.
 fn is_of_a_deadline(reason: Reason) -> bool {
     matches!(
         reason,
@@ -196,8 +197,8 @@ fn is_of_a_deadline(reason: Reason) -> bool {
     )
 }
 
-/// Those who came while the call was being refused: the first asked with his own deadline, of
-/// whoever is left only those whose deadline has passed are meant.
+/// Reads that arrived while the call was being refused. The first had asked with its own
+/// deadline. Of the others, the refusal applies only to reads whose deadline has passed.
 fn take_those_with_time(seats: &mut BTreeMap<SeatId, Seat>, now: Timestamp) -> Vec<Seat> {
     let has_time = |seat: &Seat| seat.deadline.is_none_or(|deadline| deadline > now);
     let (with_time, refused) = std::mem::take(seats)
@@ -207,7 +208,8 @@ fn take_those_with_time(seats: &mut BTreeMap<SeatId, Seat>, now: Timestamp) -> V
     BTreeMap::into_values(with_time).collect()
 }
 
-/// In whose record a shared call is told, once that is known: it hears of the call's end.
+/// The record in which a shared call is reported, once it is known. It observes the end of the
+/// call.
 #[derive(Default)]
 struct ToldIn(Mutex<Option<Arc<Record>>>);
 
@@ -228,11 +230,11 @@ impl Observe for ToldIn {
         }
     }
 
-    /// It is no connection's.
+    /// It belongs to no connection.
     fn rejected(&self, _: &Identity, _: Rejection) {}
 }
 
-/// Tells of a call in the record of one who waited for it.
+/// Reports the call in the record of a waiting read.
 fn tell(facts: &Facts, own: &mut Facts) {
     answered(facts, own);
     own.sent = facts.sent;
@@ -245,20 +247,20 @@ fn tell(facts: &Facts, own: &mut Facts) {
     }
 }
 
-/// Tells that somebody has shared the answer of a call.
+/// Reports that a read got the answer of another call.
 fn share(facts: &Facts, own: &mut Facts) {
     answered(facts, own);
     own.shared = true;
 }
 
-/// What is told of everybody who gets the answer of a call.
+/// What is reported of every read that gets the answer of a call.
 fn answered(facts: &Facts, own: &mut Facts) {
     own.admitted = facts.admitted;
     own.answered = facts.answered;
     own.verdict = facts.verdict;
     own.reason = facts.reason;
     own.limit.clone_from(&facts.limit);
-    // Who came later has waited less, and nobody knows how much less for each.
+    // A read that arrived later has waited less; how much less is not known for each.
     let waited = facts.admitted.map(|at| at.since(own.origin.arrived));
     if waited.is_some_and(|waited| facts.delays.total() <= waited) {
         own.delays.clone_from(&facts.delays);
@@ -266,7 +268,7 @@ fn answered(facts: &Facts, own: &mut Facts) {
     own.bytes_out = facts.bytes_out;
     own.status = facts.status;
     own.overall_rc = facts.overall_rc;
-    // Whoever came when the call was past the gate was held up by nothing.
+    // A read that arrived after the gate was delayed by nothing.
     if facts.admitted.is_some_and(|at| at <= own.origin.arrived) {
         own.limit = None;
         if own.verdict == Verdict::Delayed {
@@ -275,7 +277,7 @@ fn answered(facts: &Facts, own: &mut Facts) {
     }
 }
 
-/// Answers a read with what is kept, since so long, and tells so.
+/// Answers a read with a kept answer of the given age, and reports it.
 pub(super) fn kept(answer: &Answer, age: Duration, record: &Record) -> Reply {
     record.note(|own| {
         own.shared = true;

@@ -8,16 +8,17 @@ use super::Shared;
 use super::store::{CallId, SeatId};
 use crate::call::{Progress, Reason, Refusal, Reply};
 
-/// What one of those who wait is told.
+/// The message to a waiting read.
 #[derive(Debug)]
 pub enum Told {
     /// The answer.
     Answer(Reply),
-    /// There is none for it, because it can only be given once: it goes on its own.
+    /// There is no answer for it, because the answer can be given only once. The read is sent on
+    /// its own.
     Alone,
 }
 
-/// Waits for the answer of a call that others wait for as well; dropped, it leaves it.
+/// Waits for the answer of a shared call. Dropping it leaves the call.
 #[must_use]
 pub struct Waiter {
     shared: Arc<Shared>,
@@ -44,7 +45,7 @@ impl Waiter {
         }
     }
 
-    /// Waits until it is told, and says meanwhile how far the call has come.
+    /// Waits for the message, and shows the progress of the call meanwhile.
     pub async fn told(mut self, progress: &Progress) -> Told {
         loop {
             if *self.admitted.borrow_and_update() {
@@ -55,7 +56,7 @@ impl Waiter {
             tokio::select! {
                 biased;
                 told = &mut self.told => {
-                    // Only a panic ends a call without a word to those who wait.
+                    // Only a panic ends a call without a message to its reads.
                     return told.unwrap_or_else(|_| {
                         let detail = "the call that was shared broke down";
                         Told::Answer(Reply::Refused(Refusal::new(Reason::Internal, detail)))
@@ -70,7 +71,7 @@ impl Waiter {
 impl Drop for Waiter {
     fn drop(&mut self) {
         let left = self.shared.lock().leave(self.call, self.seat);
-        // Not under the lock: its record may be told.
+        // Not under the lock, because its record may be reported.
         drop(left);
     }
 }

@@ -1,8 +1,9 @@
-//! One backend: where it is, the connections kept to it, and how long each step may take.
+//! One backend: its address, the connections to it, and how long each step may take.
 //!
 //! A reload makes a new value, and an exchange keeps the one that it began with. While the
-//! address stays the same, the values share one pool and one generation. With a new address
-//! both are new, and the old pool is closed: it takes nothing back, and goes with the last
+//! address stays the same, the values share one pool and one generation. With a new address both
+//! are new, and the old pool is closed: it takes nothing back, and ends with its last exchange.
+//! (docs/decisions/0013)
 //! exchange that uses it. (docs/decisions/0013)
 
 use std::sync::atomic::AtomicUsize;
@@ -15,13 +16,13 @@ use super::streamed::Readers;
 use super::{Address, Bounds, Resolve};
 use crate::call::Generation;
 
-/// A backend as calls meet it.
+/// A backend, as calls use it.
 pub(super) struct Backend {
     pub(super) generation: Generation,
     pub(super) bounds: Bounds,
     pub(super) pool: Arc<Pool>,
     connector: Arc<Connector>,
-    /// Replies whose clients are slow.
+    /// Replies with slow clients.
     slow_readers: Arc<AtomicUsize>,
 }
 
@@ -52,7 +53,7 @@ impl Backend {
         }
     }
 
-    /// What holds for the clients that read its replies.
+    /// The bounds for clients that read its replies.
     pub(super) fn readers(&self) -> Readers {
         Readers {
             min_rate: self.bounds.reply_min_rate,
@@ -68,8 +69,8 @@ impl Backend {
         not_ours(stream, &bounds.own)
     }
 
-    /// Connects, and writes at once what it can. Returns the connection and how much has
-    /// been written, which may be nothing.
+    /// Connects, and writes what it can at once. Returns the connection and the number of bytes
+    /// written, which may be 0.
     pub(super) async fn connect_and_write(
         &self,
         bytes: &[u8],
@@ -78,31 +79,31 @@ impl Backend {
         if !self.connector.is_by_name() {
             return self.connector.connect_and_write(bytes, bound).await;
         }
-        // Nothing is written before it is known where the name leads.
+        // Nothing is written before the name is resolved.
         let stream = self.connector.connect(bound).await?;
         Ok((not_ours(stream, &self.bounds.own)?, 0))
     }
 }
 
-/// The backends that one destination leads to: a list of none or one.
+/// The backends of one destination: a list of none or one.
 #[derive(Default)]
 pub(super) struct Backends(RwLock<List>);
 
 #[derive(Default)]
 struct List {
     backends: Vec<Arc<Backend>>,
-    /// What the next backend is numbered.
+    /// The number of the next backend.
     next: Generation,
 }
 
 impl Backends {
-    /// The one that takes the next call.
+    /// The backend for the next call.
     pub(super) fn pick(&self) -> Option<Arc<Backend>> {
         let list = self.0.read().unwrap_or_else(PoisonError::into_inner);
         list.backends.first().cloned()
     }
 
-    /// Takes what a reload says. Returns the generation of a backend that is new.
+    /// Applies a reload. Returns the generation of a new backend.
     pub(super) fn apply(
         &self,
         address: Option<&Address>,

@@ -1,4 +1,4 @@
-//! Carries an exchange on when its client leaves.
+//! Continues an exchange when its client leaves.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 
 use crate::call::Record;
 
-/// Set by an exchange at its first byte: from there on it must not be cancelled.
+/// Set by an exchange at its first byte. From then on it must not be cancelled.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Committed(Arc<AtomicBool>);
 
@@ -19,8 +19,8 @@ impl Committed {
     }
 }
 
-/// Runs an exchange in the caller's own task. Dropped before the first byte it cancels the
-/// exchange; dropped later it hands it to a task that brings it to its end.
+/// Runs an exchange in the caller's own task. Dropping it before the first byte cancels the
+/// exchange. Dropping it later moves the exchange to a task that brings it to its end.
 pub(super) struct Carry<T: Send + 'static> {
     exchange: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
     committed: Committed,
@@ -70,8 +70,8 @@ impl<T: Send + 'static> Drop for Carry<T> {
     }
 }
 
-/// Runs something to its end in a task of its own. When the whole runtime goes down there
-/// is nothing left to carry on in, and dropping it gives its slot back.
+/// Runs a future to its end in a task of its own. If the whole runtime goes down, no task can
+/// continue it, and dropping it gives its slot back.
 pub(super) fn carry_on(work: impl Future<Output = ()> + Send + 'static) {
     if let Ok(runtime) = Handle::try_current() {
         runtime.spawn(work);

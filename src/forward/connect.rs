@@ -1,10 +1,9 @@
-//! How a connection to a backend is made.
+//! Connects to a backend.
 //!
-//! A name is looked up once for each connect, before the first try and with a bound of its
-//! own. Lookups of one backend that are under way at the same time are one lookup, which
-//! goes on when its callers give up, so a slow resolver still serves the next connect. All
-//! addresses are tried, each a moment after the one before it (RFC 8305), so one that
-//! swallows packets does not hide the next.
+//! A name is resolved once for each connect, before the first try and with its own bound.
+//! Simultaneous lookups of one backend are one lookup, which continues when its callers give up.
+//! So a slow resolver still serves the next connect. All addresses are tried, each a moment after
+//! the one before it (RFC 8305), so one that drops packets does not hide the next.
 
 use std::collections::VecDeque;
 use std::io;
@@ -35,16 +34,14 @@ pub enum ConnectError {
     /// The connect took longer than `connect_timeout`.
     #[error("the backend took no connection within {0:?}")]
     TimedOut(Duration),
-    /// It connected and then took no byte.
+    /// It connected and then accepted no byte.
     #[error("the backend closed before a byte was written")]
     ClosedBefore(#[source] io::Error),
     /// The backend's name has no address.
     #[error("cannot look up the backend's name")]
     Unknown(#[source] Arc<io::Error>),
-    /// It leads to this sidecar itself.
-    #[error(
-        "the backend's address {0} is one that this sidecar listens on: give the backend's own"
-    )]
+    /// It leads back to this sidecar.
+    #[error("the backend's address {0} is an address of this sidecar: use the backend's own")]
     Itself(SocketAddr),
     /// The lookup took longer than `connect_timeout`.
     #[error("the backend's name was not looked up within {0:?}")]
@@ -88,7 +85,7 @@ fn fault(error: &io::Error) -> Fault {
     }
 }
 
-/// Looks names up.
+/// Resolves names.
 pub trait Resolve: Send + Sync + 'static {
     /// The addresses of a name, best first.
     fn resolve(
@@ -98,7 +95,7 @@ pub trait Resolve: Send + Sync + 'static {
     ) -> Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send>>;
 }
 
-/// Looks names up as the system does, on a thread that may block.
+/// Resolves names as the system does, on a thread that may block.
 pub(super) struct System;
 
 impl Resolve for System {
@@ -112,21 +109,21 @@ impl Resolve for System {
     }
 }
 
-/// What a lookup came to.
+/// The result of a lookup.
 type Found = Result<Arc<[SocketAddr]>, Arc<io::Error>>;
 
-/// How long the first try of a connect may take before a second is made.
+/// The time after which a second try of a connect starts.
 const FIRST_TRY: Duration = Duration::from_millis(100);
-/// How long after one address the next is tried, unless the first has failed by then.
+/// The time after one address until the next is tried, unless the first has failed by then.
 const NEXT_ADDRESS: Duration = Duration::from_millis(100);
-/// How long a Unix socket with a full backlog is left alone.
+/// The pause before another try on a Unix socket with a full backlog.
 const BACKLOG_FULL: Duration = Duration::from_millis(5);
 
 /// Connects to one backend.
 pub(super) struct Connector {
     address: Address,
     resolve: Arc<dyn Resolve>,
-    /// The lookup under way, if there is one.
+    /// The current lookup, if any.
     lookup: Mutex<Option<watch::Receiver<Option<Found>>>>,
 }
 
@@ -139,7 +136,7 @@ impl Connector {
         }
     }
 
-    /// Whether each connect looks up where it leads.
+    /// Whether each connect resolves the name.
     pub(super) fn is_by_name(&self) -> bool {
         matches!(self.address, Address::Name(..))
     }
@@ -163,9 +160,9 @@ impl Connector {
         }
     }
 
-    /// Connects and writes what it can at once: on the same machine the handshake is over
-    /// before the connect returns, so one trip through the reactor carries the whole call.
-    /// Returns the connection and how much has been written, which may be nothing.
+    /// Connects and writes what it can at once. On the same machine the handshake is over before
+    /// the connect returns, so the whole call takes one round through the reactor. Returns the
+    /// connection and the number of bytes written, which may be 0.
     pub(super) async fn connect_and_write(
         &self,
         bytes: &[u8],
@@ -201,7 +198,7 @@ impl Connector {
             Ok(found) => found.ok().and_then(|found| found.clone()),
             Err(_) => return Err(ConnectError::LookupTimedOut(bound)),
         };
-        // It ends without a word only with the whole runtime.
+        // Only the end of the whole runtime ends it without a message.
         let none = || Arc::new(io::ErrorKind::Interrupted.into());
         let found = found.unwrap_or_else(|| Err(none()));
         let addresses = found.map_err(ConnectError::Unknown)?;
@@ -231,9 +228,9 @@ impl Connector {
     }
 }
 
-/// Refuses a connection that leads back to this sidecar: a call would come round and round,
-/// and take a slot each time. What the config says in figures is checked before; a name, or an
-/// address of this machine, shows only here.
+/// Refuses a connection that leads back to this sidecar. A call would go in circles, and take a
+/// slot each time. Addresses in the config are checked before. A name, or another address of this
+/// machine, shows only here.
 pub(super) fn not_ours(stream: Stream, own: &[SocketAddr]) -> Result<Stream, ConnectError> {
     let Stream::Tcp(tcp) = &stream else {
         return Ok(stream);
@@ -262,11 +259,11 @@ pub(super) fn not_ours(stream: Stream, own: &[SocketAddr]) -> Result<Stream, Con
     Ok(stream)
 }
 
-/// Connects to one address, with this patience for the first try.
+/// Connects to one address. `patience` is the time of the first try.
 ///
-/// A backend with a short backlog, as the sdkserver's of 5, drops the SYN of a burst
-/// silently, and the kernel would only repeat it after a second, while the call holds its
-/// slot. So a try that hangs is given up for a new one, each twice as patient as the last.
+/// A backend with a short backlog, such as the sdkserver's of 5, silently drops the SYN of a
+/// burst. The kernel would repeat it only after a second, while the call holds its slot. So a try
+/// that hangs is replaced by a new one, each with twice the patience.
 async fn connect_after(
     address: SocketAddr,
     mut patience: Duration,
@@ -287,7 +284,7 @@ async fn connect_after(
     }
 }
 
-/// Connects to whichever address takes a connection first.
+/// Connects to the first address that accepts a connection.
 async fn connect_to_any(addresses: &[SocketAddr], bound: Duration) -> Result<Stream, ConnectError> {
     let mut left = by_turns(addresses);
     let mut patience = FIRST_TRY;
@@ -331,7 +328,7 @@ async fn connect_to_any(addresses: &[SocketAddr], bound: Duration) -> Result<Str
     }
 }
 
-/// IPv6 and IPv4 by turns, beginning with the kind of the first.
+/// IPv6 and IPv4 alternately, beginning with the kind of the first.
 fn by_turns(addresses: &[SocketAddr]) -> VecDeque<SocketAddr> {
     let Some(first) = addresses.first() else {
         return VecDeque::new();
@@ -350,8 +347,8 @@ fn by_turns(addresses: &[SocketAddr]) -> VecDeque<SocketAddr> {
     ordered
 }
 
-/// Of two failures the one that says more: what we lack stops every address, but "no such
-/// local address" may be true of one kind of address only.
+/// The more informative of two failures. A lack of our own stops every address, but "no such
+/// local address" may concern only one kind of address.
 fn more_telling(before: Option<io::Error>, error: io::Error) -> io::Error {
     let rank = |error: &io::Error| {
         let is_one_kind = error.kind() == io::ErrorKind::AddrNotAvailable;
@@ -385,21 +382,21 @@ async fn connect_unix(path: &Path, bound: Duration) -> Result<Stream, ConnectErr
     }
 }
 
-/// When the last packet of a handshake leaves.
+/// When the last packet of a handshake is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Handshake {
-    /// As soon as it can.
+    /// As soon as possible.
     EndsAtOnce,
-    /// With the first bytes, which have to follow at once: a packet less, and the server finds
+    /// With the first bytes, which must follow at once. That is a packet less, and the server finds
     /// the bytes there when it accepts.
     EndsWithData,
 }
 
-/// Begins to connect, and writes what goes at once: nothing if the handshake takes its
-/// time. An error means that nothing was written.
+/// Begins to connect, and writes what it can at once: nothing if the handshake takes time. An
+/// error means that nothing was written.
 ///
 /// # Errors
-/// As the system has it.
+/// The error of the system.
 pub fn begin(
     address: SocketAddr,
     bytes: &[u8],
@@ -408,7 +405,7 @@ pub fn begin(
     let kind = Type::STREAM.nonblocking().cloexec();
     let socket = Socket::new(Domain::for_address(address), kind, None)?;
     if handshake == Handshake::EndsWithData {
-        // A socket that cannot be told so only sends a packet more.
+        // A socket without this option only sends one more packet.
         let _ = sockopt::set_tcp_quickack(&socket, false);
     }
     match socket.connect(&address.into()) {
@@ -426,7 +423,7 @@ pub fn begin(
 /// Waits until the handshake is over.
 ///
 /// # Errors
-/// Why it failed.
+/// The reason of the failure.
 pub async fn established(stream: &TcpStream) -> io::Result<()> {
     stream.writable().await?;
     match stream.take_error()? {
@@ -435,5 +432,5 @@ pub async fn established(stream: &TcpStream) -> io::Result<()> {
     }
 }
 
-/// What Linux says of a connect that goes on.
+/// The error of Linux for a connect under way.
 const IN_PROGRESS: i32 = Errno::INPROGRESS.raw_os_error();

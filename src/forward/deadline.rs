@@ -1,8 +1,8 @@
 //! How long one exchange may take, from its first byte to the last of its reply.
 //!
-//! It has two parts. While the request is being sent, only the time counts in which the backend
-//! could take more and does not; the time in which the client owes its own body is bounded where
-//! that is read. From the last byte sent on, everything counts, up to `response_timeout`.
+//! It has two parts. While the request is sent, only the time counts in which the backend could
+//! take more and does not. The time in which the client owes its own body is bounded by the
+//! reader of that body. From the last byte sent, all time counts, up to `response_timeout`.
 
 use std::time::Duration;
 
@@ -10,17 +10,17 @@ use tokio::time::Instant;
 
 use super::Bounds;
 
-/// How long a side may keep the other waiting before the minimum rate is asked of it, and the
-/// most that it can earn by being quick.
+/// The grace time before the minimum rate applies. It is also the most time that a side can earn
+/// by being quick.
 pub(super) const GRACE: Duration = Duration::from_secs(5);
 
-/// How long a side of a transfer may still keep the other waiting. Each byte that it takes earns
-/// it time; what it took in a burst, such as a buffer full, earns no more than the most.
+/// How much longer a side of a transfer may delay the other. Each byte that it takes earns it
+/// time. A burst, such as a buffer full, earns no more than the maximum.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Credit {
     left: Duration,
     most: Duration,
-    /// Bytes a second; 0 if any byte earns the most.
+    /// Bytes a second; with 0, any byte earns the maximum.
     min_rate: u64,
 }
 
@@ -58,14 +58,14 @@ impl Credit {
 pub(super) enum Deadline {
     /// The request is not sent yet.
     Sending {
-        /// How long the backend may keep us waiting.
+        /// How much longer the backend may delay us.
         credit: Credit,
-        /// What it had taken when that was looked at last.
+        /// The bytes that it had taken at the last check.
         written: u64,
-        /// Since when it keeps us waiting.
+        /// Since when it delays us.
         waiting_since: Option<Instant>,
     },
-    /// It is sent, and the reply must be here by then.
+    /// It is sent, and the reply must arrive by then.
     Answering(Instant),
 }
 
@@ -82,14 +82,14 @@ impl Deadline {
         }
     }
 
-    /// The last byte of the request has left, or the reply has begun before that.
+    /// The last byte of the request has left, or the reply has begun earlier.
     pub(super) fn sent(&mut self, bounds: &Bounds) {
         if let Self::Sending { .. } = self {
             *self = Self::Answering(Instant::now() + bounds.response_timeout);
         }
     }
 
-    /// Until when the reply must be here.
+    /// When the reply must be here.
     pub(super) fn of_the_answer(&mut self, bounds: &Bounds) -> Instant {
         self.sent(bounds);
         match self {
@@ -98,8 +98,8 @@ impl Deadline {
         }
     }
 
-    /// When it is too late; none as long as it is the client that owes something. `taken` is
-    /// what the backend has taken so far.
+    /// The deadline; none while the client owes something. `taken` is the number of bytes that the
+    /// backend has taken so far.
     pub(super) fn due(&mut self, taken: u64, client_owes: bool) -> Option<Instant> {
         let (credit, written, waiting_since) = match self {
             Self::Answering(due) => return Some(*due),
@@ -113,7 +113,7 @@ impl Deadline {
         if let Some(since) = waiting_since.take() {
             credit.spend(now - since);
         }
-        // A new connection begins anew.
+        // A new connection starts from zero.
         credit.earn(taken.saturating_sub(*written));
         *written = taken;
         if client_owes {
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn only_the_time_in_which_the_backend_takes_nothing_counts_while_it_is_sent() {
+    async fn while_sending_only_the_backends_delay_counts() {
         let bounds = bounds();
         let mut deadline = Deadline::new(&bounds);
         let began = Instant::now();
@@ -157,7 +157,7 @@ mod tests {
         tokio::time::advance(60 * SECOND).await;
         let now = Instant::now();
         assert_eq!(deadline.due(0, false), Some(now + 3 * SECOND));
-        // What the backend takes earns it time, but a burst no more than at first.
+        // What the backend takes earns it time, but a burst earns no more than the initial grace.
         assert_eq!(deadline.due(1000, false), Some(now + 4 * SECOND));
         assert_eq!(deadline.due(1_000_000, false), Some(now + 5 * SECOND));
         tokio::time::advance(SECOND).await;

@@ -1,8 +1,8 @@
 //! The waker of an HTTP connection that its own exchange drives.
 //!
-//! hyper passes messages between a connection and its request through channels, and each
-//! message wakes whoever is to take it. Here both sides are polled by one task, one after the
-//! other, so such a wake-up would only poll everything once more for nothing: twice a call.
+//! hyper passes messages between a connection and its request through channels, and each message
+//! wakes the receiver. Here one task polls both sides, one after the other. Such a wake-up would
+//! only poll everything once more: twice a call.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,16 +10,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Wake, Waker};
 
 thread_local! {
-    /// Whether this thread is polling the request's side of an exchange. What it sets off
-    /// meanwhile is its own doing; the reactor never runs on the same thread in between.
+    /// Whether this thread polls the request's side of an exchange. Wake-ups in this time are
+    /// caused by the task itself. The reactor never runs on the same thread in between.
     static OWN_DOING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Wakes the task that drives a connection, but for what the task itself sets off.
+/// Wakes the task that drives a connection, except for wake-ups that the task itself causes.
 #[derive(Debug, Default)]
 pub(super) struct Doorbell {
     task: Mutex<Option<Waker>>,
-    /// It has rung since the last `has_rung`.
+    /// Whether it has rung since the last `has_rung`.
     rung: AtomicBool,
 }
 
@@ -57,8 +57,8 @@ impl Wake for Doorbell {
     }
 }
 
-/// Does something on the request's side of an exchange, which wakes nobody. The connection's
-/// side must be polled before the task sleeps.
+/// Does something on the request's side of an exchange without a wake-up. The connection's side
+/// must be polled before the task sleeps.
 pub(super) fn quietly<R>(act: impl FnOnce() -> R) -> R {
     struct Over;
     impl Drop for Over {
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn it_rings_for_others_and_not_for_what_its_own_task_does() {
+    fn it_rings_for_other_tasks_and_not_for_its_own() {
         let woken = Arc::new(Woken::default());
         let waker = Waker::from(Arc::clone(&woken));
         let doorbell = Arc::new(Doorbell::default());
@@ -96,7 +96,7 @@ mod tests {
         quietly(|| bell.wake_by_ref());
         assert_eq!(woken.0.load(Ordering::Relaxed), 0);
         assert!(!doorbell.has_rung());
-        // Another thread is somebody else, even meanwhile.
+        // Another thread always counts as another task.
         quietly(|| {
             std::thread::scope(|threads| {
                 threads.spawn(|| bell.wake_by_ref());

@@ -22,15 +22,15 @@ use super::streamed::{Source, Streamed};
 use super::{Bounds, Outgoing, Unsent};
 use crate::call::{ArrayCall, BodyError, Reason, Record, Refusal, Reply, ReplyBody, Slot};
 
-/// Room for a reply to begin with; most are smaller.
+/// Initial room for a reply; most are smaller.
 const REPLY_BYTES: usize = 2048;
 
-/// If a reply takes longer than this, its connection gets TCP keep-alive. Most replies are quicker, and
-/// save those system calls.
+/// A connection whose reply takes longer gets TCP keep-alive. Most replies are quicker, and save
+/// those system calls.
 const KEEP_ALIVE_AFTER: Duration = Duration::from_secs(1);
 
-/// Writes the array in one write, unless that has been done with the connect, and reads the
-/// reply to its end.
+/// Writes the array in one write, unless the connect has done that, and reads the reply to its
+/// end.
 pub(super) fn array<S: Slot>(
     stream: Stream,
     written: usize,
@@ -84,7 +84,7 @@ async fn exchange<S: Slot>(
 
 enum Written {
     Whole,
-    /// No byte was taken, so the call was not sent.
+    /// The backend accepted no byte, so the call was not sent.
     Nothing(io::Error),
     Part(Refusal),
 }
@@ -148,11 +148,12 @@ async fn read_reply<S: Slot>(
         match stream.try_read_buf(&mut held) {
             Ok(0) => break,
             Ok(_) => {
-                // The end had been seen before this read, which took all there was: to read
-                // once more would only say so again.
+                // The end was seen before this read, which took everything: one more read would
+                // only report the end again.
                 let is_end =
                     ready.is_ok_and(|ready| ready.is_read_closed()) && held.len() < held.capacity();
-                // If all of the reply is here, the slot is given back at once, which does the same.
+                // If the whole reply is here, the slot is given back at once, which has the same
+                // effect.
                 if is_first && !(is_end && held.len() <= bounds.reply_buffer_bytes) {
                     slot.replied();
                 }
@@ -177,7 +178,7 @@ async fn read_reply<S: Slot>(
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            // A reset after a whole reply takes nothing from it: the check below decides.
+            // A reset after a whole reply does no harm: the check below decides.
             Err(_) => break,
         }
     }
@@ -193,8 +194,8 @@ async fn read_reply<S: Slot>(
                 facts.bytes_out = held.len() as u64;
                 facts.overall_rc = overall_rc;
             });
-            // Given back before the answer is written: a client that reads it and asks again
-            // at once should find the slot free.
+            // Given back before the answer is written, so that a client that reads it and asks
+            // again at once finds the slot free.
             slot.finish(Outcome::Served);
             Ok(Reply::Whole(held.freeze()))
         }
@@ -208,7 +209,7 @@ async fn read_reply<S: Slot>(
 pub(super) fn closed() -> Refusal {
     Refusal::new(
         Reason::BackendClosed,
-        "the backend closed the connection without an answer; whether it did the call is not known",
+        "the backend closed the connection without an answer; it is unknown whether the call was done",
     )
 }
 
@@ -216,7 +217,7 @@ pub(super) fn cut(read: usize) -> Refusal {
     Refusal::new(
         Reason::BackendCut,
         format!(
-            "the backend's answer broke off after {read} bytes; whether it did the call is not known"
+            "the backend's answer broke off after {read} bytes; it is unknown whether the call was done"
         ),
     )
 }
@@ -225,7 +226,7 @@ pub(super) fn slow(bounds: &Bounds) -> Refusal {
     Refusal::new(
         Reason::BackendSlow,
         format!(
-            "the backend gave no whole answer within {} s; whether it did the call is not known",
+            "no whole answer from the backend within {} s; it is unknown whether the call was done",
             bounds.response_timeout.as_secs_f64()
         ),
     )
@@ -238,7 +239,7 @@ pub(super) fn slow_to_take() -> Refusal {
     )
 }
 
-/// A reply too large to hold: what was read, then the rest as it comes.
+/// A reply that is too large to hold: the part that was read, then the rest as it arrives.
 struct Streaming<S: Slot> {
     stream: Stream,
     slot: S,
@@ -253,7 +254,7 @@ struct Streaming<S: Slot> {
 }
 
 impl<S: Slot> Streaming<S> {
-    /// The next of it; nothing at its end.
+    /// The next part; empty at the end.
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Result<Bytes, BodyError>> {
         if let Some(first) = self.first.take() {
             return Poll::Ready(Ok(first));
@@ -292,7 +293,7 @@ impl<S: Slot> Source for Streaming<S> {
         self.total += chunk.len();
         if !self.is_too_large {
             if self.total > self.max {
-                // The client gets a reset; the backend is read to its end all the same.
+                // The client gets a reset. The backend is still read to its end.
                 self.is_too_large = true;
                 self.fails(Reason::ReplyTooLarge);
                 return Poll::Ready(Some(Err("the backend's answer is too large".into())));

@@ -1,8 +1,8 @@
 //! One call on HTTP: a pooled connection, the request with exactly one framing, the reply
 //! to its end.
 //!
-//! The connection is driven by the call's own future, not by a task beside it: one wake-up
-//! an exchange instead of two.
+//! The call's own future drives the connection, not a task beside it: one wake-up for an exchange
+//! instead of two.
 
 use std::error::Error;
 use std::future::poll_fn;
@@ -92,7 +92,7 @@ async fn exchange<S: Slot>(
             }
             return Ok(Reply::Refused(cut_upload()));
         }
-        // Given back undrawn: it was not sent.
+        // Given back undrawn, because it was not sent.
         Err(NoResponse::Lost) => return Ok(Reply::Refused(not_sent())),
         Err(NoResponse::Unsent { request, cause }) => {
             let (head, body) = request.into_parts();
@@ -154,14 +154,14 @@ async fn exchange<S: Slot>(
 enum NoResponse {
     /// It was sent, and failed.
     Failed(Refusal),
-    /// Its client left in the middle of its body.
+    /// The client left in the middle of its body.
     ClientLeft,
-    /// Not a byte of it left.
+    /// No byte was written.
     Unsent {
         request: Box<Request<SentBody>>,
         cause: ConnectError,
     },
-    /// Not a byte of it left, and it cannot be had back.
+    /// No byte was written, but the request cannot be recovered.
     Lost,
 }
 
@@ -173,15 +173,15 @@ enum Stopped {
     NothingWritten,
 }
 
-/// A backend that closes a new connection, too.
+/// The backend also closes a new connection.
 fn closes_all() -> ConnectError {
     ConnectError::ClosedBefore(std::io::ErrorKind::ConnectionAborted.into())
 }
 
-/// Sends a request and waits for the head of the response. A pooled connection that turns
-/// out to have ended is replaced once by a new one, never by another pooled one, which may
-/// have ended too: a backend that closes the new one takes no calls. If hyper has taken the request
-/// already, only the stream below hyper is replaced.
+/// Sends a request and waits for the head of the response. A pooled connection that has ended is
+/// replaced once by a new one. It is never replaced by another pooled one, which may have ended
+/// too. If the backend closes the new one, it accepts no calls. If hyper has already taken the
+/// request, only the stream below hyper is replaced.
 async fn send_once<S: Slot>(
     upstream: &mut Box<Upstream>,
     mut request: Request<SentBody>,
@@ -282,7 +282,7 @@ async fn send_once<S: Slot>(
     }
 }
 
-/// A response whose head has come.
+/// A response whose head has arrived.
 struct RunningReply<S: Slot> {
     upstream: Box<Upstream>,
     body: Incoming,
@@ -298,7 +298,7 @@ impl<S: Slot> RunningReply<S> {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        // The body says how the connection ended; whether it did is asked again in `put`.
+        // The body tells how the connection ended; `put` checks again whether it did.
         if let Poll::Ready(frame) = self.poll_body() {
             return Poll::Ready(self.saw(frame));
         }
@@ -331,15 +331,16 @@ impl<S: Slot> RunningReply<S> {
         frame.map(|frame| frame.map_err(Into::into))
     }
 
-    /// Reads a small reply whole, so that neither a slow reader holds the slot nor a cut
-    /// reply reaches the client.
+    /// Reads a small reply whole. So no slow reader holds the slot, and no cut reply reaches the
+    /// client.
     async fn read_whole(&mut self, length: u64) -> Result<Bytes, Refusal> {
         let mut whole = Bytes::new();
         let mut more = BytesMut::new();
         let mut replied = false;
         while let Some(frame) = poll_fn(|cx| {
             let frame = self.poll_frame(cx);
-            // If all of the reply is here, the slot is given back at once, which does the same.
+            // If the whole reply is here, the slot is given back at once, which has the same
+            // effect.
             if frame.is_pending() && !std::mem::replace(&mut replied, true) {
                 self.slot.replied();
             }
@@ -375,7 +376,7 @@ impl<S: Slot> RunningReply<S> {
         Refusal::new(
             Reason::BackendCut,
             format!(
-                "the backend's answer broke off after {} bytes ({error}); whether it did the call is not known",
+                "the backend's answer broke off after {} bytes ({error}); it is unknown whether the call was done",
                 self.read
             ),
         )
@@ -391,7 +392,7 @@ impl<S: Slot> RunningReply<S> {
     }
 }
 
-/// A reply too large to hold, or of a length not told.
+/// A reply that is too large to hold, or of unknown length.
 impl<S: Slot> Source for RunningReply<S> {
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let frame = ready!(self.poll_frame(cx));
@@ -426,13 +427,13 @@ impl<S: Slot> Source for RunningReply<S> {
     }
 }
 
-/// The request as it leaves: one framing, no hop-by-hop header, the target in origin form.
+/// The request as it is sent: one framing, no hop-by-hop header, the target in origin form.
 fn outgoing_request(call: HttpCall) -> Request<SentBody> {
     let HttpCall { mut head, body, .. } = call;
     strip_hop_by_hop(&mut head.headers);
-    // A streamed body goes by the length that was told; not told means chunked, which hyper
-    // writes by itself. A bodiless request says nothing, unless the client did: some backends
-    // want the zero on a POST.
+    // A streamed body uses the declared length. Without one it is chunked, which hyper writes. A
+    // request without a body has no framing header, unless the client sent one: some backends want
+    // the zero on a POST.
     if let RequestBody::Whole(bytes) = &body {
         let told = head.headers.get(header::CONTENT_LENGTH);
         let length = HeaderValue::from(bytes.len());
@@ -477,18 +478,18 @@ fn read_back(bytes: Vec<u8>, length: u64) -> Option<Request<SentBody>> {
     Some(request)
 }
 
-/// Removes from a reply what is meant for one hop only, and leaves it one framing, as hyper has read
-/// it (RFC 9112, 6.3): chunks win over a length.
+/// Removes hop-by-hop headers from a reply, and leaves it one framing, as hyper has read it (RFC
+/// 9112, 6.3): chunks win over a length.
 ///
 /// # Errors
-/// If it is something that was not asked for, and so cannot be passed on: another protocol, or a
+/// If it is something that was not asked for and so cannot be passed on: another protocol, or a
 /// transfer coding beside `chunked`.
 fn settle_head(head: &mut http::response::Parts) -> Result<(), Refusal> {
     let cut = |what: &'static str| Err(Refusal::new(Reason::BackendCut, what));
     if head.status == StatusCode::SWITCHING_PROTOCOLS {
         return cut("the backend switched to another protocol, which was not asked for");
     }
-    // Most replies have nothing of both: a coding is meant for one hop, too.
+    // Most replies have neither. A coding also belongs to one hop.
     if !head.headers.keys().any(is_hop_by_hop) {
         return Ok(());
     }
@@ -503,7 +504,7 @@ fn settle_head(head: &mut http::response::Parts) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// What is meant for one hop only (RFC 9110, 7.6.1), and `Expect`, which is answered here.
+/// Hop-by-hop headers (RFC 9110, 7.6.1), and `Expect`, which is answered here.
 fn is_hop_by_hop(name: &HeaderName) -> bool {
     matches!(
         name.as_str(),
@@ -520,9 +521,9 @@ fn is_hop_by_hop(name: &HeaderName) -> bool {
     )
 }
 
-/// Removes what is meant for one hop only, also what `Connection` names.
+/// Removes hop-by-hop headers, also those that `Connection` names.
 fn strip_hop_by_hop(headers: &mut HeaderMap) {
-    // Looking once at each name is cheaper than a look-up for each that may be there.
+    // One look at each name is cheaper than a look-up for each possible one.
     if !headers.keys().any(is_hop_by_hop) {
         return;
     }
@@ -532,7 +533,7 @@ fn strip_hop_by_hop(headers: &mut HeaderMap) {
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(','))
         .filter_map(|name| name.trim().parse().ok())
-        // Framing and routing are never up to one hop's list.
+        // The list of one hop never decides about framing and routing.
         .filter(|name| *name != header::CONTENT_LENGTH && *name != header::HOST)
         .collect();
     doomed.extend(headers.keys().filter(|name| is_hop_by_hop(name)).cloned());
@@ -546,7 +547,7 @@ fn explain(error: &hyper::Error, has_answered: bool) -> Refusal {
         Refusal::new(
             Reason::BackendCut,
             format!(
-                "the backend's answer is no valid HTTP ({error}); whether it did the call is not known"
+                "the backend's answer is not valid HTTP ({error}); it is unknown whether the call was done"
             ),
         )
     } else if error.is_body_write_aborted() || error.is_user() && !is_dispatch_gone(error) {
@@ -554,7 +555,7 @@ fn explain(error: &hyper::Error, has_answered: bool) -> Refusal {
     } else if has_answered {
         Refusal::new(
             Reason::BackendCut,
-            "the backend's answer broke off in its head; whether it did the call is not known",
+            "the backend's answer broke off in its head; it is unknown whether the call was done",
         )
     } else {
         exchange::closed()
@@ -569,17 +570,17 @@ fn is_client_left(error: &hyper::Error) -> bool {
 fn cut_upload() -> Refusal {
     Refusal::new(
         Reason::RequestSlow,
-        "the request's body did not come in whole; the backend got only part of it",
+        "the request body did not arrive completely; the backend got only part of it",
     )
 }
 
-/// The connection ended with the request in it, which hyper counts as the user's mistake.
+/// The connection ended with the request in it. hyper reports that as a mistake of its user.
 fn is_dispatch_gone(error: &hyper::Error) -> bool {
     error.to_string().starts_with("dispatch task is gone")
 }
 
-/// The connection ended after hyper had taken the request and before a byte left. The request cannot
-/// be recovered.
+/// The connection ended after hyper had taken the request and before a byte was written. The
+/// request cannot be recovered.
 fn not_sent() -> Refusal {
     Refusal {
         retry_after: Some(Duration::from_secs(1)),

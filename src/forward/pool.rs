@@ -1,9 +1,9 @@
 //! Keep-alive connections to the HTTP backend.
 //!
-//! Last in, first out, so that a lull lets the surplus go cold and be closed. A connection
+//! Last in, first out, so that in a quiet time the surplus stays idle and is closed. A connection
 //! is never used after `pool_idle_timeout`, which should be shorter than the backend's own
-//! keep-alive (Apache closes after 5 s). One that was idle for a moment is looked at before
-//! it is used again: a backend that restarts closes them all at once.
+//! keep-alive (Apache closes after 5 s). A connection that was idle for a moment is checked
+//! before it is used again, because a backend that restarts closes all of them at once.
 
 use std::io;
 use std::pin::Pin;
@@ -28,32 +28,32 @@ use super::doorbell::Doorbell;
 use super::stream::Stream;
 use crate::call::{BodyError, ByteStream, RequestBody};
 
-/// How long a connection may be idle before it is looked at when it is used again. A runtime that
-/// is busy with some hundreds of calls learns of a close within this time by itself, and a look
-/// costs each call a system call.
+/// A connection that was idle for longer is checked before it is used again. Even a runtime with
+/// some hundreds of calls notices a close within this time, and a check costs each call a system
+/// call.
 const LOOK_AFTER: Duration = Duration::from_millis(10);
 
-/// Most header fields of a reply.
+/// The most header fields of a reply.
 const REPLY_FIELDS: usize = 256;
 
 /// One connection; it carries one request at a time.
 pub(super) struct Upstream {
-    /// None once it has ended.
+    /// `None` once it has ended.
     connection: Option<Connection<TokioIo<WatchedIo>, SentBody>>,
     doorbell: Arc<Doorbell>,
     waker: Waker,
     pub(super) sender: SendRequest<SentBody>,
     pub(super) signals: Arc<Signals>,
-    /// Bounds the exchange under way. Kept from one to the next, since setting a timer costs
-    /// more than one that fires early once in a while.
+    /// Bounds the exchange under way. It is kept from one exchange to the next: to set a timer
+    /// costs more than one that occasionally fires early.
     pub(super) timer: Timer,
     idle_since: Instant,
-    /// From here on it is not used again.
+    /// It is not used after this moment.
     cold_at: Instant,
 }
 
 impl Upstream {
-    /// Opens a new one.
+    /// Opens a new connection.
     pub(super) async fn open(backend: &Backend) -> Result<Box<Self>, ConnectError> {
         let stream = connect(backend).await?;
         let signals = Arc::new(Signals::default());
@@ -65,13 +65,13 @@ impl Upstream {
             is_awaited: false,
         };
         let (sender, connection) = Builder::new()
-            // One buffer: what is small goes out quicker than as a list of pieces.
+            // One buffer: small messages leave faster than as a list of parts.
             .writev(false)
             .max_headers(REPLY_FIELDS)
             .handshake(TokioIo::new(io))
             .await
             .map_err(|error| ConnectError::Refused(io::Error::other(error)))?;
-        // Boxed, because it is handed around with each call and weighs a kilobyte.
+        // Boxed, because it moves with each call and has a kilobyte.
         let now = Instant::now();
         Ok(Box::new(Self {
             connection: Some(connection),
@@ -95,8 +95,8 @@ impl Upstream {
         Pin::new(connection).poll(&mut cx).map(|_| ())
     }
 
-    /// Continues on a new stream after the first write of a request failed. hyper does not know of
-    /// that failure, so it writes the same bytes again.
+    /// Continues on a new stream after the first write of a request failed. hyper does not see that
+    /// failure, so it writes the same bytes again.
     ///
     /// # Errors
     /// If there is no new stream.
@@ -109,8 +109,8 @@ impl Upstream {
         Ok(())
     }
 
-    /// Ends the connection. A request that it had been given and not taken comes back with
-    /// that: hyper returns it only then.
+    /// Ends the connection. A request that hyper had not yet taken comes back with that: hyper
+    /// returns it only then.
     pub(super) fn end(&mut self) {
         self.connection = None;
     }
@@ -118,13 +118,14 @@ impl Upstream {
 
 async fn connect(backend: &Backend) -> Result<Stream, ConnectError> {
     let stream = backend.connect().await?;
-    // The connection is used again: without this a small body would wait for the head's ACK.
+    // The connection is used again. Without this option a small body would wait for the ACK of the
+    // head.
     stream.set_nodelay().map_err(ConnectError::Refused)?;
     stream.keep_alive();
     Ok(stream)
 }
 
-/// The idle ones of one backend.
+/// The idle connections of one backend.
 #[derive(Default)]
 pub(super) struct Pool {
     idle: Mutex<Idle>,
@@ -148,12 +149,12 @@ impl Pool {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the one used last, unless it is too old. That it has ended meanwhile shows before
-    /// anything is written on it.
+    /// Takes the connection that was used last, unless it is too old. Whether it has ended shows
+    /// before anything is written on it.
     pub(super) fn take(&self, now: Instant) -> Option<Box<Upstream>> {
         let upstream = self.idle().upstreams.pop()?;
         if upstream.cold_at <= now {
-            // Those below it are older still; the sweep closes them.
+            // Those below it are even older; the sweep closes them.
             return None;
         }
         let idle_for = now.saturating_duration_since(upstream.idle_since);
@@ -161,10 +162,10 @@ impl Pool {
         Some(upstream)
     }
 
-    /// Puts one back whose reply has been read to its end.
+    /// Returns a connection whose reply was read to its end.
     pub(super) fn put(self: &Arc<Self>, mut upstream: Box<Upstream>, bounds: &Bounds) {
         if !upstream.sender.is_ready() {
-            // Asked once more, it says whether it will take another request.
+            // This also shows whether it accepts another request.
             let over = upstream.poll_connection(&Context::from_waker(Waker::noop()));
             if over.is_ready() || !upstream.sender.is_ready() {
                 return;
@@ -189,12 +190,12 @@ impl Pool {
         idle.closed = true;
         let upstreams = std::mem::take(&mut idle.upstreams);
         drop(idle);
-        // Sockets are closed without the lock.
+        // Sockets are closed outside the lock.
         drop(upstreams);
     }
 }
 
-/// Closes connections that no call took; ends when none is left.
+/// Closes connections that no call took. Ends when none is left.
 async fn sweep(pool: Weak<Pool>) {
     loop {
         let due = {
@@ -217,22 +218,22 @@ async fn sweep(pool: Weak<Pool>) {
     }
 }
 
-/// What is seen of one request on the wire.
+/// What is known of one request on the wire.
 #[derive(Debug, Default)]
 pub(super) struct Signals {
-    /// The kernel is asked what has come in, before the runtime has heard of it.
+    /// Asks the kernel for received bytes, before the runtime reports them.
     look: AtomicBool,
     /// hyper has taken the last of the body.
     body_taken: AtomicBool,
     /// The rest of the body is still at the client.
     client_owes: AtomicBool,
-    /// Bytes that the kernel has taken.
+    /// Bytes that the kernel has accepted.
     written: AtomicU64,
     flushed: AtomicBool,
     read: AtomicBool,
     /// The first write failed, so no byte has left. hyper waits.
     has_failed: AtomicBool,
-    /// Locked only then.
+    /// Locked only in that case.
     failed: Mutex<FailedWrite>,
 }
 
@@ -240,7 +241,7 @@ pub(super) struct Signals {
 #[derive(Debug, Default)]
 struct FailedWrite {
     bytes: Vec<u8>,
-    /// Where hyper writes them instead.
+    /// Where hyper writes the bytes instead.
     instead: Option<Stream>,
 }
 
@@ -254,7 +255,7 @@ impl Signals {
         self.read.store(false, Ordering::Relaxed);
     }
 
-    /// Whether the first write failed. hyper waits until it can write elsewhere.
+    /// Whether the first write failed. hyper waits for another stream.
     pub(super) fn has_failed(&self) -> bool {
         self.has_failed.load(Ordering::Relaxed)
     }
@@ -268,7 +269,7 @@ impl Signals {
         std::mem::take(&mut self.failed().bytes)
     }
 
-    /// Whether a byte has been written: from here on the call counts as sent.
+    /// Whether a byte was written: from then on the call counts as sent.
     pub(super) fn wrote(&self) -> bool {
         self.written() > 0
     }
@@ -278,28 +279,28 @@ impl Signals {
         self.written.load(Ordering::Relaxed)
     }
 
-    /// Whether the request cannot go on before the client sends more of it.
+    /// Whether the request cannot continue before the client sends more of it.
     pub(super) fn client_owes(&self) -> bool {
         self.client_owes.load(Ordering::Relaxed)
     }
 
-    /// Whether the last byte has been written.
+    /// Whether the last byte was written.
     pub(super) fn flushed(&self) -> bool {
         self.flushed.load(Ordering::Relaxed)
     }
 
-    /// Whether a byte of the reply has come.
+    /// Whether a byte of the reply has arrived.
     pub(super) fn read(&self) -> bool {
         self.read.load(Ordering::Relaxed)
     }
 }
 
-/// The connection's socket; it sees when a request's bytes leave.
+/// The connection's socket. It notices when a request's bytes leave.
 pub(super) struct WatchedIo {
     stream: Stream,
     signals: Arc<Signals>,
     doorbell: Arc<Doorbell>,
-    /// The latest read found nothing, so the runtime rings the doorbell when something comes in.
+    /// The last read found nothing, so the runtime rings the doorbell when something arrives.
     is_awaited: bool,
 }
 
@@ -319,7 +320,7 @@ impl WatchedIo {
         Poll::Ready(())
     }
 
-    /// Keeps the bytes of a first write that failed. The exchange sees to the rest.
+    /// Keeps the bytes of a first write that failed. The exchange handles the rest.
     #[cold]
     fn keep(&self, bytes: &[u8]) {
         self.signals.failed().bytes = bytes.to_vec();
@@ -343,7 +344,7 @@ impl AsyncRead for WatchedIo {
                 seen => return Poll::Ready(seen),
             }
         }
-        // hyper asks several times an exchange; without news the runtime need not be asked again.
+        // hyper asks several times in an exchange; without news, the runtime is not asked again.
         if self.is_awaited && !self.doorbell.has_rung() {
             return Poll::Pending;
         }
@@ -382,7 +383,7 @@ impl AsyncWrite for WatchedIo {
         written
     }
 
-    /// hyper flushes when it has handed all it had to the socket.
+    /// hyper flushes when it has passed all its bytes to the socket.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.signals.wrote() && self.signals.body_taken.load(Ordering::Relaxed) {
             self.signals.flushed.store(true, Ordering::Relaxed);
@@ -399,7 +400,7 @@ impl AsyncWrite for WatchedIo {
 pub(super) struct SentBody {
     read: std::collections::VecDeque<Bytes>,
     rest: Option<ByteStream>,
-    /// What a whole body weighs; a streamed one goes by its own headers.
+    /// The length of a whole body; a streamed one uses its own headers.
     length: Option<u64>,
     taken: u64,
     signals: Option<Arc<Signals>>,
@@ -433,13 +434,13 @@ impl SentBody {
         self.length
     }
 
-    /// Says on which connection it goes; nothing of it has been taken yet.
+    /// Sets its connection; none of it has been taken yet.
     pub(super) fn goes_over(&mut self, signals: &Arc<Signals>) {
         self.signals = Some(Arc::clone(signals));
         self.mark();
     }
 
-    /// The body as it was, if nothing of it has been taken.
+    /// The unchanged body, if none of it was taken.
     pub(super) fn into_request_body(mut self) -> Option<RequestBody> {
         if self.taken > 0 {
             return None;

@@ -1,10 +1,10 @@
-//! Whether a reply of the socket backend is whole, and what it says.
+//! Whether a reply of the socket backend is whole, and what it contains.
 
 use memchr::memchr2;
 use serde::Deserialize;
 use serde_json::error::Category;
 
-/// What was found in a reply that has ended.
+/// The result for a reply that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
     /// It is whole; its `overallRC`, if it has one.
@@ -19,10 +19,10 @@ struct Answer {
     overall_rc: Option<i64>,
 }
 
-/// Reads a reply that has ended. Only a reply that stops in the middle is `Cut`: whatever
-/// else the backend says is its own word, and is passed on as it is.
+/// Judges a reply that has ended. Only a reply that stops in the middle is `Cut`. Anything else
+/// is passed on unchanged.
 pub(super) fn read(reply: &[u8]) -> Ending {
-    // As nearly every reply begins. Its brackets tell its end, and the rest is for the client.
+    // Nearly every reply begins so. Its brackets show its end, and the rest is for the client.
     if let Some(overall_rc) = leading_overall_rc(reply) {
         let mut balance = Balance::default();
         balance.push(reply);
@@ -48,14 +48,14 @@ pub(super) fn read(reply: &[u8]) -> Ending {
     }
 }
 
-/// The `overallRC` of a reply that begins with it, as the sdkserver's do.
+/// The `overallRC` of a reply that begins with it, like the sdkserver's.
 fn leading_overall_rc(reply: &[u8]) -> Option<i64> {
     let value = reply.strip_prefix(br#"{"overallRC": "#)?;
     let end = value.iter().position(|&byte| byte == b',')?;
     std::str::from_utf8(&value[..end]).ok()?.parse().ok()
 }
 
-/// Counts brackets outside of strings, over any split of the bytes.
+/// Counts brackets outside of strings, for any split of the bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Balance {
     depth: u64,
@@ -100,7 +100,7 @@ impl Balance {
         }
     }
 
-    /// Whether something opened has not been closed.
+    /// Whether an open bracket is not closed yet.
     pub(super) fn is_open(self) -> bool {
         self.in_string || self.depth > 0
     }
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_reply_that_stops_in_the_middle_is_cut() {
+    fn only_a_reply_that_stops_halfway_is_cut() {
         check(r#"{"overallRC": 0, "output": ""}"#, Ending::Whole(Some(0)));
         check(r#"{"output": "x"}"#, Ending::Whole(None));
         check(r#"{"overallRC": 0, "output": NaN}"#, Ending::Whole(Some(0)));
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn brackets_are_counted_the_same_however_the_bytes_are_split() {
+    fn brackets_are_counted_alike_for_any_split() {
         let reply = br#"{"a": ["\\\"}", {"b": "]"}], "c": NaN}"#;
         for at in 0..=reply.len() {
             let mut balance = Balance::default();

@@ -1,4 +1,4 @@
-//! A connection to a backend, over whatever carries it.
+//! A connection to a backend, over any transport.
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -12,17 +12,17 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
 use tokio::net::{TcpStream, UnixStream};
 
-/// How the kernel finds out that a silent backend is dead: after a minute it asks, and closes
-/// after six questions without an answer.
+/// How the kernel detects a dead silent backend: after a minute it sends probes, and closes after
+/// six without an answer.
 const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
     .with_time(Duration::from_secs(60))
     .with_interval(Duration::from_secs(10))
     .with_retries(6);
 
-/// Most bytes of a read past the runtime, which mostly finds none.
+/// The most bytes of a read past the runtime, which usually finds none.
 const LOOK_BYTES: usize = 1024;
 
-/// The same bytes either way.
+/// The same bytes over either transport.
 #[derive(Debug)]
 pub(super) enum Stream {
     Tcp(TcpStream),
@@ -55,7 +55,7 @@ impl Stream {
         }
     }
 
-    /// Sends small writes at once. Only TCP has to be asked.
+    /// Sends small writes at once. Only TCP needs the option.
     pub(super) fn set_nodelay(&self) -> io::Result<()> {
         match self {
             Self::Tcp(tcp) => tcp.set_nodelay(true),
@@ -63,25 +63,25 @@ impl Stream {
         }
     }
 
-    /// Has the kernel find out if the backend dies in silence. Only TCP has to be asked.
+    /// Makes the kernel detect a backend that dies silently. Only TCP needs the option.
     pub(super) fn keep_alive(&self) {
         if let Self::Tcp(tcp) = self {
-            // A socket that refuses works without it.
+            // Without this option the socket still works.
             let _ = SockRef::from(tcp).set_tcp_keepalive(&KEEPALIVE);
         }
     }
 
-    /// Closes so that no TIME_WAIT holds one of our ports.
+    /// Closes without TIME_WAIT, which would hold one of our ports.
     pub(super) fn reset_when_closed(&self) {
         if let Self::Tcp(tcp) = self {
-            // A socket that refuses is closed the ordinary way.
+            // If the socket refuses, it is closed in the ordinary way.
             let _ = tcp.set_zero_linger();
         }
     }
 
-    /// Reads what the kernel has, whether or not the runtime has heard of it.
+    /// Reads what the kernel has, even if the runtime has not reported it.
     pub(super) fn read_now(&self, into: &mut ReadBuf<'_>) -> io::Result<()> {
-        // In a small buffer of its own: to zero hyper's would cost more than the call.
+        // Into a small buffer of its own: to zero hyper's buffer would cost more than the call.
         let mut chunk = [MaybeUninit::uninit(); LOOK_BYTES];
         let room = &mut chunk[..into.remaining().min(LOOK_BYTES)];
         let ((read, _), _) = match self {

@@ -1,10 +1,10 @@
-//! A reply that is passed on as it comes, while it holds its slot.
+//! A reply that is passed on as it arrives, while it holds its slot.
 //!
-//! The client's pace decides how fast it is read, so each has a watch beside it, which ends it
-//! at its deadline even if the client takes nothing more. The watch also measures how fast the
-//! client takes it. Clients below `reply_min_rate` may hold `max_slow_readers` slots together.
-//! One more is cut off: its connection is closed in the middle of the reply, the rest is read
-//! and discarded, and its slot comes back as soon as the backend is done.
+//! The client decides how fast the reply is read. So each reply has a watch, which ends it at its
+//! deadline even if the client takes nothing more. The watch also measures how fast the client
+//! takes it. Clients below `reply_min_rate` may hold `max_slow_readers` slots together. One more
+//! is cut off: its connection is closed in the middle of the reply, the rest is read and
+//! discarded, and its slot comes back as soon as the backend is done.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,20 +22,20 @@ use super::carry::carry_on;
 use super::deadline::{Credit, GRACE};
 use crate::call::{BodyError, Reason, Record};
 
-/// How often a client that is slow is looked at again.
+/// How often a slow client is checked.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// A reply that the backend is still sending.
 pub(super) trait Source: Send + 'static {
-    /// The next of it; `None` at its end.
+    /// The next part; `None` at the end.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>>;
 
-    /// Whether the backend goes on sending after an error, and has to be read to its end.
+    /// Whether the backend continues to send after an error, and must be read to its end.
     fn goes_on(&self) -> bool {
         false
     }
 
-    /// Whether what was read last is the last of it.
+    /// Whether the last part has been read.
     fn is_over(&self) -> bool {
         false
     }
@@ -46,26 +46,26 @@ pub(super) trait Source: Send + 'static {
     /// The call's record.
     fn record(&self) -> &Record;
 
-    /// Until when it may take.
+    /// The end of its time.
     fn deadline(&self) -> Instant;
 
-    /// How long it is.
+    /// Its length.
     fn size_hint(&self) -> SizeHint {
         SizeHint::default()
     }
 }
 
-/// What holds for the clients that read replies of one backend.
+/// The bounds for clients that read replies of one backend.
 #[derive(Clone, Debug)]
 pub(super) struct Readers {
     pub(super) min_rate: u64,
     pub(super) slow_max: usize,
-    /// How many are slow now.
+    /// The number of slow clients now.
     pub(super) slow: Arc<AtomicUsize>,
 }
 
 impl Readers {
-    /// A slot that a slow reader may hold, if one is left.
+    /// A slot for a slow reader, if one is left.
     fn allow(&self) -> Option<Allowed> {
         let taken = self
             .slow
@@ -76,7 +76,7 @@ impl Readers {
     }
 }
 
-/// One of the slots that slow readers may hold.
+/// A slot of a slow reader.
 struct Allowed(Arc<AtomicUsize>);
 
 impl Drop for Allowed {
@@ -87,28 +87,28 @@ impl Drop for Allowed {
 
 /// The body of such a reply, as the client reads it.
 ///
-/// Dropped before its end, it reads the rest in a task of its own, and the slot comes back at
-/// the end of that.
+/// If it is dropped before its end, the rest is read in a task of its own, and the slot comes
+/// back at the end of that.
 pub(super) struct Streamed<T: Source> {
     shared: Arc<Mutex<State<T>>>,
     watch: AbortHandle,
 }
 
 struct State<T: Source> {
-    /// None once it has ended, for whatever reason.
+    /// `None` once it has ended.
     source: Option<T>,
-    /// Set when it was cut off, until the client's side has noticed.
+    /// Set when it was cut off, until the client's side notices.
     cut: Option<&'static str>,
-    /// How long the client may still keep us waiting.
+    /// How much longer the client may delay us.
     credit: Credit,
-    /// Since when it does so.
+    /// Since when it delays us.
     waiting_since: Option<Instant>,
-    /// The client's side, to be woken when it is cut off.
+    /// The client's side, which is woken when the reply is cut off.
     reader: Option<Waker>,
 }
 
 impl<T: Source> State<T> {
-    /// Ends it for the client, which is woken to notice. Returns the reply, to be ended.
+    /// Ends the reply for the client, which is woken to notice. Returns the reply.
     fn cut_off(&mut self, why: &'static str) -> Option<T> {
         let source = self.source.take()?;
         self.cut = Some(why);
@@ -173,8 +173,8 @@ impl<T: Source> Body for Streamed<T> {
                 return Poll::Ready(next);
             }
             Some(Err(_)) => Outcome::Failed,
-            // With the last byte of a known length, and not at the next poll: a client may close
-            // as soon as it has that byte, and would count as one that left.
+            // With the last byte of a known length, and not at the next poll. A client may close as
+            // soon as it has that byte, and would otherwise count as one that left.
             Some(Ok(_)) | None => Outcome::Served,
         };
         let source = state.source.take();
@@ -216,12 +216,12 @@ fn leave<T: Source>(source: T) {
     carry_on(discard(source));
 }
 
-/// Reads the rest, for no one, and gives the slot back.
+/// Reads and discards the rest, and gives the slot back.
 async fn discard<T: Source>(mut source: T) {
     let deadline = source.deadline();
     let outcome = loop {
         match std::future::poll_fn(|cx| source.poll_next(cx)).await {
-            // One that never ends and never stops would not notice its deadline itself.
+            // An endless reply would not notice its deadline itself.
             Some(Ok(_)) if deadline <= Instant::now() => break Outcome::Failed,
             Some(Ok(_)) => {}
             Some(Err(_)) => break Outcome::Failed,
@@ -231,13 +231,13 @@ async fn discard<T: Source>(mut source: T) {
     source.end(outcome);
 }
 
-/// What the watch does next.
+/// The next step of the watch.
 enum Next<T> {
-    /// Look again then.
+    /// Check again at this moment.
     Look(Instant),
     /// Read the rest: the client has been cut off.
     Discard(T),
-    /// Nothing, it is over.
+    /// Nothing: it has ended.
     Nothing,
 }
 
@@ -276,7 +276,7 @@ fn look<T: Source>(
         return Next::Look(deadline);
     }
     let Some(since) = state.waiting_since else {
-        // It is the backend that is waited for.
+        // The backend delays the reply.
         return Next::Look(deadline.min(now + GRACE));
     };
     let due = since + state.credit.left();

@@ -1,4 +1,4 @@
-//! An answer that is kept for whoever comes back for it.
+//! An answer that is kept until its client fetches it.
 
 use bytes::{Bytes, BytesMut};
 use http::header::{self, HeaderMap};
@@ -8,7 +8,7 @@ use http_body_util::BodyExt;
 use super::{NotKept, Room, Weigh};
 use crate::call::{BodyError, ByteStream, ReplyBody, compact_headers};
 
-/// A whole answer, as HTTP carries it.
+/// A whole answer, in HTTP form.
 #[derive(Debug)]
 pub struct Answer {
     status: StatusCode,
@@ -19,7 +19,7 @@ pub struct Answer {
 /// Why an answer cannot be kept.
 #[derive(Debug)]
 pub enum Unread {
-    /// There is no room for it. It was read to its end all the same.
+    /// There is no room for it. It was read to its end.
     NoRoom(NotKept),
     /// It ended in the middle.
     Cut(BodyError),
@@ -34,20 +34,19 @@ impl Weigh for Answer {
 }
 
 impl Answer {
-    /// Reads an answer to its end, within what may be kept.
+    /// Reads an answer to its end, within the bounds.
     ///
     /// # Errors
-    /// [`Unread`] if there is no room for it, or not all of it came.
+    /// [`Unread`] if there is no room for it, or a part is missing.
     pub async fn read(response: Response<ReplyBody>, room: &Room<Self>) -> Result<Self, Unread> {
         let (head, body) = response.into_parts();
         let body = match body {
-            // A copy holds nothing of the buffer in which it came.
+            // A copy, so that the receive buffer is freed.
             ReplyBody::Whole(body) => Bytes::copy_from_slice(&body.unwrap_or_default()),
             ReplyBody::Stream(body) => read_stream(body, room).await?,
         };
         let mut headers = compact_headers(&head.headers);
-        // Both are told anew to whoever fetches it; the answer to a HEAD has a length and no
-        // body.
+        // Both are set anew for each fetch. The answer to a HEAD has a length and no body.
         headers.remove(header::CONNECTION);
         headers.remove(header::CONTENT_LENGTH);
         Ok(Self {
@@ -57,7 +56,7 @@ impl Answer {
         })
     }
 
-    /// The answer, once more.
+    /// A copy of the answer.
     #[must_use]
     pub fn response(&self) -> Response<ReplyBody> {
         let mut response = Response::new(ReplyBody::whole(self.body.clone()));
@@ -80,8 +79,8 @@ async fn read_stream(mut body: ByteStream, room: &Room<Answer>) -> Result<Bytes,
         if fits {
             whole.extend_from_slice(&bytes);
         } else {
-            // What cannot be kept is not held either; but the backend is heard out, so that the
-            // slot comes back when it is done, and the call is told as what it was.
+            // An answer without room is not held. But the backend is read to its end, so that the
+            // slot comes back when it is done, and the call is reported correctly.
             whole = BytesMut::new();
         }
     }

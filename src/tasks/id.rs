@@ -1,4 +1,4 @@
-//! Names of tasks that tell where they are from.
+//! Ids of tasks, which show their process.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -6,8 +6,8 @@ use std::str::FromStr;
 
 use super::Missing;
 
-/// The name of a task: 128 bits from a generator that the operating system seeded, and what
-/// tells where it is from. As text, 56 hexadecimal digits.
+/// The id of a task: 128 bits from a generator that the operating system seeded, and the mark of
+/// its process. As text it has 56 hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TaskId {
     boot: u64,
@@ -29,7 +29,7 @@ impl fmt::Display for TaskId {
     }
 }
 
-/// A text that is no [`TaskId`]: no task was ever named so.
+/// A text that is not a [`TaskId`]: no task ever had it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a task's id has 56 hexadecimal digits, in lower case")]
 pub struct NoTaskId;
@@ -53,7 +53,7 @@ impl FromStr for TaskId {
     }
 }
 
-/// Makes the ids of one process, and knows them again without keeping any.
+/// Makes the ids of one process, and recognises them without storing any.
 #[derive(Debug)]
 pub(super) struct Ids {
     boot: u64,
@@ -61,7 +61,7 @@ pub(super) struct Ids {
 }
 
 impl Ids {
-    /// Those of this process.
+    /// The ids of this process.
     pub(super) fn new(boot: u64) -> Self {
         Self {
             boot,
@@ -77,7 +77,7 @@ impl Ids {
         }
     }
 
-    /// Why there is no task of this id, if none can be here.
+    /// Why a task with this id cannot be here, if it cannot.
     pub(super) fn check(&self, id: TaskId) -> Result<(), Missing> {
         if id.boot == 0 {
             // No process has this number.

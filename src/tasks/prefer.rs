@@ -1,4 +1,4 @@
-//! `Prefer: respond-async` (RFC 7240): a client asks not to be kept waiting.
+//! `Prefer: respond-async` (RFC 7240): a client asks not to wait.
 
 use std::time::Duration;
 
@@ -6,18 +6,18 @@ use http::header::{HeaderMap, HeaderName, HeaderValue};
 
 const PREFER: HeaderName = HeaderName::from_static("prefer");
 
-/// What a client wants that hands a call over.
+/// The request of a client to hand a call over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Preference {
-    /// How long it waits for the answer itself before it comes back for it (`wait=N`).
+    /// How long the client waits for the answer itself before it comes back (`wait=N`).
     pub wait: Duration,
 }
 
 impl Preference {
-    /// Takes `respond-async` and `wait` out of a request's headers, which leaves the backend
-    /// the preferences that it may know; `None`, and nothing taken, without `respond-async`.
+    /// Removes `respond-async` and `wait` from a request's headers. The backend gets the other
+    /// preferences. `None`, and nothing removed, without `respond-async`.
     ///
-    /// A `wait` that is no number of seconds is none.
+    /// A `wait` that is not a number of seconds is ignored.
     #[must_use]
     pub fn take(headers: &mut HeaderMap) -> Option<Self> {
         if !headers.contains_key(PREFER) {
@@ -55,7 +55,7 @@ impl Preference {
     }
 }
 
-/// The parts between commas that stand in no quotes.
+/// The parts between commas, outside quotes.
 fn items(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut in_quotes = false;
     let mut escaped = false;
@@ -93,7 +93,7 @@ fn seconds(value: &[u8]) -> Option<Duration> {
 mod tests {
     use super::*;
 
-    /// What is wanted, in seconds to wait, and what the backend is still told.
+    /// The preference, in seconds to wait, and the header that the backend gets.
     fn check(values: &[&str], wait: Option<u64>, left: &[&str]) {
         let mut headers = HeaderMap::new();
         for value in values {
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn other_preferences_are_left_for_the_backend() {
+    fn the_backend_gets_the_other_preferences() {
         check(
             &["return=minimal, respond-async", "wait=1, x=\"a,b\";y"],
             Some(1),

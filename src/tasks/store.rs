@@ -1,4 +1,4 @@
-//! What is kept of tasks, and what bounds it.
+//! The tasks that are kept, and their bounds.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -18,13 +18,13 @@ pub(super) struct Store<R> {
     pub(super) draining: bool,
     pub(super) entries: HashMap<u128, Entry<R>>,
     pub(super) shares: HashMap<CallerId, Share>,
-    /// Tasks that have ended, and some that were removed since; the first ended first.
+    /// Ended tasks, and some that were removed since, in the order of their end.
     pub(super) ended: VecDeque<(Timestamp, u128)>,
     pub(super) bytes: usize,
     pub(super) counted: Ended,
 }
 
-/// What a caller has here.
+/// What a caller uses.
 #[derive(Debug, Default)]
 pub(super) struct Share {
     pub(super) tasks: usize,
@@ -38,7 +38,7 @@ pub(super) struct Entry<R> {
     call: u64,
     function: Arc<str>,
     submitted: Timestamp,
-    /// Of its request and what has come of its answer; of its result once it has ended.
+    /// Bytes of its request and of its answer so far; of its result once it has ended.
     bytes: usize,
     pub(super) phase: Phase<R>,
 }
@@ -48,7 +48,7 @@ pub(super) enum Phase<R> {
         watch: Arc<dyn Watch>,
         /// `None` until it is spawned.
         future: Option<AbortHandle>,
-        /// Cancelled when the future is no more.
+        /// Cancelled when the future is dropped.
         left: CancellationToken,
     },
     Ended {
@@ -110,7 +110,7 @@ impl<R> Store<R> {
         }
     }
 
-    /// Keeps a new task, for which there is room.
+    /// Stores a new task. There must be room for it.
     pub(super) fn insert(
         &mut self,
         now: Timestamp,
@@ -148,8 +148,8 @@ impl<R> Store<R> {
         self.entries.insert(id.random, entry);
     }
 
-    /// Where there are as many tasks as there may be, lets go of one that was cancelled: nobody
-    /// comes back for it.
+    /// If the number of tasks is at its bound, removes a cancelled one, because no client comes
+    /// back for it.
     pub(super) fn forget_cancelled(&mut self, caller: CallerId) {
         let of_caller = self.shares.get(&caller).map_or(0, |share| share.tasks);
         let callers_only = of_caller >= self.settings.tasks_per_caller_max;
@@ -165,7 +165,7 @@ impl<R> Store<R> {
         }
     }
 
-    /// Whether another task of this caller, with a request of so many bytes, may come.
+    /// Whether another task of this caller, with a request of this size, fits.
     pub(super) fn room_for(
         &self,
         caller: CallerId,
@@ -175,7 +175,7 @@ impl<R> Store<R> {
         let settings = &self.settings;
         let nothing = Share::default();
         let share = self.shares.get(&caller).unwrap_or(&nothing);
-        // One more byte at least, so that there is some room for an answer.
+        // At least one more byte, so that there is some room for an answer.
         let full = |held: usize, max: usize| held >= max || bytes > max - held;
         let reason = if self.draining {
             Reason::Draining
@@ -211,7 +211,8 @@ impl<R> Store<R> {
         })
     }
 
-    /// Keeps what cancels a task; `false` if it has ended, or was cancelled, before that.
+    /// Stores the handle that cancels a task; `false` if the task has already ended or was
+    /// cancelled.
     pub(super) fn spawned(&mut self, id: TaskId, abort: &AbortHandle) -> bool {
         let entry = self.entries.get_mut(&id.random);
         match entry.map(|entry| &mut entry.phase) {
@@ -223,8 +224,8 @@ impl<R> Store<R> {
         }
     }
 
-    /// Counts more bytes of a task that is under way; `false` if there is no room for them, or
-    /// it was cancelled.
+    /// Counts more bytes of a task under way; `false` if there is no room for them, or if it was
+    /// cancelled.
     pub(super) fn hold(&mut self, random: u128, bytes: usize) -> bool {
         let Some(entry) = self.entries.get_mut(&random) else {
             return false;
@@ -242,7 +243,7 @@ impl<R> Store<R> {
         true
     }
 
-    /// Lets go of what a task holds.
+    /// Releases what a task holds.
     fn release(&mut self, random: u128) {
         let Some(entry) = self.entries.get_mut(&random) else {
             return;
@@ -252,7 +253,7 @@ impl<R> Store<R> {
         self.bytes -= bytes;
     }
 
-    /// A task ends and holds nothing any more. One that has ended already stays as it is.
+    /// A task ends and holds nothing any more. An ended task does not change.
     pub(super) fn end(&mut self, now: Timestamp, random: u128, state: State<R>) {
         if self.is_working(random) {
             self.release(random);
@@ -260,8 +261,8 @@ impl<R> Store<R> {
         }
     }
 
-    /// A task ends with a result, which is kept if there is room for it once what the task held
-    /// is let go.
+    /// A task ends with a result. It is kept if there is room for it after the task's own bytes are
+    /// released.
     pub(super) fn end_with(&mut self, now: Timestamp, random: u128, result: R, bytes: usize) {
         if self.is_working(random) {
             self.release(random);
@@ -303,7 +304,7 @@ impl<R> Store<R> {
         if share.tasks == 0 {
             self.shares.remove(&entry.caller);
         }
-        // Those that were removed before their time must not pile up.
+        // Removed tasks must not pile up.
         if self.ended.len() > 2 * self.entries.len() + 16 {
             let entries = &self.entries;
             self.ended

@@ -32,7 +32,7 @@ fn owner(key: &str) -> Owner {
     Owner::new(key)
 }
 
-/// Another one for each key.
+/// A different one for each key.
 fn caller(key: &str) -> CallerId {
     let mut number = [0; 4];
     for (at, byte) in key.bytes().enumerate() {
@@ -79,7 +79,7 @@ where
     submitted.map(|submitted| submitted.id)
 }
 
-/// How many there would be with one answered and nothing else.
+/// The expected counts with one answered task and nothing else.
 fn one_answered() -> TasksNow {
     TasksNow {
         counted: Ended {
@@ -101,7 +101,7 @@ async fn settled() {
     }
 }
 
-/// Submits something that ends at once with so many bytes, and lets it.
+/// Submits a future that ends at once with this many bytes, and waits for it.
 async fn done(tasks: &Tasks<Vec<u8>>, key: &str, bytes: usize) -> Result<TaskId, Refused> {
     let id = submit(tasks, key, move |_| async move { vec![b'x'; bytes] })?;
     settled().await;
@@ -112,7 +112,7 @@ fn endless(tasks: &Tasks<Vec<u8>>, key: &str) -> Result<TaskId, Refused> {
     submit(tasks, key, |_| pending())
 }
 
-/// The state in a word.
+/// The state as a word.
 fn state(tasks: &Tasks<Vec<u8>>, key: &str, id: TaskId) -> String {
     match tasks.get(&owner(key), id) {
         Ok(task) => match task.state {
@@ -124,7 +124,7 @@ fn state(tasks: &Tasks<Vec<u8>>, key: &str, id: TaskId) -> String {
     }
 }
 
-/// Counts how often it is dropped.
+/// Counts its drops.
 struct Dropped(Arc<AtomicUsize>);
 
 impl Drop for Dropped {
@@ -168,7 +168,7 @@ async fn a_task_is_waiting_then_running_then_done() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_result_is_kept_for_its_time_from_its_end_and_is_gone_after_it() {
+async fn a_result_is_kept_for_its_time_from_its_end() {
     let tasks = tasks();
     let id = done(&tasks, "nova", 5).await.expect("there is room");
     advance(MINUTE - Duration::from_nanos(1)).await;
@@ -180,7 +180,7 @@ async fn a_result_is_kept_for_its_time_from_its_end_and_is_gone_after_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_has_not_ended_does_not_grow_old() {
+async fn a_task_that_has_not_ended_does_not_expire() {
     let tasks = tasks();
     let id = endless(&tasks, "nova").expect("there is room");
     advance(1000 * MINUTE).await;
@@ -188,7 +188,7 @@ async fn what_has_not_ended_does_not_grow_old() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_task_exists_for_its_owner_only() {
+async fn a_task_exists_only_for_its_owner() {
     let tasks = tasks();
     let id = done(&tasks, "nova", 5).await.expect("there is room");
     assert_eq!(state(&tasks, "mallory", id), "unknown");
@@ -198,7 +198,7 @@ async fn a_task_exists_for_its_owner_only() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_id_of_before_a_restart_is_gone_and_an_invented_one_never_existed() {
+async fn an_earlier_id_is_gone_and_an_invented_one_never_existed() {
     let (before, now) = (tasks(), tasks());
     let old = done(&before, "nova", 5).await.expect("there is room");
     assert_eq!(state(&now, "nova", old), "gone");
@@ -209,7 +209,7 @@ async fn an_id_of_before_a_restart_is_gone_and_an_invented_one_never_existed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_id_is_read_back_as_it_was_written_and_nothing_else_is() {
+async fn an_id_is_read_back_as_written() {
     let id = done(&tasks(), "nova", 5).await.expect("there is room");
     let text = id.to_string();
     assert_eq!((text.len(), text.parse()), (56, Ok(id)));
@@ -223,7 +223,7 @@ async fn an_id_is_read_back_as_it_was_written_and_nothing_else_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn cancelling_drops_the_future_and_says_so_until_its_time_is_over() {
+async fn cancelling_drops_the_future_and_is_shown_until_it_expires() {
     let tasks = tasks();
     let drops = Arc::new(AtomicUsize::new(0));
     let held = Dropped(Arc::clone(&drops));
@@ -244,7 +244,7 @@ async fn cancelling_drops_the_future_and_says_so_until_its_time_is_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_cancelled_before_it_began_never_begins() {
+async fn a_task_cancelled_before_it_began_never_begins() {
     let tasks = tasks();
     let begun = Arc::new(AtomicUsize::new(0));
     let counted = Dropped(Arc::clone(&begun));
@@ -259,19 +259,19 @@ async fn what_is_cancelled_before_it_began_never_begins() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_future_that_ends_in_spite_of_being_cancelled_keeps_no_result() {
+async fn a_cancelled_future_that_ends_keeps_no_result() {
     let tasks = tasks();
     let canceller = tasks.clone();
     let id = Arc::new(Mutex::new(None));
     let own = Arc::clone(&id);
     let submitted = submit(&tasks, "nova", move |_| async move {
         // From within, so that it is cancelled while it is being polled.
-        let id = own.lock().expect("nobody panics").expect("it is told");
+        let id = own.lock().expect("no thread panics").expect("it is sent");
         cancel(&canceller, "nova", id).expect("it is here");
         b"too late".to_vec()
     });
     let submitted = submitted.expect("there is room");
-    *id.lock().expect("nobody panics") = Some(submitted);
+    *id.lock().expect("no thread panics") = Some(submitted);
     settled().await;
     assert_eq!(state(&tasks, "nova", submitted), "cancelled");
     assert_eq!(
@@ -288,7 +288,7 @@ async fn a_future_that_ends_in_spite_of_being_cancelled_keeps_no_result() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn cancelling_what_has_ended_lets_go_of_it() {
+async fn cancelling_an_ended_task_removes_it() {
     let tasks = tasks();
     let id = done(&tasks, "nova", 50).await.expect("there is room");
     assert_eq!(cancel(&tasks, "nova", id), Ok(Cancelled::Result));
@@ -326,7 +326,7 @@ async fn a_panic_is_a_failed_task_and_harms_no_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn tasks_are_bounded_for_each_owner_and_in_all() {
+async fn tasks_are_bounded_per_owner_and_in_all() {
     let tasks = tasks();
     let refused = |reason, seconds: Option<u64>| Refused {
         reason,
@@ -397,7 +397,7 @@ fn a_runtime_that_goes_down_fails_its_tasks() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn bytes_are_bounded_for_each_owner_and_in_all() {
+async fn bytes_are_bounded_per_owner_and_in_all() {
     let tasks = tasks();
     let refused = |reason| Refused {
         reason,
@@ -434,7 +434,7 @@ async fn a_list_has_the_owners_tasks_in_their_order() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shorter_time_to_live_holds_for_what_has_ended_too() {
+async fn a_shorter_time_to_live_applies_to_ended_tasks() {
     let tasks = tasks();
     let id = done(&tasks, "nova", 5).await.expect("there is room");
     let settings = tasks.0.lock().settings;
@@ -446,7 +446,7 @@ async fn a_shorter_time_to_live_holds_for_what_has_ended_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn draining_refuses_what_comes_and_waits_for_what_runs() {
+async fn draining_refuses_new_tasks_and_waits_for_running_ones() {
     let tasks = tasks();
     let (answer, answered) = oneshot::channel();
     let id = submit(&tasks, "nova", |_| async {
@@ -535,7 +535,7 @@ fn many_threads_lose_no_task_and_no_byte() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_counts_until_its_answer_takes_its_place() {
+async fn an_answer_replaces_its_request_in_the_count() {
     let tasks = tasks();
     let submit = |key: &str, bytes, answer: oneshot::Receiver<Vec<u8>>| {
         let progress = Arc::new(Progress::default());
@@ -559,14 +559,14 @@ async fn a_request_counts_until_its_answer_takes_its_place() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_comes_in_parts_holds_room_as_it_grows() {
+async fn an_answer_in_parts_takes_room_as_it_grows() {
     let tasks = tasks();
     let (tell, told) = oneshot::channel();
     let progress = Arc::new(Progress::default());
     let submitted = tasks.submit(submission("nova", 10, &progress), |room| async move {
         assert!(room.hold(30) && room.hold(20), "60 in all");
         assert!(!room.hold(1));
-        told.await.expect("it is told");
+        told.await.expect("it is sent");
         Err(NotKept { bytes: 51 })
     });
     let id = submitted.expect("there is room").id;
@@ -580,7 +580,7 @@ async fn an_answer_that_comes_in_parts_holds_room_as_it_grows() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_submits_hears_whether_there_is_anything_to_wait_for_and_when_it_has_ended() {
+async fn the_submitter_learns_of_waits_and_of_the_end() {
     let tasks = tasks();
     let progress = || Arc::new(Progress::default());
     let at_once = tasks.submit(submission("nova", 0, &progress()), |_| async {
@@ -622,7 +622,7 @@ async fn cancelling_waits_until_the_future_is_dropped() {
 }
 
 #[test]
-fn owners_are_told_apart_by_all_that_they_say_but_a_port() {
+fn owners_differ_by_everything_except_the_port() {
     let identity = |port: u16, agent: Option<&str>| Identity {
         listener: "nova".into(),
         peer: Peer::Tcp(([127, 0, 0, 1], port).into()),
