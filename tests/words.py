@@ -41,6 +41,12 @@ DONE = [
     "SECURITY.md",
     "docs/",
     "packaging/",
+    "src/coalesce",
+    "src/forward",
+    "src/origin.rs",
+    "src/state.rs",
+    "src/tasks",
+    "src/tools/simulate",
     "Dockerfile",
     "Makefile",
     "benches/",
@@ -62,6 +68,7 @@ ALLOWED = [
     ("LICENSE", "", "the licence's own words"),
     ("tests/words.py", "", "lists the words"),
     ("link/order.txt", "", "symbols, made by a tool"),
+    ("src/tools/simulate/quota.rs", 'alias = "dearest"', "an option's earlier name"),
     ("tests/mutants/books.toml", "loom loom::nobody", "beginnings of tests' names, which are read where the tests are"),
 ]
 

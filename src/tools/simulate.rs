@@ -1,9 +1,9 @@
 //! `tidegate simulate`: runs scenario files through the scheduler in virtual time.
 //!
-//! A scenario says which limits there are, who arrives when and what is expected. It is
-//! decided by the same code that decides for the sidecar; only the backend and the clock are
-//! made up. Nothing waits for real, and the same seed gives the same run everywhere. The
-//! format of the files is in docs/simulate.md.
+//! A scenario says which limits exist, which calls arrive when and what is expected. The
+//! sidecar's own code decides. Only the backend and the clock are simulated. Nothing waits for
+//! real, and the same seed gives the same run everywhere. docs/simulate.md has the format of the
+//! files.
 
 mod backend;
 mod expect;
@@ -27,10 +27,10 @@ pub use figures::Figures;
 pub use reader::{Problem, Problems};
 pub use report::{Held, Part, Report, Style, ToldNo};
 
-/// Largest scenario file that is read.   bytes
+/// The largest scenario file.   bytes
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// What `tidegate simulate` is asked to run: scenario files, the scenarios of leases, or a shared quota.
+/// What `tidegate simulate` runs: scenario files, the scenarios of leases, or a shared quota.
 #[derive(Clone, Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Command {
@@ -44,11 +44,12 @@ pub struct Command {
 enum Other {
     /// Run Doorman's seven scenarios on the capacity server. Exit 1 if an expectation fails
     Leases(leases::Arguments),
-    /// Let nodes share a quota, at first evenly used, then by one of them. Exit 1 if it is exceeded
+    /// Let nodes share a quota, first with even demand, then with most of it at one. Exit 1 if it
+    /// is exceeded
     Quota(quota::Arguments),
 }
 
-/// Runs what is asked for.
+/// Runs it.
 #[must_use]
 pub fn main(command: &Command) -> ExitCode {
     match &command.other {
@@ -72,8 +73,8 @@ pub struct Arguments {
     pub seed: Option<u64>,
 }
 
-/// Runs every file. Exit code 0 if all that is expected holds, 1 if something is broken, 2 if
-/// a file can't be read or is wrong.
+/// Runs every file. Exit code 0 if all expectations hold, 1 if one does not, 2 if a file cannot
+/// be read or has a mistake.
 #[must_use]
 pub fn run(arguments: &Arguments) -> ExitCode {
     let style = if io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none() {
@@ -83,17 +84,17 @@ pub fn run(arguments: &Arguments) -> ExitCode {
     };
     match write_reports(arguments, style, &mut io::stdout(), &mut io::stderr()) {
         Ok(verdict) => verdict.into(),
-        // Whoever closed the pipe has read enough, and was told nothing of the rest.
+        // A reader that closed the pipe has read enough, and needs no message.
         Err(_) => ExitCode::FAILURE,
     }
 }
 
-/// What came of all files together.
+/// The result of all files together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Everything came as expected.
+    /// All expectations hold.
     Holds,
-    /// Something did not.
+    /// An expectation does not hold.
     Broken,
     /// A file could not be read or has mistakes.
     Unusable,
@@ -109,12 +110,11 @@ impl From<Verdict> for ExitCode {
     }
 }
 
-/// Runs every file, and writes what came of them to `out` and what is wrong with them to
-/// `complaints`.
+/// Runs every file. Writes the results to `out` and the mistakes to `complaints`.
 ///
 /// # Errors
 ///
-/// What can't be written.
+/// A write that fails.
 pub fn write_reports(
     arguments: &Arguments,
     style: Style,
@@ -148,15 +148,15 @@ pub fn write_reports(
     Ok(verdict)
 }
 
-/// Why a scenario could not be run.
+/// Why a scenario did not run.
 #[derive(Debug, thiserror::Error)]
 pub enum SimulateError {
-    /// The file can't be read.
+    /// The file cannot be read.
     #[error("cannot read {path}: {cause}")]
     Unreadable {
         /// Its path.
         path: PathBuf,
-        /// Why.
+        /// The error.
         cause: io::Error,
     },
     /// It was read, and has mistakes.
@@ -168,7 +168,7 @@ pub enum SimulateError {
 ///
 /// # Errors
 ///
-/// A file that can't be read, is no UTF-8 or is larger than 1 MiB; or every mistake in it.
+/// A file that cannot be read, is not UTF-8 or is larger than 1 MiB; or every mistake in it.
 pub fn simulate_file(path: &Path, seed: Option<u64>) -> Result<Report, SimulateError> {
     let text = read_text(path).map_err(|cause| SimulateError::Unreadable {
         path: path.to_owned(),

@@ -295,7 +295,7 @@ fn mistakes_are_told_with_line_and_cure() {
         "[config.limits]\nsmapi_rate_limit_per_window = \"total:30\"\n[[arrivals]]\nname = \"a\"\n";
     check(
         "",
-        "bad.toml:1:1: arrivals: nobody arrives\n  help: add a section [[arrivals]], and below it count = 300\n\
+        "bad.toml:1:1: arrivals: no call arrives\n  help: add a section [[arrivals]], and below it count = 300\n\
         bad.toml:1:1: config: there is no [config.limits]\n  help: add smapi_rate_limit_per_window = \"total:30\" to \
         [config.limits], or smapi_rate_limit_window_size_seconds = 0 to do without windows",
     );
@@ -315,12 +315,12 @@ fn mistakes_are_told_with_line_and_cure() {
     );
     check(
         good,
-        "bad.toml:3:1: arrivals.count: how many arrive is not said\n  \
+        "bad.toml:3:1: arrivals.count: the number of calls is missing\n  \
         help: give count = 300, or per_second = 50 and for = \"5s\"",
     );
     check(
         &format!("{good}for = \"5s\""),
-        "bad.toml:5:7: arrivals.for: how fast they arrive is not said\n  \
+        "bad.toml:5:7: arrivals.for: the rate of arrivals is missing\n  \
         help: give per_second = 50, or every = \"20ms\"",
     );
     check(
@@ -335,7 +335,7 @@ fn mistakes_are_told_with_line_and_cure() {
     );
     check(
         &format!("{good}count = 3\n[expect.b]\nanswered = 3"),
-        "bad.toml:6:9: expect.b: nobody of this name arrives\n  \
+        "bad.toml:6:9: expect.b: no group has this name\n  \
         help: name one of [[arrivals]]: a",
     );
     check(

@@ -1,7 +1,7 @@
-//! The backend of a scenario, and what the proxy believes of it.
+//! The backend of a scenario, and what the proxy assumes about it.
 //!
-//! A backend that takes no connection holds the queue and does not flush it: one call at a
-//! time is let through to find out whether it is back, 100 ms to 2 s apart.
+//! A backend that accepts no connection holds the queue and does not flush it. One call at a time
+//! is admitted to find out whether it is back, 100 ms to 2 s apart.
 
 use std::time::Duration;
 
@@ -11,19 +11,19 @@ use tidegate_runtime::BackOff;
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// What the proxy believes of the backend.
+/// What the proxy assumes about the backend.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) enum Belief {
     #[default]
     Up,
-    /// Nobody is let through for now.
+    /// No call is admitted for now.
     Down { back_off: BackOff },
-    /// One call may go and find out.
+    /// One call may be sent as a probe.
     Probing { back_off: BackOff },
 }
 
 impl Belief {
-    /// A connect failed. Returns when to try again, unless that is planned already. `spread` in
+    /// A connect failed. Returns when to try again, unless that is already planned. `spread` in
     /// 0.5..1.0 keeps several proxies from probing in step.
     pub(super) fn failed(&mut self, now: Timestamp, spread: f64) -> Option<Timestamp> {
         let mut back_off = match *self {
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_backend_that_stays_down_is_probed_less_and_less_often_but_every_two_seconds() {
+    fn a_backend_that_stays_down_is_probed_every_two_seconds_at_last() {
         let mut belief = Belief::default();
         let mut waits = Vec::new();
         for _ in 0..7 {

@@ -1,4 +1,4 @@
-//! What a scenario expects, and whether it came so.
+//! The expectations of a scenario, and whether they hold.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,18 +19,18 @@ pub(super) struct Expectation {
     wants: Wants,
 }
 
-/// Whose figures are meant.
+/// Which figures are meant.
 #[derive(Clone, Debug)]
 pub(super) enum Whose {
     All,
     /// By its place in the file.
     Group(usize, String),
     Function(Arc<str>),
-    /// What is sent in a span of time.
+    /// Calls sent in a span of time.
     Between(Span),
 }
 
-/// What is sent from one moment on and before another.
+/// Calls sent from one moment on and before another.
 #[derive(Clone, Debug)]
 pub(super) struct Span {
     from: Duration,
@@ -61,20 +61,20 @@ enum Bound {
     AtMost,
 }
 
-/// One expectation, compared with what came.
+/// One expectation, compared with the result.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Checked {
-    /// Whom it is about: `all`, or the section of the file, such as `function.guest_list`.
+    /// Its scope: `all`, or the section of the file, such as `function.guest_list`.
     pub whose: String,
-    /// The line as it stands in the file.
+    /// The line of the file.
     pub expected: String,
-    /// What came instead, or as well.
+    /// The result.
     pub found: String,
     /// Whether it holds.
     pub holds: bool,
 }
 
-/// Which bounds a figure can be given.
+/// Which bounds a figure can have.
 #[derive(Clone, Copy, Debug)]
 enum Form {
     /// `name`, `name_min`, `name_max`
@@ -88,7 +88,7 @@ enum Form {
 }
 
 impl Form {
-    /// What is put behind the name, and what it means.
+    /// The suffix of the name, and its meaning.
     fn bounds(self) -> &'static [(&'static str, Bound)] {
         const ALL: [(&str, Bound); 3] = [
             ("", Bound::Exactly),
@@ -104,8 +104,7 @@ impl Form {
     }
 }
 
-/// Every figure that something can be expected of. Counts are far below 2^53, so a float holds
-/// them exactly.
+/// Every figure that can be expected. Counts are far below 2^53, so a float holds them exactly.
 const FIGURES: &[(&str, Form, Measure)] = &[
     ("answered", Form::Count, |f| Some(f.answered as f64)),
     ("refused", Form::Count, |f| Some(f.refused as f64)),
@@ -134,7 +133,7 @@ const FIGURES: &[(&str, Form, Measure)] = &[
     ("in_flight", Form::Count, |f| Some(f.in_flight as f64)),
 ];
 
-/// Those that can be expected of what is sent in a span of time.
+/// Figures that can be expected of a span of time.
 const SPAN_FIGURES: [&str; 2] = ["sent", "densest_window"];
 
 /// Reads `[expect]`.
@@ -164,9 +163,9 @@ pub(super) fn read(mut section: Section<'_>, groups: &[Group]) -> Vec<Expectatio
     }
     for name in section.other_sections() {
         let Some(index) = groups.iter().position(|group| group.name == name) else {
-            // Asked for, so that it is complained about once.
+            // Read, so that it is complained about once.
             let _ = section.section(&name);
-            section.complain(&name, nobody(groups));
+            section.complain(&name, no_such_group(groups));
             continue;
         };
         let Some(mut inner) = section.section(&name) else {
@@ -215,21 +214,21 @@ fn span(section: &mut Section<'_>, groups: &[Group]) -> Span {
     let group = section.read("group", name).and_then(|name| {
         let index = groups.iter().position(|group| group.name == name);
         if index.is_none() {
-            section.complain("group", nobody(groups));
+            section.complain("group", no_such_group(groups));
         }
         index.map(|index| (index, name))
     });
     Span { from, to, group }
 }
 
-fn nobody(groups: &[Group]) -> Mistake {
+fn no_such_group(groups: &[Group]) -> Mistake {
     let names: Vec<_> = groups.iter().map(|group| group.name.as_str()).collect();
     let cure = format!("name one of [[arrivals]]: {}", names.join(", "));
-    Mistake::new("nobody of this name arrives", cure)
+    Mistake::new("no group has this name", cure)
 }
 
 impl Expectation {
-    /// Compares it with these figures, which are those it is about.
+    /// Compares it with these figures, which are those of its scope.
     pub(super) fn check(&self, figures: &Figures) -> Checked {
         let whose = self.whose.to_string();
         match &self.wants {
@@ -250,7 +249,7 @@ impl Expectation {
                 value,
             } => {
                 let found = measure(figures);
-                // A bound on what nobody measured says nothing, so it does not hold.
+                // A bound on something that was not measured does not hold.
                 let holds = found.is_some_and(|found| match bound {
                     Bound::Exactly => found == *value,
                     Bound::AtLeast => found >= *value,
@@ -292,7 +291,7 @@ impl fmt::Display for Span {
 }
 
 impl Span {
-    /// The figures of what was sent in it; only [`SPAN_FIGURES`] mean anything.
+    /// The figures of the calls sent in it. Only [`SPAN_FIGURES`] have a meaning.
     pub(super) fn figures(&self, run: &Run, window: Duration) -> Figures {
         let tally = match self.group {
             Some((index, _)) => &run.groups[index],

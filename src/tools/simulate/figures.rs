@@ -1,21 +1,21 @@
-//! What a run is measured by: counts, times, and the densest window.
+//! The figures of a run: counts, times, and the densest window.
 
 use std::time::Duration;
 
 use serde::Serialize;
 use tidegate_limits::Timestamp;
 
-/// The figures of some calls: all of a scenario, one group's, or one function's. Times are in
-/// seconds; one that nothing was measured for is absent.
+/// The figures of some calls: all of a scenario, one group, or one function. Times are in
+/// seconds. A time without any measurement is absent.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figures {
     /// Calls that arrived.
     pub calls: u64,
     /// Calls whose client got the backend's answer.
     pub answered: u64,
-    /// Calls told no the moment they came.
+    /// Calls refused when they arrived.
     pub refused: u64,
-    /// Calls told no after a wait.
+    /// Calls refused after a wait.
     pub expired: u64,
     /// Calls whose client left before there was an answer.
     pub left: u64,
@@ -33,9 +33,9 @@ pub struct Figures {
     pub wait_seconds_p95: Option<f64>,
     /// The longest wait of them.
     pub wait_seconds_max: Option<f64>,
-    /// The longest time from arrival to being told no.
+    /// The longest time from arrival to a refusal.
     pub told_no_seconds_max: Option<f64>,
-    /// The shortest time to come back that anybody was told with the no.
+    /// The shortest time to come back in any refusal.
     pub retry_after_seconds_min: Option<f64>,
     /// The longest of them.
     pub retry_after_seconds_max: Option<f64>,
@@ -43,14 +43,14 @@ pub struct Figures {
     pub densest_window: u64,
     /// Most calls that reached the backend in any such span.
     pub densest_at_backend: u64,
-    /// Most calls that were sent and not at their end at once.
+    /// The most calls at once that were sent and had not ended.
     pub in_flight: u64,
     /// Whether they were sent in the order of their arrival.
     pub in_order: bool,
 }
 
-/// What becomes of a call. A client that leaves while its call runs has left, though the call
-/// runs on.
+/// The end of a call. A client that leaves while its call runs has left, though the call
+/// continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
     Answered,
@@ -59,7 +59,7 @@ pub(super) enum Ending {
     Failed,
 }
 
-/// Counts as the run goes.
+/// Counts during the run.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tally {
     calls: u64,
@@ -87,7 +87,7 @@ impl Tally {
         self.first_arrival.get_or_insert(now);
     }
 
-    /// A call is sent: the `nth` that arrived, which reaches the backend at `reaches`.
+    /// A call is sent: the `nth` that arrived. It reaches the backend at `reaches`.
     pub(super) fn sent(
         &mut self,
         now: Timestamp,
@@ -104,7 +104,7 @@ impl Tally {
         self.last_sent = nth;
     }
 
-    /// A call that was sent is at its end, whoever still cares.
+    /// A call that was sent has ended, also if its client has left.
     pub(super) fn landed(&mut self) {
         self.in_flight -= 1;
     }
@@ -177,7 +177,7 @@ fn percentile(sorted: &[Duration], percent: usize) -> Option<Duration> {
     sorted.get(rank.checked_sub(1)?).copied()
 }
 
-/// Most of these moments, which are sorted, in any half-open span of this length.
+/// The most of these moments, which are sorted, in any half-open span of this length.
 pub(super) fn densest(moments: &[Timestamp], span: Duration) -> u64 {
     let mut first = 0;
     let mut densest = 0;
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_percentile_is_a_value_that_was_measured() {
+    fn a_percentile_is_a_measured_value() {
         let millis: Vec<_> = (1..=20).map(Duration::from_millis).collect();
         let check = |percent, expected| {
             let found = percentile(&millis, percent);

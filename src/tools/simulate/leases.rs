@@ -1,11 +1,11 @@
 //! `tidegate simulate leases`: Doorman's seven scenarios on the real capacity server, in virtual
 //! time.
 //!
-//! The model is that of the simulation that came with Doorman: jobs of three tasks of which one is
-//! master, one resource of 500, clients whose demand walks at random, and mishaps. What is decided
-//! is decided by [`crate::coordinate::lease_server::CapacityServer`], with the rule by which its
-//! clients ask again; only the clock, the network and the elections are made up. docs/simulate.md
-//! says what the columns mean.
+//! The model is that of Doorman's own simulation: jobs of three tasks of which one is master, one
+//! resource of 500, clients whose demand changes at random, and mishaps.
+//! [`crate::coordinate::lease_server::CapacityServer`] decides, with the rule by which its
+//! clients ask again. Only the clock, the network and the elections are simulated.
+//! docs/leases-simulation.md explains the columns.
 
 mod model;
 mod table;
@@ -19,20 +19,20 @@ pub use table::Summary;
 /// The arguments of `tidegate simulate leases`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Arguments {
-    /// Which of the seven; all of them if none is given
+    /// Which of the seven; all of them by default
     #[arg(long, value_name = "1..7", value_parser = clap::value_parser!(u8).range(1..=7))]
     pub scenario: Vec<u8>,
-    /// How often each is run, every time with another seed
+    /// How often each is run, each time with another seed
     #[arg(long, default_value_t = 40, value_name = "NUMBER",
           value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub runs: u32,
-    /// The seed of the first run; the others count on from it
+    /// The seed of the first run; the others count upward from it
     #[arg(long, default_value_t = 1, value_name = "NUMBER")]
     pub seed: u64,
     /// When a lowered lease is free for others
     #[arg(long, value_enum, default_value_t = Rule::Confirmed)]
     pub frees: Rule,
-    /// For how many clients a safe share of 10 is set aside
+    /// The number of clients for which a safe share of 10 is set aside
     #[arg(long, default_value_t = 0, value_name = "NUMBER",
           value_parser = clap::value_parser!(u64).range(0..=50))]
     pub reserved_clients: u64,
@@ -41,7 +41,7 @@ pub struct Arguments {
     pub json: bool,
 }
 
-/// Runs the scenarios. Exit code 0 if each keeps what is expected of it, 1 if one does not.
+/// Runs the scenarios. Exit code 0 if each meets its expectations, 1 if one does not.
 #[must_use]
 pub fn main(arguments: &Arguments) -> ExitCode {
     match write_summaries(arguments, &mut io::stdout()) {
@@ -50,11 +50,11 @@ pub fn main(arguments: &Arguments) -> ExitCode {
     }
 }
 
-/// Runs the scenarios and writes what came of them. False if one disappoints.
+/// Runs the scenarios and writes the results. False if an expectation fails.
 ///
 /// # Errors
 ///
-/// What can't be written.
+/// A write that fails.
 pub fn write_summaries(arguments: &Arguments, out: &mut impl Write) -> io::Result<bool> {
     let chosen: Vec<Scenario> = Scenario::ALL
         .into_iter()

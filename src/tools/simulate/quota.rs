@@ -1,8 +1,8 @@
-//! `tidegate simulate quota`: how nodes share a quota, in virtual time.
+//! `tidegate simulate quota`: how sidecars (nodes) share a quota, in virtual time.
 //!
-//! Every node has the ledger of the sidecar ([`tidegate_limits::quota::Ledger`]); only the clock,
-//! the store and the way there are made up. Calls of random size come to all nodes alike; in the
-//! second half of the run most of them come to one node, so that the quota has to follow.
+//! Every node has the ledger of the sidecar ([`tidegate_limits::quota::Ledger`]). Only the clock,
+//! the store and the network are simulated. Calls of random size arrive at all nodes alike. In
+//! the second half of the run, most of them arrive at one node, so the quota must follow.
 
 mod model;
 
@@ -23,34 +23,34 @@ pub struct Arguments {
     #[arg(long, default_value_t = 8, value_name = "NUMBER",
           value_parser = clap::value_parser!(u32).range(1..=100))]
     pub nodes: u32,
-    /// What all of them may spend in one window
+    /// The total that all of them may spend in one window
     #[arg(long, default_value_t = 50_000, value_name = "TOKENS",
           value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub total: u64,
-    /// The smallest grant; by default a hundredth of an equal share
+    /// The smallest grant; the default is a hundredth of an equal share
     #[arg(long, value_name = "TOKENS")]
     pub base: Option<u64>,
-    /// How long a window is
+    /// The length of a window
     #[arg(long, default_value_t = 10_000, value_name = "MILLISECONDS",
           value_parser = clap::value_parser!(u64).range(100..=600_000))]
     pub window: u64,
-    /// How many windows are run
+    /// The number of windows
     #[arg(long, default_value_t = 20, value_name = "NUMBER",
           value_parser = clap::value_parser!(u32).range(4..=1_000))]
     pub windows: u32,
-    /// What is asked for in a window, as percent of the total
+    /// The demand in a window, in percent of the total
     #[arg(long, default_value_t = 150, value_name = "PERCENT",
           value_parser = clap::value_parser!(u64).range(1..=1_000))]
     pub load: u64,
-    /// The dearest call; calls cost from 1 to this, at random
+    /// The cost of the most expensive call; calls cost from 1 to this, at random
     #[arg(long, default_value_t = 14, value_name = "TOKENS",
-          value_parser = clap::value_parser!(u64).range(1..=1_000))]
-    pub dearest: u64,
-    /// What part of all calls comes to the first node, from the middle of the run on
+          value_parser = clap::value_parser!(u64).range(1..=1_000), alias = "dearest")]
+    pub cost_max: u64,
+    /// The part of all calls that arrives at the first node in the second half of the run
     #[arg(long, default_value_t = 80, value_name = "PERCENT",
           value_parser = clap::value_parser!(u64).range(0..=100))]
     pub skew: u64,
-    /// What part of an equal share each node owns in case the store is away; 0 for none
+    /// The part of an equal share that each node owns in case the store is unavailable; 0 for none
     #[arg(long, default_value_t = 0, value_name = "PERCENT",
           value_parser = clap::value_parser!(u32).range(0..=100))]
     pub safe: u32,
@@ -63,11 +63,11 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// What to run.
+    /// The settings of the model.
     ///
     /// # Errors
     ///
-    /// Everything that is wrong with the quota.
+    /// Every mistake in the quota.
     pub fn plan(&self) -> Result<Plan, Vec<RuleError>> {
         let mut settings = Settings::new(self.total, Duration::from_millis(self.window));
         settings.base = self.base;
@@ -80,14 +80,14 @@ impl Arguments {
             rule: Rule::check(settings)?,
             windows: self.windows,
             load_percent: self.load,
-            dearest: self.dearest,
+            cost_max: self.cost_max,
             skew_percent: self.skew,
             seed: self.seed,
         })
     }
 }
 
-/// Runs it. Exit code 0 if no window was exceeded, 1 if one was, 2 if there is no such quota.
+/// Runs it. Exit code 0 if no window was exceeded, 1 if one was, 2 if the quota is invalid.
 #[must_use]
 pub fn main(arguments: &Arguments) -> ExitCode {
     let plan = match arguments.plan() {
@@ -106,48 +106,48 @@ pub fn main(arguments: &Arguments) -> ExitCode {
     }
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// By which it can be had again.
+    /// The seed, to repeat the run.
     pub seed: u64,
-    /// How many nodes there were.
+    /// The number of nodes.
     pub nodes: u32,
-    /// What they might spend in a window.
+    /// The total of a window.
     pub total: u64,
-    /// While demand was even.
+    /// The half with even demand.
     pub even: Row,
-    /// While most of it was the first node's.
+    /// The half in which most demand came to the first node.
     pub skewed: Row,
 }
 
-/// What came of half a run.
+/// The result of half a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// How many windows it had.
+    /// The number of windows.
     pub windows: usize,
-    /// Such as were exceeded.
+    /// The number of exceeded windows.
     pub exceeded: usize,
-    /// What was spent, of the total or of what was asked for if that is less: mean over windows.
+    /// The part spent, of the total or of the demand if that is less: mean over windows.
     pub used: f64,
-    /// The same of the worst window.
+    /// The same for the worst window.
     pub used_least: f64,
-    /// What the node with the least got in a window, as part of an equal share.
+    /// What the node with the least got in a window, as a part of an equal share.
     pub share_least: f64,
-    /// What the first node got, as part of all: mean over windows.
+    /// What the first node got, as a part of all: mean over windows.
     pub first: f64,
     /// Draws in a window.
     pub draws: f64,
-    /// Writes for nothing, for each draw.
+    /// Failed writes for each draw.
     pub conflicts: f64,
-    /// Surpluses given back, in a window.
+    /// Surpluses returned in a window.
     pub relinquished: f64,
-    /// Calls that were decided without waiting for the store, of all.
+    /// The part of all calls that was decided without waiting for the store.
     pub local: f64,
 }
 
 impl Report {
-    /// What came of a run.
+    /// The result of a run.
     #[must_use]
     pub fn new(plan: &Plan, outcome: &Outcome) -> Self {
         let settings = plan.rule.settings();
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn eight_nodes_use_what_there_is_and_nobody_starves() {
+    fn eight_nodes_use_the_whole_quota_and_none_starves() {
         let report = report(&[]);
         assert!(report.holds(), "{report}");
         assert!(report.even.used >= 0.98, "{report}");
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_leave_goes_to_the_one_who_wants_it() {
+    fn one_node_gets_what_the_others_leave() {
         let report = report(&["--load", "110"]);
         assert!(report.holds(), "{report}");
         assert!(report.skewed.first >= 0.7, "{report}");
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_safe_share_of_its_own_exceeds_nothing() {
+    fn safe_shares_exceed_nothing() {
         let report = report(&["--safe", "50", "--windows", "8"]);
         assert!(report.holds(), "{report}");
         assert!(report.even.used >= 0.98, "{report}");

@@ -1,18 +1,18 @@
-//! Random numbers that are the same everywhere and in every release, so that a seed written
-//! into a scenario file means something.
+//! Random numbers that are the same everywhere and in every release, so that a seed in a scenario
+//! file keeps its meaning.
 
 use std::time::Duration;
 
-/// SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators",
-/// 2014): a counter and a mixer. More than enough to spread arrivals.
+/// SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014): a
+/// counter and a mixer. More than enough to spread arrivals.
 #[derive(Clone, Debug)]
 pub(super) struct Random(u64);
 
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Random {
-    /// Stream `stream` of a seed. What draws for one purpose has a stream of its own, so that a
-    /// change of the limits leaves the arrivals as they are.
+    /// Stream `stream` of a seed. Each purpose has its own stream, so a change of the limits does
+    /// not change the arrivals.
     pub(super) fn new(seed: u64, stream: u64) -> Self {
         let mut seeds = Self(seed);
         let first = seeds.next();
@@ -34,13 +34,13 @@ impl Random {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// A whole number below another one that is not 0. The bias is below one in 2^32 for the
-    /// small numbers that are asked for.
+    /// A whole number below another one that is not 0. The bias is below one in 2^32 for the small
+    /// numbers used here.
     pub(super) fn below(&mut self, end: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
     }
 
-    /// A time between the two, both possible; the same time costs no draw.
+    /// A time between the two, both included. Equal times cost no draw.
     pub(super) fn between(&mut self, (min, max): (Duration, Duration)) -> Duration {
         if min == max {
             return min;
@@ -48,7 +48,7 @@ impl Random {
         min + (max - min).mul_f64(self.unit())
     }
 
-    /// The time to the next of events that come `per_second` at random.
+    /// The time to the next of events that happen `per_second` times a second, at random.
     pub(super) fn gap(&mut self, per_second: f64) -> Duration {
         // 1 - unit is above zero, so its logarithm is finite.
         Duration::from_secs_f64(-(1.0 - self.unit()).ln() / per_second)
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_numbers_are_those_of_the_published_algorithm() {
+    fn the_numbers_match_the_published_algorithm() {
         let mut random = Random(1_234_567);
         let drawn: Vec<_> = (0..3).map(|_| random.next()).collect();
         assert_eq!(
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_have_the_mean_that_was_asked_for() {
+    fn gaps_have_the_requested_mean() {
         let mut random = Random::new(1, 0);
         let total: Duration = (0..100_000).map(|_| random.gap(50.0)).sum();
         assert!(

@@ -1,5 +1,5 @@
-//! Takes keys out of a scenario file by name, notes every mistake on the way with its line,
-//! and in the end reports what nobody asked for.
+//! Takes keys out of a scenario file by name, notes every mistake with its line, and finally
+//! reports the unknown keys.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -18,7 +18,7 @@ pub struct Problem {
     pub line: usize,
     /// In characters, counted from 1.
     pub column: usize,
-    /// The path of the key, such as `arrivals.takes`; empty where the TOML itself is broken.
+    /// The path of the key, such as `arrivals.takes`; empty if the TOML itself is broken.
     pub key: String,
     /// What is wrong.
     pub message: String,
@@ -59,7 +59,7 @@ impl fmt::Display for Problems {
 
 impl std::error::Error for Problems {}
 
-/// What is wrong with a value, before it is known where it stands.
+/// A mistake in a value, before its place is known.
 #[derive(Clone, Debug)]
 pub(super) struct Mistake {
     pub(super) message: String,
@@ -75,7 +75,7 @@ impl Mistake {
     }
 }
 
-/// Reads a file with `read`, and gives what it made only if nothing was wrong.
+/// Reads a file with `read`. Returns the result only if there was no mistake.
 ///
 /// # Errors
 ///
@@ -100,7 +100,7 @@ pub(super) fn read_file<T>(
             Mistake::new(message, cure),
         );
     }
-    // What a broken file seems to say is not worth a second complaint.
+    // What a broken file seems to contain is not worth a second complaint.
     let made = if errors.is_empty() {
         read(Section {
             table: table.get_ref(),
@@ -146,7 +146,7 @@ impl Notes<'_> {
     }
 }
 
-/// A table of the file, and which of its keys have been asked for.
+/// A table of the file, and which of its keys were read.
 pub(super) struct Section<'a> {
     table: &'a DeTable<'a>,
     span: Range<usize>,
@@ -156,7 +156,7 @@ pub(super) struct Section<'a> {
 }
 
 impl<'a> Section<'a> {
-    /// The value of a key; `None` if it is not given, or wrong, which is then noted.
+    /// The value of a key; `None` if it is missing or invalid. A mistake is noted.
     pub(super) fn read<T>(
         &mut self,
         key: &str,
@@ -183,7 +183,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// A list of tables inside this one; empty if it is not given.
+    /// A list of tables inside this one; empty if it is missing.
     pub(super) fn sections(&mut self, key: &str) -> Vec<Section<'a>> {
         let Some(value) = self.take(key) else {
             return Vec::new();
@@ -203,7 +203,7 @@ impl<'a> Section<'a> {
         sections
     }
 
-    /// Keys that hold a table and have not been asked for.
+    /// Keys that hold a table and were not read.
     pub(super) fn other_sections(&self) -> Vec<String> {
         let other = self.table.iter().filter(|(key, value)| {
             matches!(value.get_ref(), DeValue::Table(_))
@@ -212,19 +212,18 @@ impl<'a> Section<'a> {
         other.map(|(key, _)| key.get_ref().to_string()).collect()
     }
 
-    /// Notes that a key is wrong; one that is not given is complained about where its section
-    /// begins.
+    /// Notes that a key is wrong. For a missing key the place is the beginning of its section.
     pub(super) fn complain(&self, key: &str, mistake: Mistake) {
         self.notes
             .add(self.span_of(key), &self.path_of(key), mistake);
     }
 
-    /// Whether a key is given, right or wrong.
+    /// Whether a key is present, valid or not.
     pub(super) fn has(&self, key: &str) -> bool {
         self.find(key).is_some()
     }
 
-    /// Whether a key of a table inside this one is given, right or wrong.
+    /// Whether a key of a table inside this one is present, valid or not.
     pub(super) fn has_inside(&self, section: &str, key: &str) -> bool {
         match self.find(section) {
             Some((_, DeValue::Table(table))) => table.iter().any(|(name, _)| name.get_ref() == key),
@@ -232,7 +231,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Complains about every key that was not asked for.
+    /// Complains about every key that was not read.
     pub(super) fn finish(self) {
         let is_unknown = |key: &str| !self.asked.contains(key);
         for (key, _) in self
@@ -267,7 +266,7 @@ impl<'a> Section<'a> {
     fn find(&self, key: &str) -> Option<(Range<usize>, &'a DeValue<'a>)> {
         let (name, value) = self.table.iter().find(|(name, _)| name.get_ref() == key)?;
         let span = match value.get_ref() {
-            // The name of a table says better where it stands than its body does.
+            // The name of a table is a better place for the message than its body.
             DeValue::Table(_) | DeValue::Array(_) => name.span(),
             _ => value.span(),
         };
@@ -365,7 +364,7 @@ pub(super) fn choice<T: Copy>(words: &[(&str, T)]) -> impl Fn(&DeValue<'_>) -> R
 
 const TIME_UNITS: [(&str, u64); 4] = [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000)];
 
-/// Longest time that a scenario may name.
+/// The longest time in a scenario.
 const TIME_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// A time with its unit, such as `"50ms"`.
@@ -401,7 +400,7 @@ pub(super) fn duration_above_zero(value: &DeValue<'_>) -> Result<Duration, Mista
     Ok(time)
 }
 
-/// A time, or the shortest and the longest of a span of times.
+/// A time, or the minimum and maximum of a range of times.
 pub(super) fn time_or_span(value: &DeValue<'_>) -> Result<(Duration, Duration), Mistake> {
     match value {
         DeValue::Array(_) => time_span(value),
@@ -409,7 +408,7 @@ pub(super) fn time_or_span(value: &DeValue<'_>) -> Result<(Duration, Duration), 
     }
 }
 
-/// The shortest and the longest of a span of times, such as `["1s", "3s"]`.
+/// The minimum and maximum of a range of times, such as `["1s", "3s"]`.
 pub(super) fn time_span(value: &DeValue<'_>) -> Result<(Duration, Duration), Mistake> {
     const CURE: &str = "give the shortest and the longest, such as [\"40ms\", \"60ms\"]";
     let bounds: Result<Vec<Duration>, _> = match value {

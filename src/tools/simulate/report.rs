@@ -1,4 +1,4 @@
-//! What came of a scenario, for people and for programs.
+//! The result of a scenario, for people and for programs.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -10,28 +10,28 @@ use super::figures::Figures;
 use super::scenario::Scenario;
 use super::world::Run;
 
-/// What came of one scenario.
+/// The result of one scenario.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// The file, as it was named.
     pub file: String,
-    /// What the scenario says of itself.
+    /// The description in the scenario.
     pub about: String,
-    /// The seed that it ran with.
+    /// The seed of the run.
     pub seed: u64,
-    /// The length of the window that the densest one was looked for with.
+    /// The length of the window for the densest window.
     pub window_seconds: f64,
     /// The figures of all calls.
     pub all: Figures,
-    /// Those of each group of arrivals, in the order of the file.
+    /// The figures of each group of arrivals, in the order of the file.
     pub groups: Vec<Part>,
-    /// Those of each function, by name.
+    /// The figures of each function, by name.
     pub functions: Vec<Part>,
-    /// What held calls up, most first.
+    /// What held calls, the most first.
     pub held: Vec<Held>,
-    /// Who was told no, and why.
+    /// The refusals, by reason.
     pub told_no: Vec<ToldNo>,
-    /// What was expected, in the order of the file.
+    /// The expectations, in the order of the file.
     pub expectations: Vec<Checked>,
 }
 
@@ -49,26 +49,26 @@ pub struct Part {
 pub struct Held {
     /// The limit.
     pub limit: String,
-    /// The time that it was closed, counted once for each call that met it and waited. A call
-    /// that two limits hold counts at both.
+    /// The time that it was closed, counted once for each call that met it and waited. A call that
+    /// two limits hold counts at both.
     pub call_seconds: f64,
 }
 
-/// Calls that were told no for the same reason.
+/// Calls that were refused for the same reason.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ToldNo {
-    /// The word for it, as in replies and metrics.
+    /// The reason, as in replies and metrics.
     pub reason: &'static str,
-    /// The limit that stood in the way, if one did.
+    /// The limit that refused them, if any.
     pub limit: Option<String>,
-    /// How many.
+    /// The number of calls.
     pub calls: u64,
 }
 
-/// How a report is written.
+/// The form of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
-    /// For a terminal that shows colours.
+    /// For a terminal with colours.
     Coloured,
     /// For everything else.
     Plain,
@@ -149,7 +149,7 @@ impl Report {
         report
     }
 
-    /// Whether everything came as expected.
+    /// Whether all expectations hold.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.expectations.iter().all(|checked| checked.holds)
@@ -187,7 +187,7 @@ impl Report {
         }
         if !self.told_no.is_empty() {
             text.push('\n');
-            let mut rows = vec![vec!["told no".to_owned(), "calls".to_owned()]];
+            let mut rows = vec![vec!["refused".to_owned(), "calls".to_owned()]];
             rows.extend(self.told_no.iter().map(|told| {
                 let reason = match &told.limit {
                     Some(limit) => format!("{}, {limit}", told.reason),
@@ -241,14 +241,13 @@ impl Report {
             );
         }
         if self.functions.len() > 1 {
-            // The calls of a function are often those of a group; the same line twice says
-            // nothing.
-            let is_told = |part: &Part| {
+            // The calls of a function are often those of a group. The same line is not shown twice.
+            let is_shown = |part: &Part| {
                 self.groups
                     .iter()
                     .any(|group| group.figures == part.figures)
             };
-            let rest = self.functions.iter().filter(|part| !is_told(part));
+            let rest = self.functions.iter().filter(|part| !is_shown(part));
             rows.extend(rest.map(|part| row(&part.name, &part.figures)));
         }
         rows
@@ -275,7 +274,7 @@ fn row(name: &str, figures: &Figures) -> Vec<String> {
     ]
 }
 
-/// Writes rows with the first column to the left and the others to the right.
+/// Writes rows, with the first column left-aligned and the others right-aligned.
 fn table(text: &mut String, rows: &[Vec<String>]) {
     let columns = rows.first().map_or(0, Vec::len);
     let width = |column: usize| {

@@ -1,5 +1,4 @@
-//! A scenario as its file says it: settings, who arrives when, what happens meanwhile, and what
-//! is expected.
+//! A scenario as its file describes it: settings, arrivals, events, and expectations.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,9 +13,9 @@ use super::reader::{
 };
 use super::setup::{self, Keys, Setup};
 
-/// Most calls in one scenario: what bounds its memory and its time.
+/// The most calls in one scenario, which bounds its memory and its time.
 const CALLS_MAX: u32 = 1_000_000;
-/// Most groups of arrivals.
+/// The most groups of arrivals.
 const GROUPS_MAX: usize = 1000;
 
 /// One scenario.
@@ -35,10 +34,10 @@ pub(super) struct Scenario {
 pub(super) struct Group {
     pub(super) name: String,
     pub(super) function: Arc<str>,
-    /// The class that they name; without one, their function says it.
+    /// The class that they name; without one, their function decides.
     pub(super) class: Option<String>,
     pub(super) caller: Caller,
-    /// How long after its arrival a client leaves that has no answer.
+    /// How long after its arrival a client without an answer leaves.
     pub(super) leaves_after: Option<Duration>,
     at: Duration,
     pace: Pace,
@@ -58,7 +57,7 @@ struct Pace {
 #[derive(Clone, Copy, Debug)]
 enum Gap {
     Even(Duration),
-    /// So many a second on average, each at random.
+    /// This many a second on average, each at random.
     Poisson(f64),
 }
 
@@ -68,7 +67,7 @@ enum Until {
     Elapsed(Duration),
 }
 
-/// Something that happens at a moment.
+/// An event.
 #[derive(Debug)]
 pub(super) struct Event {
     pub(super) at: Duration,
@@ -77,9 +76,10 @@ pub(super) struct Event {
 
 #[derive(Debug)]
 pub(super) enum What {
-    /// The config is read anew; the setup is the whole of what is then in force.
+    /// The config is read again. The setup is everything that is then in force.
     Reload(Box<Setup>),
-    /// Nobody listens any more, and what was being worked on is lost. A connect fails after this long.
+    /// No connection is accepted any more, and calls at the backend are lost. A connect fails after
+    /// this time.
     BackendDown {
         refuses_after: Duration,
     },
@@ -130,7 +130,7 @@ impl Group {
         let mut nth = 0;
         std::iter::from_fn(move || {
             match self.pace.gap {
-                // By multiplying, so that rounding does not add up.
+                // By multiplying, so that rounding errors do not add up.
                 Gap::Even(gap) => at = self.at + gap * nth,
                 Gap::Poisson(per_second) => at += random.gap(per_second),
             }
@@ -185,12 +185,12 @@ pub(super) fn read(origin: &str, file: &str) -> Result<Scenario, Problems> {
     })
 }
 
-/// Reads who arrives. `setups` are all that are in force at any time.
+/// Reads the arrivals. `setups` are all that are in force at any time.
 fn groups(root: &mut Section<'_>, setups: &[&Setup]) -> Vec<Group> {
     let sections = root.sections("arrivals");
     if sections.is_empty() && !root.has("arrivals") {
         let cure = "add a section [[arrivals]], and below it count = 300";
-        root.complain("arrivals", Mistake::new("nobody arrives", cure));
+        root.complain("arrivals", Mistake::new("no call arrives", cure));
     }
     if sections.len() > GROUPS_MAX {
         let cure = format!("give at most {GROUPS_MAX}");
@@ -220,7 +220,7 @@ fn groups(root: &mut Section<'_>, setups: &[&Setup]) -> Vec<Group> {
 }
 
 impl Pace {
-    /// How many calls these are, more or less.
+    /// The approximate number of calls.
     fn calls_about(self) -> f64 {
         match (self.until, self.gap) {
             (Until::Count(count), _) => f64::from(count),
@@ -286,7 +286,7 @@ fn pace(section: &mut Section<'_>) -> Pace {
         (None, Some(time)) => Until::Elapsed(time),
         (Some(_), Some(_)) => {
             let mistake = Mistake::new(
-                "count says already when they end",
+                "count already says when they end",
                 "leave one of the two out",
             );
             section.complain("for", mistake);
@@ -295,22 +295,22 @@ fn pace(section: &mut Section<'_>) -> Pace {
         (None, None) => {
             if !section.has("count") && !section.has("for") {
                 let cure = "give count = 300, or per_second = 50 and for = \"5s\"";
-                section.complain("count", Mistake::new("how many arrive is not said", cure));
+                section.complain(
+                    "count",
+                    Mistake::new("the number of calls is missing", cure),
+                );
             }
             Until::Count(0)
         }
     };
     let is_paced = every.is_some() || per_second.is_some();
     if every.is_some() && per_second.is_some() {
-        let mistake = Mistake::new("every says already how fast", "leave one of the two out");
+        let mistake = Mistake::new("every already says how fast", "leave one of the two out");
         section.complain("per_second", mistake);
     }
     if time.is_some() && !is_paced && !section.has("every") && !section.has("per_second") {
         let cure = "give per_second = 50, or every = \"20ms\"";
-        section.complain(
-            "for",
-            Mistake::new("how fast they arrive is not said", cure),
-        );
+        section.complain("for", Mistake::new("the rate of arrivals is missing", cure));
     }
     let even = every.or_else(|| Some(Duration::from_secs_f64(1.0 / per_second?)));
     let gap = match even {
@@ -319,13 +319,13 @@ fn pace(section: &mut Section<'_>) -> Pace {
         None => {
             if is_poisson {
                 let cure = "give per_second = 50, or every = \"20ms\"";
-                let message = "all at once can't be spread";
+                let message = "calls that arrive at once cannot be spread";
                 section.complain("spread", Mistake::new(message, cure));
             }
             Gap::Even(Duration::ZERO)
         }
     };
-    // A time without a pace has been complained about; it would never end.
+    // A time without a rate was complained about; it would never end.
     let until = match (until, even) {
         (Until::Elapsed(_), None) => Until::Count(0),
         _ => until,
@@ -342,14 +342,14 @@ fn rate(value: &toml::de::DeValue<'_>) -> Result<f64, Mistake> {
     Ok(per_second)
 }
 
-/// Reads what happens, in the order of time: a reload builds on the one before it.
+/// Reads the events, in the order of time: a reload builds on the one before it.
 fn events(sections: Vec<Section<'_>>, mut keys: Keys, first: &Setup) -> Vec<Event> {
     let mut timed: Vec<_> = sections
         .into_iter()
         .map(|mut section| {
             let at = section.read("at", duration);
             if at.is_none() && !section.has("at") {
-                let mistake = Mistake::new("when it happens is not said", "add at = \"2s\"");
+                let mistake = Mistake::new("the time is missing", "add at = \"2s\"");
                 section.complain("at", mistake);
             }
             (at.unwrap_or_default(), section)

@@ -13,12 +13,12 @@ use crate::classify::class::{POLLING, USER};
 use crate::classify::operation::{self, Kind};
 
 const PER_WINDOW: &str = "smapi_rate_limit_per_window";
-/// Largest number of calls that a limit may allow.
+/// The largest number of calls of a limit.
 const CALLS_MAX: u32 = 1_000_000;
-/// Most classes that a scenario may have.
+/// The most classes of a scenario.
 const CLASSES_MAX: usize = 16;
 
-/// The keys as given. A reload gives some of them anew and keeps the rest.
+/// The keys as given. A reload changes some of them and keeps the rest.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Keys {
     window_size_seconds: Option<u32>,
@@ -43,7 +43,7 @@ struct PerWindow {
     functions: Vec<(String, u32)>,
 }
 
-/// What the gate is told.
+/// The settings of the gate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Setup {
     pub(super) settings: Settings,
@@ -96,7 +96,7 @@ pub(super) fn read(config: Option<Section<'_>>, root: &Section<'_>) -> Option<(K
     Some((keys, Setup { settings }))
 }
 
-/// Reads what a reload changes and lays it over what was in force.
+/// Reads what a reload changes, on top of what was in force.
 pub(super) fn read_reload(mut reload: Section<'_>, keys: &mut Keys, setup: &mut Setup) {
     let new_classes = reload.has("class").then(|| reload.sections("class"));
     let new = self::keys(&mut reload);
@@ -150,7 +150,7 @@ fn keys(config: &mut Section<'_>) -> Keys {
 }
 
 impl Keys {
-    /// These keys, and the older ones where these say nothing.
+    /// These keys, and the older ones for those that are missing.
     fn over(self, old: Self) -> Self {
         Self {
             window_size_seconds: self.window_size_seconds.or(old.window_size_seconds),
@@ -170,8 +170,8 @@ impl Keys {
     }
 }
 
-/// The keys as the gate's settings, with the defaults of config.toml. The one place where the
-/// two meet.
+/// The keys as the gate's settings, with the defaults of config.toml. This is the only place
+/// where the two meet.
 fn settings(keys: &Keys, classes: Vec<ClassRule>) -> Settings {
     let window_seconds = keys.window_size_seconds.unwrap_or(1);
     let per_window = keys.per_window.clone().unwrap_or_default();
@@ -205,7 +205,7 @@ fn settings(keys: &Keys, classes: Vec<ClassRule>) -> Settings {
         threshold: Duration::from_secs(keys.threshold_seconds.unwrap_or(60).into()),
         door_max: keys.max_connections.unwrap_or(16384),
         classes,
-        // Nobody's guest is known here.
+        // No guests are known here.
         promote_for: None,
     }
 }
@@ -217,7 +217,7 @@ fn unless_off(value: u32) -> Option<u32> {
 const TOTAL_CURE: &str = "add smapi_rate_limit_per_window = \"total:30\" to [config.limits], or \
                           smapi_rate_limit_window_size_seconds = 0 to do without windows";
 
-/// Windows need a total. One that is there and can't be read has been complained about.
+/// Windows need a total. An unreadable one was complained about.
 fn total_is_given(keys: &Keys, config: &Section<'_>) {
     let is_off = keys.window_size_seconds == Some(0);
     if !is_off && keys.per_window.is_none() && !config.has_inside("limits", PER_WINDOW) {
@@ -280,7 +280,7 @@ fn per_window(value: &DeValue<'_>) -> Result<PerWindow, Mistake> {
     Ok(per_window)
 }
 
-/// The paced limits on all calls or on those of a function. Who calls is a name here, with no
+/// The paced limits on all calls or on those of a function. A caller is a name here, without a
 /// rate limit of its own.
 fn paced(sections: Vec<Section<'_>>) -> Vec<PacedLimit> {
     const SCOPES: [(&str, bool); 2] = [("total", false), ("function", true)];
@@ -359,14 +359,14 @@ fn jitter(value: &DeValue<'_>) -> Result<(Duration, Duration), Mistake> {
     let (min, max) = time_span(value)?;
     if max.is_zero() {
         return Err(Mistake::new(
-            "nobody would ever wait",
+            "no call would ever wait",
             "give times above zero",
         ));
     }
     Ok((min, max))
 }
 
-/// `user` and `polling`, and what `[[config.class]]` says of them and of others, in the
+/// `user` and `polling`, and the settings of `[[config.class]]` for these and others, in the
 /// order of the gate.
 fn classes(sections: Vec<Section<'_>>, limits: Limits) -> Vec<ClassRule> {
     let mut user = ClassRule::weighing(USER, 4);
@@ -458,7 +458,7 @@ fn classes(sections: Vec<Section<'_>>, limits: Limits) -> Vec<ClassRule> {
     classes
 }
 
-/// What a reserve is a part of, where it is limited at all.
+/// What a reserve is a part of, if that is limited.
 #[derive(Clone, Copy)]
 struct Limits {
     outstanding: Option<u32>,

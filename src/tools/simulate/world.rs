@@ -1,8 +1,8 @@
 //! Runs a scenario: the real scheduler, and everything around it in virtual time.
 //!
-//! Time jumps from one thing that happens to the next. Things of the same moment happen in the
-//! order of [`Thing`], each followed by the question whose turn it is, so a scenario with the
-//! same seed runs the same way every time.
+//! Time jumps from one event to the next. Events of the same moment happen in the order of
+//! [`Thing`], and after each the scheduler is asked for the next call. So a scenario with the
+//! same seed always runs the same way.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -23,11 +23,11 @@ use super::setup::Setup;
 use crate::admit::policy::{backend_limit, limited};
 use crate::call::Destination;
 
-/// Streams of the seed, apart from those that the arrivals draw from.
+/// Streams of the seed, besides those of the arrivals.
 const JITTER_STREAM: u64 = 1 << 40;
 const PROBE_STREAM: u64 = 2 << 40;
 
-/// The one backend that a scenario has.
+/// The only backend of a scenario.
 const BACKEND: Destination = Destination::Socket;
 
 /// The gate's own policy; fixed windows are counted from the scenario's start.
@@ -35,7 +35,7 @@ fn policy(setup: &Setup) -> Policy {
     limited(&setup.settings, Duration::ZERO)
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Debug)]
 pub(super) struct Run {
     pub(super) all: Tally,
@@ -44,11 +44,11 @@ pub(super) struct Run {
     pub(super) functions: BTreeMap<Arc<str>, Tally>,
     /// How long each limit held calls, summed over the calls.
     pub(super) held: BTreeMap<Arc<str>, Duration>,
-    /// How many were told no, by reason and limit.
+    /// How many calls were refused, by reason and limit.
     pub(super) told_no: BTreeMap<(&'static str, Option<Arc<str>>), u64>,
 }
 
-/// Something that happens; of the same moment, what comes first here happens first.
+/// An event. Events of the same moment happen in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Thing {
     Event(usize),
@@ -60,13 +60,13 @@ enum Thing {
     Leaving(usize),
 }
 
-/// How far a call has come.
+/// The progress of a call.
 #[derive(Debug)]
 enum State {
-    /// Not there yet.
+    /// Not arrived yet.
     Planned,
     Waiting(Ticket),
-    /// It was let through, and the backend takes no connection.
+    /// It was admitted, and the backend accepts no connection.
     Connecting(Hold),
     Running {
         hold: Hold,
@@ -90,7 +90,7 @@ struct World<'s> {
     agenda: BinaryHeap<Reverse<(Timestamp, Thing)>>,
     running: BTreeSet<usize>,
     backend_is_up: bool,
-    /// How long a connect takes to fail while it is not.
+    /// How long a connect takes to fail while the backend is down.
     refuses_after: Duration,
     belief: Belief,
     jitter: Random,
@@ -153,12 +153,12 @@ impl World<'_> {
             wake = self.let_through();
             assert!(
                 wake.is_none_or(|wake| wake > self.now),
-                "whoever sleeps sleeps until later"
+                "a sleep ends in the future"
             );
         }
         assert!(
             self.scheduler.is_at_rest(),
-            "at the end nothing waits and nothing is drawn"
+            "at the end no call waits and nothing is drawn"
         );
     }
 
@@ -166,8 +166,8 @@ impl World<'_> {
         self.agenda.push(Reverse((at, thing)));
     }
 
-    /// Goes on to `next`, and charges the time to the limits that are closed until then, once
-    /// for each call that waits and meets them.
+    /// Advances to `next`, and charges the time to the limits that are closed until then, once for
+    /// each waiting call that meets them.
     fn advance(&mut self, next: Timestamp) {
         let now = mem::replace(&mut self.now, next);
         if next == now || self.scheduler.waiting() == 0 {
@@ -243,7 +243,7 @@ impl World<'_> {
         self.tallies(nth, |tally| tally.arrives(now));
         match self.scheduler.submit(now, call, nth) {
             Ok(ticket) => self.calls[nth].1 = State::Waiting(ticket),
-            Err((refusal, nth)) => self.is_told_no(nth, refusal),
+            Err((refusal, nth)) => self.refuse(nth, refusal),
         }
     }
 
@@ -259,13 +259,13 @@ impl World<'_> {
                 let client = Client::Gone;
                 self.calls[nth].1 = State::Running { hold, client };
             }
-            State::Planned => unreachable!("a client leaves after it came"),
+            State::Planned => unreachable!("a client leaves after its arrival"),
             State::Over => return,
         }
         self.ends(nth, Ending::Left);
     }
 
-    fn is_told_no(&mut self, nth: usize, refusal: Refusal) {
+    fn refuse(&mut self, nth: usize, refusal: Refusal) {
         self.calls[nth].1 = State::Over;
         let key = (refusal.reason.as_str(), refusal.limit);
         *self.run.told_no.entry(key).or_insert(0) += 1;
@@ -273,7 +273,7 @@ impl World<'_> {
         self.ends(nth, Ending::ToldNo { retry_after });
     }
 
-    /// Lets through everybody who may go. Returns when to ask again.
+    /// Admits every call that may run. Returns when to ask again.
     fn let_through(&mut self) -> Option<Timestamp> {
         loop {
             let jitter = &mut self.jitter;
@@ -281,7 +281,7 @@ impl World<'_> {
                 Step::Run { payload, hold, .. } => self.connects(payload, hold),
                 Step::Expired {
                     payload, refusal, ..
-                } => self.is_told_no(payload, refusal),
+                } => self.refuse(payload, refusal),
                 Step::SleepUntil(at) => return Some(at),
                 Step::Idle => return None,
             }
@@ -325,7 +325,7 @@ impl World<'_> {
     }
 
     fn replies(&mut self, nth: usize) {
-        // A call that was lost has no reply.
+        // A lost call has no reply.
         if self.running.remove(&nth) {
             self.lands(nth, Outcome::Served, Ending::Answered);
         }
@@ -341,7 +341,7 @@ impl World<'_> {
     fn lands(&mut self, nth: usize, outcome: Outcome, ending: Ending) {
         let state = mem::replace(&mut self.calls[nth].1, State::Over);
         let State::Running { hold, client } = state else {
-            unreachable!("what runs is in this state");
+            unreachable!("a running call is in this state");
         };
         if outcome == Outcome::Served {
             self.scheduler.replied(self.now, &hold);
@@ -366,7 +366,7 @@ impl World<'_> {
         self.tallies(nth, |tally| tally.ends(now, arrived, ending));
     }
 
-    /// Counts something in everything that a call counts in.
+    /// Counts something for every group of a call.
     fn tallies(&mut self, nth: usize, mut count: impl FnMut(&mut Tally)) {
         let group = self.calls[nth].0.group;
         let function = &self.scenario.groups[group].function;

@@ -1,8 +1,8 @@
 //! The model: jobs, clients, mishaps, and a clock of whole seconds.
 //!
-//! At each second first come the events of that second (walks, mishaps, elections, the sample), then
-//! everybody who is due, in random order, as often as anybody is due. A message takes no time and
-//! is never lost: what the bound needs when they are is tried elsewhere, by the tests of the server.
+//! Each second begins with its events (changes of demand, mishaps, elections, the sample). Then
+//! all clients and servers that are due act, in random order, until none is due. A message takes
+//! no time and is never lost; the tests of the server check what the bound needs otherwise.
 
 use std::time::Duration;
 
@@ -18,25 +18,25 @@ use crate::coordinate::wire::{
     ResourceRequest,
 };
 
-/// What there is.
+/// The capacity.
 pub(super) const CAPACITY: f64 = 500.0;
 const SAFE: f64 = 10.0;
 const RESOURCE: &str = "resource";
-/// Doorman's simulation answers nobody again within this time.
+/// Doorman's simulation answers no client again within this time.
 const MINIMUM_INTERVAL: Duration = Duration::from_secs(2);
-/// Who finds no master tries again after this.   seconds
+/// A client that finds no master tries again after this.   seconds
 const RETRY: u64 = 5;
-/// Time between two changes of demand, and by how much at most.   seconds, part of it
+/// The time between two changes of demand, and the most that it changes.   seconds, part of it
 const WALK_EVERY: u64 = 10;
 const WALK: f64 = 0.1;
-/// Time between two samples, and up to when they are of the time in which all learn.   seconds
+/// The time between two samples, and the end of the learning time.   seconds
 pub(super) const SAMPLE_EVERY: u64 = 5;
 const LEARNING_UNTIL: u64 = 60;
 const TASKS: u64 = 3;
-/// When it is that the simulation begins, since 1970.
+/// The start of the simulation, since 1970.
 const BEGIN: Duration = Duration::from_secs(1_000_000_000);
 
-/// One of the seven.
+/// One of the seven scenarios.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "they are called what they are called")]
 pub enum Scenario {
@@ -52,7 +52,7 @@ pub enum Scenario {
 /// When a lowered lease is free for others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Rule {
-    /// Once its holder says that it has the lower one.
+    /// When its holder reports that it has the lower one.
     Confirmed,
     /// As soon as it is lowered, as in the original.
     AtOnce,
@@ -80,8 +80,8 @@ impl Scenario {
         if self == Self::Seven { 3_600 } else { 300 }
     }
 
-    /// For each job the one above it; clients of each job of the lowest level, and what each
-    /// wants at first.
+    /// For each job the one above it; clients of each job of the lowest level, and the initial
+    /// demand of each.
     fn tree(self) -> (Vec<Option<usize>>, usize, f64) {
         match self {
             Self::One | Self::Two | Self::Three => (vec![None], 5, 110.0),
@@ -95,32 +95,32 @@ impl Scenario {
     }
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// By which it can be had again.
+    /// The seed, to repeat the run.
     pub seed: u64,
-    /// Every 5 s: when, what all clients want, and what they have.
+    /// Every 5 s: the time, the demand of all clients, and what they have.
     pub samples: Vec<Sample>,
-    /// Mishaps that happened: elections, spikes, losses.
+    /// Mishaps: elections, spikes, losses.
     pub mishaps: [u32; 3],
-    /// Times that a server was lowered below what it had handed on.
+    /// How often the lease of a server fell below its grants.
     pub shortfalls: u64,
 }
 
-/// One look at all clients.
+/// One sample of all clients.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
     /// Seconds since the start.
     pub at: u64,
-    /// What they want.
+    /// Their demand.
     pub wants: f64,
     /// What they have.
     pub has: f64,
 }
 
 impl Outcome {
-    /// Samples of the time after the first learning.
+    /// Samples after the first learning.
     pub fn later(&self) -> impl Iterator<Item = &Sample> + '_ {
         self.samples
             .iter()
@@ -131,9 +131,9 @@ impl Outcome {
 struct Job {
     server: CapacityServer,
     above: Option<usize>,
-    /// Which task is master.
+    /// The task that is master.
     master: Option<u64>,
-    /// Not asked before this: whoever found no master above tries again then.
+    /// The next request. A job that found no master above tries again then.
     retry_at: u64,
 }
 
@@ -158,10 +158,10 @@ struct World {
     random: Random,
     jobs: Vec<Job>,
     clients: Vec<Client>,
-    /// In the order in which they were added; those of one second happen in it.
+    /// In the order of insertion; events of one second happen in this order.
     events: Vec<(u64, Event)>,
     epoch: Epoch,
-    /// Nanoseconds into the second: no two things happen at the same moment.
+    /// Nanoseconds into the second: no two events happen at the same moment.
     ticks: u64,
     mishaps: [u32; 3],
 }
@@ -287,7 +287,7 @@ impl World {
         }
     }
 
-    /// A moment of this second that was not before.
+    /// A new moment within this second.
     fn now(&mut self, second: u64) -> Timestamp {
         self.ticks += 1;
         Timestamp::from_nanos(second * 1_000_000_000 + self.ticks)
@@ -355,7 +355,7 @@ impl World {
         self.jobs[job].server.deposed(now, None);
     }
 
-    /// Any task may win, also the one that is master: then nothing happens.
+    /// Any task may win, also the current master: then nothing happens.
     fn elect(&mut self, second: u64, job: usize) {
         let winner = self.random.below(TASKS);
         if self.jobs[job].master == Some(winner) {
@@ -381,7 +381,7 @@ impl World {
         }
     }
 
-    /// Lets everybody who is due act, in random order, until nobody is.
+    /// Lets all that are due act, in random order, until none is due.
     fn everybody(&mut self, second: u64) {
         loop {
             let mut due: Vec<usize> = (0..self.jobs.len())
@@ -422,7 +422,7 @@ impl World {
             self.jobs[job].retry_at = second + RETRY;
             return;
         }
-        // What is due in this second may be so only later in it.
+        // A part that is due in this second may be due only later in it.
         let due = self.jobs[job].server.next_due().unwrap_or(Timestamp::ZERO);
         let into = due.since(Timestamp::from_nanos(second * 1_000_000_000));
         self.ticks = self.ticks.max(u64::from(into.subsec_nanos()));

@@ -1,4 +1,4 @@
-//! What many runs of a scenario came to, beside what was published and measured elsewhere.
+//! The results of many runs of a scenario, beside published and other measured results.
 
 use std::fmt;
 
@@ -6,19 +6,19 @@ use serde::Serialize;
 
 use super::model::{CAPACITY, Outcome, SAMPLE_EVERY, Scenario};
 
-/// Above the capacity, and not by the rounding of a sum.
+/// Above the capacity, by more than the rounding of a sum.
 const EXCEEDS: f64 = CAPACITY * (1.0 + 1e-9);
-/// Below this part of what could be handed out, clients go short.
+/// Below this part of what could be handed out, clients have too little.
 const SHORT_BELOW: f64 = 0.95;
 
-/// Least, middle and greatest over all runs.
+/// Minimum, median and maximum over all runs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Spread {
-    /// The least.
+    /// The minimum.
     pub min: f64,
-    /// The middle one, or the mean of the two.
+    /// The median, or the mean of the two middle values.
     pub median: f64,
-    /// The greatest.
+    /// The maximum.
     pub max: f64,
 }
 
@@ -36,42 +36,43 @@ impl Spread {
     }
 }
 
-/// Many runs of one scenario. All but the shortfalls is of the samples after the first 60 s.
+/// Many runs of one scenario. All figures except the shortfalls are of the samples after the
+/// first 60 s.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
     /// Its number.
     pub scenario: u8,
-    /// How many.
+    /// The number of runs.
     pub runs: usize,
     /// The seed of the first.
     pub seed: u64,
     /// Mean of what clients have, as percent of the capacity.
     pub handed_out_percent: Spread,
-    /// The same of what they could have: the capacity, or what they want if that is less.
+    /// The same in percent of what they could have: the capacity, or their demand if that is less.
     pub of_possible_percent: Spread,
     /// Samples above the capacity.
     pub samples_above: Spread,
-    /// The greatest sample, of runs that have one above the capacity.
+    /// The highest sample, of runs with a sample above the capacity.
     pub highest: Option<Spread>,
     /// The mean of the samples above the capacity, of the same runs.
     pub mean_above: Option<Spread>,
     /// The longest time in which clients had less than 95 % of what they could have.   seconds
     pub longest_dip_seconds: Spread,
-    /// Times that a server was lowered below what it had handed on.
+    /// How often the lease of a server fell below its grants.
     pub shortfalls: Spread,
     /// Elections, spikes and losses of a master, in all runs together.
     pub mishaps: [u32; 3],
-    /// What is expected and did not come.
+    /// Expectations that failed.
     pub disappointments: Vec<String>,
 }
 
-/// What was found elsewhere: handed out, samples above, highest, mean above, longest dip.
+/// Results from elsewhere: handed out, samples above, highest, mean above, longest dip.
 type Row = [&'static str; 5];
 
 struct Elsewhere {
     /// The original's rules, run again over many seeds.
     measured: Row,
-    /// What its authors published.
+    /// The figures that its authors published.
     published: Option<Row>,
 }
 
@@ -126,14 +127,14 @@ impl Summary {
         summary
     }
 
-    /// Whether all that is expected came.
+    /// Whether all expectations hold.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.disappointments.is_empty()
     }
 
-    /// What is expected and did not come. What is set aside for clients is not handed out to
-    /// others, so with a reserve only the capacity itself is expected to hold.
+    /// Expectations that failed. What is set aside for clients is not handed out to others, so with
+    /// a reserve only the capacity itself is expected to hold.
     fn check(&self, scenario: Scenario, has_reserve: bool) -> Vec<String> {
         let mut missed = Vec::new();
         let mut expect = |holds: bool, what: &str| {

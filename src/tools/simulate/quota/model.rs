@@ -1,4 +1,4 @@
-//! The model: nodes, a store and the way between them.
+//! The model: nodes, a store and the network between them.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -12,37 +12,36 @@ use tidegate_limits::quota::{
 
 use super::super::random::Random;
 
-/// One way between a node and the store.
+/// The time of one way between a node and the store.
 const WAY: (Duration, Duration) = (Duration::from_micros(200), Duration::from_millis(2));
-/// To what the store's clock is read.
+/// The resolution of the store's clock.
 const RESOLUTION: Duration = Duration::from_millis(1);
-/// Calls that wait at a node for a draw; further ones are refused.
+/// Calls that wait at a node for a draw. Further ones are refused.
 const QUEUE: usize = 1_024;
 
-/// What to run.
+/// The settings of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The quota; as many nodes share it as are expected.
+    /// The quota. As many nodes share it as are expected.
     pub rule: Rule,
-    /// How many windows.
+    /// The number of windows.
     pub windows: u32,
-    /// What is asked for in a window, of the total.
+    /// The demand in a window, as a part of the total.
     pub load_percent: u64,
-    /// What the dearest call costs.
-    pub dearest: u64,
-    /// What part of all calls comes to the first node in the second half.
+    /// The cost of the most expensive call.
+    pub cost_max: u64,
+    /// The part of all calls that arrives at the first node in the second half.
     pub skew_percent: u64,
-    /// By which it can be had again.
+    /// The seed, to repeat the run.
     pub seed: u64,
 }
 
-/// What came of it. Of each half, the first window is left out: in it nobody knows how fast it
-/// goes.
+/// The result. Of each half, the first window is left out, because the demand is unknown in it.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// While demand was even.
+    /// The half with even demand.
     pub even: Half,
-    /// While most of it was the first node's.
+    /// The half in which most demand came to the first node.
     pub skewed: Half,
 }
 
@@ -51,18 +50,18 @@ pub struct Outcome {
 pub struct Half {
     /// Window by window.
     pub windows: Vec<Window>,
-    /// What all ledgers counted.
+    /// The counts of all ledgers.
     pub counts: Counts,
     /// Calls that were decided.
     pub decided: u64,
-    /// Of these, such as waited for the store.
+    /// Those of them that waited for the store.
     pub waited: u64,
 }
 
 /// A window by the store's clock.
 #[derive(Clone, Debug, Default)]
 pub struct Window {
-    /// What was asked for.
+    /// The demand.
     pub asked: u64,
     /// What each node spent.
     pub spent: Vec<u64>,
@@ -71,11 +70,11 @@ pub struct Window {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Arrive(usize),
-    /// A question is at the store, or its answer is back.
+    /// A request is at the store, or its answer is back.
     Reach(usize),
     Return(usize),
     Wake(usize),
-    /// The key was written since a node asked to be told.
+    /// The key was written since a node asked to be notified.
     Told(usize),
     /// A window begins.
     Window(u64),
@@ -99,7 +98,7 @@ enum Asked {
 struct Node {
     ledger: Ledger,
     time: StoreTime,
-    /// What calls that wait cost, and since when they do.
+    /// The cost of waiting calls, and since when they wait.
     queue: VecDeque<(u64, u64)>,
     wakes_at: u64,
     watches: bool,
@@ -108,7 +107,7 @@ struct Node {
 struct World<'a> {
     plan: &'a Plan,
     random: Random,
-    /// Nanoseconds since the start; nodes and store count alike, but know nothing of it.
+    /// Nanoseconds since the start. Nodes and store count alike, but do not know it.
     now: u64,
     order: u64,
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
@@ -193,7 +192,7 @@ impl<'a> World<'a> {
         self.nodes[node].time.at(self.local())
     }
 
-    /// Which window it is; the last one at the very end.
+    /// The number of the window; the last one at the very end.
     fn window(&self) -> usize {
         let window = usize::try_from(self.now / self.length()).expect("there are few windows");
         window.min(self.windows.len() - 1)
@@ -203,10 +202,10 @@ impl<'a> World<'a> {
         self.now >= self.length() * u64::from(self.plan.windows / 2)
     }
 
-    /// When the next call comes to a node.
+    /// When the next call arrives at a node.
     fn arrives(&mut self, node: usize) {
         let settings = self.plan.rule.settings();
-        let mean = (self.plan.dearest + 1) as f64 / 2.0;
+        let mean = (self.plan.cost_max + 1) as f64 / 2.0;
         let asked = settings.total as f64 * self.plan.load_percent as f64 / 100.0;
         let calls_per_second = asked / mean / settings.length.as_secs_f64();
         let nodes = self.nodes.len() as f64;
@@ -216,7 +215,7 @@ impl<'a> World<'a> {
             (true, 0) => first,
             (true, _) => (1.0 - first) / (nodes - 1.0),
         };
-        // Whoever gets nothing looks again later whether that is still so.
+        // A node that gets nothing checks later whether that is still so.
         let gap = if part > 0.0 {
             self.random.gap(calls_per_second * part)
         } else {
@@ -224,7 +223,7 @@ impl<'a> World<'a> {
         };
         let half = self.length() * u64::from(self.plan.windows / 2);
         let next = self.now + u64::try_from(gap.as_nanos()).unwrap_or(u64::MAX / 2);
-        // The shift is at once, not when the last gap has passed.
+        // The shift is immediate, not after the last gap.
         let next = if self.now < half {
             next.min(half)
         } else {
@@ -267,7 +266,7 @@ impl<'a> World<'a> {
         if part {
             return;
         }
-        let cost = 1 + self.random.below(self.plan.dearest);
+        let cost = 1 + self.random.below(self.plan.cost_max);
         let window = self.window();
         self.windows[window].asked += cost;
         self.decided += 1;
@@ -280,7 +279,7 @@ impl<'a> World<'a> {
         self.drive(node);
     }
 
-    /// Whether a call was decided: let through or refused.
+    /// Whether a call was decided: admitted or refused.
     fn take(&mut self, node: usize, cost: u64) -> bool {
         let time = self.time(node);
         match self.nodes[node].ledger.take(cost, &time) {
