@@ -539,7 +539,7 @@ EXCEEDED
 }
 
 #[tokio::test]
-async fn a_microsecond_more_between_them_is_one_window_and_less_is_kept() {
+async fn calls_one_window_and_a_microsecond_apart_are_kept() {
     let text = one_too_many().replace("\"sent_us\":1999999", "\"sent_us\":2000001");
     let files = Files::new(&[("access.log", text.as_bytes())]);
     let said = files.audit(&["--limit", "total=2/1s", "access.log"]).await;
@@ -551,14 +551,14 @@ async fn a_microsecond_more_between_them_is_one_window_and_less_is_kept() {
     let said = files.audit(&["--limit", "total=2/1s", "access.log"]).await;
     assert_eq!(said.code, Some(2), "{}", said.out);
     assert!(
-        said.out.contains("cannot be told: 2 to 3: stamps are cut"),
+        said.out.contains("unknown: 2 to 3: stamps are cut"),
         "{}",
         said.out
     );
 }
 
 #[tokio::test]
-async fn damage_is_told_with_file_and_line_and_takes_the_certainty_not_the_rest() {
+async fn damaged_lines_are_named_and_make_the_verdict_unknown() {
     let mut log = b"2026-11-22T01:00:00Z stderr F ".to_vec();
     log.extend_from_slice(by_hand(1, 1_000_000, "guest_list").as_bytes());
     log.extend_from_slice(b"\n{\"timestamp\":\"x\",\"level\":\"INFO\",\"message\":\"ready\"}\n\n");
@@ -576,11 +576,11 @@ async fn damage_is_told_with_file_and_line_and_takes_the_certainty_not_the_rest(
         "calls      2 in 1 logs",
         "missing    1 calls have no line",
         "lost       7 lines were lost",
-        "broken     3 lines can't be read",
-        "a.log:4: it is no JSON",
+        "broken     3 lines cannot be read",
+        "a.log:4: it is not JSON",
         "a.log:5: it is cut or damaged",
-        "a.log:6: it is longer than a line can be",
-        "cannot be told: 10 calls are not known",
+        "a.log:6: it is too long",
+        "unknown: 10 calls are unknown",
     ] {
         assert!(said.out.contains(told), "no {told:?} in\n{}", said.out);
     }
@@ -595,14 +595,14 @@ async fn damage_is_told_with_file_and_line_and_takes_the_certainty_not_the_rest(
     let said = files.audit(&ignoring).await;
     assert_eq!(said.code, Some(0), "{}", said.out);
     assert!(
-        said.out.contains("taken never to have left"),
+        said.out.contains("assumed never to have left"),
         "{}",
         said.out
     );
 }
 
 #[tokio::test]
-async fn lines_that_another_program_wrote_anew_with_spaces_count_as_any() {
+async fn lines_reformatted_with_spaces_count_as_usual() {
     let spaced = one_too_many().replace("\":", "\": ").replace(",\"", ", \"");
     let files = Files::new(&[
         ("a.log", one_too_many().as_bytes()),
@@ -616,7 +616,7 @@ async fn lines_that_another_program_wrote_anew_with_spaces_count_as_any() {
 }
 
 #[tokio::test]
-async fn lines_of_one_call_that_disagree_are_shown_and_nothing_is_kept() {
+async fn contradicting_lines_are_shown_and_make_the_verdict_unknown() {
     let other = one_too_many().replace("\"sent_us\":", "\"sent_us\":1");
     let files = Files::new(&[
         ("a.log", one_too_many().as_bytes()),
@@ -626,13 +626,18 @@ async fn lines_of_one_call_that_disagree_are_shown_and_nothing_is_kept() {
         .audit(&["--limit", "total=100/1s", "a.log", "b.log"])
         .await;
     assert_eq!(said.code, Some(2), "{}", said.out);
-    for told in ["differ", "says something else", "b.log:1", "contradict"] {
+    for told in [
+        "differ",
+        "another line of the same call",
+        "b.log:1",
+        "contradict",
+    ] {
         assert!(said.out.contains(told), "no {told:?} in\n{}", said.out);
     }
 }
 
 #[tokio::test]
-async fn an_id_far_from_the_others_makes_no_number_of_lost_calls_up() {
+async fn a_distant_id_does_not_count_as_lost_calls() {
     let log = format!(
         "{}\n{}",
         one_too_many(),
@@ -654,7 +659,7 @@ fn drew(id: u64, window: &str, total: u64) -> String {
 }
 
 #[tokio::test]
-async fn what_cannot_be_judged_of_quotas_is_counted_and_never_kept() {
+async fn unclear_draws_from_quotas_are_counted_and_never_kept() {
     let two = format!("{}\n{}", drew(1, "7", 2), drew(2, "7", 2));
     let raised = format!("{two}\n{}", drew(3, "7", 9));
     let unplaced = format!("{two}\n{}", drew(3, "null", 2));
@@ -668,9 +673,9 @@ async fn what_cannot_be_judged_of_quotas_is_counted_and_never_kept() {
         (
             &beside,
             0,
-            "no quota   1 calls left without drawing from one",
+            "no quota   1 calls left without drawing from a quota",
         ),
-        (&plain, 2, "1 calls are not known"),
+        (&plain, 2, "1 calls are unknown"),
     ] {
         let files = Files::new(&[("a.log", log.as_bytes())]);
         let said = files.audit(&["a.log"]).await;
@@ -691,7 +696,7 @@ async fn a_log_given_twice_counts_once() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_audited_is_told_and_is_never_kept() {
+async fn logs_that_cannot_be_audited_are_reported_and_never_kept() {
     let text = one_too_many();
     let old = text.replace("\"started_us\":1795309200000000,", "");
     let files = Files::new(&[
@@ -705,14 +710,14 @@ async fn what_cannot_be_audited_is_told_and_is_never_kept() {
     for (arguments, told) in [
         (&["good.log"][..], "nothing to audit"),
         (&[], "<LOG>..."),
-        (&[total, "empty.log"], "there is no access line"),
+        (&[total, "empty.log"], "the logs have no access line"),
         (&[total, "old.log"], "it has no started_us"),
         (
             &[total, "nowhere.log"],
             "cannot read nowhere.log: No such file",
         ),
         (&[total, "access.log.gz"], "gzip -dc"),
-        (&["--limit=total", "good.log"], "`total` names no number"),
+        (&["--limit=total", "good.log"], "`total` has no number"),
         (&["--config=bad.toml", "good.log"], "queue.capacity"),
         (
             &[total, "--clock-error=500ms", "--limit=a=1/1s", "good.log"],
@@ -734,7 +739,7 @@ async fn what_cannot_be_audited_is_told_and_is_never_kept() {
 }
 
 #[tokio::test]
-async fn what_a_sidecar_really_did_in_a_storm_is_kept_and_one_less_would_not_be() {
+async fn a_storm_keeps_the_limit_and_exceeds_one_call_less() {
     let backend = Backend::start(Options {
         delay: Duration::from_millis(20),
         ..Options::on_free_ports()

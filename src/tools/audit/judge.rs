@@ -1,6 +1,7 @@
-//! Counts each call in the limits that it met, and says of each whether it was kept.
+//! Counts each call in the limits that it met, and decides for each limit whether it was kept.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use super::limit::{Limit, Meets, Scope, Span, tokens};
 use super::line::{Draw, Sent};
@@ -8,15 +9,41 @@ use super::order::Stamped;
 use super::quota::Quotas;
 use super::report::{Row, Sidecar, Verdict, moment, sidecar_name};
 use super::sweep::{Bounds, Found, Mark, Sweep};
-use super::{Settings, Unread};
 
-/// Names that are told apart: of functions, classes, rate limits and quotas.
+/// Most distinct names of functions, classes, rate limits and quotas.
 const NAMES_MAX: usize = 65_536;
 
-/// A name, by its place among all. The first is of what came after too many others.
+/// The index of a name. Names beyond [`NAMES_MAX`] share the first index.
 type Name = u32;
 
-/// One call that left, as it is held back and counted.
+/// Calls that could not be counted, besides those missing from each sidecar.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unread {
+    /// Lines of any sidecar that were lost or are broken.
+    pub(super) anywhere: u64,
+    /// Calls that came too late to be put in order.
+    pub(super) late: u64,
+    /// Whether calls without a line are assumed never to have left.
+    pub(super) ignored: bool,
+    /// Lines in doubt. If there are any, no count is complete.
+    pub(super) in_doubt: u64,
+}
+
+impl Unread {
+    /// How many calls may exist beyond those counted, if `missing` of them have no line.
+    fn beside(self, missing: u64) -> u64 {
+        let without_a_line = match self.ignored {
+            true => 0,
+            false => missing.saturating_add(self.anywhere),
+        };
+        match self.in_doubt {
+            0 => without_a_line.saturating_add(self.late),
+            _ => u64::MAX,
+        }
+    }
+}
+
+/// One call that left, while it is held back to be put in order.
 #[derive(Debug)]
 pub(super) struct Event {
     mark: Mark,
@@ -31,7 +58,7 @@ pub(super) struct Event {
 }
 
 impl Event {
-    /// When the backend was done with it.   µs since the epoch
+    /// When the backend finished it.   µs since the epoch
     pub(super) fn end(&self) -> u64 {
         self.mark.end
     }
@@ -55,42 +82,25 @@ pub(super) struct Judge {
 #[derive(Debug)]
 struct Judged {
     limit: Limit,
-    meets: MeetsName,
-    /// By the sidecar, where it sent anything that counts.
+    meets: Meets<Name>,
+    /// By sidecar; `None` where the sidecar sent nothing that counts.
     each: Vec<Option<Sweep>>,
-    /// Over all sidecars, if that is what it limits.
+    /// Over all sidecars, if the limit has that scope.
     together: Option<Sweep>,
 }
 
-#[derive(Debug)]
-enum MeetsName {
-    Every,
-    Function(Name),
-    Class(Name),
-    EveryBut(Vec<Name>),
-    RateLimit(Name),
-}
-
 impl Judge {
-    pub(super) fn new(settings: &Settings) -> Self {
+    pub(super) fn new(limits: Vec<Limit>, clock_error: Duration) -> Self {
         let mut names = Names::default();
-        let error = u64::try_from(settings.clock_error.as_micros()).expect("it is an hour at most");
-        let limits = settings.limits.iter().map(|limit| Judged {
-            limit: limit.clone(),
-            meets: match &limit.meets {
-                Meets::Every => MeetsName::Every,
-                Meets::Function(name) => MeetsName::Function(names.of(name)),
-                Meets::Class(name) => MeetsName::Class(names.of(name)),
-                Meets::EveryBut(classes) => {
-                    MeetsName::EveryBut(classes.iter().map(|name| names.of(name)).collect())
-                }
-                Meets::RateLimit(name) => MeetsName::RateLimit(names.of(name)),
-            },
+        let error = u64::try_from(clock_error.as_micros()).expect("it is an hour at most");
+        let limits = limits.into_iter().map(|limit| Judged {
+            meets: limit.meets.map(|name| names.of(name)),
             each: Vec::new(),
             together: match limit.scope {
                 Scope::Sidecar => None,
                 Scope::Together => Some(Sweep::new(limit.span, error)),
             },
+            limit,
         });
         Self {
             limits: limits.collect(),
@@ -100,7 +110,7 @@ impl Judge {
         }
     }
 
-    /// What was sent, as it is held back.
+    /// The event of a call that left.
     pub(super) fn event(&mut self, sidecar: usize, started: u64, id: u64, sent: Sent) -> Event {
         let at = started + sent.at;
         Event {
@@ -120,7 +130,7 @@ impl Judge {
         }
     }
 
-    /// Counts one call. They come in the order in which they left.
+    /// Counts one call. Calls come in the order in which they left.
     pub(super) fn judge(&mut self, event: Event) {
         for draw in &event.quota {
             let name = self.names.of(&draw.limit);
@@ -146,14 +156,14 @@ impl Judge {
                 judged.each.resize_with(sidecar + 1, || None);
             }
             let span = judged.limit.span;
-            // Within one process no clock of a host matters.
+            // Within one process, clock errors do not matter.
             judged.each[sidecar]
                 .get_or_insert_with(|| Sweep::new(span, 0))
                 .push(mark);
         }
     }
 
-    /// What became of each limit, and of all.
+    /// The row of each limit, and the verdict on all of them.
     pub(super) fn verdict(&self, sidecars: &[Sidecar], unread: Unread) -> (Vec<Row>, Verdict) {
         let mut rows: Vec<Row> = self
             .limits
@@ -162,7 +172,7 @@ impl Judge {
             .collect();
         rows.extend(self.quota_rows(sidecars, unread));
         let worst = rows.iter().map(|row| row.verdict).max();
-        // Of logs that hold no call nothing is known.
+        // Logs without a call prove nothing.
         let is_empty = sidecars.is_empty();
         let verdict = worst.filter(|_| !is_empty).unwrap_or(Verdict::Unknown);
         (rows, verdict)
@@ -182,18 +192,18 @@ impl Judge {
                 let why = format!("lines of {disputed} windows give different totals");
                 (Verdict::Unknown, why)
             } else if unknown > 0 {
-                (Verdict::Unknown, calls_unknown(unknown))
+                (Verdict::Unknown, calls_unread(unknown))
             } else if self.quotas.unplaced_matters(*name) {
                 (Verdict::Unknown, format!("{unplaced} draws name no window"))
             } else {
-                let mut told = Vec::new();
+                let mut notes = Vec::new();
                 if disputed > 0 {
-                    told.push(format!("lines of {disputed} windows give different totals"));
+                    notes.push(format!("lines of {disputed} windows give different totals"));
                 }
                 if unplaced > 0 {
-                    told.push(format!("{unplaced} draws name no window, and fit in any"));
+                    notes.push(format!("{unplaced} draws name no window, and fit into any"));
                 }
-                (Verdict::Kept, told.join("; "))
+                (Verdict::Kept, notes.join("; "))
             };
             Row {
                 limit: format!("quota:{}", self.names.names[*name as usize]),
@@ -213,15 +223,15 @@ impl Judge {
 }
 
 impl Judged {
-    /// What a call counts for here.
+    /// The amount that a call adds to this limit.
     fn counts(&self, event: &Event) -> u64 {
         let meets = match &self.meets {
-            MeetsName::Every => true,
-            MeetsName::Function(name) => event.function == *name,
-            MeetsName::Class(name) => event.class == *name,
-            MeetsName::EveryBut(classes) => !classes.contains(&event.class),
-            MeetsName::RateLimit(name) if event.rate_limit == Some(*name) => return event.tokens,
-            MeetsName::RateLimit(_) => false,
+            Meets::Every => true,
+            Meets::Function(name) => event.function == *name,
+            Meets::Class(name) => event.class == *name,
+            Meets::EveryExcept(classes) => !classes.contains(&event.class),
+            Meets::RateLimit(name) if event.rate_limit == Some(*name) => return event.tokens,
+            Meets::RateLimit(_) => false,
         };
         u64::from(meets)
     }
@@ -256,9 +266,9 @@ impl Judged {
                     0 | 1 => (found.one_clock, 0),
                     _ => (found.clocks, error),
                 };
-                // What each sidecar sent by itself needs no other's clock: there was no less
-                // than what one of them sent, and no more than the most of each together. But
-                // where windows are aligned, each aligns them by its own clock.
+                // The count of one sidecar needs no other clock: the total is at least the
+                // largest of them, and at most their sum. This does not hold for aligned
+                // windows, because each sidecar aligns them by its own clock.
                 let alone = || each.iter().map(|(_, found)| found.one_clock);
                 let bounds = match self.limit.span {
                     Span::Aligned(_) => bounds,
@@ -281,7 +291,7 @@ impl Judged {
             .max_by_key(|look| (look.verdict, look.found.densest.amount));
         let none = Look {
             verdict: Verdict::Unknown,
-            why: "there is no access line".to_owned(),
+            why: "the logs have no access line".to_owned(),
             found: Found::default(),
             sidecar: "-".to_owned(),
         };
@@ -294,13 +304,13 @@ impl Judged {
         let amount = |amount| self.limit.amount(amount);
         if least > max {
             let why = match found.overflowed {
-                true => "more than was counted".to_owned(),
+                true => "more calls than can be counted".to_owned(),
                 false => String::new(),
             };
             return (Verdict::Exceeded, why);
         }
         if found.overflowed {
-            let why = "there were more calls than are counted".to_owned();
+            let why = "there are more calls than can be counted".to_owned();
             return (Verdict::Unknown, why);
         }
         if most > max {
@@ -311,13 +321,13 @@ impl Judged {
             };
             return (Verdict::Unknown, why);
         }
-        // Of calls that are not known, neither is what they cost.
+        // The cost of an unknown call is unknown.
         let room = match self.limit.counts_tokens() {
             true => 0,
             false => max - most,
         };
         if unknown > room {
-            return (Verdict::Unknown, calls_unknown(unknown));
+            return (Verdict::Unknown, calls_unread(unknown));
         }
         (Verdict::Kept, String::new())
     }
@@ -349,7 +359,7 @@ impl Judged {
     }
 }
 
-/// What one sidecar, or all, did to a limit.
+/// What one sidecar, or all of them together, did with a limit.
 struct Look {
     verdict: Verdict,
     why: String,
@@ -364,14 +374,14 @@ fn calls(first: u64, last: u64) -> String {
     }
 }
 
-fn calls_unknown(calls: u64) -> String {
+fn calls_unread(calls: u64) -> String {
     match calls {
         u64::MAX => "the logs contradict themselves".to_owned(),
-        calls => format!("{calls} calls are not known"),
+        calls => format!("{calls} calls are unknown"),
     }
 }
 
-/// Names, each once.
+/// Every name, stored once.
 #[derive(Debug)]
 struct Names {
     numbers: HashMap<Box<str>, Name>,
@@ -407,7 +417,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_that_is_held_back_takes_what_the_arguments_say() {
+    fn a_held_back_call_takes_the_bytes_that_the_help_of_reorder_names() {
         assert_eq!(size_of::<Event>(), 80);
     }
 }

@@ -1,4 +1,4 @@
-//! What is audited: the limits of a config, or some given by hand.
+//! The limits that are audited: those of a config, or those given by hand.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -6,65 +6,78 @@ use std::time::Duration;
 use crate::admit::{self, Pool};
 use crate::config::Config;
 
-/// A window may be this long.   31 days
+/// Longest window: 31 days.
 const WINDOW_MAX: Duration = Duration::from_secs(31 * 24 * 60 * 60);
-/// Largest number that a limit may allow; millionths of it still fit.
+/// Largest number that a limit may allow. Its millionths fit into a `u64`.
 const MAX: f64 = 1e12;
-/// A token, in the unit that tokens are counted in.
+/// One token, in millionths.
 const TOKEN: u64 = 1_000_000;
 
-/// A limit whose keeping is looked at.
+/// A limit to audit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limit {
     /// Its name in the report.
     pub name: Box<str>,
     /// Which calls count.
     pub meets: Meets,
-    /// How much there may be: calls, or millionths of a token where tokens count.
+    /// The most that it allows: calls, or millionths of a token where it counts tokens.
     pub max: u64,
-    /// In which time.
+    /// The time in which it counts.
     pub span: Span,
-    /// Of whom.
+    /// Whose calls it counts.
     pub scope: Scope,
 }
 
-/// Which of the calls that meet limits count in one.
+/// Which of the calls that meet limits count in this one. `N` is a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Meets {
-    /// All.
+pub enum Meets<N = Box<str>> {
+    /// All calls.
     Every,
-    /// Those of a function.
-    Function(Box<str>),
-    /// Those of a class.
-    Class(Box<str>),
-    /// Those of all classes but these.
-    EveryBut(Vec<Box<str>>),
-    /// Those that a rate limit was charged for, each for its tokens.
-    RateLimit(Box<str>),
+    /// The calls of a function.
+    Function(N),
+    /// The calls of a class.
+    Class(N),
+    /// The calls of all classes except these.
+    EveryExcept(Vec<N>),
+    /// The calls that a rate limit was charged for, each with its tokens.
+    RateLimit(N),
+}
+
+impl<N> Meets<N> {
+    /// The same, with other names.
+    pub(super) fn map<M>(&self, mut name: impl FnMut(&N) -> M) -> Meets<M> {
+        match self {
+            Self::Every => Meets::Every,
+            Self::Function(function) => Meets::Function(name(function)),
+            Self::Class(class) => Meets::Class(name(class)),
+            Self::EveryExcept(classes) => Meets::EveryExcept(classes.iter().map(name).collect()),
+            Self::RateLimit(limit) => Meets::RateLimit(name(limit)),
+        }
+    }
 }
 
 /// The time in which a limit counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Span {
-    /// Any of this length, wherever it begins.
+    /// Any span of this length, wherever it begins.
     Any(Duration),
-    /// Each of this length, aligned to the epoch.
+    /// Each span of this length, aligned to the epoch.
     Aligned(Duration),
-    /// At once: from a call's last byte sent until the backend was done with it.
+    /// At once: from the last byte of the call until the backend finished it.
     AtOnce,
 }
 
 /// Whose calls a limit counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// Each sidecar's by themselves: the limits of a config are those of one process.
+    /// Each sidecar separately: the limits of a config apply to one process.
     Sidecar,
-    /// Those of all sidecars.
+    /// All sidecars together.
     Together,
 }
 
 impl Limit {
-    /// The windows and outstanding limits in force with a config.
+    /// The windows and outstanding limits of a config.
     #[must_use]
     pub fn of(config: &Config) -> Vec<Self> {
         let gate = &config.admit;
@@ -98,7 +111,7 @@ impl Limit {
         if let Some(max) = gate.outstanding_max {
             let meets = match beside.is_empty() {
                 true => Meets::Every,
-                false => Meets::EveryBut(beside),
+                false => Meets::EveryExcept(beside),
             };
             limit("outstanding".to_owned(), meets, max, Span::AtOnce);
         }
@@ -120,13 +133,13 @@ impl Limit {
         limits
     }
 
-    /// What a call counts for in the unit of [`Self::max`]: itself, or its tokens.
+    /// Whether calls count with their tokens.
     #[must_use]
     pub fn counts_tokens(&self) -> bool {
         matches!(self.meets, Meets::RateLimit(_))
     }
 
-    /// How much it allows, in words.
+    /// What it allows, in words.
     #[must_use]
     pub fn allowed(&self) -> String {
         let max = self.amount(self.max);
@@ -137,7 +150,7 @@ impl Limit {
         }
     }
 
-    /// An amount in its unit.
+    /// An amount with its unit.
     #[must_use]
     pub fn amount(&self, amount: u64) -> String {
         if self.counts_tokens() {
@@ -155,7 +168,7 @@ fn span(window: &admit::Window) -> Span {
     }
 }
 
-/// Tokens, of millionths.
+/// Tokens in decimal, from millionths.
 pub(super) fn tokens(micros: u64) -> String {
     let (whole, rest) = (micros / TOKEN, micros % TOKEN);
     if rest == 0 {
@@ -166,7 +179,7 @@ pub(super) fn tokens(micros: u64) -> String {
         .to_owned()
 }
 
-/// Millionths, of tokens; none of what no number of tokens can be.
+/// Millionths of a number of tokens; `None` if it is out of range.
 pub(super) fn micros(tokens: f64) -> Option<u64> {
     let fits = (0.0..=MAX).contains(&tokens);
     #[expect(
@@ -184,7 +197,7 @@ impl FromStr for Limit {
     fn from_str(text: &str) -> Result<Self, String> {
         const FORM: &str = "write it as total=30/1s, guest_list=10/1s or outstanding=10";
         let Some((name, rest)) = text.rsplit_once('=') else {
-            return Err(format!("`{text}` names no number; {FORM}"));
+            return Err(format!("`{text}` has no number; {FORM}"));
         };
         let (max, span) = match rest.split_once('/') {
             None => (rest, Span::AtOnce),
@@ -219,7 +232,7 @@ impl FromStr for Limit {
         let wrong = || format!("`{max}` is not a number above 0; {FORM}");
         let max = match &meets {
             Meets::RateLimit(_) if span == Span::AtOnce => {
-                return Err(format!("`{text}` has no window, and tokens are not held"));
+                return Err(format!("`{text}` needs a window, because it counts tokens"));
             }
             Meets::RateLimit(_) => max.parse().ok().and_then(micros),
             _ => max.parse::<u32>().ok().map(u64::from),
@@ -227,7 +240,7 @@ impl FromStr for Limit {
         let max = max.filter(|max| *max > 0).ok_or_else(wrong)?;
         if name == "outstanding" && span != Span::AtOnce {
             return Err(format!(
-                "`{text}`: what is outstanding has no window; write outstanding={rest}",
+                "`{text}` must have no window; write outstanding={rest}",
                 rest = rest.split('/').next().unwrap_or(rest)
             ));
         }
@@ -256,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_read_as_it_is_meant() {
+    fn a_limit_is_parsed() {
         let second = Duration::from_secs(1);
         let check = |text: &str, expected| assert_eq!(text.parse::<Limit>(), Ok(expected));
         check(
@@ -297,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_limit_is_told() {
+    fn a_bad_limit_is_reported_with_its_text() {
         for wrong in [
             "",
             "total",
@@ -321,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_are_written_without_idle_places() {
+    fn tokens_have_no_trailing_zeros() {
         for (micros, text) in [(0, "0"), (1, "0.000001"), (2_500_000, "2.5")] {
             assert_eq!(tokens(micros), text);
         }

@@ -1,4 +1,4 @@
-//! One line of a log.
+//! Parses one line of a log.
 
 use memchr::memmem;
 use serde::Deserialize;
@@ -6,67 +6,68 @@ use serde_json::Value;
 
 use super::limit::micros;
 
-/// Times beyond this many microseconds, year 100,000, are damage; sums of them don't overflow.
+/// Later times, beyond the year 100,000 in microseconds, are damage. Sums of times below it do
+/// not overflow.
 const TIME_MAX: u64 = 3_093_527_980_800_000_000;
-/// Quotas of one call that are read; a sidecar has fewer.
+/// Most quotas of one call. A sidecar has fewer.
 const DRAWS_MAX: usize = 64;
 
-/// What a line says that matters here.
+/// The content of a line.
 #[derive(Debug, PartialEq)]
 pub(super) enum Line {
     /// A call has ended.
     Call(Box<Call>),
-    /// So many access lines were lost, for want of a reader.
+    /// This many access lines were lost, because the log was read too slowly.
     Lost(u64),
     /// Something else.
     Other,
-    /// It can't be read, for this reason.
+    /// It cannot be read, for this reason.
     Broken(&'static str),
 }
 
-/// One call, of its access line.
+/// One call, from its access line.
 #[derive(Clone, Debug, PartialEq, Hash)]
 pub(super) struct Call {
     /// Its own id.
     pub(super) id: u64,
-    /// When its process started, which tells processes apart.   µs since the epoch
+    /// When its process started, which identifies the process.   µs since the epoch
     pub(super) started: u64,
-    /// When it left for the backend, if it did.
+    /// What was sent to the backend, if it was.
     pub(super) sent: Option<Sent>,
 }
 
-/// What was sent.
+/// A call that was sent.
 #[derive(Clone, Debug, PartialEq, Hash)]
 pub(super) struct Sent {
-    /// When, since the start of its process.   µs
+    /// The time, since the start of its process.   µs
     pub(super) at: u64,
     /// How long the backend took.   µs
     pub(super) backend: u64,
     pub(super) function: Box<str>,
     pub(super) class: Box<str>,
-    /// The rate limit charged.
+    /// The rate limit that was charged.
     pub(super) rate_limit: Option<Box<str>>,
-    /// What it cost.   millionths of a token
+    /// Its cost.   millionths of a token
     pub(super) tokens: u64,
     /// Whether it met limits.
     pub(super) limited: bool,
-    /// What it drew from quotas.
+    /// Its draws from quotas.
     pub(super) quota: Box<[Draw]>,
 }
 
-/// What one call drew from one key of a quota.
+/// A draw of one call from one key of a quota.
 #[derive(Clone, Debug, PartialEq, Hash)]
 pub(super) struct Draw {
     pub(super) limit: Box<str>,
     pub(super) key: Box<str>,
-    /// None where the sidecar did not know which.
+    /// `None` if the sidecar did not know the window.
     pub(super) window: Option<u64>,
-    /// Millionths of a token, as is the cost.
+    /// Millionths of a token, as the cost.
     pub(super) total: u64,
     pub(super) cost: u64,
 }
 
-/// The fields as they stand there. Strings are owned: one with an escape could not be borrowed.
+/// The fields as written. Strings are owned, because one with an escape cannot be borrowed.
 #[derive(Deserialize)]
 struct Written {
     id: String,
@@ -92,7 +93,7 @@ struct WrittenDraw {
     cost: f64,
 }
 
-/// What tells one kind of line from another.
+/// The fields that identify the kind of a line.
 #[derive(Deserialize)]
 struct Peek {
     #[serde(default)]
@@ -103,24 +104,24 @@ struct Peek {
     lines: Option<Value>,
 }
 
-/// What only an access line has.
+/// A field that only access lines have.
 const ONLY_ACCESS: &[u8] = b"started_us";
 
 fn yes() -> bool {
     true
 }
 
-/// Reads a line, without its end. What stands before the first brace is what a collector puts
-/// there, such as a time and the name of the stream.
+/// Parses a line without its end. A log collector may put text before the first brace, such as a
+/// time and the name of the stream.
 pub(super) fn read(line: &[u8]) -> Line {
     let Some(start) = memchr::memchr(b'{', line) else {
         return match line.iter().all(u8::is_ascii_whitespace) {
             true => Line::Other,
-            false => Line::Broken("it is no JSON"),
+            false => Line::Broken("it is not JSON"),
         };
     };
     let object = &line[start..];
-    // As a sidecar writes it. Other programs write the same with other white space.
+    // The form that a sidecar writes. Other programs may add white space.
     if memmem::find(object, br#""target":"access""#).is_some() {
         return access(object);
     }
@@ -134,12 +135,12 @@ pub(super) fn read(line: &[u8]) -> Line {
     if message.starts_with("access lines lost") {
         return match peek.lines.as_ref().and_then(Value::as_u64) {
             Some(lines) => Line::Lost(lines),
-            None => Line::Broken("it does not say how many lines were lost"),
+            None => Line::Broken("the number of lost lines is missing"),
         };
     }
     if memmem::find(object, ONLY_ACCESS).is_some() {
         return Line::Broken(
-            "it holds an access line within something else, or without its target",
+            "it contains an access line inside another object, or without its target",
         );
     }
     Line::Other
@@ -148,7 +149,7 @@ pub(super) fn read(line: &[u8]) -> Line {
 fn access(object: &[u8]) -> Line {
     match serde_json::from_slice::<Written>(object) {
         Ok(written) => call(written).map_or_else(Line::Broken, |it| Line::Call(Box::new(it))),
-        Err(error) if error.is_data() => Line::Broken("a field is missing or of another type"),
+        Err(error) if error.is_data() => Line::Broken("a field is missing or has the wrong type"),
         Err(_) => Line::Broken("it is cut or damaged"),
     }
 }
@@ -156,24 +157,24 @@ fn access(object: &[u8]) -> Line {
 fn call(written: Written) -> Result<Call, &'static str> {
     let is_id = written.id.len() == 16;
     let id = u64::from_str_radix(&written.id, 16).ok().filter(|_| is_id);
-    let id = id.ok_or("its id is none")?;
+    let id = id.ok_or("its id is not 16 hexadecimal digits")?;
     let started = written
         .started_us
-        .ok_or("it has no started_us: it comes from a version that can't be audited")?;
+        .ok_or("it has no started_us: this version of the sidecar cannot be audited")?;
     let sent = match written.sent_us {
         None => None,
         Some(at) => {
             let backend = written.backend_ms.and_then(microseconds);
-            let backend = backend.ok_or("it was sent, and does not say until when")?;
+            let backend = backend.ok_or("it was sent, and has no valid backend_ms")?;
             let end = started
                 .checked_add(at)
                 .and_then(|at| at.checked_add(backend));
             if end.is_none_or(|end| end > TIME_MAX) {
-                return Err("it has a time that can't be");
+                return Err("a time is out of range");
             }
             let tokens = match written.tokens {
                 None => 0,
-                Some(tokens) => micros(tokens).ok_or("its tokens can't be")?,
+                Some(tokens) => micros(tokens).ok_or("its tokens are out of range")?,
             };
             Some(Sent {
                 at,
@@ -192,7 +193,7 @@ fn call(written: Written) -> Result<Call, &'static str> {
 
 fn draws(written: Vec<WrittenDraw>) -> Result<Box<[Draw]>, &'static str> {
     if written.len() > DRAWS_MAX {
-        return Err("it drew from more quotas than there can be");
+        return Err("it drew from too many quotas");
     }
     let draws = written.into_iter().map(|draw| {
         let (total, cost) = (micros(draw.total), micros(draw.cost));
@@ -200,14 +201,14 @@ fn draws(written: Vec<WrittenDraw>) -> Result<Box<[Draw]>, &'static str> {
             limit: draw.limit,
             key: draw.key,
             window: draw.window,
-            total: total.ok_or("the total of a quota can't be")?,
-            cost: cost.ok_or("what it drew can't be")?,
+            total: total.ok_or("the total of a quota is out of range")?,
+            cost: cost.ok_or("the cost of a draw is out of range")?,
         })
     });
     draws.collect()
 }
 
-/// Whole microseconds, of milliseconds to three places.
+/// Whole microseconds, from milliseconds with three decimal places.
 fn microseconds(milliseconds: f64) -> Option<u64> {
     let micros = (milliseconds * 1e3).round();
     #[expect(
@@ -229,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_read_with_what_matters_whatever_else_it_has() {
+    fn the_needed_fields_of_a_line_are_read_and_others_ignored() {
         let call = Call {
             id: 255,
             started: 1000,
@@ -256,13 +257,14 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_the_same_however_it_is_spaced() {
+    fn white_space_in_a_line_does_not_matter() {
         let spaced = CALL.replace("\":", "\": ").replace(",\"", " ,\n\t\"");
         assert_eq!(of(&spaced), of(CALL));
         let lost =
             r#"{ "message" : "access lines lost, stderr is read too slowly", "lines" : 41 }"#;
         assert_eq!(of(lost), Line::Lost(41));
-        // In a string of another program's object, or without its target, it cannot be judged.
+        // Inside a string of another program's object, or without its target, it cannot be
+        // judged.
         let within = format!(r#"{{"log": {}}}"#, serde_json::Value::from(CALL));
         assert!(matches!(of(&within), Line::Broken(_)));
         let without = CALL.replace(r#""target":"access","#, "");
@@ -270,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_draw_of_a_window_that_is_not_known_says_so() {
+    fn a_draw_may_have_an_unknown_window() {
         let text = CALL.replace(r#""window":3"#, r#""window":null"#);
         let Line::Call(call) = of(&text) else {
             panic!("it is a call")
@@ -280,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_never_left_says_so() {
+    fn a_call_that_never_left_is_read_as_unsent() {
         let text = CALL.replace(r#""sent_us":7"#, r#""sent_us":null"#);
         let text = text.replace("50.107", "null");
         let Line::Call(call) = of(&text) else {
@@ -290,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn no_cut_of_a_line_is_taken_for_a_call() {
+    fn a_truncated_line_is_never_read_as_a_call() {
         for end in 1..CALL.len() {
             let line = of(&CALL[..end]);
             assert!(matches!(line, Line::Broken(_)), "{end}: {line:?}");
@@ -298,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_broken_and_what_is_something_else_is_not() {
+    fn impossible_values_are_broken_and_other_lines_are_not() {
         let broken = |from: &str, to: &str| {
             let text = CALL.replace(from, to);
             assert_ne!(text, CALL);

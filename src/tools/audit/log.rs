@@ -1,7 +1,7 @@
-//! The logs as lines, those of several merged by time.
+//! Reads the lines of several logs, merged by time.
 //!
-//! Of all logs the one is read on that has come least far, so that what was written at one
-//! time on many hosts is read at nearly one time, and little has to be held back.
+//! The next line comes from the log that has been read least far in time. So lines that were
+//! written at one time on many hosts are read at nearly one time, and few calls are held back.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -9,13 +9,13 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read as _};
 use std::path::Path;
 
-/// Longest line that is read; an access line has less than 2 KiB.   bytes
+/// Longest line that is read. An access line has less than 2 KiB.   bytes
 const LINE_MAX: usize = 64 << 10;
-/// Read at a time.   bytes
+/// Bytes of one read.
 const CHUNK: usize = 64 << 10;
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
-/// One log, and what it is called in the report.
+/// One log, and its name in the report.
 pub struct Log {
     name: String,
     reader: Box<dyn BufRead>,
@@ -29,7 +29,7 @@ impl std::fmt::Debug for Log {
     }
 }
 
-/// A log that can't be read.
+/// A log that cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot read {name}")]
 pub struct LogError {
@@ -40,20 +40,20 @@ pub struct LogError {
 
 /// One line of a log.
 pub(super) struct At<'a> {
-    /// The log, by its place among those given.
+    /// The index of the log.
     pub(super) log: usize,
-    /// Which line of it, from 1.
+    /// The number of the line, from 1.
     pub(super) number: u64,
-    /// The line without its end; none if it is longer than a line can be.
+    /// The line without its end; `None` if it is too long.
     pub(super) line: Option<&'a [u8]>,
 }
 
 impl Log {
-    /// Opens a file; `-` is the standard input.
+    /// Opens a file; `-` is standard input.
     ///
     /// # Errors
     ///
-    /// If it can't be read, or is compressed.
+    /// If it cannot be read, or is compressed.
     pub fn open(path: &Path) -> Result<Self, LogError> {
         if path == Path::new("-") {
             let stdin = BufReader::with_capacity(CHUNK, io::stdin());
@@ -66,16 +66,16 @@ impl Log {
         }
     }
 
-    /// A log that comes from there.
+    /// A log from a reader.
     ///
     /// # Errors
     ///
-    /// If it can't be read, or is compressed.
+    /// If it cannot be read, or is compressed.
     pub fn new(name: String, reader: impl BufRead + 'static) -> Result<Self, LogError> {
         let mut reader: Box<dyn BufRead> = Box::new(reader);
         let cause = match reader.fill_buf() {
             Ok(start) if start.starts_with(&GZIP) => {
-                io::Error::other("it is compressed: gzip -dc FILE | tidegate audit … -")
+                io::Error::other("it is compressed; run gzip -dc FILE | tidegate audit … -")
             }
             Ok(_) => {
                 return Ok(Self {
@@ -90,12 +90,12 @@ impl Log {
         Err(LogError { name, cause })
     }
 
-    /// What it is called.
+    /// Its name in the report.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Reads one line. False at the end.
+    /// Reads one line; `None` at the end.
     fn next(&mut self) -> io::Result<Option<Length>> {
         self.buffer.clear();
         let most = LINE_MAX as u64 + 1;
@@ -135,12 +135,12 @@ enum Length {
     TooLong,
 }
 
-/// Reads all lines of all logs. `take` says how far the log has come by a line, in
-/// microseconds since the epoch, if the line tells.
+/// Reads all lines of all logs. `take` returns the time up to which the log has been read, in
+/// microseconds since the epoch, if the line contains it.
 ///
 /// # Errors
 ///
-/// If a log can't be read on.
+/// If a log cannot be read to its end.
 pub(super) fn merge(
     logs: &mut [Log],
     mut take: impl FnMut(At<'_>) -> Option<u64>,
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn logs_are_read_side_by_side_by_the_times_in_them() {
+    fn logs_are_merged_by_the_times_in_them() {
         let mut logs = [log("a", "1\n4\n7\n"), log("b", "2\nx\n3\n9"), log("c", "")];
         let mut read = Vec::new();
         merge(&mut logs, |at| {
@@ -195,12 +195,12 @@ mod tests {
             line.parse().ok()
         })
         .expect("memory");
-        // Each is read until it has come further than the one that has come least.
+        // Each is read until it is further in time than the one that is least far.
         assert_eq!(read, ["1", "2", "4", "x", "3", "9", "7"]);
     }
 
     #[test]
-    fn a_line_without_end_is_skipped_and_the_next_is_read() {
+    fn a_line_that_is_too_long_is_skipped() {
         let mut text = vec![b'x'; 3 * LINE_MAX];
         text.extend_from_slice(b"\nshort\n");
         text.extend(vec![b'y'; LINE_MAX]);
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_compressed_log_is_told_with_what_to_do() {
+    fn the_error_for_a_compressed_log_contains_the_cure() {
         let given = Cursor::new(vec![0x1f, 0x8b, 8, 0]);
         let error = Log::new("access.log.2.gz".to_owned(), given).expect_err("it is compressed");
         let cause = std::error::Error::source(&error).expect("a cause");

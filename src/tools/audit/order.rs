@@ -1,24 +1,24 @@
 //! Puts calls into the order in which they left.
 //!
-//! A line is written when its call has ended, so a call that took long stands after others
-//! that left later. A heap holds back so many calls as its bound says and gives out the oldest
-//! of them: whatever is out of place by less than that comes in order.
+//! A line is written when its call ends, so the line of a long call comes after those of calls
+//! that left later. A heap holds back up to a bound of calls and releases the oldest. Calls that
+//! are out of place by less than the bound are put in order.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// What is put in order.
+/// An item that has a place in an order.
 pub(super) trait Stamped {
-    /// By what.
+    /// Its place.
     fn key(&self) -> (u64, u64);
 }
 
-/// Holds calls back until they can be told in order.
+/// Holds calls back until they can be released in order.
 #[derive(Debug)]
 pub(super) struct Order<T> {
     waiting: BinaryHeap<Reverse<ByKey<T>>>,
     max: usize,
-    /// The key of the last that was given out.
+    /// The key of the latest that was released.
     given: Option<(u64, u64)>,
     late: u64,
 }
@@ -27,7 +27,7 @@ pub(super) struct Order<T> {
 struct ByKey<T>(T);
 
 impl<T: Stamped> Order<T> {
-    /// One that holds back at most so many.
+    /// Holds back at most `max` items.
     pub(super) fn new(max: usize) -> Self {
         Self {
             waiting: BinaryHeap::new(),
@@ -37,7 +37,7 @@ impl<T: Stamped> Order<T> {
         }
     }
 
-    /// Takes one more, and may give out the oldest. One that comes too late is counted.
+    /// Takes an item, and may release the oldest. An item that comes too late is counted.
     pub(super) fn push(&mut self, item: T) -> Option<T> {
         if self.given.is_some_and(|given| item.key() < given) {
             self.late += 1;
@@ -50,14 +50,14 @@ impl<T: Stamped> Order<T> {
         self.pop()
     }
 
-    /// The oldest that is held back.
+    /// Releases the oldest.
     pub(super) fn pop(&mut self) -> Option<T> {
         let Reverse(ByKey(item)) = self.waiting.pop()?;
         self.given = Some(item.key());
         Some(item)
     }
 
-    /// How many came after others that left later had been given out.
+    /// Items that came after later ones had been released.
     pub(super) fn late(&self) -> u64 {
         self.late
     }
@@ -94,12 +94,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_out_of_place_by_less_than_the_bound_comes_in_order_and_the_rest_is_counted() {
+    fn items_within_the_bound_are_put_in_order_and_the_others_are_counted() {
         let check = |max, given: &[u64], expected: &[u64], late| {
             let mut order = Order::new(max);
-            let mut told: Vec<u64> = given.iter().filter_map(|it| order.push(*it)).collect();
-            told.extend(std::iter::from_fn(|| order.pop()));
-            assert_eq!((&told[..], order.late()), (expected, late));
+            let mut released: Vec<u64> = given.iter().filter_map(|it| order.push(*it)).collect();
+            released.extend(std::iter::from_fn(|| order.pop()));
+            assert_eq!((&released[..], order.late()), (expected, late));
         };
         check(2, &[3, 2, 1, 6, 5, 4], &[1, 2, 3, 4, 5, 6], 0);
         check(1, &[3, 2, 1, 6, 5, 4], &[2, 3, 5, 6], 2);

@@ -1,36 +1,36 @@
-//! What was spent of quotas: by key and window, over all sidecars.
+//! Sums what was spent of quotas, by key and window, over all sidecars.
 //!
-//! A window is the store's, and its number stands in each line, so no clock of a host matters.
-//! A call late in a window may be told after others of the next, so two windows of a key are
-//! kept.
+//! A window belongs to the store, and each line contains its number, so clock errors do not
+//! matter. A call late in a window may be logged after calls of the next, so two windows of a key
+//! are kept.
 
 use std::collections::HashMap;
 
 use super::line::Draw;
 
-/// Keys that are followed.
+/// Most keys.
 const KEYS_MAX: usize = 1 << 20;
 
-/// All quotas.
+/// The sums of all quotas.
 #[derive(Debug, Default)]
 pub(super) struct Quotas {
     keys: HashMap<(u32, Box<str>), Windows>,
-    /// By the quota's name, what was found.
+    /// The result of each quota, by its name.
     pub(super) found: HashMap<u32, Fullest>,
-    /// Draws that are in no sum: of keys past the bound, or of windows long over.
+    /// Draws that are in no sum: of keys beyond the bound, or of windows that ended long ago.
     pub(super) uncounted: u64,
 }
 
-/// The window of a quota that was spent furthest.
+/// The result of one quota, with its fullest window.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Fullest {
     pub(super) key: Box<str>,
     pub(super) window: Window,
-    /// Windows of any key that were spent beyond every total that their lines give.
+    /// Windows of any key that were spent beyond every total in their lines.
     pub(super) exceeded: u64,
-    /// Windows of which lines give different totals.
+    /// Windows whose lines give different totals.
     pub(super) disputed: u64,
-    /// Of these, those that were spent beyond the smallest.
+    /// Of these, windows that were spent beyond the smallest total.
     pub(super) doubtful: u64,
     /// Draws without a window.
     pub(super) unplaced: u64,
@@ -41,7 +41,7 @@ pub(super) struct Fullest {
 pub(super) struct Window {
     pub(super) number: u64,
     pub(super) spent: u64,
-    /// The smallest that any line gives, and the largest.
+    /// The smallest and the largest total in any line.
     pub(super) total: u64,
     pub(super) total_most: u64,
     pub(super) first: u64,
@@ -55,15 +55,15 @@ pub(super) struct Window {
 struct Windows {
     newest: Window,
     before: Option<Window>,
-    /// What the fullest window has, and the smallest total of any.
+    /// The most spent in any window, and the smallest total of any.
     most: u64,
     least_total: u64,
-    /// What was drawn without a window: all of it may belong to any.
+    /// What was drawn without a window. All of it may belong to one window.
     unplaced: u64,
 }
 
 impl Quotas {
-    /// Counts what a call drew. `quota` stands for the quota's name.
+    /// Adds one draw of a call. `quota` stands for the quota's name.
     pub(super) fn draw(&mut self, quota: u32, draw: &Draw, id: u64) {
         let fresh = Window {
             number: draw.window.unwrap_or(0),
@@ -120,7 +120,7 @@ impl Quotas {
         windows.most = windows.most.max(spent);
     }
 
-    /// Whether what was drawn without a window could make a window of this quota exceed its total.
+    /// Whether the draws without a window could make a window of this quota exceed its total.
     pub(super) fn unplaced_matters(&self, quota: u32) -> bool {
         let keys = self.keys.iter().filter(|((of, _), _)| *of == quota);
         keys.map(|(_, windows)| windows).any(|windows| {
@@ -131,7 +131,7 @@ impl Quotas {
 }
 
 impl Windows {
-    /// The window with the number of a fresh one; `None` if it is over since long.
+    /// The window with the number of a fresh one; `None` if it ended long ago.
     fn of(&mut self, fresh: Window) -> Option<&mut Window> {
         if fresh.number > self.newest.number {
             self.before = Some(std::mem::replace(&mut self.newest, fresh));
@@ -148,7 +148,7 @@ impl Windows {
 }
 
 impl Window {
-    /// Whether more of its total was spent than of another's.
+    /// Whether a larger part of its total was spent than of another's.
     fn fuller_than(&self, other: &Self) -> bool {
         let product = |spent: u64, total: u64| u128::from(spent) * u128::from(total.max(1));
         product(self.spent, other.total) > product(other.spent, self.total)
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_is_the_sum_of_what_was_drawn_from_it_by_any_and_in_any_order() {
+    fn a_window_sums_the_draws_of_all_calls_in_any_order() {
         let mut quotas = Quotas::default();
         for (id, (key, window, cost)) in (0..).zip([
             ("a", 1, 60),
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_after_two_windows_is_told_to_be_in_no_sum() {
+    fn draws_that_come_two_windows_late_are_reported_as_uncounted() {
         let mut quotas = Quotas::default();
         for window in [1, 2, 3, 1] {
             quotas.draw(0, &draw("a", window, 100, 100), 0);
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn one_line_with_a_larger_total_does_not_set_what_a_window_allows() {
+    fn one_line_with_a_larger_total_does_not_raise_the_limit() {
         let mut quotas = Quotas::default();
         quotas.draw(0, &draw("a", 1, 100, 100), 0);
         quotas.draw(0, &draw("a", 1, 200, 100), 1);
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_drawn_without_a_window_matters_where_a_window_has_no_room_for_it() {
+    fn draws_without_a_window_matter_if_some_window_has_no_room_for_them() {
         let mut quotas = Quotas::default();
         quotas.draw(0, &draw("a", 1, 100, 60), 0);
         quotas.draw(0, &draw("a", None, 100, 40), 1);

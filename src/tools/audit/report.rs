@@ -1,4 +1,4 @@
-//! What the command says.
+//! The text that the command prints.
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -7,17 +7,18 @@ use std::time::{Duration, UNIX_EPOCH};
 use crate::telemetry::access::Utc;
 use crate::tools::client::table;
 
-/// Sidecars that are listed.
+/// Sidecars that the report lists.
 const SIDECARS_SHOWN: usize = 20;
 
 /// Whether a limit was kept. The worst is the largest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
-    /// Whatever is not known, there was never more than it allows.
+    /// The limit was kept, whatever is missing from the logs.
     Kept,
-    /// What is not known could make the difference.
+    /// What is missing from the logs could make the difference.
+    #[default]
     Unknown,
-    /// Whatever is not known, there was more.
+    /// The limit was exceeded, whatever is missing from the logs.
     Exceeded,
 }
 
@@ -25,7 +26,7 @@ impl Verdict {
     fn word(self) -> &'static str {
         match self {
             Self::Kept => "kept",
-            Self::Unknown => "cannot be told",
+            Self::Unknown => "unknown",
             Self::Exceeded => "EXCEEDED",
         }
     }
@@ -41,222 +42,226 @@ impl From<Verdict> for ExitCode {
     }
 }
 
-/// What was found in the logs.
-#[derive(Clone, Debug)]
+/// What the logs contain, and the verdict on each limit.
+#[derive(Clone, Debug, Default)]
 pub struct Report {
     /// Logs that were read.
     pub logs: usize,
     /// Calls that have a line.
     pub calls: u64,
-    /// Of these, how many left for the backend.
+    /// Of these, calls that left for the backend.
     pub sent: u64,
-    /// Lines that were there before.
+    /// Further lines of calls that have a line already.
     pub twice: u64,
-    /// Of these, those whose first line was too long ago to compare with.
+    /// Of these, lines whose first line was too long ago to compare with.
     pub not_compared: u64,
-    /// Lines that say something else than another one of the same call.
+    /// Lines that differ from another line of the same call.
     pub differ: u64,
-    /// Lines that are of something else than a call.
+    /// Lines that are not about a call.
     pub others: u64,
     /// Calls that left and met limits, and drew from no quota.
     pub quotaless: u64,
-    /// Ids that are so far from the others that what is between them says nothing.
+    /// Ids that are too far from the others to count the ids between as calls.
     pub far: u64,
-    /// Calls that have none, by the gaps in the ids.
+    /// Calls without a line, by the gaps in the ids.
     pub missing: u64,
-    /// Lines that the sidecars say were lost.
+    /// Lines that the sidecars reported as lost.
     pub lost: u64,
-    /// Lines that can't be read.
+    /// Lines that cannot be read.
     pub broken: u64,
     /// The first of these.
     pub broken_shown: Vec<Broken>,
     /// Calls that could not be put in order.
     pub late: u64,
-    /// Whether calls without a line are taken never to have left.
+    /// Whether calls without a line are assumed never to have left.
     pub ignored: bool,
-    /// The processes that wrote.
+    /// The processes that wrote the logs.
     pub sidecars: Vec<Sidecar>,
-    /// Each limit.
+    /// A row for each limit.
     pub rows: Vec<Row>,
-    /// All of them.
+    /// The verdict on all limits.
     pub verdict: Verdict,
 }
 
-/// A line that can't be read.
+/// A line that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Broken {
     /// The log.
     pub log: String,
-    /// Which line of it, from 1.
+    /// The number of the line, from 1.
     pub line: u64,
-    /// Why not.
+    /// The reason.
     pub why: &'static str,
 }
 
 /// One process.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sidecar {
     /// When it started.   µs since the epoch
     pub started: u64,
     /// The log with its first line.
     pub log: String,
-    /// Calls of it that have a line.
+    /// Its calls that have a line.
     pub calls: u64,
-    /// Of these, how many left.
+    /// Of these, calls that left.
     pub sent: u64,
-    /// Calls that have none.
+    /// Its calls that have no line.
     pub missing: u64,
-    /// Ids far from all others.
+    /// Its ids that are far from all others.
     pub far: u64,
 }
 
-impl Sidecar {
-    pub(super) fn new(started: u64, log: String) -> Self {
-        Self {
-            started,
-            log,
-            calls: 0,
-            sent: 0,
-            missing: 0,
-            far: 0,
-        }
-    }
-}
-
-/// What became of one limit.
+/// The result for one limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     /// Its name.
     pub limit: String,
     /// What it allows.
     pub allowed: String,
-    /// The most that there was.
+    /// The most that it counted.
     pub densest: String,
-    /// When the first of these calls left, and how much later the last.
+    /// When the first of these calls left, and how much later the last one.
     pub when: String,
-    /// The ids of these two.
+    /// The ids of these two calls.
     pub calls: String,
-    /// Of which sidecar.
+    /// The sidecar.
     pub sidecar: String,
     /// Whether it was kept.
     pub verdict: Verdict,
-    /// What else is to be said.
+    /// The reason, if there is one to give.
     pub why: String,
 }
 
 impl Report {
-    /// As text.
+    /// The report as text.
     #[must_use]
     pub fn render(&self) -> String {
-        let mut out = String::new();
-        let mut say = |name: &str, text: String| {
-            writeln!(out, "{name:<11}{text}").expect("writing to memory does not fail");
-        };
-        say(
-            "calls",
-            format!(
-                "{} in {} logs: {} left for the backend, {} never did",
-                self.calls,
-                self.logs,
-                self.sent,
-                self.calls - self.sent
-            ),
-        );
-        for (number, sidecar) in self.sidecars.iter().enumerate().take(SIDECARS_SHOWN) {
-            say(
-                &format!("sidecar {}", sidecar_name(number)),
-                format!(
-                    "started {}: {} calls, {} left, {} without a line; {}",
-                    moment(sidecar.started),
-                    sidecar.calls,
-                    sidecar.sent,
-                    sidecar.missing,
-                    sidecar.log
-                ),
-            );
-        }
-        let more = self.sidecars.len().saturating_sub(SIDECARS_SHOWN);
-        if more > 0 {
-            say("", format!("and {more} sidecars more"));
-        }
-        let ignored = match self.ignored {
-            true => ", taken never to have left",
-            false => "",
-        };
-        for (name, count, what) in [
-            ("missing", self.missing, "calls have no line"),
-            ("lost", self.lost, "lines were lost, as the logs say"),
-            ("broken", self.broken, "lines can't be read"),
-        ] {
-            if count > 0 {
-                say(name, format!("{count} {what}{ignored}"));
-            }
-        }
-        if self.far > 0 {
-            let far = self.far;
-            say(
-                "far",
-                format!(
-                    "{far} ids are far from all others of their process: damage, or no log of it"
-                ),
-            );
-        }
-        if self.differ > 0 {
-            let differ = self.differ;
-            say(
-                "differ",
-                format!("{differ} lines say something else than another line of the same call"),
-            );
-        }
-        for broken in &self.broken_shown {
-            say(
-                "",
-                format!("{}:{}: {}", broken.log, broken.line, broken.why),
-            );
-        }
-        if self.twice > 0 {
-            let compared = match self.not_compared {
-                0 => String::new(),
-                calls => format!(", {calls} of them too long ago to compare"),
-            };
-            say(
-                "twice",
-                format!("{} lines were there before{compared}", self.twice),
-            );
-        }
-        if self.others > 0 {
-            say(
-                "others",
-                format!("{} lines are of something else than a call", self.others),
-            );
-        }
-        let has_quotas = self.rows.iter().any(|row| row.limit.starts_with("quota:"));
-        if has_quotas && self.quotaless > 0 {
-            let calls = self.quotaless;
-            say(
-                "no quota",
-                format!("{calls} calls left without drawing from one"),
-            );
-        }
-        if self.late > 0 {
-            let late = self.late;
-            say(
-                "late",
-                format!("{late} calls could not be put in order: give a larger --reorder"),
-            );
-        }
+        let mut out = self.logs_in_words();
         out.push('\n');
-        let rows: Vec<[String; 7]> = self.rows.iter().map(Row::cells).collect();
-        if rows.is_empty() {
+        if self.rows.is_empty() {
             out.push_str("nothing to audit: give --config or --limit\n");
             return out;
         }
         let heads = [
             "LIMIT", "ALLOWED", "DENSEST", "WHEN", "CALLS", "SIDECAR", "VERDICT",
         ];
+        let rows: Vec<[String; 7]> = self.rows.iter().map(Row::cells).collect();
         out.push_str(&table(heads, &rows));
         writeln!(out, "\n{}", self.verdict.word()).expect("writing to memory does not fail");
         out
+    }
+
+    /// The lines about the logs: what they contain, and what is wrong with them.
+    fn logs_in_words(&self) -> String {
+        let mut out = String::new();
+        let Self {
+            calls, logs, sent, ..
+        } = self;
+        let unsent = calls - sent;
+        let text =
+            format!("{calls} in {logs} logs: {sent} left for the backend, {unsent} never did");
+        say(&mut out, "calls", &text);
+        for (number, sidecar) in self.sidecars.iter().enumerate().take(SIDECARS_SHOWN) {
+            let Sidecar {
+                calls,
+                sent,
+                missing,
+                log,
+                ..
+            } = sidecar;
+            let started = moment(sidecar.started);
+            let text = format!(
+                "started {started}: {calls} calls, {sent} left, {missing} without a line; {log}"
+            );
+            say(
+                &mut out,
+                &format!("sidecar {}", sidecar_name(number)),
+                &text,
+            );
+        }
+        let more = self.sidecars.len().saturating_sub(SIDECARS_SHOWN);
+        if more > 0 {
+            say(&mut out, "", &format!("and {more} more sidecars"));
+        }
+        let ignored = match self.ignored {
+            true => ", assumed never to have left",
+            false => "",
+        };
+        let compared = match self.not_compared {
+            0 => String::new(),
+            calls => format!(", {calls} of them too long ago to compare"),
+        };
+        let has_quotas = self.rows.iter().any(|row| row.limit.starts_with("quota:"));
+        let quotaless = if has_quotas { self.quotaless } else { 0 };
+        let far = "ids are far from all others of their process: a damaged or missing log";
+        count(
+            &mut out,
+            "missing",
+            self.missing,
+            "calls have no line",
+            ignored,
+        );
+        count(
+            &mut out,
+            "lost",
+            self.lost,
+            "lines were lost, as the logs say",
+            ignored,
+        );
+        count(
+            &mut out,
+            "broken",
+            self.broken,
+            "lines cannot be read",
+            ignored,
+        );
+        count(&mut out, "far", self.far, far, "");
+        count(
+            &mut out,
+            "differ",
+            self.differ,
+            "lines differ from another line of the same call",
+            "",
+        );
+        for Broken { log, line, why } in &self.broken_shown {
+            say(&mut out, "", &format!("{log}:{line}: {why}"));
+        }
+        count(
+            &mut out,
+            "twice",
+            self.twice,
+            "lines repeat an earlier one",
+            &compared,
+        );
+        count(
+            &mut out,
+            "others",
+            self.others,
+            "lines are not about a call",
+            "",
+        );
+        count(
+            &mut out,
+            "no quota",
+            quotaless,
+            "calls left without drawing from a quota",
+            "",
+        );
+        let late = "calls could not be put in order: give a larger --reorder";
+        count(&mut out, "late", self.late, late, "");
+        out
+    }
+}
+
+/// Adds a line with its name in front.
+fn say(out: &mut String, name: &str, text: &str) {
+    writeln!(out, "{name:<11}{text}").expect("writing to memory does not fail");
+}
+
+/// Adds a line with a count, unless that is zero.
+fn count(out: &mut String, name: &str, count: u64, text: &str, more: &str) {
+    if count > 0 {
+        say(out, name, &format!("{count} {text}{more}"));
     }
 }
 
@@ -279,12 +284,12 @@ impl Row {
     }
 }
 
-/// What a sidecar is called, by its place.
+/// The name of a sidecar in the report, by its index.
 pub(super) fn sidecar_name(number: usize) -> String {
     (number + 1).to_string()
 }
 
-/// A moment in UTC, of microseconds since the epoch.
+/// A time in UTC, from microseconds since the epoch.
 pub(super) fn moment(micros: u64) -> String {
     Utc(UNIX_EPOCH + Duration::from_micros(micros)).to_string()
 }

@@ -1,33 +1,32 @@
 //! Which calls of a process have a line.
 //!
-//! A process numbers its calls one after another, so a number in between that has no line is a
-//! call of which nothing is known: it had not ended where the log does, its line was lost, or
-//! it stands in a file that was not given. The numbers come nearly in order, so they are few
-//! ranges, however long the log.
+//! A process numbers its calls one after another. A number in between without a line is a call of
+//! which nothing is known: it had not ended when the log did, its line was lost, or its file was
+//! not given. The numbers come nearly in order, so they form few ranges, however long the log is.
 
 use std::collections::BTreeMap;
 
-/// A gap of more ids than this is no gap: no process has so many calls without a line. Ids behind it
+/// A longer run of ids is not a gap: no process has that many calls without a line. Ids behind it
 /// come from damage, or from another process.
 const GAP_MAX: u64 = 1 << 32;
-/// Ranges that are kept of one process.
+/// Most ranges of one process.
 const RANGES_MAX: usize = 65_536;
 
-/// The ids that were seen of one process.
+/// The ids of one process that have a line.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
-    /// By its first number, the last of each range. Numbers count from the middle, where the
-    /// first id that is seen stands: ids begin anywhere and may pass zero.
+    /// The last id of each range, by its first. Numbers count from the middle, which is the first
+    /// id that was seen: ids begin anywhere and may wrap around zero.
     ranges: BTreeMap<u64, u64>,
     origin: Option<u64>,
-    /// Calls without a line in gaps that are no longer kept.
+    /// Calls without a line in gaps that were merged away.
     closed: u64,
-    /// Gaps that are none, of those.
+    /// Of those gaps, how many were longer than [`GAP_MAX`].
     closed_far: u64,
 }
 
 impl Seen {
-    /// Takes note of an id. False if it was seen before.
+    /// Notes an id. Returns false if it was seen before.
     pub(super) fn insert(&mut self, id: u64) -> bool {
         let origin = *self.origin.get_or_insert(id);
         let number = id.wrapping_sub(origin).wrapping_add(1 << 63);
@@ -56,7 +55,7 @@ impl Seen {
         self.closed + self.gaps().filter(|gap| *gap <= GAP_MAX).sum::<u64>()
     }
 
-    /// How often an id is so far from the others that what is between them says nothing.
+    /// How many gaps are longer than [`GAP_MAX`].
     pub(super) fn far(&self) -> u64 {
         self.closed_far + self.gaps().filter(|gap| *gap > GAP_MAX).count() as u64
     }
@@ -82,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_between_and_was_not_seen_is_missing() {
+    fn ids_in_between_without_a_line_are_missing() {
         let check = |ids: &[u64], missing: u64, twice: usize| {
             let mut seen = Seen::default();
             let repeated = ids.iter().filter(|id| !seen.insert(**id)).count();
@@ -99,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_far_from_the_others_is_no_gap_of_so_many_calls() {
+    fn a_distant_id_is_not_counted_as_a_gap() {
         let mut seen = Seen::default();
         for id in [7, 8, 5_490_775_474_554_930_463, 10] {
             assert!(seen.insert(id));
@@ -108,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_full_of_gaps_takes_no_more_than_its_bound_and_forgets_no_call() {
+    fn a_log_full_of_gaps_stays_within_its_bound_and_loses_no_call() {
         let mut seen = Seen::default();
         let ids = 3 * RANGES_MAX as u64;
         for id in 0..ids {

@@ -1,21 +1,21 @@
-//! The most that a limit ever counted, by an exact sweep over calls in the order in which they
-//! left.
+//! Finds the most that a limit ever counted, by an exact sweep over calls in the order in which
+//! they left.
 //!
-//! A stamp is cut to whole microseconds, and the clocks of two hosts differ. So three amounts
-//! are found: what the stamps say, what there was at least whatever the true times, and what
-//! there may have been at most. In the letters used here a true time `t` of a stamp `s`, both
-//! since the start of the process, has `s <= t < s + 1`. As a time of day it is cut once more,
-//! with the start of the process, and is off by up to the error of clocks `e` in either
-//! direction: `s - e <= t < s + 2 + e`. Two stamps of one process that are `d` apart are then
-//! less than one microsecond nearer or farther in truth; of two processes, less than `2 + 2e`.
+//! A stamp is cut to whole microseconds, and the clocks of two hosts differ. So each sweep finds
+//! three amounts: by the stamps, at least, and at most. The last two hold for any true times that
+//! fit the stamps. A true time `t` and its stamp `s`, both since the start of the process, have
+//! `s <= t < s + 1`. As a time of day the stamp is cut once more, with the start of the process,
+//! and the clock errs by up to `e`: `s - e <= t < s + 2 + e`. So the true distance of two stamps
+//! differs from the distance of the stamps by less than one microsecond in one process, and by
+//! less than `2 + 2e` in two.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
 use super::limit::Span;
 
-/// Marks that one sweep keeps. More of them within one window are more than any limit of a
-/// config allows, and are no longer all counted.
+/// Most marks of one sweep. A window with more marks has more calls than any config allows, and
+/// not all of them are counted.
 const MARKS_MAX: usize = 1 << 20;
 
 /// One call that counts in a limit.
@@ -23,14 +23,14 @@ const MARKS_MAX: usize = 1 << 20;
 pub(super) struct Mark {
     /// When it left, by the clock of its process.   µs since the epoch
     pub(super) at: u64,
-    /// When the backend was done with it.
+    /// When the backend finished it.
     pub(super) end: u64,
-    /// What it counts for.
+    /// The amount that it adds.
     pub(super) amount: u64,
     pub(super) id: u64,
 }
 
-/// Where a limit counted most.
+/// The span in which a limit counted most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Densest {
     pub(super) amount: u64,
@@ -42,29 +42,29 @@ pub(super) struct Densest {
     pub(super) last: u64,
 }
 
-/// What there was in truth, within what is known.
+/// Bounds of the true amount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Bounds {
-    /// At least so much.
+    /// The least that is possible.
     pub(super) least: u64,
-    /// At most so much.
+    /// The most that is possible.
     pub(super) most: u64,
 }
 
-/// What a sweep has found.
+/// The result of a sweep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Found {
     /// By the stamps.
     pub(super) densest: Densest,
-    /// If all calls were of one process.
+    /// The bounds if all calls were of one process.
     pub(super) one_clock: Bounds,
-    /// If they were of several.
+    /// The bounds if they were of several.
     pub(super) clocks: Bounds,
-    /// Whether there was more than could be counted.
+    /// Whether there were more calls than can be counted.
     pub(super) overflowed: bool,
 }
 
-/// The sweep of one limit.
+/// The sweep of one limit over one kind of span.
 #[derive(Debug)]
 pub(super) enum Sweep {
     Any(Any),
@@ -73,7 +73,7 @@ pub(super) enum Sweep {
 }
 
 impl Sweep {
-    /// Of this span, with clocks that err by so many microseconds at most.
+    /// A sweep of this span. The clocks err by at most `error` microseconds.
     pub(super) fn new(span: Span, error: u64) -> Self {
         let micros = |length: std::time::Duration| {
             u64::try_from(length.as_micros()).expect("a window has 31 days at most")
@@ -85,7 +85,7 @@ impl Sweep {
         }
     }
 
-    /// Takes the next call. They come in the order of their stamps.
+    /// Takes the next call. Calls come in the order of their stamps.
     pub(super) fn push(&mut self, mark: Mark) {
         match self {
             Self::Any(sweep) => sweep.push(mark),
@@ -94,7 +94,7 @@ impl Sweep {
         }
     }
 
-    /// What there was so far.
+    /// The result so far.
     pub(super) fn found(&self) -> Found {
         match self {
             Self::Any(sweep) => sweep.found(),
@@ -104,26 +104,25 @@ impl Sweep {
     }
 }
 
-/// Every span of one length, half open: it begins at a call, as any other holds no more.
+/// Every span of one length, half open. It is enough to look at spans that begin at a call.
 #[derive(Debug)]
 pub(super) struct Any {
     marks: VecDeque<Mark>,
-    /// How many marks are no longer kept.
+    /// How many marks were removed.
     dropped: u64,
-    stamps: Reach,
-    /// Of one process, stamps less than the length apart are so in truth.
-    one_clock_most: Reach,
-    clocks_least: Reach,
-    clocks_most: Reach,
+    /// By the stamps; the most of one process; the least and the most of several. The least of one
+    /// process is what the stamps say: within one process, stamps less than the length apart are
+    /// less than the length apart in truth.
+    reaches: [Reach; 4],
     overflowed: bool,
 }
 
-/// The span that ends at the newest mark, and the most that it ever held.
+/// The span that ends at the newest mark, and the densest so far.
 #[derive(Debug)]
 struct Reach {
-    /// Stamps nearer than this to one another lie in one span.   µs
+    /// Stamps less than this apart lie in one span.   µs
     length: u64,
-    /// The oldest mark in it, counted from the first ever.
+    /// The number of the oldest mark in it, counted from the first ever.
     from: u64,
     sum: u64,
     densest: Densest,
@@ -131,74 +130,61 @@ struct Reach {
 
 impl Any {
     fn new(length: u64, error: u64) -> Self {
-        let reach = |length| Reach {
-            length,
-            from: 0,
-            sum: 0,
-            densest: Densest::default(),
-        };
         let slack = 2 + 2 * error;
+        let lengths = [
+            length,
+            length + 1,
+            (length + 1).saturating_sub(slack),
+            length + slack,
+        ];
         Self {
             marks: VecDeque::new(),
             dropped: 0,
-            stamps: reach(length),
-            one_clock_most: reach(length + 1),
-            clocks_least: reach((length + 1).saturating_sub(slack)),
-            clocks_most: reach(length + slack),
+            reaches: lengths.map(|length| Reach {
+                length,
+                from: 0,
+                sum: 0,
+                densest: Densest::default(),
+            }),
             overflowed: false,
         }
     }
 
     fn push(&mut self, mark: Mark) {
-        if self.marks.len() == MARKS_MAX {
-            let (dropped, oldest) = (self.dropped, self.marks[0]);
-            for reach in self.reaches() {
-                if reach.from == dropped {
+        if self.marks.len() == MARKS_MAX
+            && let Some(oldest) = self.marks.pop_front()
+        {
+            for reach in &mut self.reaches {
+                if reach.from == self.dropped {
                     reach.sum -= oldest.amount;
                     reach.from += 1;
                 }
             }
-            self.marks.pop_front();
             self.dropped += 1;
             self.overflowed = true;
         }
         self.marks.push_back(mark);
-        let Self { marks, dropped, .. } = self;
-        for reach in [
-            &mut self.stamps,
-            &mut self.one_clock_most,
-            &mut self.clocks_least,
-            &mut self.clocks_most,
-        ] {
-            reach.push(mark, marks, *dropped);
+        for reach in &mut self.reaches {
+            reach.push(mark, &self.marks, self.dropped);
         }
-        let kept = self.reaches().map(|reach| reach.from).into_iter().min();
-        let kept = kept.expect("there are four");
-        while self.dropped < kept {
+        let kept = self.reaches.iter().map(|reach| reach.from).min();
+        while self.dropped < kept.expect("there are four") {
             self.marks.pop_front();
             self.dropped += 1;
         }
     }
 
-    fn reaches(&mut self) -> [&mut Reach; 4] {
-        [
-            &mut self.stamps,
-            &mut self.one_clock_most,
-            &mut self.clocks_least,
-            &mut self.clocks_most,
-        ]
-    }
-
     fn found(&self) -> Found {
+        let [stamps, one_clock_most, least, most] = self.reaches.each_ref().map(|it| it.densest);
         Found {
-            densest: self.stamps.densest,
+            densest: stamps,
             one_clock: Bounds {
-                least: self.stamps.densest.amount,
-                most: self.one_clock_most.densest.amount,
+                least: stamps.amount,
+                most: one_clock_most.amount,
             },
             clocks: Bounds {
-                least: self.clocks_least.densest.amount,
-                most: self.clocks_most.densest.amount,
+                least: least.amount,
+                most: most.amount,
             },
             overflowed: self.overflowed,
         }
@@ -206,7 +192,7 @@ impl Any {
 }
 
 impl Reach {
-    /// `marks` has the newest already; so many older ones are no longer in it.
+    /// Takes the newest mark, which is in `marks` already. `dropped` older ones were removed.
     fn push(&mut self, newest: Mark, marks: &VecDeque<Mark>, dropped: u64) {
         let mark = |number: u64| {
             let index = usize::try_from(number - dropped).expect("there are MARKS_MAX at most");
@@ -233,12 +219,12 @@ impl Reach {
     }
 }
 
-/// Spans of one length, each beginning where the last ends, the first at the epoch.
+/// Spans of one length. Each begins where the last one ends, the first at the epoch.
 #[derive(Debug)]
 pub(super) struct Aligned {
     length: u64,
     error: u64,
-    /// By number, those that a call may still come to lie in.
+    /// The windows, by number, that later calls may still belong to.
     open: BTreeMap<u64, Window>,
     found: Found,
 }
@@ -274,7 +260,7 @@ impl Aligned {
         }
         (densest.to, densest.last) = (at, id);
         densest.amount += amount;
-        // Within the microsecond after a stamp the next window may begin.
+        // The true time may be up to a microsecond later, in the next window.
         self.add(at, at + 1, amount, |window| &mut window.one_clock);
         let error = self.error;
         self.add(at.saturating_sub(error), at + 1 + error, amount, |it| {
@@ -286,7 +272,7 @@ impl Aligned {
         self.open.entry(at / self.length).or_default()
     }
 
-    /// Counts a call that left between these two, both included.
+    /// Counts a call that left between these two times, both included.
     fn add(&mut self, from: u64, to: u64, amount: u64, of: fn(&mut Window) -> &mut Bounds) {
         let (first, last) = (from / self.length, to / self.length);
         for number in first..=last {
@@ -320,7 +306,7 @@ fn close(found: &mut Found, window: &Window) {
     }
 }
 
-/// Calls between their last byte sent and the backend's end.
+/// Calls between their last byte and the end of the backend's work.
 #[derive(Debug)]
 pub(super) struct AtOnce {
     stamps: Held,
@@ -330,7 +316,7 @@ pub(super) struct AtOnce {
     overflowed: bool,
 }
 
-/// Calls held at once, if each begins so much later and ends so much later than it says.
+/// Calls held at once, if each begins and ends this much later than its stamps.
 #[derive(Debug)]
 struct Held {
     begins: i64,
@@ -348,7 +334,7 @@ impl AtOnce {
             now: BinaryHeap::new(),
             most: 0,
         };
-        // The end is the sum of what was cut twice, as a time of day three times.
+        // The end is a sum of two values that were cut, and of three as a time of day.
         Self {
             stamps: held(0, 0),
             one_clock: [held(1, 0), held(0, 2)],
@@ -392,7 +378,7 @@ impl AtOnce {
 }
 
 impl Held {
-    /// False if there are more than can be counted.
+    /// Returns false if there are more calls than can be counted.
     fn push(&mut self, mark: Mark) -> bool {
         let begin = mark.at.saturating_add_signed(self.begins);
         let end = mark.end.saturating_add_signed(self.ends);
