@@ -1,4 +1,4 @@
-//! `tidegate callers`: who calls, how much, and what limits them; the dearest first.
+//! `tidegate callers`: the callers, what they use, and their limits; the most expensive first.
 
 use std::process::ExitCode;
 
@@ -51,7 +51,7 @@ fn shown(answer: &Value) -> String {
     out
 }
 
-/// The first pattern, and how many others there are.
+/// The first pattern, and the number of others.
 fn patterns(patterns: &Value) -> String {
     let Some([first, others @ ..]) = patterns.as_array().map(Vec::as_slice) else {
         return "-".to_owned();

@@ -1,4 +1,4 @@
-//! `tidegate check`: reads a config and says every mistake in it, or what it limits.
+//! `tidegate check`: reads a config and reports every mistake in it, or its limits.
 
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -17,14 +17,14 @@ use crate::coordinate;
 use crate::coordinate::quota_store::Engine;
 use crate::state;
 
-/// What the command has to say.
+/// The output of the command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// Whether the config can be used.
     pub good: bool,
     /// Mistakes and warnings, for stderr.
     pub problems: String,
-    /// The settings in force and a table of the limits, for stdout; empty if it is not good.
+    /// The settings in force and a table of the limits, for stdout; empty if the config is invalid.
     pub settings: String,
 }
 
@@ -33,7 +33,7 @@ pub struct Report {
 #[must_use]
 pub fn run(path: &Path, graphical: bool) -> ExitCode {
     let report = report(path, graphical);
-    // Whoever closes our output early has read enough; the exit code still says it.
+    // A reader that closes the pipe early has read enough. The exit code still shows the result.
     let _ = io::stderr().write_all(report.problems.as_bytes());
     let _ = io::stdout().write_all(report.settings.as_bytes());
     if report.good {
@@ -43,7 +43,7 @@ pub fn run(path: &Path, graphical: bool) -> ExitCode {
     }
 }
 
-/// Everything that the command would print.
+/// The whole output of the command.
 #[must_use]
 pub fn report(path: &Path, graphical: bool) -> Report {
     match config::load(path) {
@@ -72,7 +72,7 @@ pub fn report(path: &Path, graphical: bool) -> Report {
     }
 }
 
-/// A line if this user cannot write the state file: `serve` would not start.
+/// A line if this user cannot write the state file: then `serve` would not start.
 fn state_file_warning(config: &Config) -> String {
     let Some(path) = &config.callers.state_file else {
         return String::new();
@@ -138,7 +138,7 @@ fn table(config: &Config) -> String {
         let (rate, ratio) = (limit.rate.get(), limit.ratio.get());
         row(
             &format!("rate_limit:{}", limit.name),
-            format!("{rate} tokens a second for {calls}, {ratio} times as many for the late"),
+            format!("{rate} tokens a second for {calls}, {ratio} times as many for late calls"),
         );
         row(
             "  largest burst",
@@ -209,7 +209,8 @@ fn table(config: &Config) -> String {
     text
 }
 
-/// By what reads on routes of the operator's own are not told apart, where such reads are shared.
+/// The headers by which reads on the operator's own routes are compared, if such reads are
+/// shared.
 fn ignored_headers(config: &Config) -> Option<String> {
     let shared = &config.coalesce.functions;
     let routes = config.classify.routes.iter();
@@ -226,7 +227,7 @@ fn ignored_headers(config: &Config) -> Option<String> {
     })
 }
 
-/// Everything that meets no limit, and what bounds it all the same.
+/// Everything that meets no limit, and its bound.
 fn exempt(config: &Config) -> Vec<String> {
     let routes = config.classify.exempt_routes();
     let routes = routes.iter().map(|route| {
@@ -246,31 +247,31 @@ fn exempt(config: &Config) -> Vec<String> {
     list
 }
 
-/// What a pace lets through at once after a silence: cheap calls, and one expensive call, which
-/// is repaid after it.
+/// What a pace admits at once after a silence: cheap calls, and one expensive call, which is
+/// repaid after it.
 fn burst(rate: Rate, ratio: BurstRatio, costs: CostRange) -> String {
     let pace = pace(rate, ratio, costs);
     let tokens = |amount: f64| match (amount * 1e3).round() / 1e3 {
         1.0 => "1 token".to_owned(),
         amount => format!("{amount} tokens"),
     };
-    let (cheapest, dearest) = (costs.cheapest.get(), costs.dearest.get());
+    let (cheapest, most_expensive) = (costs.cheapest.get(), costs.dearest.get());
     // The pool is kept in whole parts of a nanosecond.
     let calls = (pace.burst() / cheapest + 1e-6).floor();
     let mut words = format!("{calls} calls of {} at once", tokens(cheapest));
-    if dearest > cheapest {
-        // It takes what is there, and the calls after it wait for the rest.
-        let waits = (dearest + cheapest - pace.burst()).max(0.0) / rate.get();
+    if most_expensive > cheapest {
+        // It takes the whole content, and the calls after it wait for the rest.
+        let waits = (most_expensive + cheapest - pace.burst()).max(0.0) / rate.get();
         words.push_str(&format!(
             ", or one call of {}, after which the next waits for up to {} s",
-            tokens(dearest),
+            tokens(most_expensive),
             (waits * 1e3).round() / 1e3
         ));
     }
     words
 }
 
-/// What all sidecars together may spend in a window, and what becomes of it without the store.
+/// What all sidecars together may spend in a window, and what happens without the store.
 fn quotas(config: &Config, quotas: &coordinate::Quotas, row: &mut impl FnMut(&str, String)) {
     for limit in &quotas.limits {
         let settings = limit.rule.settings();
@@ -310,7 +311,7 @@ fn quotas(config: &Config, quotas: &coordinate::Quotas, row: &mut impl FnMut(&st
         let kept = match quotas.engine {
             Engine::Memory => "in memory, for this sidecar alone".to_owned(),
             _ => format!(
-                "in {}, for {} sidecars; while it is away {away}",
+                "in {}, for {} sidecars; while it is unavailable {away}",
                 quotas.engine.name(),
                 quotas.expected_sidecars
             ),
@@ -319,7 +320,7 @@ fn quotas(config: &Config, quotas: &coordinate::Quotas, row: &mut impl FnMut(&st
     }
 }
 
-/// What is shared, and what the servers have to say for nothing to be exceeded.
+/// What is shared, and the settings that the servers need so that nothing is exceeded.
 fn shares(config: &Config, coordinate: &coordinate::Settings, row: &mut impl FnMut(&str, String)) {
     let sidecars = coordinate.expected_sidecars.get();
     for shared in &coordinate.limits {
@@ -338,9 +339,8 @@ fn shares(config: &Config, coordinate: &coordinate::Settings, row: &mut impl FnM
     }
 }
 
-/// How long what a sidecar used of its share may count on after the share has ended: until the
-/// calls that it let through by then have left, and their window is over; or until they have
-/// ended.
+/// How long calls of an expired share may still count: until the calls that it admitted have left
+/// and their window is over, or until they have ended.
 fn counts_for(config: &Config, limit: &str) -> String {
     let (connect, response) = (
         config.forward.bounds.connect_timeout,
@@ -364,7 +364,7 @@ fn counts_for(config: &Config, limit: &str) -> String {
             };
             exactly(window.length + window.guard + connect + replied)
         }
-        // What is drawn of a rate is gone.
+        // What is drawn of a rate does not come back.
         Some(_) | None => String::new(),
     }
 }

@@ -1,4 +1,4 @@
-//! Asks a running sidecar's admin address: one request, one answer, all in good time.
+//! Asks a running sidecar's admin address: one request, one answer, within a bound.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -10,12 +10,12 @@ use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::net::TcpStream;
 
-/// How long connecting, asking and the answer may take together.
+/// The bound of connecting, asking and the answer together.
 const BOUND: Duration = Duration::from_secs(10);
 /// The largest answer.   bytes
 const ANSWER_MAX: usize = 64 << 20;
 
-/// Which sidecar to ask, and how it lets in.
+/// The sidecar to ask, and its token.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Admin {
     /// The sidecar's admin address
@@ -26,10 +26,10 @@ pub struct Admin {
         value_name = "ADDR"
     )]
     pub admin: SocketAddr,
-    /// A file with the admin token, where one is asked for
+    /// A file with the admin token, if the sidecar requires one
     #[arg(long, env = "TIDEGATE_TOKEN_FILE", value_name = "FILE")]
     pub token_file: Option<PathBuf>,
-    /// Print what was answered, as JSON
+    /// Print the raw answer, as JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -42,35 +42,35 @@ pub enum ClientError {
     Token {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         #[source]
         cause: std::io::Error,
     },
-    /// Nobody answers there, or not as a sidecar does.
+    /// No sidecar answers there.
     #[error("no answer from {address}: {told}")]
     NoAnswer {
         /// The admin address.
         address: SocketAddr,
-        /// What went wrong.
+        /// The error.
         told: String,
     },
-    /// The answer is no.
+    /// The request was refused.
     #[error("{address} says {status}: {told}")]
     Refused {
         /// The admin address.
         address: SocketAddr,
         /// The HTTP status.
         status: u16,
-        /// What it said.
+        /// The message.
         told: String,
     },
 }
 
 impl Admin {
-    /// The JSON that a path is answered with.
+    /// The JSON answer of a path.
     ///
     /// # Errors
-    /// If there is no token in the file, no answer, or one that says no.
+    /// If the file has no token, if there is no answer, or if the request was refused.
     pub fn get(&self, path: &str) -> Result<Value, ClientError> {
         let token = self.token_file.as_deref().map(read_token).transpose()?;
         let no_answer = |told: String| ClientError::NoAnswer {
@@ -136,7 +136,7 @@ async fn ask(
     Ok((status, body.collect().await?.to_bytes()))
 }
 
-/// What an error says, in one line.
+/// The message of an error, in one line.
 fn told(answer: &Value) -> String {
     let text = |name: &str| answer[name].as_str().unwrap_or_default();
     match (text("what"), text("field")) {
@@ -146,7 +146,7 @@ fn told(answer: &Value) -> String {
     }
 }
 
-/// Rows in columns as wide as they need to be; numbers to the right.
+/// Rows in columns of the needed width; numbers right-aligned.
 pub(super) fn table<const N: usize>(columns: [&str; N], rows: &[[String; N]]) -> String {
     let is_number = |cell: &str| cell == "-" || cell.parse::<f64>().is_ok();
     let width = |cell: &str| cell.chars().count();
@@ -181,7 +181,7 @@ pub(super) fn table<const N: usize>(columns: [&str; N], rows: &[[String; N]]) ->
     out
 }
 
-/// A figure with as many places as say something; `-` for none.
+/// A figure with its significant digits; `-` for none.
 pub(super) fn figure(value: &Value) -> String {
     match value.as_f64() {
         None => "-".to_owned(),
@@ -190,7 +190,7 @@ pub(super) fn figure(value: &Value) -> String {
     }
 }
 
-/// A text without what a terminal would take for a command; `-` for none.
+/// A text without control characters of a terminal; `-` for none.
 pub(super) fn word(value: &Value) -> String {
     match value.as_str() {
         None | Some("") => "-".to_owned(),
@@ -201,7 +201,7 @@ pub(super) fn word(value: &Value) -> String {
     }
 }
 
-/// Prints what `show` makes of an answer, or all of it as JSON.
+/// Prints the result of `show`, or the whole answer as JSON.
 pub(super) fn print(
     admin: &Admin,
     answer: Result<Value, ClientError>,
@@ -216,7 +216,7 @@ pub(super) fn print(
             return std::process::ExitCode::FAILURE;
         }
     };
-    // A pager that was closed early has seen enough.
+    // The reader has closed the pipe.
     let _ = std::io::stdout().write_all(text.as_bytes());
     std::process::ExitCode::SUCCESS
 }

@@ -1,4 +1,4 @@
-//! `tidegate explain`: which limits held a call that ended lately, and how long each.
+//! `tidegate explain`: which limits held a call that ended recently, and how long each did.
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -14,7 +14,7 @@ pub struct Arguments {
     #[arg(value_parser = id)]
     pub id: String,
     #[command(flatten)]
-    /// Which sidecar to ask.
+    /// The sidecar to ask.
     pub admin: Admin,
 }
 
@@ -25,7 +25,7 @@ fn id(text: &str) -> Result<String, String> {
     Err("an id has 16 hexadecimal digits; it is in the access line of the call".to_owned())
 }
 
-/// Runs the command: exit code 0, or 1 if the call is not known or there is no answer.
+/// Runs the command: exit code 0, or 1 if the call is unknown or there is no answer.
 #[must_use]
 pub fn run(arguments: &Arguments) -> ExitCode {
     let admin = &arguments.admin;

@@ -1,8 +1,9 @@
 //! `tidegate healthcheck`: asks a running sidecar whether it takes calls.
 //!
-//! For images that hold nothing but this program, so it speaks just enough HTTP by itself. It
-//! asks for `/readyz`, which wants no token, at the address that the sidecar wrote down when it
-//! started. It never reads the config: a broken file on disk makes no running sidecar unhealthy.
+//! It is for images that contain only this program, so it implements the little HTTP that it
+//! needs. It asks for `/readyz`, which needs no token, at the address that the sidecar wrote at
+//! its start. It never reads the config, so a broken file on disk makes no running sidecar
+//! unhealthy.
 
 use std::env;
 use std::io::{self, Read as _, Write as _};
@@ -14,25 +15,25 @@ use std::time::{Duration, Instant};
 use super::runtime_file;
 use crate::config::DEFAULT_PATH;
 
-/// `admin.bind` in the environment, which a container has in common with its health check.
+/// `admin.bind` in the environment, which a container shares with its health check.
 const BIND_VARIABLE: &str = "TIDEGATE_ADMIN__BIND";
 /// The default of `admin.bind`.
 const DEFAULT_BIND: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9180);
 
-/// How long connecting, asking and the answer may take together.
+/// The bound of connecting, asking and the answer together.
 const BOUND: Duration = Duration::from_secs(2);
-/// An answer is a line or two; more is not read.   bytes
+/// An answer has a line or two. No more is read.   bytes
 const ANSWER_MAX: usize = 4096;
 
 /// Why a sidecar counts as unhealthy.
 #[derive(Debug, thiserror::Error)]
 pub enum Unhealthy {
-    /// Nobody answers there.
+    /// No process answers there.
     #[error("no answer from {address} within {BOUND:?}: {cause}")]
     NoAnswer {
         /// The admin address.
         address: SocketAddr,
-        /// What the system said.
+        /// The error of the system.
         #[source]
         cause: io::Error,
     },
@@ -46,13 +47,13 @@ pub enum Unhealthy {
     },
 }
 
-/// What the command takes.
+/// The arguments of the command.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Arguments {
-    /// The admin address. Without it, the one that the sidecar wrote down when it started
+    /// The admin address. Without it, the one that the sidecar wrote at its start
     #[arg(long, value_name = "ADDRESS")]
     pub admin: Option<SocketAddr>,
-    /// The config file of the sidecar, by which its runtime file is found. It is not read
+    /// The config file of the sidecar, which determines its runtime file. It is not read
     #[arg(long, short, env = "TIDEGATE_CONFIG", default_value = DEFAULT_PATH, value_name = "FILE")]
     pub config: PathBuf,
 }
@@ -73,7 +74,7 @@ pub fn run(arguments: &Arguments) -> ExitCode {
     }
 }
 
-/// The admin address, and where it is from.
+/// The admin address, and its source.
 fn find(arguments: &Arguments) -> Result<(SocketAddr, String), String> {
     if let Some(admin) = arguments.admin {
         return Ok((admin, "--admin".to_owned()));
@@ -104,10 +105,10 @@ fn find(arguments: &Arguments) -> Result<(SocketAddr, String), String> {
     }
 }
 
-/// Asks the sidecar whose admin address is bound like this.
+/// Asks the sidecar with this `admin.bind`.
 ///
 /// # Errors
-/// If it does not answer in time, or says that it is not ready.
+/// If it does not answer in time, or is not ready.
 pub fn ask(bind: SocketAddr) -> Result<(), Unhealthy> {
     let address = reachable(bind);
     let answer = read_answer(address).map_err(|cause| Unhealthy::NoAnswer { address, cause })?;
@@ -122,7 +123,7 @@ pub fn ask(bind: SocketAddr) -> Result<(), Unhealthy> {
     })
 }
 
-/// What is bound to every address is reached on loopback.
+/// A wildcard address is reached on loopback.
 fn reachable(bind: SocketAddr) -> SocketAddr {
     let ip = match bind.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -155,7 +156,7 @@ fn read_answer(address: SocketAddr) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&answer).into_owned())
 }
 
-/// Time until the deadline, never none: a timeout of zero would mean for ever.
+/// The time until the deadline, never zero: a timeout of zero would mean no timeout.
 fn left(deadline: Instant) -> io::Result<Duration> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() {

@@ -1,19 +1,19 @@
-//! `tidegate lease-agent`: the lease client for programs in any language, over HTTP and JSON on
+//! `tidegate lease-agent`: the lease client for programs in any language, over HTTP and JSON, on
 //! this machine.
 //!
 //! | request | answer |
 //! |---|---|
-//! | `POST /v1/rate/{id}/wait?cost=&timeout=` | 200 once the operation may go |
+//! | `POST /v1/rate/{id}/wait?cost=&timeout=` | 200 once the operation may run |
 //! | `POST /v1/gauge/{id}/enter?ttl=&timeout=` | 200 with a token once there is a place |
 //! | `PUT /v1/gauge/{id}/{token}?ttl=` | 204; the place is kept for another `ttl` |
-//! | `DELETE /v1/gauge/{id}/{token}` | 204; the place is given back |
-//! | `PUT /v1/rate/{id}/wants`, `PUT /v1/gauge/{id}/wants` | 204; body `{"wants": 5}`, or null for what use shows |
-//! | `GET /v1/resources` | every resource and how it stands |
-//! | `GET /metrics`, `GET /livez` | for Prometheus, for whoever watches |
+//! | `DELETE /v1/gauge/{id}/{token}` | 204; the place is returned |
+//! | `PUT /v1/rate/{id}/wants`, `PUT /v1/gauge/{id}/wants` | 204; body `{"wants": 5}`, or null for the observed demand |
+//! | `GET /v1/resources` | every resource and its state |
+//! | `GET /metrics`, `GET /livez` | for Prometheus, for monitoring |
 //!
-//! An id is one segment of the path: a "/" in it is written `%2F`. Times are seconds. Whoever
-//! hangs up while it waits leaves the line. A place whose user dies comes back when its `ttl` is
-//! over, and each place comes back once, whatever comes first.
+//! An id is one segment of the path: a "/" in it is written `%2F`. Times are seconds. A client
+//! that disconnects while it waits leaves the line. A place whose user dies comes back when its
+//! `ttl` is over. Each place comes back exactly once.
 
 mod guards;
 mod routes;
@@ -42,20 +42,20 @@ use crate::coordinate::lease_client::{
     ResourceOptions, ResourceState, SafeCapacity, ServerAddress,
 };
 
-/// Connections open at once, nearly all of them waiting; further ones wait in the kernel's
+/// The most open connections, nearly all of them waiting. Further ones wait in the kernel's
 /// backlog.
 const CONNECTIONS_MAX: usize = 4096;
-/// Resources kept at once. One that nobody used for a while is forgotten for another.
+/// The most resources. An idle one is evicted for a new one.
 const RESOURCES_MAX: usize = 1000;
-/// A connection on which nothing is asked for this long is closed.
+/// A connection without a request for this long is closed.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
-/// A pause after a failed accept, which would otherwise fail again at once.
+/// The pause after a failed accept, which would otherwise fail again at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What `--after-expiry` says.
+/// The values of `--after-expiry`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Mode {
-    /// What is wanted
+    /// The observed demand
     Optimistic,
     /// Nothing
     Pessimistic,
@@ -63,32 +63,32 @@ pub enum Mode {
     Safe,
 }
 
-/// What the agent is told.
+/// The arguments of the agent.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// A capacity server; may be given several times. Any may name another as the master
+    /// A capacity server; may be given several times. Any server may name another as the master
     #[arg(long = "server", value_name = "HOST:PORT", required = true)]
     pub servers: Vec<ServerAddress>,
-    /// Where programs of this machine ask; port 0 takes a free one
+    /// The address for programs on this machine; port 0 takes a free one
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9192")]
     pub bind: SocketAddr,
-    /// What may be used when a lease has ended and no server answers
+    /// What may be used after a lease has expired while no server answers
     #[arg(long, value_enum, default_value = "safe")]
     pub after_expiry: Mode,
-    /// The safe capacity until a server says one: 0 blocks, -1 is no limit
+    /// The safe capacity until a server sends one: 0 blocks, -1 is no limit
     #[arg(long, value_name = "CAPACITY", value_parser = parse_safe, allow_negative_numbers = true)]
     pub safe_capacity: Option<SafeCapacity>,
-    /// The greater, the more urgent
+    /// A higher value is more urgent
     #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
     pub priority: i64,
-    /// A resource that nobody used for so long is released
+    /// A resource that is idle for this long is released
     #[arg(long, default_value = "10m", value_parser = super::parse_duration)]
     pub forget_after: Duration,
-    /// A host name by which programs may ask, besides IP addresses and localhost; may be given
-    /// several times
+    /// A host name that programs may use, besides IP addresses and localhost; may be given several
+    /// times
     #[arg(long = "allowed-host", value_name = "NAME")]
     pub allowed_hosts: Vec<Box<str>>,
-    /// Who it says it is, if not host, process and chance
+    /// Its client id; by default host, process and a random part
     #[arg(long, value_name = "ID")]
     pub client_id: Option<String>,
 }
@@ -99,11 +99,11 @@ fn parse_safe(text: &str) -> Result<SafeCapacity, String> {
     SafeCapacity::new(given).map_err(|_| wrong())
 }
 
-/// The command: answers until SIGTERM or ctrl-c, then releases what it has.
+/// The command: answers until SIGTERM or ctrl-c, then releases its leases.
 ///
 /// # Errors
 ///
-/// An address that cannot be listened on, or is not loopback's.
+/// An address that cannot be listened on, or is not a loopback address.
 pub fn main(options: Options) -> io::Result<ExitCode> {
     super::runtime(1)?.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
@@ -146,13 +146,13 @@ enum Opening {
 /// Why a resource was not opened.
 #[derive(Debug)]
 enum NotOpened {
-    /// The client says no.
+    /// The client refused it.
     Refused(OpenError),
     /// All are in use.
     TooMany,
 }
 
-/// An agent that answers. Dropping it stops it.
+/// A running agent. Dropping it stops it.
 #[derive(Debug)]
 pub struct Running {
     addr: SocketAddr,
@@ -161,25 +161,25 @@ pub struct Running {
 }
 
 impl Running {
-    /// Where it answers.
+    /// Its address.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// Releases everything, and ends.
+    /// Releases everything, and stops.
     pub async fn stop(self) {
         self.agent.client.close().await;
     }
 }
 
 impl Agent {
-    /// Listens and answers in the runtime it is called in.
+    /// Listens and answers in the current runtime.
     ///
     /// # Errors
     ///
-    /// An address that cannot be listened on, or is not loopback's: whoever can reach it can
-    /// use up what others are lent.
+    /// An address that cannot be listened on, or is not a loopback address: any program that can
+    /// reach it can use up the leases of others.
     pub async fn start(options: Options) -> io::Result<Running> {
         let wrong = |text: String| io::Error::new(io::ErrorKind::InvalidInput, text);
         if !options.bind.ip().to_canonical().is_loopback() {
@@ -231,7 +231,7 @@ impl Agent {
         self.opened.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The resource of this id as a rate, opened if nobody uses it.
+    /// The resource with this id as a rate, opened if it is new.
     fn rate(&self, id: &str) -> Result<RateResource, NotOpened> {
         let open = || Ok(Opening::Rate(self.client.rate(id, self.defaults)?));
         match self.open(id, open)? {
@@ -240,7 +240,7 @@ impl Agent {
         }
     }
 
-    /// The resource of this id as a gauge, opened if nobody uses it.
+    /// The resource with this id as a gauge, opened if it is new.
     fn gauge(&self, id: &str) -> Result<GaugeResource, NotOpened> {
         let open = || Ok(Opening::Gauge(self.client.gauge(id, self.defaults)?));
         match self.open(id, open)? {
@@ -277,7 +277,7 @@ impl Agent {
         Ok(handle)
     }
 
-    /// Lets go of what nobody used for a while, and nobody waits for or holds.
+    /// Releases idle resources, without waiting operations or places in use.
     fn forget_idle(&self, opened: &mut BTreeMap<String, Opened>, now: Instant) {
         opened.retain(|_, opened| {
             let state = opened.handle.state();
@@ -303,7 +303,7 @@ impl Opening {
     }
 }
 
-/// Answers until told to stop; whoever waits then is cut off.
+/// Answers until it is stopped. Waiting clients are disconnected then.
 async fn serve(
     listener: TcpListener,
     router: axum::Router,
@@ -317,7 +317,7 @@ async fn serve(
             let place = Arc::clone(&places)
                 .acquire_owned()
                 .await
-                .expect("nobody closes the semaphore");
+                .expect("no task closes the semaphore");
             while connections.try_join_next().is_some() {}
             match listener.accept().await {
                 Ok((stream, _)) => {
@@ -342,7 +342,7 @@ async fn serve(
     }
 }
 
-/// Answers the requests of one connection. A client that hangs up drops what it waits for.
+/// Answers the requests of one connection. If the client disconnects, its waits are dropped.
 async fn answer(stream: TcpStream, router: axum::Router) {
     let served = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())

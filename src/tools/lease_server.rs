@@ -1,4 +1,4 @@
-//! `tidegate lease-server`: runs the capacity server until it is told to stop.
+//! `tidegate lease-server`: runs the capacity server until it is stopped.
 
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -14,13 +14,14 @@ use crate::config::lease_server::{self as config, Checked, DEFAULT_PATH, Rules};
 use crate::listen::descriptors;
 use crate::telemetry;
 
-/// What the command takes.
+/// The arguments of the command.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Arguments {
     /// The config file
     #[arg(long, short, env = "TIDEGATE_LEASE_CONFIG", default_value = DEFAULT_PATH, value_name = "FILE")]
     pub config: PathBuf,
-    /// Read the config, print every mistake or what is in force, and end. Exit 0 good, 1 bad
+    /// Read the config, print every mistake or the settings in force, and exit. Exit code 0 valid,
+    /// 1 invalid
     #[arg(long)]
     pub check: bool,
 }
@@ -41,7 +42,7 @@ pub fn run(arguments: &Arguments, graphical: bool) -> ExitCode {
     let path = &arguments.config;
     let Checked { config, warnings } = match config::load(path) {
         Ok(checked) => checked,
-        // A check draws the mistakes for people, as `tidegate check` does.
+        // A check draws the mistakes for people, like `tidegate check`.
         Err(error) if arguments.check => return plain(&error.render(graphical)),
         Err(error) => return unreadable(config::log_format(path), &error, graphical),
     };
@@ -82,7 +83,7 @@ async fn until_told(
     mut signals: Signals,
     path: &Path,
 ) -> Result<bool, String> {
-    // Rules in etcd may be waited for.
+    // Rules in etcd may take time.
     let started = tokio::select! {
         started = LeaseServer::start(&config) => started,
         _ = signals.stop() => return Ok(true),
@@ -109,7 +110,7 @@ async fn until_told(
             _ = signals.quit.recv() => break,
         }
     }
-    info!("draining; a second signal ends at once");
+    info!("draining; a second signal exits at once");
     service_manager::stopping();
     let finished = tokio::select! {
         finished = server.drain() => finished,
@@ -119,7 +120,7 @@ async fn until_told(
     Ok(finished)
 }
 
-/// Takes the rules as the files are now; a bad one changes nothing.
+/// Applies the rules in the current files. An invalid file changes nothing.
 fn reload(server: &LeaseServer, loaded: Result<Checked, LoadError>, settings: &str) {
     let checked = match loaded {
         Ok(checked) => checked,
@@ -132,7 +133,7 @@ fn reload(server: &LeaseServer, loaded: Result<Checked, LoadError>, settings: &s
                 }
                 error @ LoadError::Unreadable { .. } => error!("{}", error.render(false)),
             }
-            error!("config refused, the old one stays");
+            error!("config refused, the old one stays in force");
             return server.reload_refused();
         }
     };
@@ -140,10 +141,10 @@ fn reload(server: &LeaseServer, loaded: Result<Checked, LoadError>, settings: &s
         warn!("{}", checked.warnings.plain(warning));
     }
     if checked.config.shown() != settings {
-        warn!("only resources are taken anew; everything else needs a restart");
+        warn!("only resources are reloaded; everything else needs a restart");
     }
     match checked.config.rules {
         Rules::Here(templates) | Rules::File { templates, .. } => server.apply(templates),
-        Rules::Etcd { .. } => info!("the rules are in etcd, and followed there"),
+        Rules::Etcd { .. } => info!("the rules are in etcd, and watched there"),
     }
 }

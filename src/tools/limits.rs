@@ -1,4 +1,4 @@
-//! `tidegate limits`: every limit and rate limit, how much of it is used, and who waits.
+//! `tidegate limits`: every limit and rate limit, its use, and the calls that wait.
 
 use std::process::ExitCode;
 
@@ -84,7 +84,7 @@ fn shown(answer: &Value) -> String {
     out
 }
 
-/// The first of two figures that there is.
+/// The first of two figures that exists.
 fn either<'a>(limit: &'a Value, first: &str, second: &str) -> &'a Value {
     match &limit[first] {
         Value::Null => &limit[second],
@@ -92,7 +92,7 @@ fn either<'a>(limit: &'a Value, first: &str, second: &str) -> &'a Value {
     }
 }
 
-/// What is used of a limit; of a pace, how fast it lately went.
+/// The use of a limit; for a pace, its recent rate.
 fn used(limit: &Value) -> &Value {
     match &limit["pace"] {
         Value::Null => &limit["used"],
@@ -121,7 +121,7 @@ fn opens(opens: &Value) -> String {
     }
 }
 
-/// What becomes of a call that is too much.
+/// The effect on an excess call.
 fn does(limit: &Value) -> String {
     if limit["exempt"] == true {
         return "exempts".to_owned();

@@ -1,5 +1,5 @@
-//! Where a running sidecar writes down its admin address, so that `healthcheck` asks the process
-//! that runs and not the config that may have changed since.
+//! The file in which a running sidecar writes its admin address. So `healthcheck` asks the
+//! running process and not the config, which may have changed since.
 
 use std::env;
 use std::fs::{self, OpenOptions};
@@ -9,41 +9,42 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process;
 
-/// Names the directory.
+/// The variable that names the directory.
 const DIR_VARIABLE: &str = "TIDEGATE_RUNTIME_DIR";
 /// systemd's, from `RuntimeDirectory=`.
 const SYSTEMD_VARIABLE: &str = "RUNTIME_DIRECTORY";
-/// Where neither is set.
+/// The default without both.
 const DEFAULT_DIR: &str = "/run/tidegate";
-/// The end of the name of a config's path that is kept, below what a file system allows.   bytes
+/// The part of the config's path that is kept in the name, below the limit of file systems.
+/// bytes
 const NAME_MAX: usize = 200;
-/// What is in it if there is no admin address.
+/// The content if there is no admin address.
 const OFF: &str = "off";
 /// More than an address needs.   bytes
 const SIZE_MAX: u64 = 128;
 
-/// An admin address that is written down; removed when dropped.
+/// A written admin address; the file is removed when this is dropped.
 #[derive(Debug)]
 pub(super) struct RuntimeFile {
     path: PathBuf,
-    /// Device and number, by which it is known from that of a process that came later.
+    /// Device and inode, which distinguish it from the file of a later process.
     id: (u64, u64),
 }
 
 impl RuntimeFile {
-    /// Writes down the admin address of the sidecar with this config, or that it has none.
+    /// Writes the admin address of the sidecar with this config, or that it has none.
     ///
     /// # Errors
     ///
-    /// If the directory is not there and cannot be made, or cannot be written to.
+    /// If the directory does not exist and cannot be created, or cannot be written to.
     pub(super) fn write(config: &Path, admin: Option<SocketAddr>) -> io::Result<Self> {
         let path = path(config);
         if let Some(dir) = path.parent() {
-            // It is mostly there; if it cannot be made, the next step says so.
+            // It usually exists. If it cannot be created, the next step fails.
             let _ = fs::create_dir(dir);
         }
         let text = admin.map_or(OFF.to_owned(), |address| address.to_string());
-        // Whole or not at all for a reader, and never through a link that is in the way.
+        // A reader sees all of it or nothing. A link in the way is never followed.
         let new = path.with_extension(process::id().to_string());
         let _ = fs::remove_file(&new);
         let mut file = OpenOptions::new()
@@ -66,13 +67,13 @@ impl Drop for RuntimeFile {
         let is_ours = fs::symlink_metadata(&self.path)
             .is_ok_and(|found| (found.dev(), found.ino()) == self.id);
         if is_ours {
-            // Left behind, it names an address that does not answer.
+            // If it is left behind, it names an address that does not answer.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// Whether an operator said where it is to be, so that a failure is worth a warning.
+/// Whether an operator chose the place, so that a failure deserves a warning.
 #[must_use]
 pub(super) fn is_chosen() -> bool {
     [DIR_VARIABLE, SYSTEMD_VARIABLE]
@@ -80,8 +81,8 @@ pub(super) fn is_chosen() -> bool {
         .any(|name| env::var_os(name).is_some_and(|dir| !dir.is_empty()))
 }
 
-/// Where the sidecar with this config writes it down. Several sidecars of one machine have
-/// configs at different paths, so each has a file of its own.
+/// The file of the sidecar with this config. Several sidecars of one machine have configs at
+/// different paths, so each has its own file.
 #[must_use]
 pub(super) fn path(config: &Path) -> PathBuf {
     let chosen = [DIR_VARIABLE, SYSTEMD_VARIABLE]
@@ -90,7 +91,7 @@ pub(super) fn path(config: &Path) -> PathBuf {
         .find(|dir| !dir.is_empty());
     let dir = chosen.map_or(DEFAULT_DIR.to_owned(), |dir| {
         let dir = dir.to_string_lossy().into_owned();
-        // systemd lists all of a unit's, and the first is the one for this.
+        // systemd lists all directories of a unit. The first is the one for this file.
         dir.split(':').next().unwrap_or_default().to_owned()
     });
     let config = std::path::absolute(config).unwrap_or_else(|_| config.to_owned());
@@ -107,12 +108,11 @@ pub(super) fn path(config: &Path) -> PathBuf {
     PathBuf::from(dir).join(format!("{}.admin", &name[from..]))
 }
 
-/// What is written down for the sidecar with this config: its admin address, or `None` inside if
-/// it has none.
+/// The written address of the sidecar with this config, or `None` inside if it has none.
 ///
 /// # Errors
 ///
-/// If nothing is, or it cannot be read.
+/// If there is no file, or it cannot be read.
 pub(super) fn read(config: &Path) -> io::Result<Option<SocketAddr>> {
     let mut text = String::new();
     fs::File::open(path(config))?

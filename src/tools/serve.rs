@@ -1,6 +1,6 @@
-//! `tidegate serve`: runs the sidecar until it is told to stop.
+//! `tidegate serve`: runs the sidecar until it is stopped.
 //!
-//! Handlers of signals come first, before the config is read. What reads or writes files runs
+//! Signal handlers come first, before the config is read. Code that reads or writes files runs
 //! off the thread that moves calls: the config, a reload, the last save.
 
 use std::io::{self, Write as _};
@@ -21,14 +21,14 @@ use crate::config::{self, Checked, Config, LoadError};
 use crate::listen::descriptors;
 use crate::telemetry::{self, Format, Logs};
 
-/// What a save may take that a second signal has cut short.
+/// The time for a save that a second signal has cut short.
 const LAST_SAVE: Duration = Duration::from_secs(1);
 
 /// Runs the sidecar. Exit code 0 after a drain that finished everything, 1 otherwise.
 #[must_use]
 pub fn run(path: &Path, graphical: bool) -> ExitCode {
-    // One data-plane thread is the default: it keeps strict order and has nobody to contend
-    // with. (docs/benchmarks.md compares it with two.)
+    // One data-plane thread is the default. It keeps strict order without contention.
+    // (docs/benchmarks.md compares it with two.)
     let runtime = match super::runtime(1) {
         Ok(runtime) => runtime,
         Err(error) => return plain(&format!("tidegate: cannot start: {error}")),
@@ -51,7 +51,7 @@ pub fn run(path: &Path, graphical: bool) -> ExitCode {
         Some(Err(error)) => unreadable(config::log_format(path), &error, graphical),
         Some(Ok(checked)) => return serve(runtime, checked, signals, path),
     };
-    // A file system that hangs is not waited for.
+    // Do not wait for a file system that hangs.
     runtime.shutdown_background();
     code
 }
@@ -87,7 +87,7 @@ fn serve(runtime: Runtime, checked: Checked, signals: Signals, path: &Path) -> E
         service_manager::ready();
         Ok::<_, String>(until_told(app, signals, path, written).await)
     });
-    // A reload or a save that hangs is not waited for.
+    // Do not wait for a reload or a save that hangs.
     runtime.shutdown_background();
     ended(&logs, finished)
 }
@@ -107,14 +107,14 @@ pub(super) fn ended(logs: &Logs, finished: Result<bool, String>) -> ExitCode {
     }
 }
 
-/// Writes to stderr why the process exits, while there is no log yet.
+/// Writes the reason of the exit to stderr, while there is no log yet.
 pub(super) fn plain(message: &str) -> ExitCode {
-    // Where nobody can read why, the exit code still says that.
+    // If stderr cannot be written, the exit code still shows the failure.
     let _ = writeln!(io::stderr(), "{}", message.trim_end());
     ExitCode::FAILURE
 }
 
-/// Reports why the process exits, in the form of the log.
+/// Reports the reason of the exit, in the format of the log.
 fn fatal(logs: &Logs, message: &str) -> ExitCode {
     if !logs.is_json() {
         return plain(&format!("tidegate: {message}"));
@@ -123,7 +123,7 @@ fn fatal(logs: &Logs, message: &str) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Logs the reason of an end, which no level hides.
+/// Logs the reason of the exit, at any log level.
 fn say(logs: &Logs, reason: impl FnOnce()) {
     if let Ok(level) = telemetry::log::Level::parse("error") {
         logs.set_level(level);
@@ -132,7 +132,7 @@ fn say(logs: &Logs, reason: impl FnOnce()) {
     logs.finish();
 }
 
-/// The config cannot be had: drawn for people, one event each where the log is JSON.
+/// The config is invalid: drawn for people, one event each if the log is JSON.
 pub(super) fn unreadable(format: Format, error: &LoadError, graphical: bool) -> ExitCode {
     let settings = telemetry::Settings {
         format,
@@ -151,7 +151,7 @@ pub(super) fn unreadable(format: Format, error: &LoadError, graphical: bool) -> 
     ExitCode::FAILURE
 }
 
-/// Each mistake by itself.
+/// Each mistake as an event.
 fn messages(error: &LoadError) -> Vec<String> {
     match error {
         LoadError::Wrong(problems) => problems.iter().map(|it| problems.plain(it)).collect(),
@@ -159,7 +159,7 @@ fn messages(error: &LoadError) -> Vec<String> {
     }
 }
 
-/// Writes down the admin address for `tidegate healthcheck`.
+/// Writes the admin address for `tidegate healthcheck`.
 async fn write_down(app: &App, path: &Path) -> Option<RuntimeFile> {
     let (admin, config) = (app.admin(), path.to_owned());
     let written = spawn_blocking(move || RuntimeFile::write(&config, admin)).await;
@@ -182,7 +182,7 @@ async fn write_down(app: &App, path: &Path) -> Option<RuntimeFile> {
     }
 }
 
-/// The signals that have a meaning, and those whose default is to kill without a word.
+/// The signals with a meaning, and those that would kill the process silently by default.
 pub(super) struct Signals {
     pub(super) hang_up: Signal,
     pub(super) terminate: Signal,
@@ -204,7 +204,7 @@ impl Signals {
         })
     }
 
-    /// The next that ends the process. The others that came meanwhile are kept.
+    /// The next signal that ends the process. Others that arrive meanwhile are kept.
     pub(super) async fn stop(&mut self) -> &'static str {
         tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",
@@ -239,7 +239,7 @@ async fn until_told(
                 }
                 continue;
             }
-            // One at a time; a signal that comes meanwhile is kept for the next.
+            // One at a time. A signal that arrives meanwhile is kept for the next.
             _ = signals.hang_up.recv(), if is_idle => {
                 let (app, path) = (Arc::clone(&app), path.to_owned());
                 reload = Some(spawn_blocking(move || {
@@ -255,9 +255,9 @@ async fn until_told(
             _ = signals.interrupt.recv() => break "SIGINT",
             _ = signals.quit.recv() => break "SIGQUIT",
         };
-        warn!("{unknown} has no meaning here: SIGHUP reloads the config, SIGTERM drains and ends");
+        warn!("{unknown} has no meaning here: SIGHUP reloads the config, SIGTERM drains and exits");
     };
-    info!(signal = by, "draining; a second signal ends at once");
+    info!(signal = by, "draining; a second signal exits at once");
     spawn_blocking(service_manager::stopping);
     let mut is_cut = false;
     let finished = tokio::select! {
@@ -286,8 +286,8 @@ async fn until_told(
     finished
 }
 
-/// Takes the file as it is now; a bad one changes nothing. Waits for disks, so it has a thread of
-/// its own.
+/// Applies the current file. An invalid file changes nothing. It waits for disks, so it has its
+/// own thread.
 #[expect(clippy::disallowed_methods, reason = "it has a thread of its own")]
 fn take_config(app: &App, path: PathBuf) {
     let checked = match config::load(&path) {
@@ -299,10 +299,10 @@ fn take_config(app: &App, path: PathBuf) {
                     for mistake in &mistakes {
                         error!("{mistake}");
                     }
-                    error!("config refused, the old one stays");
+                    error!("config refused, the old one stays in force");
                 }
                 LoadError::Unreadable { cause, .. } => {
-                    error!("{failed}: {cause}; the old config stays");
+                    error!("{failed}: {cause}; the old config stays in force");
                 }
             }
             return app.reload_refused(mistakes);
@@ -315,7 +315,7 @@ fn take_config(app: &App, path: PathBuf) {
     match app.reload(config) {
         Ok(()) => info!("config reloaded"),
         Err(failed) => {
-            error!("{failed}; the old config stays");
+            error!("{failed}; the old config stays in force");
             app.reload_refused(vec![failed.to_string()]);
         }
     }

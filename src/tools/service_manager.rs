@@ -1,7 +1,7 @@
-//! Reports the state of the process to the service manager that started it, where it asks for
-//! that (`Type=notify` in systemd).
+//! Reports the state of the process to the service manager that started it, if that wants it
+//! (`Type=notify` in systemd).
 //!
-//! A service manager that cannot be reached changes nothing: the process runs on.
+//! If the service manager cannot be reached, the process continues.
 
 use sd_notify::NotifyState;
 
@@ -10,10 +10,10 @@ pub(super) fn ready() {
     report(&[NotifyState::Ready]);
 }
 
-/// It reads its config again. [`ready`] ends that, whether the new config was taken or refused.
+/// It reads its config again. [`ready`] ends that, also if the new config was refused.
 pub(super) fn reloading() {
     let mut states = vec![NotifyState::Reloading];
-    // systemd asks for the time from version 253 on.
+    // systemd requires the time since version 253.
     states.extend(NotifyState::monotonic_usec_now());
     report(&states);
 }

@@ -1,4 +1,4 @@
-//! Places of gauges that users hold across requests: by token, and for a time.
+//! Places of gauges that clients hold across requests: by token, and for a time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,14 +9,14 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::coordinate::lease_client::Guard;
 
-/// Places that all users hold together.
+/// The most places of all clients together.
 const GUARDS_MAX: usize = 100_000;
 
-/// Every place that somebody holds.
+/// Every place that is held.
 #[derive(Debug, Default)]
 pub(super) struct Guards {
     held: Mutex<Held>,
-    /// The next to end may be another one.
+    /// Another place may be the next to expire now.
     changed: Notify,
 }
 
@@ -34,9 +34,9 @@ struct Place {
 }
 
 impl Guards {
-    /// Keeps a place for this long. None if there are too many; it is given back then.
+    /// Keeps a place for this long. `None` if there are too many; then it is released.
     pub(super) fn keep(&self, id: &str, guard: Guard, ttl: Duration) -> Option<String> {
-        // 128 bits of a generator that cannot be guessed.
+        // 128 bits of an unpredictable generator.
         let token = format!("{:032x}", rand::random::<u128>());
         let ends = Instant::now() + ttl;
         let mut held = self.held();
@@ -57,7 +57,7 @@ impl Guards {
         Some(token)
     }
 
-    /// Keeps it for this long from now. False if nobody holds it.
+    /// Keeps it for this long from now. False if the place is not held.
     pub(super) fn renew(&self, id: &str, token: &str, ttl: Duration) -> bool {
         let mut held = self.held();
         let held = &mut *held;
@@ -71,7 +71,7 @@ impl Guards {
         true
     }
 
-    /// Gives it back. False if nobody holds it.
+    /// Releases it. False if the place is not held.
     pub(super) fn give_back(&self, id: &str, token: &str) -> bool {
         let mut held = self.held();
         if held.by_token.get(token).is_none_or(|place| place.id != id) {
@@ -82,7 +82,7 @@ impl Guards {
         true
     }
 
-    /// Gives back what its time is over for, for as long as it is polled.
+    /// Releases expired places, as long as it is polled.
     pub(super) async fn expire(&self) {
         loop {
             let next = {

@@ -1,4 +1,4 @@
-//! What is asked of the agent, and what it answers.
+//! The requests to the agent, and its answers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,12 +25,12 @@ use crate::coordinate::lease_client::{
 };
 use crate::origin::foreign;
 
-/// No body is larger.   bytes
+/// The largest body.   bytes
 const BODY_MAX: usize = 1024;
-/// How long is waited if nothing is said, and at most.
+/// The default and the maximum time to wait.
 const TIMEOUT: Duration = Duration::from_secs(30);
 const TIMEOUT_MAX: Duration = Duration::from_secs(300);
-/// How long a place is kept if nothing is said, and at most.
+/// The default and the maximum time for which a place is kept.
 const TTL: Duration = Duration::from_secs(60);
 const TTL_MAX: Duration = Duration::from_secs(3600);
 
@@ -39,7 +39,7 @@ type OneId = Result<Path<String>, PathRejection>;
 type IdAndToken = Result<Path<(String, String)>, PathRejection>;
 type Asked = Result<Query<Question>, QueryRejection>;
 
-/// What may stand behind the "?".
+/// The query parameters.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Question {
@@ -64,7 +64,7 @@ pub(super) fn router(agent: Arc<Agent>, allowed_hosts: Arc<[Box<str>]>) -> Route
         .method_not_allowed_fallback(|| async {
             error(
                 StatusCode::METHOD_NOT_ALLOWED,
-                "this is not answered to that method",
+                "this method is not allowed here",
             )
         })
         .with_state(agent)
@@ -75,11 +75,11 @@ pub(super) fn router(agent: Arc<Agent>, allowed_hosts: Arc<[Box<str>]>) -> Route
                     HeaderValue::from_static("no-store"),
                 ))
                 .layer(CatchPanicLayer::custom(|_| -> Response {
-                    error(StatusCode::INTERNAL_SERVER_ERROR, "our own mistake")
+                    error(StatusCode::INTERNAL_SERVER_ERROR, "a bug in the agent")
                 }))
                 .layer(from_fn_with_state(allowed_hosts, no_browsers))
                 .layer(HandleErrorLayer::new(|_| async {
-                    error(StatusCode::BAD_REQUEST, "the request cannot be read")
+                    error(StatusCode::BAD_REQUEST, "the request is malformed")
                 }))
                 .layer(RequestBodyLimitLayer::new(BODY_MAX)),
         )
@@ -163,11 +163,11 @@ async fn metrics(State(agent): Shared) -> Response {
     let text = prometheus::TextEncoder::new().encode_to_string(&agent.registry.gather());
     match text {
         Ok(text) => text.into_response(),
-        Err(_) => error(StatusCode::INTERNAL_SERVER_ERROR, "our own mistake"),
+        Err(_) => error(StatusCode::INTERNAL_SERVER_ERROR, "a bug in the agent"),
     }
 }
 
-/// How long somebody stood in line.
+/// The time in line.
 #[derive(Serialize)]
 struct Waited {
     waited_seconds: f64,
@@ -232,14 +232,15 @@ impl<'a> Shown<'a> {
     }
 }
 
-/// Refuses what a browser sends for a page: no page may use up what this machine may use.
+/// Refuses requests that a browser sends for a page: no page may use up the capacity of this
+/// machine.
 async fn no_browsers(
     State(allowed_hosts): State<Arc<[Box<str>]>>,
     request: Request,
     next: Next,
 ) -> Response {
     let headers = request.headers();
-    // There is no page here, so neither a page of this address nor a link leads to it.
+    // There is no page here, so no page of this address and no link leads to it.
     let is_of_a_page = headers.contains_key(header::ORIGIN)
         || headers
             .get_all("sec-fetch-site")
@@ -255,7 +256,7 @@ async fn no_browsers(
     next.run(request).await
 }
 
-/// A time in seconds, or what stands for it.
+/// A time in seconds, or its default.
 fn seconds(
     name: &str,
     given: Option<f64>,
@@ -307,7 +308,7 @@ fn held(is_held: bool) -> Result<Response, Refused> {
     } else {
         Err(Refused::new(
             StatusCode::NOT_FOUND,
-            "nobody holds that place, or no longer",
+            "this place is not held, or no longer",
         ))
     }
 }
@@ -361,7 +362,7 @@ fn bad(message: &str) -> Refused {
     Refused::new(StatusCode::BAD_REQUEST, message)
 }
 
-/// What was not done, and why.
+/// The error, and its reason.
 #[derive(Debug)]
 struct Refused {
     status: StatusCode,
@@ -381,7 +382,7 @@ impl IntoResponse for Refused {
     }
 }
 
-/// An error, as every error here looks.
+/// An error, in the form of all errors here.
 fn error(status: StatusCode, message: &str) -> Response {
     #[derive(Serialize)]
     struct Body<'a> {

@@ -1059,7 +1059,7 @@ fn check_says_what_each_quota_allows_and_where_it_is_kept() {
         "in each 60 s, one key has a total of its own, optimistic, refused at once beyond it";
     check(&more, name, told);
     let etcd = format!("{ETCD}{LEAST}");
-    let told = "in etcd, for 4 sidecars; while it is away 125 tokens for each sidecar";
+    let told = "in etcd, for 4 sidecars; while it is unavailable 125 tokens for each sidecar";
     check(&etcd, "kept", told);
     let one = instead("applies_to = \"function\"\nfunction = \"guest_list\"");
     check(&one, name, "  1000 tokens for guest_list in each 60 s");
