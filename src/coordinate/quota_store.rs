@@ -244,7 +244,7 @@ pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// It does not answer, or cannot serve. Nothing was done.
-    #[error("the store is away")]
+    #[error("the store is unavailable")]
     Unavailable(#[source] Cause),
     /// The answer did not come. It may have been done, or may yet be.
     #[error("the store did not say whether it was done")]

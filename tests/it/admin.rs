@@ -24,7 +24,7 @@ use crate::support::Answer;
 /// A sidecar whose state the test sets.
 struct Fake {
     ready: Mutex<Result<(), String>>,
-    /// Set while whoever asks for the queue gets no answer.
+    /// Set while requests for the queue get no answer.
     hangs: AtomicBool,
     /// How often the queue was asked for.
     asked: AtomicUsize,
@@ -56,7 +56,7 @@ pub(crate) fn quotas(keys_max: usize) -> QuotasState {
             expected_sidecars: 3,
             unexpected_members: 1,
             trouble: Some(QuotaStoreTrouble {
-                text: "the store is away: <refused>".into(),
+                text: "the store is unavailable: <refused>".into(),
                 seconds_ago: 1.5,
             }),
         }),
@@ -339,7 +339,7 @@ async fn the_config_is_answered_as_text() {
 }
 
 #[tokio::test]
-async fn quotas_are_told_to_tools_and_to_people() {
+async fn quotas_are_shown_to_tools_and_to_people() {
     let served = Served::start(None).await;
     let told = served.get("/v1/quotas").await.is(200).json();
     let expected = serde_json::to_value(quotas(100)).expect("it is JSON");
@@ -357,7 +357,7 @@ async fn quotas_are_told_to_tools_and_to_people() {
         "its time is known to 2.5 ms",
         "4 sidecars share, 3 are expected",
         "more sidecars than expected",
-        "the store is away: &lt;refused&gt;",
+        "the store is unavailable: &lt;refused&gt;",
         "rate_limit:per_user",
         "100 in 60 s for each key; wait, enforce; safe when the store is unavailable, safe share 16",
         "98 at once, 3 after a draw, 2 after a wait, 1 refused",
@@ -450,7 +450,7 @@ async fn what_is_not_there_or_not_allowed_is_an_error_in_json() {
 }
 
 #[tokio::test]
-async fn with_a_token_only_health_is_told_to_strangers() {
+async fn with_a_token_strangers_see_only_health() {
     let served = Served::start(Some("s3cret")).await;
     for path in ["/livez", "/readyz", "/healthz?verbose"] {
         served.get(path).await.is(200);
@@ -504,7 +504,7 @@ fn only_loopback_does_without_a_token() {
 }
 
 #[tokio::test]
-async fn a_bug_behind_a_request_is_that_requests_error_and_nobody_elses() {
+async fn a_bug_behind_a_request_fails_only_that_request() {
     let served = Served::start(None).await;
     *served.source.ready.lock().expect("not poisoned") = Err("a bug".into());
     served.get("/metrics").await.error(500);

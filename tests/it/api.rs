@@ -358,9 +358,9 @@ async fn a_dry_run_says_who_it_would_be_what_it_would_cost_and_changes_nothing()
                             "literal_bits": 24, "limited": true}],
                "charged": "r1", "exempt": false, "cost": 20.0, "tokens": 12.5, "wait_ms": 0.0})
     );
-    let nobody = Served::told(served.ask("POST", "/v1/classify", &json!({})).await, 200);
-    assert_eq!(nobody["matches"][0]["caller"], "c0");
-    assert_eq!(nobody["cost"], 1.0);
+    let unknown = Served::told(served.ask("POST", "/v1/classify", &json!({})).await, 200);
+    assert_eq!(unknown["matches"][0]["caller"], "c0");
+    assert_eq!(unknown["cost"], 1.0);
     assert_eq!(served.fake.everything(), before);
 }
 

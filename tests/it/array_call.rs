@@ -1,5 +1,4 @@
-//! What is taken as a call, what is told to whoever sent something else, and what is
-//! looked at in it.
+//! What is accepted as a call, the refusal of everything else, and what is read of a call.
 
 use proptest::prelude::*;
 use serde::de::IgnoredAny;

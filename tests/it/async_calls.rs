@@ -241,7 +241,7 @@ async fn under_closed_limits_a_call_is_taken_at_once_and_its_answer_fetched_late
 
     let facts = stage.stack.seen.ended(2).await;
     let told_of: Vec<_> = facts.iter().filter(|it| it.handed_over).collect();
-    assert_eq!(told_of.len(), 1, "it is told once");
+    assert_eq!(told_of.len(), 1, "it is reported once");
     assert_eq!(&*told_of[0].function, "guest_create");
     assert_eq!(
         (told_of[0].verdict, told_of[0].status),
@@ -252,7 +252,7 @@ async fn under_closed_limits_a_call_is_taken_at_once_and_its_answer_fetched_late
 }
 
 #[tokio::test]
-async fn to_anybody_else_a_task_is_as_one_that_never_was() {
+async fn for_other_clients_a_task_does_not_exist() {
     let stage = Stage::new(HTTP_OK, "", ONE, "").await;
     let at = stage.hand_over("/guests").await;
     let wrong = format!("{}0", &at[..at.len() - 1]);
@@ -278,7 +278,7 @@ async fn to_anybody_else_a_task_is_as_one_that_never_was() {
 }
 
 #[tokio::test]
-async fn who_cancels_a_call_that_waits_has_drawn_nothing() {
+async fn cancelling_a_waiting_call_draws_nothing() {
     let per_hour =
         "smapi_rate_limit_window_size_seconds = 3600\nsmapi_rate_limit_per_window = \"total:1\"";
     let mut stage = Stage::new(HTTP_OK, "", per_hour, "").await;
@@ -302,7 +302,10 @@ async fn who_cancels_a_call_that_waits_has_drawn_nothing() {
     assert!(gone.is(Reason::TaskGone), "{gone:?}");
     assert!(gone.body.contains("cancelled"), "{gone:?}");
     let facts = stage.stack.seen.ended(2).await;
-    let cancelled = facts.iter().find(|it| it.handed_over).expect("it is told");
+    let cancelled = facts
+        .iter()
+        .find(|it| it.handed_over)
+        .expect("it is reported");
     assert_eq!(
         (cancelled.verdict, cancelled.sent),
         (Verdict::Aborted, None)
@@ -311,7 +314,7 @@ async fn who_cancels_a_call_that_waits_has_drawn_nothing() {
 }
 
 #[tokio::test]
-async fn who_cancels_a_call_that_runs_frees_its_slot_only_when_the_backend_is_done() {
+async fn cancelling_a_running_call_frees_its_slot_only_when_the_backend_is_done() {
     let mut stage = Stage::new(HTTP_OK, "", ONE, "").await;
     let at = stage.hand_over("/guests").await;
     stage.held.next().await;
@@ -380,7 +383,7 @@ async fn each_bound_refuses_with_its_own_name_and_nothing_is_begun() {
         assert_eq!(other.status, expected, "{tasks}: {other:?}");
         let facts = stage.stack.seen.all();
         let told = facts.iter().find(|it| it.reason == Some(refusal));
-        let told = told.expect("it is told");
+        let told = told.expect("it is reported");
         assert_eq!(told.limit.as_deref(), Some(limit));
         assert!(!told.handed_over && told.verdict == Verdict::Refused);
     }
@@ -424,7 +427,7 @@ async fn a_body_that_is_not_held_whole_cannot_be_handed_over() {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_leaves_its_call_behind() {
+async fn a_client_that_leaves_does_not_cancel_its_task() {
     let mut stage = Stage::new(HTTP_OK, "", ONE, "").await;
     let mut first = stage.runs_one().await;
     let mut client = TcpStream::connect(stage.stack.addr)
@@ -537,7 +540,10 @@ async fn an_answer_that_comes_in_parts_is_kept_whole_within_the_bounds() {
         if expected == Some(Reason::AnswerNotKept) {
             assert!(fetched.body.contains("5000 bytes"), "{fetched:?}");
             let facts = stage.stack.seen.ended(2).await;
-            let told = facts.iter().find(|it| it.handed_over).expect("it is told");
+            let told = facts
+                .iter()
+                .find(|it| it.handed_over)
+                .expect("it is reported");
             assert_eq!((told.verdict, told.bytes_out), (Verdict::Passed, 5000));
             assert_eq!(stage.stack.tasks.snapshot().bytes, 0);
         }
@@ -574,7 +580,7 @@ async fn only_where_it_is_switched_on_is_a_path_taken_from_the_backend() {
 }
 
 #[tokio::test]
-async fn a_method_that_means_nothing_here_is_told_which_do() {
+async fn a_wrong_method_gets_the_allowed_ones() {
     let mut stage = Stage::new(HTTP_OK, "", ONE, "").await;
     let at = stage.hand_over("/guests").await;
     stage.held.next().await;
@@ -753,7 +759,7 @@ async fn an_answer_is_kept_for_its_time_from_its_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_in_vain_is_told_where_to_come_back() {
+async fn a_client_that_waits_in_vain_gets_the_address_of_its_task() {
     let paused = Paused::new("", ONE, "");
     let _slot = paused.takes_the_slot();
     let before = paused.stack.clock.now();
@@ -770,7 +776,7 @@ async fn who_waits_in_vain_is_told_where_to_come_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_is_cancelled_when_every_call_is_told_and_sent_at_most_once() {
+async fn cancelled_at_any_moment_every_call_is_reported_and_sent_at_most_once() {
     let seed: u64 = rand::random();
     println!("seed {seed}");
     let mut random = StdRng::seed_from_u64(seed);
@@ -900,7 +906,7 @@ impl Serve for Sabotaged {
 }
 
 #[tokio::test]
-async fn a_panic_in_one_calls_task_gives_its_slot_back_and_the_others_go_on() {
+async fn a_panic_in_one_task_gives_its_slot_back_and_the_others_continue() {
     // It reads whatever comes, answers what is whole, and sees connections close.
     let backend = Scripted::start(|_, mut stream: TcpStream| async move {
         let got = read_until(&mut stream, "\r\n\r\n").await;

@@ -80,7 +80,7 @@ async fn a_call_on_the_socket_gets_one_object_and_a_close_however_it_is_split() 
 }
 
 #[tokio::test]
-async fn what_makes_no_sense_is_told_so_and_is_no_call() {
+async fn nonsense_is_refused_and_is_not_a_call() {
     let backend = start(options()).await;
     let long = info(&"x".repeat(5000));
     let two = info("A").repeat(2);
@@ -264,5 +264,5 @@ async fn stopping_frees_the_ports_and_ends_what_is_in_flight() {
     let report = backend.stop().await;
     assert_eq!((report.in_flight, report.broken), (0, 1));
     assert_eq!(rest(stream).await, "");
-    assert!(TcpStream::connect(addr).await.is_err(), "nobody listens");
+    assert!(TcpStream::connect(addr).await.is_err(), "no server listens");
 }

@@ -374,7 +374,7 @@ async fn silent_connections_do_not_stop_a_call() {
             .await;
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     }
-    // Nobody gave up on them meanwhile.
+    // None of them gave up meanwhile.
     until(
         || stack.connections.open() == 64,
         || format!("{} open", stack.connections.open()),
@@ -575,7 +575,7 @@ async fn heads_and_chunks_beyond_all_bounds_are_refused_and_closed() {
             "{name}: {answer:?}"
         );
     }
-    // Whoever opens with this understands no answer in HTTP/1.
+    // A client that opens with this understands no answer in HTTP/1.
     assert_eq!(stack.ask("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await, "");
     until(|| stack.connections.open() == 0, || "closed".to_owned()).await;
     untouched(&backend, &stack).await;
@@ -641,7 +641,7 @@ async fn a_second_array_while_the_first_waits_ends_both() {
     assert_eq!(backend.report().calls, 4);
 }
 
-/// Arguments carry passwords; so do heads, queries, and what somebody mistyped.
+/// Arguments carry passwords. So do heads, queries, and mistyped input.
 #[tokio::test]
 async fn nothing_that_a_client_says_in_confidence_is_logged() {
     const SECRET: &str = "s3cr3t-pAssw0rd";

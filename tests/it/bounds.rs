@@ -1,4 +1,4 @@
-//! Every bound is met: what comes beyond it waits or is refused, and nobody is lost.
+//! Every bound is reached: what exceeds it waits or is refused, and no call is lost.
 //!
 //! Other bounds stand with what they bound: the queue's in `queueing`, those of a reply in
 //! `forwarding`, of a body in `http_semantics`, of a request in `bad_input`.
@@ -367,7 +367,7 @@ async fn a_full_queue_holds_ten_thousand_keep_alive_connections_and_answers_ever
             stream
         });
     }
-    // Nobody is answered before all are in: 50 at the backend, 100 in the queue, the rest at
+    // No call is answered before all have arrived: 50 at the backend, 100 in the queue, the rest at
     // the door.
     let waiting = (count - 50) as f64;
     while sidecar.metric("tidegate_queue_depth").await != waiting {

@@ -504,7 +504,7 @@ async fn who_is_exempt_is_never_held_back_whatever_else_matches() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_limit_that_observes_holds_nobody_back_and_says_whom_it_would_have() {
+async fn an_observing_limit_delays_no_call_and_counts_those_it_would() {
     let more = POLLER.replace("fill = 40", "fill = 40\nmode = \"observe\"");
     let door = Door::open(&more);
     let started = Instant::now();
@@ -568,7 +568,7 @@ async fn waiting(calls: usize) -> (Arc<Door>, JoinSet<()>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_patch_with_a_thousand_waiting_keeps_tokens_and_queue_and_loses_nobody() {
+async fn a_patch_with_a_thousand_waiting_keeps_tokens_and_calls() {
     let (door, calls) = waiting(1000).await;
     let tokens = door.tokens(1);
     let patch = |fill| RateLimitPatch {
@@ -601,7 +601,7 @@ async fn a_patch_with_a_thousand_waiting_keeps_tokens_and_queue_and_loses_nobody
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deletion_with_a_thousand_waiting_loses_nobody() {
+async fn a_deletion_with_a_thousand_waiting_loses_no_call() {
     // The least of five: caches are not always this thread's own.
     let mut took = Vec::new();
     for _ in 0..5 {
@@ -622,7 +622,7 @@ async fn a_deletion_with_a_thousand_waiting_loses_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_whose_task_panics_gives_back_what_it_held_and_stops_nobody() {
+async fn a_call_whose_task_panics_gives_back_its_hold_and_stops_no_other() {
     let door = Arc::new(Door::open(
         "[[rate_limit]]\nname = \"ten\"\nburst = 1\nfill = 10\n\
          [[caller]]\nlabel = \"all\"\nmatch = { listener = \"nova\" }\nrate_limit = \"ten\"",
@@ -816,7 +816,7 @@ async fn send(stream: &mut TcpStream, text: &str) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn ten_thousand_agents_that_rotate_push_nobody_out_and_leave_no_more_rows() {
+async fn ten_thousand_rotating_agents_evict_no_other_caller_and_leave_no_extra_rows() {
     let door = Door::open(&format!("{POLLER}\n[callers]\nauto_register = 20"));
     for number in 0..10_000 {
         // A thousand a second.
@@ -830,7 +830,7 @@ async fn ten_thousand_agents_that_rotate_push_nobody_out_and_leave_no_more_rows(
     let registered = door.callers.registered();
     assert_eq!(registered.auto, 20);
     assert_eq!(registered.from_config, 1);
-    // Ten a second, over ten seconds, but for those that there is room for.
+    // Ten a second, over ten seconds, except those that there is room for.
     assert!(registered.evicted <= 110 - 20, "{registered:?}");
     let callers = door.callers.all(door.clock.now());
     assert_eq!(callers.len(), 22, "those, poller, and the unknown row");
@@ -865,7 +865,7 @@ async fn a_forged_header_changes_neither_caller_nor_charge() {
     for header in ["X-Forwarded-For: 10.9.9.9", "Forwarded: for=10.9.9.9"] {
         let request =
             format!("GET /guests HTTP/1.1\r\nHost: x\r\n{header}\r\nConnection: close\r\n\r\n");
-        // The second can't have a token in time, and is told so.
+        // The second cannot have a token in time, and is refused.
         stack.ask(request).await;
     }
     let facts = stack.seen.ended(2).await;
@@ -902,7 +902,7 @@ async fn what_names_no_function_is_charged_the_default_and_a_token_only_counted(
     let get = |path: &str| {
         format!("POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
     };
-    ask(stack.addr, get("/nobody/knows/this")).await;
+    ask(stack.addr, get("/unknown/to/the/table")).await;
     ask(stack.addr, get("/token")).await;
     drop(
         TcpStream::connect(stack.addrs[1])
@@ -1147,7 +1147,7 @@ fn what_was_kept_begins_again_and_the_config_has_its_way() {
     let again = start(&twice, Some(saved.clone()));
     let limits = again.limits();
     let names: Vec<_> = limits.iter().map(|it| (it.id.0, &*it.label)).collect();
-    // The first one is new, and gets a number that nobody had.
+    // The first one is new, and gets an unused number.
     assert_eq!(names, [(1, "poller"), (2, "mine"), (3, "first")]);
     let kept = again.get(now, caller).expect("it is there");
     assert_eq!(kept.rate_limit, Some(limit.value));
@@ -1244,9 +1244,9 @@ fn a_change_that_is_refused_names_its_field_and_changes_nothing() {
 }
 
 #[test]
-fn every_mistake_in_costs_is_told_and_nothing_is_changed() {
+fn every_mistake_in_costs_is_reported_and_nothing_changes() {
     let callers = Callers::start(&config("").callers, None)
-        .expect("there is room for nobody")
+        .expect("there is no room")
         .value;
     let costs = tidegate::callers::NewCosts {
         default: f64::NAN,
@@ -1308,7 +1308,7 @@ fn costs_of_the_api_stay_until_the_config_says_others() {
 fn what_changes_in_a_rate_limit_is_what_its_bucket_has_to_follow() {
     let now = tidegate_limits::Timestamp::ZERO;
     let callers = Callers::start(&config("").callers, None)
-        .expect("there is room for nobody")
+        .expect("there is no room")
         .value;
     let made = callers
         .create_rate_limit(now, NewRateLimit::of(Size::Profile("poller".into())))

@@ -27,7 +27,7 @@ pub(crate) struct Files {
     authority: CertifiedIssuer<'static, KeyPair>,
 }
 
-/// Whom a client says it is.
+/// The name in a client's certificate.
 #[derive(Clone, Copy)]
 pub(crate) enum Shows<'a> {
     Nothing,

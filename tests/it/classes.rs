@@ -195,7 +195,7 @@ async fn storm(text: &str) -> Vec<Facts> {
         calls.spawn(Arc::clone(&stages).call("guest_start", "MINE".to_owned(), TAKES));
     }
     for outcome in calls.join_all().await {
-        outcome.expect("nobody waits too long");
+        outcome.expect("no call waits too long");
     }
     let mut users = stages.seen.all();
     users.retain(|facts| &*facts.function == "guest_start");
@@ -230,7 +230,7 @@ async fn polls_alone_take_as_long_as_without_classes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn set_aside_is_only_who_is_no_user() {
+async fn only_calls_that_are_no_users_are_set_aside() {
     // Whenever a user call comes, most of the polls are aside and some are not.
     let stages = Stages::start(&text("postpone = \"jitter\"", "", ""));
     let mut calls = JoinSet::new();
@@ -443,7 +443,7 @@ fn waits(asked: Asked<'_>) -> Waiting<'_> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_read_that_others_share_stays_promoted_whoever_they_are() {
+async fn a_shared_read_stays_promoted_for_any_client() {
     let stages = Stages::start(&text(IN_TURN, ONE_AT_A_TIME, ""));
     let gate = &stages.gate;
     let users = || gate.queue_now().classes[0].waiting;
@@ -458,7 +458,7 @@ async fn a_read_that_others_share_stays_promoted_whoever_they_are() {
     assert_eq!(users(), 1);
     early.wait_as(None, polling);
     assert_eq!(users(), 0);
-    // Promoted where it waits, and asked for as a poll by somebody who joins.
+    // Promoted where it waits, and joined by another client as a poll.
     let (ask, start) = stages.ask("guest_start", "MINE");
     let user = waits(gate.ask(ask, &start));
     early.wait_as(None, polling);
@@ -480,7 +480,7 @@ async fn a_read_that_others_share_stays_promoted_whoever_they_are() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn promotion_gets_nobody_around_a_limit_of_his_class() {
+async fn promotion_does_not_bypass_a_limit_of_the_class() {
     let capped =
         "[[class]]\nname = \"sync\"\nfunctions = [\"guest_get_info\"]\noutstanding_max = 1";
     let stages = Stages::start(&text(IN_TURN, "", capped));
@@ -656,7 +656,7 @@ async fn reads_of_the_database_meet_no_limit_where_one_line_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_class_that_a_reload_takes_away_loses_nobody() {
+async fn a_class_removed_by_a_reload_loses_no_call() {
     let sync = "[[class]]\nname = \"sync\"\nweight = 2\nfunctions = [\"guest_get_info\"]";
     let stages = Stages::start(&text(IN_TURN, ONE_AT_A_TIME, sync));
     let mut calls = JoinSet::new();
@@ -683,7 +683,7 @@ async fn a_class_that_a_reload_takes_away_loses_nobody() {
         .await;
     assert_eq!(waiting(&stages), [of("user", 16), of("polling", 34)]);
     for outcome in calls.join_all().await {
-        outcome.expect("nobody is lost");
+        outcome.expect("no call is lost");
     }
     assert_eq!(stages.gate.busy(), (0, 0));
 }
@@ -764,7 +764,7 @@ fn wrong(severity: Severity, limits: &str, sections: &str, words: &[&str]) {
 }
 
 #[test]
-fn a_mistake_about_classes_is_told_with_its_cure() {
+fn a_mistake_about_classes_is_reported_with_its_cure() {
     let class = |lines: &str| format!("[[class]]\nname = \"long\"\n{lines}");
     let error = |limits: &str, sections: &str, words: &[&str]| {
         wrong(Severity::Error, limits, sections, words);

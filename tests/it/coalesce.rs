@@ -137,7 +137,7 @@ async fn three_hundred_identical_reads_at_once_are_one_call_that_draws_once() {
         assert!(facts.iter().all(|facts| facts.verdict == Verdict::Passed));
         assert!(facts.iter().all(|facts| facts.bytes_out > 0));
         let sent: Vec<_> = facts.iter().filter(|facts| facts.sent.is_some()).collect();
-        assert_eq!(sent.len(), 1, "what was sent once is told once");
+        assert_eq!(sent.len(), 1, "a call that was sent once is reported once");
         assert!(!sent[0].shared && sent[0].answered.is_some());
         assert_eq!(facts.iter().filter(|facts| facts.shared).count(), 299);
         stage.stack.at_rest().await;
@@ -425,7 +425,7 @@ async fn a_read_that_all_have_left_after_it_was_sent_runs_to_its_end_and_can_be_
         stage.nothing_came();
         let facts = stage.stack.seen.ended(2 + usize::from(joined)).await;
         let sent: Vec<_> = facts.iter().filter(|it| it.sent.is_some()).collect();
-        assert_eq!(sent.len(), 1, "what was sent once is told once");
+        assert_eq!(sent.len(), 1, "a call that was sent once is reported once");
         assert!(sent[0].answered.is_some());
         let verdict = if joined {
             Verdict::Passed
@@ -443,7 +443,7 @@ async fn a_read_under_way_when_a_write_comes_in_is_not_joined_after_it_nor_kept(
         write("linux1"),
         r#"["guest_start", [], {"userid": "LINUX1"}]"#.to_owned(),
         r#"["image_delete", ["LINUX1"], {}]"#.to_owned(),
-        r#"["nobody_knows_this", ["LINUX9"], {}]"#.to_owned(),
+        r#"["not_in_the_table", ["LINUX9"], {}]"#.to_owned(),
     ] {
         let mut stage = Stage::new(OK, "fresh_for = \"1h\"", "").await;
         let before = stage.asks(read("LINUX1"));
@@ -790,9 +790,9 @@ async fn a_shared_read_waits_for_a_backend_that_is_down_and_is_sent_once() {
     stack.at_rest().await;
 }
 
-struct Nobody;
+struct Unheard;
 
-impl Observe for Nobody {
+impl Observe for Unheard {
     fn next_id(&self) -> u64 {
         7
     }
@@ -823,7 +823,7 @@ impl Alone {
             tasks: Tasks::new(config.tasks, clock),
             gate,
             forwarder: Forwarder::new(&config.forward),
-            observer: Arc::new(Nobody),
+            observer: Arc::new(Unheard),
         };
         Self { pipeline, clock }
     }
@@ -843,7 +843,7 @@ impl Alone {
             "x".into(),
             "polling".into(),
             None,
-            Arc::new(Nobody),
+            Arc::new(Unheard),
         );
         let ask = Ask::new(&"x".into(), Destination::Socket, self.clock.now());
         match self.pipeline.gate.ask(ask, &record) {
@@ -889,7 +889,7 @@ fn nowhere() -> SocketAddr {
     "127.0.0.1:1".parse().expect("an address")
 }
 
-/// How long somebody waited before a refusal.   seconds
+/// How long a client waited before its refusal.   seconds
 async fn refused_at(client: JoinHandle<Reply>, clock: Clock) -> (Reason, u64) {
     let reply = client.await.expect("it is answered");
     let Reply::Refused(refusal) = reply else {
@@ -903,12 +903,12 @@ async fn refused_at(client: JoinHandle<Reply>, clock: Clock) -> (Reason, u64) {
 fn a_write_has_its_number_as_any_other_call() {
     let settings = config(&text(nowhere(), "", "")).coalesce;
     let coalescer = Coalescer::new(settings, Clock::start());
-    let observer = coalescer.write(Some("A"), Arc::new(Nobody));
+    let observer = coalescer.write(Some("A"), Arc::new(Unheard));
     assert_eq!(observer.next_id(), 7);
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_is_told_at_his_own_deadline_and_the_call_waits_for_the_last() {
+async fn each_is_refused_at_its_own_deadline_and_the_call_waits_for_the_last() {
     let alone = paused(nowhere());
     let slot = alone.takes_the_slot();
     let first = alone.asks();
@@ -935,7 +935,7 @@ async fn each_is_told_at_his_own_deadline_and_the_call_waits_for_the_last() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_has_time_left_is_answered_when_the_turn_comes_after_the_firsts_deadline() {
+async fn clients_with_time_left_are_answered_after_the_firsts_deadline() {
     let backend = Scripted::start(|_, mut stream: TcpStream| async move {
         stream.write_all(OK).await.expect("it is read");
     })
@@ -956,7 +956,7 @@ async fn whoever_has_time_left_is_answered_when_the_turn_comes_after_the_firsts_
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_whose_limits_open_too_late_is_told_at_once() {
+async fn a_read_whose_limits_open_too_late_is_refused_at_once() {
     let limits = "smapi_rate_limit_window_size_seconds = 3600\nsmapi_request_postpone_threshold_seconds = 60";
     let text = text(nowhere(), "", limits).replace("total:1000", "total:1");
     let alone = Alone::new(&config(&text));
@@ -1012,12 +1012,12 @@ fn random(number: usize) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_is_answered_with_what_was_before_a_write_that_had_been_answered() {
+async fn no_read_gets_an_answer_from_before_an_answered_write() {
     let backend = counting_backend(Arc::default(), random).await;
     let stack = Arc::new(Stack::start(
         &text(backend.addr, "fresh_for = \"1h\"", "").replace("total:1000", "total:0"),
     ));
-    // What a write has been answered, for whoever asks after it.
+    // The last answered write, for later reads.
     let answered = Arc::new(Versions::default());
     let clients: Vec<_> = (0..12)
         .map(|client| {
@@ -1055,7 +1055,7 @@ async fn nobody_is_answered_with_what_was_before_a_write_that_had_been_answered(
         })
         .collect();
     for client in clients {
-        client.await.expect("nobody was answered with the past");
+        client.await.expect("no read was answered with the past");
     }
     stack.at_rest().await;
     let facts = stack.seen.ended(1100).await;

@@ -147,7 +147,7 @@ async fn a_lack_of_descriptors_at_a_connect_closes_no_gate_and_the_call_tries_ag
 }
 
 #[tokio::test]
-async fn a_call_whose_connect_fails_once_all_are_turned_away_is_told_draining() {
+async fn a_connect_that_fails_during_the_refusals_of_a_drain_gives_draining() {
     let deaf = Deaf::start().await;
     let addr = deaf.addr;
     let config = text(&format!("socket = \"{addr}\"\nconnect_timeout = \"500ms\""));

@@ -134,9 +134,9 @@ fn a_file_or_test_that_does_not_exist_is_found_out() {
     };
     check("src/listen.rs", false);
     check("src/listening.rs", true);
-    check("floor_plan::nobody_imports_sideways_or_upward", false);
-    check("floor_plan::everybody_imports_everything", true);
-    check("nowhere::nobody_imports_sideways_or_upward", true);
+    check("floor_plan::no_module_imports_sideways_or_upward", false);
+    check("floor_plan::all_modules_import_everything", true);
+    check("nowhere::no_module_imports_sideways_or_upward", true);
     check("laws::many_flows_in_turn_keep_every_law", false);
     check("Caller::ANONYMOUS", false);
     check("when_full", false);

@@ -93,7 +93,7 @@ fn found_in(wrong: Wrong) -> Option<Broken> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_account_finds_each_of_twelve_stand_ins_out_and_nothing_in_a_good_one() {
+async fn the_account_catches_each_of_twelve_stand_ins_and_passes_a_good_one() {
     let cell = Cell {
         row: Row::StormInTurn,
         column: Column::ClientLeaves,
@@ -128,7 +128,7 @@ fn enough_cells_are_run_and_every_other_has_a_reason() {
 
 /// The short form: a quarter of the cells, of each state, each fault and each protocol.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whatever_it_does_when_a_fault_comes_it_recovers_and_accounts_for_every_call() {
+async fn after_any_fault_it_recovers_and_accounts_for_every_call() {
     let cells = Cell::all().into_iter().filter(|cell| cell.is_in_short());
     let (cells, left_out): (Vec<Cell>, Vec<Cell>) =
         cells.partition(|cell| run::lacks(cell.column).is_none());

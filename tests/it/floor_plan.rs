@@ -1,4 +1,4 @@
-//! The floor plan holds: who imports whom is read off the sources.
+//! The module levels hold. Which module imports which is read from the sources.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -126,7 +126,7 @@ fn violations(module: &str, source: &str) -> Vec<String> {
 }
 
 #[test]
-fn nobody_imports_sideways_or_upward() {
+fn no_module_imports_sideways_or_upward() {
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut files = Vec::new();
     sources(&src, &mut files);

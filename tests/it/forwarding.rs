@@ -165,7 +165,7 @@ async fn an_unreachable_backend_holds_the_queue_until_the_deadline() {
 }
 
 #[tokio::test]
-async fn a_backend_that_comes_back_gets_every_call_that_waited_for_it() {
+async fn a_backend_that_recovers_gets_every_waiting_call() {
     for protocol in ["socket", "http"] {
         let addr = closed_port().await;
         let stack = Arc::new(Stack::start(&text(addr, "")));
@@ -439,7 +439,7 @@ async fn a_tcp_connection_is_one_call_for_as_long_as_it_lives() {
 }
 
 #[tokio::test]
-async fn a_read_that_was_closed_is_sent_once_more_where_that_is_switched_on() {
+async fn with_retry_reads_a_closed_read_is_sent_once_more() {
     // Closes every odd connection after it has read the request.
     let requests = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&requests);
@@ -492,11 +492,11 @@ async fn a_read_that_was_closed_is_sent_once_more_where_that_is_switched_on() {
                 "{request}: {answer}"
             );
             stack.at_rest().await;
-            // Each send is told on its own, and has drawn on its own.
+            // Each send is reported by itself, and has drawn by itself.
             let facts = stack.seen.ended(sends).await;
             assert_eq!(facts.len(), sends, "{request}");
             let first = facts.iter().find(|facts| facts.retry_of.is_none());
-            let first = first.expect("it is told");
+            let first = first.expect("it is reported");
             assert_eq!(first.verdict, Verdict::Failed);
             assert_eq!(first.reason, Some(Reason::BackendClosed));
             assert!(first.sent.is_some());

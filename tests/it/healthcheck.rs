@@ -1,4 +1,4 @@
-//! `tidegate healthcheck`, against the real admin address and against nobody.
+//! `tidegate healthcheck`, with the real admin address and without a sidecar.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -97,7 +97,7 @@ async fn an_address_that_is_bound_everywhere_is_asked_on_loopback() {
 }
 
 #[tokio::test]
-async fn nobody_there_is_told_at_once() {
+async fn a_missing_sidecar_is_reported_at_once() {
     let told = asked(crate::support::closed_port().await).await;
     assert!(matches!(told, Err(Unhealthy::NoAnswer { .. })), "{told:?}");
 }

@@ -275,7 +275,7 @@ async fn a_body_too_large_to_hold_the_function_name_is_refused() {
 }
 
 #[tokio::test]
-async fn a_client_that_expects_100_continue_is_told_to_go_on() {
+async fn a_client_that_expects_100_continue_gets_it() {
     let backend = Recording::start().await;
     let stack = backend.stack();
     let mut stream = TcpStream::connect(stack.addr).await.expect("it listens");
@@ -312,10 +312,10 @@ async fn head_has_the_length_and_no_body() {
     assert_eq!(answers.matches("overallRC").count(), 1, "{answers}");
 }
 
-/// What somebody could read in two ways: refused, or forwarded in one way. Never does the
-/// backend see a second request that the proxy did not count.
+/// Input that can be read in two ways is refused, or forwarded in one way. The backend never sees
+/// a second request that the proxy did not count.
 #[tokio::test]
-async fn what_smuggles_is_refused_or_forwarded_with_one_framing() {
+async fn smuggling_is_refused_or_forwarded_with_one_framing() {
     let evil = "GET /evil HTTP/1.1\r\nHost: t\r\n\r\n";
     let post = "POST /guests HTTP/1.1\r\nHost: t\r\n";
     let forms = [

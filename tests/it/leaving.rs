@@ -88,7 +88,7 @@ async fn one_leaves_while_it_waits(protocol: &'static str, more: &str, leave: fn
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_while_it_waits_is_gone_at_once_and_never_sent() {
+async fn a_client_that_leaves_while_it_waits_is_never_sent() {
     for protocol in ["socket", "http"] {
         one_leaves_while_it_waits(protocol, "", drop).await;
         one_leaves_while_it_waits(protocol, "", reset).await;

@@ -40,7 +40,7 @@ fn outstanding(calls: u32) -> String {
     )
 }
 
-/// A window that does not come back within a test, and nobody waits for it.
+/// A window that does not come back within a test, and no call waits for it.
 fn per_hour(calls: u32) -> String {
     format!(
         "smapi_rate_limit_window_size_seconds = 3600\nsmapi_rate_limit_per_window = \"total:{calls}\"\nsmapi_request_postpone_threshold_seconds = 0"
@@ -50,7 +50,7 @@ fn per_hour(calls: u32) -> String {
 /// A backend that answers at once.
 async fn answering() -> Held {
     let held = Held::start(OK).await;
-    // A permit for a call that is still to come; renewed by whoever asks.
+    // A permit for a later call. Each request renews it.
     held.go.notify_one();
     held
 }
@@ -118,7 +118,7 @@ fn complaints(said: &Said) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn a_port_in_use_is_told_in_one_line_with_the_address_and_whose_it_is() {
+async fn a_port_in_use_is_reported_in_one_line_with_address_and_option() {
     let other = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let taken = other.local_addr().expect("it is bound").to_string();
     let backend = closed_port().await;
@@ -134,7 +134,7 @@ async fn a_port_in_use_is_told_in_one_line_with_the_address_and_whose_it_is() {
     assert_eq!(complaints(&said).len(), 1, "{}", said.err);
 }
 
-/// Runs the binary as somebody without any privilege, which only root can arrange.
+/// Runs the binary as a user without any privilege, which only root can arrange.
 fn unprivileged(dir: &std::path::Path) -> Option<Command> {
     let mut id = std::process::Command::new("id");
     let root = id.arg("-u").output().is_ok_and(|out| out.stdout == b"0\n");
@@ -157,7 +157,7 @@ fn unprivileged(dir: &std::path::Path) -> Option<Command> {
 }
 
 #[tokio::test]
-async fn no_permission_is_told_in_one_line_with_what_and_why() {
+async fn missing_permission_is_reported_in_one_line_with_cause() {
     use std::os::unix::fs::PermissionsExt;
     let dir = tempfile::tempdir().expect("a temporary directory");
     let open = std::fs::Permissions::from_mode(0o755);
@@ -193,7 +193,7 @@ async fn no_permission_is_told_in_one_line_with_what_and_why() {
 }
 
 #[tokio::test]
-async fn an_unreadable_config_is_told_in_one_line_with_its_path_and_why() {
+async fn an_unreadable_config_is_reported_in_one_line_with_path_and_cause() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let latin = dir.path().join("latin.toml");
     std::fs::write(&latin, b"# Z\xfcrich").expect("it can be written to");
@@ -344,7 +344,7 @@ async fn the_environment_wins_over_the_file() {
 // What a reload keeps.
 
 #[tokio::test]
-async fn a_lowered_limit_holds_for_what_is_admitted_next_and_used_slots_stay_used() {
+async fn a_lowered_limit_applies_to_later_calls_and_used_slots_stay_used() {
     let held = answering().await;
     let text = |calls| config(held.backend.addr, &per_hour(calls));
     let sidecar = Sidecar::start(&text(5)).await;
@@ -392,7 +392,7 @@ async fn a_raised_limit_lets_waiting_calls_go_at_once_and_a_lowered_one_holds_th
     assert!(went.iter().any(|call| call.contains("U1")), "{went:?}");
     assert!(went.iter().any(|call| call.contains("U2")), "{went:?}");
     busy(&sidecar, 3, 3).await;
-    // Lowered below what is in flight: nobody is cut off, and nobody follows until it fits.
+    // Lowered below the calls in flight: none is cut off, and none follows until it fits.
     sidecar.reload(&two).await;
     held.go.notify_one();
     busy(&sidecar, 2, 3).await;
@@ -455,7 +455,7 @@ async fn connections_stay_open_through_a_reload_and_their_listener_may_even_be_g
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 }
 
-/// Waits until nobody accepts there any more: a listener goes a moment after it was told.
+/// Waits until connections are refused: a listener closes a moment after the reload.
 async fn refused(addr: SocketAddr) {
     let started = Instant::now();
     while TcpStream::connect(addr).await.is_ok() {
@@ -488,7 +488,7 @@ async fn a_changed_backend_gets_the_calls_that_wait() {
 }
 
 #[tokio::test]
-async fn a_bad_config_changes_nothing_and_is_told_with_every_mistake() {
+async fn a_bad_config_changes_nothing_and_every_mistake_is_reported() {
     let held = answering().await;
     let good = config(held.backend.addr, &per_hour(3));
     let sidecar = Sidecar::start(&good).await;
@@ -657,7 +657,7 @@ async fn what_waits_beyond_the_drain_timeout_is_refused_and_the_exit_code_says_s
     assert_eq!(status.code(), Some(1), "{log:#?}");
     let refused = log.iter().filter(|line| line.contains("\"draining\""));
     assert_eq!(refused.count(), 2, "{log:#?}");
-    // It ran at the backend; nobody can say what became of it.
+    // It ran at the backend; its result is unknown.
     let mut rest = Vec::new();
     let _ = tokio::io::AsyncReadExt::read_to_end(&mut running, &mut rest).await;
     assert_eq!(rest, b"");
@@ -704,7 +704,7 @@ async fn a_drain_ends_keep_alive_connections_with_their_next_answer() {
 }
 
 #[tokio::test]
-async fn a_log_that_nobody_reads_any_more_ends_nothing() {
+async fn a_log_without_a_reader_ends_nothing() {
     let held = answering().await;
     let text = config(held.backend.addr, &outstanding(5));
     let mut sidecar = Sidecar::start(&text).await;

@@ -298,7 +298,7 @@ impl Told {
         let log = Arc::new(AccessLog::start(out.clone(), Look::Json).expect("a thread"));
         let clock = Clock::start();
         let callers = Callers::start(&callers::Settings::default(), None)
-            .expect("there is room for nobody")
+            .expect("there is no room")
             .value;
         let teller = Arc::new(Teller::new(Arc::clone(&metrics), log, callers, clock));
         Self {
@@ -324,7 +324,7 @@ impl Told {
         )
     }
 
-    /// The metrics, and the lines, which are whole once nobody can write any more.
+    /// The metrics, and the lines, which are complete once there are no writers.
     fn end(self) -> (String, Vec<Value>) {
         drop(self.teller);
         let lines = self.out.text();
@@ -340,7 +340,7 @@ fn at(millis: u64) -> Timestamp {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_is_told_with_the_times_that_its_record_has() {
+async fn a_call_is_reported_with_the_times_of_its_record() {
     let told = Told::start();
     let record = told.record();
     tokio::time::advance(Duration::from_millis(250)).await;

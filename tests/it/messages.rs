@@ -464,7 +464,7 @@ async fn a_reply_may_have_256_fields() {
 
 /// Its place is free at once, although the client does not read its refusal.
 #[tokio::test]
-async fn a_socket_call_that_is_refused_while_it_waits_is_told_once_and_leaves_at_once() {
+async fn a_waiting_socket_call_that_is_refused_is_counted_once_and_leaves_at_once() {
     let mut held = Held::start(crate::support::OK).await;
     let limits = "smapi_max_outstanding_requests = 1";
     let text = text(held.backend.addr, "", "", limits)

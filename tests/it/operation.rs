@@ -466,16 +466,16 @@ fn a_call_of_either_dialect_is_known_for_the_same() {
 #[test]
 fn labels_come_from_a_bounded_set_and_names_are_exact() {
     check(
-        array_message("nobody_knows", None),
-        "nobody_knows other - Socket limited",
+        array_message("not_in_the_table", None),
+        "not_in_the_table other - Socket limited",
     );
     check(
         array_message("of_a_site", None),
         "of_a_site of_a_site - Socket limited",
     );
     check(
-        http_message("POST", "/", r#"["nobody_knows", [], {}]"#),
-        "nobody_knows other - Socket limited",
+        http_message("POST", "/", r#"["not_in_the_table", [], {}]"#),
+        "not_in_the_table other - Socket limited",
     );
     check(
         http_message("POST", "/guests/U1/action", "no JSON"),
@@ -607,7 +607,7 @@ fn a_body_too_large_to_read_is_missed_only_where_it_names_the_function() {
 }
 
 #[test]
-fn what_may_change_something_is_told_by_the_table_and_else_by_the_method() {
+fn the_table_and_else_the_method_decides_what_is_a_write() {
     let own = Settings {
         routes: vec![Route {
             method: "*".into(),
@@ -644,7 +644,7 @@ fn what_may_change_something_is_told_by_the_table_and_else_by_the_method() {
         false,
         None,
     );
-    // Whom nobody knows may change any guest, whatever it looks like.
+    // An unknown function may change any guest, whatever its name suggests.
     check(array_message("guest_new", Some("U1")), true, None);
     check(http_message("POST", "/nowhere", ""), true, None);
     check(http_message("GET", "/nowhere", ""), false, None);

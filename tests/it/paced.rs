@@ -75,7 +75,7 @@ impl Going {
             let identity = who(["poll/1", "poll/2"][number % 2]);
             calls.spawn(async move {
                 door.pass(&identity, function).await;
-                went.lock().expect("nobody panics").push(began.elapsed());
+                went.lock().expect("no thread panics").push(began.elapsed());
             });
         }
         Self { calls, went }
@@ -83,13 +83,13 @@ impl Going {
 
     async fn all(self) -> Vec<Duration> {
         self.calls.join_all().await;
-        let mut went = self.went.lock().expect("nobody panics").clone();
+        let mut went = self.went.lock().expect("no thread panics").clone();
         went.sort();
         went
     }
 
     fn so_far(&self) -> usize {
-        self.went.lock().expect("nobody panics").len()
+        self.went.lock().expect("no thread panics").len()
     }
 }
 
@@ -185,7 +185,7 @@ async fn expensive_functions_let_no_burst_of_cheap_calls_through() {
     ] {
         let door = door(&format!("{}\n{EXAMPLE_COSTS}", paced(form, 10.0, ratio)));
         let fast = 10.0 * ratio;
-        // Nobody asks for 205 s.
+        // No call arrives for 205 s.
         tokio::time::advance(Duration::from_secs(205)).await;
         let began = Instant::now();
         let calls = Going::start(&door, "guest_get_info", 100, began);
@@ -417,7 +417,7 @@ async fn a_limit_on_all_calls_is_named_as_a_rate_limit_and_keeps_its_name_to_its
     assert_eq!(&*door.callers.limits()[0].label, "steady");
     reload(&door, &paced("total", 1.0, 1.0));
     assert_eq!(*door.callers.limits()[0].label, id.to_string());
-    // A call that waits for it says so, and one whose time is up is told.
+    // A call that waits for it is shown so, and one whose time is up is refused.
     door.pass(&who("a"), "guest_list").await;
     let waits = {
         let door = Arc::clone(&door);
@@ -562,7 +562,7 @@ fn a_check_prints_the_largest_burst_of_each_pace() {
 }
 
 #[test]
-fn a_figure_that_is_none_is_told_with_its_place_and_its_range() {
+fn an_invalid_figure_is_reported_with_place_and_range() {
     for given in ["0", "-1", "nan", "inf", "-inf", "1e10", "0.0"] {
         let words = ["out of range", "give 0.0000001 to 1000000000"];
         wrong(&format!("kind = \"paced\"\nrate = {given}"), "rate", &words);
@@ -602,7 +602,7 @@ fn a_figure_that_is_none_is_told_with_its_place_and_its_range() {
 }
 
 #[test]
-fn what_a_kind_has_no_use_for_is_told_with_its_cure() {
+fn a_key_of_another_kind_is_reported_with_its_cure() {
     for (lines, key, words) in [
         (
             "burst = 1\nfill = 1\nrate = 1",
@@ -687,7 +687,7 @@ fn what_a_kind_has_no_use_for_is_told_with_its_cure() {
 }
 
 #[test]
-fn what_is_missing_is_told_at_the_section() {
+fn a_missing_key_is_reported_at_its_section() {
     let missing = |lines: &str, word: &str| {
         let more = format!("[[rate_limit]]\nname = \"a\"\nkind = \"paced\"\n{lines}");
         let told = read(&more).expect_err(&more).to_string();

@@ -73,8 +73,8 @@ impl Ending {
     }
 }
 
-/// A backend whose first connections end once they have been idle for some time, where it is
-/// told that they do. `ended` counts them.
+/// A backend that can close its first connections after they were idle for some time. `ended`
+/// counts them.
 struct Ends {
     backend: Scripted,
     ended: Arc<AtomicUsize>,
@@ -163,7 +163,7 @@ async fn futures<T>(all: impl Iterator<Item = impl Future<Output = T>>) -> Vec<T
 const MS: Duration = Duration::from_millis(1);
 
 #[tokio::test]
-async fn however_idle_connections_end_the_next_calls_go_out_on_new_ones_at_once() {
+async fn after_any_end_of_idle_connections_the_next_calls_use_new_ones() {
     let mut cases = Vec::new();
     for ending in [
         Ending::Fin,
@@ -342,7 +342,7 @@ impl http_body::Body for Resets {
 }
 
 #[tokio::test]
-async fn a_connection_reset_between_the_look_and_the_write_costs_no_call() {
+async fn a_connection_reset_between_check_and_write_costs_no_call() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let addr = listener.local_addr().expect("it is bound");
     let stack = Arc::new(Stack::start(&text(addr, "")));
@@ -384,7 +384,7 @@ async fn a_connection_reset_between_the_look_and_the_write_costs_no_call() {
 }
 
 #[tokio::test]
-async fn a_call_whose_backend_goes_between_the_look_and_the_write_waits_for_it() {
+async fn a_call_whose_backend_stops_between_check_and_write_waits_for_it() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let addr = listener.local_addr().expect("it is bound");
     let stack = Arc::new(Stack::start(&text(addr, "")));
@@ -495,7 +495,7 @@ async fn named(name: &'static str) -> Scripted {
 }
 
 #[tokio::test]
-async fn after_a_reload_that_moves_it_no_call_goes_to_the_old_backend_however_busy_that_is() {
+async fn after_a_reload_that_moves_the_backend_no_call_goes_to_the_old_one() {
     let (old, new) = (named("old").await, named("new").await);
     let stack = Arc::new(Stack::start(&text(old.addr, "")));
     let has_moved = Arc::new(AtomicBool::new(false));

@@ -759,7 +759,7 @@ fn gate_for_one() -> (Gate, Clock) {
 fn ask_of(clock: Clock) -> (Ask, Arc<Record>) {
     let seen = Seen::new(
         Callers::start(&tidegate::callers::Settings::default(), None)
-            .expect("there is room for nobody")
+            .expect("there is no room")
             .value,
         clock,
     );

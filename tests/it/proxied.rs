@@ -179,7 +179,7 @@ fn get(headers: &str) -> String {
     format!("GET /guests/X/info HTTP/1.1\r\nHost: t\r\n{headers}Connection: close\r\n\r\n")
 }
 
-/// The last call that has ended, which is so manieth.
+/// The last call that has ended, the `number`-th.
 async fn call(stack: &Stack, number: usize) -> Facts {
     let mut all = stack.seen.ended(number).await;
     assert_eq!(all.len(), number);
@@ -187,7 +187,7 @@ async fn call(stack: &Stack, number: usize) -> Facts {
 }
 
 #[tokio::test]
-async fn both_protocols_come_behind_a_header_and_from_whom_it_names() {
+async fn both_protocols_work_behind_a_header_and_come_from_the_named_client() {
     let backend = Scripted::in_both_dialects().await;
     let stack = Stack::start(&one_listener(backend.addr, REQUIRED, TRUSTED));
     let mut number = 0;
@@ -276,7 +276,7 @@ async fn a_header_that_ends_in_the_middle_or_never_is_given_up() {
     let stack = Stack::start(&one_listener(backend.addr, REQUIRED, &short));
     let mut cut = connect(stack.addr).await;
     cut.write_all(&V1_TCP4[..20]).await.expect("it reads");
-    cut.shutdown().await.expect("it is told");
+    cut.shutdown().await.expect("the end is sent");
     assert_eq!(read_all(&mut cut).await, "");
     assert_eq!(stack.seen.rejected(1).await, [Rejection::ProxyHeader]);
     for begin in [&V1_TCP4[..20], &v2_tcp4()[..20]] {
@@ -288,7 +288,7 @@ async fn a_header_that_ends_in_the_middle_or_never_is_given_up() {
         Rejection::HandshakeTimeout,
     ];
     assert_eq!(stack.seen.rejected(3).await, expected);
-    // Whoever says nothing is not counted.
+    // A silent client is not counted.
     turned_away(stack.addr, b"").await;
     drop(connect(stack.addr).await);
     crate::support::until(|| stack.connections.open() == 0, || "still open".into()).await;
@@ -296,7 +296,7 @@ async fn a_header_that_ends_in_the_middle_or_never_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_header_from_who_is_no_trusted_proxy_closes_the_connection() {
+async fn a_header_from_an_untrusted_peer_closes_the_connection() {
     let backend = Scripted::in_both_dialects().await;
     let elsewhere = "[callers]\ntrusted_proxies = [\"192.0.2.0/24\"]";
     let stack = Stack::start(&one_listener(backend.addr, REQUIRED, elsewhere));
@@ -478,7 +478,7 @@ async fn a_user_is_taken_from_basic_authentication_only_where_that_is_said() {
 }
 
 #[tokio::test]
-async fn the_access_line_says_client_and_user_and_no_password_and_the_metrics_count() {
+async fn the_access_line_has_client_and_user_but_no_password() {
     let backend = Scripted::in_both_dialects().await;
     let listener = format!("{REQUIRED}\nuser_from = \"basic\"");
     let sidecar = Sidecar::start(&one_listener(backend.addr, &listener, TRUSTED)).await;

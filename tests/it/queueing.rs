@@ -111,7 +111,7 @@ async fn a_storm_is_answered_whole_and_no_span_holds_more_than_the_limits() {
 }
 
 #[tokio::test]
-async fn stamped_at_the_reply_the_backend_itself_sees_no_more() {
+async fn with_replied_stamps_the_backend_sees_no_more_than_the_limit() {
     let backend = backend(Duration::from_millis(30)).await;
     let limits = "smapi_rate_limit_per_window = \"total:30\"\nwindow_stamp = \"replied\"";
     let stack = Arc::new(Stack::start(&text(
@@ -188,7 +188,7 @@ async fn threshold_zero_refuses_at_the_first_closed_limit() {
 }
 
 #[tokio::test]
-async fn a_call_that_could_only_run_too_late_is_told_at_once() {
+async fn a_call_that_could_only_run_too_late_is_refused_at_once() {
     let backend = backend(Duration::ZERO).await;
     let limits = "smapi_rate_limit_window_size_seconds = 60\nsmapi_rate_limit_per_window = \"total:2\"\nsmapi_request_postpone_threshold_seconds = 5";
     let stack = Stack::start(&text(&backend, "postpone = \"in_turn\"", limits));
@@ -208,7 +208,7 @@ async fn a_call_that_could_only_run_too_late_is_told_at_once() {
 }
 
 #[tokio::test]
-async fn a_full_queue_refuses_at_once_where_it_is_told_to() {
+async fn a_full_queue_refuses_at_once_if_configured() {
     let backend = backend(Duration::from_millis(200)).await;
     let queue = "postpone = \"in_turn\"\ncapacity = 5\nwhen_full = \"refuse\"";
     let limits = "smapi_rate_limit_per_window = \"total:30\"\nsmapi_max_outstanding_requests = 1";
@@ -228,7 +228,7 @@ async fn a_full_queue_refuses_at_once_where_it_is_told_to() {
 }
 
 #[tokio::test]
-async fn a_full_queue_keeps_the_rest_at_the_door_and_loses_nobody() {
+async fn a_full_queue_keeps_the_rest_at_the_door_and_loses_no_call() {
     for postpone in [
         "postpone = \"in_turn\"",
         "postpone = \"jitter\"\npostpone_jitter = [\"20ms\", \"60ms\"]",
@@ -343,7 +343,7 @@ async fn a_closed_function_limit_does_not_hold_up_other_functions() {
 }
 
 #[tokio::test]
-async fn every_second_client_leaves_and_the_others_do_not_wait_for_them() {
+async fn when_every_second_client_leaves_the_others_do_not_wait_longer() {
     let backend = backend(Duration::from_millis(10)).await;
     let limits = "smapi_rate_limit_per_window = \"total:30\"";
     let stack = Arc::new(Stack::start(&text(

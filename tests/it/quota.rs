@@ -1,6 +1,6 @@
-//! Quotas in sidecars: what several of them together let through, what they do while the store is
-//! away, and what operators see. On a store in memory that does as it is told; `stores` has the
-//! real ones.
+//! Quotas in sidecars: what several of them admit together, what they do while the store is
+//! unavailable, and what operators see. The store is in memory and controlled by the test;
+//! `stores` has the real ones.
 
 mod away;
 mod shown;
@@ -40,7 +40,7 @@ enum Mode {
     Hangs,
     /// It says what no store says.
     Garbage,
-    /// It wants somebody else.
+    /// It requires another user.
     Unauthenticated,
 }
 
@@ -237,7 +237,7 @@ impl Sidecar {
         self.store.as_deref().expect("it is in memory")
     }
 
-    /// One call over HTTP of a user; of nobody if it is empty.
+    /// One call of a user over HTTP; without a user if the name is empty.
     async fn call(&self, user: &str) -> Answer {
         call(self.address, user).await
     }
@@ -343,8 +343,8 @@ async fn eventually<T, F: Future<Output = Option<T>>>(look: impl Fn() -> F) -> T
     }
 }
 
-/// Whom nothing covers is told at once, and nothing passes undrawn. A draw has the time that a busy
-/// machine needs.
+/// An uncovered call is refused at once, and no call passes undrawn. A draw has the time that a
+/// busy machine needs.
 const REJECT: &str = "on_excess = \"reject\"\nwhen_store_away = \"deny\"\ndraw_timeout = \"2s\"";
 const ALONE: &str = "expected_sidecars = 1";
 const TWO: &str = "expected_sidecars = 2";
@@ -410,7 +410,7 @@ async fn spend_exactly(a: &Sidecar, b: &Sidecar, quota: &str, key: &str, total: 
 }
 
 #[tokio::test]
-async fn a_call_draws_from_its_users_quota_and_from_that_of_all_or_from_neither() {
+async fn a_call_draws_from_both_of_its_quotas_or_from_neither() {
     let rig = Rig::start().await;
     let limits =
         limit("per_user", "user", 3, LONG, REJECT) + &limit("all", "total", 5, LONG, REJECT);
@@ -422,7 +422,7 @@ async fn a_call_draws_from_its_users_quota_and_from_that_of_all_or_from_neither(
     assert!(refused.body.contains("rate_limit:all"), "{refused:?}");
     let refused = sidecar.call("alice").await;
     assert!(refused.body.contains("rate_limit:per_user"), "{refused:?}");
-    // And bob's took nothing of his own that he did not spend.
+    // Bob's refused call took nothing from bob's own quota.
     let left = async |namespace: Option<&str>, quota: &str, key: &str| {
         let record = rig.record(namespace, key).await.expect("it was made");
         let held = sidecar.key(quota, key).await.expect("it is known")["held"].clone();
@@ -511,7 +511,7 @@ async fn users_beyond_the_bound_push_out_who_was_silent_longest() {
 }
 
 #[tokio::test]
-async fn any_user_has_a_record_of_his_own_and_nobody_has_one_too() {
+async fn every_user_has_a_record_and_so_has_no_user() {
     let rig = Rig::start().await;
     let limits = limit("per_user", "user", 1, LONG, REJECT);
     let sidecar = rig.sidecar(TWO, &limits);
@@ -616,7 +616,7 @@ async fn quotas_that_a_reload_brings_hold_from_then_on() {
 }
 
 #[tokio::test]
-async fn quotas_that_a_reload_takes_away_hold_nobody_and_are_told_no_more() {
+async fn quotas_removed_by_a_reload_delay_no_call_and_are_not_shown() {
     let rig = Rig::start().await;
     let limits = limit("all", "total", 1, "30s", "when_store_away = \"deny\"");
     let mut sidecar = rig.sidecar(TWO, &limits);
@@ -637,7 +637,7 @@ async fn quotas_that_a_reload_takes_away_hold_nobody_and_are_told_no_more() {
         !metrics.contains("tidegate_quota_draws_total{"),
         "{metrics}"
     );
-    // It is a member no more, once nobody here holds its store.
+    // It is no longer a member when no task here holds its store.
     sidecar.store = None;
     let node = rig.memory.node();
     let mut members = node.members();

@@ -36,7 +36,7 @@ fn start(quotas: &[(&str, &str)], more: &str) -> Callers {
     started.expect("there is room for them").value
 }
 
-/// Somebody of this name, if it is not empty.
+/// A user of this name, if it is not empty.
 fn user(name: &str) -> Arc<Identity> {
     let mut identity = Arc::unwrap_or_clone(support::identity("nova", ([10, 0, 0, 1], 1000)));
     identity.user = (!name.is_empty()).then(|| name.into());
@@ -59,7 +59,7 @@ fn check(callers: &Callers, identity: &Arc<Identity>, function: &str, keys: &[(&
 }
 
 const ALICE: &str = "[[caller]]\nlabel = \"alice's\"\nmatch = { user = \"alice\" }\n";
-/// Nobody registers himself.
+/// No caller is registered automatically.
 const KNOWN_ONLY: &str = "[callers]\nauto_register = 0\n";
 
 #[test]
@@ -105,7 +105,7 @@ fn a_call_draws_from_the_quota_of_its_caller_by_a_name_that_every_sidecar_gives(
         &[("rate_limit:q", "user=bob")],
     );
     check(&callers, &user(""), "guest_list", &[("rate_limit:q", "")]);
-    // Who registers himself has no quota beside that of the caller that he belongs to.
+    // An auto-registered caller has no quota besides that of the wider caller it belongs to.
     let callers = start(&[("q", "\"caller\"")], ALICE);
     let key = [("rate_limit:q", "alice's")];
     check(&callers, &user("alice"), "guest_list", &key);
@@ -119,7 +119,7 @@ fn a_call_draws_from_the_quota_of_its_caller_by_a_name_that_every_sidecar_gives(
         .get(Timestamp::ZERO, claim.caller)
         .expect("it is there");
     assert_eq!(now.label, None, "it has registered itself");
-    // Who has no row of his own is nobody.
+    // A caller without a row of its own is unknown.
     let callers = start(&[("q", "\"caller\"")], &format!("{ALICE}{KNOWN_ONLY}"));
     check(
         &callers,
@@ -208,8 +208,8 @@ fn what_is_the_same_for_many_calls_is_not_copied_for_each() {
     }
     let of_user = alice.user.as_ref().expect("she has a name");
     assert!(Arc::ptr_eq(&first[2].key, of_user));
-    let (nobody, again) = (keys(&user("")), keys(&user("")));
-    assert!(Arc::ptr_eq(&nobody[2].key, &again[2].key));
+    let (unknown, again) = (keys(&user("")), keys(&user("")));
+    assert!(Arc::ptr_eq(&unknown[2].key, &again[2].key));
 }
 
 #[test]
@@ -323,7 +323,7 @@ fn a_call_draws_from_eight_quotas_at_most() {
         drawn(&claim(&callers, &user("alice"), "guest_list")).len(),
         8
     );
-    // Nor can whoever starts it otherwise give more.
+    // Nor can another way of starting it give more.
     let quota = |at: usize| Quota {
         name: format!("rate_limit:q{at}").into(),
         by: QuotaBy::Total,

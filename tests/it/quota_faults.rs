@@ -2,8 +2,8 @@
 //! a real store, driven at several times what there is, while they, their links and the store's
 //! servers are killed, stopped and cut.
 //!
-//! Each call draws from two budgets: its user's, and that of all. Whether any was exceeded is told
-//! by `tidegate audit`, which reads the access logs, and by what arrived at the backend.
+//! Each call draws from two budgets: its user's, and that of all. `tidegate audit`, which reads
+//! the access logs, and the arrivals at the backend show whether any was exceeded.
 //! docs/quota-faults.md has the figures of the long run, `make quota-faults`.
 
 mod account;
@@ -39,7 +39,7 @@ pub(crate) struct Plan {
     everybody: u64,
     /// Of each user.
     per_user: u64,
-    /// What a sidecar does while the store is away, as the config says it.
+    /// What a sidecar does while the store is unavailable, in the words of the config.
     away: &'static str,
     demand: Demand,
     /// For how long faults are done.
@@ -183,8 +183,8 @@ impl Outcome {
         }
         let used = &self.account.used;
         assert!(!used.is_empty(), "there was demand all the time");
-        // Where a sidecar keeps the time and dies with all who knew it, windows pass by that nobody
-        // can name. Calls go by the sidecars' own shares then.
+        // If the sidecar that keeps the time dies with all that knew it, windows pass without a
+        // known number. Calls then run by the sidecars' own shares.
         assert!(!(store_has_a_clock && used.contains(&0.0)), "{used:?}");
     }
 

@@ -1,4 +1,4 @@
-//! Scenario files: every one holds, a wrong one is told, a broken promise is seen.
+//! Scenario files: every one holds, a wrong one is reported, a broken promise is noticed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -137,8 +137,8 @@ fn an_expectation_holds_or_breaks_by_what_came() {
 }
 
 #[test]
-fn a_bound_on_what_nobody_measured_does_not_hold() {
-    // Nobody was told no.
+fn a_bound_on_something_unmeasured_does_not_hold() {
+    // No call was refused.
     let report = report(&format!("{TWENTY}\n[expect]\ntold_no_seconds_max = 60"));
     assert!(!report.holds());
     assert_eq!(report.expectations[0].found, "none");
@@ -286,7 +286,7 @@ fn a_connect_that_fails_late_holds_what_the_call_has_drawn() {
 }
 
 #[test]
-fn mistakes_are_told_with_line_and_cure() {
+fn mistakes_are_reported_with_line_and_cure() {
     let check = |text: &str, expected: &str| {
         let problems = simulate("bad.toml", text, None).expect_err("the scenario has a mistake");
         assert_eq!(problems.to_string(), expected, "{text}");
@@ -374,7 +374,7 @@ fn mistakes_are_told_with_line_and_cure() {
 }
 
 #[test]
-fn all_mistakes_are_told_at_once() {
+fn all_mistakes_are_reported_at_once() {
     let text = "abuot = \"\"\n[config.limits]\nwindow = \"round\"\n[[arrivals]]\nevery = 5\n[expect]\nanswered = \"all\"";
     let problems = simulate("bad.toml", text, None).expect_err("the scenario is full of mistakes");
     let told: Vec<_> = problems

@@ -41,7 +41,7 @@ impl Log {
         let reading = tokio::spawn(async move {
             let mut stderr = BufReader::new(stderr).lines();
             loop {
-                // A log that nobody holds any more does not stall.
+                // A log without a holder does not stall.
                 let _ = is_stalled.wait_for(|stalled| !stalled).await;
                 let line = tokio::select! {
                     Ok(()) = is_stalled.changed() => continue,

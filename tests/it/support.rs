@@ -194,7 +194,7 @@ impl Stack {
                     |error| panic!("accept failed: {error}"),
                     handle,
                 ));
-                // Where it is a path, nobody asks for this.
+                // For a path this is not used.
                 bind.tcp().unwrap_or(([0; 4], 0).into())
             })
             .collect();
@@ -266,9 +266,9 @@ pub(crate) async fn until(is_so: impl Fn() -> bool, what: impl Fn() -> String) {
     }
 }
 
-/// A connection to whoever listens there.
+/// A connection to the listener there.
 pub(crate) async fn connect(addr: SocketAddr) -> TcpStream {
-    TcpStream::connect(addr).await.expect("somebody listens")
+    TcpStream::connect(addr).await.expect("a server listens")
 }
 
 /// Sends bytes over a new connection and reads the answer until EOF.
@@ -372,7 +372,7 @@ impl Answer {
         self
     }
 
-    /// Asserts its status, and that nobody may keep it.
+    /// Asserts its status, and that no cache may keep it.
     #[track_caller]
     pub(crate) fn is(&self, status: u16) -> &Self {
         assert_eq!(self.status, status, "{self:?}");
@@ -533,7 +533,7 @@ impl Held {
                     let is_http = text.contains("HTTP/1.1");
                     tell.send(text).expect("the test listens");
                     wait.notified().await;
-                    // Somebody reads it to the end, whether the client is there or not.
+                    // A task reads it to the end, with or without the client.
                     stream.write_all(answer).await.expect("it is read");
                     count.fetch_add(1, Ordering::SeqCst);
                     if !is_http {
@@ -579,7 +579,7 @@ impl Held {
     }
 }
 
-/// A port on which nobody listens.
+/// A port without a listener.
 pub(crate) async fn closed_port() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     listener.local_addr().expect("it is bound")

@@ -225,7 +225,7 @@ async fn a_certificate_that_is_optional_is_checked_where_there_is_one() {
 }
 
 #[tokio::test]
-async fn a_certificate_names_nobody_where_the_user_comes_from_elsewhere() {
+async fn a_certificate_names_no_user_if_the_user_comes_from_elsewhere() {
     let (backend, files) = (Scripted::in_both_dialects().await, Files::new());
     let stack = Stack::start(&one_listener(
         backend.addr,
@@ -255,7 +255,7 @@ async fn requests_that_are_pipelined_over_tls_are_answered_one_by_one() {
 }
 
 #[tokio::test]
-async fn whoever_leaves_over_tls_while_he_waits_is_gone_and_never_sent() {
+async fn a_tls_client_that_leaves_while_it_waits_is_never_sent() {
     let (mut backend, files) = (Held::start(OK).await, Files::new());
     let one = one_listener(backend.backend.addr, &files.section(""), "")
         .replace("[admin]", "smapi_max_outstanding_requests = 1\n[admin]");
@@ -276,7 +276,7 @@ async fn whoever_leaves_over_tls_while_he_waits_is_gone_and_never_sent() {
             stack.busy(1, 1).await;
             if is_said {
                 // As TLS ends; the connection itself stays open.
-                second.shutdown().await.expect("it is told");
+                second.shutdown().await.expect("the end is sent");
                 stack.busy(1, 0).await;
             } else {
                 drop(second);
@@ -345,7 +345,7 @@ async fn a_reload_shows_the_new_certificate_to_new_connections_alone() {
 }
 
 #[tokio::test]
-async fn a_bad_certificate_keeps_the_old_config_whole_and_is_told_with_file_and_reason() {
+async fn a_bad_certificate_keeps_the_old_config_and_is_reported_with_file_and_reason() {
     let (backend, files) = (Scripted::in_both_dialects().await, Files::new());
     let config = one_listener(backend.addr, &files.section(""), "");
     let sidecar = Sidecar::start(&config).await;

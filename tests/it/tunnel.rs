@@ -1,5 +1,5 @@
-//! TCP connections that are let through as they are: how each end of them reaches the other side,
-//! and what is told of it.
+//! TCP connections that are forwarded unchanged: how each end of them reaches the other side, and
+//! what is reported.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -208,7 +208,7 @@ async fn a_dead_peer_of_either_side_is_found_out_by_the_kernel() {
 }
 
 #[tokio::test]
-async fn a_tunnel_that_a_drain_cuts_is_told_with_its_bytes_and_resets_both_sides() {
+async fn a_tunnel_cut_by_a_drain_is_logged_with_its_bytes_and_resets_both_sides() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("it is bound");
     let sidecar = Sidecar::start(&config(address, "")).await;

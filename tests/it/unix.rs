@@ -65,7 +65,7 @@ impl Place {
 
 /// Connects; a stream socket is read and written like any other.
 fn connect(path: &Path) -> TcpStream {
-    let stream = UnixStream::connect(path).expect("somebody listens");
+    let stream = UnixStream::connect(path).expect("a server listens");
     stream.set_nonblocking(true).expect("a socket takes it");
     let stream = std::net::TcpStream::from(OwnedFd::from(stream));
     TcpStream::from_std(stream).expect("there is a runtime")
@@ -78,7 +78,7 @@ async fn ask(path: &Path, bytes: impl AsRef<[u8]>) -> String {
 }
 
 #[tokio::test]
-async fn every_protocol_comes_over_a_socket_file_and_the_kernel_says_from_whom() {
+async fn every_protocol_works_over_a_socket_file_and_the_kernel_names_the_user() {
     let backend = Held::start(OK).await;
     let call = array("guest_get_info", "X");
     for protocol in ["auto", "socket", "tcp"] {
@@ -144,7 +144,7 @@ async fn a_proxy_header_and_tls_come_over_a_socket_file_too() {
 }
 
 #[tokio::test]
-async fn whoever_leaves_a_socket_file_while_he_waits_is_gone_and_never_sent() {
+async fn a_socket_file_client_that_leaves_while_it_waits_is_never_sent() {
     let (mut backend, place) = (Held::start(OK).await, Place::new());
     let stack = Stack::start(&place.text(backend.backend.addr, "", ""));
     let mut first = connect(&place.path);
@@ -191,7 +191,7 @@ async fn a_file_left_by_a_process_that_was_killed_makes_room() {
     let killed = Sidecar::start(&config).await;
     killed.signal("KILL");
     killed.ended().await;
-    assert!(place.path.exists(), "nobody was left to remove it");
+    assert!(place.path.exists(), "no process was left to remove it");
     let _sidecar = Sidecar::start(&config).await;
     let call = array("guest_get_info", "X");
     let answer = backend.answer_until(ask(&place.path, &call)).await;

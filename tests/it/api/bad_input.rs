@@ -499,12 +499,12 @@ async fn what_is_not_there_is_named() {
     check("POST", "/v1/rate-limits", limit, "profile", "none").await;
     let limit = json!({"label": "n", "derive": {"caller": "c9"}});
     check("POST", "/v1/rate-limits", limit, "caller", "c9").await;
-    check("GET", "/v1/usage?group=nobody", none, "group", "nobody").await;
+    check("GET", "/v1/usage?group=missing", none, "group", "nobody").await;
     assert_eq!(served.fake.everything(), before);
 }
 
 #[tokio::test]
-async fn what_stands_against_a_change_is_told_and_nothing_changes() {
+async fn a_conflict_is_reported_and_nothing_changes() {
     let served = served().await;
     let before = served.fake.everything();
     let check = async |method: &str, path: &str, body: Value, expected: Value| {
@@ -642,7 +642,7 @@ async fn a_body_that_is_too_large_is_refused_however_it_is_sent() {
         body.resize(bytes, b'x');
         too_large(served.send("POST", "/v1/callers", JSON, &body).await);
     }
-    // Who asks before sending is told before sending.
+    // A client that asks before it sends gets the refusal before it sends.
     let head = format!("{JSON}Expect: 100-continue\r\nContent-Length: 10000000\r\n");
     let request = format!(
         "POST /v1/callers HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n{head}\r\n",
@@ -723,7 +723,7 @@ async fn a_page_of_another_origin_changes_nothing() {
 }
 
 #[tokio::test]
-async fn with_a_token_nothing_is_told_or_changed_without_it() {
+async fn without_the_token_nothing_is_shown_or_changed() {
     let served = Served::with(Some("s3cret")).await;
     let before = served.fake.everything();
     let body = monitoring().to_string();

@@ -51,9 +51,9 @@ const NO_NUMBERS: [&str; 7] = [
     "01",
 ];
 
-/// What is no id, and what is one of nobody.
+/// A text that is not an id, and an unknown id.
 const NO_IDS: [&str; 6] = ["c", "c-1", "c01", "7", "C1", "c18446744073709551616"];
-const NOBODY: &str = "c999999";
+const UNKNOWN_ID: &str = "c999999";
 
 struct Schemas(Value);
 
@@ -172,7 +172,7 @@ impl Schemas {
         match (schema["$ref"].as_str(), field) {
             (Some("#/components/schemas/CallerId"), _) => return json!("c3"),
             (Some("#/components/schemas/Pattern"), _) | (_, "match") => {
-                return json!({"user": "somebody"});
+                return json!({"user": "someone"});
             }
             _ => {}
         }
@@ -201,7 +201,7 @@ impl Schemas {
                 Value::Object(fields.collect())
             }
             _ if field == "profile" => json!("poller"),
-            // Addresses are told by a choice of formats.
+            // Addresses are described by a choice of formats.
             _ if field == "ip" => json!("10.0.0.1"),
             _ => json!("x"),
         }
@@ -337,7 +337,7 @@ async fn every_field_of_every_body_is_checked_by_name_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn every_parameter_is_checked_by_name_and_every_unknown_id_is_told() {
+async fn every_parameter_is_checked_by_name_and_every_unknown_id_is_reported() {
     let schemas = Schemas(document());
     let real = Real::filled().await;
     let admin = real.sidecar.admin;
@@ -356,7 +356,7 @@ async fn every_parameter_is_checked_by_name_and_every_unknown_id_is_told() {
             let schema = &parameter["schema"];
             parameters += 1;
             if parameter["in"] == "path" {
-                // One that nobody has, and what is no id at all.
+                // An unknown id, and a text that is not an id.
                 for id in ["c999999", "r999999", "0000000000000000", "x", "%00", "c-1"] {
                     let at = filled(&real, &path.replace(&format!("{{{name}}}"), id));
                     let answer = send(admin, &method, &at, headers, body.as_bytes()).await;
@@ -396,21 +396,27 @@ async fn every_parameter_is_checked_by_name_and_every_unknown_id_is_told() {
 }
 
 #[tokio::test]
-async fn every_unknown_caller_in_a_body_is_told_and_nothing_changes() {
+async fn every_unknown_caller_in_a_body_is_reported_and_nothing_changes() {
     let real = Real::filled().await;
     let before = real.everything().await;
     for (path, body) in [
-        ("/v1/callers/merge", json!({"into": NOBODY, "from": ["c2"]})),
-        ("/v1/callers/merge", json!({"into": "c3", "from": [NOBODY]})),
+        (
+            "/v1/callers/merge",
+            json!({"into": UNKNOWN_ID, "from": ["c2"]}),
+        ),
+        (
+            "/v1/callers/merge",
+            json!({"into": "c3", "from": [UNKNOWN_ID]}),
+        ),
         (
             "/v1/rate-limits",
-            json!({"exempt": true, "callers": ["c2", NOBODY]}),
+            json!({"exempt": true, "callers": ["c2", UNKNOWN_ID]}),
         ),
-        ("/v1/rate-limits", json!({"derive": {"caller": NOBODY}})),
+        ("/v1/rate-limits", json!({"derive": {"caller": UNKNOWN_ID}})),
     ] {
         let answer = real.ask("POST", path, &body).await;
         assert_eq!(answer.status, 404, "{body}: {answer:?}");
-        let expected = json!({"error": "UNKNOWN", "what": "caller", "id": NOBODY});
+        let expected = json!({"error": "UNKNOWN", "what": "caller", "id": UNKNOWN_ID});
         assert_eq!(answer.json(), expected);
     }
     assert_eq!(real.everything().await, before);

@@ -1,4 +1,4 @@
-//! A sidecar that nobody calls: a real table of callers, and limits that are only remembered.
+//! A sidecar without calls: a real table of callers, and limits that are only remembered.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
@@ -597,7 +597,7 @@ impl CallersSource for Fake {
     }
 }
 
-/// The fields by which callers are told apart.
+/// The fields that distinguish callers.
 pub(crate) fn fields() -> [&'static str; 5] {
     Field::ALL.map(Field::name)
 }

@@ -28,7 +28,7 @@ fn config(state: &Path) -> String {
     listens("", "socket = \"127.0.0.1:1\"", &sections)
 }
 
-/// Asks, and is answered or finds nobody there any more.
+/// Sends a request. The process may be gone by then.
 async fn ask(sidecar: &Sidecar, method: &str, path: &str, body: &Value) -> Option<Answer> {
     let mut stream = TcpStream::connect(sidecar.admin).await.ok()?;
     let body = match body {
@@ -104,7 +104,7 @@ async fn everything_that_was_made_is_there_after_a_restart() {
         (
             "PATCH",
             "/v1/callers/c0",
-            json!({"notes": "nobody", "groups": ["h"]}),
+            json!({"notes": "nothing", "groups": ["h"]}),
         ),
         (
             "PUT",
@@ -233,7 +233,7 @@ async fn what_was_counted_is_saved_at_the_end() {
 }
 
 #[tokio::test]
-async fn what_was_counted_is_saved_while_it_runs() {
+async fn counts_are_saved_at_run_time() {
     let folder = tempfile::tempdir().expect("a folder");
     let state = folder.path().join("callers.json");
     let sidecar = Sidecar::start(&config(&state)).await;
@@ -252,7 +252,7 @@ async fn what_was_counted_is_saved_while_it_runs() {
 }
 
 #[tokio::test]
-async fn a_damaged_state_is_told_with_file_offset_and_cure_and_left_as_it_is() {
+async fn a_damaged_state_is_reported_with_file_offset_and_cure_and_not_changed() {
     let folder = tempfile::tempdir().expect("a folder");
     let state = folder.path().join("callers.json");
     let path = folder.path().join("config.toml");
@@ -318,7 +318,7 @@ async fn a_directory_that_is_gone_refuses_changes_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_disk_that_fails_in_the_middle_leaves_the_change_in_force_and_has_it_saved_later() {
+async fn a_disk_that_fails_leaves_the_change_in_force_and_it_is_saved_later() {
     let folder = tempfile::tempdir().expect("a folder");
     let state = folder.path().join("callers.json");
     let sidecar = Sidecar::start(&config(&state)).await;
@@ -343,7 +343,7 @@ async fn a_disk_that_fails_in_the_middle_leaves_the_change_in_force_and_has_it_s
     assert!(everything(&sidecar).await.contains_key("\"c2\""));
     assert_eq!(make("b").await.1["error"], "PATTERN_EXISTS");
 
-    // Nobody has to ask again: it is saved by itself.
+    // No further request is needed: it is saved automatically.
     std::fs::remove_dir(&state).expect("it is empty");
     sidecar
         .log()

@@ -41,7 +41,7 @@ pub(super) enum Broken {
     Truncated,
     /// A call went to the backend after its client had left.
     SentAfterLeft,
-    /// What is told of a call is not what became of it.
+    /// The report of a call differs from what happened to it.
     ToldWrong,
     /// A call failed that should have been answered.
     Lost,
@@ -143,8 +143,8 @@ impl Evidence {
         for attempt in &self.attempts {
             let how = || format!("{} after {:?}", attempt.tag, attempt.ended - attempt.began);
             let may_be_cut = allowed.cut || attempt.left.is_some();
-            // Whoever still sends a body when the answer comes may lose it to a reset, and an answer
-            // that streams may break off before its first byte has gone out.
+            // A client that still sends a body when the answer arrives may lose the answer to a
+            // reset. A streamed answer may break off before its first byte has left.
             let may_be_dropped =
                 allowed.dropped || attempt.left.is_some() || attempt.streams && allowed.cut;
             match &attempt.outcome {
@@ -313,7 +313,7 @@ impl Evidence {
             }
             let arrived = arrived.contains(&tag);
             let must_be_told = match attempt.outcome {
-                // What was no whole request is told without a userid.
+                // A request that was not whole is reported without a userid.
                 Outcome::Refused(_) if attempt.left.is_some() && !arrived => false,
                 Outcome::Served | Outcome::Refused(_) | Outcome::Odd(_) | Outcome::Cut => true,
                 // It may have left, or been turned away, before its request was read.
@@ -330,7 +330,7 @@ impl Evidence {
             }
             let verdict = line["verdict"].as_str().unwrap_or_default();
             let was_served = matches!(verdict, "passed" | "delayed");
-            let is_told_right = match &attempt.outcome {
+            let is_reported_right = match &attempt.outcome {
                 Outcome::Served => was_served,
                 // Half-closed in the middle of its body, it counts as gone, and can still read.
                 Outcome::Refused(reason) if attempt.left.is_some() && reason == "request_slow" => {
@@ -346,7 +346,7 @@ impl Evidence {
                 }
                 _ => true,
             };
-            if !is_told_right {
+            if !is_reported_right {
                 found.add(
                     Broken::ToldWrong,
                     format!(

@@ -271,7 +271,7 @@ impl Conn {
                     match mode {
                         Mode::Garbage if self.buffer.is_empty() => {
                             self.stream.write_all(NOISE).await?;
-                            // Whoever sends a request all the same gets nothing more.
+                            // A client that still sends a request gets nothing more.
                             self.read_out().await?;
                             return Ok(None);
                         }

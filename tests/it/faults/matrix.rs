@@ -540,7 +540,7 @@ impl Cell {
                 Column::BackendBlackHole => &["draining", "backend_slow"],
                 _ => &["draining"],
             };
-            // Listeners are closed: whoever comes then finds none.
+            // Listeners are closed: later clients find none.
             allowed.no_connection = true;
             allowed.dropped = true;
         }

@@ -24,8 +24,8 @@ use crate::sidecar::TIDEGATE;
 /// Calls that wait.
 const WAITING: usize = 200;
 
-/// A config with as many options as go together. The window lets one call through an hour, so
-/// that whoever comes after it waits.
+/// A config with as many compatible options as possible. The window admits one call an hour, so
+/// later calls wait.
 fn base(backend: &str, state: &Path, files: &Path) -> String {
     let (state, files) = (state.display(), files.display());
     format!(
@@ -628,7 +628,7 @@ fn absent(base: &str, section: &str, allowed: &str) -> Option<(usize, String)> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_option_that_a_reload_changes_takes_effect_or_says_so_and_no_waiting_call_is_lost() {
+async fn every_reloaded_option_takes_effect_or_is_reported_and_no_waiting_call_is_lost() {
     let certificates = Files::new();
     let files = certificates.dir.path();
     for name in ["tls.crt", "tls.key", "clients.crt"] {

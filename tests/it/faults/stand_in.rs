@@ -142,7 +142,7 @@ struct Gate {
 const ONE_IN: usize = 10;
 
 fn log(line: &serde_json::Value) {
-    // Where nobody reads it, there is nobody to tell.
+    // Without a reader there is nothing to report.
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
@@ -199,7 +199,7 @@ async fn pages(admin: TcpListener, proxy: Arc<Proxy>) {
             body.len()
         );
         let mut request = [0; 1024];
-        // Whoever asks and goes needs no answer.
+        // A client that leaves after its request needs no answer.
         let _ = stream.read(&mut request).await;
         let _ = stream.write_all(answer.as_bytes()).await;
     }

@@ -176,7 +176,7 @@ impl Stores {
                     sleep(lasts).await;
                 }
                 Column::StoreDenied => {
-                    // Whoever is connected has said already who it is.
+                    // A connected client has already identified itself.
                     let deny =
                         "CONFIG SET requirepass secret\r\nCLIENT KILL TYPE normal SKIPME yes\r\n";
                     tell(redis.addr(), deny).await;

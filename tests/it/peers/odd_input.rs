@@ -83,11 +83,11 @@ fn what_is_no_call_is_answered_and_closed_and_the_backend_untouched() {
 }
 
 #[test]
-fn whoever_says_nothing_at_all_is_closed() {
+fn a_silent_client_is_disconnected() {
     let (backend, proxy) = stage();
     let nothing = Wire::to(proxy.port).half_closed().answer();
     assert_eq!(nothing, (vec![], End::Eof), "nothing, then half a close");
-    // What it is told is the proxy's business, but it is closed in the time for a request.
+    // The proxy may choose its answer, but it closes within the time for a request.
     let (_, end) = Wire::to(proxy.port).answer();
     assert_eq!(end, End::Eof, "nothing, and no close");
     assert_eq!(backend.seen().connections_peak, 0);

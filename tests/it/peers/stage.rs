@@ -38,9 +38,8 @@ pub(super) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// A port that nobody listens on. It lies below the range from which outgoing connections
-/// take theirs: a port from that range could be taken while its server is down, even by a
-/// connection to itself.
+/// A port without a listener. It is below the range of outgoing connections: a port from that
+/// range could be taken while its server is down, even by a connection to itself.
 pub(super) fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     // Two runs side by side begin in different places.
@@ -217,7 +216,7 @@ impl Wsgi {
     }
 }
 
-/// What Tidegate speaks, and with whom.
+/// The protocols of Tidegate and its peers.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Hop {
     /// The socket protocol, with the sdkserver on this port.

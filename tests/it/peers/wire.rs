@@ -23,7 +23,7 @@ pub(super) struct Wire(TcpStream);
 impl Wire {
     pub(super) fn to(port: u16) -> Self {
         let stream =
-            TcpStream::connect((Ipv4Addr::LOCALHOST, port)).expect("somebody listens there");
+            TcpStream::connect((Ipv4Addr::LOCALHOST, port)).expect("a server listens there");
         stream.set_nodelay(true).expect("a fresh socket");
         stream
             .set_read_timeout(Some(PATIENCE))

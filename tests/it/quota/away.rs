@@ -1,4 +1,4 @@
-//! What sidecars do while the store is away, and that they go on by themselves when it is back.
+//! What sidecars do while the store is unavailable, and that they recover automatically.
 
 use serde_json::json;
 use tokio::task::JoinSet;
@@ -8,7 +8,7 @@ use super::*;
 const AT_ONCE: &str = "on_excess = \"reject\"";
 
 /// What a call draws with in a store that does not answer, and that it is asked again.
-async fn is_away(sidecar: &Sidecar) {
+async fn is_unavailable(sidecar: &Sidecar) {
     eventually(async || {
         let told = sidecar.quotas().await;
         (told["store"]["up"] == false).then_some(())
@@ -33,7 +33,7 @@ async fn without_the_store_deny_lets_nothing_pass_and_goes_on_by_itself_when_it_
         for _ in 0..10 {
             waits.spawn(async move { call(address, "").await.status });
         }
-        is_away(&sidecar).await;
+        is_unavailable(&sidecar).await;
         assert!(waits.try_join_next().is_none(), "{mode:?}: a call passed");
         let key = sidecar.key("all", "all").await.expect("it is known");
         assert_eq!((&key["waiting"], &key["held"]), (&10.into(), &0.into()));
@@ -52,7 +52,7 @@ async fn without_the_store_deny_lets_nothing_pass_and_goes_on_by_itself_when_it_
 }
 
 #[tokio::test]
-async fn a_call_that_nothing_covers_is_refused_while_the_store_is_away_where_it_does_not_wait() {
+async fn an_uncovered_call_is_refused_during_an_outage_if_it_may_not_wait() {
     let rig = Rig::start().await;
     let limits = limit("all", "total", 100, LONG, REJECT);
     let sidecar = rig.sidecar(ALONE, &limits);
@@ -89,7 +89,7 @@ async fn without_the_store_allow_lets_everything_pass_and_counts_it() {
     assert_eq!(sidecar.metric(name).await, 50.0);
     let up = r#"tidegate_quota_store_up{engine="etcd"}"#;
     eventually(async || {
-        // Whoever passes for want of the store has it asked again.
+        // A call that passes without the store has the store asked again.
         assert_eq!(sidecar.calls("", 1).await, 1);
         (sidecar.metric(up).await == 0.0).then_some(())
     })
@@ -176,7 +176,7 @@ async fn a_thousand_users_of_a_store_that_hangs_make_no_storm() {
 }
 
 #[tokio::test]
-async fn what_is_held_is_spent_without_the_store_and_no_call_waits_for_it() {
+async fn held_tokens_are_spent_without_the_store() {
     let rig = Rig::start().await;
     let limits = limit(
         "all",
@@ -254,7 +254,7 @@ async fn when_the_store_is_back_only_what_a_call_waits_for_is_asked() {
     for user in 0..USERS {
         assert_eq!(sidecar.call(&format!("u{user}")).await.status, 503);
     }
-    is_away(&sidecar).await;
+    is_unavailable(&sidecar).await;
     let before = sidecar.store().asked();
     sidecar.store().set(Mode::Answers);
     // By itself: no call asks for it.
@@ -278,7 +278,7 @@ async fn a_sidecar_alone_with_its_quotas_in_memory_has_the_whole_of_its_first_wi
 }
 
 #[tokio::test]
-async fn a_total_of_nothing_blocks_its_user_and_nobody_else() {
+async fn a_total_of_zero_blocks_only_its_user() {
     let rig = Rig::start().await;
     let more = format!("{REJECT}\ntotals = {{ mallory = 0 }}");
     let limits = limit("per_user", "user", 5, LONG, &more);

@@ -40,7 +40,7 @@ async fn a_record_of_another_tool_is_left_alone_and_told_and_other_keys_go_on() 
 }
 
 #[tokio::test]
-async fn what_the_store_says_of_itself_is_told() {
+async fn the_state_of_the_store_is_shown() {
     let rig = Rig::start().await;
     let limits = limit("all", "total", 5, LONG, REJECT);
     let sidecar = rig.sidecar(ALONE, &limits);
@@ -54,7 +54,7 @@ async fn what_the_store_says_of_itself_is_told() {
             "an answer that the store does not give: HTTP/1.1 400 Bad Request",
         ),
         (Mode::Hangs, "it did not answer within the draw timeout"),
-        (Mode::Away, "the store is away: connection refused"),
+        (Mode::Away, "the store is unavailable: connection refused"),
     ] {
         sidecar.store().set(mode);
         let told = eventually(async || {

@@ -91,7 +91,10 @@ async fn a_users_total_in_zookeeper_holds_before_the_first_draw_and_changes_live
         let set = client
             .set("/quota/alice/total", text.as_bytes(), version)
             .await;
-        version = set.expect("it is up").expect("nobody else writes").version;
+        version = set
+            .expect("it is up")
+            .expect("no other client writes")
+            .version;
         until("alice", &|key| {
             let said = key["trouble"].to_string();
             let as_it_should = match trouble {
@@ -102,7 +105,7 @@ async fn a_users_total_in_zookeeper_holds_before_the_first_draw_and_changes_live
         })
         .await;
     }
-    // Another program that writes the design's own nodes spends what nobody here knows of.
+    // Another program that writes the design's own nodes spends tokens that no sidecar knows of.
     client
         .create("/quota/alice/usable", b"5")
         .await
@@ -123,7 +126,7 @@ async fn a_users_total_in_zookeeper_holds_before_the_first_draw_and_changes_live
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_zookeeper_that_stands_still_is_told_and_gone_on_with_by_itself() {
+async fn a_zookeeper_that_stalls_is_reported_and_recovery_is_automatic() {
     let mut zookeeper = ZooKeeper::start(1).await;
     let backend = Scripted::in_both_dialects().await;
     let deny = "on_excess = \"reject\"\nwhen_store_away = \"deny\"";
@@ -235,7 +238,7 @@ async fn a_key_in_zookeeper_takes_at_most_4_kilobytes() {
 }
 
 #[tokio::test]
-async fn a_store_that_wants_a_password_is_told_in_the_log_and_on_the_page() {
+async fn a_store_that_wants_a_password_is_reported_in_log_and_page() {
     let redis = Redis::start(&["--requirepass", "right"]);
     let backend = Scripted::in_both_dialects().await;
     let servers = format!(
@@ -284,7 +287,7 @@ async fn a_store_that_wants_a_password_is_told_in_the_log_and_on_the_page() {
 }
 
 #[tokio::test]
-async fn a_store_that_answers_nonsense_is_told_and_the_limits_hold() {
+async fn a_store_that_answers_nonsense_is_reported_and_the_limits_hold() {
     let backend = Scripted::in_both_dialects().await;
     let nonsense = Scripted::start(|_, mut stream| async move {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -233,7 +233,7 @@ impl Evidence<'_> {
         for (call, told) in &self.told {
             for (budget, draw) in call.budgets().into_iter().zip(told) {
                 let Some(draw) = draw else { continue };
-                assert_eq!(draw.total, self.total(budget), "nobody changed it");
+                assert_eq!(draw.total, self.total(budget), "no client changed it");
                 let window = windows[budget].entry(draw.window).or_insert(Window {
                     spent: 0,
                     unlogged: 0,
@@ -313,10 +313,10 @@ impl Evidence<'_> {
         unlogged
     }
 
-    /// What arrived, counted by nothing but when. A span of so many windows touches one window
-    /// more; where the store's time is that of day, windows can be told apart, but for what comes
-    /// first in one and may have been decided in the one before. What was decided before its
-    /// sidecar stood still may come late, as much as the sidecar has connections.
+    /// Arrivals, counted by time alone. A span of N windows touches one window more. If the store's
+    /// time is the time of day, windows can be separated, except for the first arrivals in one,
+    /// which may have been decided in the one before. Calls that were decided before their sidecar
+    /// stalled may arrive late, as many as the sidecar has connections.
     fn over_by_arrival(&self) -> Vec<(String, u64, u64)> {
         let length = self.window_length();
         let mut over = Vec::new();

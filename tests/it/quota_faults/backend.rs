@@ -21,7 +21,7 @@ pub(super) struct Arrival {
 
 type Arrivals = Arc<Mutex<Vec<Arrival>>>;
 
-/// It has a thread of its own, so that nobody else's work delays what it notes.
+/// It has its own thread, so that no other work delays its notes.
 pub(super) struct Backend {
     pub(super) addr: SocketAddr,
     arrivals: Arrivals,
@@ -87,7 +87,7 @@ async fn converse(mut stream: TcpStream, arrivals: Arrivals) {
         let at = now();
         let text = str::from_utf8(&head).expect("it is ASCII");
         let userid = text.split('/').nth(2).and_then(CallId::parse);
-        let call = userid.unwrap_or_else(|| panic!("nobody called this: {text}"));
+        let call = userid.unwrap_or_else(|| panic!("no client called this: {text}"));
         let arrival = Arrival { at, call };
         arrivals.lock().expect("unpoisoned").push(arrival);
         head.clear();

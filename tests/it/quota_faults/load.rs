@@ -24,7 +24,7 @@ pub(super) const CONNECTIONS: usize = USERS.len() * (OPEN + CLOSED);
 const BEHIND: Duration = Duration::from_millis(20);
 /// After that a client gives up. Longer than any call may wait.
 const ANSWER: Duration = Duration::from_secs(3);
-/// Before a sidecar that is away is called again.
+/// Before an unavailable sidecar is called again.
 const AWAY: Duration = Duration::from_millis(20);
 const HEAD_MAX: usize = 16 * 1024;
 
@@ -118,7 +118,7 @@ impl Calls {
         CallId::new(self.sidecar, self.user, number)
     }
 
-    /// When whoever asks is to call.
+    /// When this client calls next.
     fn due(&self) -> Instant {
         let mut due = self.due.lock().expect("unpoisoned");
         let at = (*due).max(Instant::now() - BEHIND);

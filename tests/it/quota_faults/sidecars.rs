@@ -148,7 +148,7 @@ impl Sidecar {
 
     fn run(config: &Path, log: &Path) -> Process {
         let mut command = Command::new("sh");
-        // Its log is a file, so that no reader holds it up. It ends with whoever started it.
+        // Its log is a file, so no reader delays it. It exits with the process that started it.
         let script = "setpriv=; command -v setpriv >/dev/null && setpriv='setpriv --pdeathsig KILL'\n\
                       exec $setpriv \"$0\" serve --config \"$1\" 2>>\"$2\"";
         command.args(["-c", script, TIDEGATE]).args([config, log]);
@@ -282,7 +282,7 @@ impl Fleet {
         counts
     }
 
-    /// Keeps the logs for whoever wants to look at them, and says where they are.
+    /// Keeps the logs for inspection, and prints their place.
     pub(super) fn keep(&mut self) -> &Path {
         self.folder.disable_cleanup(true);
         self.folder.path()
