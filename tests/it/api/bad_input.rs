@@ -499,7 +499,7 @@ async fn what_is_not_there_is_named() {
     check("POST", "/v1/rate-limits", limit, "profile", "none").await;
     let limit = json!({"label": "n", "derive": {"caller": "c9"}});
     check("POST", "/v1/rate-limits", limit, "caller", "c9").await;
-    check("GET", "/v1/usage?group=missing", none, "group", "nobody").await;
+    check("GET", "/v1/usage?group=missing", none, "group", "missing").await;
     assert_eq!(served.fake.everything(), before);
 }
 
