@@ -28,7 +28,9 @@ WORKDIR /src
 # files replace our sources.
 COPY Cargo.toml Cargo.lock ./
 COPY crates/callers/Cargo.toml crates/callers/Cargo.toml
+COPY crates/leases/Cargo.toml crates/leases/Cargo.toml
 COPY crates/limits/Cargo.toml crates/limits/Cargo.toml
+COPY crates/quota/Cargo.toml crates/quota/Cargo.toml
 COPY crates/runtime/Cargo.toml crates/runtime/Cargo.toml
 RUN sh -eu -c '\
     for manifest in . crates/*; do \

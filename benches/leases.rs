@@ -17,8 +17,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use tidegate::coordinate::wire::capacity_client::CapacityClient;
-use tidegate::coordinate::wire::{GetCapacityRequest, Lease, ResourceRequest};
+use tidegate_leases::wire::capacity_client::CapacityClient;
+use tidegate_leases::wire::{GetCapacityRequest, Lease, ResourceRequest};
 use tonic::transport::{Channel, Endpoint};
 
 const CONNECTIONS: usize = 4;

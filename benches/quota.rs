@@ -26,11 +26,11 @@ use tidegate::call::{
     Destination, Facts, Identity, Observe, Origin, Peer, Record, Rejection, Slot as _,
 };
 use tidegate::config;
-use tidegate::coordinate::quota_store::Engine;
-use tidegate::coordinate::quota_store::zookeeper::Settings as ZooKeeper;
-use tidegate::coordinate::{QuotaLimit, Quotas, zookeeper};
 use tidegate_limits::quota::{Away, Rule, Settings};
 use tidegate_limits::{OnExcess, Outcome, QuotaKey, Timestamp};
+use tidegate_quota::zookeeper::Settings as ZooKeeper;
+use tidegate_quota::{Engine, QuotaLimit, Quotas};
+use tidegate_runtime::zookeeper;
 
 const USERS: usize = 50;
 const WINDOW: Duration = Duration::from_secs(2);

@@ -30,7 +30,7 @@ import uuid
 import grpc
 
 # The messages are made from the .proto at run time. A larger program would do it once.
-sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "proto"))
+sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "crates/leases/proto"))
 messages, services = grpc.protos_and_services("doorman.proto")
 
 DEADLINE = 5.0  # seconds, of each request

@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use tidegate_callers::{CallerId, TableError};
+use tidegate_quota::{Engine, QuotaStore};
 use tidegate_runtime::metric::Show;
 use tidegate_runtime::{Clock, Live};
 use tokio_util::sync::CancellationToken;
@@ -35,7 +36,6 @@ use crate::classify::Classifier;
 use crate::coalesce::Coalescer;
 use crate::config::Config;
 use crate::config::descriptors::Descriptors;
-use crate::coordinate::quota_store::{Engine, QuotaStore};
 use crate::forward::Forwarder;
 use crate::listen::{self, Bound, Connections, SocketFileId, descriptors};
 use crate::pipeline::Pipeline;

@@ -93,9 +93,9 @@ pub struct Config {
     /// Settings of the forwarder.
     pub forward: crate::forward::Settings,
     /// Which limits are shared with other sidecars, and through whom; none shares nothing.
-    pub coordinate: Option<crate::coordinate::Settings>,
+    pub coordinate: Option<tidegate_leases::sharing::Settings>,
     /// The quotas that are kept with other sidecars, and where; none keeps none.
-    pub quotas: Option<crate::coordinate::Quotas>,
+    pub quotas: Option<tidegate_quota::Quotas>,
     /// Settings of the admin address.
     pub admin: crate::admin::Settings,
     /// Settings of logs.

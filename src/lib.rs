@@ -34,10 +34,8 @@ pub mod classify;
 pub mod cli;
 pub mod coalesce;
 pub mod config;
-pub mod coordinate;
 pub mod forward;
 pub mod listen;
-pub mod origin;
 pub mod pipeline;
 pub mod protocol;
 #[expect(
@@ -48,6 +46,3 @@ pub mod state;
 pub mod tasks;
 pub mod telemetry;
 pub mod tools;
-
-/// The lease client, for programs that are no sidecar.
-pub use coordinate::lease_client as lease;

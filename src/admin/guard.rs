@@ -3,7 +3,7 @@
 //! Where there is no token, the address is a loopback one, and every program that can connect is
 //! trusted. A browser on this machine can connect too, for any page that it shows. Where there
 //! is a token, a browser that was given it as a password adds it to every request by itself.
-//! So `crate::origin` looks at every request, with a token or without.
+//! So `tidegate_runtime::origin` looks at every request, with a token or without.
 //!
 //! A body has to say that it is JSON besides, which a browser sends to another origin only after
 //! asking, and that question is never answered with yes.
@@ -17,9 +17,9 @@ use axum::response::Response;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use subtle::ConstantTimeEq;
+use tidegate_runtime::origin;
 
 use super::{Settings, api};
-use crate::origin;
 
 /// A secret that never shows itself.
 #[derive(Clone, PartialEq, Eq)]

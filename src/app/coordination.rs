@@ -17,6 +17,9 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tidegate_leases::client::{Allowance, Client, ClientMetrics, ClientOptions, Share, Use};
+use tidegate_leases::sharing::{Safe, Servers, Settings, SharedLimit};
+use tidegate_leases::supply::{RATE_OVER, rate, use_of, whole};
 use tidegate_limits::{BucketId, BucketNow, Fill, Supply, Timestamp};
 use tidegate_runtime::Clock;
 use tokio::sync::Notify;
@@ -24,11 +27,6 @@ use tracing::{info, warn};
 
 use crate::admit::{self, Gate};
 use crate::callers::Callers;
-use crate::coordinate::lease_client::{
-    Allowance, Client, ClientMetrics, ClientOptions, Share, Use,
-};
-use crate::coordinate::supply::{RATE_OVER, rate, use_of, whole};
-use crate::coordinate::{Safe, Servers, Settings, SharedLimit};
 
 /// How often what is needed is looked at while calls are here. An idle proxy looks at nothing.
 const LOOK_EVERY: Duration = Duration::from_millis(100);

@@ -5,8 +5,12 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate_leases::server::page::{self, Shown};
+use tidegate_leases::server::{Metrics, Service, Templates, keep_asking, serve};
+use tidegate_leases::wire::Epoch;
 use tidegate_limits::Timestamp;
-use tidegate_runtime::{BackOff, Clock, Live};
+use tidegate_runtime::election::{Election as _, Mastership};
+use tidegate_runtime::{BackOff, Clock, Live, etcd};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -15,14 +19,6 @@ use tracing::{error, info, warn};
 
 use crate::admin;
 use crate::config::lease_server::{self as config, Rules};
-use crate::coordinate::election::{Election as _, Mastership};
-use crate::coordinate::etcd;
-use crate::coordinate::lease_server::{
-    Metrics, Service, Templates, keep_asking,
-    page::{self, Shown},
-    serve,
-};
-use crate::coordinate::wire::Epoch;
 use crate::listen::{self, descriptors};
 
 /// How long the answers under way may take when it must end.

@@ -24,6 +24,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tidegate_limits::QuotaRule;
+use tidegate_quota::{Engine, QuotaStore};
 use tidegate_runtime::Clock;
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -32,8 +33,6 @@ use tracing::warn;
 use self::driver::Driver;
 use self::metrics::QuotaMetrics;
 use crate::admit::Gate;
-use crate::coordinate;
-use crate::coordinate::quota_store::{Engine, QuotaStore};
 
 /// Opens the store of an engine.
 pub(super) type Open = Box<dyn Fn(&Engine, Clock) -> Arc<dyn QuotaStore> + Send + Sync>;
@@ -51,7 +50,7 @@ pub(super) struct Quotas {
 
 /// A store in use.
 struct Running {
-    settings: watch::Sender<Arc<coordinate::Quotas>>,
+    settings: watch::Sender<Arc<tidegate_quota::Quotas>>,
     driver: Arc<Driver>,
     _stop: DropGuard,
 }
@@ -78,7 +77,7 @@ impl Quotas {
     /// Takes new settings; needs a runtime. Rules change in place. The store stays, whatever the
     /// settings say of it: two sidecars that go over to another one at different moments would both
     /// spend a whole window. For the same reason a quota keeps its namespace.
-    pub(super) fn apply(&self, settings: Option<&coordinate::Quotas>) {
+    pub(super) fn apply(&self, settings: Option<&tidegate_quota::Quotas>) {
         let mut running = self.running();
         let Some(settings) = settings else {
             self.gate.set_quotas(BTreeMap::new(), 0);
@@ -97,7 +96,7 @@ impl Quotas {
         } else {
             *running = Some(self.start(&settings));
         }
-        let rule = |limit: &coordinate::QuotaLimit| {
+        let rule = |limit: &tidegate_quota::QuotaLimit| {
             let rule = QuotaRule {
                 rule: limit.rule,
                 on_excess: limit.on_excess,
@@ -108,7 +107,7 @@ impl Quotas {
         self.gate.set_quotas(rules, settings.keys_max);
     }
 
-    fn start(&self, settings: &coordinate::Quotas) -> Running {
+    fn start(&self, settings: &tidegate_quota::Quotas) -> Running {
         let (tell, told) = watch::channel(Arc::new(settings.clone()));
         let driver = Arc::new(Driver::new(
             self.gate.clone(),
@@ -138,7 +137,7 @@ impl Quotas {
 }
 
 /// Leaves each quota its namespace: its keys hold tokens of the records that they know.
-fn keep_namespaces(settings: &mut coordinate::Quotas, before: &coordinate::Quotas) {
+fn keep_namespaces(settings: &mut tidegate_quota::Quotas, before: &tidegate_quota::Quotas) {
     for limit in &mut settings.limits {
         let known = before.limits.iter().find(|known| known.name == limit.name);
         let Some(known) = known.filter(|known| known.namespace != limit.namespace) else {

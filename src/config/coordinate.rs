@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use tidegate_leases::client::{ID_BYTES_MAX, ServerAddress};
+use tidegate_leases::sharing::{Safe, Servers, Settings, SharedLimit};
 use tidegate_limits::Fill;
 
-use crate::coordinate::lease_client::{ID_BYTES_MAX, ServerAddress};
-use crate::coordinate::{Safe, Servers, Settings, SharedLimit};
 use crate::telemetry::calls::RATE_LIMIT_PREFIX;
 
 use super::effective::{Toml, quoted as toml_text};

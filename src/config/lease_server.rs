@@ -10,15 +10,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_limits::lease::Split;
-
-use crate::coordinate::election::{self, TimeToLive};
-use crate::coordinate::etcd;
-use crate::coordinate::lease_server::{
+use tidegate_leases::book::Split;
+use tidegate_leases::server::{
     Bounds, Catchall, Frees, Place as InTree, RawAlgorithm, RawKind, RawParameter, RawTemplate,
     Reach, Settings, Template, TemplateMistake, Templates, Unmatched,
 };
-use crate::coordinate::wire::Epoch;
+use tidegate_leases::wire::Epoch;
+use tidegate_runtime::election::{self, TimeToLive};
+use tidegate_runtime::etcd;
+
 use crate::forward::Address;
 use crate::telemetry::{self, Format};
 
@@ -691,7 +691,7 @@ fn zookeeper_place(
         }
         return None;
     };
-    let mut settings = crate::coordinate::zookeeper::Settings::new(servers.clone());
+    let mut settings = tidegate_runtime::zookeeper::Settings::new(servers.clone());
     if let Some(auth) = &store.auth.value {
         let Some((scheme, credentials)) = auth.split_once(':') else {
             let mistake = Mistake::new(

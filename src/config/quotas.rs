@@ -13,11 +13,10 @@ use std::time::Duration;
 
 use tidegate_limits::quota::{self, Away, LENGTH_MAX, LENGTH_MIN, Mode, Rule, TOTAL_MAX};
 use tidegate_limits::{OnExcess, TokenCount};
+use tidegate_quota::{Engine, Key, QuotaLimit, Quotas};
 
 use crate::call::claim::QUOTA_KEY_BYTES_MAX;
 use crate::callers::settings::{Costs, QUOTAS_MAX, Quota, QuotaBy};
-use crate::coordinate::quota_store::{Engine, Key};
-use crate::coordinate::{QuotaLimit, Quotas};
 use crate::telemetry::calls::RATE_LIMIT_PREFIX;
 
 use super::callers::costs_of;

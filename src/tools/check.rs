@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use tidegate_limits::{BurstRatio, OnExcess, Rate, quota};
+use tidegate_quota::Engine;
 
 use crate::admit::{ClassRule, Deadline, Pool, Postpone, WhenFull};
 use crate::call::BackendKind;
@@ -13,8 +14,6 @@ use crate::call::pace::{CostRange, pace};
 use crate::callers::rate_limit::Allowance;
 use crate::callers::settings::QuotaBy;
 use crate::config::{self, Checked, Config};
-use crate::coordinate;
-use crate::coordinate::quota_store::Engine;
 use crate::state;
 
 /// The output of the command.
@@ -272,7 +271,7 @@ fn burst(rate: Rate, ratio: BurstRatio, costs: CostRange) -> String {
 }
 
 /// What all sidecars together may spend in a window, and what happens without the store.
-fn quotas(config: &Config, quotas: &coordinate::Quotas, row: &mut impl FnMut(&str, String)) {
+fn quotas(config: &Config, quotas: &tidegate_quota::Quotas, row: &mut impl FnMut(&str, String)) {
     for limit in &quotas.limits {
         let settings = limit.rule.settings();
         let mut claims = config.callers.quotas.iter();
@@ -321,7 +320,11 @@ fn quotas(config: &Config, quotas: &coordinate::Quotas, row: &mut impl FnMut(&st
 }
 
 /// What is shared, and the settings that the servers need so that nothing is exceeded.
-fn shares(config: &Config, coordinate: &coordinate::Settings, row: &mut impl FnMut(&str, String)) {
+fn shares(
+    config: &Config,
+    coordinate: &tidegate_leases::sharing::Settings,
+    row: &mut impl FnMut(&str, String),
+) {
     let sidecars = coordinate.expected_sidecars.get();
     for shared in &coordinate.limits {
         let safe = shared.safe.get();

@@ -28,6 +28,10 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use tidegate_leases::client::{
+    AfterExpiry, Client, ClientMetrics, ClientOptions, GaugeResource, OpenError, RateResource,
+    ResourceOptions, ResourceState, SafeCapacity, ServerAddress,
+};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Semaphore;
@@ -37,10 +41,6 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use self::guards::Guards;
 use super::service_manager;
-use crate::coordinate::lease_client::{
-    AfterExpiry, Client, ClientMetrics, ClientOptions, GaugeResource, OpenError, RateResource,
-    ResourceOptions, ResourceState, SafeCapacity, ServerAddress,
-};
 
 /// The most open connections, nearly all of them waiting. Further ones wait in the kernel's
 /// backlog.

@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-use crate::lease_client::mock::Mock;
+use crate::lease_mock::Mock;
 
 /// Longer than anything here takes; only a mistake waits for it.
 const BOUND: Duration = Duration::from_secs(20);

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tidegate::config::lease_server::{self as config, LeaseServer, Rules};
 use tidegate::config::{Place, Problem, Problems};
-use tidegate::coordinate::lease_server::{Frees, Templates};
-use tidegate_limits::lease::Split;
+use tidegate_leases::book::Split;
+use tidegate_leases::server::{Frees, Templates};
 
 const EXAMPLE: &str = include_str!("../../config.lease-server.toml.example");
 

@@ -8,7 +8,7 @@ use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::timeout;
 
-use crate::lease_client::mock::Mock;
+use crate::lease_mock::Mock;
 
 /// Longer than anything here takes; only a mistake waits for it.
 const BOUND: Duration = Duration::from_secs(30);

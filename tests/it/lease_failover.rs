@@ -6,14 +6,14 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use tidegate::coordinate::wire::capacity_client::CapacityClient;
-use tidegate::coordinate::wire::{
+use tidegate_leases::client::{Allowance, Client, ClientOptions, GaugeResource, ResourceOptions};
+use tidegate_leases::wire::capacity_client::CapacityClient;
+use tidegate_leases::wire::{
     DiscoveryRequest, DiscoveryResponse, GetCapacityRequest, GetCapacityResponse, ResourceRequest,
 };
-use tidegate::lease::{Allowance, Client, ClientOptions, GaugeResource, ResourceOptions};
 
+use crate::child::Process;
 use crate::lease_server::channel;
-use crate::peers::process::Process;
 use crate::sidecar::TIDEGATE;
 #[cfg(feature = "zookeeper")]
 use crate::stores::ZooKeeper;

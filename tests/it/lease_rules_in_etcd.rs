@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tidegate::app::lease_server::LeaseServer;
 use tidegate::config::lease_server as config;
-use tidegate::coordinate::etcd::Client;
+use tidegate_runtime::etcd::Client;
 
 use crate::stores::Etcd;
 use crate::support::{Answer, PATIENCE, ask};

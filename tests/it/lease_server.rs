@@ -9,15 +9,15 @@ use bytes::{Buf, BufMut};
 use prost::Message;
 use tidegate::app::lease_server::LeaseServer;
 use tidegate::config::lease_server as config;
-use tidegate::coordinate::election::Mastership;
-use tidegate::coordinate::lease_server::{
+use tidegate_leases::server::{
     Bounds, Catchall, Metrics, Place, RawAlgorithm, RawKind, RawTemplate, Reach, Service, Settings,
     Templates, Unmatched, serve,
 };
-use tidegate::coordinate::wire::capacity_client::CapacityClient;
-use tidegate::coordinate::wire::{self, Epoch, GetCapacityRequest, ResourceRequest};
+use tidegate_leases::wire::capacity_client::CapacityClient;
+use tidegate_leases::wire::{self, Epoch, GetCapacityRequest, ResourceRequest};
 use tidegate_limits::Timestamp;
 use tidegate_runtime::Clock;
+use tidegate_runtime::election::Mastership;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use tidegate::app::lease_server::LeaseServer;
-use tidegate::lease::{Allowance, Client, ClientOptions, GaugeResource, ResourceOptions};
+use tidegate_leases::client::{Allowance, Client, ClientOptions, GaugeResource, ResourceOptions};
 
 use crate::lease_agent::{agent_of, asked};
 use crate::lease_example::{example, says};

@@ -16,7 +16,6 @@
 mod answers;
 mod leaving;
 mod odd_input;
-pub(crate) mod process;
 mod restart;
 mod stage;
 mod storm;

@@ -15,12 +15,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tidegate::app::App;
-use tidegate::coordinate::quota_store::memory::{self, Memory};
-use tidegate::coordinate::quota_store::{
-    self as store, Entry, Error, Key, QuotaStore, Swapped, Write,
-};
 use tidegate_limits::Timestamp;
 use tidegate_limits::quota::{Record, StoreTime, Version};
+use tidegate_quota::memory::{self, Memory};
+use tidegate_quota::{self as store, Entry, Error, Key, QuotaStore, Swapped, Write};
 use tidegate_runtime::Clock;
 use tokio::sync::watch;
 use tokio::task::JoinSet;

@@ -4,16 +4,20 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::Command;
 
-use tidegate::coordinate::etcd::{self, Endpoint};
+use tidegate_runtime::etcd::{self, Endpoint};
 
-use crate::peers::process::Process;
+use crate::child::Process;
 use crate::support::PATIENCE;
 
 /// A script below `tests/peers`.
 fn script(name: &str) -> Command {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers");
+    // The root of the workspace: tests of several crates start stores.
+    let mut roots = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
+    let peers = roots
+        .find_map(|root| Some(root.join("tests/peers")).filter(|peers| peers.exists()))
+        .expect("the workspace has peers");
     let mut command = Command::new("sh");
-    command.arg(root.join(name));
+    command.arg(peers.join(name));
     command
 }
 
@@ -217,7 +221,7 @@ impl ZooKeeper {
 
     /// Waits until every server answers, which takes a quorum.
     pub(crate) async fn serves(&self) {
-        use tidegate::coordinate::zookeeper::{Client, Settings};
+        use tidegate_runtime::zookeeper::{Client, Settings};
         for port in &self.ports {
             let client = Client::new(Settings::new(format!("127.0.0.1:{port}")));
             // Each attempt waits for an answer as long as a call may take.
@@ -276,14 +280,12 @@ impl ZooKeeper {
 }
 
 /// A Redis, gone with its value.
-#[cfg(feature = "redis")]
 pub(crate) struct Redis {
     server: Process,
     port: u16,
     folder: tempfile::TempDir,
 }
 
-#[cfg(feature = "redis")]
 impl Redis {
     /// Starts one, with flags of the test's own, and waits until it serves.
     pub(crate) fn start(flags: &[&str]) -> Self {

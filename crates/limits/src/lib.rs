@@ -49,7 +49,6 @@ pub mod clock;
 mod delay;
 #[cfg(feature = "std")]
 pub mod keyed;
-pub mod lease;
 mod limiter;
 pub mod pace;
 pub mod policy;

@@ -17,8 +17,6 @@ pub use level::BucketLimit;
 pub(crate) use level::{Level, Taken};
 pub use metered::PacerNow;
 pub(crate) use stake::{Progress, Stake};
-// Until leases move to a crate of their own.
-pub(crate) use crate::bucket::{OutOfRange, in_range};
 use state::State;
 
 use crate::bucket::{TokenCount, Tokens};

@@ -1,13 +1,30 @@
-//! What every long-running part of Tidegate needs: time, values that a reload replaces, and
-//! pauses between attempts.
+//! What every long-running part of Tidegate needs: time, values that a reload replaces, pauses
+//! between attempts; and behind features, what leases and quotas share: connections to etcd and
+//! ZooKeeper, and elections.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_methods, reason = "tests serve no calls")
+)]
 
 mod back_off;
 mod clock;
+#[cfg(feature = "election")]
+#[cfg_attr(
+    not(any(feature = "etcd", feature = "zookeeper")),
+    allow(dead_code, unused_variables, reason = "there is nowhere to contend")
+)]
+pub mod election;
+#[cfg(feature = "etcd")]
+pub mod etcd;
 mod live;
 #[cfg(feature = "metrics")]
 pub mod metric;
+#[cfg(feature = "origin")]
+pub mod origin;
+#[cfg(feature = "zookeeper")]
+pub mod zookeeper;
 
 pub use back_off::BackOff;
 pub use clock::{Clock, Timer};

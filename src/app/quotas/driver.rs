@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tidegate_limits::quota::{Away, Outcome, Question, Standing, StoreTime, Trouble};
 use tidegate_limits::{QuotaAsk, QuotaKey, QuotaQuestion, QuotaRef, QuotaTrouble, Timestamp};
+use tidegate_quota::{Configured, Engine, Entry, Error, Key, QuotaStore, Swapped, Write};
 use tidegate_runtime::Clock;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinError, JoinSet};
@@ -20,10 +21,6 @@ use super::key::{Note, Tended};
 use super::members::Settled;
 use super::metrics::QuotaMetrics;
 use crate::admit::{Gate, QuotaAnswer};
-use crate::coordinate;
-use crate::coordinate::quota_store::{
-    Configured, Engine, Entry, Error, Key, QuotaStore, Swapped, Write,
-};
 
 /// Records watched at once. Of those beyond, what is given back is seen in the next window.
 const WATCHES: usize = 1_024;
@@ -58,7 +55,7 @@ pub(super) struct Driver {
     pub(super) engine: Engine,
     pub(super) started: Timestamp,
     pub(super) store: Arc<dyn QuotaStore>,
-    pub(super) settings: watch::Receiver<Arc<coordinate::Quotas>>,
+    pub(super) settings: watch::Receiver<Arc<tidegate_quota::Quotas>>,
     watches: Arc<Semaphore>,
     seen: Mutex<Seen>,
 }
@@ -182,7 +179,7 @@ impl Driver {
         clock: Clock,
         metrics: QuotaMetrics,
         store: Arc<dyn QuotaStore>,
-        settings: watch::Receiver<Arc<coordinate::Quotas>>,
+        settings: watch::Receiver<Arc<tidegate_quota::Quotas>>,
     ) -> Self {
         let engine = settings.borrow().engine.clone();
         let seen = Seen {
@@ -398,7 +395,7 @@ impl Carrying {
         driver: &Arc<Driver>,
         at: QuotaRef,
         of: &QuotaKey,
-        limit: &coordinate::QuotaLimit,
+        limit: &tidegate_quota::QuotaLimit,
     ) -> bool {
         if self.keys.contains_key(&at) {
             return true;
@@ -429,7 +426,7 @@ impl Carrying {
     fn take_settings(&mut self, driver: &Arc<Driver>) {
         let settings = Arc::clone(&driver.settings.borrow());
         for (at, tended) in &mut self.keys {
-            let of = |limit: &&coordinate::QuotaLimit| limit.name == tended.of.quota;
+            let of = |limit: &&tidegate_quota::QuotaLimit| limit.name == tended.of.quota;
             let limit = settings.limits.iter().find(of);
             if let Some(limit) = limit.filter(|_| tended.read_at.is_some()) {
                 let says = tended.said();

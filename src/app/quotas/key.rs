@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tidegate_limits::quota::{Rule, Version};
 use tidegate_limits::{QuotaKey, QuotaRef};
+use tidegate_quota::{Configured, Key, QuotaLimit};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
@@ -16,8 +17,6 @@ use tracing::{debug, info, warn};
 
 use super::driver::Driver;
 use super::rule::rule_of;
-use crate::coordinate::QuotaLimit;
-use crate::coordinate::quota_store::{Configured, Key};
 
 /// The pause before what failed to be watched is watched again.
 const RETRY: Duration = Duration::from_millis(500);

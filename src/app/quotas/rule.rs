@@ -1,9 +1,7 @@
 //! Which rule a key has: the quota's, one of its own in the config, or what the store says of it.
 
 use tidegate_limits::quota::{Rule, RuleError, Settings};
-
-use crate::coordinate::QuotaLimit;
-use crate::coordinate::quota_store::Configured;
+use tidegate_quota::{Configured, QuotaLimit};
 
 /// The rule of one key of a quota, none for the quota's own; and what of the store's word cannot be,
 /// which is ignored.

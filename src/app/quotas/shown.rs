@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tidegate_limits::quota::{Away, Mode, Trouble};
 use tidegate_limits::{OnExcess, QuotaCounts, QuotaNow, Timestamp};
+use tidegate_quota::{Engine, QuotaLimit};
 
 use super::driver::Driver;
 use super::key::Note;
@@ -13,8 +14,6 @@ use super::{Quotas, Running};
 use crate::admin::{
     Decisions, QuotaKeyState, QuotaState, QuotaStoreState, QuotaStoreTrouble, QuotasState,
 };
-use crate::coordinate::QuotaLimit;
-use crate::coordinate::quota_store::Engine;
 
 /// Every store that is another process is heard of every few seconds. One that was not for so long
 /// counts as away, though nobody may have asked it anything.
@@ -65,7 +64,7 @@ impl Quotas {
         (levels, Some(store))
     }
 
-    fn in_use(&self) -> Option<(Arc<Driver>, Arc<crate::coordinate::Quotas>)> {
+    fn in_use(&self) -> Option<(Arc<Driver>, Arc<tidegate_quota::Quotas>)> {
         let running = self.running();
         let Running {
             driver, settings, ..

@@ -5,14 +5,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use tidegate_leases::server::{
+    Catchall, RawAlgorithm, RawKind, RawParameter, RawTemplate, TemplateMistake, Templates,
+};
+
 use crate::config::nearest::nearest;
 use crate::config::problem::{Place, Problem, Problems, Severity};
 use crate::config::reader::{At, Notes};
 use crate::config::tree::{Node, Table, Value, quoted, shortened};
 use crate::config::value::Mistake;
-use crate::coordinate::lease_server::{
-    Catchall, RawAlgorithm, RawKind, RawParameter, RawTemplate, TemplateMistake, Templates,
-};
 
 use super::yaml;
 

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate_quota::Engine;
+use tidegate_quota::etcd::Certificates;
+use tidegate_runtime::election::TimeToLive;
+use tidegate_runtime::etcd;
 use tokio_rustls::rustls::ClientConfig;
 
-use crate::coordinate::election::TimeToLive;
-use crate::coordinate::etcd;
-use crate::coordinate::quota_store::etcd::Certificates;
-use crate::coordinate::quota_store::{self, Engine};
 #[cfg(feature = "zookeeper")]
 use crate::forward::Address;
 
@@ -348,7 +348,7 @@ impl RawStore {
 
     #[cfg(feature = "zookeeper")]
     fn zookeeper(&self, notes: &Notes) -> Option<Engine> {
-        use crate::coordinate::zookeeper;
+        use tidegate_runtime::zookeeper;
         let servers = self.servers(notes, |given| {
             host_and_port(given, None, Store::ZooKeeper.example()).map(|address| match address {
                 Address::Ip(address) => address.to_string(),
@@ -372,7 +372,7 @@ impl RawStore {
             let credentials = format!("{user}:{password}");
             store.auth = Some(("digest".to_owned(), credentials.into_bytes()));
         }
-        let mut settings = quota_store::zookeeper::Settings::new(store);
+        let mut settings = tidegate_quota::zookeeper::Settings::new(store);
         if let Some(root) = root? {
             // Whoever keeps other records is no node of ours. No key begins with a dot.
             if root != settings.records {
@@ -406,7 +406,7 @@ impl RawStore {
                 password: password.clone(),
             });
         }
-        let mut settings = quota_store::etcd::Settings::new(store);
+        let mut settings = tidegate_quota::etcd::Settings::new(store);
         if let Some(tls) = tls {
             settings.store.tls = Some(tls.client);
             settings.certificates = Some(tls.certificates);
@@ -492,7 +492,7 @@ impl RawStore {
 
     #[cfg(feature = "redis")]
     fn redis(&self, notes: &Notes) -> Option<Engine> {
-        use quota_store::redis::Settings;
+        use tidegate_quota::redis::Settings;
         let servers = self.servers(notes, |given| {
             let wrong = |told: &str, cure: &str| {
                 Err(Mistake::new(format!("{} {told}", quoted(given)), cure))

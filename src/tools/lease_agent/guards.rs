@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-use crate::coordinate::lease_client::Guard;
+use tidegate_leases::client::Guard;
 
 /// The most places of all clients together.
 const GUARDS_MAX: usize = 100_000;

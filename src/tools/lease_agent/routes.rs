@@ -13,6 +13,10 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
+use tidegate_leases::client::{
+    Allowance, Kind, NotACapacity, OpenError, ResourceState, Tokens, WaitError,
+};
+use tidegate_runtime::origin::foreign;
 use tokio::time::{Instant, timeout};
 use tower::ServiceBuilder;
 use tower_http::catch_panic::CatchPanicLayer;
@@ -20,10 +24,6 @@ use tower_http::limit::RequestBodyLimitLayer;
 use tower_http::set_header::SetResponseHeaderLayer;
 
 use super::{Agent, NotOpened};
-use crate::coordinate::lease_client::{
-    Allowance, Kind, NotACapacity, OpenError, ResourceState, Tokens, WaitError,
-};
-use crate::origin::foreign;
 
 /// The largest body.   bytes
 const BODY_MAX: usize = 1024;

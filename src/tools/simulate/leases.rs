@@ -3,7 +3,7 @@
 //!
 //! The model is that of Doorman's own simulation: jobs of three tasks of which one is master, one
 //! resource of 500, clients whose demand changes at random, and mishaps.
-//! [`crate::coordinate::lease_server::CapacityServer`] decides, with the rule by which its
+//! [`tidegate_leases::server::CapacityServer`] decides, with the rule by which its
 //! clients ask again. Only the clock, the network and the elections are simulated.
 //! docs/leases-simulation.md explains the columns.
 

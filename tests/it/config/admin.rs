@@ -1,6 +1,6 @@
 //! The admin address: who gets in, and that its token stays unseen.
 
-use tidegate::config::{self};
+use tidegate::config;
 
 use super::{good, read, with, wrong};
 

@@ -3,7 +3,7 @@
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tidegate::admin::Token;
-use tidegate::config::{self};
+use tidegate::config;
 
 use super::{EXAMPLE, LEAST, good, with};
 

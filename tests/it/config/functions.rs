@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::config::{self};
+use tidegate::config;
 
 use super::{LEAST, doubted, good, read, with, wrong};
 

@@ -4,11 +4,10 @@ use std::time::Duration;
 
 use tidegate::callers::settings::{Quota, QuotaBy};
 use tidegate::config::{self, Config, Severity};
-use tidegate::coordinate::quota_store::Engine;
-use tidegate::coordinate::{QuotaLimit, Quotas};
 use tidegate::tools;
 use tidegate_limits::OnExcess;
 use tidegate_limits::quota::{Away, Mode};
+use tidegate_quota::{Engine, QuotaLimit, Quotas};
 
 use super::{read, with};
 use crate::certificates::Files;

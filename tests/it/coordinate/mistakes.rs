@@ -2,8 +2,7 @@
 
 use std::fs;
 
-use tidegate::config;
-use tidegate::tools;
+use tidegate::{config, tools};
 
 const LIMITS: &str = r#"
 [[listen]]

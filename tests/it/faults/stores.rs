@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 use super::client::Wire;
 use super::matrix::{Cell, Column, Row};
 use super::run::own_ip;
-use crate::peers::process::Process;
+use crate::child::Process;
 use crate::relay::{Mode, Relay};
 use crate::sidecar::TIDEGATE;
 use crate::stores::Etcd;

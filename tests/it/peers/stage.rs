@@ -13,8 +13,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::process::Process;
 use super::wire::{Wire, get};
+use crate::child::Process;
 
 /// Nothing here takes longer, unless it hangs.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);

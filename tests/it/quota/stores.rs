@@ -1,7 +1,8 @@
 //! The same on real stores.
 
+use tidegate_runtime::zookeeper::{Client, Settings};
+
 use super::*;
-use tidegate::coordinate::zookeeper::{Client, Settings};
 
 use crate::sidecar;
 use crate::stores::{Etcd, Redis, ZooKeeper};

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use super::Plan;
 use super::call::{DEAR, EVERYBODY, PER_USER};
 use super::store::Store;
-use crate::peers::process::Process;
+use crate::child::Process;
 use crate::relay::{Mode, Relay};
 use crate::sidecar::TIDEGATE;
 use crate::stores::free_ports;

@@ -1,4 +1,4 @@
-"""The protocol's Python code, made from proto/doorman.proto on demand."""
+"""The protocol's Python code, made from crates/leases/proto/doorman.proto on demand."""
 
 import pathlib
 import sys
@@ -6,7 +6,7 @@ import tempfile
 
 from grpc_tools import protoc
 
-_proto = pathlib.Path(__file__).resolve().parents[3] / "proto"
+_proto = pathlib.Path(__file__).resolve().parents[3] / "crates/leases/proto"
 _made = tempfile.TemporaryDirectory()
 _failed = protoc.main([
     "protoc", f"-I{_proto}", f"--python_out={_made.name}", f"--grpc_python_out={_made.name}",

@@ -6,17 +6,17 @@
 
 use std::time::Duration;
 
-use tidegate_limits::Timestamp;
-
-use super::super::random::Random;
-use crate::coordinate::lease_server::{
+use tidegate_leases::server::{
     Bounds, CapacityServer, Catchall, Place, RawAlgorithm, RawKind, RawParameter, RawTemplate,
     Settings, Templates, Unmatched,
 };
-use crate::coordinate::wire::{
+use tidegate_leases::wire::{
     Epoch, GetCapacityRequest, GetServerCapacityRequest, GetServerCapacityResponse, Lease,
     ResourceRequest,
 };
+use tidegate_limits::Timestamp;
+
+use super::super::random::Random;
 
 /// The capacity.
 pub(super) const CAPACITY: f64 = 500.0;

@@ -1,0 +1,700 @@
+//! What all want, in the order in which it is satisfied, with the sums that a share needs.
+//!
+//! The order is by priority, the greatest first, where priorities count; then by what is wanted for
+//! each client, the least first. So whoever can have all that it wants stands before whoever cannot,
+//! and a share needs no more than a few sums over a stretch of that order.
+//!
+//! A B+-tree (D. Comer, "The Ubiquitous B-Tree", 1979), in which each node says of its children what
+//! is wanted below them, and neighbours that would fit into three quarters of one node become one.
+//! Wide nodes, because a binary tree of 100,000 is slow for the memory that it touches: it took
+//! twice as long at the least. As in `sums`, what changes is summed anew from the bottom up, and
+//! nothing is ever subtracted, so sums don't drift. A change is O(log n), and so is a share.
+//!
+//! There is an entry for each holder, so entries are small (what is wanted for each client is
+//! worked out when they are compared, and a priority is kept only where priorities count), a leaf
+//! has hardly more room than it has entries, and one that grows at its end, as it does while many
+//! who want the same come one after the other, is not cut in the middle.
+
+use alloc::vec::Vec;
+use core::cmp::Ordering;
+use core::fmt::Debug;
+use core::ops::Add;
+
+use super::share::{above_equal_share, at_level};
+use super::{Band, Split};
+
+/// The most children of a node.
+const WIDTH: usize = 32;
+/// The most entries of a leaf. Fewer, since they are read from memory and not from a cache; with
+/// the one too many that is cut off again they fill 256 bytes.
+const LEAF_WIDTH: usize = 15;
+/// Entries and children for which room is made at once.
+const STEP: usize = 4;
+
+#[derive(Debug)]
+pub(super) enum Demand {
+    /// Where priorities mean nothing.
+    Plain(Node<Plain>),
+    /// Where they count.
+    Ranked(Node<Ranked>),
+}
+
+#[derive(Debug)]
+pub(super) enum Node<E> {
+    Leaf(Vec<E>),
+    /// Never empty.
+    Inner(Vec<Child<E>>),
+}
+
+#[derive(Debug)]
+pub(super) struct Child<E> {
+    /// The first below it.
+    first: Key,
+    /// Of all below it.
+    sum: Sum,
+    node: Node<E>,
+}
+
+/// What an owner wants, as a leaf keeps it.
+pub(super) trait Entry: Copy + Debug {
+    fn new(owner: u32, band: &Band) -> Self;
+    fn key(&self) -> Key;
+    fn own(&self) -> Sum;
+}
+
+/// 16 bytes, of which there is one for each holder.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Plain {
+    wants: f64,
+    weight: u32,
+    owner: u32,
+}
+
+/// The same with its priority: 24 bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ranked {
+    priority: i64,
+    plain: Plain,
+}
+
+/// By what entries are in order.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Key {
+    /// Zero where priorities don't count.
+    priority: i64,
+    /// What is wanted for each client.
+    each: f64,
+    owner: u32,
+}
+
+/// What some bands want together, and their clients.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Sum {
+    pub(super) wants: f64,
+    pub(super) clients: u64,
+}
+
+impl Add for Sum {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            wants: self.wants + other.wants,
+            clients: self.clients + other.clients,
+        }
+    }
+}
+
+impl core::iter::Sum for Sum {
+    fn sum<I: Iterator<Item = Self>>(sums: I) -> Self {
+        sums.fold(Self::default(), Add::add)
+    }
+}
+
+impl Demand {
+    pub(super) const fn new(ranked: bool) -> Self {
+        if ranked {
+            Self::Ranked(Node::Leaf(Vec::new()))
+        } else {
+            Self::Plain(Node::Leaf(Vec::new()))
+        }
+    }
+
+    pub(super) const fn is_ranked(&self) -> bool {
+        matches!(self, Self::Ranked(_))
+    }
+
+    /// Of all.
+    pub(super) fn total(&self) -> Sum {
+        match self {
+            Self::Plain(root) => root.sum(),
+            Self::Ranked(root) => root.sum(),
+        }
+    }
+
+    /// Puts a band in. An owner has no other of this priority, and no other at all where priorities
+    /// don't count.
+    pub(super) fn insert(&mut self, owner: u32, band: &Band) {
+        match self {
+            Self::Plain(root) => root.insert_at_root(Plain::new(owner, band)),
+            Self::Ranked(root) => root.insert_at_root(Ranked::new(owner, band)),
+        }
+    }
+
+    /// Takes a band out that is in.
+    pub(super) fn remove(&mut self, owner: u32, band: &Band) {
+        match self {
+            Self::Plain(root) => root.remove_at_root(&Plain::new(owner, band).key()),
+            Self::Ranked(root) => root.remove_at_root(&Ranked::new(owner, band).key()),
+        }
+    }
+
+    /// What this band ought to have, which is in.
+    pub(super) fn share(&self, split: Split, capacity: f64, band: &Band) -> f64 {
+        match split {
+            Split::None => band.wants.get(),
+            Split::Static => band.wants.get().min(capacity),
+            Split::Proportional => self.proportional(capacity, band),
+            Split::Fair => self.fair(capacity, band),
+        }
+    }
+
+    fn proportional(&self, capacity: f64, band: &Band) -> f64 {
+        let priority = self.priority(band);
+        let (above, rank) = self.around(priority);
+        let left = (capacity - above.wants).max(0.0);
+        if rank.wants <= left {
+            return band.wants.get();
+        }
+        let each = left / rank.clients as f64;
+        if band.each() < each {
+            return band.wants.get();
+        }
+        let here = |key: &Key| key.priority <= priority;
+        let wants_more =
+            |key: &Key| key.priority < priority || key.priority == priority && key.each >= each;
+        let past = |key: &Key| key.priority < priority;
+        let modest = self.between(&here, &wants_more);
+        let others = self.between(&wants_more, &past);
+        let unused = each * modest.clients as f64 - modest.wants;
+        let beyond = others.wants - each * others.clients as f64;
+        above_equal_share(band, each, unused, beyond)
+    }
+
+    fn fair(&self, capacity: f64, band: &Band) -> f64 {
+        let priority = self.priority(band);
+        let (above, rank) = self.around(priority);
+        if above.wants + rank.wants <= capacity {
+            return band.wants.get();
+        }
+        // The first who cannot have all that it wants, if nobody of its rank has more than it for
+        // each client: all before it can, and those from it on share what these leave.
+        let end = above.clients + rank.clients;
+        let left = |before: Sum| (end - before.clients) as f64;
+        let short = |key: &Key, before: Sum| match priority.cmp(&key.priority) {
+            Ordering::Less => false,
+            Ordering::Equal => before.wants + key.each * left(before) > capacity,
+            Ordering::Greater => true,
+        };
+        let level = match self.before_first(&short) {
+            // All of this rank can, but for the rounding of their sum.
+            None => f64::INFINITY,
+            Some(before) if before.clients >= end => f64::INFINITY,
+            Some(before) => (capacity - before.wants).max(0.0) / left(before),
+        };
+        at_level(band, level)
+    }
+
+    /// What the greater priorities want, and what this one does.
+    fn around(&self, priority: i64) -> (Sum, Sum) {
+        if !self.is_ranked() {
+            return (Sum::default(), self.total());
+        }
+        let here = |key: &Key| key.priority <= priority;
+        let past = |key: &Key| key.priority < priority;
+        let above = self.between(&|_| true, &here);
+        (above, self.between(&here, &past))
+    }
+
+    fn priority(&self, band: &Band) -> i64 {
+        if self.is_ranked() { band.priority } else { 0 }
+    }
+
+    fn between(&self, begun: &impl Fn(&Key) -> bool, past: &impl Fn(&Key) -> bool) -> Sum {
+        match self {
+            Self::Plain(root) => root.between(begun, past),
+            Self::Ranked(root) => root.between(begun, past),
+        }
+    }
+
+    fn before_first(&self, is_first: &impl Fn(&Key, Sum) -> bool) -> Option<Sum> {
+        match self {
+            Self::Plain(root) => root.before_first(Sum::default(), is_first),
+            Self::Ranked(root) => root.before_first(Sum::default(), is_first),
+        }
+    }
+}
+
+impl<E: Entry> Node<E> {
+    fn insert_at_root(&mut self, entry: E) {
+        if let Some(right) = self.insert(entry) {
+            let left = core::mem::replace(self, Self::Leaf(Vec::new()));
+            *self = Self::Inner(alloc::vec![Child::of(left), Child::of(right)]);
+        }
+    }
+
+    fn remove_at_root(&mut self, key: &Key) {
+        self.remove(key);
+        if let Self::Inner(children) = self {
+            match children.as_mut_slice() {
+                [] => *self = Self::Leaf(Vec::new()),
+                [_] => *self = children.remove(0).node,
+                _ => {}
+            }
+        }
+    }
+
+    fn sum(&self) -> Sum {
+        match self {
+            Self::Leaf(entries) => entries.iter().map(E::own).sum(),
+            Self::Inner(children) => children.iter().map(|child| child.sum).sum(),
+        }
+    }
+
+    /// Its entries or children.
+    fn len(&self) -> usize {
+        match self {
+            Self::Leaf(entries) => entries.len(),
+            Self::Inner(children) => children.len(),
+        }
+    }
+
+    /// Puts an entry in. Returns the second part of the node if it has become too wide.
+    fn insert(&mut self, entry: E) -> Option<Self> {
+        match self {
+            Self::Leaf(entries) => {
+                let place = place_in(entries, &entry.key());
+                put(entries, place, entry);
+                second_part(entries, place, LEAF_WIDTH).map(Self::Leaf)
+            }
+            Self::Inner(children) => {
+                let place = place_of(children, &entry.key());
+                let child = &mut children[place];
+                let right = child.node.insert(entry);
+                child.sum_up();
+                let right = right?;
+                put(children, place + 1, Child::of(right));
+                second_part(children, place + 1, WIDTH).map(Self::Inner)
+            }
+        }
+    }
+
+    /// Takes out the entry of this key. What is left may be empty.
+    fn remove(&mut self, key: &Key) {
+        match self {
+            Self::Leaf(entries) => {
+                let place = place_in(entries, key);
+                let entry = entries.remove(place);
+                debug_assert_eq!(entry.key(), *key);
+                if entries.capacity() - entries.len() >= 2 * STEP {
+                    entries.shrink_to(entries.len() + STEP);
+                }
+            }
+            Self::Inner(children) => {
+                let place = place_of(children, key);
+                let child = &mut children[place];
+                child.node.remove(key);
+                if child.node.len() == 0 {
+                    children.remove(place);
+                    return;
+                }
+                child.sum_up();
+                for left in [place, place.saturating_sub(1)] {
+                    join_if_narrow(children, left);
+                }
+            }
+        }
+    }
+
+    /// The sum from the first for whom `begun` holds to the last for whom `past` does not. Both
+    /// hold for all after one for whom they hold, and `begun` wherever `past` does.
+    fn between(&self, begun: &impl Fn(&Key) -> bool, past: &impl Fn(&Key) -> bool) -> Sum {
+        match self {
+            Self::Leaf(entries) => {
+                let first = entries.partition_point(|entry| !begun(&entry.key()));
+                let end = entries.partition_point(|entry| !past(&entry.key()));
+                entries[first..end].iter().map(E::own).sum()
+            }
+            Self::Inner(children) => {
+                let first = children.partition_point(|child| !begun(&child.first));
+                let end = children.partition_point(|child| !past(&child.first));
+                if end == 0 {
+                    return Sum::default();
+                }
+                // It may begin within the one before the first that is of it as a whole, and end
+                // within the last that begins before its end.
+                if first == end {
+                    return children[end - 1].node.between(begun, past);
+                }
+                let before = match first.checked_sub(1) {
+                    Some(before) => children[before].node.from(begun),
+                    None => Sum::default(),
+                };
+                let whole = children[first..end - 1].iter().map(|child| child.sum);
+                before + whole.sum() + children[end - 1].node.until(past)
+            }
+        }
+    }
+
+    /// The sum from the first for whom `begun` holds.
+    fn from(&self, begun: &impl Fn(&Key) -> bool) -> Sum {
+        match self {
+            Self::Leaf(entries) => {
+                let first = entries.partition_point(|entry| !begun(&entry.key()));
+                entries[first..].iter().map(E::own).sum()
+            }
+            Self::Inner(children) => {
+                let first = children.partition_point(|child| !begun(&child.first));
+                let before = match first.checked_sub(1) {
+                    Some(before) => children[before].node.from(begun),
+                    None => Sum::default(),
+                };
+                before + children[first..].iter().map(|child| child.sum).sum()
+            }
+        }
+    }
+
+    /// The sum to the last for whom `past` does not hold.
+    fn until(&self, past: &impl Fn(&Key) -> bool) -> Sum {
+        match self {
+            Self::Leaf(entries) => {
+                let end = entries.partition_point(|entry| !past(&entry.key()));
+                entries[..end].iter().map(E::own).sum()
+            }
+            Self::Inner(children) => {
+                let end = children.partition_point(|child| !past(&child.first));
+                let Some(last) = end.checked_sub(1) else {
+                    return Sum::default();
+                };
+                let whole = children[..last].iter().map(|child| child.sum);
+                whole.sum::<Sum>() + children[last].node.until(past)
+            }
+        }
+    }
+
+    /// The sum of all before the first for whom `is_first` holds, which is told that sum. It holds
+    /// for all after one for whom it holds. `before` is the sum of what is before this node.
+    fn before_first(&self, before: Sum, is_first: &impl Fn(&Key, Sum) -> bool) -> Option<Sum> {
+        let mut before = before;
+        match self {
+            Self::Leaf(entries) => {
+                for entry in entries {
+                    if is_first(&entry.key(), before) {
+                        return Some(before);
+                    }
+                    before = before + entry.own();
+                }
+                None
+            }
+            Self::Inner(children) => {
+                // It is below the last child whose first it is not yet, or the first of the next.
+                let mut last: Option<(&Child<E>, Sum)> = None;
+                let within = |last: Option<(&Child<E>, Sum)>| {
+                    last.and_then(|(child, before)| child.node.before_first(before, is_first))
+                };
+                for child in children {
+                    if is_first(&child.first, before) {
+                        return within(last).or(Some(before));
+                    }
+                    last = Some((child, before));
+                    before = before + child.sum;
+                }
+                within(last)
+            }
+        }
+    }
+}
+
+/// How many of these are before the key. All are looked at and none is waited for, so that a leaf
+/// that is not in the cache is fetched as a whole and not in the steps of a binary search.
+fn place_in<E: Entry>(entries: &[E], key: &Key) -> usize {
+    let before = entries.iter().map(|entry| entry.key().is_before(key));
+    before.map(usize::from).sum()
+}
+
+/// Which of these is the one that the key belongs below.
+fn place_of<E>(children: &[Child<E>], key: &Key) -> usize {
+    let after = children.partition_point(|child| !key.is_before(&child.first));
+    after.saturating_sub(1)
+}
+
+/// Puts one among these, with room for a few more if there is none.
+fn put<T>(items: &mut Vec<T>, place: usize, item: T) {
+    if items.len() == items.capacity() {
+        items.reserve_exact(STEP);
+    }
+    items.insert(place, item);
+}
+
+/// Cuts what is too wide in two, after one was put at this place: in the middle, but nearer to the
+/// end if that is where it grows, since nothing more may come to the first part then.
+fn second_part<T>(items: &mut Vec<T>, place: usize, width: usize) -> Option<Vec<T>> {
+    if items.len() <= width {
+        return None;
+    }
+    let grows_at_end = place + 1 == items.len();
+    let cut = if grows_at_end {
+        items.len() * 3 / 4
+    } else {
+        items.len() / 2
+    };
+    let mut right = Vec::with_capacity((items.len() - cut).next_multiple_of(STEP));
+    right.extend(items.drain(cut..));
+    items.shrink_to(cut.next_multiple_of(STEP));
+    Some(right)
+}
+
+/// Makes one of a child and the next if they fit into three quarters of one: so that it isn't
+/// cut again soon, and neighbours are never nearly empty.
+fn join_if_narrow<E: Entry>(children: &mut Vec<Child<E>>, left: usize) {
+    let (Some(child), Some(next)) = (children.get(left), children.get(left + 1)) else {
+        return;
+    };
+    let width = match child.node {
+        Node::Leaf(_) => LEAF_WIDTH,
+        Node::Inner(_) => WIDTH,
+    };
+    if child.node.len() + next.node.len() > width * 3 / 4 {
+        return;
+    }
+    let next = children.remove(left + 1);
+    let child = &mut children[left];
+    match (&mut child.node, next.node) {
+        (Node::Leaf(entries), Node::Leaf(more)) => append(entries, more),
+        (Node::Inner(children), Node::Inner(more)) => append(children, more),
+        _ => unreachable!("all leaves are equally deep"),
+    }
+    child.sum_up();
+}
+
+/// Puts these behind those, with no more room than they take.
+fn append<T>(items: &mut Vec<T>, more: Vec<T>) {
+    items.reserve_exact(more.len());
+    items.extend(more);
+}
+
+impl<E: Entry> Child<E> {
+    fn of(node: Node<E>) -> Self {
+        let mut child = Self {
+            first: Key {
+                priority: 0,
+                each: 0.0,
+                owner: 0,
+            },
+            sum: Sum::default(),
+            node,
+        };
+        child.sum_up();
+        child
+    }
+
+    /// Notes anew what is below it.
+    fn sum_up(&mut self) {
+        self.sum = self.node.sum();
+        self.first = match &self.node {
+            Node::Leaf(entries) => entries[0].key(),
+            Node::Inner(children) => children[0].first,
+        };
+    }
+}
+
+impl Entry for Plain {
+    fn new(owner: u32, band: &Band) -> Self {
+        Self {
+            wants: band.wants.get(),
+            weight: band.weight(),
+            owner,
+        }
+    }
+
+    fn key(&self) -> Key {
+        Key {
+            priority: 0,
+            each: self.wants / f64::from(self.weight),
+            owner: self.owner,
+        }
+    }
+
+    fn own(&self) -> Sum {
+        Sum {
+            wants: self.wants,
+            clients: self.weight.into(),
+        }
+    }
+}
+
+impl Entry for Ranked {
+    fn new(owner: u32, band: &Band) -> Self {
+        Self {
+            priority: band.priority,
+            plain: Plain::new(owner, band),
+        }
+    }
+
+    fn key(&self) -> Key {
+        Key {
+            priority: self.priority,
+            ..self.plain.key()
+        }
+    }
+
+    fn own(&self) -> Sum {
+        self.plain.own()
+    }
+}
+
+impl Key {
+    // Without a branch that could be guessed wrong. What is wanted for each is neither NaN nor
+    // negative, so it is totally ordered.
+    fn is_before(&self, other: &Self) -> bool {
+        let first = (self.each == other.each) & (self.owner < other.owner);
+        let modest = (self.each < other.each) | first;
+        (self.priority > other.priority) | (self.priority == other.priority) & modest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::book::Capacity;
+    use crate::random::Random;
+    use core::num::NonZeroU64;
+
+    impl<E: Entry> Node<E> {
+        /// Checks what is promised of a node and all below it, and lists the entries in order.
+        /// Returns how deep it is.
+        fn check(&self, list: &mut Vec<Key>) -> usize {
+            match self {
+                Self::Leaf(entries) => {
+                    assert!(entries.len() <= LEAF_WIDTH);
+                    assert!(entries.capacity() - entries.len() < 2 * STEP);
+                    list.extend(entries.iter().map(E::key));
+                    1
+                }
+                Self::Inner(children) => {
+                    assert!(!children.is_empty() && children.len() <= WIDTH);
+                    let depths: Vec<usize> = children
+                        .iter()
+                        .map(|child| {
+                            let first = list.len();
+                            let depth = child.node.check(list);
+                            assert_eq!(list[first], child.first);
+                            assert_eq!(child.sum, child.node.sum());
+                            depth
+                        })
+                        .collect();
+                    assert!(depths.iter().all(|depth| *depth == depths[0]));
+                    for pair in children.windows(2) {
+                        let fill = pair[0].node.len() + pair[1].node.len();
+                        // Less if the one between them has gone.
+                        assert!(fill > 1, "neighbours are nearly empty");
+                    }
+                    1 + depths[0]
+                }
+            }
+        }
+    }
+
+    fn any_band(random: &mut Random) -> Band {
+        Band {
+            priority: random.below(4) as i64,
+            clients: NonZeroU64::new(random.between(1, 5)).unwrap(),
+            // Few different ones, so that many want the same.
+            wants: Capacity::new(random.below(40) as f64).unwrap(),
+        }
+    }
+
+    #[test]
+    fn an_entry_takes_16_bytes_and_a_priority_another_8() {
+        assert_eq!((size_of::<Plain>(), size_of::<Ranked>()), (16, 24));
+    }
+
+    #[test]
+    fn it_stays_level_in_order_and_summed_up() {
+        for seed in 0..20 {
+            let mut random = Random::new(seed);
+            let mut demand = Demand::new(random.one_in(2));
+            let mut owners: Vec<Band> = Vec::new();
+            let mut grows = true;
+            for step in 0..6000 {
+                if owners.len() == 2000 || owners.is_empty() {
+                    grows = owners.is_empty();
+                }
+                let band = any_band(&mut random);
+                if random.one_in(if grows { 4 } else { 2 }) && !owners.is_empty() {
+                    let owner = random.below(owners.len() as u64) as usize;
+                    demand.remove(owner as u32, &owners[owner]);
+                    demand.insert(owner as u32, &band);
+                    owners[owner] = band;
+                } else if grows {
+                    demand.insert(owners.len() as u32, &band);
+                    owners.push(band);
+                } else if let Some(band) = owners.pop() {
+                    demand.remove(owners.len() as u32, &band);
+                }
+                if step % 50 > 0 && owners.len() > 40 {
+                    continue;
+                }
+                let mut list = Vec::new();
+                match &demand {
+                    Demand::Plain(root) => root.check(&mut list),
+                    Demand::Ranked(root) => root.check(&mut list),
+                };
+                assert_eq!(list.len(), owners.len(), "seed {seed}");
+                for pair in list.windows(2) {
+                    assert!(pair[0].is_before(&pair[1]), "seed {seed}");
+                }
+                let clients: u64 = owners.iter().map(|band| band.clients.get()).sum();
+                assert_eq!(demand.total().clients, clients, "seed {seed}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_share_is_what_the_pure_function_says() {
+        for seed in 0..2000 {
+            let mut random = Random::new(seed);
+            let ranked = random.one_in(2);
+            let mut demand = Demand::new(ranked);
+            let most = random.pick(&[5, 40, 40, 1500]);
+            let most = if random.one_in(20) {
+                most
+            } else {
+                most.min(40)
+            };
+            let bands: Vec<Band> = (0..random.between(1, most))
+                .map(|_| any_band(&mut random))
+                .collect();
+            for (band, owner) in bands.iter().zip(0..) {
+                demand.insert(owner, band);
+            }
+            let each = random.real(0.0, 20.0);
+            let capacity = Capacity::new(each * bands.len() as f64).unwrap();
+            for split in [Split::None, Split::Static, Split::Proportional, Split::Fair] {
+                let pure = if ranked {
+                    split.share_by_priority(capacity, &bands)
+                } else {
+                    split.share(capacity, &bands)
+                };
+                for (band, share) in bands.iter().zip(pure) {
+                    let got = demand.share(split, capacity.get(), band);
+                    let off = (got - share.get()).abs();
+                    assert!(
+                        off < 1e-9 * capacity.get().max(1.0),
+                        "seed {seed}, {split:?}: {got} instead of {share:?}"
+                    );
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,609 @@
+//! Who holds what, and what whoever asks gets of it.
+//!
+//! A decision needs what the others hold (`sums`), and what the holder ought to have among all that
+//! want something (`demand`); both are sums in trees, so it takes O(log n), whatever the split.
+//! What expires stands in a heap (`due`), where each holder has one entry: it is put off only when
+//! it is come to, so that a lease that is renewed in time costs the heap nothing.
+//!
+//! A holder's number is the number of its row, so nothing has to be searched for. All that there is
+//! for each holder is kept small and in chunks (`rows`): a row, a place in the order of demand, an
+//! entry in the heap, and an eighth of a sum.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::cmp::Reverse;
+use core::num::NonZeroU64;
+use core::time::Duration;
+
+use tidegate_limits::Timestamp;
+
+use super::demand::Demand;
+use super::due::Due;
+use super::outgoing::Outgoing;
+use super::rows::Rows;
+use super::sums::Sums;
+use super::{Band, Capacity, Claim, Holder, Lease, Terms};
+
+/// The leases on one resource.
+///
+/// What it promises, for a split that shares:
+///
+/// - What counts as held ([`Book::held`]) adds up to the capacity at most, but for the rounding
+///   of the last of 15 digits. A capacity that was lowered, and leases that were learned, may be
+///   exceeded until they shrink; until then nobody is given more than it had.
+/// - No lease is on more than was wanted, but for one that was learned.
+/// - Once nobody changes what it wants, all have what [`Split`](super::Split) says after each has
+///   asked twice: first those who have too much get less, then the others get what these left.
+///
+/// Sums are never added to and subtracted from, so rounding does not pile up in them.
+///
+/// All methods take `now`, which must not go back. [`Book::ask`], [`Book::learn`] and
+/// [`Book::release`] take O(log n) in the number of holders, and so does what expires, each
+/// lease once. Memory is for as many holders as the greatest number says, so numbers are best given
+/// from zero on, and again once they are vacant ([`Book::is_vacant`]).
+///
+/// ```
+/// use std::time::Duration;
+/// use tidegate_limits::Timestamp;
+/// use crate::book::{Band, Book, Capacity, Claim, Holder, Split, Terms};
+///
+/// let mut book = Book::new(Terms {
+///     capacity: Capacity::new(120.0)?,
+///     split: Split::Fair,
+///     by_priority: false,
+///     lease: Duration::from_secs(60),
+///     refresh: Duration::from_secs(16),
+///     frees_after: Duration::ZERO,
+/// });
+/// let mut ask = |holder, wants| -> Result<f64, tidegate_limits::OutOfRange> {
+///     let bands = [Band {
+///         priority: 0,
+///         clients: 1.try_into().unwrap(),
+///         wants: Capacity::new(wants)?,
+///     }];
+///     let claim = Claim { bands: &bands, has: Capacity::ZERO };
+///     let lease = book.ask(Timestamp::ZERO, Holder(holder), claim, None);
+///     Ok(lease.capacity.get())
+/// };
+/// assert_eq!(ask(0, 1000.0)?, 120.0);
+/// // All of it is held. What it holds too much, the first gives up when it asks again.
+/// assert_eq!(ask(1, 50.0)?, 0.0);
+/// assert_eq!(ask(0, 1000.0)?, 70.0);
+/// assert_eq!(ask(1, 50.0)?, 50.0);
+/// # Ok::<(), tidegate_limits::OutOfRange>(())
+/// ```
+#[derive(Debug)]
+pub struct Book {
+    terms: Terms,
+    /// By the holders' numbers.
+    rows: Rows<Row>,
+    /// How many rows are not vacant.
+    occupied: usize,
+    /// How many rows have a lease that has not ended.
+    live: usize,
+    /// What those want, by row.
+    demand: Demand,
+    /// What counts as held, by groups of rows.
+    counted: Sums,
+    /// When to look at a row again. What a row's `looked_at` does not name is left over.
+    due: Due,
+}
+
+/// Rows that are one number among what is counted: a number for each would be a sixth of a row,
+/// and summing up a few rows is not what takes time.
+const GROUP: usize = 8;
+
+/// 48 bytes, of which there is one for each holder.
+#[derive(Debug)]
+struct Row {
+    wants: Wants,
+    /// What was given last.
+    granted: f64,
+    /// When that ends. At the start: it has ended.
+    expires: Timestamp,
+    /// When the heap has this row looked at.
+    looked_at: Timestamp,
+    /// What was given before and may still be in use.
+    outgoing: Option<Box<Outgoing>>,
+}
+
+#[derive(Debug, PartialEq)]
+enum Wants {
+    Nothing,
+    /// One client, of a priority such as people write: what nearly every holder is, in 16 bytes.
+    Client {
+        priority: i32,
+        wants: f64,
+    },
+    /// Any other, by priority, each once.
+    Bands(Box<Bands>),
+}
+
+/// A box of its own, so that whoever is not there takes no more than a pointer to it.
+#[derive(Debug, PartialEq)]
+struct Bands(Box<[Band]>);
+
+/// What one holder holds and wants.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Held {
+    /// Who.
+    pub holder: Holder,
+    /// What it was given last. `refresh` is that of the terms that are in force.
+    pub lease: Lease,
+    /// What it said that it wants.
+    pub wants: Capacity,
+    /// For how many clients.
+    pub clients: u64,
+}
+
+impl Book {
+    /// A book without leases.
+    #[must_use]
+    pub fn new(terms: Terms) -> Self {
+        Self {
+            rows: Rows::new(),
+            occupied: 0,
+            live: 0,
+            demand: Demand::new(terms.ranks()),
+            counted: Sums::new(),
+            due: Due::new(),
+            terms,
+        }
+    }
+
+    /// By what is leased.
+    #[must_use]
+    pub const fn terms(&self) -> &Terms {
+        &self.terms
+    }
+
+    /// Leases by other terms from now on. Leases that were given stay as they are, and what has to
+    /// wait until it is free waits as long as it was told to. O(1), but O(n log n) if priorities
+    /// begin or cease to count.
+    pub fn set_terms(&mut self, now: Timestamp, terms: Terms) {
+        self.expire(now);
+        self.terms = terms;
+        if self.demand.is_ranked() == terms.ranks() {
+            return;
+        }
+        self.demand = Demand::new(terms.ranks());
+        for (row, place) in self.rows.iter().zip(0..) {
+            row.wants.enter(&mut self.demand, place);
+        }
+    }
+
+    /// Gives a holder what it ought to have, as far as the others don't hold it, in place of what
+    /// it had. The lease ends no later than `cap`, which is the end of the lease that this one is
+    /// cut from; if that has ended already, nothing is given.
+    pub fn ask(
+        &mut self,
+        now: Timestamp,
+        holder: Holder,
+        claim: Claim<'_>,
+        cap: Option<Timestamp>,
+    ) -> Lease {
+        let place = self.claim(now, holder, claim);
+        let own = self.rows[place as usize].counts();
+        let held_by_others = self.held_by_others(place);
+        let capacity = self.terms.capacity.get();
+        let row = &self.rows[place as usize];
+        let share = |band: &Band| self.demand.share(self.terms.split, capacity, band);
+        let mut granted = row.wants.parts(self.demand.is_ranked(), |parts| {
+            parts.iter().map(share).sum()
+        });
+        if self.terms.split.shares() {
+            // Where more is held than there is, each who asks shrinks to its share at once. To take
+            // all of the excess from whoever comes first would leave it with nothing.
+            granted = f64::min(granted, f64::max(capacity - held_by_others, own));
+        }
+        self.give(now, place, Capacity::saturating(granted), cap)
+    }
+
+    /// Gives a holder what it says that it has, even if that is more than there is or than it
+    /// wants: how a book that knows nothing yet finds out what was leased before it was opened.
+    /// `cap` is as for [`Book::ask`].
+    pub fn learn(
+        &mut self,
+        now: Timestamp,
+        holder: Holder,
+        claim: Claim<'_>,
+        cap: Option<Timestamp>,
+    ) -> Lease {
+        let place = self.claim(now, holder, claim);
+        self.give(now, place, claim.has, cap)
+    }
+
+    /// Ends a holder's lease, of which it says that it no longer uses it. False if it has none.
+    pub fn release(&mut self, now: Timestamp, holder: Holder) -> bool {
+        self.expire(now);
+        let Holder(place) = holder;
+        if !self.rows.get(place as usize).is_some_and(Row::is_live) {
+            return false;
+        }
+        let frees = now + self.terms.frees_after;
+        self.rows[place as usize].confirm(0.0, frees);
+        self.end(now, place, frees);
+        self.settle(now, place);
+        true
+    }
+
+    /// Ends what has expired by `now`. Every other method that takes `now` does so first, so this
+    /// is for looking at a book that nobody asks.
+    pub fn expire(&mut self, now: Timestamp) {
+        while let Some((moment, place)) = self.due.first() {
+            if moment > now {
+                return;
+            }
+            self.due.pop();
+            let row = &mut self.rows[place as usize];
+            if row.looked_at != moment {
+                continue;
+            }
+            row.looked_at = Timestamp::MAX;
+            if row.is_live() && row.expires <= now {
+                let frees = row.expires + self.terms.frees_after;
+                self.end(now, place, frees);
+            }
+            self.settle(now, place);
+        }
+    }
+
+    /// When [`Book::expire`] may next have something to do; `None` if nothing is held. May name a
+    /// moment too early, after which it names a later one, but never one too late.
+    #[must_use]
+    pub fn next_due(&self) -> Option<Timestamp> {
+        self.due.first().map(|(moment, _)| moment)
+    }
+
+    /// What counts as held: of each holder what it was given last, or what it was given before
+    /// as long as that is not free ([`Terms::frees_after`]), if that is more.
+    #[must_use]
+    pub fn held(&self) -> Capacity {
+        Capacity::saturating(self.counted.total())
+    }
+
+    /// What all holders want together.
+    #[must_use]
+    pub fn wanted(&self) -> Capacity {
+        Capacity::saturating(self.demand.total().wants)
+    }
+
+    /// The clients of all holders together.
+    #[must_use]
+    pub fn clients(&self) -> u64 {
+        self.demand.total().clients
+    }
+
+    /// How many hold a lease, be it on nothing.
+    #[must_use]
+    pub const fn holders(&self) -> usize {
+        self.live
+    }
+
+    /// What all want, in one band for each priority, the greatest first: what a server asks the
+    /// level above for. O(n log n).
+    #[must_use]
+    pub fn bands(&self) -> Vec<Band> {
+        let mut bands = Vec::new();
+        for row in self.rows.iter() {
+            row.wants.bands(|own| bands.extend_from_slice(own));
+        }
+        merge(&mut bands, |a, b| a.priority == b.priority);
+        bands
+    }
+
+    /// What this holder was given last, if it has not ended.
+    #[must_use]
+    pub fn get(&self, holder: Holder) -> Option<Held> {
+        let row = self.rows.get(holder.0 as usize)?;
+        self.held_by(row, holder)
+    }
+
+    /// Whether this holder has no lease and nothing that it had counts any more, so that its
+    /// number may be given to another. Otherwise what the one may still use would count as the
+    /// other's.
+    #[must_use]
+    pub fn is_vacant(&self, holder: Holder) -> bool {
+        let row = self.rows.get(holder.0 as usize);
+        row.is_none_or(|row| row.next().is_none())
+    }
+
+    /// All leases that have not ended, by the holders' numbers.
+    pub fn iter(&self) -> impl Iterator<Item = Held> + '_ {
+        let rows = self.rows.iter().zip(0..);
+        rows.filter_map(|(row, place)| self.held_by(row, Holder(place)))
+    }
+
+    /// Notes what a holder says. Returns its row.
+    fn claim(&mut self, now: Timestamp, holder: Holder, claim: Claim<'_>) -> u32 {
+        self.expire(now);
+        let Holder(place) = holder;
+        while self.rows.len() <= place as usize {
+            self.rows.push(Row::VACANT);
+        }
+        let frees = now + self.terms.frees_after;
+        let row = &mut self.rows[place as usize];
+        if row.next().is_none() {
+            self.occupied += 1;
+        }
+        row.confirm(claim.has.get(), frees);
+        self.want(place, claim.bands);
+        place
+    }
+
+    /// Notes what a holder wants.
+    fn want(&mut self, place: u32, bands: &[Band]) {
+        let row = &mut self.rows[place as usize];
+        let wants = match bands {
+            [] => Wants::Nothing,
+            [band] => Wants::of(*band),
+            bands => {
+                let mut bands = bands.to_vec();
+                merge(&mut bands, |a, b| a.priority == b.priority);
+                Wants::Bands(Box::new(Bands(bands.into())))
+            }
+        };
+        if wants != row.wants {
+            row.wants.leave(&mut self.demand, place);
+            row.wants = wants;
+            row.wants.enter(&mut self.demand, place);
+        }
+    }
+
+    /// Notes what a holder is given.
+    fn give(
+        &mut self,
+        now: Timestamp,
+        place: u32,
+        granted: Capacity,
+        cap: Option<Timestamp>,
+    ) -> Lease {
+        let mut granted = granted;
+        // A lease that ended at the very start would look like none.
+        let mut expires = now + self.terms.lease.max(Duration::from_nanos(1));
+        match cap {
+            // What it wants is still to be known, so the row lives on.
+            Some(cap) if cap <= now => granted = Capacity::ZERO,
+            Some(cap) => expires = expires.min(cap),
+            None => {}
+        }
+        let row = &mut self.rows[place as usize];
+        if row.is_live() {
+            let lowered = granted.get() < row.granted || expires < row.expires;
+            if lowered && !self.terms.frees_after.is_zero() {
+                let outgoing = row.outgoing.get_or_insert_default();
+                outgoing.add(row.granted, row.expires + self.terms.frees_after);
+            }
+        } else {
+            self.live += 1;
+        }
+        row.granted = granted.get();
+        row.expires = expires;
+        self.settle(now, place);
+        Lease {
+            capacity: granted,
+            expires,
+            refresh: refresh_within(expires.since(now), self.terms.refresh),
+        }
+    }
+
+    /// Ends a lease that lives. What was given is free at `frees`.
+    fn end(&mut self, now: Timestamp, place: u32, frees: Timestamp) {
+        let row = &mut self.rows[place as usize];
+        if frees > now {
+            let outgoing = row.outgoing.get_or_insert_default();
+            outgoing.add(row.granted, frees);
+        }
+        row.wants.leave(&mut self.demand, place);
+        row.wants = Wants::Nothing;
+        row.granted = 0.0;
+        row.expires = Timestamp::ZERO;
+        self.live -= 1;
+    }
+
+    /// Counts what a row holds anew, sees to it that it is looked at again, and forgets it if
+    /// nothing is left of it.
+    fn settle(&mut self, now: Timestamp, place: u32) {
+        let row = &mut self.rows[place as usize];
+        if let Some(outgoing) = &mut row.outgoing {
+            outgoing.expire(now);
+            if outgoing.is_empty() {
+                row.outgoing = None;
+            }
+        }
+        self.count(place);
+        let row = &mut self.rows[place as usize];
+        let Some(next) = row.next() else {
+            row.looked_at = Timestamp::MAX;
+            self.occupied -= 1;
+            if self.occupied == 0 {
+                self.due.clear();
+            }
+            return;
+        };
+        if next < row.looked_at {
+            row.looked_at = next;
+            self.look_at(next, place);
+        }
+    }
+
+    fn look_at(&mut self, moment: Timestamp, place: u32) {
+        if self.due.len() > 64 + self.occupied + self.occupied / 4 {
+            // More is left over of former moments than is worth keeping.
+            let rows = &self.rows;
+            self.due
+                .retain(|moment, place| rows[place as usize].looked_at == moment);
+        }
+        self.due.push(moment, place);
+    }
+
+    /// Counts the group of this row anew.
+    fn count(&mut self, place: u32) {
+        let held = self.group(place).map(|(_, row)| row.counts()).sum();
+        self.counted.set(place as usize / GROUP, held);
+    }
+
+    /// What counts as held but for this row, which is to be counted anew afterwards.
+    fn held_by_others(&mut self, place: u32) -> f64 {
+        let others = self.group(place).filter(|(at, _)| *at != place as usize);
+        let held = others.map(|(_, row)| row.counts()).sum();
+        self.counted.set(place as usize / GROUP, held);
+        self.counted.total()
+    }
+
+    /// The rows that are counted together with this one.
+    fn group(&self, place: u32) -> impl Iterator<Item = (usize, &Row)> {
+        let first = place as usize / GROUP * GROUP;
+        let last = self.rows.len().min(first + GROUP);
+        (first..last).map(|at| (at, &self.rows[at]))
+    }
+
+    fn held_by(&self, row: &Row, holder: Holder) -> Option<Held> {
+        row.is_live().then(|| {
+            let (wants, clients) = row.wants.bands(|bands| {
+                let wants = bands.iter().map(|band| band.wants.get()).sum();
+                let clients = bands.iter().map(|band| u64::from(band.weight())).sum();
+                (wants, clients)
+            });
+            Held {
+                holder,
+                lease: Lease {
+                    capacity: Capacity::saturating(row.granted),
+                    expires: row.expires,
+                    refresh: self.terms.refresh,
+                },
+                wants: Capacity::saturating(wants),
+                clients,
+            }
+        })
+    }
+}
+
+impl Row {
+    const VACANT: Self = Self {
+        wants: Wants::Nothing,
+        granted: 0.0,
+        expires: Timestamp::ZERO,
+        looked_at: Timestamp::MAX,
+        outgoing: None,
+    };
+
+    fn is_live(&self) -> bool {
+        self.expires > Timestamp::ZERO
+    }
+
+    /// The holder says how much it has: of what it was given before the last lease, more than that
+    /// is free at `frees`. The last lease itself counts in full: its answer may be on its way.
+    fn confirm(&mut self, has: f64, frees: Timestamp) {
+        if let Some(outgoing) = &mut self.outgoing {
+            outgoing.limit(has, frees);
+        }
+    }
+
+    /// What counts as held.
+    fn counts(&self) -> f64 {
+        let outgoing = self.outgoing.as_ref();
+        self.granted
+            .max(outgoing.map_or(0.0, |outgoing| outgoing.amount()))
+    }
+
+    /// When to look at it again.
+    fn next(&self) -> Option<Timestamp> {
+        let expires = self.is_live().then_some(self.expires);
+        let outgoing = self.outgoing.as_ref();
+        let frees = outgoing.and_then(|outgoing| outgoing.next());
+        match (expires, frees) {
+            (Some(expires), Some(frees)) => Some(expires.min(frees)),
+            (expires, frees) => expires.or(frees),
+        }
+    }
+}
+
+impl Wants {
+    fn of(band: Band) -> Self {
+        match i32::try_from(band.priority) {
+            Ok(priority) if band.clients == NonZeroU64::MIN => Self::Client {
+                priority,
+                wants: band.wants.get(),
+            },
+            _ => Self::Bands(Box::new(Bands(Box::new([band])))),
+        }
+    }
+
+    /// Each band, to whoever looks at them.
+    fn bands<T>(&self, look: impl FnOnce(&[Band]) -> T) -> T {
+        match self {
+            Self::Nothing => look(&[]),
+            Self::Client { priority, wants } => look(&[Band {
+                priority: i64::from(*priority),
+                clients: NonZeroU64::MIN,
+                wants: Capacity::saturating(*wants),
+            }]),
+            Self::Bands(bands) => look(&bands.0),
+        }
+    }
+
+    /// What stands in line: each band where priorities count, or else all as one.
+    fn parts<T>(&self, ranked: bool, look: impl FnOnce(&[Band]) -> T) -> T {
+        self.bands(|bands| {
+            if ranked || bands.len() < 2 {
+                return look(bands);
+            }
+            let mut all = bands.to_vec();
+            merge(&mut all, |_, _| true);
+            look(&all)
+        })
+    }
+
+    fn enter(&self, demand: &mut Demand, owner: u32) {
+        self.parts(demand.is_ranked(), |parts| {
+            parts.iter().for_each(|band| demand.insert(owner, band));
+        });
+    }
+
+    fn leave(&self, demand: &mut Demand, owner: u32) {
+        self.parts(demand.is_ranked(), |parts| {
+            parts.iter().for_each(|band| demand.remove(owner, band));
+        });
+    }
+}
+
+impl Terms {
+    /// Whether one is served before another for its priority.
+    const fn ranks(&self) -> bool {
+        self.by_priority && self.split.shares()
+    }
+}
+
+/// How long to wait before asking again, if what is left of the lease is this long: not to its
+/// end, where it would be lost before it is renewed.
+fn refresh_within(left: Duration, refresh: Duration) -> Duration {
+    if refresh < left {
+        return refresh;
+    }
+    let second_before = left.saturating_sub(Duration::from_secs(1));
+    second_before.max(left / 2)
+}
+
+/// Makes one of those bands that belong together, the greatest priority first.
+fn merge(bands: &mut Vec<Band>, together: impl Fn(&Band, &Band) -> bool) {
+    bands.sort_by_key(|band| Reverse(band.priority));
+    bands.dedup_by(|next, kept| {
+        let merges = together(next, kept);
+        if merges {
+            kept.wants = Capacity::saturating(kept.wants.get() + next.wants.get());
+            kept.clients = kept.clients.saturating_add(next.clients.get());
+        }
+        merges
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_takes_48_bytes() {
+        assert_eq!(size_of::<Row>(), 48);
+    }
+}

@@ -1,0 +1,804 @@
+//! A client of capacity servers: waits until a shared resource may be used.
+//!
+//! A [`Client`] keeps one lease for each resource that its process uses, however many handles
+//! there are to it, and renews them all together. Whoever uses a resource never speaks to a
+//! server and never waits for one: it looks at the lease, which is a number and a moment at
+//! which it ends. When it has ended, [`AfterExpiry`] says what may be used, whatever the servers
+//! do, hang or say.
+//!
+//! What is asked for is measured from use, or said with `set_wants`.
+
+mod connect;
+mod demand;
+mod entitlement;
+mod gate;
+mod leases;
+mod metrics;
+mod route;
+mod share;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use tidegate_limits::Timestamp;
+use tidegate_runtime::Clock;
+use tokio::sync::Notify;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use self::connect::Servers;
+use self::entitlement::{Entitlement, capacity};
+use self::gate::{Gate, Wants};
+use self::leases::{Failure, Heard, Leases, Opening, RequestId};
+
+pub use self::connect::{Dial, Dialing, TcpDial, Transport};
+pub use self::entitlement::{AfterExpiry, Allowance, NotACapacity, SafeCapacity};
+pub use self::gate::{Kind, WaitError};
+pub use self::metrics::ClientMetrics;
+pub use self::route::{BadAddress, ServerAddress};
+pub use self::share::{Leased, Share, Use};
+pub use tidegate_limits::Tokens;
+
+/// Resources that one client uses at once, those among them that it left a moment ago.
+pub const RESOURCES_MAX: usize = 10_000;
+/// The longest id of a resource.   bytes
+pub const ID_BYTES_MAX: usize = 1024;
+/// How long it may take to tell the servers what is used no more.
+const RELEASE_BOUND: Duration = Duration::from_secs(1);
+
+/// What a client is told.
+#[derive(Clone)]
+pub struct ClientOptions {
+    /// Who it says it is; must differ between clients. None: host, process, a number and
+    /// chance.
+    pub client_id: Option<String>,
+    /// How long one request may take, with the connections and redirects that it needs.
+    /// Default 5 s.
+    pub request_timeout: Duration,
+    /// No resource is asked for again before this. Servers leave out of their answers what is
+    /// asked for more often. Default 5 s.
+    pub interval_min: Duration,
+    /// Where it counts.
+    pub metrics: ClientMetrics,
+    /// How it connects. Default [`TcpDial`].
+    pub dial: Arc<dyn Dial>,
+}
+
+impl Default for ClientOptions {
+    fn default() -> Self {
+        Self {
+            client_id: None,
+            request_timeout: Duration::from_secs(5),
+            interval_min: Duration::from_secs(5),
+            metrics: ClientMetrics::new(),
+            dial: Arc::new(TcpDial),
+        }
+    }
+}
+
+impl std::fmt::Debug for ClientOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ClientOptions")
+            .field("client_id", &self.client_id)
+            .field("request_timeout", &self.request_timeout)
+            .field("interval_min", &self.interval_min)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What is said of a resource by whoever opens it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ResourceOptions {
+    /// The greater, the more urgent. Of several handles the greatest counts. Default 0.
+    pub priority: i64,
+    /// What this handle wants: operations a second, or holders at once. None, the default:
+    /// what its use shows.
+    pub wants: Option<f64>,
+    /// What is wanted at least for the first ten seconds, where it is measured. At 0, the
+    /// default, nothing is asked for until somebody waits, and what comes in the five seconds
+    /// after that is known to the servers only then.
+    pub wants_at_first: f64,
+    /// What may be used when the lease has ended, or before there is one. Of several handles
+    /// the first one's counts.
+    pub after_expiry: AfterExpiry,
+    /// What may be used in [`AfterExpiry::Safe`] until a server has said so.
+    pub safe_capacity: Option<SafeCapacity>,
+    /// Those that may wait at once; further ones are refused. Of several handles the first
+    /// one's counts. Default 100,000.
+    pub waiting_max: usize,
+}
+
+impl Default for ResourceOptions {
+    fn default() -> Self {
+        Self {
+            priority: 0,
+            wants: None,
+            wants_at_first: 0.0,
+            after_expiry: AfterExpiry::default(),
+            safe_capacity: None,
+            waiting_max: 100_000,
+        }
+    }
+}
+
+/// Why there is no client.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ClientError {
+    /// No server was named.
+    #[error("a lease client needs the address of a capacity server")]
+    NoServer,
+    /// The options ask for what cannot be.
+    #[error("{0} must be above zero")]
+    Zero(&'static str),
+}
+
+/// Why a resource was not opened.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum OpenError {
+    /// Its id is empty or too long.
+    #[error("a resource's id has 1 to {ID_BYTES_MAX} bytes, not {0}")]
+    BadId(usize),
+    /// It is used already as a resource of another kind.
+    #[error("resource {0:?} is used already, and as the other kind")]
+    OtherKind(String),
+    /// The client uses as many as it can.
+    #[error("the client uses {RESOURCES_MAX} resources already")]
+    TooMany,
+    /// What is wanted is no capacity.
+    #[error(transparent)]
+    NotACapacity(#[from] NotACapacity),
+    /// The client was closed.
+    #[error("the lease client was closed")]
+    Closed,
+}
+
+/// How a resource stands.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ResourceState {
+    /// Its id.
+    pub id: String,
+    /// Its kind.
+    pub kind: Kind,
+    /// What may be used of it now.
+    pub allowance: Allowance,
+    /// The capacity of its lease and how much longer it lasts; none if it has ended.
+    pub lease: Option<(f64, Duration)>,
+    /// What is wanted.
+    pub wants: f64,
+    /// Those that wait.
+    pub waiting: usize,
+    /// Places of a gauge that are taken.
+    pub held: u64,
+    /// Handles to it.
+    pub handles: usize,
+}
+
+/// Keeps leases of resources. Clones are the same client.
+///
+/// When the last clone and the last handle are gone, it releases what it has and ends.
+#[derive(Clone, Debug)]
+pub struct Client {
+    core: Arc<Core>,
+    lifetime: Arc<DropGuard>,
+}
+
+/// What a client, its handles and its task share.
+#[derive(Debug)]
+struct Core {
+    clock: Clock,
+    metrics: ClientMetrics,
+    registry: Mutex<Registry>,
+    /// For the task: there may be something to do.
+    wake: Notify,
+    /// For whoever keeps to shares himself: one of them has changed.
+    shares_changed: Notify,
+    /// The task must end.
+    closing: CancellationToken,
+    /// The task has ended.
+    closed: CancellationToken,
+    handles: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Registry {
+    leases: Leases,
+    resources: BTreeMap<Arc<str>, Weak<Resource>>,
+    /// Resources whose users keep to their shares themselves.
+    shares: BTreeMap<Arc<str>, Weak<share::Shared>>,
+}
+
+/// A resource that somebody uses. When nobody does any more, its lease is released.
+#[derive(Debug)]
+struct Resource {
+    id: Arc<str>,
+    gate: Gate,
+    core: Arc<Core>,
+    _lifetime: Arc<DropGuard>,
+}
+
+/// One opening of a resource.
+#[derive(Debug)]
+struct Handle {
+    number: u64,
+    resource: Arc<Resource>,
+}
+
+/// A resource whose capacity is operations a second. Clones are the same handle.
+#[derive(Clone, Debug)]
+pub struct RateResource(Arc<Handle>);
+
+/// A resource whose capacity is holders at once. Clones are the same handle.
+#[derive(Clone, Debug)]
+pub struct GaugeResource(Arc<Handle>);
+
+/// A place of a [`GaugeResource`], given back when dropped.
+#[derive(Debug)]
+#[must_use = "the place is given back when this is dropped"]
+pub struct Guard(Arc<Handle>);
+
+impl Client {
+    /// A client of these servers, of which any may name another as the master. Runs a task in
+    /// the tokio runtime that it is called in.
+    ///
+    /// # Errors
+    ///
+    /// If no server is named, or a time of the options is zero.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime.
+    pub fn new(servers: Vec<ServerAddress>, options: ClientOptions) -> Result<Self, ClientError> {
+        Self::with_clock(servers, options, Clock::start())
+    }
+
+    /// The same, on a clock that somebody else has too: its moments are what a [`Share`] says.
+    ///
+    /// # Errors
+    ///
+    /// If no server is named, or a time of the options is zero.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime.
+    pub fn with_clock(
+        servers: Vec<ServerAddress>,
+        options: ClientOptions,
+        clock: Clock,
+    ) -> Result<Self, ClientError> {
+        if servers.is_empty() {
+            return Err(ClientError::NoServer);
+        }
+        if options.request_timeout.is_zero() {
+            return Err(ClientError::Zero("request_timeout"));
+        }
+        if options.interval_min.is_zero() {
+            return Err(ClientError::Zero("interval_min"));
+        }
+        let client_id = options.client_id.unwrap_or_else(unique_id);
+        let core = Arc::new(Core {
+            clock,
+            metrics: options.metrics.clone(),
+            registry: Mutex::new(Registry {
+                leases: Leases::new(client_id, options.interval_min),
+                resources: BTreeMap::new(),
+                shares: BTreeMap::new(),
+            }),
+            wake: Notify::new(),
+            shares_changed: Notify::new(),
+            closing: CancellationToken::new(),
+            closed: CancellationToken::new(),
+            handles: AtomicU64::new(0),
+        });
+        let servers = Servers::new(
+            servers,
+            options.dial,
+            options.request_timeout,
+            clock,
+            options.metrics,
+        );
+        let lifetime = Arc::new(core.closing.clone().drop_guard());
+        tokio::spawn(run(Arc::clone(&core), servers));
+        Ok(Self { core, lifetime })
+    }
+
+    /// Who it says it is.
+    #[must_use]
+    pub fn id(&self) -> String {
+        self.core.registry().leases.client_id().to_owned()
+    }
+
+    /// A handle to a resource whose capacity is operations a second. Several handles to one id
+    /// share its lease, and what they want is added up.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`] says why not.
+    pub fn rate(&self, id: &str, options: ResourceOptions) -> Result<RateResource, OpenError> {
+        self.open(id, Kind::Rate, options).map(RateResource)
+    }
+
+    /// A handle to a resource whose capacity is holders at once. Several handles to one id share
+    /// its lease, and what they want is added up.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`] says why not.
+    pub fn gauge(&self, id: &str, options: ResourceOptions) -> Result<GaugeResource, OpenError> {
+        self.open(id, Kind::Gauge, options).map(GaugeResource)
+    }
+
+    /// A share of a resource, for somebody who keeps to it himself. `wants_min` is what is wanted
+    /// of it however little is needed.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`] says why not; a resource has one such user.
+    pub fn share(&self, id: &str, wants_min: f64) -> Result<Share, OpenError> {
+        if id.is_empty() || id.len() > ID_BYTES_MAX {
+            return Err(OpenError::BadId(id.len()));
+        }
+        let wants_min = capacity("wants_min", wants_min)?;
+        if self.core.closing.is_cancelled() {
+            return Err(OpenError::Closed);
+        }
+        let now = self.core.clock.now();
+        let mut registry = self.core.registry();
+        let is_used = registry.resources.contains_key(id) || registry.shares.contains_key(id);
+        if is_used {
+            return Err(OpenError::OtherKind(id.to_owned()));
+        }
+        if registry.leases.len() >= RESOURCES_MAX {
+            return Err(OpenError::TooMany);
+        }
+        let id: Arc<str> = id.into();
+        let opening = Opening {
+            priority: 0,
+            wants: wants_min,
+            // His user knows what he owns.
+            after_expiry: AfterExpiry::Pessimistic,
+            safe: None,
+        };
+        let entitlement = registry.leases.open(now, &id, opening);
+        let shared = Arc::new(share::Shared {
+            id: Arc::clone(&id),
+            core: Arc::clone(&self.core),
+            state: Mutex::new(share::ShareState {
+                entitlement,
+                wants_min,
+                needs: 0.0,
+                peaks: demand::Peaks::new(),
+            }),
+            _lifetime: Arc::clone(&self.lifetime),
+        });
+        registry.shares.insert(id, Arc::downgrade(&shared));
+        drop(registry);
+        self.core.wake.notify_one();
+        Ok(Share(shared))
+    }
+
+    /// Waits until a lease of a [`Share`] has changed since this was last waited for.
+    pub async fn shares_changed(&self) {
+        self.core.shares_changed.notified().await;
+    }
+
+    /// Every resource in use, by id.
+    #[must_use]
+    pub fn resources(&self) -> Vec<ResourceState> {
+        let now = self.core.clock.now();
+        let in_use = self.core.in_use();
+        in_use.iter().map(|resource| resource.state(now)).collect()
+    }
+
+    /// Ends it: whoever waits is told so, and the servers are told what is used no more, within
+    /// two seconds.
+    pub async fn close(&self) {
+        self.core.closing.cancel();
+        self.core.closed.cancelled().await;
+    }
+
+    fn open(
+        &self,
+        id: &str,
+        kind: Kind,
+        options: ResourceOptions,
+    ) -> Result<Arc<Handle>, OpenError> {
+        if id.is_empty() || id.len() > ID_BYTES_MAX {
+            return Err(OpenError::BadId(id.len()));
+        }
+        let at_first = capacity("wants_at_first", options.wants_at_first)?;
+        let wants = match options.wants {
+            Some(wants) => Wants::Fixed(capacity("wants", wants)?),
+            None => Wants::Measured { at_first },
+        };
+        if self.core.closing.is_cancelled() {
+            return Err(OpenError::Closed);
+        }
+        let resource = self.resource(id, kind, &options)?;
+        if resource.gate.kind() != kind {
+            return Err(OpenError::OtherKind(id.to_owned()));
+        }
+        let number = self.core.handles.fetch_add(1, Ordering::Relaxed);
+        resource.gate.add_handle(number, wants);
+        let opening = Opening {
+            priority: options.priority,
+            wants: resource.gate.wants(),
+            after_expiry: options.after_expiry,
+            safe: options.safe_capacity,
+        };
+        let now = self.core.clock.now();
+        // It is in use already: this can only raise its priority and say what is wanted.
+        self.core.registry().leases.open(now, &resource.id, opening);
+        self.core.wake.notify_one();
+        Ok(Arc::new(Handle { number, resource }))
+    }
+
+    /// The resource of this id, made if nobody uses it.
+    fn resource(
+        &self,
+        id: &str,
+        kind: Kind,
+        options: &ResourceOptions,
+    ) -> Result<Arc<Resource>, OpenError> {
+        let mut registry = self.core.registry();
+        if let Some(resource) = registry.resources.get(id).and_then(Weak::upgrade) {
+            return Ok(resource);
+        }
+        if registry.shares.contains_key(id) {
+            return Err(OpenError::OtherKind(id.to_owned()));
+        }
+        if registry.leases.len() >= RESOURCES_MAX {
+            return Err(OpenError::TooMany);
+        }
+        let id: Arc<str> = id.into();
+        let opening = Opening {
+            priority: options.priority,
+            wants: 0.0,
+            after_expiry: options.after_expiry,
+            safe: options.safe_capacity,
+        };
+        let now = self.core.clock.now();
+        let entitlement = registry.leases.open(now, &id, opening);
+        let resource = Arc::new(Resource {
+            id: Arc::clone(&id),
+            gate: Gate::new(self.core.clock, kind, options.waiting_max, entitlement),
+            core: Arc::clone(&self.core),
+            _lifetime: Arc::clone(&self.lifetime),
+        });
+        registry.resources.insert(id, Arc::downgrade(&resource));
+        Ok(resource)
+    }
+}
+
+impl RateResource {
+    /// Waits until one operation may go. First come, first served; to drop the future is to
+    /// leave the line, and nothing is lost by it.
+    ///
+    /// # Errors
+    ///
+    /// If too many wait, or the client was closed.
+    pub async fn wait(&self) -> Result<(), WaitError> {
+        self.wait_with_cost(Tokens::ONE).await
+    }
+
+    /// Waits until an operation may go that counts as `cost` operations. An expensive one goes when
+    /// one of cost 1 could, and those behind it wait until it is paid for.
+    ///
+    /// # Errors
+    ///
+    /// If too many wait, or the client was closed.
+    pub async fn wait_with_cost(&self, cost: Tokens) -> Result<(), WaitError> {
+        self.0.pass(cost).await
+    }
+
+    /// Says what is wanted from now on, in operations a second. None: what its use shows.
+    ///
+    /// # Errors
+    ///
+    /// If it is not a finite number from 0 up.
+    pub fn set_wants(&self, per_second: Option<f64>) -> Result<(), NotACapacity> {
+        self.0.set_wants(per_second)
+    }
+
+    /// How the resource stands.
+    #[must_use]
+    pub fn state(&self) -> ResourceState {
+        self.0.state()
+    }
+}
+
+impl GaugeResource {
+    /// Waits for a place, which is taken until the guard is dropped. First come, first served;
+    /// to drop the future is to leave the line, and nothing is lost by it. A lease that becomes
+    /// smaller takes no place away: nobody is let in until there are fewer.
+    ///
+    /// # Errors
+    ///
+    /// If too many wait, or the client was closed.
+    pub async fn enter(&self) -> Result<Guard, WaitError> {
+        self.0.pass(Tokens::ONE).await?;
+        Ok(Guard(Arc::clone(&self.0)))
+    }
+
+    /// Says how many places are wanted from now on. None: what its use shows.
+    ///
+    /// # Errors
+    ///
+    /// If it is not a finite number from 0 up.
+    pub fn set_wants(&self, places: Option<f64>) -> Result<(), NotACapacity> {
+        self.0.set_wants(places)
+    }
+
+    /// How the resource stands.
+    #[must_use]
+    pub fn state(&self) -> ResourceState {
+        self.0.state()
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.0.resource.gate.give_back(self.0.number);
+    }
+}
+
+impl Handle {
+    async fn pass(&self, cost: Tokens) -> Result<(), WaitError> {
+        let resource = &*self.resource;
+        let tell = |wants| resource.tell(wants);
+        resource.gate.pass(self.number, cost, tell).await
+    }
+
+    fn set_wants(&self, wants: Option<f64>) -> Result<(), NotACapacity> {
+        let wants = match wants {
+            Some(wants) => Wants::Fixed(capacity("wants", wants)?),
+            None => Wants::Measured { at_first: 0.0 },
+        };
+        let gate = &self.resource.gate;
+        gate.set_wants(self.number, wants);
+        self.resource.tell(gate.wants());
+        Ok(())
+    }
+
+    fn state(&self) -> ResourceState {
+        self.resource.state(self.resource.core.clock.now())
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.resource.gate.remove_handle(self.number);
+    }
+}
+
+impl Resource {
+    /// What is wanted now; the task looks whether that is to be asked for.
+    fn tell(&self, wants: f64) {
+        let now = self.core.clock.now();
+        let is_sooner = self.core.registry().leases.set_wants(now, &self.id, wants);
+        if is_sooner {
+            self.core.wake.notify_one();
+        }
+    }
+
+    fn state(&self, now: Timestamp) -> ResourceState {
+        let seen = self.gate.look();
+        ResourceState {
+            id: self.id.to_string(),
+            kind: self.gate.kind(),
+            allowance: seen.allowance,
+            lease: seen
+                .entitlement
+                .live(now)
+                .map(|lease| (lease.capacity, lease.expires.since(now))),
+            wants: seen.wants,
+            waiting: seen.waiting,
+            held: seen.held,
+            handles: seen.handles,
+        }
+    }
+}
+
+impl Drop for Resource {
+    fn drop(&mut self) {
+        let mut registry = self.core.registry();
+        // Somebody may have opened the id anew since the last handle was let go.
+        let is_this = |other: &Weak<Self>| std::ptr::eq(other.as_ptr(), self);
+        if registry.resources.get(&self.id).is_some_and(is_this) {
+            registry.resources.remove(&self.id);
+            registry.leases.leave(&self.id);
+        }
+        drop(registry);
+        self.core.wake.notify_one();
+    }
+}
+
+/// What the task does next.
+enum Step {
+    Ask(RequestId, crate::wire::GetCapacityRequest),
+    Release(crate::wire::ReleaseCapacityRequest),
+    SleepUntil(Timestamp),
+    Idle,
+}
+
+impl Core {
+    fn registry(&self) -> MutexGuard<'_, Registry> {
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Every resource in use. Whoever drops them must not hold the registry.
+    fn in_use(&self) -> Vec<Arc<Resource>> {
+        let registry = self.registry();
+        registry
+            .resources
+            .values()
+            .filter_map(Weak::upgrade)
+            .collect()
+    }
+
+    /// Takes the demand of every resource as it is now.
+    fn measure(&self) {
+        let in_use = self.in_use();
+        let wants: Vec<f64> = in_use
+            .iter()
+            .map(|resource| resource.gate.wants())
+            .collect();
+        let shares: Vec<Arc<share::Shared>> = {
+            let registry = self.registry();
+            registry.shares.values().filter_map(Weak::upgrade).collect()
+        };
+        let now = self.clock.now();
+        let of_shares: Vec<f64> = shares
+            .iter()
+            .map(|shared| shared.state().wants(now))
+            .collect();
+        let mut registry = self.registry();
+        for (resource, wants) in in_use.iter().zip(wants) {
+            registry.leases.set_wants(now, &resource.id, wants);
+        }
+        for (shared, wants) in shares.iter().zip(of_shares) {
+            registry.leases.set_wants(now, &shared.id, wants);
+        }
+        // Whoever lets go of the last handle asks for the registry.
+        drop(registry);
+    }
+
+    fn step(&self) -> Step {
+        self.measure();
+        let mut registry = self.registry();
+        let now = self.clock.now();
+        if let Some(release) = registry.leases.release(now) {
+            return Step::Release(release);
+        }
+        if let Some((request, message)) = registry.leases.ask(now) {
+            return Step::Ask(request, message);
+        }
+        registry
+            .leases
+            .next_due()
+            .map_or(Step::Idle, Step::SleepUntil)
+    }
+
+    /// Hands on what may be used.
+    fn entitle(&self, changed: Vec<(Arc<str>, Entitlement)>) {
+        let shares: Vec<(Arc<share::Shared>, Entitlement)> = {
+            let registry = self.registry();
+            let find = |id: &Arc<str>| registry.shares.get(id).and_then(Weak::upgrade);
+            changed
+                .iter()
+                .filter_map(|(id, entitlement)| Some((find(id)?, *entitlement)))
+                .collect()
+        };
+        for (shared, entitlement) in &shares {
+            shared.state().entitlement = *entitlement;
+        }
+        if !shares.is_empty() {
+            self.shares_changed.notify_one();
+        }
+        let of: Vec<(Arc<Resource>, Entitlement)> = {
+            let registry = self.registry();
+            let find = |id: &Arc<str>| registry.resources.get(id).and_then(Weak::upgrade);
+            changed
+                .into_iter()
+                .filter_map(|(id, entitlement)| Some((find(&id)?, entitlement)))
+                .collect()
+        };
+        for (resource, entitlement) in of {
+            resource.gate.entitle(entitlement);
+        }
+    }
+
+    fn heard(&self, request: RequestId, answered: &connect::Answered) {
+        let Heard { changed, ignored } = {
+            let mut registry = self.registry();
+            let now = self.clock.now();
+            registry
+                .leases
+                .answered(now, request, &answered.response, answered.server_now_ms)
+        };
+        self.metrics.ignored(ignored);
+        self.entitle(changed);
+    }
+
+    fn not_heard(&self, request: RequestId, failure: Failure) {
+        let now = self.clock.now();
+        self.registry()
+            .leases
+            .failed(now, request, failure, rand::random());
+    }
+}
+
+/// Asks the servers until nobody uses the client any more.
+async fn run(core: Arc<Core>, mut servers: Servers) {
+    let _closed = core.closed.clone().drop_guard();
+    while !core.closing.is_cancelled() {
+        match core.step() {
+            Step::Ask(request, message) => {
+                let sent = |at| core.registry().leases.sent_again(at, request);
+                let outcome = tokio::select! {
+                    outcome = servers.get_capacity(&message, sent) => outcome,
+                    () = core.closing.cancelled() => break,
+                };
+                match outcome {
+                    Ok(answered) => core.heard(request, &answered),
+                    Err(failure) => core.not_heard(request, failure),
+                }
+            }
+            Step::Release(message) => release(&mut servers, &message).await,
+            Step::SleepUntil(due) => tokio::select! {
+                () = tokio::time::sleep_until(core.clock.instant(due)) => {}
+                () = core.wake.notified() => {}
+                () = core.closing.cancelled() => {}
+            },
+            Step::Idle => tokio::select! {
+                () = core.wake.notified() => {}
+                () = core.closing.cancelled() => {}
+            },
+        }
+    }
+    for resource in core.in_use() {
+        resource.gate.close();
+    }
+    let all_released = async {
+        loop {
+            let message = {
+                let mut registry = core.registry();
+                let now = core.clock.now();
+                registry.leases.leave_all();
+                registry.leases.release(now)
+            };
+            match message {
+                Some(message) => release(&mut servers, &message).await,
+                None => break,
+            }
+        }
+    };
+    // Best effort: what is not released ends by itself.
+    let _ = tokio::time::timeout(RELEASE_BOUND, all_released).await;
+}
+
+/// Tells the servers once. Best effort: what is not released ends by itself.
+async fn release(servers: &mut Servers, message: &crate::wire::ReleaseCapacityRequest) {
+    let released = tokio::time::timeout(RELEASE_BOUND, servers.release_capacity(message)).await;
+    if !matches!(released, Ok(Ok(()))) {
+        tracing::debug!(
+            resources = message.resource_id.len(),
+            "leases could not be released"
+        );
+    }
+}
+
+/// An id that no other client has: host, process, a number of this process, and chance, because
+/// in containers all of these may be the same.
+fn unique_id() -> String {
+    static CLIENTS: AtomicU64 = AtomicU64::new(0);
+    #[expect(clippy::disallowed_methods, reason = "/proc is no disk")]
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = match host.trim() {
+        "" => "localhost",
+        host => host,
+    };
+    let process = std::process::id();
+    let number = CLIENTS.fetch_add(1, Ordering::Relaxed);
+    format!("{host}:{process}:{number}:{:08x}", rand::random::<u32>())
+}

@@ -1,0 +1,274 @@
+//! Speaks to capacity servers: finds the master, and bounds how long it takes.
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use hyper_util::rt::TokioIo;
+use tidegate_limits::Timestamp;
+use tidegate_runtime::Clock;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tonic::transport::{Channel, Endpoint};
+use tower::service_fn;
+
+use super::leases::Failure;
+use super::metrics::{ClientMetrics, Method};
+use super::route::{Onward, Route, ServerAddress};
+use crate::wire::capacity_client::CapacityClient;
+use crate::wire::{
+    self, GetCapacityRequest, GetCapacityResponse, Mastership, ReleaseCapacityRequest,
+};
+
+/// No answer is read beyond this.   bytes
+const ANSWER_MAX: usize = 4 * 1024 * 1024;
+
+/// A connection's two directions.
+pub trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
+
+/// A connection that is being made.
+pub type Dialing = Pin<Box<dyn Future<Output = io::Result<Box<dyn Transport>>> + Send>>;
+
+/// Makes connections to capacity servers. The default is plain TCP; whoever wants TLS or a
+/// tunnel brings another.
+pub trait Dial: Send + Sync + 'static {
+    /// Connects to a server.
+    fn dial(&self, server: &ServerAddress) -> Dialing;
+}
+
+/// Plain TCP.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TcpDial;
+
+impl Dial for TcpDial {
+    fn dial(&self, server: &ServerAddress) -> Dialing {
+        let server = server.to_string();
+        Box::pin(async move {
+            let stream = TcpStream::connect(server).await?;
+            stream.set_nodelay(true)?;
+            Ok(Box::new(stream) as Box<dyn Transport>)
+        })
+    }
+}
+
+/// An answer of a master.
+pub(super) struct Answered {
+    pub(super) response: GetCapacityResponse,
+    /// The server's clock when it decided, or ours when the request was sent.   ms since 1970
+    pub(super) server_now_ms: i64,
+}
+
+/// The servers, and the connection to the one that was asked last.
+pub(super) struct Servers {
+    route: Route,
+    dial: Arc<dyn Dial>,
+    deadline: Duration,
+    clock: Clock,
+    metrics: ClientMetrics,
+    connected: Option<Connected>,
+}
+
+impl fmt::Debug for Servers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Servers")
+            .field("route", &self.route)
+            .finish_non_exhaustive()
+    }
+}
+
+struct Connected {
+    server: ServerAddress,
+    client: CapacityClient<Channel>,
+    /// A broken connection is made anew by the channel itself; this tells when that failed.
+    dial_failed: Arc<AtomicBool>,
+}
+
+/// What became of one attempt.
+enum Attempt<T> {
+    Answered(T, Option<i64>),
+    NotMaster(Option<ServerAddress>),
+    Failed(Failure),
+}
+
+impl Servers {
+    pub(super) fn new(
+        servers: Vec<ServerAddress>,
+        dial: Arc<dyn Dial>,
+        deadline: Duration,
+        clock: Clock,
+        metrics: ClientMetrics,
+    ) -> Self {
+        Self {
+            route: Route::new(servers),
+            dial,
+            deadline,
+            clock,
+            metrics,
+            connected: None,
+        }
+    }
+
+    /// Asks the master for capacity, within the deadline. `sent` is told each time that the
+    /// request goes to another server.
+    pub(super) async fn get_capacity(
+        &mut self,
+        request: &GetCapacityRequest,
+        mut sent: impl FnMut(Timestamp),
+    ) -> Result<Answered, Failure> {
+        let clock = self.clock;
+        let (response, at, server_now_ms) = self
+            .ask(
+                Method::GetCapacity,
+                request,
+                async |client, request| client.get_capacity(request).await,
+                |response| response.mastership.as_ref(),
+                &mut sent,
+            )
+            .await?;
+        let own = || {
+            let since_1970 = clock.phase() + at.since(Timestamp::ZERO);
+            i64::try_from(since_1970.as_millis()).unwrap_or(i64::MAX)
+        };
+        Ok(Answered {
+            response,
+            server_now_ms: server_now_ms.unwrap_or_else(own),
+        })
+    }
+
+    /// Tells the master that resources are used no more, within the deadline.
+    pub(super) async fn release_capacity(
+        &mut self,
+        request: &ReleaseCapacityRequest,
+    ) -> Result<(), Failure> {
+        self.ask(
+            Method::ReleaseCapacity,
+            request,
+            async |client, request| client.release_capacity(request).await,
+            |response| response.mastership.as_ref(),
+            &mut |_| {},
+        )
+        .await
+        .map(|_| ())
+    }
+
+    /// Follows the way to the master. Returns its answer, when the request was sent to it, and
+    /// what its clock said.
+    async fn ask<Q: Clone, A>(
+        &mut self,
+        method: Method,
+        request: &Q,
+        call: impl AsyncFn(&mut CapacityClient<Channel>, Q) -> Result<tonic::Response<A>, tonic::Status>,
+        mastership: impl Fn(&A) -> Option<&Mastership>,
+        sent: &mut impl FnMut(Timestamp),
+    ) -> Result<(A, Timestamp, Option<i64>), Failure> {
+        let deadline = tokio::time::Instant::now() + self.deadline;
+        loop {
+            let server = self.route.target().clone();
+            let at = self.clock.now();
+            sent(at);
+            let left = deadline.saturating_duration_since(tokio::time::Instant::now());
+            let mut failure = Failure::NotSeen;
+            let attempt = timeout(left, async {
+                let connected = self.connected(&server).await?;
+                failure = Failure::Unknown;
+                call(&mut connected.client, request.clone())
+                    .await
+                    .map_err(|status| {
+                        tracing::debug!(%server, %status, "capacity server did not answer");
+                        if connected.dial_failed.swap(false, Ordering::Relaxed) {
+                            Failure::NotSeen
+                        } else {
+                            Failure::Unknown
+                        }
+                    })
+            })
+            .await;
+            let attempt = match attempt {
+                Err(_too_late) => Attempt::Failed(failure),
+                Ok(Err(failure)) => Attempt::Failed(failure),
+                Ok(Ok(answer)) => {
+                    let now_ms = wire::server_millis(answer.metadata());
+                    let answer = answer.into_inner();
+                    match mastership(&answer) {
+                        Some(of) => Attempt::NotMaster(
+                            of.master_address
+                                .as_ref()
+                                .and_then(|address| address.parse().ok()),
+                        ),
+                        None => Attempt::Answered(answer, now_ms),
+                    }
+                }
+            };
+            let is_answered = matches!(attempt, Attempt::Answered(..));
+            let took = self.clock.now().since(at);
+            self.metrics.requested(&server, method, took, is_answered);
+            let (onward, failure) = match attempt {
+                Attempt::Answered(answer, now_ms) => {
+                    self.route.answered();
+                    return Ok((answer, at, now_ms));
+                }
+                Attempt::NotMaster(master) => {
+                    tracing::debug!(%server, ?master, "not the master");
+                    (self.route.redirected(master), Failure::NotSeen)
+                }
+                Attempt::Failed(failure @ Failure::NotSeen) => {
+                    self.connected = None;
+                    (self.route.not_reached(), failure)
+                }
+                Attempt::Failed(failure @ Failure::Unknown) => {
+                    self.connected = None;
+                    self.route.failed();
+                    (Onward::GiveUp, failure)
+                }
+            };
+            if onward == Onward::GiveUp || tokio::time::Instant::now() >= deadline {
+                return Err(failure);
+            }
+        }
+    }
+
+    /// The connection to a server, made if there is none.
+    async fn connected(&mut self, server: &ServerAddress) -> Result<&mut Connected, Failure> {
+        let is_other = |connected: &Connected| connected.server != *server;
+        if self.connected.as_ref().is_none_or(is_other) {
+            self.connected = None;
+            self.connected = Some(self.connect(server).await.map_err(|error| {
+                tracing::debug!(%server, %error, "capacity server cannot be reached");
+                Failure::NotSeen
+            })?);
+        }
+        Ok(self.connected.as_mut().expect("it was made just now"))
+    }
+
+    async fn connect(&self, server: &ServerAddress) -> Result<Connected, tonic::transport::Error> {
+        let dial_failed = Arc::new(AtomicBool::new(false));
+        let connector = {
+            let (dial, server) = (Arc::clone(&self.dial), server.clone());
+            let dial_failed = Arc::clone(&dial_failed);
+            service_fn(move |_| {
+                let dialing = dial.dial(&server);
+                let dial_failed = Arc::clone(&dial_failed);
+                async move {
+                    let dialed = dialing.await;
+                    dial_failed.store(dialed.is_err(), Ordering::Relaxed);
+                    dialed.map(TokioIo::new)
+                }
+            })
+        };
+        let channel = Endpoint::from_shared(format!("http://{server}"))?
+            .connect_with_connector(connector)
+            .await?;
+        Ok(Connected {
+            server: server.clone(),
+            client: CapacityClient::new(channel).max_decoding_message_size(ANSWER_MAX),
+            dial_failed,
+        })
+    }
+}

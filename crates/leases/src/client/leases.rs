@@ -1,0 +1,508 @@
+//! What is asked of the capacity server and when, and what each resource may use by its
+//! answers: a machine without clock, socket or randomness.
+//!
+//! Everything due is asked for in one request, and one request is under way at a time. A
+//! resource is never asked for twice within the minimum interval, because the server would
+//! leave it out of its answer; the one exception is a request of which it is known that no
+//! server answered it. Where nobody answers, the pauses grow, and the leases run out by
+//! themselves: whoever uses them looks at the time, not at this.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_limits::Timestamp;
+use tidegate_runtime::BackOff;
+
+use super::entitlement::{AfterExpiry, Entitlement, Held, SafeCapacity, capacity, length};
+use crate::wire;
+
+/// The first pause when nobody answers.
+const PAUSE_FIRST: Duration = Duration::from_millis(1_300);
+/// What will be due this soon is asked for together with what is due.
+const TOGETHER: Duration = Duration::from_secs(1);
+/// Resources of one request; further ones follow in the next.
+pub(super) const RESOURCES_PER_REQUEST: usize = 1000;
+/// A demand that changed by this share is told before its time.
+const BIG_CHANGE: f64 = 0.25;
+/// A server that wants to be asked less often than this is asked as often.
+const REFRESH_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Every resource of one client.
+#[derive(Debug)]
+pub(super) struct Leases {
+    client_id: String,
+    interval_min: Duration,
+    resources: BTreeMap<Arc<str>, Resource>,
+    under_way: Option<UnderWay>,
+    requests: u64,
+    back_off: BackOff,
+    /// Nothing is asked before.
+    not_before: Timestamp,
+}
+
+#[derive(Debug)]
+struct Resource {
+    phase: Phase,
+    priority: i64,
+    wants: f64,
+    /// What its user lets through and uses, where he keeps to his share himself. He says that he
+    /// has as much, for as long as he does.
+    in_use: f64,
+    /// What was wanted when it was asked for last.
+    told: Option<f64>,
+    entitlement: Entitlement,
+    /// When it should be asked for; never earlier than the minimum interval allows.
+    due: Timestamp,
+    /// When a server saw it last, at the latest; while the answer is out, when it was sent.
+    sent: Option<Timestamp>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Somebody uses it.
+    Used,
+    /// Nobody does; the server has not been told.
+    Left,
+    /// The server has been told. Kept for as long as it must not be asked for again.
+    Released,
+}
+
+#[derive(Debug)]
+struct UnderWay {
+    request: RequestId,
+    sent: Timestamp,
+    /// The resources, and when each was sent before.
+    resources: Vec<(Arc<str>, Option<Timestamp>)>,
+}
+
+/// Tells requests apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RequestId(u64);
+
+/// What somebody who opens a resource says of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Opening {
+    pub(super) priority: i64,
+    pub(super) wants: f64,
+    pub(super) after_expiry: AfterExpiry,
+    pub(super) safe: Option<SafeCapacity>,
+}
+
+/// Why a request was not answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Failure {
+    /// No server that could have granted anything has seen it.
+    NotSeen,
+    /// A server may have answered it, and the answer is lost.
+    Unknown,
+}
+
+/// What was made of an answer.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Heard {
+    /// What may be used now, of every resource for which that changed.
+    pub(super) changed: Vec<(Arc<str>, Entitlement)>,
+    /// What was passed over.
+    pub(super) ignored: Ignored,
+}
+
+/// Parts of answers that were passed over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Ignored {
+    /// Leases of no capacity: negative, infinite, not a number.
+    pub(super) capacity: u64,
+    /// Leases that had ended when they came.
+    pub(super) expired: u64,
+    /// Resources that were not asked for, or answered twice.
+    pub(super) unasked: u64,
+    /// Safe capacities that are none.
+    pub(super) safe_capacity: u64,
+}
+
+impl Leases {
+    pub(super) fn new(client_id: String, interval_min: Duration) -> Self {
+        Self {
+            client_id,
+            interval_min,
+            resources: BTreeMap::new(),
+            under_way: None,
+            requests: 0,
+            back_off: BackOff::gentle(PAUSE_FIRST),
+            not_before: Timestamp::ZERO,
+        }
+    }
+
+    pub(super) fn client_id(&self) -> &str {
+        &self.client_id
+    }
+
+    /// Resources that are used or not yet forgotten.
+    pub(super) fn len(&self) -> usize {
+        self.resources.len()
+    }
+
+    /// Begins to keep a resource, or comes back to one that was just left: a lease that was not
+    /// released yet is kept. Whoever opens one that is in use only raises its priority.
+    pub(super) fn open(&mut self, now: Timestamp, id: &Arc<str>, opening: Opening) -> Entitlement {
+        let Opening {
+            priority,
+            wants,
+            after_expiry,
+            safe,
+        } = opening;
+        let resource = self
+            .resources
+            .entry(Arc::clone(id))
+            .or_insert_with(|| Resource {
+                phase: Phase::Released,
+                priority,
+                wants: 0.0,
+                in_use: 0.0,
+                told: None,
+                entitlement: Entitlement {
+                    lease: None,
+                    after_expiry,
+                    safe,
+                },
+                due: Timestamp::MAX,
+                sent: None,
+            });
+        if resource.phase == Phase::Used {
+            resource.priority = resource.priority.max(priority);
+        } else {
+            resource.priority = priority;
+            resource.entitlement.after_expiry = after_expiry;
+            resource.entitlement.safe = resource.entitlement.safe.or(safe);
+        }
+        resource.phase = Phase::Used;
+        let entitlement = resource.entitlement;
+        self.set_wants(now, id, wants);
+        entitlement
+    }
+
+    /// Nobody uses a resource any more.
+    pub(super) fn leave(&mut self, id: &str) {
+        let Some(resource) = self.resources.get_mut(id) else {
+            return;
+        };
+        if resource.sent.is_some() {
+            resource.phase = Phase::Left;
+        } else {
+            self.resources.remove(id);
+        }
+    }
+
+    /// Nobody uses anything any more.
+    pub(super) fn leave_all(&mut self) {
+        // An answer that is still under way is waited for by nobody.
+        self.under_way = None;
+        let used: Vec<Arc<str>> = self
+            .resources
+            .iter()
+            .filter(|(_, resource)| resource.phase == Phase::Used)
+            .map(|(id, _)| Arc::clone(id))
+            .collect();
+        for id in used {
+            self.leave(&id);
+        }
+    }
+
+    /// What is wanted of a resource from now on. True if it is to be asked for earlier than
+    /// it was before.
+    pub(super) fn set_wants(&mut self, now: Timestamp, id: &str, wants: f64) -> bool {
+        debug_assert!(wants.is_finite() && wants >= 0.0, "{wants}");
+        let Some(resource) = self.resources.get_mut(id) else {
+            return false;
+        };
+        let before = resource.due;
+        resource.wants = wants;
+        if resource
+            .told
+            .map_or(wants > 0.0, |told| is_big_change(told, wants))
+        {
+            resource.due = resource.due.min(now);
+        }
+        resource.due < before
+    }
+
+    /// So much of a resource is used or may be, whatever its lease says by now.
+    pub(super) fn set_in_use(&mut self, id: &str, in_use: f64) {
+        debug_assert!(in_use.is_finite() && in_use >= 0.0, "{in_use}");
+        if let Some(resource) = self.resources.get_mut(id) {
+            resource.in_use = in_use;
+        }
+    }
+
+    /// What may be used of a resource that is open.
+    #[cfg(test)]
+    pub(super) fn entitlement(&self, id: &str) -> Entitlement {
+        self.resources[id].entitlement
+    }
+
+    /// When to ask next. None while a request is under way, or if there is nothing to ask for.
+    pub(super) fn next_due(&self) -> Option<Timestamp> {
+        if self.under_way.is_some() {
+            return None;
+        }
+        self.resources
+            .values()
+            .filter_map(|resource| resource.due_at(self.interval_min))
+            .min()
+            .map(|due| due.max(self.not_before))
+    }
+
+    /// The request that is due, if one is.
+    pub(super) fn ask(&mut self, now: Timestamp) -> Option<(RequestId, wire::GetCapacityRequest)> {
+        if self.next_due().is_none_or(|due| now < due) {
+            return None;
+        }
+        let mut asked = Vec::new();
+        let mut message = wire::GetCapacityRequest {
+            client_id: self.client_id.clone(),
+            resource: Vec::new(),
+        };
+        for urgent in [true, false] {
+            for (id, resource) in &mut self.resources {
+                if asked.len() == RESOURCES_PER_REQUEST {
+                    break;
+                }
+                if !resource.is_asked_at(now, self.interval_min, urgent) {
+                    continue;
+                }
+                message.resource.push(wire::ResourceRequest {
+                    resource_id: id.to_string(),
+                    priority: resource.priority,
+                    has: resource.entitlement.live(now).map(|held| wire::Lease {
+                        expiry_time: held.expiry_time,
+                        refresh_interval: held.refresh_interval,
+                        capacity: held.capacity.max(resource.in_use),
+                    }),
+                    wants: resource.wants,
+                });
+                asked.push((Arc::clone(id), resource.sent));
+                resource.told = Some(resource.wants);
+                resource.sent = Some(now);
+                resource.due = Timestamp::MAX;
+            }
+        }
+        self.requests += 1;
+        let request = RequestId(self.requests);
+        self.under_way = Some(UnderWay {
+            request,
+            sent: now,
+            resources: asked,
+        });
+        Some((request, message))
+    }
+
+    /// The request that is under way goes to another server, because the one that it was sent to
+    /// is not the master: what comes of it counts from now.
+    pub(super) fn sent_again(&mut self, now: Timestamp, request: RequestId) {
+        let Some(under_way) = &mut self.under_way else {
+            return;
+        };
+        if under_way.request == request {
+            under_way.sent = now;
+            for (id, _) in &under_way.resources {
+                if let Some(resource) = self.resources.get_mut(id) {
+                    resource.sent = Some(now);
+                }
+            }
+        }
+    }
+
+    /// A master answered. `server_now_ms` is its clock when it decided, in milliseconds since
+    /// 1970, or ours when the request was sent.
+    ///
+    /// An answer to another request than the one under way says nothing any more.
+    pub(super) fn answered(
+        &mut self,
+        now: Timestamp,
+        request: RequestId,
+        answer: &wire::GetCapacityResponse,
+        server_now_ms: i64,
+    ) -> Heard {
+        let mut heard = Heard::default();
+        let Some(under_way) = self.take(request) else {
+            return heard;
+        };
+        self.back_off.reset();
+        self.not_before = Timestamp::ZERO;
+        let mut answers: BTreeMap<&str, &wire::ResourceResponse> = BTreeMap::new();
+        for of_resource in &answer.response {
+            // The first of two is as good as the other.
+            if answers.contains_key(&*of_resource.resource_id) {
+                heard.ignored.unasked += 1;
+            } else {
+                answers.insert(&of_resource.resource_id, of_resource);
+            }
+        }
+        for (id, _) in &under_way.resources {
+            let answer = answers.remove(&**id);
+            // It may have been left meanwhile and forgotten.
+            let Some(resource) = self.resources.get_mut(id) else {
+                continue;
+            };
+            // The server decided before now, by how much nobody knows.
+            resource.sent = Some(now);
+            let before = resource.entitlement;
+            if let Some(answer) = answer {
+                resource.take(
+                    now,
+                    under_way.sent,
+                    answer,
+                    server_now_ms,
+                    &mut heard.ignored,
+                );
+            }
+            // Left out, or answered with nothing that can be used: by the lease that it has, and
+            // without one as soon as it may be.
+            resource.due = resource.due.min(resource.refreshed_at(under_way.sent));
+            if resource.entitlement != before {
+                heard.changed.push((Arc::clone(id), resource.entitlement));
+            }
+        }
+        heard.ignored.unasked += answers.len() as u64;
+        heard
+    }
+
+    /// Nobody answered. `entropy` spreads those who try again.
+    pub(super) fn failed(
+        &mut self,
+        now: Timestamp,
+        request: RequestId,
+        failure: Failure,
+        entropy: u64,
+    ) {
+        let Some(under_way) = self.take(request) else {
+            return;
+        };
+        for (id, sent_before) in under_way.resources {
+            let Some(resource) = self.resources.get_mut(&id) else {
+                continue;
+            };
+            if failure == Failure::NotSeen {
+                resource.sent = sent_before;
+            }
+            resource.due = resource.due.min(now);
+        }
+        self.not_before = now + self.back_off.pause_with_jitter(entropy);
+    }
+
+    fn take(&mut self, request: RequestId) -> Option<UnderWay> {
+        self.under_way
+            .take_if(|under_way| under_way.request == request)
+    }
+
+    /// What nobody uses any more, to be told to the server once; none if there is nothing.
+    ///
+    /// Whether it arrives does not matter: a lease that is not released ends by itself.
+    pub(super) fn release(&mut self, now: Timestamp) -> Option<wire::ReleaseCapacityRequest> {
+        let interval_min = self.interval_min;
+        self.resources.retain(|_, resource| {
+            let sent = resource.sent.unwrap_or_default();
+            resource.phase != Phase::Released || now < sent + interval_min
+        });
+        let mut resource_id = Vec::new();
+        for (id, resource) in &mut self.resources {
+            if resource.phase == Phase::Left && resource_id.len() < RESOURCES_PER_REQUEST {
+                resource.phase = Phase::Released;
+                resource.in_use = 0.0;
+                resource.entitlement.lease = None;
+                resource.told = None;
+                resource.due = Timestamp::MAX;
+                resource_id.push(id.to_string());
+            }
+        }
+        (!resource_id.is_empty()).then(|| wire::ReleaseCapacityRequest {
+            client_id: self.client_id.clone(),
+            resource_id,
+        })
+    }
+}
+
+impl Resource {
+    /// When it may be asked for at the earliest, if it should be.
+    fn due_at(&self, interval_min: Duration) -> Option<Timestamp> {
+        if self.phase != Phase::Used || self.due == Timestamp::MAX {
+            return None;
+        }
+        Some(self.due.max(self.allowed_at(interval_min)))
+    }
+
+    fn allowed_at(&self, interval_min: Duration) -> Timestamp {
+        self.sent
+            .map_or(Timestamp::ZERO, |sent| sent + interval_min)
+    }
+
+    /// Whether it goes into a request that is made at `now`: among those that are due, or among
+    /// those that will be soon.
+    fn is_asked_at(&self, now: Timestamp, interval_min: Duration, urgent: bool) -> bool {
+        let Some(due) = self.due_at(interval_min) else {
+            return false;
+        };
+        if urgent {
+            due <= now
+        } else {
+            now < due && due <= now + TOGETHER && self.allowed_at(interval_min) <= now
+        }
+    }
+
+    /// When to ask again after a request that was sent then.
+    fn refreshed_at(&self, sent: Timestamp) -> Timestamp {
+        let Some(lease) = self.entitlement.lease else {
+            return sent;
+        };
+        let length = lease.expires.since(sent);
+        let refresh = u64::try_from(lease.refresh_interval).unwrap_or(0);
+        let refresh = Duration::from_secs(refresh).min(REFRESH_MAX);
+        // Whoever asks only when the lease has ended stands without one meanwhile.
+        sent + if refresh < length {
+            refresh
+        } else {
+            length / 2
+        }
+    }
+
+    fn take(
+        &mut self,
+        now: Timestamp,
+        sent: Timestamp,
+        answer: &wire::ResourceResponse,
+        server_now_ms: i64,
+        ignored: &mut Ignored,
+    ) {
+        match answer.safe_capacity.map(SafeCapacity::new) {
+            None => {}
+            Some(Ok(safe)) => self.entitlement.safe = Some(safe),
+            Some(Err(_)) => ignored.safe_capacity += 1,
+        }
+        let Ok(capacity) = capacity("a lease", answer.gets.capacity) else {
+            ignored.capacity += 1;
+            return;
+        };
+        let expires = length(answer.gets.expiry_time, server_now_ms).map(|length| sent + length);
+        match expires.filter(|&expires| now < expires) {
+            Some(expires) => {
+                self.entitlement.lease = Some(Held {
+                    capacity,
+                    expires,
+                    expiry_time: answer.gets.expiry_time,
+                    refresh_interval: answer.gets.refresh_interval,
+                });
+            }
+            None => ignored.expired += 1,
+        }
+    }
+}
+
+/// Whether a server should know before its time that not `told` but `wants` is wanted.
+fn is_big_change(told: f64, wants: f64) -> bool {
+    (wants - told).abs() > told.max(wants) * BIG_CHANGE
+}
+
+#[cfg(test)]
+mod laws;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,28 @@
+//! One capacity, shared by many processes that each hold a lease on a part of it.
+//!
+//! Without features this crate is the [`book`]: the pure decision of which holder gets how much.
+//! `client` keeps leases on servers that speak Doorman's protocol, `server` is such a server.
+
+#![cfg_attr(not(any(feature = "client", feature = "server")), no_std)]
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_methods, reason = "tests serve no calls")
+)]
+
+extern crate alloc;
+
+pub mod book;
+#[cfg(feature = "client")]
+pub mod client;
+#[cfg(test)]
+#[path = "../../limits/tests/random/mod.rs"]
+mod random;
+#[cfg(feature = "server")]
+pub mod server;
+#[cfg(feature = "client")]
+pub mod sharing;
+#[cfg(feature = "client")]
+pub mod supply;
+#[cfg(feature = "wire")]
+pub mod wire;

@@ -1,0 +1,186 @@
+//! The loop that asks the server above for what is handed on here.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::RngExt as _;
+use tidegate_limits::Timestamp;
+use tidegate_runtime::BackOff;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::{Channel, Endpoint};
+use tracing::{debug, warn};
+
+use super::metrics::{Metrics, ParentOutcome};
+use super::service::Service;
+use crate::wire::capacity_client::CapacityClient;
+use crate::wire::{self, GetServerCapacityRequest, GetServerCapacityResponse};
+
+/// How long a connect may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long one question may take, the connect included.
+const DEADLINE: Duration = Duration::from_secs(5);
+/// How often a question follows from server to server within one round.
+const REDIRECTS_MAX: usize = 4;
+/// The first pause when nobody answers.
+const PAUSE_FIRST: Duration = Duration::from_secs(1);
+/// Requests from below can make it time to ask. However many there are, one looks no more often
+/// than this.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// The largest answer that is taken.   bytes
+const ANSWER_MAX: usize = 16 << 20;
+
+/// Asks for as long as the process lives.
+pub async fn keep_asking(
+    service: Service,
+    parents: Vec<String>,
+    metrics: Arc<Metrics>,
+    stop: CancellationToken,
+) {
+    let mut asking = Asking {
+        service,
+        parents,
+        next: 0,
+        connected: None,
+        metrics,
+    };
+    stop.run_until_cancelled(asking.go_on()).await;
+}
+
+struct Asking {
+    service: Service,
+    /// `host:port` of those that may be the master.
+    parents: Vec<String>,
+    /// Which of them is tried next.
+    next: usize,
+    /// The one that answered last.
+    connected: Option<(String, CapacityClient<Channel>)>,
+    metrics: Arc<Metrics>,
+}
+
+impl Asking {
+    async fn go_on(&mut self) {
+        let mut back_off = BackOff::gentle(PAUSE_FIRST);
+        loop {
+            self.until_due().await;
+            let Some((sent_at, request)) = self.service.ask_parent() else {
+                continue;
+            };
+            if self.ask(sent_at, request).await {
+                back_off.reset();
+            } else {
+                self.service.parent_unanswered(sent_at);
+                let pause = back_off.pause_with_jitter(rand::rng().random());
+                let failures = back_off.failures();
+                warn!(?pause, failures, "leases: no server above answers");
+                tokio::time::sleep(pause).await;
+            }
+        }
+    }
+
+    async fn until_due(&self) {
+        let clock = self.service.clock();
+        loop {
+            let due = self.service.next_due();
+            let looked = clock.now();
+            match due {
+                Some(due) if due <= looked => return,
+                Some(due) => tokio::select! {
+                    () = tokio::time::sleep_until(clock.instant(due)) => {}
+                    () = self.service.changed() => {}
+                },
+                None => self.service.changed().await,
+            }
+            tokio::time::sleep_until(clock.instant(looked + LOOK_EVERY)).await;
+        }
+    }
+
+    /// Asks one server after the other, and whoever they name, each once. Whether one answered.
+    async fn ask(&mut self, sent_at: Timestamp, request: GetServerCapacityRequest) -> bool {
+        let mut redirects = 0;
+        let mut tried = 0;
+        let mut named: Option<String> = None;
+        while tried < self.parents.len() + 1 || named.is_some() {
+            let is_kept = named.is_none() && tried == 0 && self.connected.is_some();
+            let (address, mut client) = match (named.take(), self.connected.take()) {
+                (Some(address), _) => match connect(&address) {
+                    Some(client) => (address, client),
+                    None => continue,
+                },
+                (None, Some(connected)) if is_kept => connected,
+                (None, _) => {
+                    let address = self.parents[self.next % self.parents.len()].clone();
+                    self.next = self.next.wrapping_add(1);
+                    match connect(&address) {
+                        Some(client) => (address, client),
+                        None => {
+                            tried += 1;
+                            continue;
+                        }
+                    }
+                }
+            };
+            tried += 1;
+            let question = client.get_server_capacity(request.clone());
+            let answer = tokio::time::timeout(DEADLINE, question).await;
+            match answer {
+                Ok(Ok(answer)) => {
+                    let millis = wire::server_millis(answer.metadata());
+                    let answer = answer.into_inner();
+                    let Some(mastership) = &answer.mastership else {
+                        self.answered(sent_at, millis, &answer);
+                        self.connected = Some((address, client));
+                        return true;
+                    };
+                    self.metrics.parent(ParentOutcome::Redirected);
+                    let master = mastership.master_address.clone();
+                    debug!(%address, master = master.as_deref().unwrap_or("unknown"), "leases: the server above is not the master");
+                    if redirects < REDIRECTS_MAX {
+                        named = master.filter(|master| !master.is_empty());
+                        redirects += 1;
+                    }
+                }
+                Ok(Err(status)) => {
+                    self.metrics.parent(ParentOutcome::Failed);
+                    warn!(%address, code = status.code().description(), message = status.message(),
+                          "leases: the server above answers with an error");
+                }
+                Err(_) => {
+                    self.metrics.parent(ParentOutcome::Failed);
+                    warn!(%address, "leases: the server above does not answer in time");
+                }
+            }
+        }
+        false
+    }
+
+    fn answered(
+        &self,
+        sent_at: Timestamp,
+        millis: Option<i64>,
+        answer: &GetServerCapacityResponse,
+    ) {
+        self.metrics.parent(ParentOutcome::Answered);
+        self.service.parent_answered(sent_at, millis, answer);
+        debug!(
+            resources = answer.response.len(),
+            "leases: the server above has answered"
+        );
+    }
+}
+
+/// Connects with the first question. Nothing, if that is no address.
+fn connect(address: &str) -> Option<CapacityClient<Channel>> {
+    let endpoint = match Endpoint::from_shared(format!("http://{address}")) {
+        Ok(endpoint) => endpoint,
+        Err(error) => {
+            warn!(address, %error, "leases: that is no address of a server");
+            return None;
+        }
+    };
+    let channel = endpoint
+        .connect_timeout(CONNECT_TIMEOUT)
+        .http2_keep_alive_interval(Duration::from_secs(30))
+        .connect_lazy();
+    let client = CapacityClient::new(channel);
+    Some(client.max_decoding_message_size(ANSWER_MAX))
+}

@@ -1,0 +1,974 @@
+//! One resource: what there is of it here, who holds what, and what is answered.
+//!
+//! What keeps the bound in a tree, where any answer may be lost and any server may die:
+//!
+//! - A lease is never longer than the one it is cut from. So whatever a server handed on is over
+//!   when its own lease is.
+//! - Who holds a lease counts with the larger of what it had and what it was given, until it says
+//!   that it has what it was given last ([`Frees::Confirmed`]): just so much, until just then. A
+//!   claim with anything else was sent before the answer came, or the answer was lost, and proves
+//!   nothing.
+//! - A server that was lowered says that it has the lower lease only once what it handed on fits
+//!   into it. Until then whatever it gives ends when its larger lease does.
+//! - A new master echoes what its clients say they have. What doesn't fit into a lease of its own
+//!   keeps the end that it had.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_limits::Timestamp;
+
+use crate::book::{Band, Book, Capacity, Claim, Held, Holder, Lease, Rows, Split, Terms};
+
+use super::roster::{Kind, Member};
+use super::status::Counts;
+use super::templates::{Algorithm, Frees, Template, granted_until};
+use crate::wire::{self, Epoch};
+
+/// When a client of a server that has not heard from the one above should ask again, and for how
+/// long after the resource is made it is told so.
+const REFRESH_AWAITED: Duration = Duration::from_secs(1);
+const AWAITED_FOR: Duration = Duration::from_secs(10);
+/// Who comes back this much too early is answered all the same: timers and networks are no
+/// clockwork.
+const EARLY_BY: Duration = Duration::from_millis(50);
+/// When whoever above was asked and has not answered is asked again.
+const ASK_AGAIN: Duration = Duration::from_secs(5);
+/// What is wanted has changed so much that the server above should hear of it early.
+const CHANGE_IS_BIG: f64 = 0.1;
+/// Rows that nobody has any more which are looked at for one that may be given out again.
+const LOOKED_AT: usize = 8;
+
+#[derive(Debug)]
+pub(super) struct Resource {
+    pub(super) id: Arc<str>,
+    /// The glob of the template; none where the server above says what it is.
+    pub(super) template: Option<String>,
+    pub(super) algorithm: Algorithm,
+    pub(super) safe_capacity: Option<f64>,
+    pub(super) source: Source,
+    pub(super) book: Book,
+    pub(super) learning_until: Option<Timestamp>,
+    /// The row of everybody that was told of a lease, here and in the book.
+    places: HashMap<Member, Holder>,
+    /// By row.
+    seen: Rows<Seen>,
+    /// Rows that nobody has.
+    left: VecDeque<Holder>,
+    /// Who has a safe share.
+    reserved: HashSet<Holder>,
+    made: Timestamp,
+    /// The client that made it and for which it counts, see [`Bounds`](super::Bounds).
+    maker: Option<Member>,
+    /// Nobody's lease ends before this.
+    ends_from: Timestamp,
+}
+
+/// Where the capacity comes from.
+#[derive(Clone, Debug)]
+pub(super) enum Source {
+    /// The config: this server is the root.
+    Template(Capacity),
+    /// A server above.
+    Above(Above),
+}
+
+/// What a server has from the one above.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Above {
+    grant: Option<Grant>,
+    /// More was handed on than the grant is; what it was cut from ends here.
+    shrinks_by: Option<Timestamp>,
+    /// More was echoed than the grant is; the last of it ends here.
+    echoed_by: Option<Timestamp>,
+    asked: Option<Asked>,
+    /// Whether the answer to what was asked has come.
+    answered: bool,
+    /// Whether an answer has come that says how capacity is lent out.
+    heard: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Grant {
+    capacity: Capacity,
+    expires: Timestamp,
+    refresh: Duration,
+    /// The end as the server above says it: by this it knows its lease.   seconds since 1970
+    expiry_time: i64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    at: Timestamp,
+    wanted: f64,
+    /// What was said to be held.
+    has: f64,
+}
+
+/// What is known of a holder beside the book, in 24 bytes: there is one for each.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    /// The lease as it was told, by which the holder knows it: how much, and until when, of which
+    /// the wire has the second that it began.
+    capacity: f64,
+    expires: Timestamp,
+    /// How long before the end it may ask again, rounded up.   hundredths of a second
+    asks_before: u32,
+    /// When all that it was told has ended, if some of it outlasts the last lease: so many seconds
+    /// after the process's start, rounded up.
+    outlasts: Option<NonZeroU32>,
+}
+
+impl Seen {
+    /// What is told at last; before, it was told of leases until `before`. Whoever asks again
+    /// before `early_until` need not have.
+    fn new(lease: Lease, early_until: Timestamp, before: Timestamp) -> Self {
+        let ahead = lease.expires.since(early_until).as_nanos();
+        Self {
+            capacity: lease.capacity.get(),
+            expires: lease.expires,
+            // No lease is longer than a year, and this is enough for more.
+            asks_before: u32::try_from(ahead.div_ceil(10_000_000)).unwrap_or(u32::MAX),
+            outlasts: Self::outlasts(before, lease.expires),
+        }
+    }
+
+    /// Before this it need not ask again: at the latest when the lease ends.
+    fn early_until(&self) -> Timestamp {
+        let ahead = Duration::from_millis(u64::from(self.asks_before) * 10);
+        Timestamp::ZERO + self.expires.since(Timestamp::ZERO + ahead)
+    }
+
+    /// The latest end of all that it was told.
+    fn until(&self) -> Timestamp {
+        let outlasts = self.outlasts.map_or(0, NonZeroU32::get);
+        let outlasts = Timestamp::ZERO + Duration::from_secs(outlasts.into());
+        outlasts.max(self.expires)
+    }
+
+    /// How `until` is kept: not at all, unless it is later than the end of the last lease.
+    fn outlasts(until: Timestamp, expires: Timestamp) -> Option<NonZeroU32> {
+        if until <= expires {
+            return None;
+        }
+        let seconds = until
+            .since(Timestamp::ZERO)
+            .as_nanos()
+            .div_ceil(1_000_000_000);
+        // A hundred years from the start are for ever.
+        NonZeroU32::new(u32::try_from(seconds).unwrap_or(u32::MAX))
+    }
+}
+
+/// Who asks for what.
+pub(super) struct Ask<'a> {
+    pub(super) member: Member,
+    pub(super) kind: Kind,
+    pub(super) bands: &'a [Band],
+    pub(super) has: Option<&'a wire::Lease>,
+}
+
+/// What all servers' resources are under.
+#[derive(Clone, Copy)]
+pub(super) struct Rules {
+    pub(super) epoch: Epoch,
+    pub(super) minimum_interval: Duration,
+}
+
+/// What is answered.
+pub(super) struct Answer {
+    pub(super) gets: wire::Lease,
+    /// None while nothing is known: whoever asks keeps what it was told before.
+    pub(super) safe_capacity: Option<f64>,
+    /// When all that it was given before has ended; none if that is not known. Seconds since 1970
+    pub(super) granted_until: Option<i64>,
+}
+
+impl Resource {
+    pub(super) fn new(
+        id: &str,
+        now: Timestamp,
+        elected: Timestamp,
+        template: Option<&Template>,
+        source: Source,
+    ) -> Self {
+        let algorithm = template.map_or_else(Algorithm::default, |one| one.algorithm.clone());
+        let learning_until = elected + algorithm.learning;
+        let terms = terms(&algorithm, &source);
+        Self {
+            id: id.into(),
+            template: template.map(|one| one.glob.as_str().to_owned()),
+            safe_capacity: template.and_then(|one| one.safe_capacity),
+            algorithm,
+            source,
+            book: Book::new(terms),
+            learning_until: (learning_until > now).then_some(learning_until),
+            places: HashMap::new(),
+            seen: Rows::new(),
+            left: VecDeque::new(),
+            reserved: HashSet::new(),
+            made: now,
+            maker: None,
+            ends_from: now,
+        }
+    }
+
+    /// It counts for this client from now on.
+    pub(super) fn counts_for(&mut self, maker: Member) {
+        self.maker = Some(maker);
+    }
+
+    /// The client for which it counts.
+    pub(super) fn maker(&self) -> Option<Member> {
+        self.maker
+    }
+
+    /// The client for which it counted, if it counts for that one no longer: it has left, and
+    /// others hold the resource.
+    pub(super) fn disowned(&mut self) -> Option<Member> {
+        let places = &self.places;
+        self.maker
+            .take_if(|maker| !places.is_empty() && !places.contains_key(maker))
+    }
+
+    /// Whether it still only learns who has what.
+    pub(super) fn is_learning(&mut self, now: Timestamp) -> bool {
+        // Inclusive: a lease that was given in the last moment before the election ends then.
+        self.learning_until = self.learning_until.filter(|until| now <= *until);
+        self.learning_until.is_some()
+    }
+
+    pub(super) fn is_held_by(&self, member: Member) -> bool {
+        self.places.contains_key(&member)
+    }
+
+    pub(super) fn reserved(&self) -> u64 {
+        self.reserved.len() as u64
+    }
+
+    /// Answers one who asks; `None` if it asked too early, and keeps what it has.
+    pub(super) fn ask(
+        &mut self,
+        now: Timestamp,
+        rules: Rules,
+        ask: &Ask<'_>,
+        counts: &mut Counts,
+    ) -> Option<Answer> {
+        self.refill(now, counts);
+        let place = self.places.get(&ask.member).copied();
+        let seen = place.map(|Holder(row)| self.seen[row as usize]);
+        if seen.is_some_and(|seen| now < seen.early_until()) {
+            counts.early += 1;
+            return None;
+        }
+        let holder = place.unwrap_or_else(|| self.next_place());
+        let learning = self.is_learning(now);
+        let live = seen.filter(|seen| now < seen.expires);
+        let has = ask
+            .has
+            .filter(|has| rules.epoch.timestamp(has.expiry_time) > now)
+            .map_or(0.0, |has| has.capacity);
+        let has = if learning {
+            self.believed(has, counts)
+        } else {
+            has
+        };
+        if has > 0.0 && live.is_none() && !learning {
+            counts.unrecorded += 1;
+            // Whoever makes them up shall not fill the log.
+            if counts.unrecorded.is_power_of_two() {
+                tracing::warn!(
+                    resource = %self.id,
+                    has,
+                    count = counts.unrecorded,
+                    "a lease is claimed of which there is no record"
+                );
+            }
+        }
+
+        let reserved = self.reserve_for(ask, holder, seen.is_none(), counts);
+        let share = match (&self.algorithm.reserve, reserved) {
+            (Some(reserve), true) => reserve.share.get(),
+            _ => 0.0,
+        };
+        let beyond = |amount: f64| Capacity::new((amount - share).max(0.0)).unwrap_or_default();
+        let wants: f64 = ask.bands.iter().map(|band| band.wants.get()).sum();
+        let own_band;
+        let bands = match ask.bands {
+            // Only clients have a share, and a client has one band.
+            [band] if share > 0.0 => {
+                own_band = [Band {
+                    wants: beyond(band.wants.get()),
+                    ..*band
+                }];
+                &own_band
+            }
+            bands => bands,
+        };
+        let knows_last = match (ask.has, seen) {
+            // A server may say that it has more, never less.
+            (Some(has), Some(seen)) => {
+                let expiry_time = rules.epoch.seconds(seen.expires);
+                has.expiry_time == expiry_time && has.capacity >= seen.capacity
+            }
+            _ => false,
+        };
+        let lease = if learning && !self.knows_reserve() {
+            // What of it is a safe share can't be told yet, and nobody above may learn that as
+            // lent. So it is echoed, with the end that it has, and not entered.
+            let claim = Claim {
+                bands,
+                has: Capacity::ZERO,
+            };
+            let entered = self.book.learn(now, holder, claim, None);
+            let ends = ask.has.map(|has| rules.epoch.timestamp(has.expiry_time));
+            Lease {
+                capacity: beyond(has),
+                expires: ends.unwrap_or(entered.expires).min(entered.expires),
+                ..entered
+            }
+        } else if learning {
+            let claim = Claim {
+                bands,
+                has: beyond(has),
+            };
+            let cap = self.cap_learned(ask, holder, claim.has, rules);
+            self.book.learn(now, holder, claim, cap)
+        } else {
+            let claim = Claim {
+                bands,
+                // What proves nothing must not free anything.
+                has: if knows_last {
+                    beyond(has)
+                } else {
+                    Capacity::MAX
+                },
+            };
+            let cap = self.cap(now);
+            self.book.ask(now, holder, claim, cap)
+        };
+        let gets = Lease {
+            capacity: Capacity::new(share.min(wants) + lease.capacity.get()).unwrap_or_default(),
+            refresh: self.refresh_told(now, lease.refresh),
+            // A safe share ends with nobody's lease.
+            expires: if lease.capacity == Capacity::ZERO {
+                now + self.algorithm.lease
+            } else {
+                lease.expires
+            },
+        };
+        let mut answer = self.answer(now, rules, (ask, holder), gets, reserved);
+        if !learning {
+            answer.granted_until = Some(seen.map_or(0, |seen| rules.epoch.seconds(seen.until())));
+        }
+        Some(answer)
+    }
+
+    /// What is believed of a claim while this server learns: no more than there is of the
+    /// resource, where that is known. Of a static split that is what each client gets at most.
+    fn believed(&self, has: f64, counts: &mut Counts) -> f64 {
+        let most = match (self.algorithm.split, &self.source) {
+            (Split::None, _) => return has,
+            (Split::Static, _) => self.book.terms().capacity,
+            (_, Source::Above(above)) if above.grant.is_none() => return has,
+            _ => self.capacity(),
+        };
+        let most = most.get();
+        if has <= most {
+            return has;
+        }
+        counts.overclaimed += 1;
+        if counts.overclaimed.is_power_of_two() {
+            tracing::warn!(
+                resource = %self.id,
+                has,
+                capacity = most,
+                count = counts.overclaimed,
+                "leases: a client claims to hold more than there is; the capacity is believed"
+            );
+        }
+        most
+    }
+
+    /// Whether it is known what is set aside: from the config, or from the server above.
+    fn knows_reserve(&self) -> bool {
+        match &self.source {
+            Source::Template(_) => true,
+            Source::Above(above) => above.heard || self.algorithm.reserve.is_some(),
+        }
+    }
+
+    /// Whether a client has one of the safe shares.
+    fn reserve_for(
+        &mut self,
+        ask: &Ask<'_>,
+        holder: Holder,
+        is_new: bool,
+        counts: &mut Counts,
+    ) -> bool {
+        let Some(reserve) = &self.algorithm.reserve else {
+            return false;
+        };
+        if ask.kind == Kind::Server {
+            return false;
+        }
+        if self.reserved.contains(&holder) {
+            return true;
+        }
+        if self.reserved() >= reserve.clients.get() {
+            counts.unreserved += u64::from(is_new);
+            return false;
+        }
+        self.reserved.insert(holder)
+    }
+
+    fn refresh_told(&self, now: Timestamp, refresh: Duration) -> Duration {
+        match &self.source {
+            Source::Above(above) if above.grant.is_none() && now < self.made + AWAITED_FOR => {
+                REFRESH_AWAITED
+            }
+            _ => refresh,
+        }
+    }
+
+    /// When what is given now must end at the latest.
+    fn cap(&mut self, now: Timestamp) -> Option<Timestamp> {
+        let held = self.book.held();
+        let Source::Above(above) = &mut self.source else {
+            return None;
+        };
+        let grant = above.grant?;
+        if held <= grant.capacity {
+            above.shrinks_by = None;
+            above.echoed_by = None;
+        }
+        // What ended has ended, whatever it was.
+        let ends = [above.shrinks_by, above.echoed_by, Some(grant.expires)];
+        ends.into_iter().flatten().filter(|end| now < *end).min()
+    }
+
+    /// The same for what is echoed: what fits into a lease of its own lasts as long as that, the
+    /// rest until the end that it has.
+    fn cap_learned(
+        &mut self,
+        ask: &Ask<'_>,
+        holder: Holder,
+        has: Capacity,
+        rules: Rules,
+    ) -> Option<Timestamp> {
+        let own = self
+            .book
+            .get(holder)
+            .map_or(0.0, |held| held.lease.capacity.get());
+        let together = self.book.held().get() - own + has.get();
+        let ends = ask.has.map(|has| rules.epoch.timestamp(has.expiry_time));
+        match &mut self.source {
+            Source::Above(Above {
+                grant: Some(grant), ..
+            }) if together <= grant.capacity.get() => Some(grant.expires),
+            Source::Above(above) => {
+                above.echoed_by = above.echoed_by.max(ends);
+                ends
+            }
+            Source::Template(_) => None,
+        }
+    }
+
+    fn answer(
+        &mut self,
+        now: Timestamp,
+        rules: Rules,
+        (ask, holder): (&Ask<'_>, Holder),
+        gets: Lease,
+        reserved: bool,
+    ) -> Answer {
+        // The wire has whole seconds, and none is "whenever you like".
+        let refresh = gets.refresh.as_secs().max(1);
+        // Whoever was told to come back sooner than others may.
+        let interval = rules.minimum_interval.min(Duration::from_secs(refresh));
+        self.ends_from = if self.places.is_empty() {
+            gets.expires
+        } else {
+            self.ends_from.min(gets.expires)
+        };
+        let Holder(row) = holder;
+        let row = row as usize;
+        let before = match self.places.insert(ask.member, holder) {
+            Some(_) => self.seen[row].until(),
+            None => gets.expires,
+        };
+        let seen = Seen::new(gets, now + interval.saturating_sub(EARLY_BY), before);
+        if row == self.seen.len() {
+            self.seen.push(seen);
+        } else {
+            self.seen[row] = seen;
+        }
+        Answer {
+            gets: wire::Lease {
+                expiry_time: rules.epoch.seconds(gets.expires),
+                refresh_interval: i64::try_from(refresh).unwrap_or(i64::MAX),
+                capacity: gets.capacity.get(),
+            },
+            safe_capacity: match ask.kind {
+                Kind::Client if self.algorithm.reserve.is_some() && !reserved => Some(0.0),
+                _ if self.safe_capacity.is_none() && !self.knows_reserve() => None,
+                _ => Some(self.safe_capacity()),
+            },
+            granted_until: None,
+        }
+    }
+
+    /// What whoever loses every server may use: what is set aside for it, what the operator says,
+    /// or an equal part of what there is here.
+    pub(super) fn safe_capacity(&self) -> f64 {
+        if let Some(reserve) = &self.algorithm.reserve {
+            return reserve.share.get();
+        }
+        self.safe_capacity.unwrap_or_else(|| {
+            let clients = self.book.clients().max(1);
+            self.book.terms().capacity.get() / clients as f64
+        })
+    }
+
+    /// How much there is here, safe shares included.
+    pub(super) fn capacity(&self) -> Capacity {
+        match &self.source {
+            Source::Template(capacity) => *capacity,
+            Source::Above(above) => above.grant.map_or(Capacity::ZERO, |grant| grant.capacity),
+        }
+    }
+
+    /// What is told to a server below beside its lease.
+    pub(super) fn algorithm_told(&self, answer: &Answer) -> Option<wire::Algorithm> {
+        let each = self.book.terms().capacity;
+        self.knows_reserve()
+            .then(|| self.algorithm.to_wire(each, answer.granted_until))
+    }
+
+    pub(super) fn leased_until(&self) -> Option<Timestamp> {
+        match &self.source {
+            Source::Template(_) => None,
+            Source::Above(above) => above.grant.map(|grant| grant.expires),
+        }
+    }
+
+    /// Takes a new template. Leases stay as they are.
+    pub(super) fn apply(
+        &mut self,
+        now: Timestamp,
+        elected: Timestamp,
+        template: &Template,
+        counts: &mut Counts,
+    ) {
+        self.template = Some(template.glob.as_str().to_owned());
+        let Source::Template(capacity) = &mut self.source else {
+            // Whoever is above has the word, until then this.
+            if matches!(&self.source, Source::Above(above) if above.grant.is_none()) {
+                self.safe_capacity = template.safe_capacity;
+                self.rule(now, elected, template.algorithm.clone(), counts);
+            }
+            return;
+        };
+        *capacity = template.capacity;
+        self.safe_capacity = template.safe_capacity;
+        self.rule(now, elected, template.algorithm.clone(), counts);
+    }
+
+    fn rule(
+        &mut self,
+        now: Timestamp,
+        elected: Timestamp,
+        algorithm: Algorithm,
+        counts: &mut Counts,
+    ) {
+        self.algorithm = algorithm;
+        // Shorter or longer, but it does not begin anew. What the server above said of its end
+        // stands.
+        let heard = matches!(&self.source, Source::Above(above) if above.grant.is_some());
+        let was = self.learning_until;
+        if self.is_learning(now) {
+            let until = elected + self.algorithm.learning;
+            self.learning_until = was
+                .filter(|_| heard)
+                .map(|was| was.min(until))
+                .or(Some(until));
+        }
+        self.set_terms(now, counts);
+    }
+
+    fn set_terms(&mut self, now: Timestamp, counts: &mut Counts) {
+        let terms = terms(&self.algorithm, &self.source);
+        if terms == *self.book.terms() {
+            return;
+        }
+        let lowered = terms.capacity < self.book.terms().capacity;
+        self.book.set_terms(now, terms);
+        if !lowered || !terms.split.shares() {
+            return;
+        }
+        let short = self.book.held().get() - terms.capacity.get();
+        if short > 0.0 {
+            counts.shortfalls += 1;
+            counts.shortfall_max = counts.shortfall_max.max(short);
+        }
+    }
+
+    /// Drops the lease from above when it has ended.
+    pub(super) fn refill(&mut self, now: Timestamp, counts: &mut Counts) {
+        if let Source::Above(above) = &mut self.source
+            && above.grant.is_some_and(|grant| grant.expires <= now)
+        {
+            above.grant = None;
+            above.shrinks_by = None;
+            above.echoed_by = None;
+            self.set_terms(now, counts);
+        }
+    }
+
+    /// A row for somebody new, who has it once it is answered.
+    fn next_place(&mut self) -> Holder {
+        for _ in 0..self.left.len().min(LOOKED_AT) {
+            let place = self.left.pop_front().expect("there is one for each round");
+            if self.book.is_vacant(place) {
+                // Until it is answered it is not lost, and then it is not free.
+                return place;
+            }
+            self.left.push_back(place);
+        }
+        Holder(u32::try_from(self.seen.len()).expect("leases are bounded below 2^32"))
+    }
+
+    /// Ends a lease. False if there is none.
+    pub(super) fn release(&mut self, now: Timestamp, member: Member) -> bool {
+        let Some(place) = self.places.remove(&member) else {
+            return false;
+        };
+        self.reserved.remove(&place);
+        self.book.release(now, place);
+        self.left.push_back(place);
+        true
+    }
+
+    /// Forgets who let its lease end, and says who that was, in order.
+    pub(super) fn clean(&mut self, now: Timestamp, counts: &mut Counts) -> Vec<Member> {
+        self.refill(now, counts);
+        self.book.expire(now);
+        if now < self.ends_from {
+            return Vec::new();
+        }
+        let mut gone = Vec::new();
+        let mut ends_from = Timestamp::MAX;
+        let (seen, book) = (&self.seen, &self.book);
+        self.places.retain(|member, place| {
+            let seen = &seen[place.0 as usize];
+            // What was entered may outlast what was told, while a reserve is not known.
+            let until = match book.get(*place) {
+                Some(held) => held.lease.expires.max(seen.until()),
+                None => seen.until(),
+            };
+            let stays = now < until;
+            if stays {
+                ends_from = ends_from.min(until);
+            } else {
+                gone.push((*member, *place));
+            }
+            stays
+        });
+        self.ends_from = ends_from;
+        // A table has no order, and the order in which rows and numbers are given out again
+        // decides about shares: the same requests must have the same answers.
+        gone.sort_unstable_by_key(|(member, _)| *member);
+        for (_, place) in &gone {
+            self.reserved.remove(place);
+            self.left.push_back(*place);
+        }
+        gone.into_iter().map(|(member, _)| member).collect()
+    }
+
+    /// Whether nothing is known that a new resource of this id would not know.
+    pub(super) fn is_spent(&self) -> bool {
+        self.places.is_empty()
+            && self.book.held() == Capacity::ZERO
+            && match &self.source {
+                Source::Template(_) => true,
+                Source::Above(above) => above
+                    .grant
+                    .is_none_or(|grant| grant.capacity == Capacity::ZERO),
+            }
+    }
+
+    /// Takes all who hold something out, and the client that it counted for, for whoever drops the
+    /// resource.
+    pub(super) fn into_members(self) -> (Vec<Member>, Option<Member>) {
+        let mut members: Vec<Member> = self.places.into_keys().collect();
+        members.sort_unstable();
+        (members, self.maker)
+    }
+
+    /// What each holds, and whether it has a safe share, in no order.
+    pub(super) fn leases(&self) -> impl Iterator<Item = (Member, Held, bool)> {
+        self.places.iter().filter_map(|(member, place)| {
+            let seen = &self.seen[place.0 as usize];
+            let mut held = self.book.get(*place)?;
+            held.lease.expires = seen.expires;
+            Some((*member, held, self.reserved.contains(place)))
+        })
+    }
+
+    /// What is held according to the server itself, said to the one above: all that it handed on,
+    /// if that is more than its lease.
+    fn has(&self) -> f64 {
+        self.capacity().get().max(self.book.held().get())
+    }
+
+    /// When the server above should be asked for this.
+    pub(super) fn ask_due(&self, rules: Rules) -> Option<Timestamp> {
+        let Source::Above(above) = &self.source else {
+            return None;
+        };
+        let Some(asked) = above.asked else {
+            // Nobody has anything yet: at once.
+            return Some(self.made);
+        };
+        let refresh = match above.grant {
+            Some(grant) if above.answered => grant.refresh,
+            Some(grant) => grant.refresh.min(ASK_AGAIN),
+            None => ASK_AGAIN,
+        };
+        if above.answered && self.has_news(above, &asked) {
+            return Some(asked.at + refresh.min(rules.minimum_interval));
+        }
+        Some(asked.at + refresh)
+    }
+
+    /// From when on the server above answers.
+    pub(super) fn ask_allowed(&self, rules: Rules) -> Timestamp {
+        match &self.source {
+            Source::Above(Above {
+                asked: Some(asked),
+                grant,
+                ..
+            }) => {
+                let refresh = grant.map_or(ASK_AGAIN, |grant| grant.refresh);
+                asked.at + refresh.min(rules.minimum_interval)
+            }
+            _ => self.made,
+        }
+    }
+
+    /// Whether the server above should hear early: much more or less is wanted, clients were found
+    /// to have more than it was told, or something that it took back has been given up by those who
+    /// had it.
+    fn has_news(&self, above: &Above, asked: &Asked) -> bool {
+        let wanted = self.book.wanted().get();
+        let change = (wanted - asked.wanted).abs();
+        if change > CHANGE_IS_BIG * wanted.max(asked.wanted) {
+            return true;
+        }
+        let has = self.has();
+        // A server above that learns knows only what it is told.
+        if self.learning_until.is_some() && has > asked.has {
+            return true;
+        }
+        above
+            .grant
+            .is_some_and(|grant| grant.capacity.get() < asked.has && has < asked.has)
+    }
+
+    /// What to ask the server above for.
+    pub(super) fn ask_above(
+        &mut self,
+        now: Timestamp,
+        rules: Rules,
+    ) -> Option<wire::ServerCapacityResourceRequest> {
+        let has = self.has();
+        let learning = self.is_learning(now);
+        let mut wants: Vec<_> = self
+            .book
+            .bands()
+            .iter()
+            .map(|band| wire::PriorityBandAggregate {
+                priority: band.priority,
+                num_clients: i64::try_from(band.clients.get()).unwrap_or(i64::MAX),
+                wants: band.wants.get(),
+            })
+            .collect();
+        let Source::Above(above) = &mut self.source else {
+            return None;
+        };
+        if wants.is_empty() {
+            // Whoever wants nothing gives back what it has.
+            wants.push(wire::PriorityBandAggregate {
+                priority: 0,
+                num_clients: 1,
+                wants: 0.0,
+            });
+        }
+        above.asked = Some(Asked {
+            at: now,
+            wanted: wants.iter().map(|band| band.wants).sum(),
+            has,
+        });
+        above.answered = false;
+        let has = match above.grant {
+            Some(grant) => Some(wire::Lease {
+                // Who does not know yet all that was handed on before its time says what it knows
+                // of, but by a lease that the server above never gave: that proves nothing.
+                expiry_time: grant.expiry_time - i64::from(learning),
+                refresh_interval: i64::try_from(grant.refresh.as_secs()).unwrap_or(i64::MAX),
+                capacity: has,
+            }),
+            // What was learned from clients, for a server above that learns as well. No end: it
+            // is no lease that the server above could know.
+            None if has > 0.0 => Some(wire::Lease {
+                expiry_time: rules.epoch.seconds(now + self.algorithm.lease),
+                refresh_interval: i64::try_from(self.algorithm.refresh.as_secs()).unwrap_or(1),
+                capacity: has,
+            }),
+            None => None,
+        };
+        Some(wire::ServerCapacityResourceRequest {
+            resource_id: self.id.to_string(),
+            has,
+            wants,
+        })
+    }
+
+    /// Takes what the server above gives. False if it makes no sense.
+    pub(super) fn answered(
+        &mut self,
+        now: Timestamp,
+        elected: Timestamp,
+        answer: &wire::ServerCapacityResourceResponse,
+        moment: impl Fn(i64) -> (Timestamp, Timestamp),
+        counts: &mut Counts,
+    ) -> bool {
+        let (expires, _) = moment(answer.gets.expiry_time);
+        self.refill(now, counts);
+        // A Doorman below zero means that there is nothing.
+        let Ok(capacity) = Capacity::new(answer.gets.capacity.max(0.0)) else {
+            return false;
+        };
+        if answer.gets.capacity.is_nan() || expires <= now {
+            return false;
+        }
+        let held = self.book.held();
+        let Source::Above(above) = &mut self.source else {
+            return false;
+        };
+        if held > capacity
+            && let Some(old) = above.grant
+        {
+            let by = above
+                .shrinks_by
+                .map_or(old.expires, |by| by.min(old.expires));
+            above.shrinks_by = Some(by);
+        }
+        let refresh = u64::try_from(answer.gets.refresh_interval.max(1)).unwrap_or(1);
+        let first = !above.heard && answer.algorithm.is_some();
+        above.heard |= first;
+        above.answered = true;
+        above.grant = Some(Grant {
+            capacity,
+            expires,
+            refresh: Duration::from_secs(refresh),
+            expiry_time: answer.gets.expiry_time,
+        });
+        if answer.algorithm.is_some() {
+            self.template = None;
+            self.safe_capacity = answer.safe_capacity;
+        }
+        let heard = answer.algorithm.as_ref().and_then(Algorithm::from_wire);
+        let algorithm = heard.unwrap_or_else(|| self.algorithm.clone());
+        self.rule(now, elected, algorithm, counts);
+        // Whatever the master before handed on was cut from what the server above gave it, and is
+        // over when that is. After the first answer it would be this master's own lease.
+        let told = answer.algorithm.as_ref().and_then(granted_until);
+        if first && let Some(seconds) = told {
+            let (_, over) = moment(seconds);
+            self.learning_until = self.learning_until.map(|until| until.min(over));
+        }
+        true
+    }
+}
+
+/// By what a book leases.
+fn terms(algorithm: &Algorithm, source: &Source) -> Terms {
+    let capacity = match source {
+        // What is set aside is not lent.
+        Source::Template(capacity) if algorithm.split.shares() => {
+            let reserved = algorithm.reserve.map_or(0.0, |reserve| reserve.total());
+            Capacity::new((capacity.get() - reserved).max(0.0)).unwrap_or_default()
+        }
+        Source::Template(capacity) => *capacity,
+        Source::Above(above) => {
+            let granted = above.grant.map_or(Capacity::ZERO, |grant| grant.capacity);
+            match (algorithm.split, above.grant, algorithm.each) {
+                (Split::Static, Some(_), Some(each)) => each,
+                _ => granted,
+            }
+        }
+    };
+    Terms {
+        capacity,
+        // Without anything to hand on there is nothing to hand on, by whatever rule.
+        split: match source {
+            Source::Above(above) if above.grant.is_none() => Split::Fair,
+            _ => algorithm.split,
+        },
+        by_priority: algorithm.by_priority,
+        lease: algorithm.lease,
+        refresh: algorithm.refresh,
+        frees_after: match algorithm.frees {
+            Frees::AtOnce => Duration::ZERO,
+            // Zero would be at once.
+            Frees::Confirmed(after) => after.max(Duration::from_nanos(1)),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Timestamp {
+        Timestamp::ZERO + Duration::from_millis(millis)
+    }
+
+    fn seen(expires: Timestamp, early_until: Timestamp, before: Timestamp) -> Seen {
+        let lease = Lease {
+            capacity: Capacity::ZERO,
+            expires,
+            refresh: Duration::ZERO,
+        };
+        Seen::new(lease, early_until, before)
+    }
+
+    #[test]
+    fn what_is_seen_of_a_holder_takes_24_bytes() {
+        assert_eq!(size_of::<Seen>(), 24);
+    }
+
+    #[test]
+    fn what_outlasts_the_last_lease_is_never_taken_to_end_before_it_does() {
+        let until = |before, expires| seen(expires, at(0), before).until();
+        assert_eq!(until(at(2_300), at(2_300)), at(2_300));
+        assert_eq!(until(at(2_300), at(2_400)), at(2_400));
+        assert_eq!(until(at(2_300), at(1_000)), at(3_000));
+        // Said again and again it gets no later.
+        assert_eq!(until(until(at(2_300), at(1_000)), at(1_700)), at(3_000));
+    }
+
+    #[test]
+    fn who_asks_early_is_told_from_who_does_not_whatever_the_lease() {
+        let early_until = |expires, early| seen(expires, early, at(0)).early_until();
+        let year = 366 * 24 * 3_600_000;
+        assert_eq!(early_until(at(60_000), at(4_950)), at(4_950));
+        assert_eq!(early_until(at(4_950 + year), at(4_950)), at(4_950));
+        // Up to a hundredth of a second is forgiven, and all when the lease has ended.
+        assert_eq!(early_until(at(60_004), at(4_951)), at(4_944));
+        assert_eq!(early_until(at(300), at(950)), at(300));
+    }
+}

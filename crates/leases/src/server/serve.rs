@@ -1,0 +1,181 @@
+//! Serves the four calls on a socket, within bounds.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, mpsc};
+use tokio_util::sync::CancellationToken;
+use tonic::codegen::tokio_stream::Stream;
+use tonic::transport::Server;
+use tower::limit::GlobalConcurrencyLimitLayer;
+use tracing::{info, warn};
+
+use super::connection::Connection;
+use super::metrics::Metrics;
+use super::observed::Observe;
+use super::service::Service;
+use crate::wire::capacity_server::CapacityServer as Wire;
+
+/// Requests of one connection that are answered at once.
+const STREAMS_MAX: u32 = 256;
+/// A peer that says nothing is asked after this long whether it is there.
+const ARE_YOU_THERE_EVERY: Duration = Duration::from_secs(30);
+/// How long it has to say so.
+const ARE_YOU_THERE: Duration = Duration::from_secs(20);
+/// Bytes of a request's headers.
+const HEADERS_MAX: u32 = 16 << 10;
+/// Bytes that a peer may send ahead in one request; as much as a large one has.
+const STREAM_WINDOW: u32 = 64 << 10;
+/// Bytes that a peer may send ahead over all of its requests.
+const CONNECTION_WINDOW: u32 = 1 << 20;
+/// Streams that a peer opens and takes back before we have seen them. Beyond it, it means harm.
+const RESETS_MAX: usize = 64;
+/// A pause after an accept that failed for want of something.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What is taken from the network at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reach {
+    /// Connections open at once. Further ones wait to be accepted.
+    pub connections: usize,
+    /// Requests read and answered at once, over all connections. Further ones are refused.
+    pub requests: usize,
+    /// Bytes of a request.
+    pub message_bytes: usize,
+    /// From a request's first byte to its answer.
+    pub request_timeout: Duration,
+    /// How long a new connection has to send the beginning of HTTP/2.
+    pub handshake_timeout: Duration,
+    /// A connection on which nothing was asked for this long is closed.
+    pub idle_timeout: Duration,
+}
+
+impl Default for Reach {
+    fn default() -> Self {
+        Self {
+            connections: 10_000,
+            requests: 1_024,
+            message_bytes: 4 << 20,
+            request_timeout: Duration::from_secs(10),
+            handshake_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(600),
+        }
+    }
+}
+
+/// Answers on a socket until told to stop; then takes nothing new and lets the answers under
+/// way go out.
+///
+/// # Errors
+///
+/// What tonic says of its own settings; connections that fail end nothing.
+pub async fn serve(
+    listener: TcpListener,
+    service: Service,
+    reach: Reach,
+    metrics: Arc<Metrics>,
+    stop: CancellationToken,
+) -> Result<(), tonic::transport::Error> {
+    let (to_server, accepted) = mpsc::channel(1);
+    let accepting = Accepting {
+        listener,
+        to_server,
+        reach,
+        metrics: Arc::clone(&metrics),
+        stop: stop.clone(),
+    };
+    let accepting = tokio::spawn(accepting.run());
+    let wire = Wire::new(service)
+        .max_decoding_message_size(reach.message_bytes)
+        // What is answered is bounded by what was asked.
+        .max_encoding_message_size(usize::MAX);
+    let served = Server::builder()
+        .timeout(reach.request_timeout)
+        .load_shed(true)
+        .max_concurrent_streams(STREAMS_MAX)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .http2_keepalive_interval(Some(ARE_YOU_THERE_EVERY))
+        .http2_keepalive_timeout(Some(ARE_YOU_THERE))
+        .http2_max_header_list_size(HEADERS_MAX)
+        .http2_max_pending_accept_reset_streams(Some(RESETS_MAX))
+        .layer(Observe(metrics))
+        .layer(GlobalConcurrencyLimitLayer::new(reach.requests))
+        .add_service(wire)
+        .serve_with_incoming_shutdown(Incoming(accepted), stop.cancelled_owned())
+        .await;
+    accepting.abort();
+    served
+}
+
+/// Accepts whatever happens; at most so many connections are open.
+struct Accepting {
+    listener: TcpListener,
+    to_server: mpsc::Sender<Connection>,
+    reach: Reach,
+    metrics: Arc<Metrics>,
+    stop: CancellationToken,
+}
+
+impl Accepting {
+    async fn run(self) {
+        let connections_max = self.reach.connections;
+        let places = Arc::new(Semaphore::new(connections_max));
+        let stop = self.stop.clone();
+        loop {
+            let next = async {
+                if places.available_permits() == 0 {
+                    self.waits("every connection is taken, further clients wait");
+                }
+                let place = Arc::clone(&places).acquire_owned().await;
+                let place = place.expect("nobody closes the semaphore");
+                let (stream, _) = self.listener.accept().await?;
+                stream.set_nodelay(true)?;
+                Ok::<_, io::Error>((stream, place))
+            };
+            let accepted = tokio::select! {
+                () = stop.cancelled() => break,
+                accepted = next => accepted,
+            };
+            match accepted {
+                Ok((stream, place)) => {
+                    let (metrics, stop) = (Arc::clone(&self.metrics), stop.clone());
+                    let connection = Connection::new(stream, place, self.reach, metrics, stop);
+                    if self.to_server.send(connection).await.is_err() {
+                        break;
+                    }
+                }
+                Err(error) => {
+                    self.waits(&format!("cannot accept, further clients wait: {error}"));
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+        info!("leases: no connection is accepted any more");
+    }
+
+    /// Clients have to wait to be accepted. Logged less and less often while it lasts.
+    fn waits(&self, why: &str) {
+        let count = self.metrics.accept_waits();
+        if count.is_power_of_two() {
+            let connections_max = self.reach.connections;
+            warn!(connections_max, count, "leases: {why}");
+        }
+    }
+}
+
+/// The connections, as tonic wants them.
+struct Incoming(mpsc::Receiver<Connection>);
+
+impl Stream for Incoming {
+    type Item = io::Result<Connection>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let next = ready!(self.0.poll_recv(cx));
+        Poll::Ready(next.map(Ok))
+    }
+}

@@ -1,0 +1,295 @@
+//! The four calls of the wire, around [`CapacityServer`] behind one lock.
+//!
+//! The clock is read inside the lock, so that the time which the machine sees never goes back.
+//! So is the mastership: whoever finds its fence behind it, because it was paused or cannot
+//! reach the store, answers as one that knows of no master, and looks once more before the
+//! answer leaves.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tidegate_limits::Timestamp;
+use tidegate_runtime::Clock;
+use tidegate_runtime::election::Mastership;
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+use tonic::metadata::MetadataValue;
+use tonic::{Request, Response, Status};
+
+use super::reply::Reply;
+use super::{CapacityServer, Rejected, Settings, Status as Shown, Templates, View};
+use crate::wire::capacity_server::Capacity;
+use crate::wire::{self, Epoch};
+
+/// The server as the network sees it. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Service(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    machine: Mutex<Machine>,
+    clock: Clock,
+    epoch: Epoch,
+    mastership: watch::Receiver<Mastership>,
+    /// Answers that said who the master is and nothing else.
+    redirected: AtomicU64,
+    /// Something was asked or changed, after which the server above may have to be asked.
+    changed: Notify,
+}
+
+#[derive(Debug)]
+struct Machine {
+    server: CapacityServer,
+    /// What the machine has been told about who is the master.
+    told: Told,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Told {
+    /// That it is, in this term.
+    Elected(u64),
+    /// That it is not, and who is.
+    Deposed(Option<String>),
+}
+
+/// There is a master, or there is none: nobody here knows.
+const NOBODY: wire::Mastership = wire::Mastership {
+    master_address: None,
+};
+
+impl Service {
+    /// A server that follows an election. It knows no more of time than `clock` tells it.
+    #[must_use]
+    pub fn new(
+        settings: Settings,
+        templates: Templates,
+        clock: Clock,
+        mastership: watch::Receiver<Mastership>,
+    ) -> Self {
+        let epoch = settings.epoch;
+        let machine = Machine {
+            server: CapacityServer::new(settings, templates, clock.now()),
+            told: Told::Deposed(None),
+        };
+        let service = Self(Arc::new(Shared {
+            machine: Mutex::new(machine),
+            clock,
+            epoch,
+            mastership,
+            redirected: AtomicU64::new(0),
+            changed: Notify::new(),
+        }));
+        service.follow();
+        service
+    }
+
+    /// Takes over what the election says, whenever it says something new, until told to stop.
+    /// Requests do so too; this is for the time in which there are none.
+    pub async fn keep_following(self, stop: CancellationToken) {
+        let mut mastership = self.0.mastership.clone();
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                changed = mastership.changed() => if changed.is_err() {
+                    return self.follow();
+                }
+            }
+            self.follow();
+        }
+    }
+
+    fn follow(&self) {
+        let (machine, _, _) = self.machine();
+        drop(machine);
+        self.0.changed.notify_one();
+    }
+
+    /// The machine, the time, and whether it is the master and may answer as such.
+    fn machine(&self) -> (MutexGuard<'_, Machine>, Timestamp, bool) {
+        let mut machine = self
+            .0
+            .machine
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let now = self.0.clock.now();
+        let mastership = self.0.mastership.borrow();
+        let is_certain = match &*mastership {
+            Mastership::Master { term, .. } => {
+                let told = Told::Elected(*term);
+                // A fence that has passed says nothing yet about anybody else: if it is renewed
+                // in the same term, what was lent out still is.
+                let holds = mastership.holds_at(now);
+                if holds && machine.told != told {
+                    machine.server.elected(now);
+                    machine.told = told;
+                }
+                holds
+            }
+            Mastership::Other(_) | Mastership::Unknown => {
+                let master = match &*mastership {
+                    Mastership::Other(address) => Some(address.clone()),
+                    _ => None,
+                };
+                let told = Told::Deposed(master.clone());
+                if machine.told != told {
+                    machine.server.deposed(now, master);
+                    machine.told = told;
+                }
+                true
+            }
+        };
+        drop(mastership);
+        (machine, now, is_certain)
+    }
+
+    /// Decides, and says when that was.
+    fn answer<A: Reply>(
+        &self,
+        decide: impl FnOnce(&mut CapacityServer, Timestamp) -> Result<A, Rejected>,
+    ) -> Result<Response<A>, Status> {
+        let (mut machine, now, is_certain) = self.machine();
+        let decided = if is_certain {
+            decide(&mut machine.server, now)
+        } else {
+            Ok(A::redirect(NOBODY))
+        };
+        let as_master = matches!(machine.told, Told::Elected(_));
+        drop(machine);
+        let mut answer = decided.map_err(|rejected| status_of(&rejected))?;
+        // A pause between here and the decision can have been as long as any other.
+        if as_master && !self.0.mastership.borrow().holds_at(self.0.clock.now()) {
+            answer = A::redirect(NOBODY);
+        }
+        if answer.redirects() {
+            self.0.redirected.fetch_add(1, Ordering::Relaxed);
+        }
+        let mut response = Response::new(answer);
+        let millis = MetadataValue::from(self.0.epoch.millis(now));
+        response.metadata_mut().insert(wire::NOW_MS, millis);
+        Ok(response)
+    }
+
+    /// Takes new rules.
+    pub fn apply(&self, templates: Templates) {
+        let (mut machine, now, _) = self.machine();
+        machine.server.apply(now, templates);
+        drop(machine);
+        self.0.changed.notify_one();
+    }
+
+    /// What there is to see.
+    #[must_use]
+    pub fn view(&self, view: View<'_>) -> Shown {
+        let (mut machine, now, _) = self.machine();
+        machine.server.view(now, view)
+    }
+
+    /// Whether it is the master, or knows who is.
+    #[must_use]
+    pub fn knows_the_master(&self) -> bool {
+        match &*self.0.mastership.borrow() {
+            Mastership::Unknown => false,
+            Mastership::Other(_) => true,
+            mastership @ Mastership::Master { .. } => mastership.holds_at(self.0.clock.now()),
+        }
+    }
+
+    /// Answers so far that only said who the master is.
+    #[must_use]
+    pub fn redirected(&self) -> u64 {
+        self.0.redirected.load(Ordering::Relaxed)
+    }
+
+    /// How the process's time and the wire's go together.
+    #[must_use]
+    pub fn epoch(&self) -> Epoch {
+        self.0.epoch
+    }
+
+    /// The clock that it decides by.
+    #[must_use]
+    pub fn clock(&self) -> Clock {
+        self.0.clock
+    }
+
+    /// When the server above is to be asked next, if ever.
+    pub(super) fn next_due(&self) -> Option<Timestamp> {
+        let (machine, _, is_certain) = self.machine();
+        machine.server.next_due().filter(|_| is_certain)
+    }
+
+    /// Ready once something has changed after which it may be another time.
+    pub(super) async fn changed(&self) {
+        self.0.changed.notified().await;
+    }
+
+    /// What to ask the server above for, and the moment from which its leases count.
+    pub(super) fn ask_parent(&self) -> Option<(Timestamp, wire::GetServerCapacityRequest)> {
+        let (mut machine, now, is_certain) = self.machine();
+        let request = is_certain.then(|| machine.server.ask_parent(now))??;
+        Some((now, request))
+    }
+
+    /// Takes what the server above has answered.
+    pub(super) fn parent_answered(
+        &self,
+        sent_at: Timestamp,
+        server_millis: Option<i64>,
+        response: &wire::GetServerCapacityResponse,
+    ) {
+        let (mut machine, now, _) = self.machine();
+        machine
+            .server
+            .parent_answered(now, sent_at, server_millis, response);
+    }
+
+    /// The server above will not answer.
+    pub(super) fn parent_unanswered(&self, sent_at: Timestamp) {
+        let (mut machine, _, _) = self.machine();
+        machine.server.parent_unanswered(sent_at);
+    }
+}
+
+fn status_of(rejected: &Rejected) -> Status {
+    let told = rejected.to_string();
+    if rejected.is_exhausted() {
+        Status::resource_exhausted(told)
+    } else {
+        Status::invalid_argument(told)
+    }
+}
+
+#[tonic::async_trait]
+impl Capacity for Service {
+    async fn discovery(
+        &self,
+        _: Request<wire::DiscoveryRequest>,
+    ) -> Result<Response<wire::DiscoveryResponse>, Status> {
+        self.answer(|server, _| Ok(server.discovery()))
+    }
+
+    async fn get_capacity(
+        &self,
+        request: Request<wire::GetCapacityRequest>,
+    ) -> Result<Response<wire::GetCapacityResponse>, Status> {
+        let answer = self.answer(|server, now| server.get_capacity(now, request.get_ref()));
+        self.0.changed.notify_one();
+        answer
+    }
+
+    async fn get_server_capacity(
+        &self,
+        request: Request<wire::GetServerCapacityRequest>,
+    ) -> Result<Response<wire::GetServerCapacityResponse>, Status> {
+        let answer = self.answer(|server, now| server.get_server_capacity(now, request.get_ref()));
+        self.0.changed.notify_one();
+        answer
+    }
+
+    async fn release_capacity(
+        &self,
+        request: Request<wire::ReleaseCapacityRequest>,
+    ) -> Result<Response<wire::ReleaseCapacityResponse>, Status> {
+        self.answer(|server, now| Ok(server.release_capacity(now, request.get_ref())))
+    }
+}

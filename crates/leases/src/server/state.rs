@@ -1,0 +1,855 @@
+//! The capacity server as a machine: requests and the time in, answers out.
+
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::num::NonZeroU64;
+use std::ops::Bound;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_limits::Timestamp;
+
+use crate::book::{Band, Capacity};
+
+use super::rejected::Rejected;
+use super::reply::Reply;
+use super::resource::{Answer, Ask, Resource, Rules, Source};
+use super::roster::{Kind, Member, RESOURCES_MADE_MAX, Roster};
+use super::status::{Counts, LeaseNow, ResourceNow, Resources, Standing, Status, View};
+use super::templates::{Algorithm, Reserve, Templates};
+use crate::wire::{self, Epoch};
+
+/// Time between two looks for what has ended.
+const CLEAN_EVERY: Duration = Duration::from_secs(1);
+/// With more resources than this, a view forgets what has ended only once a second.
+const CLEANED_AT_EACH_VIEW_MAX: usize = 1_000;
+/// Ids that no template matched, of which the latest are kept for the status.
+const UNMATCHED_SHOWN: usize = 64;
+
+/// What a server is told at its start.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The name by which the server above knows this one: the same for all candidates of one
+    /// election, so that a new master goes on with what the old one had.
+    pub id: String,
+    /// The address that clients of other candidates are sent to.
+    pub address: String,
+    /// Where it stands in the tree.
+    pub place: Place,
+    /// How the process's time and the wire's go together.
+    pub epoch: Epoch,
+    /// Who asks for a resource again within this time is not answered about it and keeps its
+    /// lease; whoever was told to come back sooner is. Zero answers always.
+    pub minimum_interval: Duration,
+    /// What becomes of an id that no template matches.
+    pub unmatched: Unmatched,
+    /// What is kept at most.
+    pub bounds: Bounds,
+}
+
+/// Where a server stands in the tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// At the top: the config says how much there is.
+    Root,
+    /// Below another one, which leases to it what it hands on.
+    Below,
+}
+
+/// What becomes of an id that no template matches. Below the root that is for the root to say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unmatched {
+    /// Whoever asks gets what it wants. It is counted and shown, but not kept.
+    Grant,
+    /// The request is refused.
+    Refuse,
+}
+
+/// What is kept at most. Beyond it a request is refused whole, and nobody else is the worse.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Resources.
+    pub resources: usize,
+    /// Resources that are there because one client asked for them. Those that a template names
+    /// literally do not count, and neither do those that the client has left and others hold.
+    pub resources_per_client: usize,
+    /// Leases, over all resources.
+    pub leases: usize,
+    /// Leases of one client, and so resources in one request of it.
+    pub leases_per_client: usize,
+    /// Priorities in a server's request, for each resource.
+    pub bands: usize,
+    /// Bytes of an id.
+    pub id_bytes: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self {
+            resources: 10_000,
+            resources_per_client: 250,
+            leases: 1_000_000,
+            leases_per_client: 1_000,
+            bands: 256,
+            id_bytes: 1_024,
+        }
+    }
+}
+
+/// A capacity server without clock or socket. All methods that take `now` want it not to go back.
+///
+/// Whoever is not the master answers every request with who is, as far as it knows. It begins so.
+#[derive(Debug)]
+pub struct CapacityServer {
+    settings: Settings,
+    templates: Templates,
+    standing: Standing,
+    resources: HashMap<Arc<str>, Resource>,
+    /// Their ids in order, so that a page of them is found without a look at all.
+    ids: BTreeSet<Arc<str>>,
+    roster: Roster,
+    /// Over all resources.
+    leases: usize,
+    unmatched: VecDeque<(String, u64)>,
+    counts: Counts,
+    cleaned: Timestamp,
+    /// The request to the server above that is under way, by when it was made.
+    asking: Option<Timestamp>,
+}
+
+/// One resource of a request, checked.
+struct Wish<'a> {
+    id: &'a str,
+    bands: Vec<Band>,
+    has: Option<&'a wire::Lease>,
+}
+
+enum Decided {
+    Leased(Answer),
+    /// No template: what was wanted.
+    Unmatched(Answer),
+}
+
+impl CapacityServer {
+    /// A server that is not the master and knows nothing.
+    #[must_use]
+    pub fn new(settings: Settings, templates: Templates, now: Timestamp) -> Self {
+        Self {
+            settings,
+            templates,
+            standing: Standing::Other { master: None },
+            resources: HashMap::new(),
+            ids: BTreeSet::new(),
+            roster: Roster::default(),
+            leases: 0,
+            unmatched: VecDeque::new(),
+            counts: Counts::default(),
+            cleaned: now,
+            asking: None,
+        }
+    }
+
+    /// Makes it the master: with an empty state, which it learns from those who ask.
+    pub fn elected(&mut self, now: Timestamp) {
+        self.forget();
+        self.standing = Standing::Master { since: now };
+        self.cleaned = now;
+    }
+
+    /// Somebody else is the master, or nobody is known to be. All state is dropped.
+    pub fn deposed(&mut self, _now: Timestamp, master: Option<String>) {
+        self.forget();
+        self.standing = Standing::Other { master };
+    }
+
+    fn forget(&mut self) {
+        self.resources.clear();
+        self.ids.clear();
+        self.roster = Roster::default();
+        self.leases = 0;
+        self.asking = None;
+    }
+
+    /// Whether it is the master.
+    #[must_use]
+    pub fn is_master(&self) -> bool {
+        matches!(self.standing, Standing::Master { .. })
+    }
+
+    /// Answers a client.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the request, or which bound it meets; then nothing of it was done.
+    pub fn get_capacity(
+        &mut self,
+        now: Timestamp,
+        request: &wire::GetCapacityRequest,
+    ) -> Result<wire::GetCapacityResponse, Rejected> {
+        if let Some(master) = self.not_master() {
+            return Ok(Reply::redirect(master));
+        }
+        let wishes = check_client(request, &self.settings.bounds);
+        let decided = self.serve(now, Kind::Client, &request.client_id, wishes)?;
+        let response = decided.into_iter().map(|(id, decided)| {
+            let (Decided::Leased(answer) | Decided::Unmatched(answer)) = decided;
+            wire::ResourceResponse {
+                resource_id: id.to_owned(),
+                gets: answer.gets,
+                safe_capacity: answer.safe_capacity,
+            }
+        });
+        Ok(wire::GetCapacityResponse {
+            response: response.collect(),
+            mastership: None,
+        })
+    }
+
+    /// Answers a server below.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the request, or which bound it meets; then nothing of it was done.
+    pub fn get_server_capacity(
+        &mut self,
+        now: Timestamp,
+        request: &wire::GetServerCapacityRequest,
+    ) -> Result<wire::GetServerCapacityResponse, Rejected> {
+        if let Some(master) = self.not_master() {
+            return Ok(Reply::redirect(master));
+        }
+        let wishes = check_server(request, &self.settings.bounds);
+        let decided = self.serve(now, Kind::Server, &request.server_id, wishes)?;
+        let response = decided.into_iter().map(|(id, decided)| {
+            let (answer, algorithm) = match decided {
+                Decided::Leased(answer) => {
+                    let algorithm = self.resources[id].algorithm_told(&answer);
+                    (answer, algorithm)
+                }
+                Decided::Unmatched(answer) => {
+                    let algorithm = Algorithm {
+                        split: crate::book::Split::None,
+                        ..Algorithm::default()
+                    };
+                    (answer, Some(algorithm.to_wire(Capacity::ZERO, Some(0))))
+                }
+            };
+            wire::ServerCapacityResourceResponse {
+                resource_id: id.to_owned(),
+                gets: answer.gets,
+                algorithm,
+                safe_capacity: answer.safe_capacity,
+            }
+        });
+        Ok(wire::GetServerCapacityResponse {
+            response: response.collect(),
+            mastership: None,
+        })
+    }
+
+    /// Takes back what a client has. What it has not, and empty ids, are passed over.
+    pub fn release_capacity(
+        &mut self,
+        now: Timestamp,
+        request: &wire::ReleaseCapacityRequest,
+    ) -> wire::ReleaseCapacityResponse {
+        if let Some(master) = self.not_master() {
+            return Reply::redirect(master);
+        }
+        if let Some(member) = self.roster.find(Kind::Client, &request.client_id) {
+            for id in &request.resource_id {
+                if let Some(resource) = self.resources.get_mut(id.as_str())
+                    && resource.release(now, member)
+                {
+                    self.leases -= 1;
+                    if let Some(maker) = resource.disowned() {
+                        self.roster.unmade(maker);
+                    }
+                    self.roster.lost(member);
+                }
+            }
+        }
+        wire::ReleaseCapacityResponse { mastership: None }
+    }
+
+    /// Says who the master is.
+    #[must_use]
+    pub fn discovery(&self) -> wire::DiscoveryResponse {
+        match self.not_master() {
+            Some(master) => Reply::redirect(master),
+            None => wire::DiscoveryResponse {
+                is_master: true,
+                mastership: wire::Mastership {
+                    master_address: Some(self.settings.address.clone()),
+                },
+            },
+        }
+    }
+
+    fn not_master(&self) -> Option<wire::Mastership> {
+        match &self.standing {
+            Standing::Master { .. } => None,
+            Standing::Other { master } => Some(wire::Mastership {
+                master_address: master.clone(),
+            }),
+        }
+    }
+
+    /// Decides for each wish, in order; for all or for none. What is asked for again too soon is
+    /// left out.
+    fn serve<'a>(
+        &mut self,
+        now: Timestamp,
+        kind: Kind,
+        id: &str,
+        wishes: Result<Vec<Wish<'a>>, Rejected>,
+    ) -> Result<Vec<(&'a str, Decided)>, Rejected> {
+        let admitted = wishes.and_then(|wishes| {
+            self.clean(now);
+            self.admit(kind, id, &wishes)?;
+            Ok(wishes)
+        });
+        self.counts.rejected += u64::from(admitted.is_err());
+        let wishes = admitted?;
+        let decided = wishes
+            .iter()
+            .filter_map(|wish| Some((wish.id, self.decide(now, kind, id, wish)?)));
+        Ok(decided.collect())
+    }
+
+    /// Whether there is room for all that is new in a request.
+    fn admit(&self, kind: Kind, id: &str, wishes: &[Wish<'_>]) -> Result<(), Rejected> {
+        let bounds = &self.settings.bounds;
+        let member = self.roster.find(kind, id);
+        let (mut resources, mut leases, mut unnamed) = (0, 0, 0);
+        for wish in wishes {
+            match self.resources.get(wish.id) {
+                Some(resource) => {
+                    let known = member.is_some_and(|member| resource.is_held_by(member));
+                    leases += usize::from(!known);
+                }
+                None if self.is_unmatched(wish.id) => {
+                    if self.settings.unmatched == Unmatched::Refuse {
+                        return Err(Rejected::Unmatched {
+                            resource: wish.id.to_owned(),
+                        });
+                    }
+                }
+                None => {
+                    resources += 1;
+                    leases += 1;
+                    unnamed += usize::from(!self.templates.names(wish.id));
+                }
+            }
+        }
+        let full = |what, max| Err(Rejected::Full { what, max });
+        if resources > 0 && self.resources.len() + resources > bounds.resources {
+            return full("resources", bounds.resources);
+        }
+        let made = member.map_or(0, |member| self.roster.made_by(member));
+        let per_client = bounds.resources_per_client.min(RESOURCES_MADE_MAX);
+        if kind == Kind::Client && unnamed > 0 && made + unnamed > per_client {
+            return full("resources that one client asks for", per_client);
+        }
+        if leases > 0 && self.leases + leases > bounds.leases {
+            return full("leases", bounds.leases);
+        }
+        let own = member.map_or(0, |member| self.roster.leases(member));
+        if kind == Kind::Client && leases > 0 && own + leases > bounds.leases_per_client {
+            return full("leases of one client", bounds.leases_per_client);
+        }
+        Ok(())
+    }
+
+    /// Below the root every id is one for the server above.
+    fn is_unmatched(&self, id: &str) -> bool {
+        self.settings.place == Place::Root && self.templates.of(id).is_none()
+    }
+
+    fn rules(&self) -> Rules {
+        Rules {
+            epoch: self.settings.epoch,
+            minimum_interval: self.settings.minimum_interval,
+        }
+    }
+
+    /// `None` where it is too soon to ask again.
+    fn decide(&mut self, now: Timestamp, kind: Kind, id: &str, wish: &Wish<'_>) -> Option<Decided> {
+        let rules = self.rules();
+        let is_new = !self.resources.contains_key(wish.id);
+        if is_new && !self.make(now, wish.id) {
+            return Some(Decided::Unmatched(self.unmatched(now, wish)));
+        }
+        let resource = self
+            .resources
+            .get_mut(wish.id)
+            .expect("it is there or has just been made");
+        let member = self.roster.find_or_add(kind, id);
+        if is_new && kind == Kind::Client && !self.templates.names(wish.id) {
+            resource.counts_for(member);
+            self.roster.made(member);
+        }
+        let ask = Ask {
+            member,
+            kind,
+            bands: &wish.bands,
+            has: wish.has,
+        };
+        let known = resource.is_held_by(member);
+        // Only who has been answered can be early, so whoever is, is known.
+        let answer = resource.ask(now, rules, &ask, &mut self.counts)?;
+        if !known {
+            self.roster.gained(member);
+            self.leases += 1;
+        }
+        Some(Decided::Leased(answer))
+    }
+
+    /// Makes a resource. False if no template matches.
+    fn make(&mut self, now: Timestamp, id: &str) -> bool {
+        let Standing::Master { since } = self.standing else {
+            unreachable!("only the master is asked")
+        };
+        let template = self.templates.of(id);
+        let source = match (self.settings.place, template) {
+            (Place::Root, None) => return false,
+            (Place::Root, Some(template)) => Source::Template(template.capacity),
+            (Place::Below, _) => Source::Above(Default::default()),
+        };
+        let resource = Resource::new(id, now, since, template, source);
+        self.ids.insert(Arc::clone(&resource.id));
+        self.resources.insert(Arc::clone(&resource.id), resource);
+        true
+    }
+
+    /// What is wanted, for as long as leases are where nobody says otherwise.
+    fn unmatched(&mut self, now: Timestamp, wish: &Wish<'_>) -> Answer {
+        self.counts.unmatched += 1;
+        let shown = self.unmatched.iter().position(|(id, _)| id == wish.id);
+        let times = match shown.and_then(|at| self.unmatched.remove(at)) {
+            Some((_, times)) => times + 1,
+            None => {
+                if self.unmatched.len() >= UNMATCHED_SHOWN {
+                    self.unmatched.pop_front();
+                }
+                1
+            }
+        };
+        self.unmatched.push_back((wish.id.to_owned(), times));
+        let default = Algorithm::default();
+        let wants: f64 = wish.bands.iter().map(|band| band.wants.get()).sum();
+        Answer {
+            gets: wire::Lease {
+                expiry_time: self.settings.epoch.seconds(now + default.lease),
+                refresh_interval: i64::try_from(default.refresh.as_secs()).unwrap_or(1),
+                capacity: wants,
+            },
+            safe_capacity: Some(wants),
+            granted_until: None,
+        }
+    }
+
+    /// Takes new templates. Leases stay as they are; what no template matches any more is
+    /// forgotten.
+    pub fn apply(&mut self, now: Timestamp, templates: Templates) {
+        self.templates = templates;
+        let Standing::Master { since } = self.standing else {
+            return;
+        };
+        let mut gone = Vec::new();
+        for resource in self.resources.values_mut() {
+            match self.templates.of(&resource.id) {
+                Some(template) => resource.apply(now, since, template, &mut self.counts),
+                None if self.settings.place == Place::Root => gone.push(Arc::clone(&resource.id)),
+                None => {}
+            }
+        }
+        gone.sort();
+        for id in gone {
+            self.drop_resource(&id);
+        }
+    }
+
+    fn drop_resource(&mut self, id: &str) {
+        let Some(resource) = self.resources.remove(id) else {
+            return;
+        };
+        self.ids.remove(id);
+        let (members, maker) = resource.into_members();
+        for member in members {
+            self.leases -= 1;
+            self.roster.lost(member);
+        }
+        if let Some(maker) = maker {
+            self.roster.unmade(maker);
+        }
+    }
+
+    /// Forgets what has ended, at most once a second. A resource that is learning stays.
+    pub fn clean(&mut self, now: Timestamp) {
+        if now.since(self.cleaned) >= CLEAN_EVERY {
+            self.clean_now(now);
+        }
+    }
+
+    fn clean_now(&mut self, now: Timestamp) {
+        self.cleaned = now;
+        let mut ended: Vec<Member> = Vec::new();
+        let mut unmade: Vec<Member> = Vec::new();
+        let (counts, ids) = (&mut self.counts, &mut self.ids);
+        self.resources.retain(|id, resource| {
+            if resource.is_learning(now) {
+                resource.refill(now, counts);
+                return true;
+            }
+            ended.extend(resource.clean(now, counts));
+            unmade.extend(resource.disowned());
+            let stays = !resource.is_spent();
+            if !stays {
+                ids.remove(id);
+                unmade.extend(resource.maker());
+            }
+            stays
+        });
+        self.leases -= ended.len();
+        // In an order that is the same whatever the tables' order is.
+        unmade.sort_unstable();
+        for member in unmade {
+            self.roster.unmade(member);
+        }
+        ended.sort_unstable();
+        for member in ended {
+            self.roster.lost(member);
+        }
+    }
+
+    /// What to ask the server above for, if it is time: one request for everything that may be
+    /// asked again. Whoever sends it says what came of it, with [`CapacityServer::parent_answered`]
+    /// or [`CapacityServer::parent_unanswered`]; a request made later replaces it.
+    pub fn ask_parent(&mut self, now: Timestamp) -> Option<wire::GetServerCapacityRequest> {
+        self.clean(now);
+        if self.parent_due()? > now {
+            return None;
+        }
+        let rules = self.rules();
+        let mut resource: Vec<_> = self
+            .resources
+            .values_mut()
+            .filter(|resource| resource.ask_allowed(rules) <= now)
+            .filter_map(|resource| resource.ask_above(now, rules))
+            .collect();
+        resource.sort_by(|one, other| one.resource_id.cmp(&other.resource_id));
+        self.asking = Some(now);
+        Some(wire::GetServerCapacityRequest {
+            server_id: self.settings.id.clone(),
+            resource,
+        })
+    }
+
+    fn parent_due(&self) -> Option<Timestamp> {
+        if self.settings.place == Place::Root || !self.is_master() {
+            return None;
+        }
+        let rules = self.rules();
+        self.resources
+            .values()
+            .filter_map(|resource| {
+                let due = resource.ask_due(rules)?;
+                Some(due.max(resource.ask_allowed(rules)))
+            })
+            .min()
+    }
+
+    /// Takes the answer to what was asked at `sent_at`. An answer to an older request is not taken:
+    /// the newer one told the server above that it never came.
+    ///
+    /// `server_millis` is the time of that server when it decided, in milliseconds since 1970, where
+    /// it says so: leases are then counted from the moment of the request. Otherwise the clocks are
+    /// taken to agree.
+    pub fn parent_answered(
+        &mut self,
+        now: Timestamp,
+        sent_at: Timestamp,
+        server_millis: Option<i64>,
+        response: &wire::GetServerCapacityResponse,
+    ) {
+        let Standing::Master { since } = self.standing else {
+            return;
+        };
+        if self.asking != Some(sent_at) || response.mastership.is_some() {
+            self.counts.parent_strays += u64::from(response.mastership.is_none());
+            return;
+        }
+        self.asking = None;
+        let epoch = self.settings.epoch;
+        for answer in &response.response {
+            // A second of the server above, as the earliest and the latest moment that it may be
+            // here.
+            let moment = |seconds: i64| match server_millis {
+                Some(then) => {
+                    let ahead = seconds.saturating_mul(1_000).saturating_sub(then);
+                    let ahead = Duration::from_millis(u64::try_from(ahead).unwrap_or(0));
+                    (sent_at + ahead, now + ahead)
+                }
+                None => {
+                    let moment = epoch.timestamp(seconds);
+                    (moment, moment + Duration::from_secs(1))
+                }
+            };
+            let taken = self
+                .resources
+                .get_mut(answer.resource_id.as_str())
+                .is_some_and(|resource| {
+                    resource.answered(now, since, answer, moment, &mut self.counts)
+                });
+            self.counts.parent_strays += u64::from(!taken);
+        }
+    }
+
+    /// There is no answer to what was asked at `sent_at`, and there will be none.
+    pub fn parent_unanswered(&mut self, sent_at: Timestamp) {
+        if self.asking == Some(sent_at) {
+            self.asking = None;
+        }
+    }
+
+    /// When [`CapacityServer::ask_parent`] next has something to ask. `None` at the root, for who is
+    /// not the master, and while nothing is wanted. A request from below may make it earlier.
+    #[must_use]
+    pub fn next_due(&self) -> Option<Timestamp> {
+        self.parent_due()
+    }
+
+    /// What was counted since the start, whoever was master.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// What is shown: all resources, and the leases that [`View::default`] has.
+    pub fn status(&mut self, now: Timestamp) -> Status {
+        self.view(now, View::default())
+    }
+
+    /// What is shown of it. O(n) in the resources and leases that are shown, but not in those that
+    /// are not.
+    pub fn view(&mut self, now: Timestamp, view: View<'_>) -> Status {
+        if self.resources.len() <= CLEANED_AT_EACH_VIEW_MAX {
+            self.clean_now(now);
+        } else {
+            self.clean(now);
+        }
+        let after = |id| (Bound::Excluded(id), Bound::Unbounded);
+        let rest: &mut dyn Iterator<Item = &Arc<str>> = match view.resources {
+            Resources::All => &mut self.ids.iter(),
+            Resources::After(id) => &mut self.ids.range::<str, _>(after(id)),
+            Resources::One(id) => &mut self.ids.get(id).into_iter(),
+        };
+        let ids: Vec<Arc<str>> = rest.take(view.resources_max).cloned().collect();
+        let resources_left_out = match view.resources {
+            Resources::All => self.ids.len() - ids.len(),
+            Resources::After(_) | Resources::One(_) if view.counts_rest => rest.count(),
+            Resources::After(_) | Resources::One(_) => usize::from(rest.next().is_some()),
+        };
+        let mut room = view.leases_max;
+        let mut shown = Vec::with_capacity(ids.len());
+        for id in ids {
+            let resource = self.resources.get_mut(&id).expect("its id is a key");
+            let resource = resource_now(now, resource, &self.roster, &self.templates, room);
+            room -= resource.leases.len();
+            shown.push(resource);
+        }
+        Status {
+            at: now,
+            id: self.settings.id.clone(),
+            standing: self.standing.clone(),
+            resources: shown,
+            resources_left_out,
+            unmatched: self.unmatched.iter().cloned().collect(),
+            counts: self.counts,
+            holders: self.roster.len(),
+        }
+    }
+}
+
+fn resource_now(
+    now: Timestamp,
+    resource: &mut Resource,
+    roster: &Roster,
+    templates: &Templates,
+    leases_max: usize,
+) -> ResourceNow {
+    let learning = resource.is_learning(now);
+    let share = resource
+        .algorithm
+        .reserve
+        .map_or(0.0, |reserve| reserve.share.get());
+    let mut leases: Vec<_> = resource
+        .leases()
+        .take(leases_max)
+        .map(|(member, held, reserved)| {
+            let own = if reserved { share } else { 0.0 };
+            LeaseNow {
+                holder: roster.name(member).to_owned(),
+                server: roster.kind(member) == Kind::Server,
+                clients: held.clients,
+                capacity: held.lease.capacity.get() + own,
+                wants: held.wants.get() + own,
+                expires: held.lease.expires,
+            }
+        })
+        .collect();
+    leases.sort_by(|one, other| one.holder.cmp(&other.holder));
+    let set_aside = resource
+        .algorithm
+        .reserve
+        .as_ref()
+        .map_or(0.0, Reserve::total);
+    ResourceNow {
+        id: resource.id.to_string(),
+        literal: templates.names(&resource.id),
+        template: resource.template.clone(),
+        capacity: resource.capacity(),
+        reserved: Capacity::new(set_aside).unwrap_or_default(),
+        reserved_clients: resource.reserved(),
+        held: resource.book.held(),
+        wanted: resource.book.wanted(),
+        clients: resource.book.clients(),
+        split: resource.algorithm.split,
+        learning_until: resource.learning_until.filter(|_| learning),
+        leased_until: resource.leased_until(),
+        refresh: resource.algorithm.refresh,
+        safe_capacity: resource.safe_capacity(),
+        leases_total: resource.book.holders(),
+        leases,
+    }
+}
+
+fn check_client<'a>(
+    request: &'a wire::GetCapacityRequest,
+    bounds: &Bounds,
+) -> Result<Vec<Wish<'a>>, Rejected> {
+    check_id("client_id", &request.client_id, bounds)?;
+    check_length(request.resource.len(), bounds.leases_per_client)?;
+    let mut seen = HashSet::with_capacity(request.resource.len());
+    request
+        .resource
+        .iter()
+        .enumerate()
+        .map(|(at, asked)| {
+            let id = asked.resource_id.as_str();
+            check_resource(at, id, asked.has.as_ref(), &mut seen, bounds)?;
+            let band = Band {
+                priority: asked.priority,
+                clients: NonZeroU64::MIN,
+                wants: amount("wants", id, asked.wants)?,
+            };
+            Ok(Wish {
+                id,
+                bands: vec![band],
+                has: asked.has.as_ref(),
+            })
+        })
+        .collect()
+}
+
+fn check_server<'a>(
+    request: &'a wire::GetServerCapacityRequest,
+    bounds: &Bounds,
+) -> Result<Vec<Wish<'a>>, Rejected> {
+    check_id("server_id", &request.server_id, bounds)?;
+    check_length(request.resource.len(), bounds.resources)?;
+    let mut seen = HashSet::with_capacity(request.resource.len());
+    request
+        .resource
+        .iter()
+        .enumerate()
+        .map(|(at, asked)| {
+            let id = asked.resource_id.as_str();
+            check_resource(at, id, asked.has.as_ref(), &mut seen, bounds)?;
+            let resource = || id.to_owned();
+            if asked.wants.is_empty() {
+                return Err(Rejected::NoBand {
+                    resource: resource(),
+                });
+            }
+            if asked.wants.len() > bounds.bands {
+                return Err(Rejected::ManyBands {
+                    resource: resource(),
+                    given: asked.wants.len(),
+                    max: bounds.bands,
+                });
+            }
+            let bands = asked.wants.iter().enumerate().map(|(at, band)| {
+                let clients = u64::try_from(band.num_clients).ok();
+                Ok(Band {
+                    priority: band.priority,
+                    clients: clients.and_then(NonZeroU64::new).ok_or_else(|| {
+                        Rejected::NoClients {
+                            field: format!("wants[{at}].num_clients"),
+                            resource: resource(),
+                            given: band.num_clients,
+                        }
+                    })?,
+                    wants: amount(&format!("wants[{at}].wants"), id, band.wants)?,
+                })
+            });
+            Ok(Wish {
+                id,
+                bands: bands.collect::<Result<_, _>>()?,
+                has: asked.has.as_ref(),
+            })
+        })
+        .collect()
+}
+
+fn check_length(given: usize, max: usize) -> Result<(), Rejected> {
+    if given > max {
+        return Err(Rejected::LongRequest { given, max });
+    }
+    Ok(())
+}
+
+fn check_id(field: &str, id: &str, bounds: &Bounds) -> Result<(), Rejected> {
+    if id.is_empty() {
+        return Err(Rejected::EmptyId {
+            field: field.to_owned(),
+        });
+    }
+    if id.len() > bounds.id_bytes {
+        return Err(Rejected::LongId {
+            field: field.to_owned(),
+            bytes: id.len(),
+            bytes_max: bounds.id_bytes,
+        });
+    }
+    Ok(())
+}
+
+fn check_resource<'a>(
+    at: usize,
+    id: &'a str,
+    has: Option<&wire::Lease>,
+    seen: &mut HashSet<&'a str>,
+    bounds: &Bounds,
+) -> Result<(), Rejected> {
+    if id.is_empty() || id.len() > bounds.id_bytes {
+        check_id(&format!("resource[{at}].resource_id"), id, bounds)?;
+    }
+    if !seen.insert(id) {
+        return Err(Rejected::Twice {
+            resource: id.to_owned(),
+        });
+    }
+    if let Some(has) = has {
+        amount("has.capacity", id, has.capacity)?;
+    }
+    Ok(())
+}
+
+fn amount(field: &str, resource: &str, given: f64) -> Result<Capacity, Rejected> {
+    Capacity::new(given).map_err(|_| Rejected::NoAmount {
+        field: field.to_owned(),
+        resource: resource.to_owned(),
+        given,
+    })
+}

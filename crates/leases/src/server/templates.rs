@@ -1,0 +1,706 @@
+//! The rules by which resources are made: which ids, how much, split how.
+//!
+//! Whatever form the config has, it is read into [`RawTemplate`]s, and [`Templates::new`] either
+//! takes all of them or names every mistake. What the original has no field for is a named
+//! parameter of the algorithm, so it can be written in every form of the config and travels to
+//! the servers below:
+//!
+//! | parameter | default | means |
+//! |---|---|---|
+//! | `lease_duration_secs` | 60 | how long a lease is, where `lease_length` is not given |
+//! | `refresh_interval` | 16 | when to ask again, where the field is not given |
+//! | `decay_factor` | 0.5 | what the refresh interval is multiplied by for each level below |
+//! | `priority_bands` | `true`; `false` in Doorman's own form | the greater priority is served first |
+//! | `frees` | `confirmed` | when a lowered share is free for others: once its holder said it has the lower one, or `at_once`, as in the original, where a lost answer breaks the bound |
+//! | `frees_after_ms` | 0 | how long after that |
+//! | `reserved_clients` | 0 | for how many clients a safe share is set aside |
+//! | `safe_share` | `safe_capacity` | the share set aside for each |
+//! | `capacity` | `capacity` | of a static split, what each client gets at most |
+//! | `level` | 0 | how many servers stand above: sent by servers, never configured |
+//! | `granted_until` | | when all that the asking server was given before has ended, in seconds since 1970; 0 is nothing: sent by servers, never configured |
+
+use std::collections::HashMap;
+use std::fmt;
+use std::num::NonZeroU64;
+use std::time::Duration;
+
+use crate::book::{Capacity, Split};
+
+use super::glob::Glob;
+use crate::wire;
+
+/// A template as it was read, unchecked.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RawTemplate {
+    /// `identifier_glob`.
+    pub identifier_glob: Option<String>,
+    /// `capacity`.
+    pub capacity: Option<f64>,
+    /// `safe_capacity`: -1 is no limit.
+    pub safe_capacity: Option<f64>,
+    /// `description`.
+    pub description: Option<String>,
+    /// `algorithm`; without it the default one.
+    pub algorithm: Option<RawAlgorithm>,
+}
+
+/// An algorithm as it was read, unchecked.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RawAlgorithm {
+    /// `kind`; without it none.
+    pub kind: Option<RawKind>,
+    /// `lease_length`.   seconds
+    pub lease_length: Option<i64>,
+    /// `refresh_interval`.   seconds
+    pub refresh_interval: Option<i64>,
+    /// `learning_mode_duration`; without it as long as a lease, 0 or less is none.   seconds
+    pub learning_mode_duration: Option<i64>,
+    /// `parameters`.
+    pub parameters: Vec<RawParameter>,
+}
+
+/// A kind of algorithm as it was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RawKind {
+    /// `FAIR_SHARE`, or our `fair_share`.
+    Name(String),
+    /// The number on the wire.
+    Number(i64),
+}
+
+/// A named parameter as it was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RawParameter {
+    /// Its name.
+    pub name: String,
+    /// Its value.
+    pub value: Option<String>,
+}
+
+/// A checked template.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Template {
+    /// Which ids.
+    pub glob: Glob,
+    /// How much there is: for a static split, for each.
+    pub capacity: Capacity,
+    /// What whoever loses every server may use, where the operator says so: -1 is no limit.
+    pub safe_capacity: Option<f64>,
+    /// What the operator says about it.
+    pub description: Option<String>,
+    /// How it is lent out.
+    pub algorithm: Algorithm,
+}
+
+/// How a capacity is lent out.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Algorithm {
+    /// How it is split.
+    pub split: Split,
+    /// How long a lease is.
+    pub lease: Duration,
+    /// When whoever asked a server of this level should ask again.
+    pub refresh: Duration,
+    /// How long a new master only learns who has what; zero is not at all.
+    pub learning: Duration,
+    /// What `refresh` is multiplied by for each level below.   above 0, at most 1
+    pub decay: f64,
+    /// How many servers stand above the one that applies this.
+    pub level: u32,
+    /// Whether the greater priority is served first.
+    pub by_priority: bool,
+    /// When a lowered share is free for others.
+    pub frees: Frees,
+    /// What is set aside so that nobody ever has nothing.
+    pub reserve: Option<Reserve>,
+    /// Of a static split below the root: what each client gets at most.
+    pub each: Option<Capacity>,
+}
+
+/// When a share that was lowered, ended or given back is free for others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Frees {
+    /// At once, as in the original: until its holder hears of it, more is used than there is.
+    AtOnce,
+    /// This long after its holder said that it has the lower one, or the old one ended.
+    Confirmed(Duration),
+}
+
+/// A standing reservation: `clients` times `share` are never lent out, so that each of so many
+/// clients always owns its safe share.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Reserve {
+    /// How many clients there are at most.
+    pub clients: NonZeroU64,
+    /// What each of them always owns.
+    pub share: Capacity,
+}
+
+impl Reserve {
+    /// All that is set aside.
+    #[must_use]
+    pub fn total(&self) -> f64 {
+        self.clients.get() as f64 * self.share.get()
+    }
+}
+
+/// Whether a template "*" must stand at the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Catchall {
+    /// Yes, with an algorithm, as in Doorman's own config. Priorities count only where a rule
+    /// says so: a Doorman of 2016 ignores them, its clients send 0 and its servers send 1.
+    Required,
+    /// No: an id that nothing matches is an unmatched one.
+    Optional,
+}
+
+/// A mistake in a template.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{place}{key} {problem}", place = Position(*.template))]
+pub struct TemplateMistake {
+    /// Which template, from 0; none for what concerns all of them.
+    pub template: Option<usize>,
+    /// The key, such as `algorithm.lease_length`.
+    pub key: String,
+    /// What is wrong with it, and what would be right.
+    pub problem: String,
+}
+
+struct Position(Option<usize>);
+
+impl fmt::Display for Position {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(template) => write!(formatter, "resources[{template}]."),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Longest lease, refresh interval or learning mode.   seconds: a year
+const SECONDS_MAX: i64 = 366 * 24 * 3600;
+/// Deepest tree.   servers
+const LEVEL_MAX: u32 = 16;
+
+/// All templates, in the order of the config.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Templates {
+    in_order: Vec<Template>,
+    /// By the text of their globs, for ids that are one literally.
+    literal: HashMap<String, usize>,
+}
+
+impl Templates {
+    /// Checks what was read.
+    ///
+    /// # Errors
+    ///
+    /// Every mistake, in the order of the config: those that the original looks for, and what it
+    /// dies of later (a capacity or an algorithm that is missing, a negative capacity, NaN).
+    pub fn new(raw: Vec<RawTemplate>, catchall: Catchall) -> Result<Self, Vec<TemplateMistake>> {
+        let mut mistakes = Mistakes::default();
+        let last = raw.len().checked_sub(1);
+        let mut literal = HashMap::new();
+        let mut in_order = Vec::with_capacity(raw.len());
+        for (at, template) in raw.into_iter().enumerate() {
+            mistakes.template = Some(at);
+            if let Some(glob) = &template.identifier_glob {
+                if let Some(first) = literal.insert(glob.clone(), at) {
+                    mistakes.add(
+                        "identifier_glob",
+                        format!("is {glob:?}, as that of resources[{first}]: write each once"),
+                    );
+                }
+                if glob == "*" && catchall == Catchall::Required {
+                    if Some(at) != last {
+                        mistakes.add(
+                            "identifier_glob",
+                            "is \"*\" and matches what stands below it: move it to the end",
+                        );
+                    }
+                    if template.algorithm.is_none() {
+                        mistakes.add("algorithm", "is missing: \"*\" must have one");
+                    }
+                }
+            }
+            let by_priority = catchall == Catchall::Optional;
+            in_order.extend(check_template(template, by_priority, &mut mistakes));
+        }
+        mistakes.template = None;
+        if catchall == Catchall::Required && !literal.contains_key("*") {
+            mistakes.add(
+                "resources",
+                "has no template \"*\": add one with an algorithm at the end",
+            );
+        }
+        if mistakes.found.is_empty() {
+            Ok(Self { in_order, literal })
+        } else {
+            Err(mistakes.found)
+        }
+    }
+
+    /// The template for an id: the one whose text it is, else the first that matches.
+    #[must_use]
+    pub fn of(&self, id: &str) -> Option<&Template> {
+        match self.literal.get(id) {
+            Some(at) => self.in_order.get(*at),
+            None => self.in_order.iter().find(|one| one.glob.matches(id)),
+        }
+    }
+
+    /// All of them, in order.
+    #[must_use]
+    pub fn in_order(&self) -> &[Template] {
+        &self.in_order
+    }
+
+    /// Whether this id is the text of a template.
+    #[must_use]
+    pub fn names(&self, id: &str) -> bool {
+        self.literal.contains_key(id)
+    }
+}
+
+impl Default for Algorithm {
+    /// What a template without an algorithm is lent out by.
+    fn default() -> Self {
+        let lease = Duration::from_secs(60);
+        Self {
+            split: Split::Fair,
+            lease,
+            refresh: Duration::from_secs(16),
+            learning: lease,
+            decay: 0.5,
+            level: 0,
+            by_priority: true,
+            frees: Frees::Confirmed(Duration::ZERO),
+            reserve: None,
+            each: None,
+        }
+    }
+}
+
+impl Algorithm {
+    /// As a server tells it to one below: the refresh interval is the one that it hears itself,
+    /// its own clients are told it times `decay_factor`.
+    #[must_use]
+    pub fn to_wire(&self, each: Capacity, granted_until: Option<i64>) -> wire::Algorithm {
+        let kind = match self.split {
+            Split::None => wire::algorithm::Kind::NoAlgorithm,
+            Split::Static => wire::algorithm::Kind::Static,
+            Split::Proportional => wire::algorithm::Kind::ProportionalShare,
+            Split::Fair => wire::algorithm::Kind::FairShare,
+        };
+        let parameter = |name: &str, value: String| wire::NamedParameter {
+            name: name.to_owned(),
+            value: Some(value),
+        };
+        let mut parameters = vec![
+            parameter("level", (self.level + 1).to_string()),
+            parameter("decay_factor", self.decay.to_string()),
+            parameter("priority_bands", self.by_priority.to_string()),
+        ];
+        match self.frees {
+            Frees::AtOnce => parameters.push(parameter("frees", "at_once".to_owned())),
+            Frees::Confirmed(after) => {
+                parameters.push(parameter("frees", "confirmed".to_owned()));
+                let millis = after.as_millis().to_string();
+                parameters.push(parameter("frees_after_ms", millis));
+            }
+        }
+        if let Some(reserve) = &self.reserve {
+            let clients = reserve.clients.to_string();
+            parameters.push(parameter("reserved_clients", clients));
+            parameters.push(parameter("safe_share", reserve.share.get().to_string()));
+        }
+        if let Some(seconds) = granted_until {
+            parameters.push(parameter(GRANTED_UNTIL, seconds.to_string()));
+        }
+        if self.split == Split::Static {
+            parameters.push(parameter("capacity", each.get().to_string()));
+        }
+        wire::Algorithm {
+            kind: kind as i32,
+            lease_length: seconds(self.lease),
+            refresh_interval: seconds(self.refresh),
+            parameters,
+            learning_mode_duration: Some(seconds(self.learning)),
+        }
+    }
+
+    /// As a server hears it from the one above. `None` if it can't be kept: a kind that is not
+    /// known, a lease that is no time. Parameters that are not understood are passed over, for
+    /// whoever is above may be newer, or of another make.
+    #[must_use]
+    pub fn from_wire(heard: &wire::Algorithm) -> Option<Self> {
+        let raw = RawAlgorithm {
+            kind: Some(RawKind::Number(heard.kind.into())),
+            lease_length: Some(heard.lease_length),
+            refresh_interval: Some(heard.refresh_interval.max(1)),
+            learning_mode_duration: heard.learning_mode_duration,
+            parameters: heard
+                .parameters
+                .iter()
+                .map(|parameter| RawParameter {
+                    name: parameter.name.clone(),
+                    value: parameter.value.clone(),
+                })
+                .collect(),
+        };
+        let mut mistakes = Mistakes::default();
+        // A server above that says nothing of priorities is a Doorman, which ignores them.
+        let default = Algorithm {
+            by_priority: false,
+            ..Self::default()
+        };
+        let from = Heard::FromAbove;
+        let mut algorithm = check_algorithm(raw, from, &default, None, &mut mistakes);
+        if mistakes
+            .found
+            .iter()
+            .any(|mistake| !mistake.key.starts_with("algorithm.parameters"))
+        {
+            return None;
+        }
+        // Whoever says nothing of levels is the only one above.
+        algorithm.level = algorithm.level.max(1);
+        let refresh = algorithm.refresh.mul_f64(algorithm.decay).as_secs().max(1);
+        algorithm.refresh = Duration::from_secs(refresh);
+        Some(algorithm)
+    }
+}
+
+/// The parameter by which a server is told when all that it was given before has ended.
+const GRANTED_UNTIL: &str = "granted_until";
+
+/// When all that was given before has ended, as a server is told.   seconds since 1970
+pub(super) fn granted_until(heard: &wire::Algorithm) -> Option<i64> {
+    let mut parameters = heard.parameters.iter();
+    let told = parameters.find(|parameter| parameter.name == GRANTED_UNTIL)?;
+    told.value.as_ref()?.parse().ok()
+}
+
+/// Whole seconds of a span of the config.
+fn seconds(span: Duration) -> i64 {
+    i64::try_from(span.as_secs()).unwrap_or(i64::MAX)
+}
+
+#[derive(Default)]
+struct Mistakes {
+    template: Option<usize>,
+    found: Vec<TemplateMistake>,
+}
+
+impl Mistakes {
+    fn add(&mut self, key: impl Into<String>, problem: impl Into<String>) {
+        self.found.push(TemplateMistake {
+            template: self.template,
+            key: key.into(),
+            problem: problem.into(),
+        });
+    }
+}
+
+/// `None` only where a mistake was added. `by_priority` is what holds where the rule says nothing
+/// of priorities.
+fn check_template(
+    raw: RawTemplate,
+    by_priority: bool,
+    mistakes: &mut Mistakes,
+) -> Option<Template> {
+    let default = Algorithm {
+        by_priority,
+        ..Algorithm::default()
+    };
+    let glob = match raw.identifier_glob.as_deref() {
+        None => {
+            mistakes.add("identifier_glob", "is missing: it says which ids are meant");
+            None
+        }
+        Some(text) => Glob::new(text)
+            .map_err(|bad| mistakes.add("identifier_glob", format!("{text:?} {bad}")))
+            .ok(),
+    };
+    let capacity = match raw.capacity {
+        None => {
+            mistakes.add("capacity", "is missing: it says how much there is to lend");
+            None
+        }
+        Some(given) => Capacity::new(given)
+            .map_err(|_| {
+                mistakes.add(
+                    "capacity",
+                    format!("is {given}: it must be finite and not below 0"),
+                );
+            })
+            .ok(),
+    };
+    if let Some(given) = raw.safe_capacity
+        && given != -1.0
+        && Capacity::new(given).is_err()
+    {
+        mistakes.add(
+            "safe_capacity",
+            format!("is {given}: it must be finite and not below 0, or -1 for no limit"),
+        );
+    }
+    let algorithm = match raw.algorithm {
+        None => default,
+        Some(algorithm) => {
+            let from = Heard::FromConfig;
+            check_algorithm(algorithm, from, &default, raw.safe_capacity, mistakes)
+        }
+    };
+    let (glob, capacity) = (glob?, capacity?);
+    if let Some(reserve) = &algorithm.reserve
+        && reserve.total() > capacity.get()
+    {
+        mistakes.add(
+            "algorithm.parameters.reserved_clients",
+            format!(
+                "times safe_share is {}, more than the capacity of {}: lower one of them",
+                reserve.total(),
+                capacity.get()
+            ),
+        );
+    }
+    Some(Template {
+        glob,
+        capacity,
+        safe_capacity: raw.safe_capacity,
+        description: raw.description,
+        algorithm,
+    })
+}
+
+/// Who said it: an operator is told what is wrong, of a server what can be kept is kept.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Heard {
+    FromConfig,
+    FromAbove,
+}
+
+fn check_algorithm(
+    raw: RawAlgorithm,
+    heard: Heard,
+    default: &Algorithm,
+    safe_capacity: Option<f64>,
+    mistakes: &mut Mistakes,
+) -> Algorithm {
+    let parameters = Parameters::read(raw.parameters, heard, mistakes);
+    let split = match raw.kind.unwrap_or(RawKind::Number(0)) {
+        RawKind::Name(name) => split_of_name(&name).unwrap_or_else(|| {
+            mistakes.add(
+                "algorithm.kind",
+                format!(
+                    "is {name:?}: it must be NO_ALGORITHM, STATIC, PROPORTIONAL_SHARE or FAIR_SHARE"
+                ),
+            );
+            default.split
+        }),
+        RawKind::Number(number) => split_of_number(number).unwrap_or_else(|| {
+            mistakes.add(
+                "algorithm.kind",
+                format!("is {number}: it must be a number from 0 to 3"),
+            );
+            default.split
+        }),
+    };
+    let lease = raw.lease_length.map(|given| ("lease_length", given));
+    let lease = lease.or(parameters
+        .lease
+        .map(|given| ("parameters.lease_duration_secs", given)));
+    let lease = span("lease_length", lease, mistakes).unwrap_or(default.lease);
+    let refresh = raw
+        .refresh_interval
+        .map(|given| ("refresh_interval", given));
+    let refresh = refresh.or(parameters
+        .refresh
+        .map(|given| ("parameters.refresh_interval", given)));
+    let refresh = span("refresh_interval", refresh, mistakes).unwrap_or(default.refresh);
+    if lease < refresh {
+        mistakes.add(
+            "algorithm.lease_length",
+            format!(
+                "is {} s, shorter than the refresh interval of {} s: leases would end before \
+                 they are renewed",
+                lease.as_secs(),
+                refresh.as_secs()
+            ),
+        );
+    }
+    let learning = match raw.learning_mode_duration {
+        None => lease,
+        Some(given) if given > SECONDS_MAX => {
+            mistakes.add(
+                "algorithm.learning_mode_duration",
+                format!("is {given} s: it must be at most {SECONDS_MAX}"),
+            );
+            lease
+        }
+        Some(given) => Duration::from_secs(u64::try_from(given).unwrap_or(0)),
+    };
+    let reserve = parameters.clients.and_then(|clients| {
+        let configured = safe_capacity.and_then(|given| Capacity::new(given).ok());
+        let Some(share) = parameters.share.or(configured) else {
+            mistakes.add(
+                "algorithm.parameters.reserved_clients",
+                "needs to know what to set aside for each: give safe_share or safe_capacity",
+            );
+            return None;
+        };
+        Some(Reserve { clients, share })
+    });
+    Algorithm {
+        split,
+        lease,
+        refresh,
+        learning,
+        decay: parameters.decay.unwrap_or(default.decay),
+        level: parameters.level.unwrap_or(0),
+        by_priority: parameters.by_priority.unwrap_or(default.by_priority),
+        frees: match (parameters.at_once, parameters.frees_after) {
+            (true, None) => Frees::AtOnce,
+            (_, after) => Frees::Confirmed(after.unwrap_or(Duration::ZERO)),
+        },
+        reserve,
+        each: parameters.each,
+    }
+}
+
+fn split_of_name(name: &str) -> Option<Split> {
+    Some(match name.to_ascii_uppercase().as_str() {
+        "NO_ALGORITHM" => Split::None,
+        "STATIC" => Split::Static,
+        "PROPORTIONAL_SHARE" => Split::Proportional,
+        "FAIR_SHARE" => Split::Fair,
+        _ => return None,
+    })
+}
+
+fn split_of_number(number: i64) -> Option<Split> {
+    let kind = wire::algorithm::Kind::try_from(i32::try_from(number).ok()?).ok()?;
+    split_of_name(kind.as_str_name())
+}
+
+/// A span that must be given, of at least a second.
+fn span(key: &str, given: Option<(&str, i64)>, mistakes: &mut Mistakes) -> Option<Duration> {
+    let Some((found, given)) = given else {
+        mistakes.add(
+            format!("algorithm.{key}"),
+            "is missing: give it in whole seconds",
+        );
+        return None;
+    };
+    if !(1..=SECONDS_MAX).contains(&given) {
+        mistakes.add(
+            format!("algorithm.{found}"),
+            format!("is {given} s: it must be from 1 to {SECONDS_MAX}"),
+        );
+        return None;
+    }
+    Some(Duration::from_secs(u64::try_from(given).unwrap_or(1)))
+}
+
+/// The named parameters that are understood.
+#[derive(Default)]
+struct Parameters {
+    lease: Option<i64>,
+    refresh: Option<i64>,
+    decay: Option<f64>,
+    level: Option<u32>,
+    by_priority: Option<bool>,
+    at_once: bool,
+    frees_after: Option<Duration>,
+    clients: Option<NonZeroU64>,
+    share: Option<Capacity>,
+    each: Option<Capacity>,
+}
+
+impl Parameters {
+    fn read(raw: Vec<RawParameter>, heard: Heard, mistakes: &mut Mistakes) -> Self {
+        let mut read = Self::default();
+        let mut names: Vec<String> = Vec::new();
+        for RawParameter { name, value } in raw {
+            let key = format!("algorithm.parameters.{name}");
+            if names.contains(&name) {
+                mistakes.add(key, "is given twice: write it once");
+                continue;
+            }
+            let Some(text) = value else {
+                mistakes.add(key, "has no value");
+                continue;
+            };
+            if let Err(expected) = read.take(&name, &text, heard) {
+                mistakes.add(key, format!("is {text:?}: {expected}"));
+            }
+            names.push(name);
+        }
+        if read.at_once && read.frees_after.is_some_and(|after| !after.is_zero()) {
+            mistakes.add(
+                "algorithm.parameters.frees_after_ms",
+                "is not zero although frees is at_once: remove one of them",
+            );
+        }
+        read
+    }
+
+    /// The error says what would be right.
+    fn take(&mut self, name: &str, text: &str, heard: Heard) -> Result<(), String> {
+        let text = text.trim();
+        match name {
+            "lease_duration_secs" => self.lease = Some(number(text, "whole seconds")?),
+            "refresh_interval" => self.refresh = Some(number(text, "whole seconds")?),
+            "decay_factor" => {
+                let decay: f64 = number(text, "a number above 0 and at most 1")?;
+                if !(decay > 0.0 && decay <= 1.0) {
+                    return Err("it must be a number above 0 and at most 1".to_owned());
+                }
+                self.decay = Some(decay);
+            }
+            "priority_bands" => self.by_priority = Some(number(text, "true or false")?),
+            "frees" => match text {
+                "at_once" => self.at_once = true,
+                "confirmed" => self.at_once = false,
+                _ => return Err("it must be at_once or confirmed".to_owned()),
+            },
+            "frees_after_ms" => {
+                let millis: u64 = number(text, "milliseconds, at most a day")?;
+                if millis > 24 * 3_600_000 {
+                    return Err("it must be milliseconds, at most a day".to_owned());
+                }
+                self.frees_after = Some(Duration::from_millis(millis));
+            }
+            "reserved_clients" => {
+                let clients: u64 = number(text, "how many clients there are at most")?;
+                self.clients = NonZeroU64::new(clients);
+            }
+            "safe_share" => self.share = Some(amount(text)?),
+            "capacity" => self.each = Some(amount(text)?),
+            "level" if heard == Heard::FromAbove => {
+                self.level = Some(number::<u32>(text, "a number")?.min(LEVEL_MAX));
+            }
+            "level" => return Err("it is what servers tell one another: remove it".to_owned()),
+            _ => {
+                return Err(
+                    "there is no such parameter; there are lease_duration_secs, refresh_interval, \
+                     decay_factor, priority_bands, frees, frees_after_ms, reserved_clients, \
+                     safe_share and capacity"
+                        .to_owned(),
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+fn number<T: std::str::FromStr>(text: &str, what: &str) -> Result<T, String> {
+    text.parse().map_err(|_| format!("it must be {what}"))
+}
+
+fn amount(text: &str) -> Result<Capacity, String> {
+    let expected = "a finite number, not below 0";
+    let given: f64 = number(text, expected)?;
+    Capacity::new(given).map_err(|_| format!("it must be {expected}"))
+}

@@ -1,0 +1,519 @@
+//! Records as keys of etcd.
+//!
+//! | key | what it is |
+//! |---|---|
+//! | `/tidegate/quota/records/<key>` | the record |
+//! | `/tidegate/quota/members/<node>` | bound to a lease, one for each node that lives; not empty once it knows the time |
+//! | `/tidegate/quota/asked/<node>` | which question for the time a node asked last; same lease |
+//! | `/tidegate/quota/time` | the time, and whose questions it answers |
+//! | `/tidegate/quota/master` | the election of who keeps the time |
+//!
+//! etcd does not say what time it is, so one node keeps the time for all; how is told in
+//! `keeper`. A node writes a question, the master writes the time, and the node learns that the
+//! time was between its question and the answer, as with a server that has a clock.
+//!
+//! Versions are revisions of the whole store: none comes twice, even where a key was deleted.
+
+mod keeper;
+
+use std::collections::{HashSet, VecDeque};
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tidegate_limits::Timestamp;
+use tidegate_limits::quota::{StoreTime, Version};
+use tidegate_runtime::Clock;
+use tidegate_runtime::election::TimeToLive;
+use tidegate_runtime::etcd::{
+    self, Change, Client, Compare, KeyValue, Operation, Outcome, Range, Txn, Watch, Watched,
+};
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::time::timeout;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tracing::{debug, info, warn};
+
+use self::keeper::{Keeper, Told};
+use super::waiters::Waiters;
+use super::{
+    Answer, Entry, Error, Key, QuotaStore, SignsOfLife, Swapped, Write, assert_bounded, learn,
+};
+
+/// Where the records are and how nodes are counted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Where etcd is, who asks, and how long a call may take.
+    pub store: etcd::Settings,
+    /// The files that the store's TLS was read from, where it is spoken.
+    pub certificates: Option<Certificates>,
+    /// What all keys begin with.
+    pub prefix: String,
+    /// How long a node that is not heard of counts as a member, and keeps the time.
+    pub time_to_live: TimeToLive,
+}
+
+impl Settings {
+    /// Below `/tidegate/quota/`, with 1 s for a call.
+    #[must_use]
+    pub fn new(store: etcd::Settings) -> Self {
+        Self {
+            store: etcd::Settings {
+                deadline: store.deadline.min(Duration::from_secs(1)),
+                ..store
+            },
+            certificates: None,
+            prefix: "/tidegate/quota/".into(),
+            time_to_live: TimeToLive::DEFAULT,
+        }
+    }
+}
+
+/// Files in PEM for TLS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Certificates {
+    /// Whom to trust.
+    pub authority: PathBuf,
+    /// Certificate and key of ours, where etcd asks for one.
+    pub identity: Option<(PathBuf, PathBuf)>,
+}
+
+/// What stands at the key of a member that could go on keeping the time.
+const KNOWS_THE_TIME: &[u8] = b"knows the time";
+/// From one question for the time to the next.
+const ASK: Duration = Duration::from_secs(5);
+/// The pause before something that failed, or was not answered, is tried again.
+const RETRY: Duration = Duration::from_millis(250);
+/// The pause after etcd did not know the user. It spends much on finding that out.
+const RETRY_STRANGER: Duration = Duration::from_secs(5);
+
+/// A store of quota records in etcd. See the [module](self).
+pub struct Etcd {
+    shared: Arc<Shared>,
+    members: watch::Receiver<usize>,
+    follow: mpsc::Sender<u64>,
+    _stop: DropGuard,
+}
+
+struct Shared {
+    client: Client,
+    settings: Settings,
+    clock: Clock,
+    /// This node, as other nodes know it.
+    node: String,
+    time: watch::Sender<StoreTime>,
+    waiters: Waiters,
+    signs: SignsOfLife,
+}
+
+/// The last questions for the time, and when each was sent. Several may be under way: an answer
+/// that takes longer than the patience for it is still right.
+#[derive(Default)]
+struct Questions {
+    sent: Mutex<VecDeque<(u64, Timestamp)>>,
+    answered: Notify,
+}
+
+impl Questions {
+    const MAX: usize = 16;
+
+    fn ask(&self, number: u64, now: Timestamp) {
+        let mut sent = self.lock();
+        if sent.len() == Self::MAX {
+            sent.pop_front();
+        }
+        sent.push_back((number, now));
+    }
+
+    /// When the question was sent that this answers, the first time that it is answered.
+    fn answer(&self, number: u64) -> Option<Timestamp> {
+        let mut sent = self.lock();
+        let at = sent.iter().position(|(asked, _)| *asked == number)?;
+        let (_, then) = sent[at];
+        sent.drain(..=at);
+        self.answered.notify_one();
+        Some(then)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<(u64, Timestamp)>> {
+        self.sent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Etcd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Etcd").field(&self.shared.settings).finish()
+    }
+}
+
+impl Etcd {
+    /// Connects, becomes a member and a candidate for keeping the time, in the background; needs
+    /// a tokio runtime.
+    #[must_use]
+    pub fn start(settings: Settings, clock: Clock) -> Self {
+        let shared = Arc::new(Shared {
+            client: Client::new(settings.store.clone()),
+            settings,
+            clock,
+            node: format!("{:016x}", rand::random::<u64>()),
+            time: watch::channel(StoreTime::unknown(Timestamp::ZERO)).0,
+            waiters: Waiters::default(),
+            signs: SignsOfLife::default(),
+        });
+        let (tell, members) = watch::channel(0);
+        let (follow, follows) = mpsc::channel(1);
+        let stopped = CancellationToken::new();
+        tokio::spawn(Arc::clone(&shared).live(stopped.clone()));
+        let counts = Arc::clone(&shared).count_members(tell);
+        tokio::spawn(stopped.clone().run_until_cancelled_owned(counts));
+        let news = Arc::clone(&shared).follow(follows);
+        tokio::spawn(stopped.clone().run_until_cancelled_owned(news));
+        let keeper = Keeper {
+            client: shared.client.clone(),
+            settings: shared.settings.clone(),
+            clock,
+            node: shared.node.clone(),
+            known: shared.time.subscribe(),
+        };
+        tokio::spawn(keeper.run(stopped.clone()));
+        Self {
+            shared,
+            members,
+            follow,
+            _stop: stopped.drop_guard(),
+        }
+    }
+}
+
+impl Settings {
+    fn records(&self) -> String {
+        format!("{}records/", self.prefix)
+    }
+
+    fn record(&self, key: &Key) -> Vec<u8> {
+        format!("{}records/{}", self.prefix, key.encoded()).into_bytes()
+    }
+
+    fn members(&self) -> String {
+        format!("{}members/", self.prefix)
+    }
+
+    fn asked(&self) -> String {
+        format!("{}asked/", self.prefix)
+    }
+
+    fn time(&self) -> String {
+        format!("{}time", self.prefix)
+    }
+
+    fn master(&self) -> String {
+        format!("{}master", self.prefix)
+    }
+}
+
+impl Shared {
+    /// Is a member and asks for the time, until it is stopped; takes its leave then.
+    async fn live(self: Arc<Self>, stopped: CancellationToken) {
+        let mut lease = None;
+        let lives = async {
+            loop {
+                let ended = self.membership(&mut lease).await;
+                let Err(error) = ended else { continue };
+                let pause = pause(&error);
+                let why = error.to_string();
+                if self.signs.failed(self.clock.now(), &why) {
+                    warn!(cause = why, "quota: etcd is unavailable");
+                }
+                tokio::time::sleep(pause).await;
+            }
+        };
+        stopped.run_until_cancelled(lives).await;
+        // Nobody need wait for its end. If it is not told, the end comes by itself.
+        if let Some(lease) = lease {
+            let revoked = self.client.lease_revoke(lease);
+            let _ = timeout(self.settings.store.deadline, revoked).await;
+        }
+    }
+
+    /// Holds one lease for as long as it lasts, and asks for the time meanwhile.
+    async fn membership(&self, lease: &mut Option<i64>) -> Result<(), etcd::Error> {
+        let ttl = self.settings.time_to_live.get();
+        let granted = self.client.lease_grant(ttl).await?;
+        *lease = Some(granted.id);
+        let member = format!("{}{}", self.settings.members(), self.node);
+        let put = self.client.put(member.as_bytes(), b"", *lease);
+        put.await?;
+        let knows = async {
+            let mut time = self.time.subscribe();
+            // An error means that nobody asks any more.
+            let _ = time.wait_for(keeper::is_known).await;
+            let put = self
+                .client
+                .put(member.as_bytes(), KNOWS_THE_TIME, Some(granted.id));
+            put.await?;
+            std::future::pending().await
+        };
+        if self.signs.answered() {
+            info!("quota: etcd is back");
+        }
+        let renew = async {
+            loop {
+                tokio::time::sleep(ttl / 3).await;
+                if self.client.lease_keep_alive(granted.id).await?.is_none() {
+                    return Ok(());
+                }
+            }
+        };
+        let questions = Questions::default();
+        tokio::select! {
+            ended = renew => ended,
+            ended = self.ask(granted.id, &questions) => ended,
+            ended = self.hear(&questions) => ended,
+            ended = knows => ended,
+        }
+    }
+
+    /// Asks for the time again and again, sooner when it was not answered.
+    async fn ask(&self, lease: i64, questions: &Questions) -> Result<(), etcd::Error> {
+        let key = format!("{}{}", self.settings.asked(), self.node);
+        let mut number: u64 = rand::random::<u32>().into();
+        loop {
+            number += 1;
+            questions.ask(number, self.clock.now());
+            let text = number.to_string();
+            let put = self
+                .client
+                .put(key.as_bytes(), text.as_bytes(), Some(lease));
+            put.await?;
+            if timeout(RETRY, questions.answered.notified()).await.is_ok() {
+                tokio::time::sleep(ASK.mul_f64(0.75 + rand::random::<f64>() / 2.0)).await;
+            }
+        }
+    }
+
+    /// Hears the time, and which questions it answers.
+    async fn hear(&self, questions: &Questions) -> Result<(), etcd::Error> {
+        let key = Range::key(self.settings.time().as_bytes());
+        let from = self.client.range(&key).await?.revision + 1;
+        let mut watch = self.client.watch(key, from);
+        loop {
+            let news = watch.next().await?;
+            let received = self.clock.now();
+            for entry in puts(news) {
+                let Ok(told) = Told::read(&entry.value) else {
+                    continue;
+                };
+                let answers = told.answers.get(&self.node);
+                let Some(sent) = answers.and_then(|number| questions.answer(*number)) else {
+                    continue;
+                };
+                let stamp = Duration::from_nanos(told.nanos);
+                // The master stamps to the nanosecond.
+                let told = StoreTime::from_reply(sent, received, stamp, Duration::ZERO);
+                learn(&self.time, told);
+            }
+        }
+    }
+
+    async fn count_members(self: Arc<Self>, tell: watch::Sender<usize>) {
+        loop {
+            if let Err(error) = self.counted(&tell).await {
+                debug!(%error, "quota: etcd does not tell its members");
+                tokio::time::sleep(pause(&error)).await;
+            }
+        }
+    }
+
+    /// Counts until changes were missed.
+    async fn counted(&self, tell: &watch::Sender<usize>) -> Result<(), etcd::Error> {
+        let range = Range::prefix(self.settings.members().as_bytes());
+        let found = self.client.range(&range).await?;
+        let mut watch = self.client.watch(range, found.revision + 1);
+        let keys = found.entries.into_iter().map(|entry| entry.key);
+        let mut members: HashSet<Vec<u8>> = keys.collect();
+        loop {
+            let count = members.len();
+            tell.send_if_modified(|told| std::mem::replace(told, count) != count);
+            let Watched::Changes(changes) = watch.next().await? else {
+                return Ok(());
+            };
+            for change in changes.changes {
+                match change {
+                    Change::Put(entry) => members.insert(entry.key),
+                    Change::Deleted { key, .. } => members.remove(&key),
+                };
+            }
+        }
+    }
+
+    /// Follows the records for as long as somebody waits for one of them, from the revision on
+    /// that is asked for.
+    async fn follow(self: Arc<Self>, mut follows: mpsc::Receiver<u64>) {
+        let records = self.settings.records();
+        while let Some(from) = follows.recv().await {
+            let range = Range::prefix(records.as_bytes());
+            let mut watch = self.client.watch(range, from);
+            while !self.waiters.is_empty() {
+                self.tell_next(&mut watch, &records).await;
+            }
+        }
+    }
+
+    /// Tells what comes next, if anything does before it is time to see who still waits.
+    async fn tell_next(&self, watch: &mut Watch, records: &str) {
+        match timeout(Duration::from_secs(1), watch.next()).await {
+            Err(_) => {}
+            Ok(Ok(Watched::Changes(changes))) => {
+                for change in changes.changes {
+                    let (Change::Put(KeyValue { key, .. }) | Change::Deleted { key, .. }) = change;
+                    let key = str::from_utf8(&key).ok();
+                    if let Some(key) = key.and_then(|key| key.strip_prefix(records)) {
+                        self.waiters.tell(&Key::of_encoded(key));
+                    }
+                }
+            }
+            Ok(Ok(Watched::Compacted { .. })) => self.waiters.tell_all(),
+            Ok(Err(error)) => {
+                debug!(%error, "quota: etcd does not tell of changes");
+                self.waiters.tell_all();
+                tokio::time::sleep(pause(&error)).await;
+            }
+        }
+    }
+
+    async fn get(&self, keys: &[Key]) -> Result<Vec<Option<Entry>>, Error> {
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut txn = Txn::new();
+        for key in keys {
+            txn = txn.then(Operation::Get(Range::key(&self.settings.record(key))));
+        }
+        let reply = self.client.txn(&txn).await.map_err(told)?;
+        found(reply.outcomes)
+    }
+
+    async fn compare_and_set(&self, writes: &[Write]) -> Result<Swapped, Error> {
+        if writes.is_empty() {
+            return Ok(Swapped::Done(Vec::new()));
+        }
+        let mut txn = Txn::new();
+        for write in writes {
+            let key = self.settings.record(&write.key);
+            // 0 is the revision of what does not exist.
+            let expected = write.expected.map_or(0, |version| version.0);
+            txn = txn
+                .when(Compare::ModRevision(key.clone(), expected))
+                .then(Operation::put(&key, &write.text, None))
+                .otherwise(Operation::Get(Range::key(&key)));
+        }
+        let reply = self.client.txn(&txn).await.map_err(told)?;
+        if reply.succeeded {
+            Ok(Swapped::Done(vec![Version(reply.revision); writes.len()]))
+        } else {
+            Ok(Swapped::Conflict(found(reply.outcomes)?))
+        }
+    }
+
+    async fn changed(
+        &self,
+        key: &Key,
+        since: Option<Version>,
+        follow: &mpsc::Sender<u64>,
+    ) -> Result<(), Error> {
+        let range = Range::key(&self.settings.record(key));
+        loop {
+            // In this order nothing is missed: whatever changes after the read is told.
+            let told = self.waiters.wait(key);
+            let found = self.client.range(&range).await.map_err(self::told)?;
+            let stands = found.entries.first();
+            if stands.map(|entry| Version(entry.mod_revision)) != since {
+                return Ok(());
+            }
+            // If this is full an earlier revision waits to be followed from, which will do.
+            let _ = follow.try_send(found.revision + 1);
+            // An error means that all were told.
+            let _ = told.await;
+        }
+    }
+}
+
+impl QuotaStore for Etcd {
+    fn get<'a>(&'a self, keys: &'a [Key]) -> Answer<'a, Vec<Option<Entry>>> {
+        assert_bounded(keys.iter());
+        Box::pin(self.shared.get(keys))
+    }
+
+    fn compare_and_set<'a>(&'a self, writes: &'a [Write]) -> Answer<'a, Swapped> {
+        assert_bounded(writes.iter().map(|write| &write.key));
+        Box::pin(self.shared.compare_and_set(writes))
+    }
+
+    fn time(&self) -> watch::Receiver<StoreTime> {
+        self.shared.time.subscribe()
+    }
+
+    fn changed<'a>(&'a self, key: &'a Key, since: Option<Version>) -> Answer<'a, ()> {
+        Box::pin(self.shared.changed(key, since, &self.follow))
+    }
+
+    fn members(&self) -> watch::Receiver<usize> {
+        self.members.clone()
+    }
+
+    fn member_lifetime(&self) -> Duration {
+        // The lease is renewed each third of it, and etcd looks for those that have ended each half
+        // second.
+        2 * self.shared.settings.time_to_live.get()
+    }
+
+    fn trouble(&self) -> Option<(Timestamp, Arc<str>)> {
+        self.shared.signs.trouble()
+    }
+}
+
+/// What was written, of all that changed.
+fn puts(news: Watched) -> impl Iterator<Item = KeyValue> {
+    let changes = match news {
+        Watched::Changes(changes) => changes.changes,
+        // What was missed was an answer at best: the next question brings another.
+        Watched::Compacted { .. } => Vec::new(),
+    };
+    changes.into_iter().filter_map(|change| match change {
+        Change::Put(entry) => Some(entry),
+        Change::Deleted { .. } => None,
+    })
+}
+
+/// What each of some reads of one key found.
+fn found(outcomes: Vec<Outcome>) -> Result<Vec<Option<Entry>>, Error> {
+    let entry = |outcome| match outcome {
+        Outcome::Found(mut found) => Ok(found.entries.pop().map(|entry| Entry {
+            version: Version(entry.mod_revision),
+            text: entry.value,
+        })),
+        _ => Err(Error::Garbage("a read that is none".into())),
+    };
+    outcomes.into_iter().map(entry).collect()
+}
+
+/// How long to wait after an error before trying again.
+fn pause(error: &etcd::Error) -> Duration {
+    match error {
+        etcd::Error::Unauthenticated(_) => RETRY_STRANGER,
+        _ => RETRY,
+    }
+}
+
+fn told(error: etcd::Error) -> Error {
+    use etcd::Error as E;
+    match error {
+        // The user is known, and may not.
+        E::Refused { code: 7, .. } => Error::Denied(error.into()),
+        E::Unauthenticated(_) => Error::Unauthenticated(error.into()),
+        E::Refused { .. } => Error::Refused(error.into()),
+        E::Unknown(_) => Error::Unknown(error.into()),
+        E::Unreachable(_) => Error::Unavailable(error.into()),
+        E::Garbage(_) => Error::Garbage(error.into()),
+    }
+}

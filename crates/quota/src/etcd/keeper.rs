@@ -1,0 +1,324 @@
+//! Who keeps the time in a store that has none.
+//!
+//! The nodes elect a master. Its monotonic clock, counted on from the last time that was written,
+//! is the time; it writes it every second, and at once for whoever asks. What it writes replaces
+//! the very version that it knows, so a master that has been deposed without knowing it writes
+//! nothing more.
+//!
+//! A new master goes on from what it knows of the time that the one before kept: from the latest
+//! that it can be. So the time is not behind what it was, and ahead by no more than what is not
+//! known, a tenth of a second at most; a window is shorter by so much. Were it behind, whoever lived
+//! by his own clock meanwhile, cut off or because nobody was master, would live through a part of a
+//! window twice, and who starts again within it would have his own share of it once more.
+//!
+//! Therefore a node stands for election only once it knows the time so well, or if no member has
+//! for as long as a member that is not heard of is given.
+//! Only if all who knew it are gone, or cut off, does a master go on from the last time that was
+//! *written*. How long ago that was it can tell by nothing but the time of day of the two hosts, so
+//! that is written too; it goes on a second ahead of that, and is not behind as long as the two agree
+//! to within a second. While nobody is master nodes go on with the time that they know, which only
+//! gets less sharp. The time begins with 0 and has no relation to that of day.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+use tidegate_limits::Timestamp;
+use tidegate_limits::quota::StoreTime;
+use tidegate_runtime::Clock;
+use tidegate_runtime::election::{self, Election, Mastership, Place};
+use tidegate_runtime::etcd::{
+    Client, Compare, Error, KeyValue, Operation, Outcome, Range, Txn, Watch,
+};
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::CancellationToken;
+use tracing::debug;
+
+use super::{RETRY, Settings, puts};
+
+/// The time is written at least so often, so that the next master is not far behind.
+const WRITE: Duration = Duration::from_secs(1);
+/// By how much a new master may be ahead of the time that was kept before.
+const AHEAD_MAX: Duration = Duration::from_millis(100);
+/// By how much the time of day of two hosts may differ without harm.
+const HOSTS_DIFFER: Duration = Duration::from_secs(1);
+/// The most questions that are answered at once; others are next.
+const ANSWERS_MAX: usize = 1_000;
+
+/// Whether this is enough to go on from.
+pub(super) fn is_known(time: &StoreTime) -> bool {
+    time.width() <= AHEAD_MAX
+}
+
+/// What stands at the key of the time.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Told {
+    /// The store's time, in nanoseconds: later than the moment that it was read at by what passed
+    /// since.
+    pub(super) nanos: u64,
+    /// The time of day when that was the time, by the clock of the node that keeps it.
+    #[serde(default)]
+    pub(super) wall_ms: u64,
+    /// The node that keeps it.
+    pub(super) by: String,
+    /// The questions that were there when the time was read, by who asked.
+    pub(super) answers: BTreeMap<String, u64>,
+}
+
+impl Told {
+    /// The latest that the time can be by now, as far as the time of day says how long ago this was
+    /// written.
+    fn latest(&self, now: SystemTime) -> Duration {
+        let passed = since_1970(now).saturating_sub(Duration::from_millis(self.wall_ms));
+        let passed = if self.wall_ms == 0 {
+            Duration::ZERO
+        } else {
+            passed
+        };
+        Duration::from_nanos(self.nanos)
+            .saturating_add(passed)
+            .saturating_add(HOSTS_DIFFER)
+    }
+
+    pub(super) fn read(text: &[u8]) -> Result<Self, serde_json::Error> {
+        serde_json::from_slice(text)
+    }
+}
+
+/// A node that keeps the time if it is elected to.
+pub(super) struct Keeper {
+    pub(super) client: Client,
+    pub(super) settings: Settings,
+    pub(super) clock: Clock,
+    pub(super) node: String,
+    /// What this node knows of the time.
+    pub(super) known: watch::Receiver<StoreTime>,
+}
+
+/// The time of a term.
+struct Term {
+    /// What was the time when, by this node's clock.
+    time: Duration,
+    at: Timestamp,
+    /// The version of the time that is written over.
+    revision: u64,
+    /// Questions that were not answered yet.
+    questions: HashMap<String, u64>,
+}
+
+impl Term {
+    fn time(&self, now: Timestamp) -> Duration {
+        self.time.saturating_add(now.since(self.at))
+    }
+
+    fn asked(&mut self, asked: &str, entry: &KeyValue) {
+        let node = str::from_utf8(&entry.key).ok();
+        let node = node.and_then(|key| key.strip_prefix(asked));
+        let number = str::from_utf8(&entry.value).ok();
+        let number = number.and_then(|number| number.parse().ok());
+        if let (Some(node), Some(number)) = (node, number) {
+            self.questions.insert(node.to_owned(), number);
+        }
+    }
+}
+
+impl Keeper {
+    /// Stands for election until it is stopped, and resigns then.
+    pub(super) async fn run(self, stopped: CancellationToken) {
+        let candidate = election::Settings {
+            address: self.node.clone(),
+            time_to_live: self.settings.time_to_live,
+            place: Place::Etcd {
+                store: self.settings.store.clone(),
+                key: self.settings.master(),
+            },
+        };
+        stopped.run_until_cancelled(self.may_stand()).await;
+        let mut mastership = candidate.start(self.clock, stopped.clone());
+        let keep = async {
+            let is_master = |mastership: &Mastership| {
+                let now = self.clock.now();
+                mastership.holds_at(now)
+            };
+            while mastership.wait_for(is_master).await.is_ok() {
+                if let Err(error) = self.keep(&mastership).await {
+                    debug!(%error, "quota: the time could not be kept");
+                }
+                // Who has lost it finds out here; a fence that has passed is not told.
+                tokio::time::sleep(RETRY).await;
+            }
+        };
+        stopped.run_until_cancelled(keep).await;
+        // It closes its channel once it has resigned.
+        while mastership.changed().await.is_ok() {}
+    }
+
+    /// Waits until this node knows the time, or until it was never told, or no member has known it
+    /// for as long as a member is given: after etcd was away, all of them must come back first.
+    async fn may_stand(&self) {
+        let members = self.settings.members();
+        let members = Range::prefix(members.as_bytes());
+        let mut nobody_since = None;
+        while !is_known(&self.known.borrow().at(self.clock.now())) {
+            let found = match self.client.get(self.settings.time().as_bytes()).await {
+                Ok(None) => return,
+                Ok(Some(_)) => self.client.range(&members).await,
+                Err(error) => Err(error),
+            };
+            match found {
+                Ok(found) if found.entries.iter().all(|it| it.value.is_empty()) => {
+                    let since = *nobody_since.get_or_insert_with(Instant::now);
+                    if since.elapsed() >= self.settings.time_to_live.get() {
+                        return;
+                    }
+                }
+                Ok(_) => nobody_since = None,
+                Err(error) => {
+                    debug!(%error, "quota: etcd does not tell who knows the time");
+                    nobody_since = None;
+                }
+            }
+            tokio::time::sleep(RETRY).await;
+        }
+    }
+
+    /// Keeps the time for as long as this is the master and nobody else writes it.
+    async fn keep(&self, mastership: &watch::Receiver<Mastership>) -> Result<(), Error> {
+        let key = self.settings.time().into_bytes();
+        let asked = self.settings.asked();
+        let sooner = Txn::new()
+            .then(Operation::Get(Range::key(&key)))
+            .then(Operation::Get(Range::prefix(asked.as_bytes())));
+        let reply = self.client.txn(&sooner).await?;
+        let read_at = self.clock.now();
+        let Ok([Outcome::Found(mut last), Outcome::Found(questions)]) =
+            <[Outcome; 2]>::try_from(reply.outcomes)
+        else {
+            return Err(Error::Garbage("reads that are none".into()));
+        };
+        let mut term = Term {
+            time: Duration::ZERO,
+            at: read_at,
+            revision: 0,
+            questions: HashMap::new(),
+        };
+        if let Some(last) = last.entries.pop() {
+            let told = Told::read(&last.value)
+                .map_err(|error| Error::Garbage(format!("no time of ours: {error}").into()))?;
+            let known = self.known.borrow().at(read_at);
+            term.time = if known.width() <= HOSTS_DIFFER {
+                known.latest().max(Duration::from_nanos(told.nanos))
+            } else {
+                told.latest(self.clock.wall(read_at))
+            };
+            term.revision = last.mod_revision;
+        }
+        for question in &questions.entries {
+            term.asked(&asked, question);
+        }
+        let mut watch = self
+            .client
+            .watch(Range::prefix(asked.as_bytes()), reply.revision + 1);
+        let mut due = Instant::now();
+        while mastership.borrow().holds_at(self.clock.now()) {
+            if term.questions.is_empty() {
+                self.listen(&mut watch, &mut term, due).await?;
+            }
+            if !self.write(&key, &mut term).await? {
+                return Ok(());
+            }
+            due = Instant::now() + WRITE;
+        }
+        Ok(())
+    }
+
+    /// Hears questions, until one came or the time has to be written anyway.
+    async fn listen(&self, watch: &mut Watch, term: &mut Term, due: Instant) -> Result<(), Error> {
+        let Ok(news) = timeout_at(due, watch.next()).await else {
+            return Ok(());
+        };
+        let asked = self.settings.asked();
+        for question in puts(news?) {
+            term.asked(&asked, &question);
+        }
+        Ok(())
+    }
+
+    /// Writes the time and answers. Whether this still keeps it.
+    async fn write(&self, key: &[u8], term: &mut Term) -> Result<bool, Error> {
+        let answered: Vec<_> = term.questions.keys().take(ANSWERS_MAX).cloned().collect();
+        let answers = answered
+            .into_iter()
+            .filter_map(|node| term.questions.remove_entry(&node));
+        let answers = answers.collect();
+        let now = self.clock.now();
+        let time = term.time(now);
+        let wall = since_1970(self.clock.wall(now));
+        let told = Told {
+            nanos: u64::try_from(time.as_nanos()).unwrap_or(u64::MAX),
+            wall_ms: u64::try_from(wall.as_millis()).unwrap_or(u64::MAX),
+            by: self.node.clone(),
+            answers,
+        };
+        let text = serde_json::to_vec(&told).expect("numbers and strings are always JSON");
+        let write = Txn::new()
+            .when(Compare::ModRevision(key.to_vec(), term.revision))
+            .then(Operation::put(key, &text, None))
+            .otherwise(Operation::Get(Range::key(key)));
+        let reply = match self.client.txn(&write).await {
+            Ok(reply) => reply,
+            // What became of it shows at the next one: then what stands there is this very text,
+            // or it is not.
+            Err(Error::Unknown(cause)) => return self.was_written(key, &text, term, &cause).await,
+            Err(error) => return Err(error),
+        };
+        term.revision = reply.revision;
+        Ok(reply.succeeded)
+    }
+
+    /// Whether a write without an answer was done, or may be tried again.
+    async fn was_written(
+        &self,
+        key: &[u8],
+        text: &[u8],
+        term: &mut Term,
+        cause: &str,
+    ) -> Result<bool, Error> {
+        debug!(cause, "quota: the time may not have been written");
+        let found = self.client.get(key).await?;
+        let revision = found.as_ref().map_or(0, |entry| entry.mod_revision);
+        let ours = found.is_some_and(|entry| entry.value == text);
+        let unchanged = revision == term.revision;
+        term.revision = revision;
+        Ok(ours || unchanged)
+    }
+}
+
+fn since_1970(wall: SystemTime) -> Duration {
+    wall.duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_does_not_know_the_time_goes_on_where_it_can_not_be_behind() {
+        let told = Told {
+            nanos: 7_000_000_000,
+            wall_ms: 1_000_000,
+            ..Told::default()
+        };
+        let at = |millis: u64| UNIX_EPOCH + Duration::from_millis(millis);
+        let check = |wall: u64, expected: u64| {
+            assert_eq!(told.latest(at(wall)), Duration::from_millis(expected));
+        };
+        check(1_000_000, 8_000);
+        check(1_004_500, 12_500);
+        // A host that is behind says nothing.
+        check(999_000, 8_000);
+        let older = Told { wall_ms: 0, ..told };
+        assert_eq!(older.latest(at(1_004_500)), Duration::from_secs(8));
+    }
+}

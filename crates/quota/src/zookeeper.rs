@@ -1,0 +1,527 @@
+//! Records as nodes of ZooKeeper.
+//!
+//! | node | what it is |
+//! |---|---|
+//! | `/quota/<key>/window` | the record |
+//! | `/quota/<key>/total`, `/quota/<key>/base` | configuration, decimal text; only read |
+//! | `/quota/<key>/usable`, `/quota/<key>/refresh` | where the design that this follows keeps its state: a program that still writes them is noticed |
+//! | `/tidegate/quota/members/<node>` | ephemeral, one for each node that lives |
+//!
+//! The store's time is the leader's clock: each write is stamped with it, between the moment
+//! that the write was sent and the one when its reply came. Sessions are for counting members
+//! only; nothing that must hold rests on one.
+//!
+//! A record that is deleted takes the count of its writes with it. Who had read the old one may
+//! then write over a new one that happens to have been written as often: leave records alone.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_limits::Timestamp;
+use tidegate_limits::quota::{StoreTime, TOTAL_MAX, Version};
+use tidegate_runtime::Clock;
+use tidegate_runtime::zookeeper::{self, Client, Node};
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout, timeout_at};
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tracing::{debug, info, warn};
+use zookeeper_client as zk;
+
+use super::{
+    Answer, Configured, Entry, Error, Key, Mark, QuotaStore, SignsOfLife, Swapped, Write,
+    assert_bounded, learn,
+};
+
+/// Where records and members stand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Where ZooKeeper is, who asks, and how long a call may take.
+    pub store: zookeeper::Settings,
+    /// The node below which every key has one of its own.
+    pub records: String,
+    /// The node below which every node of ours has one.
+    pub members: String,
+}
+
+impl Settings {
+    /// The names of the design, and 1 s for a call.
+    #[must_use]
+    pub fn new(store: zookeeper::Settings) -> Self {
+        Self {
+            store: zookeeper::Settings {
+                deadline: store.deadline.min(Duration::from_secs(1)),
+                ..store
+            },
+            records: "/quota".into(),
+            members: "/tidegate/quota/members".into(),
+        }
+    }
+}
+
+/// From one sign of life to the next. Each asks for the time besides; what clocks drift apart in
+/// between is far below a millisecond.
+const BEAT: Duration = Duration::from_secs(2);
+/// The pause after something failed, before it is tried again.
+const RETRY: Duration = Duration::from_millis(250);
+/// What is watched is read anew after so long, should the news of a change be lost with a
+/// session.
+const REREAD: Duration = Duration::from_secs(30);
+/// To what ZooKeeper's stamps are rounded down.
+const RESOLUTION: Duration = Duration::from_millis(1);
+
+/// A store of quota records in ZooKeeper. See the [module](self).
+pub struct ZooKeeper {
+    shared: Arc<Shared>,
+    members: watch::Receiver<usize>,
+    _stop: DropGuard,
+}
+
+struct Shared {
+    client: Client,
+    settings: Settings,
+    clock: Clock,
+    time: watch::Sender<StoreTime>,
+    signs: SignsOfLife,
+}
+
+impl fmt::Debug for ZooKeeper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let settings = &self.shared.settings;
+        f.debug_tuple("ZooKeeper").field(settings).finish()
+    }
+}
+
+impl ZooKeeper {
+    /// Connects and becomes a member, in the background; needs a tokio runtime.
+    #[must_use]
+    pub fn start(settings: Settings, clock: Clock) -> Self {
+        let shared = Arc::new(Shared {
+            client: Client::new(settings.store.clone()),
+            settings,
+            clock,
+            time: watch::channel(StoreTime::unknown(Timestamp::ZERO)).0,
+            signs: SignsOfLife::default(),
+        });
+        let (tell, members) = watch::channel(0);
+        let stopped = CancellationToken::new();
+        let beats = Arc::clone(&shared).beat();
+        tokio::spawn(stopped.clone().run_until_cancelled_owned(beats));
+        let counts = Arc::clone(&shared).count_members(tell);
+        tokio::spawn(stopped.clone().run_until_cancelled_owned(counts));
+        Self {
+            shared,
+            members,
+            _stop: stopped.drop_guard(),
+        }
+    }
+}
+
+impl Shared {
+    fn path(&self, key: &Key, name: &str) -> String {
+        format!("{}/{}/{name}", self.settings.records, key.encoded())
+    }
+
+    /// Learns the time from a write.
+    fn stamped(&self, sent: Timestamp, stat: &zk::Stat) {
+        let stamp = u64::try_from(stat.mtime).unwrap_or(0);
+        if stat.is_invalid() || stamp == 0 {
+            return;
+        }
+        let stamp = Duration::from_millis(stamp);
+        let received = self.clock.now();
+        let told = StoreTime::from_reply(sent, received, stamp, RESOLUTION);
+        learn(&self.time, told);
+    }
+
+    /// Gives a sign of life again and again.
+    async fn beat(self: Arc<Self>) {
+        let node = format!("{}/{:016x}", self.settings.members, rand::random::<u64>());
+        loop {
+            let sent = self.clock.now();
+            let pause = match self.client.put_ephemeral(&node, b"").await {
+                Ok(stat) => {
+                    self.stamped(sent, &stat);
+                    if self.signs.answered() {
+                        info!("quota: ZooKeeper is back");
+                    }
+                    BEAT
+                }
+                Err(error) => {
+                    let why = told(error).with_cause();
+                    if self.signs.failed(self.clock.now(), &why) {
+                        warn!(cause = why, "quota: ZooKeeper is unavailable");
+                    }
+                    RETRY
+                }
+            };
+            tokio::time::sleep(pause.mul_f64(0.75 + rand::random::<f64>() / 2.0)).await;
+        }
+    }
+
+    async fn count_members(self: Arc<Self>, tell: watch::Sender<usize>) {
+        loop {
+            match self.client.children_and_watch(&self.settings.members).await {
+                Ok((members, changed)) => {
+                    let count = members.len();
+                    tell.send_if_modified(|told| std::mem::replace(told, count) != count);
+                    // Late or not, it is read anew.
+                    let _ = timeout(REREAD, changed).await;
+                }
+                Err(error) => {
+                    debug!(%error, "quota: ZooKeeper does not tell its members");
+                    tokio::time::sleep(RETRY).await;
+                }
+            }
+        }
+    }
+
+    async fn get(&self, keys: &[Key]) -> Result<Vec<Option<Entry>>, Error> {
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        let paths: Vec<_> = keys.iter().map(|key| self.path(key, "window")).collect();
+        let found = self.client.get_all(&paths).await.map_err(told)?;
+        let entry = |node: Node| Entry {
+            version: version(&node.stat),
+            text: node.data,
+        };
+        Ok(found.into_iter().map(|node| node.map(entry)).collect())
+    }
+
+    async fn compare_and_set(&self, writes: &[Write]) -> Result<Swapped, Error> {
+        if writes.is_empty() {
+            return Ok(Swapped::Done(Vec::new()));
+        }
+        let deadline = Instant::now() + self.settings.store.deadline;
+        let paths: Vec<_> = writes
+            .iter()
+            .map(|write| self.path(&write.key, "window"))
+            .collect();
+        let over = |version: Version| {
+            let count = u32::try_from(version.0).map_err(|_| {
+                let text = format!("{version:?} is none that ZooKeeper gave");
+                Error::Refused(text.into())
+            })?;
+            Ok::<_, Error>(count.cast_signed())
+        };
+        let all = writes
+            .iter()
+            .zip(&paths)
+            .map(|(write, path)| {
+                Ok(zookeeper::Write {
+                    path,
+                    data: &write.text,
+                    version: write.expected.map(over).transpose()?,
+                })
+            })
+            .collect::<Result<Vec<_>, Error>>()?;
+        let sent = self.clock.now();
+        if let Some(stats) = self.client.write_all(&all).await.map_err(told)? {
+            if let Some(stat) = stats.last() {
+                self.stamped(sent, stat);
+            }
+            let done = stats.iter().zip(writes).map(|(stat, write)| {
+                // Some ZooKeepers don't say what became of a node that they have just made.
+                let made = write.expected.is_none();
+                if made { Version(0) } else { version(stat) }
+            });
+            return Ok(Swapped::Done(done.collect()));
+        }
+        let keys: Vec<_> = writes.iter().map(|write| write.key.clone()).collect();
+        let found = timeout_at(deadline, self.get(&keys)).await;
+        let late = |_| Error::Unavailable("what stands there was not told in time".into());
+        Ok(Swapped::Conflict(found.map_err(late)??))
+    }
+
+    async fn changed(&self, key: &Key, since: Option<Version>) -> Result<(), Error> {
+        let path = self.path(key, "window");
+        loop {
+            let (node, changed) = self.client.get_and_watch(&path).await.map_err(told)?;
+            let stands = node.map(|node| version(&node.stat));
+            if stands != since {
+                return Ok(());
+            }
+            let _ = timeout(REREAD, changed).await;
+        }
+    }
+
+    /// What the nodes of a key's configuration hold. All of them are asked for at once, and none is
+    /// watched: watches of thousands of keys would all have to be set anew with each new session.
+    async fn configured(&self, key: &Key, known: &Configured) -> Result<Configured, Error> {
+        let paths = ["total", "base", "usable", "refresh"].map(|name| self.path(key, name));
+        let [total, base, usable, refresh] = &paths;
+        // One writer is enough, and what it writes may change with each of its calls.
+        let looks = known.foreign_writer.is_none();
+        let foreign = async |path| match looks {
+            true => self.word(path).await,
+            false => Ok(Word::Absent),
+        };
+        let (total, base, usable, refresh) = tokio::join!(
+            self.word(total),
+            self.word(base),
+            foreign(usable),
+            foreign(refresh)
+        );
+        let mut says = known.clone();
+        read_numbers(&mut says, &total?, &base?);
+        if looks {
+            for (at, word) in [usable?, refresh?].iter().enumerate() {
+                saw_foreign(&mut says, at, word, &paths[at + 2]);
+            }
+        }
+        Ok(says)
+    }
+
+    /// What one node holds. That it may not be read is the trouble of its key alone.
+    async fn word(&self, path: &str) -> Result<Word, Error> {
+        match self.client.get(path).await {
+            Ok(Some(node)) => Ok(Word::Is(node.data, node.stat.mzxid)),
+            Ok(None) => Ok(Word::Absent),
+            Err(error @ zookeeper::Error::Unauthenticated(zk::Error::NoAuth)) => {
+                let error = told(error);
+                Ok(Word::Unreadable(error.with_cause()))
+            }
+            Err(error) => Err(told(error)),
+        }
+    }
+}
+
+/// What one node of a key's configuration holds.
+enum Word {
+    Absent,
+    /// This, by that write.
+    Is(Vec<u8>, i64),
+    /// It may not be read.
+    Unreadable(String),
+}
+
+/// Takes the numbers that two nodes hold, each for itself: what cannot be changes nothing.
+fn read_numbers(says: &mut Configured, total: &Word, base: &Word) {
+    let mut mistakes = Vec::new();
+    match number("total", total, 0) {
+        Ok(total) => says.total = total,
+        Err(mistake) => mistakes.push(mistake),
+    }
+    let before = says.base;
+    match number("base", base, 1) {
+        Ok(base) => says.base = base,
+        Err(mistake) => mistakes.push(mistake),
+    }
+    // Of a total of 0 nothing is drawn.
+    let total = says.total.filter(|total| *total > 0);
+    if let (Some(total), Some(base)) = (total, says.base)
+        && base > total
+    {
+        mistakes.push(format!(
+            "base must not be above total, {total}, but is {base}"
+        ));
+        says.base = before.filter(|before| *before <= total);
+    }
+    let mistake = mistakes.join("; ");
+    says.mistake = (!mistake.is_empty()).then(|| mistake.into());
+}
+
+/// The number that a node holds; none where there is no node.
+fn number(name: &str, word: &Word, least: u64) -> Result<Option<u64>, String> {
+    let text = match word {
+        Word::Absent => return Ok(None),
+        Word::Is(text, _) => text,
+        Word::Unreadable(why) => return Err(format!("{name} cannot be read: {why}")),
+    };
+    let digits = str::from_utf8(text).map(str::trim).unwrap_or_default();
+    let decimal = digits.bytes().all(|byte| byte.is_ascii_digit());
+    let number = digits.parse::<u64>().ok().filter(|_| decimal);
+    match number {
+        Some(number) if (least..=TOTAL_MAX).contains(&number) => Ok(Some(number)),
+        Some(number) => Err(format!(
+            "{name} must be {least} to {TOTAL_MAX}, not {number}"
+        )),
+        None => {
+            let text = text[..text.len().min(32)].escape_ascii();
+            Err(format!("{name} must be a number, not \"{text}\""))
+        }
+    }
+}
+
+/// What is there when it is first looked at may be long dead. What changes later is written by a
+/// program that runs.
+fn saw_foreign(says: &mut Configured, at: usize, word: &Word, path: &str) {
+    let found = match word {
+        Word::Is(_, write) => Mark::Written(*write),
+        Word::Absent => Mark::Nothing,
+        Word::Unreadable(_) => return,
+    };
+    if says.marks[at] == Mark::Unseen {
+        says.marks[at] = found;
+    }
+    if matches!(found, Mark::Written(_)) && found != says.marks[at] {
+        says.foreign_writer = Some(path.into());
+    }
+}
+
+impl QuotaStore for ZooKeeper {
+    fn get<'a>(&'a self, keys: &'a [Key]) -> Answer<'a, Vec<Option<Entry>>> {
+        assert_bounded(keys.iter());
+        Box::pin(self.shared.get(keys))
+    }
+
+    fn compare_and_set<'a>(&'a self, writes: &'a [Write]) -> Answer<'a, Swapped> {
+        assert_bounded(writes.iter().map(|write| &write.key));
+        Box::pin(self.shared.compare_and_set(writes))
+    }
+
+    fn time(&self) -> watch::Receiver<StoreTime> {
+        self.shared.time.subscribe()
+    }
+
+    fn changed<'a>(&'a self, key: &'a Key, since: Option<Version>) -> Answer<'a, ()> {
+        Box::pin(self.shared.changed(key, since))
+    }
+
+    fn members(&self) -> watch::Receiver<usize> {
+        self.members.clone()
+    }
+
+    fn member_lifetime(&self) -> Duration {
+        // Besides, a session that moves to another server gets some time more.
+        2 * self.shared.settings.store.session_timeout + BEAT
+    }
+
+    fn trouble(&self) -> Option<(Timestamp, Arc<str>)> {
+        self.shared.signs.trouble()
+    }
+
+    fn configures(&self) -> bool {
+        true
+    }
+
+    fn configured<'a>(&'a self, key: &'a Key, known: &'a Configured) -> Answer<'a, Configured> {
+        Box::pin(self.shared.configured(key, known))
+    }
+}
+
+/// ZooKeeper counts a node's writes up to 31 bits and then from the lowest number on. All but one
+/// compare: -1 is any, so once in four thousand million writes a write is not checked.
+fn version(stat: &zk::Stat) -> Version {
+    Version(u64::from(stat.version.cast_unsigned()))
+}
+
+fn told(error: zookeeper::Error) -> Error {
+    use zookeeper::Error as E;
+    match error {
+        E::Refused(_) => Error::Refused(error.into()),
+        E::Unknown(_) => Error::Unknown(error.into()),
+        E::Unreachable(_) => Error::Unavailable(error.into()),
+        E::Unauthenticated(zk::Error::NoAuth) => Error::Denied(error.into()),
+        E::Unauthenticated(_) => Error::Unauthenticated(error.into()),
+        E::Garbage(_) => Error::Garbage(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn word(text: Option<&str>) -> Word {
+        text.map_or(Word::Absent, |text| Word::Is(text.into(), 1))
+    }
+
+    fn check(
+        says: &mut Configured,
+        total: Option<&str>,
+        base: Option<&str>,
+        told: (Option<u64>, Option<u64>, Option<&str>),
+    ) {
+        read_numbers(says, &word(total), &word(base));
+        let found = (says.total, says.base, says.mistake.as_deref());
+        assert_eq!(found, told, "{total:?} {base:?}");
+    }
+
+    #[test]
+    fn what_cannot_be_keeps_what_was_before_and_says_why() {
+        let mut of = Configured::default();
+        check(&mut of, None, None, (None, None, None));
+        check(
+            &mut of,
+            Some("100\n"),
+            Some(" 5"),
+            (Some(100), Some(5), None),
+        );
+        for (total, base, told) in [
+            ("12x", "5", "total must be a number, not \"12x\""),
+            ("", "5", "total must be a number, not \"\""),
+            ("-1", "5", "total must be a number, not \"-1\""),
+            ("+1", "5", "total must be a number, not \"+1\""),
+            ("100", "\u{0}", "base must be a number, not \"\\x00\""),
+            ("100", "0", "base must be 1 to 1000000000000000, not 0"),
+            (
+                "1000000000000001",
+                "5",
+                "total must be 0 to 1000000000000000, not 1000000000000001",
+            ),
+        ] {
+            let total = Some(total);
+            check(&mut of, total, Some(base), (Some(100), Some(5), Some(told)));
+        }
+        check(&mut of, Some("7"), None, (Some(7), None, None));
+    }
+
+    #[test]
+    fn a_base_that_cannot_be_throws_no_total_away() {
+        let above = "base must not be above total, 20, but is 50";
+        for (base, told) in [
+            ("50", above),
+            ("0", "base must be 1 to 1000000000000000, not 0"),
+            ("x", "base must be a number, not \"x\""),
+        ] {
+            let mut new = Configured::default();
+            check(
+                &mut new,
+                Some("20"),
+                Some(base),
+                (Some(20), None, Some(told)),
+            );
+            // One that was good before stays.
+            let mut known = Configured::default();
+            check(&mut known, Some("30"), Some("5"), (Some(30), Some(5), None));
+            check(
+                &mut known,
+                Some("20"),
+                Some(base),
+                (Some(20), Some(5), Some(told)),
+            );
+        }
+    }
+
+    #[test]
+    fn a_total_below_the_base_counts_and_the_base_does_not() {
+        let mut of = Configured::default();
+        check(&mut of, Some("100"), Some("5"), (Some(100), Some(5), None));
+        let told = "base must not be above total, 3, but is 5";
+        check(&mut of, Some("3"), Some("5"), (Some(3), None, Some(told)));
+        check(&mut of, Some("0"), Some("5"), (Some(0), Some(5), None));
+    }
+
+    #[test]
+    fn what_may_not_be_read_is_a_mistake_of_its_own() {
+        let mut of = Configured::default();
+        let denied = Word::Unreadable("denied".into());
+        read_numbers(&mut of, &word(Some("9")), &denied);
+        let told = "base cannot be read: denied";
+        assert_eq!((of.total, of.mistake.as_deref()), (Some(9), Some(told)));
+    }
+
+    #[test]
+    fn what_an_old_tool_left_behind_is_no_writer() {
+        let mut of = Configured::default();
+        let written = |write| Word::Is(Vec::new(), write);
+        saw_foreign(&mut of, 0, &written(7), "/quota/a/usable");
+        saw_foreign(&mut of, 1, &Word::Absent, "/quota/a/refresh");
+        saw_foreign(&mut of, 0, &written(7), "/quota/a/usable");
+        assert_eq!(of.foreign_writer, None);
+        saw_foreign(&mut of, 1, &written(9), "/quota/a/refresh");
+        let writer = of.foreign_writer.as_deref();
+        assert_eq!(writer, Some("/quota/a/refresh"));
+    }
+}

@@ -1,0 +1,171 @@
+//! Quota records in real etcd.
+
+use std::time::Duration;
+
+use tidegate_limits::quota::StoreTime;
+use tidegate_quota::Error;
+use tidegate_quota::etcd::{Etcd as Store, Settings};
+use tidegate_runtime::election::TimeToLive;
+use tidegate_runtime::etcd::Credentials;
+
+use super::{Node, comes_back, entry, is_unavailable, key, until, write};
+use crate::relay::{Mode, Relay};
+use crate::stores::{self, Etcd};
+
+fn node(urls: &[String]) -> Node {
+    let mut settings = Settings::new(stores::settings(urls));
+    settings.time_to_live = TimeToLive::new(Duration::from_secs(2)).expect("it is in range");
+    Node::new(|clock| Store::start(settings, clock))
+}
+
+#[tokio::test]
+async fn one_etcd_conforms() {
+    let etcd = Etcd::start(1);
+    super::conforms("etcd, one", || node(&etcd.urls())).await;
+}
+
+#[tokio::test]
+async fn three_etcds_conform() {
+    let etcd = Etcd::start(3);
+    super::conforms("etcd, three", || node(&etcd.urls())).await;
+}
+
+#[tokio::test]
+async fn etcd_loses_nothing_with_its_leader() {
+    let mut etcd = Etcd::start(3);
+    let (leader, urls) = (etcd.leader(), etcd.urls());
+    let kill = async || etcd.member(leader).kill();
+    super::nothing_confirmed_is_lost("etcd, its leader killed", || node(&urls), kill).await;
+}
+
+#[tokio::test]
+async fn a_write_that_etcd_did_not_answer_is_left_open() {
+    let etcd = Etcd::start(1);
+    let relay = Relay::start(etcd.addr(0)).await;
+    let lossy = node(&[format!("http://{}", relay.addr)]);
+    let key = key("a");
+    let version = lossy.put(&key, None, "1").await;
+    relay.set(Mode::Deaf);
+    let lost = lossy.try_swap(&[write(&key, Some(version), "2")]).await;
+    assert!(matches!(lost, Err(Error::Unknown(_))), "{lost:?}");
+    // It was done, as it happens.
+    let found = node(&etcd.urls()).get(&key).await;
+    assert_eq!(found.expect("it was written").text, b"2");
+    is_unavailable(&lossy, Duration::from_secs(1)).await;
+    relay.set(Mode::Open);
+    comes_back(&lossy).await;
+    assert_eq!(lossy.get(&key).await.expect("it was written").text, b"2");
+}
+
+#[tokio::test]
+async fn an_etcd_that_is_away_is_told_in_time_and_found_again() {
+    let etcd = Etcd::start(1);
+    let relay = Relay::start(etcd.addr(0)).await;
+    let near = node(&[format!("http://{}", relay.addr)]);
+    let far = node(&etcd.urls());
+    near.in_time().await;
+    let mut members = far.store.members();
+    until("both are counted", &mut members, |count| *count == 2).await;
+    for mode in [Mode::Cut, Mode::Stalled] {
+        relay.set(mode);
+        is_unavailable(&near, Duration::from_secs(1)).await;
+        until("it counts as dead", &mut members, |count| *count == 1).await;
+        relay.set(Mode::Open);
+        until("it lives again", &mut members, |count| *count == 2).await;
+        comes_back(&near).await;
+        assert_eq!(near.get(&key("none")).await, None);
+    }
+}
+
+#[tokio::test]
+async fn the_time_goes_on_when_who_keeps_it_goes_and_never_faster() {
+    let etcd = Etcd::start(1);
+    let keeper = node(&etcd.urls());
+    keeper.in_time().await;
+    let heir = node(&etcd.urls());
+    heir.in_time().await;
+    // The keeper is gone in order, or without a word.
+    let before = heir.now();
+    drop(keeper);
+    comes_back(&heir).await;
+    let after = *heir.store.time().borrow();
+    let expected = before.at(after.now());
+    assert!(
+        after.earliest() > before.earliest(),
+        "{before:?}, {after:?}"
+    );
+    assert!(
+        after.earliest() <= expected.latest(),
+        "{expected:?}, {after:?}"
+    );
+    // A node that never knew the one before agrees.
+    let late = node(&etcd.urls());
+    late.in_time().await;
+    let (first, second): (StoreTime, StoreTime) = (heir.now(), late.now());
+    assert!(first.earliest() <= second.latest(), "{first:?}, {second:?}");
+}
+
+#[tokio::test]
+async fn what_is_no_time_of_ours_is_left_alone_and_nobody_knows_the_time() {
+    let etcd = Etcd::start(1);
+    let client = tidegate_runtime::etcd::Client::new(etcd.settings());
+    let foreign = client.put(b"/tidegate/quota/time", b"noon", None).await;
+    foreign.expect("etcd is up");
+    let node = node(&etcd.urls());
+    // Records are kept all the same.
+    let version = node.put(&key("a"), None, "1").await;
+    assert_eq!(node.get(&key("a")).await, entry(version, "1"));
+    let mut master = client.watch(
+        tidegate_runtime::etcd::Range::prefix(b"/tidegate/quota/master"),
+        1,
+    );
+    master.next().await.expect("one is elected");
+    let found = client.get(b"/tidegate/quota/time").await;
+    let found = found.expect("etcd is up").expect("it is there");
+    assert_eq!(found.value, b"noon");
+    assert_eq!(node.now().latest(), Duration::MAX);
+}
+
+#[tokio::test]
+async fn an_etcd_that_wants_a_password_is_told() {
+    // To check a password is made to take long, and here it is done often.
+    let etcd = Etcd::with(1, "http", |_, _| vec!["--bcrypt-cost=4".into()]);
+    etcd.control(&["user", "add", "root:secret"]);
+    etcd.control(&["user", "grant-role", "root", "root"]);
+    etcd.control(&["user", "add", "reader:weak"]);
+    etcd.control(&["auth", "enable"]);
+    let of = |credentials: Option<(&str, &str)>| {
+        let mut store = etcd.settings();
+        store.credentials = credentials.map(|(user, password)| Credentials {
+            user: user.into(),
+            password: password.into(),
+        });
+        Node::new(|clock| Store::start(Settings::new(store), clock))
+    };
+    for wrong in [None, Some(("root", "wrong"))] {
+        let told = of(wrong).store.get(&[key("a")]).await;
+        assert!(matches!(told, Err(Error::Unauthenticated(_))), "{told:?}");
+        let write = [write(&key("a"), None, "1")];
+        let told = of(wrong).try_swap(&write).await;
+        assert!(matches!(told, Err(Error::Unauthenticated(_))), "{told:?}");
+    }
+    // A user that is known, and may not.
+    let reader = Some(("reader", "weak"));
+    let told = of(reader).store.get(&[key("a")]).await;
+    assert!(matches!(told, Err(Error::Denied(_))), "{told:?}");
+    let write = [write(&key("a"), None, "1")];
+    let told = of(reader).try_swap(&write).await;
+    assert!(matches!(told, Err(Error::Denied(_))), "{told:?}");
+    of(Some(("root", "secret"))).put(&key("a"), None, "1").await;
+}
+
+#[tokio::test]
+async fn what_is_no_etcd_is_told() {
+    let nonsense = super::answers(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nnope").await;
+    let settings = Settings::new(stores::settings(&[format!("http://{nonsense}")]));
+    let node = Node::new(|clock| Store::start(settings, clock));
+    let told = node.store.get(&[key("a")]).await;
+    assert!(matches!(told, Err(Error::Garbage(_))), "{told:?}");
+    let told = node.try_swap(&[write(&key("a"), None, "1")]).await;
+    assert!(told.is_err_and(|error| error.is_open()));
+}

@@ -1,0 +1,242 @@
+//! Quota records in real Redis.
+
+use std::time::{Duration, Instant};
+
+use tidegate_quota::redis::{Redis as Store, Settings};
+use tidegate_quota::{Error, Swapped};
+
+use super::{Node, comes_back, entry, is_unavailable, key, until, write};
+use crate::relay::{Mode, Relay};
+use crate::stores::Redis;
+use crate::support::PATIENCE;
+
+/// Not what a sidecar would use: the machine that tests run on is shared.
+const DEADLINE: Duration = Duration::from_millis(500);
+
+fn node(address: impl std::fmt::Display) -> Node {
+    let mut settings = Settings::new(&format!("redis://{address}")).expect("it is an address");
+    settings.deadline = DEADLINE;
+    settings.member_ttl = Duration::from_secs(2);
+    Node::new(|clock| Store::start(settings, clock))
+}
+
+/// Runs a command of `redis-cli`.
+fn control(redis: &Redis, arguments: &[&str]) -> String {
+    let port = redis.addr().port().to_string();
+    let output = std::process::Command::new("redis-cli")
+        .args(["-p", &port])
+        .args(arguments)
+        .output()
+        .expect("redis-cli comes with Redis; `make stores` installs it");
+    assert!(output.status.success(), "{arguments:?}: {output:?}");
+    String::from_utf8(output.stdout).expect("it speaks UTF-8")
+}
+
+#[tokio::test]
+async fn redis_conforms() {
+    let redis = Redis::start(&[]);
+    super::conforms("Redis", || node(redis.addr())).await;
+    let node = node(redis.addr());
+    node.in_time().await;
+    super::contains_the_time_of_day(&node);
+}
+
+#[test]
+fn an_address_of_redis_is_checked_and_its_password_never_shown() {
+    for wrong in ["", "localhost", "http://a:1", "redis://a:port"] {
+        let error = Settings::new(wrong).expect_err(wrong);
+        assert!(error.to_string().contains("redis://"), "{error}");
+    }
+    let settings = Settings::new("redis://user:secret@127.0.0.1:7/3").expect("it is one");
+    assert!(!format!("{settings:?}").contains("secret"), "{settings:?}");
+}
+
+#[tokio::test]
+async fn a_write_that_redis_did_not_answer_is_left_open() {
+    let redis = Redis::start(&[]);
+    let relay = Relay::start(redis.addr()).await;
+    let lossy = node(relay.addr);
+    lossy.in_time().await;
+    let key = key("a");
+    let version = lossy.put(&key, None, "1").await;
+    relay.set(Mode::Deaf);
+    let lost = lossy.try_swap(&[write(&key, Some(version), "2")]).await;
+    assert!(matches!(lost, Err(Error::Unknown(_))), "{lost:?}");
+    // It was done, as it happens.
+    let found = node(redis.addr()).get(&key).await;
+    assert_eq!(found.expect("it was written").text, b"2");
+    is_unavailable(&lossy, DEADLINE).await;
+    relay.set(Mode::Open);
+    comes_back(&lossy).await;
+    assert_eq!(lossy.get(&key).await.expect("it was written").text, b"2");
+}
+
+#[tokio::test]
+async fn a_redis_that_is_away_is_told_in_time_and_found_again() {
+    let redis = Redis::start(&[]);
+    let relay = Relay::start(redis.addr()).await;
+    let near = node(relay.addr);
+    let far = node(redis.addr());
+    near.in_time().await;
+    let mut members = far.store.members();
+    until("both are counted", &mut members, |count| *count == 2).await;
+    for mode in [Mode::Cut, Mode::Stalled] {
+        relay.set(mode);
+        is_unavailable(&near, DEADLINE).await;
+        // Once that is known nobody waits for it again and again.
+        let began = Instant::now();
+        let mut waits = 0;
+        while began.elapsed() < DEADLINE {
+            let asked = Instant::now();
+            let told = near.store.get(&[key("a")]).await;
+            assert!(matches!(told, Err(Error::Unavailable(_))), "{told:?}");
+            waits += u32::from(asked.elapsed() > DEADLINE / 2);
+            tokio::task::yield_now().await;
+        }
+        assert!(waits <= 2, "{mode:?}: {waits} waits");
+        until("it counts as dead", &mut members, |count| *count == 1).await;
+        relay.set(Mode::Open);
+        until("it lives again", &mut members, |count| *count == 2).await;
+        assert_eq!(near.get(&key("none")).await, None);
+    }
+}
+
+#[tokio::test]
+async fn a_redis_that_keeps_its_log_forgets_nothing_when_it_is_killed() {
+    let flags = ["--appendonly", "yes", "--appendfsync", "always"];
+    let redis = std::sync::Mutex::new(Redis::start(&flags));
+    let addr = redis.lock().expect("nobody panics").addr();
+    let restart = async || redis.lock().expect("nobody panics").restart(&flags);
+    super::nothing_confirmed_is_lost("Redis, killed", || node(addr), restart).await;
+}
+
+#[tokio::test]
+async fn scripts_that_redis_has_forgotten_are_told_it_again() {
+    let redis = Redis::start(&[]);
+    let node = node(redis.addr());
+    let version = node.put(&key("a"), None, "1").await;
+    control(&redis, &["script", "flush"]);
+    let version = node.put(&key("a"), Some(version), "2").await;
+    assert_eq!(node.get(&key("a")).await, entry(version, "2"));
+}
+
+#[tokio::test]
+async fn a_record_that_was_deleted_and_made_again_does_not_pass_for_the_old_one() {
+    let redis = Redis::start(&[]);
+    let node = node(redis.addr());
+    let old = node.put(&key("a"), None, "1").await;
+    control(&redis, &["del", "tidegate:quota:record:a"]);
+    assert_eq!(node.get(&key("a")).await, None);
+    let new = node.put(&key("a"), None, "2").await;
+    assert_ne!(new, old);
+}
+
+#[tokio::test]
+async fn what_somebody_else_keeps_at_a_record_is_told_and_left_alone() {
+    let redis = Redis::start(&[]);
+    let node = node(redis.addr());
+    control(&redis, &["set", "tidegate:quota:record:text", "7"]);
+    control(
+        &redis,
+        &["hset", "tidegate:quota:record:hash", "version", "x"],
+    );
+    for id in ["text", "hash"] {
+        let key = key(id);
+        let told = node.store.get(std::slice::from_ref(&key)).await;
+        assert!(matches!(told, Err(Error::Refused(_))), "{told:?}");
+        let told = node.try_swap(&[write(&key, None, "1")]).await;
+        assert!(matches!(told, Err(Error::Refused(_))), "{told:?}");
+    }
+    assert_eq!(
+        control(&redis, &["get", "tidegate:quota:record:text"]),
+        "7\n"
+    );
+    // Other keys do not suffer.
+    node.put(&key("a"), None, "1").await;
+}
+
+#[tokio::test]
+async fn a_redis_that_wants_a_password_is_told() {
+    let redis = Redis::start(&["--requirepass", "secret"]);
+    let addr = redis.addr();
+    for wrong in [format!("{addr}"), format!(":wrong@{addr}")] {
+        let told = node(&wrong).store.get(&[key("a")]).await;
+        assert!(matches!(told, Err(Error::Unauthenticated(_))), "{told:?}");
+        let write = [write(&key("a"), None, "1")];
+        let told = node(&wrong).try_swap(&write).await;
+        assert!(matches!(told, Err(Error::Unauthenticated(_))), "{told:?}");
+    }
+    node(format!(":secret@{addr}"))
+        .put(&key("a"), None, "1")
+        .await;
+}
+
+#[tokio::test]
+async fn a_redis_that_takes_no_writes_is_away_and_has_done_nothing() {
+    let redis = Redis::start(&["--min-replicas-to-write", "1"]);
+    let node = node(redis.addr());
+    let told = node.try_swap(&[write(&key("a"), None, "1")]).await;
+    assert!(matches!(told, Err(Error::Unavailable(_))), "{told:?}");
+    assert_eq!(
+        control(&redis, &["exists", "tidegate:quota:record:a"]),
+        "0\n"
+    );
+}
+
+/// The bound that the module's head gives.
+#[tokio::test]
+async fn a_fail_over_forgets_what_the_replica_was_behind_and_no_more() {
+    let flags = "--min-replicas-to-write 1 --min-replicas-max-lag 1 --repl-diskless-sync-delay 0";
+    let mut primary = Redis::start(&flags.split(' ').collect::<Vec<_>>());
+    let relay = Relay::start(primary.addr()).await;
+    let of = relay.addr.port().to_string();
+    let replica = Redis::start(&["--replicaof", "127.0.0.1", &of]);
+    let (node, key) = (node(primary.addr()), key("a"));
+    let mut confirmed = 0;
+    let mut version = None;
+    let mut count_on = async || {
+        let text = (confirmed + 1).to_string();
+        let swapped = node.try_swap(&[write(&key, version, &text)]).await?;
+        let Swapped::Done(versions) = swapped else {
+            panic!("nobody else writes");
+        };
+        version = Some(versions[0]);
+        confirmed += 1;
+        Ok::<_, Error>(confirmed)
+    };
+    // The replica must be there before anything is written.
+    let replicated = async { while count_on().await.is_err() {} };
+    let replicated = tokio::time::timeout(PATIENCE, replicated).await;
+    replicated.expect("the replica joins");
+    let mut kept = 0;
+    for _ in 0..100 {
+        kept = count_on().await.expect("the replica is there");
+    }
+    assert_eq!(control(&primary, &["wait", "1", "10000"]), "1\n");
+    relay.set(Mode::Stalled);
+    let began = Instant::now();
+    let mut all = kept;
+    let told = loop {
+        match count_on().await {
+            Ok(confirmed) => all = confirmed,
+            Err(error) => break error,
+        }
+    };
+    let lag = began.elapsed();
+    assert!(matches!(told, Error::Unavailable(_)), "{told:?}");
+    primary.kill();
+    control(&replica, &["replicaof", "no", "one"]);
+    let found = self::node(replica.addr()).get(&key).await;
+    let found = super::count(&found.expect("it was replicated"));
+    let lost = all - kept;
+    println!("Redis, failed over: {lost} of {all} writes forgotten, those of {lag:?}");
+    assert_eq!(found, kept);
+    assert!(lag < Duration::from_secs(5), "{lag:?}");
+}
+
+#[tokio::test]
+async fn what_is_no_redis_is_told() {
+    let nonsense = super::answers(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
+    let told = node(nonsense).store.get(&[key("a")]).await;
+    assert!(told.is_err(), "{told:?}");
+}

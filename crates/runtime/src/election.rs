@@ -1,0 +1,325 @@
+//! Who of several servers is the master, and until when that is certain.
+//!
+//! A master is known by its *fence*: the moment of its own monotonic clock after which it must
+//! not act any more, because from then on another may. The fence is counted from the moment
+//! that the write which proved the mastership was sent, never from its reply, so a process
+//! that was paused finds its fence behind it when it goes on.
+//!
+//! With a store, the candidates contend for one register: a record that is only ever
+//! written over the very version that the writer has read. The master renews its record every
+//! third of its time to live. A candidate takes it over only after it has seen the same version
+//! for a whole time to live of its own clock, so neither clocks that agree nor a store that is
+//! right about who has died are needed: two fences overlap only if clocks differ in rate by more
+//! than the guard, a twentieth. `candidate` is this rule, without I/O;
+//! [`etcd`](super::etcd) and [`zookeeper`](super::zookeeper) keep the record.
+
+mod candidate;
+#[cfg(feature = "etcd")]
+mod etcd;
+mod register;
+#[cfg(feature = "zookeeper")]
+mod zookeeper;
+
+use std::time::Duration;
+
+use crate::Clock;
+use rand::RngExt;
+use tidegate_limits::Timestamp;
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use self::candidate::{Candidate, Step};
+use self::register::{Register, Swapped, Trouble};
+
+/// What a candidate knows of who is the master.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mastership {
+    /// This one.
+    Master {
+        /// The fence: past this moment of its own clock it must not act as the master, whatever
+        /// this value still says. Renewed again and again while the store confirms it.
+        until: Timestamp,
+        /// Which mastership this is. It stays while the fence is renewed and is another, greater
+        /// one whenever somebody else may have been the master in between: then nothing that
+        /// this one remembers of its last mastership holds.
+        term: u64,
+    },
+    /// Another, by its address.
+    Other(String),
+    /// Nobody, or nobody that is known here.
+    Unknown,
+}
+
+impl Mastership {
+    /// Whether this one may act as the master at this moment of its own clock.
+    #[must_use]
+    pub fn holds_at(&self, now: Timestamp) -> bool {
+        matches!(self, Self::Master { until, .. } if now < *until)
+    }
+}
+
+/// How the master among several candidates is found.
+pub trait Election {
+    /// Becomes a candidate; needs a tokio runtime.
+    ///
+    /// Once `shutdown` is cancelled it resigns, so that another takes over at once, and closes
+    /// the channel when the store knows or could not be told within a third of the time to live.
+    fn start(self, clock: Clock, shutdown: CancellationToken) -> watch::Receiver<Mastership>;
+}
+
+/// The only server there is: master at once and for ever.
+#[derive(Clone, Copy, Debug)]
+pub struct OneNode;
+
+impl Election for OneNode {
+    fn start(self, _: Clock, shutdown: CancellationToken) -> watch::Receiver<Mastership> {
+        let (mastership, told) = watch::channel(Mastership::Master {
+            until: Timestamp::MAX,
+            term: 1,
+        });
+        tokio::spawn(async move {
+            shutdown.cancelled().await;
+            mastership.send_replace(Mastership::Unknown);
+        });
+        told
+    }
+}
+
+/// How long a master that is not heard of stays one.
+///
+/// Longer rides out more trouble of the store, shorter hands over sooner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TimeToLive(Duration);
+
+/// A time to live outside [`TimeToLive::MIN`] to [`TimeToLive::MAX`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a time to live must be from 1 s to 1 h, not {0:?}")]
+pub struct TimeToLiveOutOfRange(pub Duration);
+
+impl TimeToLive {
+    /// Below this, an ordinary hiccup of a store deposes masters.
+    pub const MIN: Self = Self(Duration::from_secs(1));
+    /// Ten seconds, as Doorman has it.
+    pub const DEFAULT: Self = Self(Duration::from_secs(10));
+    /// Above this, nobody waits for the next master.
+    pub const MAX: Self = Self(Duration::from_secs(3_600));
+
+    /// # Errors
+    ///
+    /// If it is shorter than [`MIN`](Self::MIN) or longer than [`MAX`](Self::MAX).
+    pub fn new(span: Duration) -> Result<Self, TimeToLiveOutOfRange> {
+        if (Self::MIN.0..=Self::MAX.0).contains(&span) {
+            Ok(Self(span))
+        } else {
+            Err(TimeToLiveOutOfRange(span))
+        }
+    }
+
+    /// As a span of time.
+    #[must_use]
+    pub fn get(self) -> Duration {
+        self.0
+    }
+
+    /// From one renewal to the next.
+    fn renewal(self) -> Duration {
+        self.0 / 3
+    }
+
+    /// How much sooner than its time to live a master's fence ends: clocks may differ in rate by
+    /// a twentieth, a hundred times what quartz does.
+    fn guard(self) -> Duration {
+        self.0 / 20
+    }
+
+    /// From one look at somebody else's record to the next, if nothing tells that it changed.
+    fn look(self) -> Duration {
+        (self.0 / 6).min(Duration::from_millis(500))
+    }
+}
+
+impl Default for TimeToLive {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+/// A candidate, and how its election works.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Where the others and their clients find this one when it is the master.
+    pub address: String,
+    /// How long it stays the master without being heard of.
+    pub time_to_live: TimeToLive,
+    /// Where the election takes place.
+    pub place: Place,
+}
+
+/// Where an election takes place.
+#[derive(Clone, Debug)]
+pub enum Place {
+    /// Nowhere: there is only this one.
+    OneNode,
+    /// At a key of etcd, bound to a lease.
+    #[cfg(feature = "etcd")]
+    Etcd {
+        /// Where it is and who asks.
+        store: super::etcd::Settings,
+        /// The same for all candidates, and used for nothing else.
+        key: String,
+    },
+    /// At a node of ZooKeeper.
+    #[cfg(feature = "zookeeper")]
+    ZooKeeper {
+        /// Where it is and who asks.
+        store: super::zookeeper::Settings,
+        /// The absolute path of a node, the same for all candidates and used for nothing else.
+        /// It is made, and its ancestors, if it does not exist.
+        path: String,
+    },
+}
+
+impl Election for Settings {
+    fn start(self, clock: Clock, shutdown: CancellationToken) -> watch::Receiver<Mastership> {
+        let ttl = self.time_to_live;
+        match self.place {
+            Place::OneNode => OneNode.start(clock, shutdown),
+            #[cfg(feature = "etcd")]
+            Place::Etcd { store, key } => {
+                let register = etcd::Key::new(store, &key, ttl);
+                contend(register, self.address, ttl, clock, shutdown)
+            }
+            #[cfg(feature = "zookeeper")]
+            Place::ZooKeeper { store, path } => {
+                let register = zookeeper::Node::new(store, path, ttl);
+                contend(register, self.address, ttl, clock, shutdown)
+            }
+        }
+    }
+}
+
+/// Contends for a register until `shutdown`.
+fn contend<R: Register + 'static>(
+    register: R,
+    address: String,
+    ttl: TimeToLive,
+    clock: Clock,
+    shutdown: CancellationToken,
+) -> watch::Receiver<Mastership> {
+    let id = format!("{:032x}", rand::rng().random::<u128>());
+    let candidate = Candidate::new(id, address, ttl);
+    let (tell, told) = watch::channel(Mastership::Unknown);
+    tokio::spawn(async move {
+        let mut contest = Contest {
+            register,
+            candidate,
+            ttl,
+            clock,
+            tell,
+        };
+        shutdown.run_until_cancelled(contest.go_on()).await;
+        contest.resign().await;
+    });
+    told
+}
+
+/// A candidate beside the register that it contends for.
+struct Contest<R> {
+    register: R,
+    candidate: Candidate,
+    ttl: TimeToLive,
+    clock: Clock,
+    tell: watch::Sender<Mastership>,
+}
+
+impl<R: Register> Contest<R> {
+    /// Does what the candidate says, for ever. May be dropped anywhere: what was under way then
+    /// has an unknown outcome, which [`Candidate`] allows for at any time.
+    async fn go_on(&mut self) {
+        loop {
+            let now = self.clock.now();
+            self.publish(self.candidate.mastership(now));
+            match self.candidate.next(now) {
+                Step::Read => {
+                    let read = timeout(self.ttl.renewal(), self.register.read()).await;
+                    match read.unwrap_or(Err(Trouble::Late)) {
+                        Ok(entry) => self.candidate.found(self.clock.now(), entry),
+                        Err(trouble) => self.failed(&trouble),
+                    }
+                }
+                Step::Write { expected, record } => {
+                    // The clock is read before anything is sent: the fence counts from here.
+                    self.candidate.sent(self.clock.now());
+                    let swap = self.register.swap(expected, &record);
+                    let swap = timeout(self.ttl.renewal(), swap).await;
+                    match swap.unwrap_or(Err(Trouble::Late)) {
+                        Ok(swapped) => self.candidate.swapped(self.clock.now(), swapped),
+                        Err(trouble) => self.failed(&trouble),
+                    }
+                }
+                Step::Wait(until) => {
+                    let until = self.clock.instant(until);
+                    tokio::select! {
+                        () = tokio::time::sleep_until(until) => {}
+                        () = self.register.changed() => self.candidate.look(self.clock.now()),
+                    }
+                }
+            }
+        }
+    }
+
+    fn failed(&mut self, trouble: &Trouble) {
+        debug!(%trouble, "election: the store did not answer as it should");
+        self.candidate.failed(self.clock.now(), rand::random());
+    }
+
+    /// Tells everybody who is the master, if that has changed.
+    fn publish(&self, mastership: Mastership) {
+        self.tell.send_if_modified(|told| {
+            if *told == mastership {
+                return false;
+            }
+            let term = |of: &Mastership| match of {
+                Mastership::Master { term, .. } => Some(*term),
+                _ => None,
+            };
+            match &mastership {
+                // A fence that was renewed is nothing that anybody needs to hear of.
+                Mastership::Master { .. } if term(told) == term(&mastership) => {}
+                Mastership::Master { term, .. } => info!(term, "election: this one is the master"),
+                Mastership::Other(address) => info!(%address, "election: another is the master"),
+                Mastership::Unknown => warn!("election: the master is not known"),
+            }
+            *told = mastership;
+            true
+        });
+    }
+
+    /// Gives the mastership up, if this one has it, so that nobody need wait for its end.
+    async fn resign(&mut self) {
+        self.publish(Mastership::Unknown);
+        let Some(record) = self.candidate.resignation() else {
+            return;
+        };
+        let resign = async {
+            // What was under way may have changed the version.
+            let Some(entry) = self.register.read().await? else {
+                return Ok(false);
+            };
+            if !self.candidate.wrote(&entry.record) {
+                return Ok(false);
+            }
+            let swapped = self.register.swap(Some(entry.version), &record).await?;
+            self.register.settle().await;
+            Ok::<_, Trouble>(matches!(swapped, Swapped::Done(_)))
+        };
+        match timeout(self.ttl.renewal(), resign).await {
+            Ok(Ok(true)) => info!("election: resigned"),
+            Ok(Ok(false)) => debug!("election: there was nothing to resign from"),
+            Ok(Err(trouble)) => warn!(%trouble, "election: could not resign"),
+            Err(_) => warn!("election: could not resign in time"),
+        }
+    }
+}

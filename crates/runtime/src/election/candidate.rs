@@ -1,0 +1,280 @@
+//! What one candidate does about the register, without I/O: told the time and what came back,
+//! it says what to do next and whether it is the master.
+//!
+//! Two rules make it safe, whatever is lost, late or paused:
+//!
+//! - A master's fence ends one time to live, less a guard, after the moment that its last
+//!   effective write was *sent*.
+//! - Nobody writes over, or in the place of, another's record within one time to live after
+//!   having *seen* it, unless it is a resignation. A record is seen after it was sent.
+//!
+//! So from the sending of a write on, another's takeover is at least a time to live away on the
+//! other's clock, and the fence a guard less than that on the master's.
+
+use std::time::Duration;
+
+use tidegate_limits::Timestamp;
+
+use crate::BackOff;
+
+use super::register::{Entry, Record, Swapped, Version};
+use super::{Mastership, TimeToLive};
+
+/// What is to be done next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Read the register.
+    Read,
+    /// Note the time ([`Candidate::sent`]), then write this.
+    Write {
+        expected: Option<Version>,
+        record: Record,
+    },
+    /// Nothing before this moment, unless the register may have changed.
+    Wait(Timestamp),
+}
+
+/// One candidate.
+#[derive(Debug)]
+pub(super) struct Candidate {
+    id: String,
+    address: String,
+    ttl: TimeToLive,
+    known: Known,
+    tenure: Option<Tenure>,
+    rival: Option<Rival>,
+    /// Records sent so far.
+    writes: u64,
+    /// The write of which the outcome is unknown, or that is under way, and when it was sent.
+    unsettled: Option<(u64, Timestamp)>,
+    back_off: BackOff,
+    /// When the register was last read.
+    looked: Timestamp,
+    /// Not before this moment is anything written: a store that refuses what it has just shown
+    /// is behind its own writes, and asking it faster does not help.
+    write_at: Timestamp,
+}
+
+/// What stands in the register, as far as this one knows.
+#[derive(Debug)]
+enum Known {
+    /// It has to be read, but not before this moment.
+    Unread { not_before: Timestamp },
+    /// No record.
+    Absent { look_at: Timestamp },
+    /// A record of this one, to be renewed at this moment.
+    Mine {
+        version: Version,
+        renew_at: Timestamp,
+    },
+    /// Another's.
+    Theirs {
+        version: Version,
+        look_at: Timestamp,
+    },
+}
+
+/// A mastership of this one.
+#[derive(Clone, Copy, Debug)]
+struct Tenure {
+    until: Timestamp,
+    term: u64,
+}
+
+/// The last record of somebody else.
+#[derive(Debug)]
+struct Rival {
+    address: String,
+    version: Version,
+    /// When it may be written over: the moment it was first seen if it is a resignation, else a
+    /// time to live later.
+    free_at: Timestamp,
+}
+
+/// The first pause after a failure.
+const RETRY_FIRST: Duration = Duration::from_millis(50);
+/// Two looks are never closer than this, however often the register changes.
+const LOOK_PAUSE: Duration = Duration::from_millis(10);
+
+impl Candidate {
+    pub(super) fn new(id: String, address: String, ttl: TimeToLive) -> Self {
+        Self {
+            id,
+            address,
+            ttl,
+            known: Known::Unread {
+                not_before: Timestamp::ZERO,
+            },
+            tenure: None,
+            rival: None,
+            writes: 0,
+            unsettled: None,
+            back_off: BackOff::doubling(RETRY_FIRST, ttl.look()),
+            looked: Timestamp::ZERO,
+            write_at: Timestamp::ZERO,
+        }
+    }
+
+    /// Whether this one is the master, and who else.
+    pub(super) fn mastership(&self, now: Timestamp) -> Mastership {
+        match (&self.tenure, &self.rival) {
+            (Some(tenure), _) if now < tenure.until => Mastership::Master {
+                until: tenure.until,
+                term: tenure.term,
+            },
+            (None, Some(rival)) if now < rival.free_at => Mastership::Other(rival.address.clone()),
+            _ => Mastership::Unknown,
+        }
+    }
+
+    /// What to do now.
+    pub(super) fn next(&self, now: Timestamp) -> Step {
+        // What is published changes at these moments without any step of ours.
+        let fence = self.tenure.map(|tenure| tenure.until);
+        let free = self.rival.as_ref().map(|rival| rival.free_at);
+        let wait = |until: Timestamp| {
+            let ends = [fence, free].into_iter().flatten();
+            Step::Wait(ends.filter(|end| *end > now).fold(until, Timestamp::min))
+        };
+        let blocked = free.filter(|free| now < *free);
+        match self.known {
+            Known::Unread { not_before } if now < not_before => wait(not_before),
+            Known::Unread { .. } => Step::Read,
+            Known::Mine { renew_at, .. } if now < renew_at => wait(renew_at),
+            Known::Absent { look_at } | Known::Theirs { look_at, .. } if blocked.is_some() => {
+                if now < look_at {
+                    wait(look_at)
+                } else {
+                    Step::Read
+                }
+            }
+            _ if now < self.write_at => wait(self.write_at),
+            Known::Absent { .. } => self.write(None),
+            Known::Mine { version, .. } | Known::Theirs { version, .. } => {
+                self.write(Some(version))
+            }
+        }
+    }
+
+    fn write(&self, expected: Option<Version>) -> Step {
+        Step::Write {
+            expected,
+            record: Record {
+                address: self.address.clone(),
+                candidate: self.id.clone(),
+                write: self.writes + 1,
+                ttl_ms: u64::try_from(self.ttl.get().as_millis()).unwrap_or(u64::MAX),
+            },
+        }
+    }
+
+    /// The write that [`next`](Self::next) asked for is about to be sent. Until its outcome is
+    /// told it counts as unknown.
+    pub(super) fn sent(&mut self, now: Timestamp) {
+        self.writes += 1;
+        self.unsettled = Some((self.writes, now));
+    }
+
+    /// What became of that write.
+    pub(super) fn swapped(&mut self, now: Timestamp, swapped: Swapped) {
+        match swapped {
+            Swapped::Done(version) => {
+                let (_, sent) = self.unsettled.take().expect("an answer follows a write");
+                self.back_off.reset();
+                self.won(sent, version);
+            }
+            Swapped::Refused(entry) => {
+                // It has not taken effect. One before it may have, whose moment is forgotten.
+                self.unsettled = None;
+                self.found(now, entry);
+                self.write_at = now + LOOK_PAUSE;
+            }
+        }
+    }
+
+    /// What was read.
+    pub(super) fn found(&mut self, now: Timestamp, entry: Option<Entry>) {
+        self.back_off.reset();
+        self.looked = now;
+        let look_at = now + self.ttl.look();
+        let Some(Entry { version, record }) = entry else {
+            // A write under way may yet take effect, but then the next one is refused.
+            self.unsettled = None;
+            self.tenure = None;
+            self.known = Known::Absent { look_at };
+            return;
+        };
+        if record.candidate == self.id {
+            match self.unsettled.take() {
+                // The write whose answer was lost: it counts from its sending as any other.
+                Some((write, sent)) if write == record.write => self.won(sent, version),
+                // An older one. The next write over this very version settles it.
+                _ => {
+                    self.known = Known::Mine {
+                        version,
+                        renew_at: now,
+                    };
+                }
+            }
+            return;
+        }
+        self.unsettled = None;
+        self.tenure = None;
+        self.known = Known::Theirs { version, look_at };
+        if self
+            .rival
+            .as_ref()
+            .is_none_or(|rival| rival.version != version)
+        {
+            self.rival = Some(Rival {
+                address: record.address.clone(),
+                version,
+                free_at: now + record.time_to_live().min(TimeToLive::MAX.get()),
+            });
+        }
+    }
+
+    /// A write that was sent then took effect.
+    fn won(&mut self, sent: Timestamp, version: Version) {
+        let until = sent + (self.ttl.get() - self.ttl.guard());
+        let term = self.tenure.map_or(version.revision, |tenure| tenure.term);
+        self.tenure = Some(Tenure { until, term });
+        self.rival = None;
+        self.known = Known::Mine {
+            version,
+            renew_at: sent + self.ttl.renewal(),
+        };
+    }
+
+    /// The store could not be asked, or its answer did not come.
+    pub(super) fn failed(&mut self, now: Timestamp, entropy: u64) {
+        self.known = Known::Unread {
+            not_before: now + self.back_off.pause_with_jitter(entropy),
+        };
+    }
+
+    /// The register may have changed. Of no interest to who holds it: the next renewal will tell.
+    pub(super) fn look(&mut self, now: Timestamp) {
+        if let Known::Absent { look_at } | Known::Theirs { look_at, .. } = &mut self.known {
+            *look_at = (*look_at).min((self.looked + LOOK_PAUSE).max(now));
+        }
+    }
+
+    /// The record that gives this one's mastership up, if it may have one.
+    pub(super) fn resignation(&self) -> Option<Record> {
+        (self.tenure.is_some() || self.unsettled.is_some()).then(|| Record {
+            address: self.address.clone(),
+            candidate: self.id.clone(),
+            write: self.writes + 1,
+            ttl_ms: 0,
+        })
+    }
+
+    /// Whether this one wrote a record.
+    pub(super) fn wrote(&self, record: &Record) -> bool {
+        record.candidate == self.id
+    }
+}
+
+#[cfg(test)]
+mod model;

@@ -1,0 +1,133 @@
+//! The register as a key of etcd.
+//!
+//! The key is bound to a lease, so that it goes when its writer has died and nobody contends for
+//! it; and every write has a lease of its own. To renew one lease again and again would be
+//! cheaper, and not safe: an old leader of etcd that was paused renews leases without asking its
+//! quorum, and lets those end that another has renewed (etcd issue 15247; mended in 3.4.28 and
+//! 3.5.10). A grant is agreed on by the quorum, and nobody who missed it can end it.
+
+use super::TimeToLive;
+use super::register::{Entry, Record, Register, Swapped, Trouble, Version};
+use crate::etcd::{
+    Client, Compare, Error, KeyValue, Operation, Outcome, Range, Settings, Txn, Watch,
+};
+
+/// A key that candidates contend for.
+pub(super) struct Key {
+    client: Client,
+    key: Vec<u8>,
+    watch: Option<Watch>,
+    /// The lease that the last write of ours bound the key to.
+    lease: Option<i64>,
+    /// Revoking the one before it, which nothing is bound to any more.
+    tidying: Option<tokio::task::JoinHandle<()>>,
+}
+
+impl Key {
+    pub(super) fn new(mut store: Settings, key: &str, ttl: TimeToLive) -> Self {
+        // A member that does not answer must leave time for the next.
+        store.deadline = store.deadline.min(ttl.renewal());
+        store.try_timeout = store.try_timeout.min(ttl.renewal() / 3);
+        Self {
+            client: Client::new(store),
+            key: key.as_bytes().to_vec(),
+            watch: None,
+            lease: None,
+            tidying: None,
+        }
+    }
+
+    /// Ends a lease that is not needed, without waiting: if it fails, the lease ends by itself.
+    fn revoke(&mut self, lease: i64) {
+        let client = self.client.clone();
+        // At most one at a time; one that is still under way has had a whole renewal for it.
+        if let Some(before) = self.tidying.take() {
+            before.abort();
+        }
+        self.tidying = Some(tokio::spawn(async move {
+            let _ = client.lease_revoke(lease).await;
+        }));
+    }
+}
+
+/// Revisions are enough: etcd compares them, and none comes twice.
+fn version(revision: u64) -> Version {
+    Version {
+        revision,
+        writes: 0,
+    }
+}
+
+fn entry(found: KeyValue) -> Result<Entry, Trouble> {
+    Ok(Entry {
+        version: version(found.mod_revision),
+        record: Record::from_bytes(&found.value)?,
+    })
+}
+
+impl Register for Key {
+    async fn read(&mut self) -> Result<Option<Entry>, Trouble> {
+        let mut found = self.client.range(&Range::key(&self.key)).await?;
+        if self.watch.is_none() {
+            let range = Range::key(&self.key);
+            self.watch = Some(self.client.watch(range, found.revision + 1));
+        }
+        found.entries.pop().map(entry).transpose()
+    }
+
+    async fn swap(
+        &mut self,
+        expected: Option<Version>,
+        record: &Record,
+    ) -> Result<Swapped, Trouble> {
+        // The lease first: it begins after this was called, and before the key is bound to it.
+        // A resignation has none of its own to wait for; the shortest will do.
+        let lease = self.client.lease_grant(record.time_to_live()).await?;
+        let expected = expected.map_or(0, |version| version.revision);
+        let txn = Txn::new()
+            .when(Compare::ModRevision(self.key.clone(), expected))
+            .then(Operation::put(
+                &self.key,
+                &record.to_bytes(),
+                Some(lease.id),
+            ))
+            .otherwise(Operation::Get(Range::key(&self.key)));
+        let mut reply = match self.client.txn(&txn).await {
+            Ok(reply) => reply,
+            // It may be bound to the lease: that has to end by itself.
+            Err(error @ (Error::Unknown(_) | Error::Garbage(_))) => return Err(error.into()),
+            Err(error) => {
+                self.revoke(lease.id);
+                return Err(error.into());
+            }
+        };
+        if reply.succeeded {
+            if let Some(before) = self.lease.replace(lease.id) {
+                self.revoke(before);
+            }
+            return Ok(Swapped::Done(version(reply.revision)));
+        }
+        self.revoke(lease.id);
+        match reply.outcomes.pop() {
+            Some(Outcome::Found(mut found)) => {
+                let found = found.entries.pop().map(entry).transpose()?;
+                Ok(Swapped::Refused(found))
+            }
+            _ => Err(Error::Garbage("a transaction without what it read".into()).into()),
+        }
+    }
+
+    async fn changed(&mut self) {
+        match &mut self.watch {
+            // An error means that the watch cannot be had now; looks go on without it.
+            Some(watch) => drop(watch.next().await),
+            None => std::future::pending().await,
+        }
+    }
+
+    async fn settle(&mut self) {
+        if let Some(tidying) = self.tidying.take() {
+            let _ = tidying.await;
+        }
+    }
+}

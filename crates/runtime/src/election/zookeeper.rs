@@ -1,0 +1,78 @@
+//! The register as a node of ZooKeeper.
+//!
+//! It is a lasting node and not an ephemeral one. An ephemeral node goes when the ensemble
+//! believes a session to have ended, which may be before its holder can know, and after a hiccup
+//! that harmed nobody; here the candidates alone decide, by the time that a version has stood.
+//! To delete the node by hand deposes the master at its next renewal, and who starts in between
+//! has never seen it: leave it alone.
+
+use super::TimeToLive;
+use super::register::{Entry, Record, Register, Swapped, Trouble, Version};
+use crate::zookeeper::{self, Changed, Client, Settings};
+
+/// A node that candidates contend for.
+pub(super) struct Node {
+    client: Client,
+    path: String,
+    changed: Option<Changed>,
+}
+
+impl Node {
+    pub(super) fn new(mut store: Settings, path: String, ttl: TimeToLive) -> Self {
+        store.deadline = store.deadline.min(ttl.renewal());
+        Self {
+            client: Client::new(store),
+            path,
+            changed: None,
+        }
+    }
+}
+
+fn version(stat: &zookeeper_client::Stat) -> Version {
+    Version {
+        revision: u64::try_from(stat.mzxid).unwrap_or(0),
+        writes: stat.version,
+    }
+}
+
+fn entry(node: &zookeeper::Node) -> Result<Entry, Trouble> {
+    Ok(Entry {
+        version: version(&node.stat),
+        record: Record::from_bytes(&node.data)?,
+    })
+}
+
+impl Register for Node {
+    async fn read(&mut self) -> Result<Option<Entry>, Trouble> {
+        let (node, changed) = self.client.get_and_watch(&self.path).await?;
+        self.changed = Some(changed);
+        node.as_ref().map(entry).transpose()
+    }
+
+    async fn swap(
+        &mut self,
+        expected: Option<Version>,
+        record: &Record,
+    ) -> Result<Swapped, Trouble> {
+        let data = record.to_bytes();
+        let written = match expected {
+            None => self.client.create(&self.path, &data).await?,
+            Some(version) => self.client.set(&self.path, &data, version.writes).await?,
+        };
+        match written {
+            Some(stat) => Ok(Swapped::Done(version(&stat))),
+            None => Ok(Swapped::Refused(self.read().await?)),
+        }
+    }
+
+    async fn changed(&mut self) {
+        match &mut self.changed {
+            Some(changed) => {
+                changed.await;
+                // Watches are told once; the next read sets another.
+                self.changed = None;
+            }
+            None => std::future::pending().await,
+        }
+    }
+}

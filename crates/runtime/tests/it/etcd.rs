@@ -1,0 +1,465 @@
+//! The etcd client against real etcd, and against what is none.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use tidegate_runtime::etcd::{
+    self, Change, Changes, Client, Compare, Credentials, Endpoint, Error, KeyValue, Operation,
+    Outcome, Range, Txn, Watch, Watched,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+use crate::relay::{Mode, Relay};
+use crate::stores::{self, Etcd};
+use crate::support::PATIENCE;
+
+fn client(urls: &[String]) -> Client {
+    Client::new(stores::settings(urls))
+}
+
+fn url(addr: SocketAddr) -> String {
+    format!("http://{addr}")
+}
+
+#[test]
+fn an_endpoint_has_a_scheme_a_host_a_port_and_nothing_else() {
+    for right in [
+        "http://a:1",
+        "https://etcd.example:2379",
+        "http://[::1]:2379",
+    ] {
+        let endpoint: Endpoint = right.parse().expect("it is one");
+        assert_eq!(endpoint.to_string(), right);
+    }
+    for wrong in [
+        "",
+        "a:1",
+        "http://a",
+        "ftp://a:1",
+        "http://u:p@a:1",
+        "http://a:1/v3",
+        "http://:1x",
+    ] {
+        let error = wrong.parse::<Endpoint>().expect_err(wrong);
+        assert_eq!(error.given, wrong);
+    }
+}
+
+#[tokio::test]
+async fn a_transaction_does_one_thing_or_the_other_in_one_step() {
+    let etcd = Etcd::start(1);
+    let client = client(&etcd.urls());
+    assert_eq!(client.get(b"a").await.expect("etcd is up"), None);
+    let make = |value: &[u8]| {
+        Txn::new()
+            .when(Compare::CreateRevision(b"a".to_vec(), 0))
+            .then(Operation::put(b"a", value, None))
+            .otherwise(Operation::Get(Range::key(b"a")))
+    };
+    let made = client.txn(&make(b"\0\xff one")).await.expect("etcd is up");
+    assert!(made.succeeded);
+    assert_eq!(made.outcomes, [Outcome::Put]);
+    let again = client.txn(&make(b"two")).await.expect("etcd is up");
+    assert!(!again.succeeded);
+    let kept = KeyValue {
+        key: b"a".to_vec(),
+        value: b"\0\xff one".to_vec(),
+        create_revision: made.revision,
+        mod_revision: made.revision,
+        version: 1,
+        lease: None,
+    };
+    let [Outcome::Found(found)] = &again.outcomes[..] else {
+        panic!("{again:?}");
+    };
+    assert_eq!(found.entries, [kept]);
+
+    let revision = client.put(b"a", b"three", None).await.expect("etcd is up");
+    let change = |compare| {
+        Txn::new()
+            .when(compare)
+            .then(Operation::Delete(Range::key(b"a")))
+    };
+    for wrong in [
+        Compare::ModRevision(b"a".to_vec(), made.revision),
+        Compare::Version(b"a".to_vec(), 1),
+        Compare::Value(b"a".to_vec(), b"two".to_vec()),
+        Compare::Lease(b"a".to_vec(), 7),
+        Compare::CreateRevision(b"a".to_vec(), 0),
+    ] {
+        let reply = client
+            .txn(&change(wrong.clone()))
+            .await
+            .expect("etcd is up");
+        assert!(!reply.succeeded, "{wrong:?}");
+    }
+    let right = change(Compare::ModRevision(b"a".to_vec(), revision))
+        .when(Compare::Version(b"a".to_vec(), 2))
+        .when(Compare::Value(b"a".to_vec(), b"three".to_vec()))
+        .when(Compare::Lease(b"a".to_vec(), 0));
+    let reply = client.txn(&right).await.expect("etcd is up");
+    assert!(reply.succeeded);
+    assert_eq!(reply.outcomes, [Outcome::Deleted(1)]);
+}
+
+#[tokio::test]
+async fn a_range_is_what_begins_alike_and_no_more_than_was_asked_for() {
+    let etcd = Etcd::start(1);
+    let client = client(&etcd.urls());
+    let keys: [&[u8]; 5] = [b"a/1", b"a/2", b"b", b"\xff", b"\xff\xff1"];
+    for key in keys {
+        client.put(key, b"", None).await.expect("etcd is up");
+    }
+    let found = async |range: Range| {
+        let found = client.range(&range).await.expect("etcd is up");
+        let keys = found.entries.into_iter().map(|entry| entry.key);
+        (keys.collect::<Vec<_>>(), found.more)
+    };
+    assert_eq!(found(Range::prefix(b"a/")).await.0, keys[..2]);
+    assert_eq!(found(Range::prefix(b"\xff")).await.0, keys[3..]);
+    assert_eq!(found(Range::prefix(b"")).await.0, keys);
+    let (first, more) = found(Range::prefix(b"").at_most(2)).await;
+    assert_eq!(
+        (&first[..], more),
+        (&[b"a/1".to_vec(), b"a/2".to_vec()][..], true)
+    );
+}
+
+#[tokio::test]
+async fn a_lease_is_granted_renewed_and_ended_with_what_is_bound_to_it() {
+    let etcd = Etcd::start(1);
+    let client = client(&etcd.urls());
+    let lease = client
+        .lease_grant(Duration::from_millis(9_001))
+        .await
+        .expect("etcd is up");
+    assert_eq!(lease.time_to_live, Duration::from_secs(10));
+    client
+        .put(b"a", b"", Some(lease.id))
+        .await
+        .expect("etcd is up");
+    let kept = client
+        .get(b"a")
+        .await
+        .expect("etcd is up")
+        .expect("it is there");
+    assert_eq!(kept.lease, Some(lease.id));
+    let renewed = client.lease_keep_alive(lease.id).await.expect("etcd is up");
+    assert_eq!(renewed, Some(lease.time_to_live));
+    let left = client
+        .lease_time_to_live(lease.id)
+        .await
+        .expect("etcd is up");
+    assert!(
+        left.is_some_and(|left| left <= lease.time_to_live),
+        "{left:?}"
+    );
+    assert!(client.lease_revoke(lease.id).await.expect("etcd is up"));
+    assert_eq!(client.get(b"a").await.expect("etcd is up"), None);
+    assert!(!client.lease_revoke(lease.id).await.expect("etcd is up"));
+    assert_eq!(
+        client.lease_keep_alive(lease.id).await.expect("etcd is up"),
+        None
+    );
+    assert_eq!(
+        client
+            .lease_time_to_live(lease.id)
+            .await
+            .expect("etcd is up"),
+        None
+    );
+
+    let refused = client.put(b"a", b"", Some(lease.id)).await;
+    assert!(
+        matches!(&refused, Err(Error::Refused { code: 5, .. })),
+        "{refused:?}"
+    );
+}
+
+async fn next(watch: &mut Watch) -> Watched {
+    let next = tokio::time::timeout(PATIENCE, watch.next()).await;
+    next.expect("there is news").expect("nobody minds")
+}
+
+/// The values of so many puts, in order, and what else came.
+async fn values(watch: &mut Watch, count: usize) -> Vec<String> {
+    let mut values = Vec::new();
+    while values.len() < count {
+        let Watched::Changes(Changes { changes, .. }) = next(watch).await else {
+            panic!("compacted");
+        };
+        values.extend(changes.into_iter().map(|change| match change {
+            Change::Put(entry) => String::from_utf8(entry.value).expect("it is text"),
+            Change::Deleted { .. } => "deleted".to_owned(),
+        }));
+    }
+    values
+}
+
+#[tokio::test]
+async fn a_watch_tells_every_change_once_over_every_break() {
+    let etcd = Etcd::start(1);
+    let writer = client(&etcd.urls());
+    let relay = Relay::start(etcd.addr(0)).await;
+    let first = writer.put(b"a", b"0", None).await.expect("etcd is up");
+    let mut watch = client(&[url(relay.addr)]).watch(Range::key(b"a"), first);
+    assert_eq!(values(&mut watch, 1).await, ["0"]);
+    let mut expected = Vec::new();
+    let mut told = Vec::new();
+    for round in 1..=5 {
+        relay.set(Mode::Cut);
+        for write in 0..3 {
+            let value = format!("{round}.{write}");
+            writer
+                .put(b"a", value.as_bytes(), None)
+                .await
+                .expect("etcd is up");
+            expected.push(value);
+        }
+        relay.set(Mode::Open);
+        told.extend(values(&mut watch, 3).await);
+    }
+    assert_eq!(told, expected);
+    let delete = Txn::new().then(Operation::Delete(Range::key(b"a")));
+    writer.txn(&delete).await.expect("etcd is up");
+    assert_eq!(values(&mut watch, 1).await, ["deleted"]);
+}
+
+#[tokio::test]
+async fn a_watch_that_goes_silent_is_opened_anew() {
+    let etcd = Etcd::start(1);
+    let writer = client(&etcd.urls());
+    let relay = Relay::start(etcd.addr(0)).await;
+    let mut watch = client(&[url(relay.addr), etcd.url(0)]).watch(Range::key(b"a"), 1);
+    writer.put(b"a", b"0", None).await.expect("etcd is up");
+    assert_eq!(values(&mut watch, 1).await, ["0"]);
+    // Nothing comes any more, and nothing tells that it does not.
+    relay.set(Mode::Deaf);
+    writer.put(b"a", b"1", None).await.expect("etcd is up");
+    assert_eq!(values(&mut watch, 1).await, ["1"]);
+}
+
+#[tokio::test]
+async fn a_watch_from_what_is_forgotten_says_so_and_goes_on() {
+    let etcd = Etcd::start(1);
+    let client = client(&etcd.urls());
+    let mut last = 0;
+    for value in ["0", "1", "2", "3"] {
+        last = client
+            .put(b"a", value.as_bytes(), None)
+            .await
+            .expect("etcd is up");
+    }
+    etcd.control(&["compact", &last.to_string()]);
+    let mut watch = client.watch(Range::key(b"a"), 1);
+    assert_eq!(
+        next(&mut watch).await,
+        Watched::Compacted { revision: last }
+    );
+    assert_eq!(values(&mut watch, 1).await, ["3"]);
+}
+
+#[tokio::test]
+async fn a_member_that_stands_still_costs_one_try_and_then_nothing() {
+    let mut etcd = Etcd::start(3);
+    let client = client(&etcd.urls());
+    client.put(b"a", b"", None).await.expect("etcd is up");
+    let leader = etcd.leader();
+    let follower = (0..3)
+        .find(|member| *member != leader)
+        .expect("there are three");
+    // Ask the one that is to stand still first.
+    let mut settings = etcd.settings();
+    settings.endpoints.rotate_left(follower);
+    let client = Client::new(settings.clone());
+    client.get(b"a").await.expect("etcd is up");
+    etcd.member(follower).signal("STOP");
+    let asked = Instant::now();
+    client.get(b"a").await.expect("two members are up");
+    let took = asked.elapsed();
+    println!("with a member that stands still: {took:?}");
+    assert!(took < settings.try_timeout * 2, "{took:?}");
+    let asked = Instant::now();
+    client.get(b"a").await.expect("two members are up");
+    let took = asked.elapsed();
+    assert!(took < settings.try_timeout, "{took:?}");
+    etcd.member(follower).signal("CONT");
+}
+
+#[tokio::test]
+async fn a_write_without_an_answer_is_unknown_and_is_not_sent_again() {
+    let etcd = Etcd::start(1);
+    let relay = Relay::start(etcd.addr(0)).await;
+    // The second endpoint would answer.
+    let lossy = client(&[url(relay.addr), etcd.url(0)]);
+    lossy.get(b"a").await.expect("etcd is up");
+    relay.set(Mode::Deaf);
+    let put = lossy.put(b"a", b"1", None).await;
+    assert!(matches!(put, Err(Error::Unknown(_))), "{put:?}");
+    let direct = client(&etcd.urls());
+    let kept = direct
+        .get(b"a")
+        .await
+        .expect("etcd is up")
+        .expect("it was written");
+    assert_eq!(kept.version, 1, "written twice");
+    // The next call begins at the other one, so it is known already.
+    let read = lossy.get(b"a").await.expect("the other endpoint answers");
+    assert_eq!(read, Some(kept));
+}
+
+#[tokio::test]
+async fn what_never_left_is_unreachable_and_a_write_goes_to_the_next_member() {
+    let [free] = stores::free_ports(1)[..] else {
+        panic!("one was asked for");
+    };
+    let nowhere = format!("http://127.0.0.1:{free}");
+    let put = client(std::slice::from_ref(&nowhere))
+        .put(b"a", b"", None)
+        .await;
+    assert!(matches!(put, Err(Error::Unreachable(_))), "{put:?}");
+    let none = client(&[]).get(b"a").await;
+    assert!(matches!(none, Err(Error::Unreachable(_))), "{none:?}");
+    let etcd = Etcd::start(1);
+    let client = client(&[nowhere, etcd.url(0)]);
+    client.put(b"a", b"", None).await.expect("the second is up");
+}
+
+#[tokio::test]
+async fn a_user_is_named_where_etcd_wants_one_and_again_when_his_token_ends() {
+    let etcd = Etcd::with(1, "http", |_, _| vec!["--auth-token-ttl=1".into()]);
+    etcd.control(&["user", "add", "root:secret"]);
+    etcd.control(&["user", "grant-role", "root", "root"]);
+    etcd.control(&["user", "add", "reader:weak"]);
+    etcd.control(&["auth", "enable"]);
+    let of = |user: &str, password: &str| {
+        let mut settings = etcd.settings();
+        settings.credentials = Some(Credentials {
+            user: user.into(),
+            password: password.into(),
+        });
+        assert!(!format!("{settings:?}").contains(password), "{settings:?}");
+        Client::new(settings)
+    };
+    let nobody = client(&etcd.urls()).get(b"a").await;
+    assert!(
+        matches!(nobody, Err(Error::Unauthenticated(_))),
+        "{nobody:?}"
+    );
+    let wrong = of("root", "wrong").get(b"a").await;
+    assert!(matches!(wrong, Err(Error::Unauthenticated(_))), "{wrong:?}");
+    let not_allowed = of("reader", "weak").get(b"a").await;
+    assert!(
+        matches!(not_allowed, Err(Error::Refused { code: 7, .. })),
+        "{not_allowed:?}"
+    );
+    let root = of("root", "secret");
+    root.put(b"a", b"1", None).await.expect("it may");
+    // etcd forgets tokens when it is disabled and enabled: sooner than by waiting.
+    let control = |what: &[&str]| {
+        let mut with = vec!["--user=root:secret"];
+        with.extend(what);
+        etcd.control(&with);
+    };
+    control(&["auth", "disable"]);
+    control(&["auth", "enable"]);
+    root.put(b"a", b"2", None)
+        .await
+        .expect("it asks for a token again");
+    let mut watch = root.watch(Range::key(b"a"), 1);
+    assert_eq!(values(&mut watch, 2).await, ["1", "2"]);
+}
+
+/// A server that answers every request with the same bytes, and then closes.
+async fn answers(bytes: Vec<u8>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0")
+        .await
+        .expect("a port is free");
+    let addr = listener.local_addr().expect("it is bound");
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let bytes = bytes.clone();
+            tokio::spawn(async move {
+                let _ = stream.read(&mut [0; 4096]).await;
+                let _ = stream.write_all(&bytes).await;
+            });
+        }
+    });
+    url(addr)
+}
+
+fn ok(body: &str) -> Vec<u8> {
+    let length = body.len();
+    format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{body}").into_bytes()
+}
+
+#[tokio::test]
+async fn what_is_no_etcd_is_told_apart_and_harms_nobody() {
+    let long = "x".repeat(5 << 20);
+    for nonsense in [
+        b"SSH-2.0-OpenSSH_9.2\r\n".to_vec(),
+        b"HTTP/1.1 404 Not Found\r\ncontent-length: 9\r\n\r\nnot found".to_vec(),
+        b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 0\r\n\r\n".to_vec(),
+        ok(""),
+        ok("[]"),
+        ok("{}"),
+        ok("{\"header\":{\"revision\":\"-1\"}}"),
+        ok("{\"header\":{\"revision\":\"1\"},\"kvs\":[{\"key\":\"not base64\"}]}"),
+        ok(&long),
+        ok(&"[".repeat(100_000)),
+    ] {
+        let shown = String::from_utf8_lossy(&nonsense[..nonsense.len().min(60)]).into_owned();
+        let client = client(&[answers(nonsense).await]);
+        let read = client.get(b"a").await;
+        assert!(matches!(read, Err(Error::Garbage(_))), "{shown}: {read:?}");
+        let written = client.put(b"a", b"", None).await;
+        assert!(
+            matches!(written, Err(Error::Garbage(_))),
+            "{shown}: {written:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_member_that_talks_nonsense_is_left_for_the_next_when_reading() {
+    let etcd = Etcd::start(1);
+    let client = client(&[answers(b"\0\0\0".to_vec()).await, etcd.url(0)]);
+    assert_eq!(client.get(b"a").await.expect("the second is one"), None);
+}
+
+#[tokio::test]
+async fn tls_is_spoken_with_whom_an_authority_vouches_for() {
+    let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]);
+    let made = made.expect("a certificate can be made");
+    let (certificate, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+    let etcd = Etcd::with(1, "https", |port, folder| {
+        let paths = ["certificate.pem", "key.pem"].map(|name| folder.join(name));
+        std::fs::write(&paths[0], &certificate).expect("there is room");
+        std::fs::write(&paths[1], &key).expect("there is room");
+        vec![
+            format!("--listen-client-urls=https://127.0.0.1:{port}"),
+            format!("--advertise-client-urls=https://127.0.0.1:{port}"),
+            format!("--cert-file={}", paths[0].display()),
+            format!("--key-file={}", paths[1].display()),
+        ]
+    });
+    let mut settings = etcd.settings();
+    let untold = Client::new(settings.clone()).get(b"a").await;
+    assert!(matches!(untold, Err(Error::Unreachable(_))), "{untold:?}");
+    settings.tls = Some(etcd::tls(certificate.as_bytes(), None).expect("it is a certificate"));
+    let client = Client::new(settings.clone());
+    client.put(b"a", b"1", None).await.expect("it is trusted");
+    let mut watch = client.watch(Range::key(b"a"), 1);
+    assert_eq!(values(&mut watch, 1).await, ["1"]);
+
+    let other = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]);
+    let other = other.expect("a certificate can be made").cert.pem();
+    settings.tls = Some(etcd::tls(other.as_bytes(), None).expect("it is a certificate"));
+    let stranger = Client::new(settings).get(b"a").await;
+    assert!(
+        matches!(stranger, Err(Error::Unreachable(_))),
+        "{stranger:?}"
+    );
+    etcd::tls(b"no certificate", None).expect_err("there is none in it");
+}
