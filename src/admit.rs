@@ -152,7 +152,7 @@ pub enum Waits {
     /// Its client: for the threshold.
     Client,
     /// Nobody, it was handed over: until it is served.
-    Nobody,
+    NoClient,
 }
 
 /// What the gate has to know about a call.
@@ -883,7 +883,7 @@ impl State {
     fn deadline(&self, class: Class, ask: &Ask, now: Timestamp) -> Option<Timestamp> {
         let (_, own) = &self.classes[class.0 as usize];
         match (ask.deadline, own, ask.waits) {
-            (claim::Deadline::None, _, _) | (_, Deadline::Threshold, Waits::Nobody) => None,
+            (claim::Deadline::None, _, _) | (_, Deadline::Threshold, Waits::NoClient) => None,
             (claim::Deadline::Ordinary, own, _) => own.of(self.threshold, ask.arrived, now),
         }
     }

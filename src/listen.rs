@@ -1,8 +1,8 @@
-//! Accepts connections, whatever happens.
+//! Accepts connections, under all conditions.
 //!
-//! A deep backlog and a loop that does nothing but accept: the flood waits here and not in
-//! SYN retries. An accept that fails for want of files or memory is tried again after a
-//! pause; it neither spins nor ends the loop.
+//! The backlog is deep and the loop only accepts, so a flood waits here and not in SYN retries.
+//! If an accept fails for lack of files or memory, it is retried after a pause. The loop neither
+//! spins nor ends.
 
 pub mod descriptors;
 pub mod metrics;
@@ -30,24 +30,24 @@ use tokio_util::sync::CancellationToken;
 pub use self::unix::SocketFileId;
 use crate::call::{Bind, Listener, Peer};
 
-/// Connections that the kernel keeps for us while we do not accept.
+/// Connections that the kernel holds while the loop does not accept.
 pub const BACKLOG: i32 = 4096;
 
-/// How long to wait after an accept that failed for want of something.
+/// The pause after an accept that failed for lack of something.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The longest such wait: each one in a row is twice as long as the last.
+/// The longest pause. Each one in a row is twice as long as the last.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// What this stage is told.
+/// The settings of this stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// The listeners, at least one.
     pub listeners: Vec<Listener>,
-    /// Connections open at once, over all listeners.
+    /// The most open connections, over all listeners.
     pub max_connections: u32,
 }
 
-/// A socket that listens. Where it has a file, that goes with it.
+/// A listening socket. Its file, if any, is removed with it.
 #[derive(Debug)]
 pub struct Bound {
     socket: OwnedFd,
@@ -56,7 +56,7 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// Where it listens, with the port that it really got.
+    /// Its address, with the real port.
     #[must_use]
     pub fn address(&self) -> &Bind {
         &self.address
@@ -69,10 +69,10 @@ impl Bound {
     }
 }
 
-/// Binds what a listener wants.
+/// Binds the address of a listener.
 ///
 /// # Errors
-/// As the system has it: in use, no permission, no such address, no such directory.
+/// The error of the system: in use, no permission, no such address, no such directory.
 pub fn bind(listener: &Listener) -> io::Result<Bound> {
     match &listener.bind {
         Bind::Tcp(address) => {
@@ -95,8 +95,8 @@ pub fn bind(listener: &Listener) -> io::Result<Bound> {
     }
 }
 
-/// How the kernel finds out that a silent client is dead: after a minute it asks, and closes
-/// after six questions without an answer.
+/// How the kernel detects a dead silent client: after a minute it sends probes, and closes after
+/// six without an answer.
 const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
     .with_time(Duration::from_secs(60))
     .with_interval(Duration::from_secs(10))
@@ -105,17 +105,17 @@ const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
 /// Binds an address.
 ///
 /// # Errors
-/// As the system has it: in use, no permission, no such address.
+/// The error of the system: in use, no permission, no such address.
 pub fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
-    // A proxy that restarts must not wait for the connections of its last life to time out.
+    // A proxy that restarts must not wait until old connections time out.
     socket.set_reuse_address(true)?;
-    // `[::]` takes IPv4 too, whatever `net.ipv6.bindv6only` says; the check of the config
-    // knows it as well.
+    // `[::]` accepts IPv4 too, for any `net.ipv6.bindv6only`. The check of the config assumes it as
+    // well.
     if address.is_ipv6() {
         socket.set_only_v6(false)?;
     }
-    // What it accepts inherits this, so a client that died without a word is found out.
+    // Accepted connections inherit this, so a client that died silently is detected.
     socket.set_tcp_keepalive(&KEEPALIVE)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
@@ -123,7 +123,7 @@ pub fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
-/// Counts connections over all listeners and holds them under a cap.
+/// Counts connections over all listeners and keeps them under a cap.
 #[derive(Debug, Default)]
 pub struct Connections {
     open: AtomicU32,
@@ -140,13 +140,13 @@ impl Connections {
         Arc::new(connections)
     }
 
-    /// Changes the cap; connections above it stay.
+    /// Changes the cap. Connections above it stay.
     pub fn apply(&self, max: u32) {
         self.max.store(max, Ordering::Relaxed);
         self.closed.notify_waiters();
     }
 
-    /// Connections open now.
+    /// The current number of open connections.
     #[must_use]
     pub fn open(&self) -> u32 {
         self.open.load(Ordering::Relaxed)
@@ -158,7 +158,7 @@ impl Connections {
         self.max.load(Ordering::Relaxed)
     }
 
-    /// Waits until there is room for one more.
+    /// Waits for room for one more.
     async fn room(self: &Arc<Self>) -> Connection {
         loop {
             let closed = self.closed.notified();
@@ -173,7 +173,7 @@ impl Connections {
         if self.open.fetch_add(1, Ordering::Relaxed) < self.max() {
             return Some(Connection(Arc::clone(self)));
         }
-        // Undone without a notice: it would only wake ourselves.
+        // Undone without a notice, which would only wake this task.
         self.open.fetch_sub(1, Ordering::Relaxed);
         None
     }
@@ -192,15 +192,14 @@ impl Drop for Connection {
     }
 }
 
-/// Accepts until told to stop, no more than the cap allows. Before each accept `gate` has
-/// its say: it holds the loop while the queue is full. At the end it takes what the kernel
-/// has accepted by then: to those clients we have said yes.
+/// Accepts until it is stopped, within the cap. Before each accept it waits for `gate`, which
+/// holds the loop while the queue is full. At the end it takes what the kernel has accepted by
+/// then, because those clients are already connected.
 ///
-/// Connections are handed over as the kernel made them, non-blocking and watched by nobody:
-/// most calls are read at once and need not wait for their client again, so what watching
-/// costs is left to those that do. A connection of a Unix socket comes as a `TcpStream` too:
-/// what is asked of it from here on is reading, writing, peeking and shutting down, which
-/// every stream socket knows.
+/// Connections are handed over as the kernel made them: non-blocking and not watched. Most calls
+/// are read at once and never wait for their client again, so only those that do pay for
+/// watching. A connection of a Unix socket is also a `TcpStream`: only reading, writing, peeking
+/// and shutting down are used, which every stream socket has.
 ///
 /// # Errors
 /// If the listener cannot be watched.
@@ -234,9 +233,9 @@ where
             gate().await;
             match listener.async_io(Interest::READABLE, accept_one).await {
                 Ok(accepted) => {
-                    // The place is taken after the accept: a listener that holds one while
-                    // nobody comes would keep it from the others. So under a full cap each
-                    // listener has one more connection in hand, and reads none of it.
+                    // The place is taken after the accept: a listener that holds one without a
+                    // client would withhold it from the others. So under a full cap each listener
+                    // has one more connection in hand, and reads nothing of it.
                     in_hand = Some(accepted);
                     let connection = connections.room().await;
                     if let Some((stream, peer)) = in_hand.take() {
@@ -257,19 +256,19 @@ where
         () = stop.cancelled() => {}
         () = accepting => {}
     }
-    // A client that comes from now on is refused at once. Removing the file touches a disk, so it
-    // happens off the loop.
+    // Later clients are refused at once. Removing the file touches a disk, so it happens off the
+    // loop.
     if let Some(file) = file {
         let _ = tokio::task::spawn_blocking(move || drop(file)).await;
     }
-    // Asked directly: the runtime may not have heard yet of who has just come.
+    // Asked directly, because the runtime may not yet know of the last clients.
     let listener = listener.into_inner();
     for _ in 0..BACKLOG {
         let Some(connection) = connections.room_now() else {
             break;
         };
         if let Some((stream, peer)) = in_hand.take() {
-            // It came before all others.
+            // It arrived before all others.
             tokio::spawn(handle(stream, peer, connection));
             continue;
         }
@@ -287,7 +286,7 @@ where
         }
     }
     if let Some((stream, peer)) = in_hand {
-        // No further client comes here while this one waits for a connection to close.
+        // No further client arrives here while this one waits for a connection to close.
         drop(listener);
         let connection = connections.room().await;
         tokio::spawn(handle(stream, peer, connection));
@@ -295,7 +294,7 @@ where
     Ok(())
 }
 
-/// On a Unix socket it takes a second system call to know who is there.
+/// On a Unix socket a second system call identifies the peer.
 fn accept_one(socket: &OwnedFd, address: &Bind) -> io::Result<(TcpStream, Peer)> {
     let (stream, peer) = accept_unwatched(socket)?;
     let peer = match address {
@@ -309,11 +308,11 @@ fn accept_one(socket: &OwnedFd, address: &Bind) -> io::Result<(TcpStream, Peer)>
     Ok((stream, peer))
 }
 
-/// Accepts a non-blocking connection that the runtime does not know yet, in one system call;
+/// Accepts a non-blocking connection that is not registered with the runtime, in one system call;
 /// with the address of its client on TCP.
 ///
 /// # Errors
-/// As the system has it; `WouldBlock` if nobody has come.
+/// The error of the system; `WouldBlock` if no client waits.
 pub fn accept_unwatched(socket: &impl AsFd) -> io::Result<(TcpStream, Option<SocketAddr>)> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let (stream, peer) = rustix::net::acceptfrom_with(socket, flags)?;
@@ -321,8 +320,8 @@ pub fn accept_unwatched(socket: &impl AsFd) -> io::Result<(TcpStream, Option<Soc
     Ok((stream.into(), peer))
 }
 
-/// Whether an accept failed because of the connection that was to be accepted: the next may
-/// be fine, so there is nothing to wait for.
+/// Whether an accept failed because of that one connection. The next may succeed, so no pause is
+/// needed.
 fn is_of_one_connection(error: &io::Error) -> bool {
     matches!(
         error.kind(),

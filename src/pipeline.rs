@@ -1,7 +1,7 @@
-//! THE STORY: a request is classified, charged to whoever asks, waits for its turn, is sent,
+//! The path of a request: it is classified, charged to its caller, waits for its turn, is sent,
 //! and its reply goes back.
 //!
-//! Identical reads may share one such story, and one may be handed over; both then run in a
+//! Identical reads may share one such path, and a call may be handed over. Both then run in a
 //! task of their own.
 
 mod handed_over;
@@ -25,50 +25,50 @@ use crate::coalesce::{Coalescer, Joined, Joining, Key, SharedCall, Told, Waiter}
 use crate::forward::{Forwarder, Outgoing, Unsent};
 use crate::tasks::{Answer, Tasks};
 
-/// How long a call that we have no descriptor, port or memory for keeps its turn before it
-/// asks again: at first, and at most.
+/// How long a call keeps its turn after we lacked a descriptor, port or memory, before it asks
+/// again: the first pause, and the longest.
 const OWN_FAULT_PAUSE: BackOff =
     BackOff::doubling(Duration::from_millis(5), Duration::from_millis(80));
 
 /// The stages in their order.
 #[derive(Clone)]
 pub struct Pipeline {
-    /// Says what a request asks.
+    /// Classifies a request.
     pub classifier: Arc<Live<Classifier>>,
-    /// Says who asks, and what is charged.
+    /// Finds the caller and the charge.
     pub callers: Callers,
     /// Lets identical reads share a call.
     pub coalescer: Coalescer,
     /// Keeps calls that run without their clients.
     pub tasks: Tasks<Answer>,
-    /// Says when it may go.
+    /// Decides when the call may run.
     pub gate: Gate,
     /// Sends it.
     pub forwarder: Forwarder,
-    /// Hears how it ended.
+    /// Observes how the call ended.
     pub observer: Arc<dyn Observe>,
-    /// Says what time it is.
+    /// The time.
     pub clock: Clock,
 }
 
 /// How a request is answered.
 enum Way<'a> {
-    /// By a call of its own.
+    /// By its own call.
     Alone(Ask, Outgoing),
-    /// As few are: by a call that it may share, by one that it hands over, or about such a one.
-    /// Boxed, so that others do not pay for it.
+    /// Rare: by a shared call, by handing it over, or about a task. Boxed, so that others do not
+    /// pay for it.
     Boxed(Pin<Box<dyn Future<Output = Reply> + Send + 'a>>),
-    /// Not at all.
+    /// Without an answer.
     Refused(Refusal),
 }
 
 /// A client's part in a call that may be shared.
 enum Part {
-    /// It needs none: an answer is kept.
+    /// None: an answer is kept.
     Answered(Box<Reply>),
     /// Its request is the one that is sent.
     First(Waiter),
-    /// Its own is kept, should the answer not be for all.
+    /// Its own request is kept, in case the answer is not for all.
     Other(Waiter, Ask, Outgoing),
     /// None: there is no room.
     Alone(Ask, Outgoing),
@@ -85,7 +85,7 @@ impl Serve for Pipeline {
             None => self.way(request, progress),
         };
         let dropped = Dropped { record, progress };
-        // Only what a waiting call needs goes into the future.
+        // The future holds only what a waiting call needs.
         async move {
             let record = &dropped.record;
             let reply = match way {
@@ -132,7 +132,7 @@ impl Drop for Dropped<'_> {
     }
 }
 
-/// For whom a call waits and runs: one client, or all that share it.
+/// The clients of a call: one, or all that share it.
 trait Party: Sync {
     /// The call is past the gate.
     fn admit(&self);
@@ -145,9 +145,9 @@ trait Party: Sync {
     ) -> impl Future<Output = Result<Permit, Refusal>> + Send + 'a;
 }
 
-/// One for whom a call runs that it may share.
+/// The client of a call that may be shared.
 trait Client: Party {
-    /// How far the call has come.
+    /// The progress of the call.
     fn progress(&self) -> &Progress;
 }
 
@@ -157,7 +157,7 @@ impl Client for Progress {
     }
 }
 
-/// The client itself watches whether it is still there.
+/// The client itself watches its connection.
 impl Party for Progress {
     fn admit(&self) {
         Self::admit(self);
@@ -184,17 +184,17 @@ impl Party for SharedCall {
         Self::wait(self);
     }
 
-    /// It waits until the last deadline, in the most urgent class, of those who are there; each
-    /// of them is told at its own.
+    /// It waits until the last deadline, in the most urgent class, of its clients. Each of them is
+    /// refused at its own deadline.
     async fn turn<'a>(&'a self, mut waiting: Waiting<'a>) -> Result<Permit, Refusal> {
         loop {
             let changed = self.changed();
-            // With nobody there, the task that runs this drops it, unless somebody comes first.
+            // Without clients, the task that runs this drops it, unless one joins first.
             let wanted = self.wanted();
             if let Some(wanted) = wanted {
                 waiting.wait_as(wanted.last_deadline, wanted.class);
             }
-            // The last deadline is the scheduler's business, which asks once more at it.
+            // The scheduler handles the last deadline, and asks once more at it.
             let due = wanted
                 .filter(|wanted| wanted.first_deadline != wanted.last_deadline)
                 .and_then(|wanted| wanted.first_deadline);
@@ -213,7 +213,7 @@ impl Party for SharedCall {
 }
 
 impl Pipeline {
-    /// What a request asks, who asks, and so how it is answered.
+    /// What a request asks, its caller, and how it is answered.
     fn way<'a>(&'a self, request: Request, progress: &'a Progress) -> (Arc<Record>, Way<'a>) {
         let operation = self.classifier.get().classify(&request);
         let Request {
@@ -226,7 +226,7 @@ impl Pipeline {
         let ask = Ask {
             limited: operation.limited,
             waits: match preference {
-                Some(_) => Waits::Nobody,
+                Some(_) => Waits::NoClient,
                 None => Waits::Client,
             },
             class: Arc::clone(&operation.class),
@@ -270,7 +270,7 @@ impl Pipeline {
         (record, way)
     }
 
-    /// Counts a call for whoever makes it.
+    /// Counts a call for its caller.
     fn claim(&self, origin: &Origin, operation: &Operation) -> Claim {
         let meets = if operation.limited {
             Meets::Limits
@@ -282,7 +282,7 @@ impl Pipeline {
             .claim(now, &origin.identity, &operation.function, meets)
     }
 
-    /// Where there are headers to say it in, says what the rate limit has left that a call met.
+    /// If the reply has headers, adds what is left of the rate limit that the call met.
     fn tell_quota(&self, progress: &Progress, record: &Record) {
         let met = record.note(|facts| {
             let claim = facts.claim.as_ref().filter(|_| facts.dialect == "http")?;
@@ -295,8 +295,8 @@ impl Pipeline {
         }
     }
 
-    /// The key of a read that may be shared, and who hears how the call ends: a write makes
-    /// answers old. Asked only where any function is shared.
+    /// The key of a read that may be shared, and the observer of the call's end: a write makes
+    /// answers old. Used only if any function is shared.
     fn read_or_write(
         &self,
         message: &Message,
@@ -314,7 +314,7 @@ impl Pipeline {
         (key, observer)
     }
 
-    /// Answers a read together with all that are identical.
+    /// Answers a read together with all identical ones.
     fn share<'a, P: Client>(
         &'a self,
         key: Key,
@@ -340,13 +340,13 @@ impl Pipeline {
             }
             Joined::Alone => Part::Alone(ask, outgoing),
         };
-        // Only what one that waits needs goes into the future.
+        // The future holds only what a waiting read needs.
         async move {
             let (ask, outgoing) = match part {
                 Part::Answered(reply) => return *reply,
                 Part::First(waiter) => match waiter.told(client.progress()).await {
                     Told::Answer(reply) => return reply,
-                    Told::Alone => return Reply::Refused(nobody_answered()),
+                    Told::Alone => return Reply::Refused(no_answer()),
                 },
                 Part::Other(waiter, ask, outgoing) => match waiter.told(client.progress()).await {
                     Told::Answer(reply) => return reply,
@@ -358,13 +358,13 @@ impl Pipeline {
         }
     }
 
-    /// Runs a shared call in a task of its own.
+    /// Runs a shared call in its own task.
     fn start(&self, call: SharedCall, ask: Ask, outgoing: Outgoing) {
         let mut task = Box::pin(self.clone().run_shared(call, ask, outgoing));
-        // Once at once, as a call of one client would: one that need not wait is past the gate
-        // before anybody looks whether its client has half-closed.
-        let mut nobody = Context::from_waker(Waker::noop());
-        if task.as_mut().poll(&mut nobody).is_pending() {
+        // Polled once at once, like the call of one client. So a call that need not wait is past
+        // the gate before its client's half-close is checked.
+        let mut unwoken = Context::from_waker(Waker::noop());
+        if task.as_mut().poll(&mut unwoken).is_pending() {
             tokio::spawn(task);
         }
     }
@@ -373,7 +373,7 @@ impl Pipeline {
         let record = call.record();
         let reply = tokio::select! {
             biased;
-            // Dropping what has not been sent cancels it.
+            // Dropping an unsent call cancels it.
             () = call.abandoned() => return,
             reply = self.run(ask, outgoing, &call, record) => reply,
         };
@@ -391,8 +391,8 @@ impl Pipeline {
         record: &'a Arc<Record>,
     ) -> impl Future<Output = Reply> + Send + 'a {
         let again = self.again(&ask, &outgoing, record);
-        // Asked before the future is made, which so holds a call that waits or one that
-        // runs, and never the question.
+        // Asked before the future is made. So the future holds either a waiting call or a running
+        // one, and never the request to the gate.
         let asked = self.gate.ask(ask, record);
         async move {
             let admitted = match asked {
@@ -403,7 +403,7 @@ impl Pipeline {
                 }
             };
             let reply = match admitted {
-                // Boxed, so that a call that waits does not pay for what a running one needs.
+                // Boxed, so that a waiting call does not pay for what a running one needs.
                 Ok(permit) => Box::pin(self.send(outgoing, permit, party, record)).await,
                 Err(refusal) => Reply::Refused(refusal),
             };
@@ -418,8 +418,8 @@ impl Pipeline {
         }
     }
 
-    /// What is sent once more should the backend close without a word: a read, where that is
-    /// switched on.
+    /// What is sent once more if the backend closes without a reply: a read, if that is switched
+    /// on.
     fn again(
         &self,
         ask: &Ask,
@@ -431,8 +431,8 @@ impl Pipeline {
         Some(Box::new((ask.clone(), outgoing)))
     }
 
-    /// Sends a read once more, as a call of its own that draws every limit again. It goes only
-    /// to a backend that takes connections: otherwise the first refusal stays.
+    /// Sends a read once more, as a call of its own that draws every limit again. It runs only if
+    /// the backend accepts connections; otherwise the first refusal stays.
     async fn send_again<P: Party>(
         &self,
         (ask, outgoing): (Ask, Outgoing),
@@ -478,14 +478,14 @@ impl Pipeline {
                 reply
             }
             Err(Unsent { slot, cause, .. }) => {
-                // The gate hears of it, and the call leaves the queue again at once.
+                // The gate is informed, and the call leaves the queue again at once.
                 drop(self.gate.ask_again(slot, cause.fault(), &second));
                 self.not_again(refusal, &second)
             }
         }
     }
 
-    /// The second send was not made after all, so the first one's refusal stays.
+    /// The second send was not made, so the refusal of the first stays.
     fn not_again(&self, refusal: Refusal, second: &Record) -> Reply {
         let away = "the backend takes no connection, so the read was not sent once more";
         write_down(second, &Refusal::new(Reason::BackendUnreachable, away));
@@ -510,7 +510,7 @@ impl Pipeline {
                 Ok(reply) => return reply,
                 Err(unsent) => unsent,
             };
-            // Not a byte has left, so the call may wait for another turn; no other is ever
+            // No byte was written, so the call may wait for another turn. No other call is ever
             // sent twice.
             let Unsent {
                 outgoing: kept,
@@ -526,7 +526,7 @@ impl Pipeline {
             let fault = cause.fault();
             if fault == Fault::Own {
                 self.observer.lacks(outgoing.destination(), &cause);
-                // Its turn would come at once, and find us no better off.
+                // Its turn would come at once, and the shortage would be the same.
                 tokio::time::sleep(back_off.pause()).await;
             }
             let admitted = match self.gate.ask_again(slot, fault, record) {
@@ -563,12 +563,12 @@ fn open_record(
     )
 }
 
-/// The first of those who share a call gets its answer, whatever that is.
-fn nobody_answered() -> Refusal {
+/// The first of the sharing reads gets the call's answer, whatever it is.
+fn no_answer() -> Refusal {
     Refusal::new(Reason::Internal, "a shared call came to no answer")
 }
 
-/// What is to be sent, in the form its backend takes.
+/// The content to send, in the form of its backend.
 fn outgoing(message: Message, operation: &Operation) -> Result<Outgoing, Refusal> {
     use crate::call::Destination as To;
     match (message, operation.destination) {
@@ -583,7 +583,7 @@ fn outgoing(message: Message, operation: &Operation) -> Result<Outgoing, Refusal
              plain form",
         )),
         (Message::Http(call), To::Http) => {
-            // Which function it is stands in a body that was too large to read.
+            // The function is in a body that was too large to read.
             if operation.is_unread {
                 return Err(Refusal::new(
                     Reason::TooLarge,
@@ -599,7 +599,8 @@ fn outgoing(message: Message, operation: &Operation) -> Result<Outgoing, Refusal
     }
 }
 
-/// What is handed over has to be here as a whole, because nobody may be there to send the rest.
+/// A call to be handed over must be here as a whole, because its client may not be there to send
+/// the rest.
 fn too_large_to_hand_over(outgoing: &Outgoing) -> Option<Refusal> {
     let Outgoing::Http(call) = outgoing else {
         return None;
@@ -612,11 +613,11 @@ fn too_large_to_hand_over(outgoing: &Outgoing) -> Option<Refusal> {
     })
 }
 
-/// Writes down how a refused or failed call ended.
+/// Records how a refused or failed call ended.
 fn write_down(record: &Record, refusal: &Refusal) {
     record.note(|facts| {
         if facts.is_sent_again {
-            // What is said now is of its second send.
+            // The current facts are those of its second send.
             return;
         }
         if facts.left {

@@ -1,10 +1,10 @@
-//! How many descriptors the system lets this process open.
+//! How many file descriptors this process may open.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises the soft limit to the hard one, so that the default of a shell or a service manager
-/// does not bound the connections. Returns the limit in force then, `u64::MAX` for none. Where
-/// the system does not allow it, the soft limit stays.
+/// Raises the soft limit to the hard limit, so that the default of a shell or a service manager
+/// does not bound the connections. Returns the limit in force, `u64::MAX` for none. If the system
+/// does not allow it, the soft limit stays.
 pub fn raise() -> u64 {
     let now = getrlimit(Resource::Nofile);
     if now.current != now.maximum {
@@ -17,13 +17,13 @@ pub fn raise() -> u64 {
     in_force()
 }
 
-/// The limit in force.
+/// The current limit.
 #[must_use]
 pub fn in_force() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// The limit that [`raise`] arrives at.
+/// The limit after [`raise`].
 #[must_use]
 pub fn allowed() -> u64 {
     getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX)

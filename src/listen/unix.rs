@@ -1,7 +1,7 @@
 //! Listening on a socket file.
 //!
-//! The file outlives a process that was killed. So one that is in the way is tried: where
-//! nobody answers it is a leftover and makes room, where somebody does it stays.
+//! The file outlives a killed process. So a file in the way is tested: without a listener behind
+//! it, it is a leftover and is replaced; with a listener it stays.
 
 use std::fs::{self, Metadata, Permissions};
 use std::io;
@@ -26,22 +26,22 @@ impl SocketFile {
 impl Drop for SocketFile {
     fn drop(&mut self) {
         if self.0.is_there() {
-            // Left behind it does no harm: the next start finds nobody behind it.
+            // If it is left behind, it does no harm: the next start finds no listener behind it.
             let _ = fs::remove_file(&self.0.path);
         }
     }
 }
 
-/// Which file a socket has.
+/// The identity of a socket's file.
 #[derive(Clone, Debug)]
 pub struct SocketFileId {
     path: Arc<Path>,
-    /// Device and number, by which it is known from one that somebody has put in its place.
+    /// Device and inode, which distinguish it from another file in its place.
     id: (u64, u64),
 }
 
 impl SocketFileId {
-    /// Whether the file is still there, and not another one in its place.
+    /// Whether the file still exists, and is not another one.
     #[must_use]
     pub fn is_there(&self) -> bool {
         fs::symlink_metadata(&self.path).is_ok_and(|found| id(&found) == self.id)
@@ -68,13 +68,13 @@ pub(super) fn bind(path: &Arc<Path>, mode: u32) -> io::Result<(Socket, SocketFil
         path: Arc::clone(path),
         id: id(&fs::symlink_metadata(path)?),
     });
-    // Nobody can connect before it listens, so nobody gets in before this.
+    // No client can connect before it listens, so none gets in before this.
     fs::set_permissions(path, Permissions::from_mode(mode))?;
     socket.listen(BACKLOG)?;
     Ok((socket, file))
 }
 
-/// Removes a socket file behind which nobody listens.
+/// Removes a socket file without a listener.
 fn make_room(path: &Path, address: &SockAddr) -> io::Result<()> {
     if !fs::symlink_metadata(path)?.file_type().is_socket() {
         return Err(io::Error::new(
@@ -83,7 +83,7 @@ fn make_room(path: &Path, address: &SockAddr) -> io::Result<()> {
         ));
     }
     let probe = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-    // A backlog that is full has somebody behind it; asked without waiting for him.
+    // A full backlog has a listener behind it. The test does not wait for it.
     probe.set_nonblocking(true)?;
     match probe.connect(address) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
@@ -108,22 +108,22 @@ mod tests {
             let bound = bind(&path, mode).expect("nothing is in the way");
             let file = fs::metadata(&path).expect("it is there");
             assert_eq!(file.permissions().mode() & 0o777, mode);
-            UnixStream::connect(&path).expect("somebody listens");
+            UnixStream::connect(&path).expect("a server listens");
             drop(bound);
             assert!(!path.exists());
         }
     }
 
     #[test]
-    fn a_leftover_makes_room_and_a_living_socket_or_another_file_does_not() {
+    fn a_leftover_makes_room_but_a_living_socket_or_another_file_stays() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let path = path_in(&dir);
         let living = UnixListener::bind(&path).expect("nothing is in the way");
-        let error = bind(&path, 0o600).expect_err("somebody listens there");
+        let error = bind(&path, 0o600).expect_err("a server listens there");
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
         drop(living);
         assert!(path.exists(), "the standard library leaves it behind");
-        drop(bind(&path, 0o600).expect("nobody listens there any more"));
+        drop(bind(&path, 0o600).expect("no server listens there any more"));
 
         fs::write(&path, "a file").expect("it can be written to");
         let error = bind(&path, 0o600).expect_err("it is no socket");
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_put_in_its_place_is_left_alone() {
+    fn another_file_in_its_place_is_not_touched() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let path = path_in(&dir);
         let first = bind(&path, 0o600).expect("nothing is in the way");

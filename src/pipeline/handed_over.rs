@@ -1,4 +1,4 @@
-//! Calls that are handed over (`Prefer: respond-async`), and what is asked of them later.
+//! Calls that are handed over (`Prefer: respond-async`), and the requests about them.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,20 +23,20 @@ use crate::tasks::{
     Unread, Watch,
 };
 
-/// Where clients come back for what they have handed over.
+/// The path to which clients come back.
 const PATH: &str = "/v1/tasks";
-/// How such requests are called where calls are by their functions.
+/// The function of such requests.
 const FUNCTION: &str = "task";
-/// How often a client is asked to come back, at least and at most.
+/// The shortest and the longest time after which a client should come back.
 const RETRY_MIN: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(30);
 
 const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
-/// Tells a kept answer, whatever its status, from one about the task.
+/// Distinguishes a kept answer of any status from a report about the task.
 const TASK_STATE: HeaderName = HeaderName::from_static("x-task-state");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
-/// A call that is to be handed over.
+/// A call to be handed over.
 pub(super) struct HandOver {
     pub(super) preference: Preference,
     /// Set if it may share an answer.
@@ -46,7 +46,7 @@ pub(super) struct HandOver {
     pub(super) record: Arc<Record>,
 }
 
-/// For whom such a call waits and runs: for nobody, until somebody asks.
+/// The client of such a call: none, until one asks.
 #[derive(Default)]
 struct Absent {
     progress: Progress,
@@ -89,7 +89,7 @@ impl Watch for Absent {
     }
 }
 
-/// What a client is told of a task that has no answer yet.
+/// The report about a task without an answer.
 #[derive(Serialize)]
 struct Told {
     id: String,
@@ -97,9 +97,9 @@ struct Told {
     /// The id of its access line.
     call: String,
     function: String,
-    /// Since it was handed over, until it ended.
+    /// The time from handing over to the end.
     seconds: f64,
-    /// The limit that holds it, where one does.
+    /// The limit that holds it, if any.
     waits_for: Option<String>,
     /// When to come back.   seconds
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -113,7 +113,7 @@ struct List {
 }
 
 impl Pipeline {
-    /// What a call is to be handed over by, if it is. Takes that out of its headers.
+    /// The preference of a call to be handed over, if any. It is removed from the headers.
     pub(super) fn preference(&self, message: &mut Message) -> Option<Preference> {
         match message {
             Message::Http(call) if self.tasks.is_on() => Preference::take(&mut call.head.headers),
@@ -121,8 +121,8 @@ impl Pipeline {
         }
     }
 
-    /// Hands a call over, and answers with where to come back for it; or with its answer, if
-    /// that is there at once or within the time that the client waits.
+    /// Hands a call over, and answers with the address to come back to. If the answer is there at
+    /// once or within the client's wait, it returns the answer.
     pub(super) async fn hand_over(&self, call: HandOver) -> Reply {
         let wait = call.preference.wait;
         let (owner, number, function) = call.record.note(|facts| {
@@ -146,7 +146,7 @@ impl Pipeline {
             Err(refused) => return Reply::Refused(not_taken(refused, caller)),
         };
         if !task.has_ended_at_once().await && !wait.is_zero() {
-            // Whether it has ended by then is looked up in either case.
+            // Whether it has ended by then is checked in either case.
             let _ = tokio::time::timeout(wait, task.ended()).await;
         }
         match self.tasks.take(&owner, task.id) {
@@ -193,7 +193,7 @@ impl Pipeline {
             .map_err(|_| NotKept { bytes: 0 })
     }
 
-    /// How a request about tasks is answered, and its record; `None` if it is about none.
+    /// How a request about tasks is answered, and its record; `None` if it is about something else.
     pub(super) fn about_tasks<'a>(&'a self, request: &Request) -> Option<(Arc<Record>, Way<'a>)> {
         let Message::Http(call) = &request.message else {
             return None;
@@ -262,7 +262,7 @@ impl Pipeline {
         }
     }
 
-    /// The answer of a task, or how far it has come.
+    /// The answer of a task, or its progress.
     fn reply(&self, task: Task<Answer>) -> Reply {
         match &task.state {
             State::Done(answer) => Reply::Http(answer.response()),
@@ -282,7 +282,7 @@ impl Pipeline {
         }
     }
 
-    /// The same, for somebody who cannot know otherwise which of the two it is.
+    /// The same, for a client that cannot otherwise tell which of the two it is.
     fn reply_later(&self, task: Task<Answer>) -> Reply {
         let state = HeaderValue::from_static(task.state.label());
         let mut reply = self.reply(task);
@@ -328,7 +328,7 @@ impl Pipeline {
         let took = until.since(task.submitted);
         let held = task.watch.as_ref().and_then(|watch| watch.refusal_now());
         let retry_after = task.watch.as_ref().map(|_| {
-            // What takes long will mostly take long for a while yet.
+            // A task that takes long will usually take longer still.
             let known = held.as_ref().and_then(|held| held.retry_after);
             let wait = known.unwrap_or(took / 2).clamp(RETRY_MIN, RETRY_MAX);
             dialect::retry_after_seconds(wait)
@@ -347,19 +347,19 @@ impl Pipeline {
     }
 }
 
-/// What is asked about tasks.
+/// The requests about tasks.
 enum Asked {
     All,
     Fetch(TaskId),
     Cancel(TaskId),
-    /// What no task was ever named.
+    /// An id that no task ever had.
     NoTask,
     WrongMethod {
         allow: &'static str,
     },
 }
 
-/// What a request asks about tasks, if it does.
+/// The request about tasks, if it is one.
 fn asked(call: &HttpCall) -> Option<Asked> {
     let rest = call.head.uri.path().strip_prefix(PATH)?;
     let method = &call.head.method;
@@ -381,7 +381,7 @@ fn asked(call: &HttpCall) -> Option<Asked> {
     })
 }
 
-/// Says in the shell's words why a task was not taken.
+/// Explains in the app's words why a task was refused.
 fn not_taken(refused: tasks::Refused, caller: CallerId) -> Refusal {
     use tasks::Reason as Bound;
     let is_unknown = caller == CallerId::UNKNOWN;
@@ -389,40 +389,40 @@ fn not_taken(refused: tasks::Refused, caller: CallerId) -> Refusal {
         Bound::Draining => {
             return Refusal {
                 retry_after: Some(RETRY_MIN),
-                ..Refusal::new(Reason::Draining, "the proxy is going down")
+                ..Refusal::new(Reason::Draining, "the proxy is stopping")
             };
         }
         Bound::Tasks => (
             Reason::TasksFull,
             "tasks.max_tasks",
-            "as many calls are handed over as may be",
+            "the number of calls that are handed over is at its bound",
         ),
         Bound::Bytes => (
             Reason::TasksFull,
             "tasks.max_bytes",
-            "calls that are handed over take as many bytes as they may",
+            "the bytes of calls that are handed over are at their bound",
         ),
         Bound::TasksOfCaller if is_unknown => (
             Reason::CallerTasksFull,
             "tasks.max_tasks_per_caller",
-            "callers that are not registered share one bound, and have handed over as many calls \
-             as it allows",
+            "callers that are not registered share one bound, and the number of their calls \
+             has reached it",
         ),
         Bound::BytesOfCaller if is_unknown => (
             Reason::CallerTasksFull,
             "tasks.max_bytes_per_caller",
-            "callers that are not registered share one bound, and the calls that they have handed \
-             over take as many bytes as it allows",
+            "callers that are not registered share one bound, and the bytes of their calls have \
+             reached it",
         ),
         Bound::TasksOfCaller => (
             Reason::CallerTasksFull,
             "tasks.max_tasks_per_caller",
-            "the caller has handed over as many calls as it may",
+            "the number of calls that the caller has handed over is at its bound",
         ),
         Bound::BytesOfCaller => (
             Reason::CallerTasksFull,
             "tasks.max_bytes_per_caller",
-            "calls that the caller has handed over take as many bytes as they may",
+            "the bytes of calls that the caller has handed over are at their bound",
         ),
     };
     Refusal {
@@ -437,7 +437,7 @@ fn missing_task(missing: Missing) -> Refusal {
         Missing::Unknown => Refusal::new(Reason::TaskUnknown, "there is no such task"),
         Missing::Gone => Refusal::new(
             Reason::TaskGone,
-            "the task is no longer here: its time is over, or it was let go or lost with a restart",
+            "the task is no longer here: it expired, was deleted, or was lost in a restart",
         ),
     }
 }
