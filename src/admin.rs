@@ -54,7 +54,7 @@ const REQUESTS_MAX: usize = 16;
 /// What only looks takes no body.   bytes
 const BODY_MAX: usize = 1024;
 
-/// What this part is told.
+/// The settings of this part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// The address; none switches it off.
@@ -125,7 +125,7 @@ pub struct LimitState {
     /// What it may give out now: what the config allows, or less while it is shared with others
     /// or paused.
     pub in_force: u64,
-    /// With whom it is shared, if it is.
+    /// How it is shared, if it is.
     pub shared: Option<SharedState>,
 }
 
@@ -167,12 +167,12 @@ pub struct BucketState {
     pub tokens: f64,
     /// Calls in the queue that will be charged to it, whatever holds them.
     pub queued: u64,
-    /// When it has a token for one more call, with nobody ahead.
+    /// When it has a token for one more call, with no call ahead.
     pub opens: Opens,
     /// Tokens that come back each second now: as configured, or less while it is shared with
     /// others.
     pub per_second: f64,
-    /// With whom it is shared, if it is.
+    /// How it is shared, if it is.
     pub shared: Option<SharedState>,
 }
 
@@ -196,7 +196,7 @@ pub enum Opens {
     Now,
     /// After this time.
     InSeconds(f64),
-    /// When a call that holds it ends; nobody knows when.
+    /// When a call that holds it ends; the moment is unknown.
     WhenTold,
 }
 
@@ -266,7 +266,7 @@ fn log_failure(class: ServerErrorsFailureClass, took: Duration, _: &tracing::Spa
 fn router(settings: Settings, source: Arc<dyn Source>, callers: Arc<dyn CallersSource>) -> Router {
     let settings = Arc::new(settings);
     let places = Arc::new(Semaphore::new(REQUESTS_MAX));
-    // An unknown path is guarded too: without the token nobody learns which ones exist.
+    // An unknown path is guarded too: without the token a client does not learn which paths exist.
     let guarded = api::routes()
         .router()
         .merge(quotas::routes().router())

@@ -1,8 +1,8 @@
 //! The gate: the scheduler behind one lock, and the one timer.
 //!
-//! Whoever changes anything also asks whose turn it is, under the same lock and at a `now`
-//! read inside it; whoever's turn it is finds its hold in a channel of its own. Nothing
-//! polls: when nobody may run, one timer sleeps until the moment the scheduler named.
+//! Every change also asks for the next call, under the same lock and at a `now` read inside it. A
+//! call whose turn comes finds its hold in its own channel. Nothing polls: when no call may run,
+//! one timer sleeps until the moment that the scheduler named.
 //!
 //! Two lanes share the backends: calls that meet limits, and those that meet none
 //! (`/token`), which have slots of their own so that a full queue never blocks them.
@@ -58,8 +58,8 @@ use crate::telemetry::log;
 /// kernel; with this one before it, none of them is. An idle proxy makes no wake-ups.
 const BEAT: Duration = Duration::from_secs(1);
 
-/// What this stage is told. The gate builds the scheduler's policy from it, because only
-/// the gate knows the clock's phase and which backends there are.
+/// The settings of this stage. The gate builds the scheduler's policy from them, because only the
+/// gate knows the clock's phase and the backends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Calls that may wait.
@@ -146,12 +146,12 @@ pub struct PacedLimit {
     pub costs: CostRange,
 }
 
-/// Who waits for a call, which says how long it may wait where nothing else does.
+/// Who waits for a call. That decides how long it may wait without other settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waits {
     /// Its client: for the threshold.
     Client,
-    /// Nobody, it was handed over: until it is served.
+    /// No client, because it was handed over: until it is served.
     NoClient,
 }
 
@@ -191,8 +191,7 @@ pub struct Ask {
 }
 
 impl Ask {
-    /// A call that meets limits, by nobody in particular, charged to nobody and in no class
-    /// of its own.
+    /// A call that meets limits, without a known caller, a charge or a class of its own.
     #[must_use]
     pub fn new(function: &Arc<str>, destination: Destination, arrived: Timestamp) -> Self {
         Self {
@@ -214,7 +213,7 @@ impl Ask {
         }
     }
 
-    /// The same, by whoever the claim says, and charged as it says.
+    /// The same, with the caller and the charge of the claim.
     #[must_use]
     pub fn claimed(self, claim: &CallerClaim) -> Self {
         Self {
@@ -244,7 +243,7 @@ struct Core {
     /// Whether the queue has room, for accept loops that look without the lock.
     full: AtomicBool,
     room: Notify,
-    /// Somebody wants to hear when anything happens.
+    /// A part that wants to know when anything happens.
     watched: AtomicBool,
     stirred: Notify,
     /// There are questions to the store of quotas.
@@ -271,16 +270,16 @@ struct State {
     armed: Option<Timestamp>,
 }
 
-/// Whoever waits for a turn.
+/// A call that waits for its turn.
 enum Waiter {
     /// The call that asks in this very moment, under the lock.
     Asking,
     /// One that has to wait.
     Waiting {
         tell: oneshot::Sender<Turn>,
-        /// It was put into the class of users, and stays there whoever waits for it.
+        /// It was put into the class of users, and stays there for any client.
         promoted: bool,
-        /// What it is told in, and whose call it is.
+        /// Its record, and its caller.
         record: Weak<Record>,
     },
 }
@@ -297,7 +296,7 @@ impl Waiter {
     }
 }
 
-/// What a waiting call is told.
+/// The message to a waiting call.
 #[derive(Debug)]
 enum Turn {
     Go {
@@ -324,7 +323,7 @@ enum Lane {
 }
 
 impl Gate {
-    /// Nobody waits yet.
+    /// No call waits yet.
     #[must_use]
     pub fn new(settings: &Settings, clock: Clock) -> Self {
         let mut entropy: StdRng = rand::make_rng();
@@ -537,8 +536,8 @@ impl Gate {
             .change(|state, now| state.lanes[Lane::Limited as usize].set_bucket(now, id, rule))
     }
 
-    /// Removes a bucket. `reroute` says of whom each call is that waits for it, to which bucket
-    /// it is charged instead; without one it waits for its other limits only.
+    /// Removes a bucket. `reroute` returns the bucket to which each waiting call is charged
+    /// instead. Without one it waits only for its other limits.
     pub fn remove_bucket(&self, id: BucketId, mut reroute: impl FnMut(Caller) -> Option<BucketId>) {
         // Calls of one caller go one way, and there are mostly many of them.
         let mut known: HashMap<Caller, Option<BucketId>> = HashMap::new();
@@ -554,7 +553,7 @@ impl Gate {
     /// that is for an identity, and is asked once for each.
     pub fn reroute(&self, mut charge: impl FnMut(&Identity) -> Charged) {
         let mut known: HashMap<Arc<Identity>, Charged> = HashMap::new();
-        // A record that is let go of is told, which must not happen under the lock.
+        // Dropping a record reports it, which must not happen under the lock.
         let mut records = Vec::new();
         self.core.change(|state, now| {
             state.lanes[Lane::Limited as usize].reroute_waiting(now, |_, waiter| {
@@ -592,7 +591,7 @@ impl Gate {
         state.lanes[Lane::Limited as usize].bucket_now(now, id)
     }
 
-    /// What a bucket has left, for whoever was charged; none if it holds nobody back.
+    /// What a bucket has left, for the charged caller; `None` if it delays no call.
     #[must_use]
     pub fn quota(&self, id: BucketId, caller: CallerId) -> Option<Quota> {
         let BucketNow { rule, tokens, .. } = self.bucket_now(id)?;
@@ -787,14 +786,17 @@ impl Core {
         })
     }
 
-    /// Changes something, then lets through whoever may go now.
+    /// Makes a change, then admits the calls that may run now.
     fn change<R>(&self, change: impl FnOnce(&mut State, Timestamp) -> R) -> R {
         let mut state = self.lock();
         let now = self.clock.now();
         let result = change(&mut state, now);
         if !state.is_settled(now) {
-            let nobody = state.let_through(now);
-            debug_assert!(nobody.is_none(), "only `ask` asks, and is told there");
+            let asking = state.let_through(now);
+            debug_assert!(
+                asking.is_none(),
+                "only `ask` asks, and gets its answer there"
+            );
         }
         // Who is to be refused has to be accepted first.
         let full =
@@ -942,8 +944,8 @@ impl State {
         Tie::Acts { until }
     }
 
-    /// Lets everybody through who may go. The call that asks is told at once, or else where
-    /// it will be told.
+    /// Admits every call that may run. The call that asks gets its answer at once; the others get
+    /// it in their channels.
     fn let_through_or_wait(
         &mut self,
         lane: Lane,
@@ -971,8 +973,8 @@ impl State {
         Told::Later(ticket, turn)
     }
 
-    /// Hands a hold to everybody who may go, in turn. Returns what the call is told that
-    /// asks in this very moment.
+    /// Gives a hold to every call that may run, in turn. Returns the answer for the call that asks
+    /// at this moment.
     fn let_through(&mut self, now: Timestamp) -> Option<Turn> {
         let mut answer = None;
         for backend in self.backends.due(now) {
@@ -1010,7 +1012,7 @@ impl State {
                         refusal,
                         waited: Waited { delays, .. },
                     } => {
-                        // Likewise: nobody is left to be told.
+                        // Likewise: no call is left to inform.
                         let _ = tell(payload, Turn::No { refusal, delays }, &mut answer);
                     }
                     Step::SleepUntil(at) => {
@@ -1030,7 +1032,7 @@ impl State {
     }
 }
 
-/// Tells a call, in the way it waits; gives the turn back if nobody is there any more.
+/// Informs a call in the way it waits. Gives the turn back if the call has left.
 fn tell(waiter: Waiter, turn: Turn, answer: &mut Option<Turn>) -> Result<(), Turn> {
     match waiter {
         Waiter::Asking => *answer = Some(turn),
@@ -1039,13 +1041,13 @@ fn tell(waiter: Waiter, turn: Turn, answer: &mut Option<Turn>) -> Result<(), Tur
     Ok(())
 }
 
-/// What a call that asks is told, under the lock.
+/// The answer to a call that asks, under the lock.
 enum Told {
     Now(Turn),
     Later(Ticket, oneshot::Receiver<Turn>),
 }
 
-/// What a call is told that asks for its turn.
+/// The answer to a call that asks for its turn.
 #[must_use]
 pub enum Asked<'a> {
     /// It need not wait.

@@ -168,8 +168,8 @@ impl App {
         Self::start_with(config, logs, Engine::open)
     }
 
-    /// The same, with a store for its quotas that is opened by somebody else, such as one that
-    /// sidecars of one process share.
+    /// The same, with a store for its quotas that was opened elsewhere, such as one that sidecars
+    /// of one process share.
     ///
     /// # Errors
     /// As of [`start`](Self::start).
@@ -323,7 +323,7 @@ impl App {
         self.shared.admin
     }
 
-    /// Where its calls wait, for whoever measures what a decision takes.
+    /// The gate, for measurements of decisions.
     #[must_use]
     pub fn gate(&self) -> &Gate {
         &self.shared.gate
@@ -335,9 +335,9 @@ impl App {
         self.shared.gate.busy()
     }
 
-    /// Takes a new config, whole or not at all. No connection, waiting call or counter is
-    /// lost; a lowered limit takes hold for what is admitted next. Waits for disks, so it must
-    /// not run on a thread that moves calls. One at a time.
+    /// Takes a new config, as a whole or not at all. No connection, waiting call or counter is
+    /// lost. A lowered limit applies to later calls. Waits for disks, so it must not run on a
+    /// thread that moves calls. One at a time.
     ///
     /// # Errors
     /// If a new address cannot be had, or the callers find no room; then nothing has changed.
@@ -424,7 +424,7 @@ impl App {
             ),
         ] {
             if changed {
-                warn!(key, "takes hold only after a restart");
+                warn!(key, "takes effect only after a restart");
             }
         }
         shared.config.set(config);
@@ -469,7 +469,7 @@ impl App {
         shared.closing.cancel();
         shared.conversations.close();
         let bound = shared.config.get().drain_timeout;
-        // What was handed over is brought to its end as what somebody waits for.
+        // A task is finished like a call that a client waits for.
         let finished = async { tokio::join!(shared.conversations.wait(), shared.tasks.drain()) };
         if tokio::time::timeout(bound, finished).await.is_ok() {
             shared.coordination.close().await;
@@ -562,7 +562,7 @@ impl Shared {
         beats.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             beats.tick().await;
-            // Answers that nobody has come for go even where nobody asks for another.
+            // Expired answers are removed even without further requests.
             self.tasks.sweep();
             let shared = Arc::clone(&self);
             let saving = tokio::task::spawn_blocking(move || shared.save_callers());

@@ -1,8 +1,8 @@
 //! The vocabulary that the stages pass to one another: a request, what is known of it,
 //! the reply, the refusal, and the record of what happened.
 //!
-//! A [`Record`] is told exactly once, when the last owner lets go of it: a call that is
-//! dropped anywhere on its way still leaves its line in the log, as aborted.
+//! A [`Record`] is reported exactly once, when its last owner drops it. So a call that is dropped
+//! anywhere on its way still has a line in the log, as aborted.
 
 pub mod claim;
 pub mod identity;
@@ -309,8 +309,8 @@ impl From<std::io::Error> for BodyError {
 /// A body as it comes.
 pub type ByteStream = UnsyncBoxBody<Bytes, BodyError>;
 
-/// The body of a reply on its way to the client. Whoever drops it half read drops the
-/// client, not the call: its owner reads the backend to the end.
+/// The body of a reply on its way to the client. Dropping it halfway drops the client, not the
+/// call: its owner reads the backend to the end.
 #[derive(Debug)]
 pub enum ReplyBody {
     /// All of it, until it is taken.
@@ -404,8 +404,8 @@ impl Progress {
         let _ = self.quota.set(Box::new(quota));
     }
 
-    /// Hands over the record of a call that is answered: it is told of once that is dropped,
-    /// which can wait until the answer has been written.
+    /// Hands over the record of an answered call. Dropping it reports the call, which can wait
+    /// until the answer has been written.
     pub fn answered(&self, record: Arc<Record>) {
         // A call is answered once.
         let _ = self.record.set(record);
@@ -427,7 +427,7 @@ impl Progress {
 /// What a client may know of the rate limit that its call met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
-    /// For whom it was counted first.
+    /// The caller for which it was counted first.
     pub caller: CallerId,
     /// Whole tokens that can come in one go.
     pub limit: u64,
@@ -486,7 +486,7 @@ pub enum Reason {
     NoBackend,
     /// Our own mistake.
     Internal,
-    /// Its caller's rate limit has no tokens to spare, and lets nobody wait.
+    /// Its caller's rate limit has no tokens to spare, and calls may not wait for it.
     RateLimited,
     /// As many calls are handed over as may be, or take as many bytes.
     TasksFull,
@@ -580,9 +580,9 @@ impl Reason {
         }
     }
 
-    /// The answer's `overallRC`: overload 503, bad input 400, what failed after it was
-    /// sent 500. Never 404, which nova reads as "the guest is gone", but for tasks, which it
-    /// never asks for.
+    /// The answer's `overallRC`: overload 503, bad input 400, a failure after sending 500. Never
+    /// 404, which nova reads as "the guest does not exist", except for tasks, which nova never asks
+    /// for.
     #[must_use]
     pub fn overall_rc(self) -> u16 {
         match self {
@@ -651,7 +651,7 @@ pub struct Refusal {
     pub limit: Option<Arc<str>>,
     /// When to come back, where that makes sense.
     pub retry_after: Option<Duration>,
-    /// One sentence for whoever reads the answer; ASCII.
+    /// One sentence for the reader of the answer; ASCII.
     pub detail: Cow<'static, str>,
 }
 
@@ -719,7 +719,7 @@ impl Verdict {
     }
 }
 
-/// What is told about a call when it has ended.
+/// The facts that are reported when a call has ended.
 #[derive(Clone, Debug)]
 pub struct Facts {
     /// The id of its access line.
@@ -744,7 +744,7 @@ pub struct Facts {
     pub handed_over: bool,
     /// Whether it only reads, where that matters: `retry_reads`.
     pub is_read: bool,
-    /// Whether it was sent once more after it had failed, which is told on its own.
+    /// Whether it was sent once more after it had failed; the second send is reported separately.
     pub is_sent_again: bool,
     /// The call whose second send this is, by its id.
     pub retry_of: Option<u64>,
@@ -836,15 +836,15 @@ pub trait Observe: Send + Sync {
     fn rejected(&self, identity: &Identity, rejection: Rejection);
 }
 
-/// The facts of one call while it is under way. They are told when it is dropped.
+/// The facts of one call while it is under way. They are reported when it is dropped.
 pub struct Record {
     facts: Mutex<Facts>,
     observer: Arc<dyn Observe>,
 }
 
 impl Record {
-    /// Opens the record of a call that has just come in; until somebody says otherwise,
-    /// it was aborted.
+    /// Opens the record of a call that has just arrived. Until another verdict is set, it was
+    /// aborted.
     #[must_use]
     pub fn open(
         origin: Origin,
@@ -892,8 +892,8 @@ impl Record {
         record
     }
 
-    /// The record of the same call, sent once more: a departure of its own, which is told of on
-    /// its own. How this one ended stays as it is.
+    /// The record of the same call, sent once more: a departure of its own, with its own report.
+    /// The end of this one does not change.
     #[must_use]
     pub fn sent_again(&self) -> Arc<Self> {
         let first = self.note(|facts| {

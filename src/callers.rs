@@ -264,7 +264,7 @@ impl Callers {
         }
     }
 
-    /// Counts what became of a call. Whom nobody remembers any more is passed over.
+    /// Counts the result of a call. Evicted callers are skipped.
     pub fn ended(&self, now: Timestamp, facts: &Facts) {
         let Some(claim) = &facts.claim else {
             return;
@@ -338,8 +338,8 @@ impl Callers {
         charged_to(rate_limits, matches).map_or(Charged::Nothing, charge)
     }
 
-    /// Where a call that waits for a rate limit is charged instead, now that it is gone: to
-    /// that of the next match of whoever made its caller's latest call.
+    /// Where a call that waits for a removed rate limit is charged instead: the limit of the next
+    /// match of the client that made its caller's latest call.
     #[must_use]
     pub fn reroute(&self, caller: CallerId) -> Option<BucketId> {
         let mut state = self.lock();
@@ -500,8 +500,8 @@ impl State {
         }
     }
 
-    /// Takes a label that the config gives from whom the API gave it: the config has its way,
-    /// and labels tell rate limits apart in the metrics.
+    /// Takes a label of the config from the API's rate limit that has it. The config wins, because
+    /// labels distinguish rate limits in the metrics.
     fn take_label(&mut self, label: &Arc<str>) {
         let namesake =
             |other: &&mut RateLimit| other.made_by == MadeBy::Api && other.label == *label;
@@ -649,7 +649,7 @@ fn difference(
         .into_iter()
         .filter(|(id, rule)| before.get(id) != Some(rule))
         .map(|(id, rule)| BucketChange::Set(id, rule));
-    // Removed last: whoever waited there may go to a new one.
+    // Removed last, because calls that waited there may go to a new one.
     set.chain(gone.into_iter().map(BucketChange::Remove))
         .collect()
 }
@@ -688,9 +688,9 @@ fn is_exempt(charged: &Charged, matches: &Matches) -> bool {
     matches!(charged, Charged::Exempt(_)) || matches.charged().is_some_and(of_its_own)
 }
 
-/// What its caller is called in quotas: the most specific one that somebody named. Whoever
-/// registered himself has a quota of his own only where there is none: else a caller with a name
-/// would have a new one with each address that it comes from. Nothing for the unknown caller.
+/// The name of the caller in quotas: the most specific caller with a label. An auto-registered
+/// caller has a quota of its own only if there is none: otherwise a labelled caller would get a
+/// new one with each address that it comes from. `None` for the unknown caller.
 fn quota_key(
     table: &Table,
     accounts: &mut HashMap<CallerId, Account>,

@@ -1,9 +1,9 @@
-//! Turns a request into a call: what is asked, of which backend, about whom.
+//! Turns a request into a call: what is asked, of which backend, about which guest.
 //!
-//! The operator's own routes are asked first, then the built-in table, and the first match
-//! wins. The table is that of the z/VM SDK server: with `backend.kind = "http"` there is none,
-//! since it gives some routes no limit. Classifying never fails: what nobody knows is `other`,
-//! and meets the limits that every call meets.
+//! The operator's own routes are tried first, then the built-in table, and the first match wins.
+//! The table is that of the z/VM SDK server. With `backend.kind = "http"` there is none, because
+//! it gives some routes no limit. Classifying never fails: an unknown function is `other`, and
+//! meets the limits that every call meets.
 
 pub mod class;
 pub mod operation;
@@ -40,7 +40,7 @@ pub enum OddPaths {
     Forward,
 }
 
-/// What this stage is told.
+/// The settings of this stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// What is behind: only for the z/VM SDK server there is a built-in table.
@@ -150,8 +150,8 @@ impl Operation {
         }
     }
 
-    /// Whether it may change anything. A function that nobody knows may, unless its HTTP
-    /// method says that it does not; what reaches no SDK does not.
+    /// Whether it may change anything. An unknown function may, unless its HTTP method says
+    /// otherwise. A call that does not reach the SDK may not.
     #[must_use]
     pub fn may_change(&self, message: &Message) -> bool {
         if !self.limited {
@@ -165,8 +165,8 @@ impl Operation {
         }
     }
 
-    /// The one guest that it can change or tell of; `None` if it may be any. Of a function that
-    /// nobody knows it may be any, whatever its first argument looks like.
+    /// The one guest that it can change or describe; `None` if it may be any. For an unknown
+    /// function it may be any, whatever its first argument is.
     #[must_use]
     pub fn only_guest(&self) -> Option<&str> {
         self.built_in()?;

@@ -38,7 +38,7 @@ use crate::call::{BackendKind, Identity, Listener, Origin, Peer, Protocol, Serve
 /// first request may be on its way.
 const LAST_REQUEST: Duration = Duration::from_millis(100);
 
-/// What this stage is told.
+/// The settings of this stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// How long a PROXY header, and then a TLS handshake, may take.
@@ -62,7 +62,7 @@ pub struct Settings {
     pub buffer_bytes: usize,
     /// Most header fields of an HTTP request.
     pub max_request_fields: usize,
-    /// Who is believed about for whom he asks.
+    /// The trusted proxies.
     pub trusted_proxies: TrustedProxies,
     /// What is behind: only a z/VM SDK server takes the socket protocol's array over HTTP.
     pub backend_kind: BackendKind,

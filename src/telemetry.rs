@@ -14,7 +14,7 @@ pub mod writer;
 pub use access::{AccessLine, AccessLog};
 pub use log::{Logs, init};
 
-/// What this part is told.
+/// The settings of this part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// How a line looks.

@@ -65,7 +65,7 @@ pub trait CallersSource: Send + Sync + 'static {
     fn merge_callers(&self, merge: Merge) -> Result<CallerState, Refused>;
     /// What a caller has used.
     fn caller_usage(&self, id: CallerId) -> Result<CallerUsage, Refused>;
-    /// What all callers, or those of a group, have used, the dearest first.
+    /// The usage of all callers, or of those of a group, the most expensive first.
     fn usage(&self, span: Span, group: Option<&Group>) -> Result<UsageTable, Refused>;
     /// The limit that would suit a caller.
     fn suggest(&self, derive: Derive) -> Result<Suggested, Refused>;
@@ -76,7 +76,7 @@ pub trait CallersSource: Send + Sync + 'static {
     fn rate_limit(&self, id: RateLimitId) -> Result<RateLimitState, Refused>;
     /// Makes a rate limit, and takes the callers that it names from those they had.
     fn create_rate_limit(&self, new: NewRateLimit) -> Result<RateLimitState, Refused>;
-    /// Changes a rate limit in place: its tokens and whoever waits for it are kept.
+    /// Changes a rate limit in place: its tokens and waiting calls are kept.
     fn patch_rate_limit(
         &self,
         id: RateLimitId,
@@ -386,7 +386,7 @@ async fn requests(source: Callers, headers: HeaderMap) -> Response {
     dump("requests", &headers, &rows)
 }
 
-/// Rows as an object with one list, or as CSV for whoever asks for that.
+/// Rows as an object with one list, or as CSV if the client prefers that.
 fn dump<R: Serialize + csv::Row>(name: &str, headers: &HeaderMap, rows: &[R]) -> Response {
     if csv::is_wanted(headers) {
         return csv::answer(rows);

@@ -33,15 +33,18 @@ const PLACES: [(&str, &str); 14] = [
         "/v1/limits",
         "each limit and each rate limit's bucket: configured, used, opens when",
     ),
-    ("/v1/queue", "what waits, for how long, for which limit"),
-    ("/quotas", "what sidecars share of quotas, for people"),
+    ("/v1/queue", "waiting calls, how long, for which limit"),
+    ("/quotas", "quotas of this sidecar, for people"),
     ("/v1/quotas", "the same, for tools"),
-    ("/v1/config", "the config in effect, as TOML"),
-    ("/v1/callers?sort=tokens_1h", "who calls, the dearest first"),
-    ("/v1/usage", "what callers used over the latest hour"),
+    ("/v1/config", "the effective config, as TOML"),
+    (
+        "/v1/callers?sort=tokens_1h",
+        "callers, the most expensive first",
+    ),
+    ("/v1/usage", "usage of callers over the last hour"),
     ("/v1/rate-limits", "the rate limits of callers"),
-    ("/v1/costs", "what calls cost"),
-    ("/v1/openapi.json", "all there is, for tools"),
+    ("/v1/costs", "costs of calls"),
+    ("/v1/openapi.json", "everything, for tools"),
 ];
 
 pub(super) fn routes() -> Routes<Arc<dyn Source>> {

@@ -116,7 +116,7 @@ pub struct Decisions {
 /// One key of a quota.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct QuotaKeyState {
-    /// Whose it is; empty for whom nobody knows.
+    /// The owner; empty if unknown.
     pub key: String,
     /// Which window was last seen in the store; none if none was.
     pub window: Option<u64>,
@@ -269,7 +269,7 @@ fn write_quota(page: &mut String, quota: &QuotaState) -> fmt::Result {
 
 fn write_key(page: &mut String, of: &QuotaKeyState) -> fmt::Result {
     let name = match of.key.as_str() {
-        "" => "(nobody)",
+        "" => "(unknown)",
         key => key,
     };
     let key = Escaped(name);

@@ -31,7 +31,7 @@ struct Known {
 enum Health {
     #[default]
     Up,
-    /// Nobody is let through before `next`.
+    /// No call is admitted before `next`.
     Down { next: Timestamp, back_off: BackOff },
     /// One call is on its way to find out.
     Probing { back_off: BackOff },
@@ -131,7 +131,7 @@ impl Backends {
 }
 
 impl State {
-    /// Lets nobody through to this backend.
+    /// Admits no call to this backend.
     pub(super) fn shut(&mut self, backend: Destination, now: Timestamp) {
         if !self.backends.is_up(backend) {
             self.supply(backend, now, |_| Supply::capacity(0));

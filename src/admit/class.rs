@@ -1,4 +1,4 @@
-//! What a class of calls may have, as the gate is told.
+//! The settings of a class of calls, for the gate.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -132,8 +132,8 @@ impl Settings {
         }
     }
 
-    /// What of a limit with this maximum is kept, and for whom: the first class that has
-    /// something of it. The check of the config lets only one have it.
+    /// The reserve in a limit with this maximum, and its class: the first class with a reserve in
+    /// it. The check of the config allows only one.
     pub(super) fn reserve(&self, max: u32, amount: impl Fn(&ClassRule) -> u32) -> Option<Reserve> {
         let mut classes = (0..).map(Class).zip(&self.classes);
         let (class, rule) = classes.find(|(_, rule)| amount(rule) > 0)?;

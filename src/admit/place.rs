@@ -1,4 +1,4 @@
-//! Where a call stands that waits, for whoever looks at it from outside.
+//! The position of a waiting call, as seen from outside.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use tidegate_limits::Ticket;
 use super::{Core, Lane, Waiting};
 use crate::call::{Destination, Refusal};
 
-/// A place in the queue. It keeps nothing there, and nobody waiting.
+/// A place in the queue. It keeps neither the place nor its call.
 #[derive(Clone)]
 pub struct Place {
     core: Arc<Core>,

@@ -25,11 +25,11 @@ const GUESTS_MAX: usize = 4096;
 /// Reads noted as waiting before the first look for those that wait no more.
 const SWEEP_MIN: usize = 64;
 
-/// A read that waits, and where it is told which class it came to.
+/// A waiting read, and where its new class is recorded.
 #[derive(Debug)]
 pub(super) struct Follower {
     pub(super) ticket: Ticket,
-    /// Weak, because a call is told when its last owner lets go, and this is none.
+    /// Weak, because a call is reported when its last owner drops it, and this is not an owner.
     pub(super) record: Weak<Record>,
 }
 
@@ -154,8 +154,8 @@ impl Promotions {
         acted
     }
 
-    /// Forgets the guests with which nobody is busy any more, from the one longest untouched
-    /// to the first with which somebody is; and that one too, if there is no room.
+    /// Forgets guests without user calls, from the least recently used one to the first that has
+    /// some. If there is no room, forgets that one too.
     fn make_room(&mut self, now: Timestamp) {
         while let Some(oldest) = self.touched.first_entry()
             && (self.guests.len() >= GUESTS_MAX || !self.guests[oldest.get()].is_going_on(now))
@@ -165,11 +165,11 @@ impl Promotions {
     }
 }
 
-/// The records of calls that come to another class than their own. They are told when the lock
-/// is given back: the last owner of a record tells observers of the call.
+/// The records of calls that move to another class. They are dropped outside the lock: the last
+/// owner of a record reports the call to observers.
 #[derive(Default)]
 pub(super) struct Promoted {
-    /// The name of the other class, if somebody may have come to it.
+    /// The name of the other class, if a call may have moved to it.
     pub(super) class: Option<Arc<str>>,
     pub(super) records: Vec<Weak<Record>>,
 }
@@ -219,7 +219,7 @@ impl Acting {
 
 impl Drop for Acting {
     fn drop(&mut self) {
-        // Nobody's turn comes of it, so nobody is asked.
+        // No turn results from it, so the scheduler is not asked.
         let mut state = self.core.lock();
         let now = self.core.clock.now();
         state.promotions.ends(&self.guest, now, self.ending);

@@ -1,5 +1,5 @@
-//! The gate's quotas, for whoever carries between them and the store: questions go out, answers come
-//! in, as plain values. The gate knows of no store.
+//! The gate's quotas, for the part that connects them to the store: requests go out and answers
+//! come in, as plain values. The gate does not know the store.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

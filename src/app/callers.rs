@@ -50,11 +50,11 @@ impl Shared {
 
     /// The same, and saves it before it returns.
     ///
-    /// What cannot be saved is not done: room is made first. A disk that fails after that
-    /// leaves the change in force, told as such, and it is saved later. Undoing it would
-    /// promise what cannot be kept: if it was the directory's flush that failed, nobody knows
-    /// which state the disk holds, and the old one could be saved no better than the new one;
-    /// and calls may have been let through by the change already.
+    /// A change that cannot be saved is not made: room is reserved first. If the disk fails after
+    /// that, the change stays in force, is reported so, and is saved later. Undoing it would
+    /// promise too much. If the flush of the directory failed, it is unknown which state the disk
+    /// has. To save the old state is as likely to fail as to save the new one. And calls may
+    /// already have been admitted by the change.
     fn change_and_save<T>(
         &self,
         change: impl FnOnce(&Callers) -> Result<Changed<T>, Error>,

@@ -89,7 +89,7 @@ impl Quotas {
         // The driver is told first: by the time that a new quota has questions it knows of it.
         if let Some(running) = &*running {
             if running.driver.engine != settings.engine {
-                warn!(key = "quota", "takes hold only after a restart");
+                warn!(key = "quota", "takes effect only after a restart");
             }
             keep_namespaces(&mut settings, &running.settings.borrow());
             running.settings.send_replace(Arc::new(settings.clone()));
@@ -144,7 +144,7 @@ fn keep_namespaces(settings: &mut tidegate_quota::Quotas, before: &tidegate_quot
             continue;
         };
         let key = "rate_limit.namespace";
-        warn!(key, limit = %limit.name, "takes hold only after a restart");
+        warn!(key, limit = %limit.name, "takes effect only after a restart");
         limit.namespace.clone_from(&known.namespace);
     }
 }

@@ -172,7 +172,7 @@ impl Shared {
         }
     }
 
-    /// Every rate limit that holds somebody back, or would; of callers, and over all of them.
+    /// Every rate limit that delays calls, or would; for callers, and over all of them.
     fn limiters(&self) -> Vec<LimiterNow> {
         let (limits, _) = self.gate.limits_now();
         let over_all = limits.iter().filter_map(|(rule, state)| {
@@ -202,7 +202,7 @@ impl Shared {
     }
 }
 
-/// With whom the limit of this name is shared.
+/// How the limit of this name is shared.
 fn shared(shares: &[ShareNow], limit: &str) -> Option<SharedState> {
     let share = shares.iter().find(|share| *share.limit == *limit)?;
     Some(SharedState {

@@ -1,5 +1,5 @@
-//! What is known of a call once its caller is: for whom it waits its turn, what it costs,
-//! and which rate limit is charged.
+//! What is known of a call once its caller is known: the caller for which it takes turns, its
+//! cost, and the rate limit that is charged.
 
 use std::fmt;
 use std::sync::Arc;
@@ -84,7 +84,7 @@ impl Settling {
 pub struct Claim {
     /// When it was made out.
     pub at: Timestamp,
-    /// The most specific caller, for whom the call waits its turn.
+    /// The most specific caller, for which the call takes turns.
     pub caller: CallerId,
     /// How many turns that caller has for one of an ordinary caller.
     pub weight: Weight,
@@ -98,7 +98,7 @@ pub struct Claim {
     pub quotas: Option<Arc<[QuotaKey]>>,
     /// Set if its cost is settled by the time it takes.
     pub settling: Option<Settling>,
-    /// Every caller for whom it was counted.
+    /// Every caller for which it was counted.
     pub counted: Counted,
 }
 
@@ -147,8 +147,8 @@ pub fn drawn(counted: TokenCount) -> Tokens {
     Tokens::new(counted.tokens().min(Tokens::MAX.get())).expect("a count is never negative")
 }
 
-/// The callers for whom a call was counted, the most specific first. Up to three take no
-/// memory of their own.
+/// The callers for which a call was counted, the most specific first. Up to three need no
+/// allocation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
     first: [Option<CallerId>; Self::INLINE],

@@ -1,9 +1,9 @@
 //! Who a call comes from, as far as it can be seen on the wire.
 //!
-//! Everything here is exactly what came in, never a pattern: a client that calls itself
-//! `foo*` is called `foo*`. What is too long, or could not stand in a log, counts as absent
-//! and is counted, so that nobody chooses how much is remembered of them. Only the name of a user that
-//! is too long is shortened instead: users without a name would all have one quota.
+//! Everything here is exactly as received, never a pattern: a client that calls itself `foo*` is
+//! called `foo*`. A text that is too long, or cannot be in a log, counts as absent and is
+//! counted, so that no client chooses how much is remembered of it. Only a user name that is too
+//! long is shortened instead, because users without a name would all share one quota.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -28,8 +28,8 @@ pub struct Identity {
     pub listener: Arc<str>,
     /// Who is at the other end of the connection.
     pub peer: Peer,
-    /// The client's address: the peer's own, or what a trusted proxy says. None on a Unix
-    /// socket where nobody says one.
+    /// The client's address: the peer's own, or the one that a trusted proxy names. `None` on a
+    /// Unix socket without one.
     pub address: Option<IpAddr>,
     /// The user, from where the listener takes it (`user_from`).
     pub user: Option<Arc<str>>,
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_too_long_is_told_apart_from_others_that_begin_so() {
+    fn long_names_with_the_same_beginning_stay_different() {
         let long = |last: &str| format!("{}{last}", "ä".repeat(200));
         let named = |name: &str| match user(name.as_bytes()) {
             Ok(Some(name)) => name.into_owned(),

@@ -67,8 +67,8 @@ impl fmt::Display for Bind {
     }
 }
 
-/// Whether the PROXY protocol is spoken. It is never guessed: whoever could send a header
-/// where none is expected could be anybody.
+/// Whether the PROXY protocol is used. It is never guessed: a client that may send an unexpected
+/// header could pretend to be any other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProxyProtocol {
     /// No.
@@ -80,9 +80,9 @@ pub enum ProxyProtocol {
 /// Where the user's name is taken from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UserFrom {
-    /// The kernel: `uid:1000` on a Unix socket, nobody on TCP.
+    /// The kernel: `uid:1000` on a Unix socket, no user on TCP.
     Peer,
-    /// The name in HTTP Basic authentication. Nobody checks it here.
+    /// The name in HTTP Basic authentication. It is not checked here.
     Basic,
     /// The common name of the client's certificate.
     Certificate,

@@ -262,8 +262,8 @@ impl Callers {
         })
     }
 
-    /// Removes a rate limit. Whoever had it has none of his own; calls that wait for it are
-    /// charged to the next match, or go on without.
+    /// Removes a rate limit. Its callers have none of their own then. Calls that wait for it are
+    /// charged to the next match, or continue without one.
     ///
     /// # Errors
     /// If there is none of that id, or if it stands in the config.
@@ -276,7 +276,7 @@ impl Callers {
         })
     }
 
-    /// Gives a caller a rate limit, instead of the one that he has.
+    /// Gives a caller a rate limit, instead of its current one.
     ///
     /// # Errors
     /// If there is no such caller or rate limit, or if the caller stands in the config.

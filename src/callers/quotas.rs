@@ -1,4 +1,4 @@
-//! Which quotas a call draws from, and for whom.
+//! Which quotas a call draws from, and with which key.
 //!
 //! A key is the same on every sidecar that sees the same call, since they share what is kept
 //! for it: it is made of names, never of numbers that one of them gave.
@@ -22,7 +22,7 @@ pub(super) struct Quotas(Vec<Kept>);
 #[derive(Debug)]
 struct Kept {
     quota: Quota,
-    /// The key of whoever is not told apart: the quota's own, or that of nobody.
+    /// The key of calls without an identity: the quota's own, or the common one.
     key: Arc<str>,
 }
 

@@ -29,7 +29,7 @@ pub enum Allowance {
         /// Tokens per second.
         fill: Fill,
     },
-    /// A steady rate, and a little more for whoever is late, until they have caught up.
+    /// A steady rate, and a little more for late calls, until they have caught up.
     Paced {
         /// Tokens per second.
         rate: Rate,
@@ -97,7 +97,7 @@ pub enum MadeBy {
 pub struct RateLimit {
     /// Its number.
     pub id: RateLimitId,
-    /// What people call it, and its label in metrics; its number where nobody named it.
+    /// Its label, also in metrics; its number without a label.
     pub label: Arc<str>,
     /// Where it comes from.
     pub made_by: MadeBy,

@@ -1,4 +1,4 @@
-//! What this stage is told by the config.
+//! The settings of this stage.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::rate_limit::{Profile, Rule};
 use crate::call::claim::drawn;
 use crate::call::pace::CostRange;
 
-/// What this stage is told.
+/// The settings of this stage.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
     /// How callers register themselves.
@@ -27,7 +27,7 @@ pub struct Settings {
     pub profiles: Vec<Profile>,
     /// What calls cost.
     pub costs: Costs,
-    /// Functions that are told apart in statistics.
+    /// Functions with statistics of their own.
     pub functions: Vec<Arc<str>>,
     /// Names of the config's limits that are not for callers, but stand beside theirs: no rate
     /// limit is made under one of them.
@@ -68,11 +68,11 @@ pub const QUOTAS_MAX: usize = 8;
 pub struct Quota {
     /// Its name in refusals, logs and metrics, which begins with `rate_limit:`.
     pub name: Arc<str>,
-    /// For whom or what there is one each.
+    /// What has a quota of its own.
     pub by: QuotaBy,
 }
 
-/// For whom or what there is a quota of its own.
+/// What has a quota of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum QuotaBy {
     /// One for all calls.
@@ -100,7 +100,7 @@ pub struct Costs {
 }
 
 impl Costs {
-    /// What the dearest call costs, of any function.
+    /// The cost of the most expensive call, of any function.
     #[must_use]
     pub fn dearest(&self) -> TokenCount {
         let own = self.functions.iter().map(|(_, cost)| *cost);

@@ -71,7 +71,7 @@ pub struct GroupNow {
 pub struct Registered {
     /// In the config.
     pub from_config: u64,
-    /// Made through the API, or kept because somebody changed them.
+    /// Made through the API, or kept because it was changed there.
     pub made: u64,
     /// By their own calls.
     pub auto: u64,

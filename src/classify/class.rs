@@ -1,18 +1,18 @@
 //! How urgent a call is: the class in which it waits.
 //!
-//! Asked in this order, and the first that has something to say decides:
+//! The first of these that applies decides:
 //!
-//! 1. the **header**, where the listener lets its clients say it: nobody knows better than
-//!    who asks, if the operator believes him;
-//! 2. a **`[[class]]`** that names the function, and then one that names its effort: what the
-//!    operator says of a function is said on purpose;
-//! 3. the **table of functions**: a write is user work. It comes before the listener, because
-//!    writes that come from a poller are there on behalf of a boot that waits for them;
-//! 4. the **listener's** class, which so is one for reads;
-//! 5. `polling`: what nobody knows to be user work is not put before anything.
+//! 1. the **header**, if the listener allows it: a trusted client knows best;
+//! 2. a **`[[class]]`** that names the function, and then one that names its effort: the operator
+//!    configured it on purpose;
+//! 3. the **table of functions**: a write is user work. It comes before the listener, because a
+//!    boot waits for the writes of a poller;
+//! 4. the class of the **listener**, which is therefore one for reads;
+//! 5. `polling`: a call that is not known to be user work goes before nothing.
 //!
-//! What comes of 4 and 5 may still ride in the user class, while users act on the same guest.
-//! The gate decides that (`src/admit/promote.rs`); here it is only said whether it may.
+//! Calls that got their class from 4 or 5 may still be promoted to the user class, while users
+//! act on the same guest. The gate decides that (`src/admit/promote.rs`). Here it is only decided
+//! whether they may.
 
 use std::sync::Arc;
 
@@ -76,7 +76,7 @@ pub(super) struct Clues<'a> {
     pub(super) listener: &'a str,
     /// Its headers, on HTTP.
     pub(super) headers: Option<&'a HeaderMap>,
-    /// Whether it changes something by its HTTP method, for functions that nobody knows.
+    /// Whether its HTTP method changes something, for unknown functions.
     pub(super) is_write: bool,
 }
 
@@ -186,7 +186,7 @@ impl Classes {
 const CHECKED: &str = "the config names classes that exist, and the built-in two do";
 
 impl Default for Settings {
-    /// The two built-in classes, and nobody says anything about them.
+    /// The two built-in classes, without any setting.
     fn default() -> Self {
         let known = |name: &str, may_rise| Known {
             name: name.into(),
@@ -272,7 +272,7 @@ mod tests {
         check("nova get_volume_connector", USER, Role::Acts);
         check("nova guest_get_power_state", POLLING, Role::Follows);
         check("nova guest_list", POLLING, Role::Follows);
-        check("nova nobody_knows_it", POLLING, Role::Follows);
+        check("nova not_in_the_table", POLLING, Role::Follows);
     }
 
     #[test]
@@ -292,7 +292,7 @@ mod tests {
         check("ceilometer guest_inspect_stats", "sync", Role::Follows);
         check("ceilometer guest_start", USER, Role::Acts);
         check("terraform guest_get_power_state", USER, Role::Acts);
-        check("terraform nobody_knows_it", USER, Role::Acts);
+        check("terraform not_in_the_table", USER, Role::Acts);
     }
 
     #[test]
@@ -302,7 +302,7 @@ mod tests {
         check("nova report_get", USER, Role::Acts);
         check("nova guest_deploy", "long", Role::Acts);
         check("ceilometer guest_deploy", "long", Role::Acts);
-        // He has called this write polling, so it is not what users do.
+        // The operator put this write into polling, so it is not user work.
         check("nova vswitch_grant_user", POLLING, Role::Apart);
     }
 
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn the_method_says_it_only_where_nobody_knows_the_function() {
+    fn the_method_decides_only_for_unknown_functions() {
         let classes = Classes::new(BackendKind::Zvm, &settings());
         let check = |function, expected: &str| {
             let clues = Clues {
@@ -334,7 +334,7 @@ mod tests {
             };
             assert_eq!(&*classes.find(&clues).0, expected, "{function:?}");
         };
-        check("nobody_knows_it", USER);
+        check("not_in_the_table", USER);
         check("guest_list", POLLING);
     }
 }

@@ -611,7 +611,7 @@ fn truth(raw: &str) -> Option<bool> {
     }
 }
 
-/// The names that are told apart in metrics: a bounded set, each kept once.
+/// The names that metrics distinguish: a bounded set, each kept once.
 #[derive(Clone, Debug)]
 pub struct Names {
     known: HashSet<Arc<str>>,

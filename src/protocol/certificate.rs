@@ -14,9 +14,8 @@ const TEXTS: [u8; 3] = [0x0c, 0x13, 0x16];
 /// 2.5.4.3
 const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
 
-/// The one common name in the subject of a certificate. None if there is no such name, if
-/// there are several (nobody could say which of them is meant), or if it is in a kind of text
-/// that is long out of use.
+/// The common name in the subject of a certificate. `None` if there is no such name, if there are
+/// several (it is unknown which is meant), or if it has an obsolete text type.
 #[must_use]
 pub fn common_name(der: &[u8]) -> Option<&[u8]> {
     let mut outer = Der(der);

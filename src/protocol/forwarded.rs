@@ -1,8 +1,8 @@
-//! For whom a trusted proxy asks: `Forwarded` (RFC 7239) and `X-Forwarded-For`.
+//! The client of a trusted proxy: `Forwarded` (RFC 7239) and `X-Forwarded-For`.
 //!
-//! Each proxy adds at the right whom it got the request from. So what stands there is read
-//! from the right, through the addresses of trusted proxies, to the first that is none; what
-//! stands to its left was said by that client, and is not even looked at.
+//! Each proxy adds the address of its client at the right. So the list is read from the right,
+//! through the addresses of trusted proxies, to the first that is not trusted. Everything to its
+//! left came from that client, and is not read.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -42,7 +42,7 @@ use crate::call::{
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit-limit");
 const RATE_LIMIT_REMAINING: HeaderName = HeaderName::from_static("ratelimit-remaining");
 const RATE_LIMIT_RESET: HeaderName = HeaderName::from_static("ratelimit-reset");
-/// For whom a call was counted, by id: what else is known of a caller is nobody's business.
+/// The id of the caller for which a call was counted. Nothing else about a caller is shown.
 const LIMITER_CALLER: HeaderName = HeaderName::from_static("x-limiter-caller");
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");

@@ -42,7 +42,7 @@ enum Socket {
 }
 
 impl Client {
-    /// Takes over a connection that is non-blocking and known to nobody.
+    /// Takes over a connection that is non-blocking and registered nowhere.
     pub(crate) fn new(stream: BareStream) -> Self {
         Self(Socket::Bare(stream))
     }
@@ -275,8 +275,8 @@ impl Client {
         timeout(write_timeout, stream.flush()).await.map_err(late)?
     }
 
-    /// Closes after an answer. Where nothing unread is left that is a plain close; otherwise
-    /// the client is told that no more comes, and what it still sends is read, within bounds.
+    /// Closes after an answer. If nothing is unread, that is a plain close. Otherwise it sends the
+    /// end of the answer first, and reads what the client still sends, within bounds.
     pub(super) async fn close(mut self, expect_more: bool) {
         if !expect_more && self.is_drained() {
             return;
@@ -299,7 +299,7 @@ impl Client {
         }
     }
 
-    /// Closes with a reset, so that nobody takes half an answer for a whole one.
+    /// Closes with a reset, so that no client takes half an answer for a whole one.
     pub(super) fn abandon(mut self) {
         if let Ok(stream) = self.watched() {
             // A socket that cannot be told so is closed the ordinary way.

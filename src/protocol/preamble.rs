@@ -24,7 +24,7 @@ const TLS_HANDSHAKE: u8 = 0x16;
 
 /// How a preamble ends without a request to come.
 pub(super) enum Ended {
-    /// The client closed, or stayed silent, without a byte: a health check, or nobody.
+    /// The client closed, or stayed silent, without a byte: usually a health check.
     Silent,
     /// Not like this.
     Rejected(Rejection),
@@ -141,8 +141,8 @@ async fn shake_hands(
 }
 
 /// Whether the handshake failed because the client's certificate is of X.509 version 1, which
-/// `openssl x509 -req` makes unless it is told extensions. The library knows only version 3, and
-/// gives its reason as a text.
+/// `openssl x509 -req` makes without `-extfile`. The library accepts only version 3, and gives
+/// its reason as a text.
 fn is_of_version_1(error: &io::Error) -> bool {
     let tls = error.get_ref().and_then(|error| error.downcast_ref());
     match tls {
@@ -153,7 +153,7 @@ fn is_of_version_1(error: &io::Error) -> bool {
     }
 }
 
-/// The user whom the client's certificate names, if it has sent one.
+/// The user in the client's certificate, if it has sent one.
 fn subject(stream: &TlsStream<Wire>) -> Result<Option<Arc<str>>, identity::Unusable> {
     let (_, session) = stream.get_ref();
     let Some([own, ..]) = session.peer_certificates() else {

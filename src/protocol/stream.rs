@@ -14,7 +14,7 @@ use super::wire::{OnEof, Wire};
 /// What is decrypted ahead of time at most.   bytes
 const AHEAD_BYTES: usize = 4 * 1024;
 
-/// Either way the same bytes to whoever reads and writes.
+/// The same bytes either way.
 pub(super) enum Stream {
     /// As they are.
     Plain(Wire),

@@ -1,4 +1,4 @@
-//! Which peers are believed when they say for whom they ask.
+//! The proxies that are trusted to name their clients.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::call::Peer;
 pub struct TrustedProxies {
     /// By their addresses.
     pub networks: Arc<[Network]>,
-    /// Whether whoever may connect to a Unix socket is one.
+    /// Whether every process that may connect to a Unix socket is one.
     pub unix: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The two ways of a TCP tunnel, and what is told of its end.
+//! The two directions of a TCP tunnel, and the report of its end.
 //!
 //! Each end is passed on as what it was. A side that ends its bytes has the other side's bytes
 //! ended, and the other way goes on. A side that breaks has the other side reset, so that half of
@@ -94,7 +94,7 @@ pub(super) async fn run(
     // The slot first: a client that sees the end and connects again at once finds it free.
     drop(slot);
     drop((client, backend));
-    // And with this the call is told of.
+    // This also reports the call.
     drop(ways);
 }
 

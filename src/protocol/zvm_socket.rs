@@ -242,7 +242,7 @@ async fn refuse(mut client: Client, refusal: &Refusal, settings: &Settings) {
         .await
         .is_ok()
     {
-        // Whoever sent nonsense may still be sending it.
+        // The client of an invalid request may still be sending.
         let expect_more = refusal.reason.overall_rc() == 400;
         client.close(expect_more).await;
     }

@@ -60,7 +60,7 @@ pub enum LogError {
         #[source]
         cause: ParseError,
     },
-    /// Somebody else in this process has set up logs.
+    /// Another part of this process has set up logs.
     #[error("logs are already set up")]
     Twice(#[source] TryInitError),
     /// The system gives no thread that could write them.

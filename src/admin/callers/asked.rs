@@ -30,7 +30,7 @@ const CALLERS_MAX: usize = 10_000;
 const FUNCTIONS_MAX: usize = 1_024;
 /// The longest name of a function or a profile.   bytes
 const NAME_MAX: usize = 128;
-/// The longest text by which a caller is told apart.   bytes
+/// The longest text that identifies a caller.   bytes
 const SEEN_MAX: usize = 256;
 /// Rows that one answer lists at most, and unless fewer are asked for.
 const ROWS_MAX: usize = 10_000;
@@ -182,7 +182,7 @@ pub struct Costs {
 /// A call that might come.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
-    /// What would be seen of whoever makes it.
+    /// The identity that the call of such a client would have.
     pub identity: IdentityBuf,
     /// Its function; without one it costs what costs by default.
     pub function: Option<String>,

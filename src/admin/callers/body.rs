@@ -20,7 +20,8 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A whole body that says it is JSON.
 ///
-/// No browser sends that across origins without asking first, and nobody here says yes.
+/// No browser sends that across origins without a preflight request, and this address never
+/// allows one.
 pub(super) struct JsonBody(pub(super) Bytes);
 
 impl<S: Sync> FromRequest<S> for JsonBody {

@@ -1,8 +1,8 @@
-//! Reads JSON so that every mistake is told with the place where it is.
+//! Reads JSON and reports every mistake with its path.
 //!
-//! A derived `Deserialize` says what is wrong and in which column; whoever wrote a request
-//! looks for a field. So the text is read into a tree first, and the path to whatever cannot
-//! be read, or is there twice, is known; the values are then taken out of the tree by name.
+//! A derived `Deserialize` reports a column, but the author of a request looks for a field. So
+//! the text is first read into a tree, which knows the path of everything that is invalid or
+//! duplicate. The values are then taken out of the tree by name.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use super::Refused;
 
 /// Values in one request. A tree of small ones takes many times the bytes of its text.
 const VALUES_MAX: usize = 32_768;
-/// A name is repeated to whoever sent it up to here.   bytes
+/// The part of a name that an answer repeats.   bytes
 const SHOWN_MAX: usize = 64;
 /// The name of the request as a whole.
 const WHOLE: &str = "body";
@@ -62,7 +62,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Value, Refused> {
     }
 }
 
-/// As much of a text as is repeated to whoever sent it.
+/// The part of a text that an answer repeats.
 pub(super) fn cut(text: &str) -> &str {
     let mut end = text.len().min(SHOWN_MAX);
     while !text.is_char_boundary(end) {
@@ -100,7 +100,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// Reads one value. What fails leaves its place as it is, and that is what is told.
+/// Reads one value. A failure leaves the path at its place, for the report.
 struct Seed<'a> {
     place: &'a mut Place,
 }
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_json_is_told_with_the_field_it_stands_in() {
+    fn invalid_json_is_reported_with_its_field() {
         check("", "body", "EOF");
         check("{", "body", "EOF");
         check("nothing", "body", "expected");

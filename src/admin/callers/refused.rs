@@ -140,7 +140,7 @@ impl From<TableError> for Refused {
     }
 }
 
-/// The field is told beside the reason, so the reason need not begin with it.
+/// The field is reported beside the reason, so the reason need not begin with it.
 fn without_name(text: &str, field: &str) -> String {
     let rest = text.strip_prefix(field).unwrap_or(text);
     rest.trim_start_matches([':', ' ']).to_owned()
@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_table_says_is_told_with_the_field_once() {
+    fn an_error_of_the_table_is_reported_with_its_field() {
         let said = |error| Refused::from(error);
         assert_eq!(
             said(TableError::TooManyGroups { given: 17 }),

@@ -92,7 +92,7 @@ pub enum Origin {
     Api,
     /// From its own calls; it may be forgotten.
     Auto,
-    /// It is the fixed row for whom no other row knows.
+    /// The fixed row for unknown callers.
     Unknown,
 }
 
@@ -102,7 +102,7 @@ pub struct CallerState {
     /// Its id.
     #[serde(serialize_with = "caller_id")]
     pub id: CallerId,
-    /// What people call it; nobody has named a caller that registered itself.
+    /// Its label; empty for a caller that was registered automatically.
     pub label: Option<String>,
     /// What belongs to it: whatever matches one of these.
     #[serde(rename = "match", serialize_with = "patterns")]
@@ -258,7 +258,7 @@ pub fn milliseconds(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
 }
 
-/// What callers have used over one span, the dearest first.
+/// The usage of callers over one span, the most expensive first.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct UsageTable {
     /// The span: `5m`, `1h` or `24h`.
@@ -597,7 +597,7 @@ pub struct RequestRow {
     pub class: String,
     /// Name of the listener.
     pub listener: String,
-    /// For whom it waits its turn.
+    /// The caller for which it takes turns.
     #[serde(serialize_with = "some_caller_id")]
     pub caller: Option<CallerId>,
     /// The rate limit that it is charged to.
@@ -644,7 +644,7 @@ pub struct Explained {
     pub userid: Option<String>,
     /// Its class.
     pub class: String,
-    /// For whom it waited its turn.
+    /// The caller for which it took turns.
     #[serde(serialize_with = "some_caller_id")]
     pub caller: Option<CallerId>,
     /// The rate limit that it was charged to.
@@ -673,7 +673,7 @@ pub enum HeldBy {
     Limit,
     /// That others were to be asked before it.
     Turn,
-    /// More limits than are told apart.
+    /// Further limits, beyond those that are listed.
     Others,
     /// An identical call whose answer it shared.
     SharedCall,

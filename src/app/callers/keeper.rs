@@ -46,12 +46,12 @@ impl Keeper {
         self.file.as_mut().map_or(Ok(()), StateFile::reserve)
     }
 
-    /// Saves everything. A failure is logged once, and whoever saves next tries again.
+    /// Saves everything. A failure is logged once, and the next save retries.
     pub(super) fn save(&mut self, saved: &Saved) -> Result<(), StateError> {
         self.save_stored(Stored::of(saved))
     }
 
-    /// The same if it is not what the file holds; nobody waits for what comes of it.
+    /// The same if it differs from the file; no task waits for the result.
     pub(super) fn save_if_changed(&mut self, saved: &Saved) {
         let stored = Stored::of(saved);
         if self.saved.as_ref() != Some(&stored) {

@@ -1,5 +1,5 @@
-//! What stands in the state file. Every value is checked where it is read, so that a mistake
-//! is told with its place in the file.
+//! The content of the state file. Every value is checked where it is read, so that a mistake is
+//! reported with its place in the file.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;

@@ -120,7 +120,7 @@ impl Phases {
         self.with(|phase| phase.owes_body)
     }
 
-    /// The request is answered; its call is told of when the answer has been written.
+    /// The request is answered. Its call is reported when the answer has been written.
     pub(super) fn end_request(&self, now: Timestamp, record: Option<Arc<Record>>) {
         let earlier = self.with(|phase| {
             phase.step = if phase.is_mid_head {
@@ -349,9 +349,8 @@ impl AsyncWrite for ClientIo {
         self.stream.is_write_vectored()
     }
 
-    /// hyper comes here each time it has done what it can, so this is where a client is
-    /// seen to leave. (It could watch by itself, but for that it keeps a buffer of 8 KiB for
-    /// each call that waits.)
+    /// hyper comes here each time it has done what it can, so a client that left is noticed here.
+    /// (hyper could watch by itself, but then it keeps a buffer of 8 KiB for each waiting call.)
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if let Stream::Tls(_) = self.stream {
             // What was written may still wait to be encrypted and sent.

@@ -52,7 +52,7 @@ impl Identities {
         }
     }
 
-    /// Whom a request comes from.
+    /// The identity of a request.
     pub(super) fn of(&self, headers: &HeaderMap) -> Arc<Identity> {
         let mut unusable = self.connection.unusable;
         let mut name;
@@ -133,7 +133,7 @@ fn usable<T>(said: Result<Option<T>, Unusable>, field: Field, unusable: &mut Fie
     })
 }
 
-/// The one value of a header. Nobody could say which of two is meant.
+/// The only value of a header. Of two it is unknown which is meant.
 fn only<'a>(
     headers: &'a HeaderMap,
     name: &HeaderName,
@@ -237,7 +237,7 @@ mod tests {
         check(&["Basic bm92YTpz_-=="], Ok(Some("nova"))); // what the password is, is not looked at
         check(&["Basic _-92YTpz"], Err(Unusable));
         check(&["Basic bm92YTpzZWNyZXQ=", "Basic bm92YTpz"], Err(Unusable));
-        // 256 letters and a colon; one more is told apart by a number.
+        // 256 letters and a colon; one more is distinguished by a number.
         let longest = "YWFh".repeat(85);
         check(
             &[&format!("Basic {longest}YTp4")],
