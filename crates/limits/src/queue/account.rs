@@ -14,7 +14,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::Bar;
+use super::bar::Bar;
 use crate::delay::Delays;
 use crate::time::Timestamp;
 

@@ -2,8 +2,8 @@
 
 use alloc::vec::Vec;
 
-use super::Scheduler;
 use super::park::Own;
+use super::state::Scheduler;
 use crate::bucket::Tokens;
 use crate::call::Call;
 use crate::limiter::{Progress, Stake, Taken};

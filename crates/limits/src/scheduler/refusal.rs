@@ -3,8 +3,8 @@
 use alloc::sync::Arc;
 use core::time::Duration;
 
-use super::Scheduler;
 use super::park::Own;
+use super::state::Scheduler;
 use crate::call::Call;
 use crate::limiter::RETRY_UNMEASURED;
 use crate::policy::SetId;

@@ -9,9 +9,10 @@ use alloc::vec::Vec;
 use core::mem;
 
 use super::hold::{Drawn, Held};
+use super::moved::count_waiting;
 use super::park::LineKey;
+use super::state::{Metered, Scheduler, Supplied};
 use super::waited::Names;
-use super::{Metered, Scheduler, Supplied, count_waiting};
 use crate::call::Class;
 use crate::policy::{ClassShare, LimitId, LimitSets, Policy, Postpone, Scope};
 use crate::queue::{Bar, Place, Waiting};

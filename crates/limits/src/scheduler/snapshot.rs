@@ -5,7 +5,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::{Metered, Scheduler};
+use super::state::{Metered, Scheduler};
 use crate::call::{Class, Draw};
 use crate::limiter::PacerNow;
 use crate::policy::{LimitRule, Scope};

@@ -6,7 +6,7 @@ use core::time::Duration;
 use super::bucket::Buckets;
 use super::park::Parking;
 use super::quota::Quotas;
-use super::{Metered, Scheduler};
+use super::state::{Metered, Scheduler};
 use crate::delay::{Cause, Delays};
 use crate::queue::account::Behind;
 use crate::queue::{Bar, Place, Ticket, Waiting};

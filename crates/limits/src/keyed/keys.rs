@@ -1,0 +1,188 @@
+//! A limiter for each key, for threads that share it.
+
+use core::borrow::Borrow;
+use core::hash::{BuildHasher, Hash};
+use core::num::NonZeroU32;
+use std::borrow::ToOwned;
+use std::collections::HashMap;
+use std::hash::RandomState;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::vec::Vec;
+
+use crate::bucket::{TokenBucket, Tokens};
+use crate::clock::{Clock, MonotonicClock};
+use crate::pace::Pacer;
+use crate::time::Timestamp;
+
+use super::error::KeyError;
+use super::limiter::Keyed;
+use super::table::Table;
+
+/// A token bucket for each key.
+///
+/// ```
+/// # use std::num::NonZeroU32;
+/// # use tidegate_limits::keyed::{BucketKeys, KeyError};
+/// # use tidegate_limits::{Burst, Fill, Tokens};
+/// let rule = (Burst::new(2.0)?, Fill::new(0.1)?);
+/// let keys = BucketKeys::new(rule, NonZeroU32::new(10_000).expect("not zero"));
+/// assert_eq!(keys.try_acquire("anna", Tokens::ONE), Ok(()));
+/// assert_eq!(keys.try_acquire("anna", Tokens::ONE), Ok(()));
+/// // The error says from when on there is a token again.
+/// assert!(matches!(keys.try_acquire("anna", Tokens::ONE), Err(KeyError::NotNow(_))));
+/// assert_eq!(keys.try_acquire("otto", Tokens::ONE), Ok(()));
+/// # Ok::<(), tidegate_limits::bucket::OutOfRange>(())
+/// ```
+pub type BucketKeys<K, C = MonotonicClock, S = RandomState> = Keys<TokenBucket, K, C, S>;
+
+/// A pace for each key.
+///
+/// A new key may take as much at once as a pool holds without its burst ([`Pace::pool`]), such as two
+/// operations where nothing else is said.
+pub type PacedKeys<K, C = MonotonicClock, S = RandomState> = Keys<Pacer, K, C, S>;
+
+/// Limits every key of a set by the same rule, each for itself. A key takes the [`Keyed::State`] of its
+/// limiter, and what a map from keys to `u32` takes.
+///
+/// At most `keys_max` keys are remembered. At that number, the keys at rest are forgotten: those
+/// whose limiter is full. A key that is forgotten and comes back is full again, so it gains nothing and
+/// loses nothing, except what a pace had not caught up with yet. A key that is not full, or even in debt,
+/// is never forgotten: while no key is at rest, a new one is refused. Where fewer than one in 16 of more
+/// than 1,024 keys rest, it may be refused for up to a microsecond for each key that may be remembered,
+/// since rests are looked for no more often.
+///
+/// Threads share one, behind a lock that is held for a search and some arithmetic. The clock is read
+/// inside the lock.
+#[derive(Debug)]
+pub struct Keys<L: Keyed, K, C: Clock = MonotonicClock, S = RandomState> {
+    clock: C,
+    table: Mutex<Table<L, K, S>>,
+}
+
+impl<L: Keyed, K: Hash + Eq> Keys<L, K> {
+    /// No key yet, and at most `keys_max` at once.
+    #[must_use]
+    pub fn new(rule: L::Rule, keys_max: NonZeroU32) -> Self {
+        Self::with_clock(rule, keys_max, MonotonicClock::new())
+    }
+}
+
+impl<L: Keyed, K: Hash + Eq, C: Clock> Keys<L, K, C> {
+    /// The same on another clock.
+    #[must_use]
+    pub fn with_clock(rule: L::Rule, keys_max: NonZeroU32, clock: C) -> Self {
+        Self::with_hasher(rule, keys_max, clock, RandomState::new())
+    }
+}
+
+impl<L: Keyed, K: Hash + Eq, C: Clock, S: BuildHasher> Keys<L, K, C, S> {
+    /// The same, with keys hashed otherwise.
+    #[must_use]
+    pub fn with_hasher(rule: L::Rule, keys_max: NonZeroU32, clock: C, hasher: S) -> Self {
+        let table = Table {
+            rule,
+            keys_max,
+            rows: HashMap::with_hasher(hasher),
+            states: Vec::new(),
+            free: Vec::new(),
+            none_rests_before: Timestamp::ZERO,
+            looks_again: Timestamp::ZERO,
+            hand: 0,
+        };
+        let table = Mutex::new(table);
+        Self { clock, table }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table<L, K, S>> {
+        // What a key's own code could leave behind when it panics is a row that no key has.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes `cost` from the key's limiter if it may now. A key that is not known yet begins with a
+    /// full one.
+    ///
+    /// # Errors
+    ///
+    /// When it may, by the [`clock`](Self::clock): [`KeyError::NotNow`]. For a new key where every other
+    /// is in use, when to try again: [`KeyError::TooManyKeys`]. Nothing is taken then.
+    pub fn try_acquire<Q>(&self, key: &Q, cost: Tokens) -> Result<(), KeyError>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        let mut table = self.lock();
+        let now = self.clock.now();
+        let row = match table.rows.get(key) {
+            Some(&row) => row,
+            None => {
+                let row = table.new_row(now).map_err(KeyError::TooManyKeys)?;
+                table.rows.insert(key.to_owned(), row);
+                row
+            }
+        };
+        let rule = table.rule;
+        let state = &mut table.states[row as usize];
+        let mut limiter = L::from_state(rule, *state);
+        limiter.try_take(now, cost).map_err(KeyError::NotNow)?;
+        *state = limiter.state();
+        Ok(())
+    }
+
+    /// The limiter of one key as it is; `None` for one that is not remembered.
+    #[must_use]
+    pub fn get<Q>(&self, key: &Q) -> Option<L>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let table = self.lock();
+        let row = *table.rows.get(key)?;
+        Some(L::from_state(table.rule, table.states[row as usize]))
+    }
+
+    /// How many keys are remembered.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.lock().rows.len()
+    }
+
+    /// Whether none is.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The limit of each key.
+    #[must_use]
+    pub fn rule(&self) -> L::Rule {
+        self.lock().rule
+    }
+
+    /// The clock that it goes by.
+    #[must_use]
+    pub const fn clock(&self) -> &C {
+        &self.clock
+    }
+
+    /// Changes the limit of all keys; what each has is kept, and nothing is refunded. Linear in the
+    /// keys.
+    pub fn set_rule(&self, rule: L::Rule) {
+        let mut table = self.lock();
+        let now = self.clock.now();
+        let before = core::mem::replace(&mut table.rule, rule);
+        for state in &mut table.states {
+            let mut limiter = L::from_state(before, *state);
+            limiter.set_rule(now, rule);
+            *state = limiter.state();
+        }
+        table.none_rests_before = Timestamp::ZERO;
+        table.looks_again = Timestamp::ZERO;
+    }
+
+    /// Forgets every key at rest. Looks at all of them. Returns how many it forgot.
+    pub fn forget_idle(&self) -> usize {
+        let mut table = self.lock();
+        let now = self.clock.now();
+        table.forget_idle(now)
+    }
+}

@@ -1,0 +1,23 @@
+//! What is in the way of a call, and how calls and lines are named.
+
+use crate::policy::LimitId;
+use crate::slab::Key;
+
+/// A waiting call, for whoever wants to cancel it. It may be kept longer than the call waits:
+/// it never names another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket(pub(crate) Key);
+
+/// The index of a line.
+pub(crate) type LineId = u32;
+
+/// What stands in a call's way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Bar {
+    /// A limit of the policy.
+    Limit(LimitId),
+    /// A bucket.
+    Bucket(Key),
+    /// A key's quota.
+    Quota(Key),
+}

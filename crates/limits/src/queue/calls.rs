@@ -1,0 +1,182 @@
+//! All calls that wait.
+
+use alloc::vec::Vec;
+
+use super::bar::LineId;
+use super::waiting::{Place, Waiting};
+use crate::slab::{Key, Slab};
+use crate::sorted::Sorted;
+use crate::time::Timestamp;
+
+/// A moment and the call it is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Timed(Timestamp, u64);
+
+impl Timed {
+    fn new(moment: Timestamp, key: Key) -> Self {
+        Self(moment, key.to_bits())
+    }
+
+    fn parts(self) -> (Timestamp, Key) {
+        (self.0, Key::from_bits(self.1))
+    }
+}
+
+/// All calls that wait.
+#[derive(Debug)]
+pub(crate) struct Queue<T> {
+    waiting: Slab<Waiting<T>>,
+    lines: Vec<Sorted<(u64, Key)>>,
+    asides: Sorted<Timed>,
+    deadlines: Sorted<Timed>,
+}
+
+impl<T> Queue<T> {
+    pub(crate) fn new() -> Self {
+        Self {
+            waiting: Slab::default(),
+            lines: Vec::new(),
+            asides: Sorted::default(),
+            deadlines: Sorted::default(),
+        }
+    }
+
+    /// No call waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// How many calls wait.
+    pub(crate) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    pub(crate) fn get(&self, key: Key) -> Option<&Waiting<T>> {
+        self.waiting.get(key)
+    }
+
+    pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut Waiting<T>> {
+        self.waiting.get_mut(key)
+    }
+
+    /// The call itself; its place and arrival are changed by the methods here only.
+    pub(crate) fn expect(&self, key: Key) -> &Waiting<T> {
+        self.waiting
+            .get(key)
+            .expect("a key in the queue's own sets names a waiting call")
+    }
+
+    pub(crate) fn expect_mut(&mut self, key: Key) -> &mut Waiting<T> {
+        self.waiting
+            .get_mut(key)
+            .expect("a key in the queue's own sets names a waiting call")
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Key, &Waiting<T>)> {
+        self.waiting.iter()
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (Key, &mut Waiting<T>)> {
+        self.waiting.iter_mut()
+    }
+
+    /// The head of a line.
+    pub(crate) fn head(&self, line: LineId) -> Option<(u64, Key)> {
+        self.lines[line as usize].first()
+    }
+
+    pub(crate) fn first_deadline(&self) -> Option<(Timestamp, Key)> {
+        self.deadlines.first().map(Timed::parts)
+    }
+
+    pub(crate) fn first_aside(&self) -> Option<(Timestamp, Key)> {
+        self.asides.first().map(Timed::parts)
+    }
+
+    /// Takes a call in.
+    #[inline]
+    pub(crate) fn insert(&mut self, waiting: Waiting<T>) -> Key {
+        let (place, arrival, deadline) = (waiting.place, waiting.arrival, waiting.call.deadline);
+        let key = self.waiting.insert(waiting);
+        self.link(key, place, arrival);
+        if let Some(deadline) = deadline {
+            self.deadlines.insert(Timed::new(deadline, key));
+        }
+        key
+    }
+
+    pub(crate) fn remove(&mut self, key: Key) -> Option<Waiting<T>> {
+        let waiting = self.waiting.get(key)?;
+        let (place, arrival, deadline) = (waiting.place, waiting.arrival, waiting.call.deadline);
+        self.unlink(key, place, arrival);
+        if let Some(deadline) = deadline {
+            self.deadlines.remove(&Timed::new(deadline, key));
+        }
+        // Taken out last, so that it is moved only once.
+        self.waiting.remove(key)
+    }
+
+    /// Moves a call's deadline.
+    pub(crate) fn set_deadline(&mut self, key: Key, deadline: Option<Timestamp>) {
+        let old = core::mem::replace(&mut self.expect_mut(key).call.deadline, deadline);
+        if let Some(old) = old {
+            self.deadlines.remove(&Timed::new(old, key));
+        }
+        if let Some(new) = deadline {
+            self.deadlines.insert(Timed::new(new, key));
+        }
+    }
+
+    /// Puts a call elsewhere, with another arrival.
+    pub(crate) fn relocate(&mut self, key: Key, place: Place, arrival: u64) {
+        let waiting = self.expect_mut(key);
+        let (old_place, old_arrival) = (waiting.place, waiting.arrival);
+        (waiting.place, waiting.arrival) = (place, arrival);
+        self.unlink(key, old_place, old_arrival);
+        self.link(key, place, arrival);
+    }
+
+    /// Starts anew with other lines: `sort` says of each call where it goes now. Linear but for sorting
+    /// each line.
+    pub(crate) fn rebuild(&mut self, mut sort: impl FnMut(&mut Waiting<T>)) {
+        let mut sorted: Vec<Vec<(u64, Key)>> = Vec::new();
+        let mut asides = Vec::new();
+        for (key, waiting) in self.waiting.iter_mut() {
+            sort(waiting);
+            match waiting.place {
+                Place::Line(line) => {
+                    if sorted.len() <= line as usize {
+                        sorted.resize_with(line as usize + 1, Vec::new);
+                    }
+                    sorted[line as usize].push((waiting.arrival, key));
+                }
+                Place::Aside(until) => asides.push(Timed::new(until, key)),
+            }
+        }
+        self.lines = sorted.into_iter().map(Sorted::from_unsorted).collect();
+        self.asides = Sorted::from_unsorted(asides);
+    }
+
+    /// There are at least this many lines.
+    pub(crate) fn make_lines(&mut self, lines: usize) {
+        if self.lines.len() < lines {
+            self.lines.resize_with(lines, Sorted::default);
+        }
+    }
+
+    fn link(&mut self, key: Key, place: Place, arrival: u64) {
+        let new = match place {
+            Place::Line(line) => self.lines[line as usize].insert((arrival, key)),
+            Place::Aside(until) => self.asides.insert(Timed::new(until, key)),
+        };
+        debug_assert!(new, "a call waits in one place");
+    }
+
+    fn unlink(&mut self, key: Key, place: Place, arrival: u64) {
+        let found = match place {
+            Place::Line(line) => self.lines[line as usize].remove(&(arrival, key)),
+            Place::Aside(until) => self.asides.remove(&Timed::new(until, key)),
+        };
+        debug_assert!(found, "a waiting call is where its place says");
+    }
+}

@@ -1,0 +1,313 @@
+//! The order of the lines at one limit.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use super::callers::Callers;
+use super::service::{Common, Entry, Part, Service};
+use crate::call::{Caller, Class};
+use crate::queue::bar::LineId;
+
+/// The order in which the lines that wait at one limit go.
+#[derive(Debug, Default)]
+pub(crate) struct Order {
+    pub(super) lines: u32,
+    /// The only line since there was none.
+    pub(super) only: Option<Entry>,
+    /// There is more than one line, or was since there was none.
+    pub(super) tags: Option<Box<Tags>>,
+    /// Lines go by arrival, whoever called; classes share by weight all the same.
+    pub(super) by_arrival: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Tags {
+    pub(super) common: Common,
+    pub(super) by_arrival: bool,
+    pub(super) classes: Vec<ClassTags>,
+    pub(super) virtual_time: u128,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct ClassTags {
+    pub(super) start: u128,
+    /// Where it started last: no refund takes it further back.
+    pub(super) base: u128,
+    pub(super) lines: u32,
+    pub(super) callers: Callers,
+}
+
+impl Order {
+    pub(crate) fn len(&self) -> u32 {
+        self.lines
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lines == 0
+    }
+
+    /// An order in which lines go by arrival, or in turn.
+    pub(crate) fn new(by_arrival: bool) -> Self {
+        Self {
+            by_arrival,
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn is_by_arrival(&self) -> bool {
+        self.by_arrival
+    }
+
+    /// All lines.
+    pub(crate) fn all(&self) -> Vec<LineId> {
+        let tags = self.tags.iter().flat_map(|tags| &tags.classes);
+        let flows = tags.flat_map(|class| &class.callers.known);
+        let lines = flows.flat_map(|(_, flow)| flow.lines.iter());
+        let lines = lines.map(|(_, line)| line);
+        self.only
+            .map(|only| only.line)
+            .into_iter()
+            .chain(lines)
+            .collect()
+    }
+
+    /// A line begins to wait here.
+    pub(crate) fn insert(&mut self, entry: Entry, common: Common) {
+        self.lines += 1;
+        if let Some(tags) = &mut self.tags {
+            tags.insert(entry);
+        } else if let Some(before) = self.only.take() {
+            let mut tags = Box::new(Tags::new(common, self.by_arrival));
+            tags.insert(before);
+            tags.insert(entry);
+            self.tags = Some(tags);
+        } else {
+            self.only = Some(entry);
+        }
+    }
+
+    /// A line waits here no more.
+    pub(crate) fn remove(&mut self, entry: Entry) {
+        self.lines -= 1;
+        if let Some(tags) = &mut self.tags {
+            tags.remove(entry);
+            if self.lines == 0 {
+                self.tags = None;
+            }
+        } else {
+            let only = self.only.take();
+            debug_assert_eq!(only, Some(entry), "a line is removed as it was put in");
+        }
+    }
+
+    /// A line that waits here has another first call.
+    pub(crate) fn replace(&mut self, entry: Entry, arrival: u64) {
+        match (&mut self.tags, &mut self.only) {
+            (Some(tags), _) => {
+                let class = &mut tags.classes[entry.class.0 as usize];
+                class.callers.replace(entry, arrival, self.by_arrival);
+            }
+            (None, Some(only)) => only.arrival = arrival,
+            (None, None) => unreachable!("a line that waits here is there"),
+        }
+    }
+
+    /// The first line of a part.
+    #[inline]
+    pub(crate) fn first(&self, part: Part) -> Option<LineId> {
+        if let Some(only) = &self.only {
+            return part.has(only.class.0 as usize).then_some(only.line);
+        }
+        self.tags.as_ref()?.first(part)
+    }
+
+    /// Whether a line of this part goes before this one, which does not stand here.
+    #[inline]
+    pub(crate) fn is_behind(&self, entry: Entry, part: Part) -> bool {
+        if let Some(only) = &self.only {
+            let place = |entry: &Entry| (entry.class.0, entry.arrival);
+            return part.has(only.class.0 as usize) && place(only) < place(&entry);
+        }
+        let tags = self.tags.as_ref();
+        tags.is_some_and(|tags| tags.is_behind(entry, part))
+    }
+
+    /// A call of a line is served, which need not stand here. It counts if `counts`, or if another
+    /// line waits here. True if that may have changed the order.
+    #[inline]
+    pub(crate) fn serve(
+        &mut self,
+        line: Entry,
+        service: Service,
+        counts: bool,
+        common: Common,
+    ) -> bool {
+        if self.tags.is_none() {
+            if !counts && self.only.is_none_or(|only| only.line == line.line) {
+                return false;
+            }
+            // Tags that begin with this call count it.
+            let served = common.served.saturating_sub(1);
+            let mut tags = Box::new(Tags::new(Common { served, ..common }, self.by_arrival));
+            if let Some(only) = self.only.take() {
+                tags.insert(only);
+            }
+            self.tags = Some(tags);
+        }
+        if let Some(tags) = &mut self.tags {
+            tags.serve(line, service, None);
+        }
+        true
+    }
+
+    /// The first call of a line that waits here is served, and the one behind it, of this arrival, is
+    /// the first now: as [`serve`](Self::serve) and [`replace`](Self::replace), at once. False, and
+    /// nothing done, if no tags are kept.
+    #[inline]
+    pub(crate) fn serve_first(&mut self, entry: Entry, service: Service, arrival: u64) -> bool {
+        let Some(tags) = &mut self.tags else {
+            return false;
+        };
+        tags.serve(entry, service, Some(arrival));
+        true
+    }
+
+    /// The call that was served with this number was not sent after all. True if its service is taken
+    /// back: these tags had counted it.
+    pub(crate) fn unserve(
+        &mut self,
+        class: Class,
+        caller: Caller,
+        service: Service,
+        served: u64,
+    ) -> bool {
+        match &mut self.tags {
+            Some(tags) if tags.common.served < served => {
+                tags.unserve(class, caller, service);
+                true
+            }
+            Some(_) | None => false,
+        }
+    }
+
+    /// Goes on without the lines, and with other classes: `places` says which each one is now.
+    pub(crate) fn reload(self, places: &[Option<Class>], common: Common) -> Self {
+        let tags = self.tags.map(|mut tags| {
+            let mut classes = Vec::new();
+            classes.resize_with(common.classes, ClassTags::default);
+            for (mut old, place) in tags.classes.drain(..).zip(places) {
+                if let Some(place) = place {
+                    old.lines = 0;
+                    old.callers.clear();
+                    classes[place.0 as usize] = old;
+                }
+            }
+            tags.classes = classes;
+            tags.common.classes = common.classes;
+            tags
+        });
+        Self {
+            lines: 0,
+            only: None,
+            tags,
+            by_arrival: self.by_arrival,
+        }
+    }
+
+    /// Forgets the tags if no line waits.
+    pub(crate) fn tidy(&mut self) {
+        if self.lines == 0 {
+            self.tags = None;
+        }
+    }
+}
+
+impl Tags {
+    fn new(common: Common, by_arrival: bool) -> Self {
+        let mut classes = Vec::new();
+        classes.resize_with(common.classes, ClassTags::default);
+        Self {
+            common,
+            by_arrival,
+            classes,
+            virtual_time: 0,
+        }
+    }
+
+    fn insert(&mut self, entry: Entry) {
+        let virtual_time = self.virtual_time;
+        let class = &mut self.classes[entry.class.0 as usize];
+        if class.lines == 0 && class.start < virtual_time {
+            (class.start, class.base) = (virtual_time, virtual_time);
+        }
+        class.lines += 1;
+        class
+            .callers
+            .insert(entry, self.by_arrival, self.common.seed);
+    }
+
+    fn remove(&mut self, entry: Entry) {
+        let class = &mut self.classes[entry.class.0 as usize];
+        class.lines -= 1;
+        class.callers.remove(entry, self.by_arrival);
+    }
+
+    fn first(&self, part: Part) -> Option<LineId> {
+        let mut first: Option<(u128, LineId)> = None;
+        for (place, class) in self.classes.iter().enumerate() {
+            if let Some((_, line)) = class.callers.first()
+                && part.has(place)
+                && first.is_none_or(|(before, _)| class.start < before)
+            {
+                first = Some((class.start, line));
+            }
+        }
+        first.map(|(_, line)| line)
+    }
+
+    fn is_behind(&self, entry: Entry, part: Part) -> bool {
+        let own = entry.class.0 as usize;
+        let class = &self.classes[own];
+        let start = match class.lines {
+            0 => class.start.max(self.virtual_time),
+            _ => class.start,
+        };
+        let mut classes = self.classes.iter().enumerate();
+        classes.any(|(place, other)| {
+            let Some((turn, _)) = other.callers.first().filter(|_| part.has(place)) else {
+                return false;
+            };
+            if place == own {
+                turn < other.callers.turn(entry, self.by_arrival, self.common.seed)
+            } else {
+                (other.start, place) < (start, own)
+            }
+        })
+    }
+
+    fn serve(&mut self, line: Entry, service: Service, next: Option<u64>) {
+        let Entry { class, caller, .. } = line;
+        let virtual_time = self.virtual_time;
+        let of = &mut self.classes[class.0 as usize];
+        if of.lines == 0 && of.start < virtual_time {
+            (of.start, of.base) = (virtual_time, virtual_time);
+        }
+        let start = of.start;
+        of.start += u128::from(service.class);
+        let flow = of.callers.flow(caller, self.by_arrival, self.common.seed);
+        of.callers
+            .serve(flow, service.caller, next.map(|next| (line, next)));
+        let others = self.classes.iter().enumerate();
+        let others = others.filter(|&(place, other)| place != class.0 as usize && other.lines > 0);
+        let passed = others.map(|(_, other)| other.start).fold(start, u128::min);
+        self.virtual_time = virtual_time.max(passed);
+    }
+
+    fn unserve(&mut self, class: Class, caller: Caller, service: Service) {
+        let of = &mut self.classes[class.0 as usize];
+        let start = of.start.saturating_sub(u128::from(service.class));
+        of.start = start.max(of.base);
+        of.callers
+            .unserve(caller, service.caller, self.by_arrival, self.common.seed);
+    }
+}

@@ -1,0 +1,78 @@
+//! What is served, and the lines that are.
+
+use core::time::Duration;
+
+use crate::bucket::{TokenCount, Tokens};
+use crate::call::{Caller, Class, Weight};
+use crate::queue::bar::LineId;
+
+/// The window of a limit that has none, for a call that meets no window.
+pub(crate) const WINDOW: Duration = Duration::from_secs(1);
+
+/// How far the service of a call moves the start of its caller, and that of its class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Service {
+    pub(super) caller: u64,
+    pub(super) class: u64,
+}
+
+impl Service {
+    /// The same, where it is no loss to other classes.
+    #[must_use]
+    pub(crate) const fn within_its_class(self) -> Self {
+        Self { class: 0, ..self }
+    }
+
+    /// Of a caller of this weight, in a class of that one. At weight 1 a unit of a class is 2^20, so
+    /// weights divide finely; the dearest call has 10^12 millionths, less than 2^40, so nothing is lost.
+    pub(crate) fn new(tokens: Tokens, weight: Weight, of_class: u32) -> Self {
+        let micros = TokenCount::of_turn(tokens).micros();
+        let caller = match weight.get() {
+            1 => micros,
+            weight => micros.div_ceil(u64::from(weight)),
+        };
+        Self {
+            caller,
+            class: (micros << 20) / u64::from(of_class),
+        }
+    }
+}
+
+/// A line, as it stands in an order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) class: Class,
+    pub(crate) caller: Caller,
+    /// Of its first call.
+    pub(crate) arrival: u64,
+    pub(crate) line: LineId,
+}
+
+/// Which lines of an order: a limit that keeps something for a class answers others otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    All,
+    Only(Class),
+    But(Class),
+}
+
+impl Part {
+    pub(super) fn has(self, class: usize) -> bool {
+        match self {
+            Self::All => true,
+            Self::Only(only) => only.0 as usize == class,
+            Self::But(but) => but.0 as usize != class,
+        }
+    }
+}
+
+/// What all orders of a scheduler have in common.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Common {
+    /// How many classes there are.
+    pub(crate) classes: usize,
+    /// Deals the hands of callers that are too many.
+    pub(crate) seed: u64,
+    /// Calls served so far, anywhere.
+    pub(crate) served: u64,
+}

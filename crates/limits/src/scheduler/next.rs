@@ -1,0 +1,327 @@
+//! Whose turn it is, and whether it may go.
+
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::aside::aside_until;
+use super::hold::Hold;
+use super::park::Asked;
+use super::quota::{self, QuotaSpent};
+use super::refusal::{Reason, Refusal};
+use super::state::Scheduler;
+use super::waited::Waited;
+use crate::bucket::TokenCount;
+use crate::policy::LimitId;
+use crate::queue::fair::WINDOW;
+use crate::queue::{Bar, LineId, Waiting};
+use crate::slab::Key;
+use crate::time::Timestamp;
+use crate::verdict::Verdict;
+
+/// What to do next.
+#[derive(Debug)]
+pub enum Step<T> {
+    /// Run this call; all its limits are drawn.
+    Run {
+        /// What was submitted.
+        payload: T,
+        /// What the call has drawn.
+        hold: Hold,
+        /// What it waited for.
+        waited: Waited,
+        /// What it drew from its quotas.
+        spent: Vec<QuotaSpent>,
+    },
+    /// Tell this call that it does not run; nothing is drawn.
+    Expired {
+        /// What was submitted.
+        payload: T,
+        /// Why, and when to come back.
+        refusal: Refusal,
+        /// What it waited for.
+        waited: Waited,
+    },
+    /// Nothing can go before this moment, unless something else happens first.
+    SleepUntil(Timestamp),
+    /// Nothing can go until something happens.
+    Idle,
+}
+
+impl<T> Scheduler<T> {
+    /// What to do next: call it until it says to sleep. `entropy` gives 64 random bits a call,
+    /// and is asked only to set a call aside.
+    pub fn next(&mut self, now: Timestamp, entropy: &mut impl FnMut() -> u64) -> Step<T> {
+        let now = self.advance(now);
+        if self.queue.is_empty() {
+            self.to_reject.clear();
+            self.parking.nobody_waits();
+            self.settle_quotas(now);
+            let expires_at = self.expiries.first().map(|&(moment, _)| moment);
+            let moments = [expires_at, self.quotas.wake()].into_iter().flatten();
+            return moments.min().map_or(Step::Idle, Step::SleepUntil);
+        }
+        if let Some(key) = self.overdue(|deadline| deadline < now) {
+            return self.expire(now, key, Reason::DeadlinePassed, None);
+        }
+        if let Some((key, bucket)) = self.next_to_reject() {
+            self.buckets.expect_mut(bucket).rejected += 1;
+            return self.expire(now, key, Reason::RateLimited, Some(Bar::Bucket(bucket)));
+        }
+        self.rejoin_due(now);
+        self.parking.open_due(now);
+        if let Some(step) = self.ask_all(now, entropy) {
+            return step;
+        }
+        // Those whose deadline is this very moment have had their turn, if they had one.
+        if let Some(key) = self.overdue(|deadline| deadline <= now) {
+            return self.expire(now, key, Reason::DeadlinePassed, None);
+        }
+        self.settle_quotas(now);
+        if !self.parking.is_settled() {
+            return self.next(now, entropy);
+        }
+        let moments = [
+            self.quotas.wake(),
+            self.queue.first_deadline().map(|(moment, _)| moment),
+            self.queue.first_aside().map(|(moment, _)| moment),
+            self.expiries.first().map(|&(moment, _)| moment),
+            self.parking.next_opening(),
+        ];
+        moments
+            .into_iter()
+            .flatten()
+            .min()
+            .map_or(Step::Idle, Step::SleepUntil)
+    }
+
+    /// Asks lines until a call leaves the queue.
+    fn ask_all(&mut self, now: Timestamp, entropy: &mut impl FnMut() -> u64) -> Option<Step<T>> {
+        let mut parked = 0;
+        while let Some(asked) = self.next_asked() {
+            let Asked { line, key, .. } = asked;
+            let (bar, verdict) = match self.ask(now, asked) {
+                Answer::Run => return Some(self.run(now, asked)),
+                Answer::Barred(bar, Verdict::Never) => {
+                    return Some(self.expire(now, key, Reason::NeverPossible, Some(bar)));
+                }
+                Answer::Barred(bar, verdict) => (bar, verdict),
+            };
+            let stays = asked.turn.is_some_and(|turn| turn.bar() == bar);
+            if let Bar::Quota(quota) = bar {
+                let tokens = self.queue.expect(key).call.tokens;
+                let answer = self.quotas.peek(now, quota, tokens);
+                let rejects = self.quotas.rejects(quota, answer);
+                // One that was held here before has said so.
+                if rejects || !stays {
+                    self.quotas.held(quota, answer);
+                }
+                if rejects {
+                    return Some(self.expire(now, key, quota::reason(answer), Some(bar)));
+                }
+            }
+            let Some((min, max)) = self.jitter(bar, key) else {
+                parked += 1;
+                debug_assert!(
+                    parked <= 64 + 16 * self.parking.lines(),
+                    "no line is sent to and fro between two limits"
+                );
+                let front = self.pass_over(now, asked, bar, verdict);
+                let verdict = self.asked_again(now, key, bar, verdict);
+                self.parking
+                    .park(asked, bar, verdict, front, now, self.joined);
+                continue;
+            };
+            let deadline = self.queue.expect(key).call.deadline;
+            if deadline.is_some_and(|deadline| deadline <= now) {
+                return Some(self.expire(now, key, Reason::DeadlinePassed, Some(bar)));
+            }
+            let until = aside_until(now, min, max, entropy());
+            self.set_aside(now, line, key, bar, until);
+        }
+        None
+    }
+
+    fn next_asked(&mut self) -> Option<Asked> {
+        let sets = &self.sets;
+        self.parking.next(|line, bar| match bar {
+            Bar::Limit(limit) => sets.limits(line.set()).contains(&limit),
+            Bar::Bucket(_) | Bar::Quota(_) => line.has_own(bar),
+        })
+    }
+
+    /// Asks the head of a line whether it may run.
+    fn ask(&mut self, now: Timestamp, asked: Asked) -> Answer {
+        let line = asked.line;
+        let waiting = self.queue.expect(asked.key);
+        if let Some(turn) = asked.turn {
+            let bar = turn.bar();
+            let verdict = self.peek_at(now, line, waiting, bar);
+            let is_barred = matches!(verdict, Verdict::NotBefore(_) | Verdict::WhenTold);
+            // Who is to be told something is asked for it.
+            let is_told = match bar {
+                Bar::Quota(quota) => {
+                    let answer = self.quotas.peek(now, quota, waiting.call.tokens);
+                    self.quotas.rejects(quota, answer)
+                }
+                Bar::Limit(_) | Bar::Bucket(_) => false,
+            };
+            if is_barred && !is_told {
+                return Answer::Barred(bar, verdict);
+            }
+        }
+        let quotas = waiting.quotas.iter().flat_map(|keys| keys.iter());
+        let own = waiting.bucket.map(Bar::Bucket).into_iter();
+        let mut own = own.chain(quotas.map(|&quota| Bar::Quota(quota)));
+        if let Some(bar) = own.find(|&bar| self.parking.is_behind(line, bar, || false)) {
+            return Answer::Barred(bar, Verdict::WhenTold);
+        }
+        let (class, draw) = (waiting.call.class, waiting.call.draw());
+        let mut limits = self.sets.limits(waiting.set).iter();
+        let behind = limits.find(|&&limit| {
+            self.parking.is_behind(line, Bar::Limit(limit), || {
+                let limiter = &self.limits[limit as usize].limiter;
+                limiter.is_kept_for(now, class, draw)
+            })
+        });
+        if let Some(&limit) = behind {
+            return Answer::Barred(Bar::Limit(limit), Verdict::WhenTold);
+        }
+        self.asked += 1;
+        self.peek(now, line, self.queue.expect(asked.key))
+    }
+
+    /// What everything that the head of a line meets says to it, and what it is that bars it. A
+    /// bucket that does comes first: whose turn it is there keeps its tokens from the others.
+    fn peek(&self, now: Timestamp, line: LineId, waiting: &Waiting<T>) -> Answer {
+        let mut strictest = (Verdict::Ready, None);
+        let limits = self.sets.limits(waiting.set).iter();
+        let quotas = waiting.quotas.iter().flat_map(|keys| keys.iter());
+        let bars = limits.map(|&limit| Bar::Limit(limit));
+        for bar in bars.chain(quotas.map(|&quota| Bar::Quota(quota))) {
+            let verdict = self.peek_at(now, line, waiting, bar);
+            if verdict > strictest.0 {
+                strictest = (verdict, Some(bar));
+            }
+        }
+        if strictest.0 != Verdict::Never
+            && let Some(bucket) = waiting.bucket
+        {
+            let verdict = self.peek_at(now, line, waiting, Bar::Bucket(bucket));
+            if verdict != Verdict::Ready {
+                return Answer::Barred(Bar::Bucket(bucket), verdict);
+            }
+        }
+        match strictest {
+            (Verdict::Ready, _) => Answer::Run,
+            (verdict, Some(bar)) => Answer::Barred(bar, verdict),
+            (_, None) => unreachable!("a verdict other than ready comes from a limit"),
+        }
+    }
+
+    /// What this says to the head of a line, behind those that claim before it.
+    fn peek_at(&self, now: Timestamp, line: LineId, waiting: &Waiting<T>, bar: Bar) -> Verdict {
+        let call = &waiting.call;
+        let ahead = self.parking.ahead(line, bar, now);
+        match bar {
+            Bar::Limit(limit) => {
+                let limiter = &self.limits[limit as usize].limiter;
+                let ahead = match ahead {
+                    0 => 0,
+                    _ if limiter.is_kept_for(now, call.class, call.draw()) => 0,
+                    _ => ahead,
+                };
+                limiter.peek(now, call.class, call.draw(), ahead)
+            }
+            Bar::Bucket(bucket) => {
+                let ahead = TokenCount::from_micros(ahead);
+                self.buckets.expect(bucket).peek(now, ahead, call.tokens)
+            }
+            Bar::Quota(quota) => self.quotas.verdict(now, quota, ahead, call.tokens),
+        }
+    }
+
+    /// When a call is asked again that this bars. What is kept for its class may be enough for it
+    /// before those have gone that go before it at the limit.
+    fn asked_again(&self, now: Timestamp, key: Key, bar: Bar, verdict: Verdict) -> Verdict {
+        let (Bar::Limit(limit), Verdict::WhenTold) = (bar, verdict) else {
+            return verdict;
+        };
+        let call = &self.queue.expect(key).call;
+        let limiter = &self.limits[limit as usize].limiter;
+        let keeps_from = limiter.keeps_from(now, call.class, call.draw());
+        keeps_from.map_or(verdict, Verdict::NotBefore)
+    }
+
+    /// The turn of a call has come, and something else bars it. How much it claims there, if it goes
+    /// to the front.
+    pub(super) fn pass_over(
+        &mut self,
+        now: Timestamp,
+        asked: Asked,
+        bar: Bar,
+        verdict: Verdict,
+    ) -> Option<u64> {
+        let turn = asked.turn.filter(|turn| turn.bar() != bar)?;
+        let waiting = self.queue.expect(asked.key);
+        let (limits, met) = (&self.limits, self.sets.limits(waiting.set));
+        let own_window = |limit: LimitId| limits[limit as usize].limiter.window();
+        let window = |bar| match bar {
+            Bar::Limit(limit) => own_window(limit),
+            Bar::Bucket(_) | Bar::Quota(_) => None,
+        };
+        let window = |bar| {
+            window(bar).unwrap_or_else(|| {
+                let windows = met.iter().filter_map(|&limit| own_window(limit));
+                windows.max().unwrap_or(WINDOW)
+            })
+        };
+        let call = &waiting.call;
+        let draw = |bar| match bar {
+            Bar::Limit(limit) => limits[limit as usize].limiter.draw_of(call.draw()),
+            Bar::Bucket(_) => TokenCount::of_turn(call.tokens).micros(),
+            Bar::Quota(_) => call.tokens.whole(),
+        };
+        let opens = match verdict {
+            Verdict::NotBefore(moment) => Some(moment),
+            Verdict::Ready | Verdict::WhenTold | Verdict::Never => None,
+        };
+        let claim = |bar| (window(bar), draw(bar));
+        let claims = self
+            .parking
+            .pass_over(asked.line, turn, bar, opens, now, claim);
+        claims.then(|| draw(bar))
+    }
+
+    /// For how long a call that this bars is set aside; `None` if it keeps its place.
+    pub(super) fn jitter(&self, bar: Bar, key: Key) -> Option<(Duration, Duration)> {
+        match bar {
+            Bar::Limit(_) => self.policy.jitter(self.queue.expect(key).call.class),
+            Bar::Bucket(_) | Bar::Quota(_) => None,
+        }
+    }
+
+    fn overdue(&self, is_over: impl Fn(Timestamp) -> bool) -> Option<Key> {
+        let (deadline, key) = self.queue.first_deadline()?;
+        is_over(deadline).then_some(key)
+    }
+
+    /// Why a call really waited in vain: a quota whose store does not answer is no limit that others
+    /// have used up.
+    pub(super) fn because_of_the_store(&self, reason: Reason, held_by: Option<Bar>) -> Reason {
+        match (reason, held_by) {
+            (Reason::DeadlinePassed, Some(Bar::Quota(quota)))
+                if self.quotas.is_unanswered(quota) =>
+            {
+                Reason::StoreAway
+            }
+            _ => reason,
+        }
+    }
+}
+
+/// What a call that was asked may do.
+enum Answer {
+    Run,
+    /// It may not, because of this.
+    Barred(Bar, Verdict),
+}

@@ -1,0 +1,64 @@
+//! What must hold between two questions.
+
+use super::at::Spot;
+use super::lines::Parking;
+use crate::policy::LimitId;
+use crate::queue::Bar;
+
+impl Parking {
+    /// What must hold between calls to [`Scheduler::next`](super::Scheduler::next) for nothing
+    /// to be overlooked; panics with the fact that does not.
+    pub(crate) fn audit(&self) {
+        assert!(self.woken.is_empty(), "every change has been looked at");
+        assert!(self.changed.is_empty(), "every change has been looked at");
+        assert!(self.ready.is_empty(), "every ready line has been asked");
+        let limits = (0..self.limits.len() as LimitId).map(Bar::Limit);
+        let quotas = self.quotas.keys().map(|&quota| Bar::Quota(quota));
+        let (mut parked, mut lapses) = (0, 0);
+        for bar in limits.chain(quotas) {
+            let at = self.at(bar).expect("it is there");
+            let first = |spot| self.first(spot);
+            assert_eq!(
+                at.all.asked,
+                first(Spot::At(bar)),
+                "the first line parked at {bar:?} was asked last"
+            );
+            if let (Some(_), Bar::Limit(limit)) = (at.kept_for, bar) {
+                assert_eq!(
+                    at.kept.asked,
+                    first(Spot::Kept(limit)),
+                    "and so was that of the class for which it keeps something"
+                );
+            }
+            assert!(!at.all.changed && !at.kept.changed);
+            let sum: u64 = at.claims.values().map(|claim| claim.draw).sum();
+            assert_eq!(at.claimed, sum, "what is claimed is counted");
+            parked += at.order.len() as usize;
+            let front = at.claims.values().filter(|claim| claim.until.is_none());
+            parked += front.count();
+            lapses += at
+                .claims
+                .values()
+                .filter(|claim| claim.until.is_some())
+                .count();
+        }
+        for at in &self.buckets {
+            parked += at.order.len() as usize;
+            let front = at.claims.values().filter(|claim| claim.until.is_none());
+            parked += front.count();
+            lapses += at
+                .claims
+                .values()
+                .filter(|claim| claim.until.is_some())
+                .count();
+        }
+        assert_eq!(lapses, self.lapses.len(), "every claim lapses");
+        let heads = self.lines.iter().filter(|line| line.head.is_some());
+        assert_eq!(parked, heads.count(), "every line with a head is parked");
+        assert_eq!(
+            self.lines.len(),
+            self.by_key.len() + self.free.len(),
+            "every line is in use or free"
+        );
+    }
+}

@@ -1,0 +1,166 @@
+//! Claims: see the law in `queue/fair.rs`.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::at::{Claim, Spot};
+use super::line::Passed;
+use super::lines::Parking;
+use crate::queue::{Bar, LineId};
+use crate::time::Timestamp;
+
+impl Parking {
+    /// The turn of a line came, and something else bars it than where it stands. True if it goes to
+    /// the front there; then room is kept for it where its turn has come. `opens` is when the bar
+    /// does, as far as that is known; `claim` says of a limit how long a claim at it lasts, and what it
+    /// is for.
+    pub(crate) fn pass_over(
+        &mut self,
+        line: LineId,
+        turn: Spot,
+        bar: Bar,
+        opens: Option<Timestamp>,
+        now: Timestamp,
+        claim: impl Fn(Bar) -> (Duration, u64),
+    ) -> bool {
+        self.leave_front(line, now);
+        self.drop_claims(line, now);
+        let passed = self.lines[line as usize].passed.take();
+        let mut passed = passed.unwrap_or_else(|| {
+            Box::new(Passed {
+                due: now + claim(turn.bar()).0,
+                turns: Vec::new(),
+                lapses: 0,
+            })
+        });
+        if !passed.turns.contains(&turn.bar()) {
+            passed.turns.push(turn.bar());
+        }
+        let claims = passed.may_claim(bar, now);
+        if claims {
+            for &at in passed.turns.iter().filter(|&&at| at != bar) {
+                let (window, draw) = claim(at);
+                if opens.is_none_or(|opens| opens.since(now) <= window) {
+                    let factor = 1_u32.checked_shl(passed.lapses).unwrap_or(u32::MAX);
+                    let until = now + window.saturating_mul(factor);
+                    self.claim(at, line, draw, now, Some(until));
+                }
+            }
+        }
+        self.lines[line as usize].passed = Some(passed);
+        claims
+    }
+
+    pub(super) fn claim(
+        &mut self,
+        bar: Bar,
+        line: LineId,
+        draw: u64,
+        now: Timestamp,
+        until: Option<Timestamp>,
+    ) {
+        self.claims += 1;
+        let claim = Claim {
+            draw,
+            since: now,
+            until,
+        };
+        self.insert_claim(bar, line, claim);
+    }
+
+    pub(super) fn insert_claim(&mut self, bar: Bar, line: LineId, claim: Claim) {
+        let own = (self.head(line).0, line);
+        let at = self.make_at(bar);
+        at.claimed += claim.draw;
+        let before = at.claims.insert(own, claim);
+        debug_assert!(before.is_none(), "a call claims once at a limit");
+        if let Some(until) = claim.until {
+            self.lapses.insert((until, bar, line));
+        }
+    }
+
+    /// A line claims nothing here any more, if it did.
+    pub(super) fn drop_claim(&mut self, bar: Bar, line: LineId, now: Timestamp) {
+        let own = (self.head(line).0, line);
+        let Some(at) = self.at_mut(bar) else {
+            return;
+        };
+        let Some(claim) = at.claims.remove(&own) else {
+            return;
+        };
+        at.claimed -= claim.draw;
+        if let Some(until) = claim.until {
+            let idle = now.since(claim.since);
+            at.idle += idle;
+            self.idle += idle;
+            self.lapses.remove(&(until, bar, line));
+        }
+        self.change(bar);
+        self.forget_if_empty(bar);
+    }
+
+    /// A line claims nothing any more.
+    pub(super) fn drop_claims(&mut self, line: LineId, now: Timestamp) {
+        let Some(passed) = self.lines[line as usize].passed.take() else {
+            return;
+        };
+        for &bar in &passed.turns {
+            self.drop_claim(bar, line, now);
+        }
+        self.lines[line as usize].passed = Some(passed);
+    }
+
+    /// A line that stands at the front of a limit stands in its order from now on.
+    pub(super) fn leave_front(&mut self, line: LineId, now: Timestamp) {
+        let Some(spot) = self.lines[line as usize].parked_at else {
+            return;
+        };
+        let entry = self.entry(line);
+        let common = self.common;
+        let at = self.at_mut(spot.bar()).expect("the line is parked there");
+        let own = (entry.arrival, line);
+        if at
+            .claims
+            .get(&own)
+            .is_some_and(|claim| claim.until.is_none())
+        {
+            at.order.insert(entry, common);
+            self.drop_claim(spot.bar(), line, now);
+        }
+    }
+
+    /// How much is claimed here by those that go before the head of this line.
+    ///
+    /// A head that may claim here goes behind those only that came before it, whether it claims yet or
+    /// not. Else two limits could send it to and fro: each would be closed until it stood there.
+    #[inline]
+    pub(crate) fn ahead(&self, line: LineId, bar: Bar, now: Timestamp) -> u64 {
+        let Some(at) = self.at(bar).filter(|at| !at.claims.is_empty()) else {
+            return 0;
+        };
+        let own = (self.head(line).0, line);
+        let passed = self.lines[line as usize].passed.as_ref();
+        let may_claim = passed.is_some_and(|passed| passed.may_claim(bar, now));
+        if !may_claim && !at.claims.contains_key(&own) {
+            return at.claimed;
+        }
+        let before = at.claims.range(..own);
+        before.map(|(_, claim)| claim.draw).sum()
+    }
+
+    /// What is claimed here now, and for how long claims have kept room.
+    pub(crate) fn claimed(&self, bar: Bar, now: Timestamp) -> (u64, Duration) {
+        let Some(at) = self.at(bar) else {
+            return (0, Duration::ZERO);
+        };
+        let claims = at.claims.values().filter(|claim| claim.until.is_some());
+        let idle = claims.map(|claim| now.since(claim.since));
+        (at.claimed, at.idle + idle.sum::<Duration>())
+    }
+
+    /// Claims made so far, and for how long those that are over have kept room.
+    pub(crate) const fn claims(&self) -> (u64, Duration) {
+        (self.claims, self.idle)
+    }
+}

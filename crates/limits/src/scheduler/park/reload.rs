@@ -1,0 +1,90 @@
+//! Orders and claims on their way to another policy.
+
+use alloc::vec::Vec;
+
+use super::at::At;
+use super::line::Carried;
+use super::lines::Parking;
+use crate::call::Class;
+use crate::policy::LimitId;
+use crate::queue::LineId;
+use crate::queue::fair::Common;
+use crate::time::Timestamp;
+
+impl Parking {
+    /// Goes on without the lines, under another policy: `before` says which limit each one was.
+    pub(crate) fn reload(
+        &mut self,
+        places: &[Option<Class>],
+        classes: usize,
+        kept_for: impl Iterator<Item = Option<Class>>,
+        before: impl Fn(LimitId) -> Option<LimitId>,
+    ) -> Self {
+        let mut new = Self::new(classes, self.common.seed, kept_for);
+        let common = Common {
+            served: self.common.served,
+            ..new.common
+        };
+        new.common = common;
+        (new.looked, new.claims, new.idle) = (self.looked, self.claims, self.idle);
+        for (at, id) in new.limits.iter_mut().zip(0..) {
+            if let Some(old) = before(id) {
+                let old = &mut self.limits[old as usize];
+                at.idle = old.idle;
+                at.order = core::mem::take(&mut old.order).reload(places, common);
+            }
+        }
+        let reload = |old: At| At {
+            order: old.order.reload(places, common),
+            idle: old.idle,
+            ..At::default()
+        };
+        new.buckets = self.buckets.drain(..).map(reload).collect();
+        let quotas = core::mem::take(&mut self.quotas).into_iter();
+        new.quotas = quotas.map(|(key, at)| (key, reload(at))).collect();
+        new
+    }
+
+    /// The lines whose heads were passed over, before a reload takes the lines apart.
+    pub(crate) fn take_passed(&mut self) -> Vec<Carried> {
+        let mut carried = Vec::new();
+        for line in 0..self.lines.len() as LineId {
+            let state = &mut self.lines[line as usize];
+            let (Some(head), Some(spot)) = (state.head, state.parked_at) else {
+                continue;
+            };
+            let Some(passed) = state.passed.take() else {
+                continue;
+            };
+            let own = (head.0, line);
+            let claim_at = |&bar| Some((bar, *self.at(bar)?.claims.get(&own)?));
+            carried.push(Carried {
+                head,
+                at: spot.bar(),
+                claims: passed.turns.iter().filter_map(claim_at).collect(),
+                passed,
+            });
+        }
+        carried
+    }
+
+    /// Parks a line that is ready where it was parked before a reload, with what was remembered of
+    /// its head.
+    pub(crate) fn restore(&mut self, line: LineId, carried: Carried, now: Timestamp, joined: u64) {
+        for (bar, claim) in carried.claims {
+            self.insert_claim(bar, line, claim);
+        }
+        self.lines[line as usize].passed = Some(carried.passed);
+        self.park_again(line, carried.at, now, joined);
+    }
+
+    /// All lines are back after a reload.
+    pub(crate) fn reloaded(&mut self) {
+        let ats = self.limits.iter_mut().chain(&mut self.buckets);
+        ats.for_each(|at| at.order.tidy());
+        self.quotas.retain(|_, at| {
+            at.order.tidy();
+            !at.is_empty()
+        });
+    }
+}

@@ -1,0 +1,210 @@
+//! Which line to ask next.
+
+use core::cmp::Reverse;
+
+use super::at::Spot;
+use super::line::LineKey;
+use super::lines::Parking;
+use crate::policy::LimitId;
+use crate::queue::fair::Part;
+use crate::queue::{Bar, LineId};
+use crate::slab::Key;
+use crate::time::Timestamp;
+use crate::verdict::Verdict;
+
+/// What a line is asked by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    pub(crate) line: LineId,
+    pub(crate) key: Key,
+    /// Its turn has come there.
+    pub(crate) turn: Option<Spot>,
+}
+
+impl Parking {
+    /// Another line may be first now.
+    pub(super) fn reordered(&mut self, bar: Bar) {
+        let kept = match bar {
+            Bar::Limit(limit) => Some(Spot::Kept(limit)),
+            Bar::Bucket(_) | Bar::Quota(_) => None,
+        };
+        let kept_for = self.at(bar).and_then(|at| at.kept_for);
+        for spot in [Some(Spot::At(bar)), kept.filter(|_| kept_for.is_some())]
+            .into_iter()
+            .flatten()
+        {
+            let first = self.first(spot);
+            let at = self.at_mut(bar).expect("it was just found");
+            // Who goes first of two spots may have changed without either's first.
+            if at.look(spot).asked != first || kept_for.is_some() {
+                self.mark(spot);
+            }
+        }
+    }
+
+    /// Something drew less or was given more here.
+    #[inline]
+    pub(crate) fn change(&mut self, bar: Bar) {
+        self.mark(Spot::At(bar));
+        if let Bar::Limit(limit) = bar
+            && self.limits[limit as usize].kept_for.is_some()
+        {
+            self.mark(Spot::Kept(limit));
+        }
+    }
+
+    #[inline]
+    pub(super) fn mark(&mut self, spot: Spot) {
+        if let Some(at) = self.at_mut(spot.bar())
+            && !at.is_empty()
+            && !at.look(spot).changed
+        {
+            at.look(spot).changed = true;
+            self.changed.push(spot);
+        }
+    }
+
+    /// A draw at this limit turned into a departure, which has a moment at which it frees. That
+    /// is news to whoever waited for something to be told, not to who waits for a moment.
+    #[inline]
+    pub(crate) fn change_told(&mut self, limit: LimitId) {
+        let at = &self.limits[limit as usize];
+        let waits_for_a_moment = at.is_empty() || at.all.opens.is_some();
+        if !waits_for_a_moment || at.kept_for.is_some() {
+            self.change(Bar::Limit(limit));
+        }
+    }
+
+    /// Spots whose moment has come have changed, and claims that have lasted long enough are over.
+    #[inline]
+    pub(crate) fn open_due(&mut self, now: Timestamp) {
+        while let Some((opens, spot)) = self.openings.first()
+            && opens <= now
+        {
+            self.openings.remove(&(opens, spot));
+            if let Some(at) = self.at_mut(spot.bar()) {
+                at.look(spot).opens = None;
+            }
+            self.mark(spot);
+        }
+        while let Some(&(until, bar, line)) = self.lapses.first()
+            && until <= now
+        {
+            self.drop_claim(bar, line, now);
+            if let Some(passed) = &mut self.lines[line as usize].passed {
+                passed.lapses = passed.lapses.saturating_add(1);
+            }
+        }
+    }
+
+    /// The next moment at which a spot opens for the first line parked at it, or a claim lapses.
+    #[inline]
+    pub(crate) fn next_opening(&self) -> Option<Timestamp> {
+        let opens = self.openings.first().map(|(opens, _)| opens);
+        let lapses = self.lapses.first().map(|&(until, ..)| until);
+        [opens, lapses].into_iter().flatten().min()
+    }
+
+    /// The next line to ask: one that is ready, or the first one where something has changed. `meets`
+    /// says whether the calls of a line meet something.
+    #[inline]
+    pub(crate) fn next(&mut self, meets: impl Fn(&LineKey, Bar) -> bool) -> Option<Asked> {
+        let ready = self.ready.first(Part::All);
+        if let Some(line) = ready {
+            if self.goes_first(line, meets) {
+                self.last_was_ready = Some(true);
+                return Some(self.asked(line, None));
+            }
+        } else {
+            self.tidy();
+        }
+        while let Some(spot) = self.next_changed() {
+            if let Some(at) = self.at_mut(spot.bar()) {
+                at.look(spot).changed = false;
+            }
+            self.forget_asked(spot);
+            if let Some(line) = self.first(spot) {
+                self.looked += 1;
+                self.last_was_ready = ready.map(|_| false);
+                return Some(self.asked(line, Some(spot)));
+            }
+        }
+        self.last_was_ready = ready.map(|_| true);
+        Some(self.asked(ready?, None))
+    }
+
+    pub(super) fn asked(&self, line: LineId, turn: Option<Spot>) -> Asked {
+        let (_, key) = self.head(line);
+        Asked { line, key, turn }
+    }
+
+    /// Whether a line that is ready is asked before the first of those that stand where something has
+    /// changed. If it meets that, it takes its place there first, or finds that it goes before. Else
+    /// whoever came first begins, and then they go by turns.
+    fn goes_first(&mut self, line: LineId, meets: impl Fn(&LineKey, Bar) -> bool) -> bool {
+        self.wake_changed();
+        let Some(&Reverse((_, arrival, spot))) = self.woken.peek() else {
+            return true;
+        };
+        meets(&self.lines[line as usize].key, spot.bar())
+            || match self.last_was_ready {
+                Some(last_was_ready) => !last_was_ready,
+                None => self.head(line).0 < arrival,
+            }
+    }
+
+    fn wake_changed(&mut self) {
+        while let Some(spot) = self.changed.pop() {
+            let first = self.first(spot);
+            let arrival = first.map_or(0, |line| self.head(line).0);
+            self.woken.push(Reverse((self.round, arrival, spot)));
+        }
+    }
+
+    /// The changed spot to look at next.
+    #[inline]
+    pub(super) fn next_changed(&mut self) -> Option<Spot> {
+        if self.woken.is_empty() && self.changed.len() < 2 {
+            return self.changed.pop();
+        }
+        self.wake_changed();
+        let Reverse((round, _, spot)) = self.woken.pop()?;
+        self.round = round + 1;
+        Some(spot)
+    }
+
+    /// Nothing has changed since it was last looked at.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.changed.is_empty() && self.woken.is_empty()
+    }
+
+    /// Whatever has changed, there is nobody to look at it for.
+    pub(crate) fn nobody_waits(&mut self) {
+        while let Some(spot) = self.next_changed() {
+            if let Some(at) = self.at_mut(spot.bar()) {
+                at.look(spot).changed = false;
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn remember_asked(&mut self, spot: Spot, line: LineId, verdict: Verdict) {
+        let at = self.at_mut(spot.bar()).expect("the line is parked there");
+        at.look(spot).asked = Some(line);
+        if let Verdict::NotBefore(opens) = verdict {
+            at.look(spot).opens = Some(opens);
+            self.openings.insert((opens, spot));
+        }
+    }
+
+    #[inline]
+    pub(super) fn forget_asked(&mut self, spot: Spot) {
+        let Some(at) = self.at_mut(spot.bar()) else {
+            return;
+        };
+        at.look(spot).asked = None;
+        if let Some(opens) = at.look(spot).opens.take() {
+            self.openings.remove(&(opens, spot));
+        }
+    }
+}

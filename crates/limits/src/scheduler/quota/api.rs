@@ -1,0 +1,310 @@
+//! Quotas of a scheduler: their rules, the answers of the store, and what is known.
+
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::mem;
+
+use super::kinds::{QuotaCounts, QuotaNow, QuotaQuestion, QuotaRef, QuotaRule, QuotaTrouble};
+use super::table::{Limiter, Named, Quotas, RULED};
+use crate::call::QuotaKey;
+use crate::queue::Bar;
+use crate::quota::{Outcome, Question, Rule, StoreTime};
+use crate::recency::Recency;
+use crate::scheduler::state::Scheduler;
+use crate::slab::Key;
+use crate::time::Timestamp;
+
+impl<T> Scheduler<T> {
+    /// Takes the quotas that there are from now on, by name. Keys keep what they hold; those of a
+    /// quota that is gone are forgotten, and calls that wait for it wait for the rest of what they
+    /// meet. At most `keys_max` keys are known at once. For a new one the least recently used is
+    /// forgotten that no call waits for: one that holds no tokens if there is any, or else one that
+    /// gives back what it holds before, beside `keys_max`. At most 1,024 do that at once (16, or an
+    /// eighth of `keys_max` if that is more); if the store does not answer the first of them, it is
+    /// forgotten with what it holds, and if it does, a new key is refused meanwhile. A call that was
+    /// taken in already has its keys whatever there is room for.
+    ///
+    /// Linear in the keys, and in the calls that wait.
+    pub fn set_quotas(
+        &mut self,
+        now: Timestamp,
+        rules: BTreeMap<Arc<str>, QuotaRule>,
+        keys_max: usize,
+    ) {
+        let now = self.advance(now);
+        let Quotas { named, by_name, .. } = &mut self.quotas;
+        for (name, &mut key) in by_name.iter_mut() {
+            named.get_mut(key).expect(RULED).rule = rules.get(name).copied();
+        }
+        for (name, rule) in rules {
+            by_name.entry(name).or_insert_with(|| {
+                named.insert(Named {
+                    rule: Some(rule),
+                    counts: QuotaCounts::default(),
+                    empty: Recency::default(),
+                    holding: Recency::default(),
+                })
+            });
+        }
+        self.quotas.keys_max = keys_max;
+        let keys: Vec<Key> = self.quotas.all.iter().map(|(key, _)| key).collect();
+        for key in keys {
+            let Some(rule) = self.quotas.named_mut(key).rule else {
+                continue;
+            };
+            let limiter = self.quotas.expect_mut(key);
+            limiter.on_excess = rule.on_excess;
+            if !limiter.has_own_rule {
+                limiter.ledger.apply(rule.rule);
+            }
+            self.changed_quota(key);
+        }
+        self.repin(now);
+        let quotas = &mut self.quotas;
+        let is_gone = |limiter: &Limiter| {
+            let named = quotas.named.get(limiter.named).expect(RULED);
+            named.rule.is_none()
+        };
+        let gone: Vec<Key> = quotas
+            .all
+            .iter()
+            .filter(|(_, limiter)| is_gone(limiter))
+            .map(|(key, _)| key)
+            .collect();
+        for key in gone {
+            quotas.forget(key);
+        }
+        let named = &mut quotas.named;
+        quotas.by_name.retain(|_, &mut key| {
+            let stays = named.get(key).expect(RULED).rule.is_some();
+            if !stays {
+                named.remove(key);
+            }
+            stays
+        });
+        quotas.make_room(now, keys_max);
+    }
+
+    /// Finds the quotas of all waiting calls anew.
+    fn repin(&mut self, now: Timestamp) {
+        let waiting = self.queue.iter();
+        let names = waiting.filter(|(_, waiting)| waiting.call.quotas.is_some());
+        let mut all: Vec<_> = names.map(|(key, waiting)| (waiting.arrival, key)).collect();
+        all.sort_unstable();
+        for (_, key) in all {
+            let waiting = self.queue.expect_mut(key);
+            let named = waiting.call.quotas.clone();
+            let (before, place) = (waiting.quotas.clone(), waiting.place);
+            let (tokens, arrival) = (waiting.call.tokens, waiting.arrival);
+            let named = named.as_deref().unwrap_or_default();
+            let after = self.quotas.pin_again(now, named);
+            if before != after {
+                self.quotas.discount_waiting(before.as_ref(), tokens);
+                self.quotas.count_waiting(after.as_ref(), tokens);
+                self.queue.expect_mut(key).quotas = after;
+                self.replace(key, place, arrival);
+            }
+            if let Some(before) = &before {
+                self.quotas.unpin(now, before);
+            }
+        }
+    }
+
+    /// Something may be spent that could not be, or could be and can't.
+    fn changed_quota(&mut self, key: Key) {
+        self.parking.change(Bar::Quota(key));
+        self.quotas.touch(key);
+    }
+
+    /// Gives one key a rule of its own, or with `None` that of its quota again. False if the key
+    /// was forgotten.
+    pub fn set_quota_rule(&mut self, now: Timestamp, at: QuotaRef, rule: Option<Rule>) -> bool {
+        self.advance(now);
+        if self.quotas.all.get(at.0).is_none() {
+            return false;
+        }
+        let common = self.quotas.named_mut(at.0).rule;
+        let common = common.expect("keys of a rule that is gone are forgotten with it");
+        let limiter = self.quotas.expect_mut(at.0);
+        limiter.has_own_rule = rule.is_some();
+        limiter.ledger.apply(rule.unwrap_or(common.rule));
+        self.changed_quota(at.0);
+        true
+    }
+
+    /// How many nodes share the quotas, which decides only how much is drawn at once; 0 if nobody
+    /// knows.
+    pub fn set_quota_nodes(&mut self, nodes: u32) {
+        self.quotas.nodes = nodes;
+    }
+
+    /// What is known of the store's time, seen from a moment that is not after `now`.
+    pub fn learn_store_time(&mut self, now: Timestamp, time: StoreTime) {
+        let now = self.advance(now);
+        let (before, after) = (self.quotas.time.at(now), time.at(now));
+        self.quotas.time = time;
+        let contradicts = after.earliest() > before.latest() || after.latest() < before.earliest();
+        if contradicts || after.width() < before.width() / 2 {
+            for key in self.parking.quotas_waited_for() {
+                self.parking.change(Bar::Quota(key));
+                self.quotas.touch(key);
+            }
+        }
+    }
+
+    /// Takes the questions that the store has to be asked. Each is told once.
+    pub fn quota_questions(&mut self) -> Vec<QuotaQuestion> {
+        mem::take(&mut self.quotas.questions)
+    }
+
+    /// Takes those that were forgotten: nothing has to be known of them any more.
+    pub fn forgotten_quotas(&mut self) -> Vec<QuotaRef> {
+        mem::take(&mut self.quotas.forgotten)
+    }
+
+    /// Whether there is anything to take for [`quota_questions`](Self::quota_questions),
+    /// [`forgotten_quotas`](Self::forgotten_quotas) or [`quota_troubles`](Self::quota_troubles).
+    #[must_use]
+    pub fn asks_of_quotas(&self) -> bool {
+        let Quotas {
+            questions,
+            forgotten,
+            troubles,
+            ..
+        } = &self.quotas;
+        !(questions.is_empty() && forgotten.is_empty() && troubles.is_empty())
+    }
+
+    /// Whether [`next`](Self::next) has anything to do for quotas before the moment that it named.
+    #[must_use]
+    pub fn has_settled_quotas(&self) -> bool {
+        self.quotas.is_settled()
+    }
+
+    /// Answers a question. `entropy` is any number, another one each time. An answer to a question
+    /// that is no longer asked is passed over.
+    pub fn answer_quota(
+        &mut self,
+        now: Timestamp,
+        at: QuotaRef,
+        question: Question,
+        outcome: Outcome,
+        entropy: u64,
+    ) {
+        let now = self.advance(now);
+        let time = self.quotas.time.at(now);
+        if let Some(limiter) = self.quotas.all.get_mut(at.0) {
+            limiter.ledger.done(question, outcome, &time, entropy);
+            self.changed_quota(at.0);
+        }
+    }
+
+    /// Something else may stand in the store for a key: it is looked at before a call is refused on
+    /// its account.
+    pub fn tell_quota(&mut self, now: Timestamp, at: QuotaRef) {
+        self.advance(now);
+        if let Some(limiter) = self.quotas.all.get_mut(at.0) {
+            limiter.watched = false;
+            limiter.ledger.told();
+            self.changed_quota(at.0);
+        }
+    }
+
+    /// The store answers again. Calls that wait have their questions asked at once, and a key that no
+    /// call waits for is asked about when the next one comes. Linear in the keys.
+    pub fn store_is_back(&mut self, now: Timestamp) {
+        self.advance(now);
+        let keys: Vec<Key> = self.quotas.all.iter().map(|(key, _)| key).collect();
+        for key in keys {
+            let limiter = self.quotas.expect_mut(key);
+            limiter.watched = false;
+            limiter.ledger.store_is_back();
+            self.changed_quota(key);
+        }
+    }
+
+    /// Whether the answer to a question is still of use: a call waits for it, or something is held
+    /// that it adds to.
+    #[must_use]
+    pub fn wants_answer(&self, at: QuotaRef) -> bool {
+        let limiter = self.quotas.all.get(at.0);
+        limiter.is_some_and(|limiter| limiter.pins > 0 || limiter.ledger.asks_ahead())
+    }
+
+    /// Takes what began or ended of the troubles of keys since this was asked last.
+    pub fn quota_troubles(&mut self) -> Vec<QuotaTrouble> {
+        mem::take(&mut self.quotas.troubles)
+    }
+
+    /// A key's budget as it is now; `None` if nothing is known of it.
+    #[must_use]
+    pub fn quota_now(&self, now: Timestamp, of: &QuotaKey) -> Option<QuotaNow> {
+        let now = self.now.max(now);
+        let time = self.quotas.time.at(now);
+        let key = *self.quotas.by_key.get(of)?;
+        let claimed = self.parking.claimed(Bar::Quota(key), now);
+        let limiter = self.quotas.expect(key);
+        Some(self.quotas.now(&time, key, limiter, claimed))
+    }
+
+    /// The keys of a quota, at most so many: first those that calls wait for, then those that were
+    /// used last.
+    #[must_use]
+    pub fn quotas_now(&self, now: Timestamp, quota: &str, most: usize) -> Vec<QuotaNow> {
+        let Some(named) = self.quotas.find(quota) else {
+            return Vec::new();
+        };
+        let now = self.now.max(now);
+        let time = self.quotas.time.at(now);
+        let waited_for = self.parking.quotas_waited_for().into_iter();
+        let waited_for = waited_for.map(|key| (key, self.quotas.expect(key)));
+        let waited_for = waited_for.filter(|(_, limiter)| *limiter.of.quota == *quota);
+        let idle = merged(
+            named.empty.newest_first(&self.quotas.all),
+            named.holding.newest_first(&self.quotas.all),
+        );
+        let all = waited_for.chain(idle).take(most);
+        let now_of = |(key, limiter)| {
+            let claimed = self.parking.claimed(Bar::Quota(key), now);
+            self.quotas.now(&time, key, limiter, claimed)
+        };
+        all.map(now_of).collect()
+    }
+
+    /// What happened to a quota's keys; `None` if there is no such quota.
+    #[must_use]
+    pub fn quota_counts(&self, quota: &str) -> Option<QuotaCounts> {
+        Some(self.quotas.find(quota)?.counts)
+    }
+
+    /// Looks after the quotas for which something has changed.
+    #[inline]
+    pub(crate) fn settle_quotas(&mut self, now: Timestamp) {
+        self.quotas.wake_due(now);
+        if self.quotas.is_settled() {
+            return;
+        }
+        let (parking, queue) = (&self.parking, &self.queue);
+        self.quotas.settle(now, |key| {
+            let head = parking.first_at_quota(key)?;
+            Some(queue.expect(head).call.tokens)
+        });
+        while let Some(key) = self.quotas.next_reopened() {
+            self.parking.change(Bar::Quota(key));
+        }
+    }
+}
+
+/// Two lists in which those that were used last come first, as one.
+fn merged<'a>(
+    one: impl Iterator<Item = (Key, &'a Limiter)>,
+    other: impl Iterator<Item = (Key, &'a Limiter)>,
+) -> impl Iterator<Item = (Key, &'a Limiter)> {
+    let (mut one, mut other) = (one.peekable(), other.peekable());
+    core::iter::from_fn(move || match (one.peek(), other.peek()) {
+        (Some((_, of_one)), Some((_, of_other))) if of_one.used >= of_other.used => one.next(),
+        (_, Some(_)) => other.next(),
+        (_, None) => one.next(),
+    })
+}

@@ -1,0 +1,119 @@
+//! What a scheduler takes and returns for quotas.
+
+use core::time::Duration;
+
+use crate::call::QuotaKey;
+use crate::quota::{Counts, LedgerNow, Question, Rule, Spent, Trouble, Version, Write};
+use crate::scheduler::bucket_rule::OnExcess;
+use crate::slab::Key;
+use crate::time::Timestamp;
+
+/// A quota as a scheduler keeps it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QuotaRule {
+    /// What each key may spend, and how it is drawn.
+    pub rule: Rule,
+    /// What happens to a call that what is left of the window does not cover.
+    pub on_excess: OnExcess,
+}
+
+/// A key's budget, by a number that is never given to another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct QuotaRef(pub(super) Key);
+
+/// What a key's ledger has to know of the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QuotaQuestion {
+    /// Whose it is.
+    pub at: QuotaRef,
+    /// The same in words.
+    pub of: QuotaKey,
+    /// What it asks.
+    pub ask: QuotaAsk,
+}
+
+/// A question to the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QuotaAsk {
+    /// The store's time. To be answered when it is known better.
+    Time(Question),
+    /// What stands there.
+    Read(Question),
+    /// To write, if what it replaces stands there.
+    Write(Question, Write),
+    /// To tell ([`Scheduler::tell_quota`]) when something else stands there than this version, once:
+    /// calls are refused because nothing is left, and somebody may give something back.
+    Watch(Option<Version>),
+}
+
+/// What a call was paid with from one of its quotas.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QuotaSpent {
+    /// Which budget.
+    pub of: QuotaKey,
+    /// The window that it counts in, as far as that is known.
+    pub window: Option<u64>,
+    /// What all nodes together may spend in that window.   tokens
+    pub total: u64,
+    /// What the call costs.   tokens
+    pub cost: u64,
+    /// What it was paid with.
+    pub spent: Spent,
+}
+
+/// A key's budget as it is now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QuotaNow {
+    /// Its number.
+    pub at: QuotaRef,
+    /// Which it is.
+    pub of: QuotaKey,
+    /// Its rule, for windows to be opened.
+    pub rule: Rule,
+    /// What is known and held. Its counts are those since it was last looked after: the whole is in
+    /// [`Scheduler::quota_counts`].
+    pub ledger: LedgerNow,
+    /// Calls in the queue that meet it, whatever holds them.
+    pub waiting: u64,
+    /// What they cost.   tokens
+    pub waiting_tokens: u64,
+    /// Of the tokens that are there or come next, so many are claimed.
+    pub claimed: u64,
+    /// For how long claims have kept tokens that their calls could not use yet, over all of them.
+    pub idle: Duration,
+    /// When a call named it last.
+    pub used: Timestamp,
+}
+
+/// What happened to all keys of a quota since it was made, those forgotten included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QuotaCounts {
+    /// Calls that it let go and never held.
+    pub local: u64,
+    /// Calls that it let go after it had held them in the window in which they came: for a reply
+    /// of the store.
+    pub drew: u64,
+    /// Calls that it let go after it had held them for a window that began after they came.
+    pub waited: u64,
+    /// Calls that it refused, or held until their deadline.
+    pub refused: u64,
+    /// What happened between its ledgers and the store. `refused` and `missed` are for who takes
+    /// from a ledger directly, and stay 0: what became of calls is counted above.
+    pub ledgers: Counts,
+    /// Keys that are known now.
+    pub keys: usize,
+    /// Keys that were forgotten, because there were too many; those included that give back what they
+    /// hold first.
+    pub forgotten: u64,
+    /// Keys of which something is wrong in the store.
+    pub troubled: usize,
+}
+
+/// Something began or ended that an operator should know of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QuotaTrouble {
+    /// Which key.
+    pub of: QuotaKey,
+    /// What is wrong from now on; none if nothing is.
+    pub trouble: Option<Trouble>,
+}

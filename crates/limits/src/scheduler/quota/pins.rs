@@ -1,0 +1,292 @@
+//! Keys that calls wait for, and keys that are forgotten.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use super::kinds::QuotaRef;
+use super::table::{Found, Named, Quotas, RULED, Rests, Wrong};
+use crate::call::{Call, QuotaKey};
+use crate::recency::Recency;
+use crate::slab::Key;
+use crate::time::Timestamp;
+
+/// Keys that give back what they hold at once are no more than this, and no more than one in so many
+/// of those that there may be, but at least so many.
+const LEAVING_MAX: usize = 1_024;
+
+const LEAVING_ONE_IN: usize = 8;
+
+const LEAVING_MIN: usize = 16;
+
+/// Calls wait for as many keys as there may be, or the store has not taken back yet what others hold.
+#[derive(Debug)]
+pub(crate) struct NoRoomForKeys;
+
+/// The limiters that a call holds on to.
+pub(crate) type Pinned = Option<Arc<[Key]>>;
+
+/// For whom keys are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum For {
+    /// A call that comes in: as far as there is room.
+    Newcomer,
+    /// One that was taken in before: it draws from what it names, whatever there is room for. There
+    /// are never more of those than calls.
+    Known,
+}
+
+impl Quotas {
+    /// The limiters of a call that comes in and for which this was found, made where there are none.
+    /// They stay until [`unpin`](Self::unpin). Where there is no room for all of them nothing has
+    /// changed.
+    pub(crate) fn pin(
+        &mut self,
+        now: Timestamp,
+        call: &Call,
+        found: &[Found],
+    ) -> Result<Pinned, NoRoomForKeys> {
+        let Some(keys) = &call.quotas else {
+            return Ok(None);
+        };
+        let is_simple = |(at, one): (usize, &Found)| match one {
+            Found::Known(key) => {
+                self.expect(*key).rests != Rests::Leaving && !found[..at].contains(one)
+            }
+            Found::New(_) => false,
+        };
+        if !found.iter().enumerate().all(is_simple) {
+            return self.pin_for(For::Newcomer, now, keys);
+        }
+        let key = |one: &Found| match *one {
+            Found::Known(key) | Found::New(key) => key,
+        };
+        let pinned: Arc<[Key]> = found.iter().map(key).collect();
+        for &key in pinned.iter() {
+            self.pin_one(now, key);
+        }
+        Ok((!pinned.is_empty()).then_some(pinned))
+    }
+
+    /// The same for a call that was taken in before.
+    pub(crate) fn pin_again(&mut self, now: Timestamp, keys: &[QuotaKey]) -> Pinned {
+        let pinned = self.pin_for(For::Known, now, keys);
+        pinned.expect("there is room for whoever was taken in")
+    }
+
+    fn pin_for(
+        &mut self,
+        whom: For,
+        now: Timestamp,
+        keys: &[QuotaKey],
+    ) -> Result<Pinned, NoRoomForKeys> {
+        let mut pinned = Vec::with_capacity(keys.len());
+        // Those that are there first: none of them is to go for another one.
+        for of in keys {
+            if let Some(&key) = self.by_key.get(of)
+                && self.expect(key).rests != Rests::Leaving
+            {
+                self.pin_once(now, key, &mut pinned);
+            }
+        }
+        let is_new = |of: &QuotaKey, quotas: &Self| match quotas.by_key.get(of) {
+            Some(&key) => quotas.expect(key).rests == Rests::Leaving,
+            None => quotas.by_name.contains_key(&of.quota),
+        };
+        let new = keys.iter().filter(|&of| is_new(of, self)).count();
+        if new > 0 {
+            if !self.has_room_for(new) && whom == For::Newcomer {
+                self.unpin(now, &pinned);
+                return Err(NoRoomForKeys);
+            }
+            for of in keys {
+                if !is_new(of, self) {
+                    continue;
+                }
+                self.make_room(now, self.keys_max.saturating_sub(1));
+                if let Some(&key) = self.by_key.get(of) {
+                    self.pin_once(now, key, &mut pinned);
+                    continue;
+                }
+                let named = self.by_name[&of.quota];
+                if let Some(rule) = self.named.get(named).expect(RULED).rule {
+                    let key = self.make(of, named, rule);
+                    self.pin_once(now, key, &mut pinned);
+                }
+            }
+            // In the order in which the call names them.
+            let place = |key: &Key| keys.iter().position(|of| *of == self.expect(*key).of);
+            pinned.sort_by_key(place);
+        }
+        Ok((!pinned.is_empty()).then(|| pinned.into()))
+    }
+
+    fn pin_once(&mut self, now: Timestamp, key: Key, pinned: &mut Vec<Key>) {
+        if !pinned.contains(&key) && self.named_mut(key).rule.is_some() {
+            pinned.push(key);
+            self.pin_one(now, key);
+        }
+    }
+
+    fn pin_one(&mut self, now: Timestamp, key: Key) {
+        let limiter = self.expect_mut(key);
+        limiter.used = now;
+        limiter.pins += 1;
+        if limiter.pins == 1 {
+            self.rouse(key);
+        }
+    }
+
+    /// A call that named these waits no more.
+    pub(crate) fn unpin(&mut self, now: Timestamp, keys: &[Key]) {
+        for &key in keys {
+            let limiter = self.expect_mut(key);
+            limiter.used = now;
+            limiter.pins -= 1;
+            if limiter.pins == 0 {
+                self.rest(key);
+            }
+        }
+        self.make_room(now, self.keys_max);
+    }
+
+    /// No call waits for a key any more: of those of its rule it was used last.
+    pub(super) fn rest(&mut self, key: Key) {
+        let limiter = self.expect(key);
+        let holds = limiter.ledger.holds_tokens();
+        let named = self.named.get_mut(limiter.named).expect(RULED);
+        let (list, rests) = if holds {
+            (&mut named.holding, Rests::Holding)
+        } else {
+            (&mut named.empty, Rests::Empty)
+        };
+        list.push(&mut self.all, key);
+        self.expect_mut(key).rests = rests;
+    }
+
+    /// A call waits for it, or it is on no list for another reason.
+    pub(super) fn rouse(&mut self, key: Key) {
+        let limiter = self.expect(key);
+        let (rests, named) = (limiter.rests, limiter.named);
+        let named = self.named.get_mut(named).expect(RULED);
+        match rests {
+            Rests::Not => return,
+            Rests::Empty => named.empty.remove(&mut self.all, key),
+            Rests::Holding => named.holding.remove(&mut self.all, key),
+            Rests::Leaving => {
+                self.leaving.remove(&mut self.all, key);
+                named.counts.keys += 1;
+                self.expect_mut(key).ledger.stay();
+            }
+        }
+        self.expect_mut(key).rests = Rests::Not;
+    }
+
+    /// A key that no call waits for may hold tokens now, or none any more.
+    pub(super) fn rest_again(&mut self, key: Key) {
+        let limiter = self.expect(key);
+        let holds = limiter.ledger.holds_tokens();
+        if matches!(
+            (limiter.rests, holds),
+            (Rests::Empty, true) | (Rests::Holding, false)
+        ) {
+            self.rouse(key);
+            self.rest(key);
+        }
+    }
+
+    /// Keys that are known, without those that are on their way out.
+    pub(super) fn known(&self) -> usize {
+        self.all.len() - self.leaving.len()
+    }
+
+    pub(super) fn leaving_max(&self) -> usize {
+        (self.keys_max / LEAVING_ONE_IN).clamp(LEAVING_MIN, LEAVING_MAX)
+    }
+
+    /// Whether so many more keys can be known, once others are forgotten.
+    fn has_room_for(&self, new: usize) -> bool {
+        let surplus = (self.known() + new).saturating_sub(self.keys_max);
+        if surplus == 0 {
+            return true;
+        }
+        let named = || self.named.iter().map(|(_, named)| named);
+        let empty: usize = named().map(|named| named.empty.len()).sum();
+        let idle: usize = named().map(Named::idle).sum();
+        let to_leave = surplus.saturating_sub(empty);
+        let is_free = self.leaving.len() + to_leave <= self.leaving_max();
+        surplus <= idle && (is_free || self.next_to_drop().is_some())
+    }
+
+    /// Forgets whichever was used least recently until there are no more than this, as far as no call
+    /// waits for them: those that hold nothing first. Others give back what they hold before.
+    pub(super) fn make_room(&mut self, now: Timestamp, most: usize) {
+        while self.known() > most {
+            let oldest = |of: fn(&Named) -> &Recency| {
+                let all = self.named.iter();
+                let all = all.filter_map(|(_, named)| of(named).oldest());
+                all.min_by_key(|&key| self.expect(key).used)
+            };
+            if let Some(empty) = oldest(|named| &named.empty) {
+                self.forget(empty);
+                continue;
+            }
+            let Some(holding) = oldest(|named| &named.holding) else {
+                return;
+            };
+            let time = self.time.at(now);
+            if self.expect(holding).ledger.worthless_at(&time) <= now {
+                self.forget(holding);
+                continue;
+            }
+            if self.leaving.len() >= self.leaving_max() {
+                let Some(dropped) = self.next_to_drop() else {
+                    return;
+                };
+                self.forget(dropped);
+            }
+            self.let_go(holding);
+        }
+    }
+
+    /// Of those that wait for the store to take back what they hold, the one that waits longest, if
+    /// the store does not answer it, or holds what can't be read.
+    fn next_to_drop(&self) -> Option<Key> {
+        let oldest = self.leaving.oldest();
+        oldest.filter(|&key| {
+            let ledger = &self.expect(key).ledger;
+            ledger.is_unanswered() || ledger.is_away()
+        })
+    }
+
+    /// Has a key give back what it holds, and forgets it then.
+    fn let_go(&mut self, key: Key) {
+        self.rouse(key);
+        let limiter = self.expect_mut(key);
+        limiter.rests = Rests::Leaving;
+        limiter.ledger.leave();
+        let counts = &mut self.named_mut(key).counts;
+        counts.keys -= 1;
+        counts.forgotten += 1;
+        self.leaving.push(&mut self.all, key);
+        self.touch(key);
+    }
+
+    /// Forgets a key that no call waits for. What was drawn for it, if anything is left of it, is lost
+    /// with its window.
+    pub(super) fn forget(&mut self, key: Key) {
+        let is_counted = self.expect(key).rests == Rests::Leaving;
+        self.rouse(key);
+        let mut limiter = self.all.remove(key).expect("it was just found");
+        self.by_key.remove(&limiter.of);
+        if let Some(wake) = limiter.wake {
+            self.wakes.remove(&(wake, key));
+        }
+        self.unknown_since = self.unknown_since.max(limiter.spent);
+        self.forgotten.push(QuotaRef(key));
+        let named = self.named.get_mut(limiter.named).expect(RULED);
+        named.counts.keys -= 1;
+        named.counts.troubled -= usize::from(limiter.trouble != Wrong::Nothing);
+        named.counts.forgotten += u64::from(!is_counted);
+        named.counts.ledgers.add(&limiter.ledger.take_counts());
+    }
+}

@@ -1,0 +1,146 @@
+//! Keys that have something to ask the store.
+
+use core::time::Duration;
+
+use super::kinds::{QuotaAsk, QuotaQuestion, QuotaRef, QuotaTrouble};
+use super::table::{Quotas, Rests, Wrong};
+use crate::bucket::Tokens;
+use crate::quota::{Answer, Step, StoreTime, Trouble, Waiting};
+use crate::slab::Key;
+use crate::time::Timestamp;
+
+/// Troubles that wait to be taken; those beyond are only counted.
+const TROUBLES_MAX: usize = 1_024;
+
+impl Quotas {
+    /// Nobody has to be looked after before the next moment that was told.
+    #[inline]
+    pub(crate) fn is_settled(&self) -> bool {
+        self.touched.is_empty()
+    }
+
+    /// The next moment at which somebody has to be looked after.
+    #[inline]
+    pub(crate) fn wake(&self) -> Option<Timestamp> {
+        self.wakes.first().map(|&(moment, _)| moment)
+    }
+
+    /// Those whose moment has come have to be looked after.
+    #[inline]
+    pub(crate) fn wake_due(&mut self, now: Timestamp) {
+        while let Some(&(moment, key)) = self.wakes.first()
+            && moment <= now
+        {
+            self.wakes.pop_first();
+            self.expect_mut(key).wake = None;
+            self.touch(key);
+        }
+    }
+
+    /// Looks after whoever was touched: what there is to ask the store is on the list of
+    /// questions afterwards. `first` is what the first call costs that waits for a key.
+    pub(crate) fn settle(&mut self, now: Timestamp, first: impl Fn(Key) -> Option<Tokens>) {
+        let time = self.time.at(now);
+        while let Some(key) = self.touched.pop() {
+            let first = first(key);
+            self.look_after(now, &time, key, first);
+        }
+    }
+
+    fn look_after(&mut self, now: Timestamp, time: &StoreTime, key: Key, first: Option<Tokens>) {
+        let Some(limiter) = self.all.get_mut(key) else {
+            return;
+        };
+        limiter.touched = false;
+        let ledger = &mut limiter.ledger;
+        if self.nodes > 0 {
+            ledger.set_nodes(self.nodes);
+        }
+        let mut waiting = Waiting::default();
+        let mut answer = Answer::Covered;
+        if let Some(first) = first {
+            waiting.next = first.whole();
+            waiting.sum = limiter.waiting_tokens;
+            answer = ledger.peek(waiting.next, time);
+            if answer != Answer::Covered {
+                ledger.want(answer);
+            }
+        }
+        let mut ask = |ask| {
+            self.questions.push(QuotaQuestion {
+                at: QuotaRef(key),
+                of: limiter.of.clone(),
+                ask,
+            });
+        };
+        let until = loop {
+            match ledger.next(waiting, time) {
+                Step::Sleep(until) => break until,
+                Step::Time(question) => ask(QuotaAsk::Time(question)),
+                Step::Read(question) => ask(QuotaAsk::Read(question)),
+                Step::Write(question, write) => ask(QuotaAsk::Write(question, write)),
+            }
+        };
+        // What was concluded by itself, such as that a question was not answered, opens the key like
+        // an answer does.
+        if first.is_some() {
+            let after = ledger.peek(waiting.next, time);
+            if after == Answer::Covered || after != answer {
+                self.reopened.push(key);
+            }
+        }
+        let watches = ledger.watches(time);
+        if watches && !limiter.watched {
+            ask(QuotaAsk::Watch(ledger.version()));
+        }
+        limiter.watched = watches;
+        let trouble = ledger.trouble(time);
+        let (before, wrong) = (limiter.trouble, Wrong::of(trouble));
+        // While the store is unavailable nothing new is known of the key.
+        let is_news = wrong != before && !matches!(trouble, Some(Trouble::Away(_)));
+        if is_news {
+            limiter.trouble = wrong;
+            if self.troubles.len() < TROUBLES_MAX {
+                self.troubles.push(QuotaTrouble {
+                    of: limiter.of.clone(),
+                    trouble,
+                });
+            }
+        }
+        let counts = ledger.take_counts();
+        let until = if limiter.rests == Rests::Leaving {
+            until.min(ledger.worthless_at(time))
+        } else {
+            until
+        };
+        let wake = (until < Timestamp::MAX).then(|| until.max(now + Duration::from_nanos(1)));
+        if limiter.wake != wake {
+            if let Some(before) = limiter.wake {
+                self.wakes.remove(&(before, key));
+            }
+            if let Some(wake) = wake {
+                self.wakes.insert((wake, key));
+            }
+            limiter.wake = wake;
+        }
+        let all = &mut self.named_mut(key).counts;
+        all.ledgers.add(&counts);
+        if is_news {
+            all.troubled += usize::from(before == Wrong::Nothing);
+            all.troubled -= usize::from(wrong == Wrong::Nothing);
+        }
+        if self.expect(key).rests == Rests::Leaving {
+            if self.expect(key).ledger.worthless_at(time) <= now {
+                self.forget(key);
+                self.make_room(now, self.keys_max);
+            }
+        } else {
+            self.rest_again(key);
+        }
+    }
+
+    /// A key whose first waiting call is to be asked again, since it was looked after.
+    pub(crate) fn next_reopened(&mut self) -> Option<Key> {
+        self.reopened.pop()
+    }
+}

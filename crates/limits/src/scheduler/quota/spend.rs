@@ -1,0 +1,178 @@
+//! What calls ask of a key, and what they take.
+
+use alloc::sync::Arc;
+
+use super::kinds::QuotaSpent;
+use super::table::{Found, Quotas, RULED, Rests};
+use crate::bucket::Tokens;
+use crate::quota::{Answer, Ledger, Spent};
+use crate::scheduler::bucket_rule::OnExcess;
+use crate::scheduler::refusal::Reason;
+use crate::slab::Key;
+use crate::time::Timestamp;
+use crate::verdict::Verdict;
+
+impl Quotas {
+    /// What a quota says to a call of this cost that comes in, and whether that refuses it.
+    pub(crate) fn ask(&self, now: Timestamp, found: Found, tokens: Tokens) -> (Answer, bool) {
+        match found {
+            Found::Known(key) => {
+                let answer = self.peek(now, key, tokens);
+                (answer, self.rejects(key, answer))
+            }
+            Found::New(named) => {
+                let rule = self.named.get(named).expect(RULED).rule;
+                let rule = rule.expect("what is found has a rule");
+                let ledger = Ledger::new(rule.rule, self.unknown_since);
+                let answer = ledger.peek(tokens.whole(), &self.time.at(now));
+                (answer, rejects(rule.on_excess, answer))
+            }
+        }
+    }
+
+    /// A call was refused on account of this.
+    pub(crate) fn refuse(&mut self, now: Timestamp, found: Found, tokens: Tokens) {
+        match found {
+            Found::Known(key) => {
+                let answer = self.peek(now, key, tokens);
+                self.held(key, answer);
+                self.refused(key);
+                let limiter = self.expect_mut(key);
+                limiter.used = now;
+                if matches!(limiter.rests, Rests::Empty | Rests::Holding) {
+                    self.rouse(key);
+                    self.rest(key);
+                }
+            }
+            Found::New(named) => {
+                let named = self.named.get_mut(named).expect(RULED);
+                named.counts.refused += 1;
+            }
+        }
+    }
+
+    /// What a quota says to a call of this cost.
+    pub(crate) fn peek(&self, now: Timestamp, key: Key, tokens: Tokens) -> Answer {
+        let ledger = &self.expect(key).ledger;
+        ledger.peek(tokens.whole(), &self.time.at(now))
+    }
+
+    /// The same as a verdict, for a call that waits behind those that claim `ahead` of it.
+    pub(crate) fn verdict(&self, now: Timestamp, key: Key, ahead: u64, tokens: Tokens) -> Verdict {
+        let ledger = &self.expect(key).ledger;
+        let cost = tokens.whole().saturating_add(ahead);
+        match ledger.verdict(cost, &self.time.at(now)) {
+            // Those before it leave some day.
+            Verdict::Never if ahead > 0 => Verdict::WhenTold,
+            verdict => verdict,
+        }
+    }
+
+    /// Whether a call to which this is said does not wait.
+    pub(crate) fn rejects(&self, key: Key, answer: Answer) -> bool {
+        rejects(self.expect(key).on_excess, answer)
+    }
+
+    /// Whether a call that is not covered waits because the store does not answer.
+    pub(crate) fn is_unanswered(&self, key: Key) -> bool {
+        let limiter = self.all.get(key);
+        limiter.is_some_and(|limiter| limiter.ledger.is_unanswered())
+    }
+
+    /// A call was held or refused by this answer.
+    pub(crate) fn held(&mut self, key: Key, answer: Answer) {
+        self.expect_mut(key).ledger.want(answer);
+        self.touch(key);
+    }
+
+    /// A call that was refused, or waited in vain.
+    pub(crate) fn refused(&mut self, key: Key) {
+        if self.all.get(key).is_some() {
+            self.named_mut(key).counts.refused += 1;
+        }
+    }
+
+    pub(crate) fn count_waiting(&mut self, keys: Option<&Arc<[Key]>>, tokens: Tokens) {
+        for &key in keys.into_iter().flat_map(|keys| keys.iter()) {
+            let limiter = self.expect_mut(key);
+            limiter.waiting_tokens += tokens.whole();
+        }
+    }
+
+    pub(crate) fn discount_waiting(&mut self, keys: Option<&Arc<[Key]>>, tokens: Tokens) {
+        for &key in keys.into_iter().flat_map(|keys| keys.iter()) {
+            let limiter = self.expect_mut(key);
+            limiter.waiting_tokens -= tokens.whole();
+        }
+    }
+
+    /// Takes the tokens of a call that was found covered at this moment.
+    pub(crate) fn take(
+        &mut self,
+        now: Timestamp,
+        key: Key,
+        tokens: Tokens,
+        came: Timestamp,
+        was_held_by: impl Fn(&str) -> bool,
+    ) -> QuotaSpent {
+        let time = self.time.at(now);
+        let cost = tokens.whole();
+        let limiter = self.expect_mut(key);
+        (limiter.used, limiter.spent) = (now, now);
+        let spent = limiter.ledger.spend(cost, &time);
+        let (window, total) = limiter.ledger.window(&time, spent.window);
+        let begun = limiter.ledger.begun(&time);
+        let told = QuotaSpent {
+            of: limiter.of.clone(),
+            window,
+            total,
+            cost,
+            spent,
+        };
+        let counts = &mut self.named_mut(key).counts;
+        let counter = if !was_held_by(&told.of.quota) {
+            &mut counts.local
+        } else if begun.is_none_or(|begun| begun < now.since(came)) {
+            &mut counts.waited
+        } else {
+            &mut counts.drew
+        };
+        *counter += 1;
+        self.touch(key);
+        told
+    }
+
+    /// The call that was paid with this never left.
+    pub(crate) fn give_back(&mut self, key: Key, spent: Spent) {
+        if let Some(limiter) = self.all.get_mut(key) {
+            limiter.ledger.give_back(spent);
+            self.touch(key);
+        }
+    }
+
+    /// The moment before which coming back makes no sense for a call of this cost.
+    pub(crate) fn opens(&self, now: Timestamp, key: Key, tokens: Tokens) -> Timestamp {
+        if self.all.get(key).is_none() {
+            return now;
+        }
+        match self.peek(now, key, tokens) {
+            Answer::Covered | Answer::Draw | Answer::Never => now,
+            Answer::Exhausted { until } | Answer::Between { until } | Answer::Away { until } => {
+                until
+            }
+        }
+    }
+}
+
+/// Why a call to which this is said is refused.
+pub(crate) fn reason(answer: Answer) -> Reason {
+    match answer {
+        Answer::Away { .. } => Reason::StoreAway,
+        _ => Reason::RateLimited,
+    }
+}
+
+fn rejects(on_excess: OnExcess, answer: Answer) -> bool {
+    on_excess == OnExcess::Reject
+        && matches!(answer, Answer::Exhausted { .. } | Answer::Away { .. })
+}

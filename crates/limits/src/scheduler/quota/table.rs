@@ -1,0 +1,328 @@
+//! The keys of all quotas.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::kinds::{QuotaCounts, QuotaNow, QuotaQuestion, QuotaRef, QuotaRule, QuotaTrouble};
+use crate::call::{Call, QuotaKey};
+use crate::quota::{Ledger, StoreTime, Trouble};
+use crate::recency::{Linked, Links, Recency};
+use crate::scheduler::bucket_rule::OnExcess;
+use crate::slab::{Key, Slab};
+use crate::time::Timestamp;
+
+/// One key's limiter.
+#[derive(Debug)]
+pub(super) struct Limiter {
+    pub(super) of: QuotaKey,
+    /// Its rule.
+    pub(super) named: Key,
+    pub(super) ledger: Ledger,
+    pub(super) on_excess: OnExcess,
+    /// Its rule does not follow the quota's.
+    pub(super) has_own_rule: bool,
+    /// Calls that wait for it. While there are any it is not forgotten.
+    pub(super) pins: u64,
+    pub(super) waiting_tokens: u64,
+    pub(super) used: Timestamp,
+    /// When it spent anything last.
+    pub(super) spent: Timestamp,
+    /// On the list of those to look after.
+    pub(super) touched: bool,
+    /// When it is to be looked after by itself.
+    pub(super) wake: Option<Timestamp>,
+    /// The store was asked to tell of changes.
+    pub(super) watched: bool,
+    /// What was wrong when it was looked after last.
+    pub(super) trouble: Wrong,
+    pub(super) rests: Rests,
+    pub(super) links: Links,
+}
+
+/// On which list a key is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Rests {
+    /// On none: calls wait for it.
+    #[default]
+    Not,
+    /// No call waits for it, and nothing is lost if it is forgotten.
+    Empty,
+    /// No call waits for it, and it holds tokens.
+    Holding,
+    /// It gives its tokens back, and is forgotten then.
+    Leaving,
+}
+
+/// What kind of trouble a key has. That the store is unavailable is the store's trouble.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Wrong {
+    #[default]
+    Nothing,
+    Unreadable,
+    Lost,
+    Ahead,
+    OtherReserve,
+}
+
+impl Wrong {
+    pub(super) fn of(trouble: Option<Trouble>) -> Self {
+        match trouble {
+            None | Some(Trouble::Away(_)) => Self::Nothing,
+            Some(Trouble::Unreadable(_)) => Self::Unreadable,
+            Some(Trouble::Lost) => Self::Lost,
+            Some(Trouble::Ahead(_)) => Self::Ahead,
+            Some(Trouble::OtherReserve { .. }) => Self::OtherReserve,
+        }
+    }
+}
+
+impl Linked for Limiter {
+    fn links(&mut self) -> &mut Links {
+        &mut self.links
+    }
+
+    fn linked(&self) -> &Links {
+        &self.links
+    }
+}
+
+/// A rule, and what its keys have in common.
+#[derive(Debug)]
+pub(super) struct Named {
+    /// None while it is taken away.
+    pub(super) rule: Option<QuotaRule>,
+    pub(super) counts: QuotaCounts,
+    /// Its keys that no call waits for, and that hold nothing.
+    pub(super) empty: Recency,
+    /// Those that no call waits for, and that hold tokens.
+    pub(super) holding: Recency,
+}
+
+impl Named {
+    pub(super) const fn idle(&self) -> usize {
+        self.empty.len() + self.holding.len()
+    }
+}
+
+/// A quota of a call that comes in, before anything is made for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// Its ledger is there.
+    Known(Key),
+    /// Its ledger is to be made, by this rule.
+    New(Key),
+}
+
+/// All quotas.
+#[derive(Debug)]
+pub(crate) struct Quotas {
+    pub(super) named: Slab<Named>,
+    pub(super) by_name: BTreeMap<Arc<str>, Key>,
+    pub(super) by_key: BTreeMap<QuotaKey, Key>,
+    pub(super) all: Slab<Limiter>,
+    pub(super) keys_max: usize,
+    pub(super) nodes: u32,
+    pub(super) time: StoreTime,
+    pub(super) touched: Vec<Key>,
+    pub(super) wakes: BTreeSet<(Timestamp, Key)>,
+    pub(super) questions: Vec<QuotaQuestion>,
+    /// Keys that give back what they hold before they are forgotten.
+    pub(super) leaving: Recency,
+    pub(super) forgotten: Vec<QuotaRef>,
+    /// Keys whose first waiting call is to be asked again.
+    pub(super) reopened: Vec<Key>,
+    /// Troubles that began or ended.
+    pub(super) troubles: Vec<QuotaTrouble>,
+    /// Whoever is not known here spent nothing after this.
+    pub(super) unknown_since: Timestamp,
+}
+
+pub(super) const RULED: &str = "a rule is there for as long as its keys are";
+
+impl Quotas {
+    pub(crate) fn new() -> Self {
+        Self {
+            named: Slab::default(),
+            by_name: BTreeMap::new(),
+            by_key: BTreeMap::new(),
+            all: Slab::default(),
+            keys_max: 0,
+            nodes: 0,
+            time: StoreTime::unknown(Timestamp::ZERO),
+            touched: Vec::new(),
+            wakes: BTreeSet::new(),
+            questions: Vec::new(),
+            leaving: Recency::default(),
+            forgotten: Vec::new(),
+            reopened: Vec::new(),
+            troubles: Vec::new(),
+            unknown_since: Timestamp::ZERO,
+        }
+    }
+
+    /// A quota that calls wait for is never forgotten.
+    pub(super) fn expect(&self, key: Key) -> &Limiter {
+        self.all
+            .get(key)
+            .expect("the quota of a waiting call is there")
+    }
+
+    pub(super) fn expect_mut(&mut self, key: Key) -> &mut Limiter {
+        self.all
+            .get_mut(key)
+            .expect("the quota of a waiting call is there")
+    }
+
+    pub(super) fn named_mut(&mut self, key: Key) -> &mut Named {
+        let named = self.expect(key).named;
+        self.named.get_mut(named).expect(RULED)
+    }
+
+    pub(super) fn find(&self, name: &str) -> Option<&Named> {
+        let named = *self.by_name.get(name)?;
+        Some(self.named.get(named).expect(RULED))
+    }
+
+    /// What a call names, as far as there is a rule for it. Makes nothing.
+    pub(crate) fn find_all(&self, call: &Call) -> Vec<Found> {
+        let Some(keys) = &call.quotas else {
+            return Vec::new();
+        };
+        let found = |of: &QuotaKey| match self.by_key.get(of) {
+            Some(&key) => {
+                let named = self.named.get(self.expect(key).named).expect(RULED);
+                named.rule.map(|_| Found::Known(key))
+            }
+            None => {
+                let named = *self.by_name.get(&of.quota)?;
+                let rule = self.named.get(named).expect(RULED).rule;
+                rule.map(|_| Found::New(named))
+            }
+        };
+        keys.iter().filter_map(found).collect()
+    }
+
+    /// The name of a quota.
+    pub(crate) fn name_of(&self, found: Found) -> Option<Arc<str>> {
+        match found {
+            Found::Known(key) => self.name(key),
+            Found::New(named) => {
+                let mut names = self.by_name.iter();
+                let (name, _) = names.find(|&(_, &one)| one == named)?;
+                Some(Arc::clone(name))
+            }
+        }
+    }
+
+    pub(super) fn make(&mut self, of: &QuotaKey, named: Key, rule: QuotaRule) -> Key {
+        let key = self.all.insert(Limiter {
+            of: of.clone(),
+            named,
+            ledger: Ledger::new(rule.rule, self.unknown_since),
+            on_excess: rule.on_excess,
+            has_own_rule: false,
+            pins: 0,
+            waiting_tokens: 0,
+            used: self.unknown_since,
+            spent: self.unknown_since,
+            touched: false,
+            wake: None,
+            watched: false,
+            trouble: Wrong::Nothing,
+            rests: Rests::Not,
+            links: Links::default(),
+        });
+        self.by_key.insert(of.clone(), key);
+        self.named_mut(key).counts.keys += 1;
+        key
+    }
+
+    pub(super) fn touch(&mut self, key: Key) {
+        if let Some(limiter) = self.all.get_mut(key)
+            && !limiter.touched
+        {
+            limiter.touched = true;
+            self.touched.push(key);
+        }
+    }
+
+    pub(crate) fn name(&self, key: Key) -> Option<Arc<str>> {
+        Some(Arc::clone(&self.all.get(key)?.of.quota))
+    }
+
+    pub(super) fn now(
+        &self,
+        time: &StoreTime,
+        key: Key,
+        limiter: &Limiter,
+        (claimed, idle): (u64, Duration),
+    ) -> QuotaNow {
+        QuotaNow {
+            at: QuotaRef(key),
+            of: limiter.of.clone(),
+            rule: *limiter.ledger.rule(),
+            ledger: limiter.ledger.now(time),
+            waiting: limiter.pins,
+            waiting_tokens: limiter.waiting_tokens,
+            claimed,
+            idle,
+            used: limiter.used,
+        }
+    }
+
+    /// Panics unless every quota knows how many wait for it. `waiting` counts them.
+    pub(crate) fn audit(&self, waiting: impl Fn(Key) -> u64) {
+        assert!(self.touched.is_empty(), "all were looked after");
+        for (key, limiter) in self.all.iter() {
+            assert_eq!(
+                limiter.pins,
+                waiting(key),
+                "every quota knows how many wait for it"
+            );
+        }
+        let is_full = self.leaving.len() >= self.leaving_max();
+        assert!(
+            self.known() <= self.keys_max
+                || is_full
+                || self
+                    .all
+                    .iter()
+                    .all(|(_, one)| one.pins > 0 || one.rests == Rests::Leaving),
+            "no more keys are known than may be"
+        );
+        for (_, limiter) in self.all.iter() {
+            let holds = limiter.ledger.holds_tokens();
+            let rests = match limiter.rests {
+                Rests::Not => limiter.pins > 0,
+                Rests::Empty => limiter.pins == 0 && !holds,
+                Rests::Holding | Rests::Leaving => limiter.pins == 0 && holds,
+            };
+            assert!(rests, "every key is on the list of those like it");
+        }
+        assert_eq!(self.by_key.len(), self.all.len(), "every key is found");
+    }
+}
+
+/// Those that are there already.
+pub(crate) fn known(found: &[Found]) -> Option<Arc<[Key]>> {
+    let known = found.iter().filter_map(|found| match found {
+        Found::Known(key) => Some(*key),
+        Found::New(_) => None,
+    });
+    let known: Arc<[Key]> = known.collect();
+    (!known.is_empty()).then_some(known)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_stays_small() {
+        // There may be a million, each with its name besides.
+        let bytes = size_of::<Limiter>();
+        assert!(bytes <= 768, "{bytes} bytes for each key");
+    }
+}

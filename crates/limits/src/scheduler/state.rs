@@ -1,0 +1,215 @@
+//! The scheduler and its state.
+
+use alloc::collections::{BTreeSet, VecDeque};
+use alloc::vec::Vec;
+
+use super::bucket::Buckets;
+use super::hold::{Drawn, Held};
+use super::park::{LineKey, Parking};
+use super::quota::Quotas;
+use crate::call::{BucketId, Class};
+use crate::limiter::Limiter;
+use crate::policy::{LimitId, LimitRule, LimitSets, Policy, WhenFull};
+use crate::queue::{Bar, LineId, Place, Queue, Waiting};
+use crate::slab::{Key, Slab};
+use crate::supply::Supplier;
+use crate::time::Timestamp;
+
+/// A limit in force: its rule, its state, and who waits for it.
+#[derive(Debug)]
+pub(super) struct Metered {
+    pub(super) rule: LimitRule,
+    pub(super) limiter: Limiter,
+    /// Calls in the queue that meet it.
+    pub(super) waiting: u64,
+    /// What they would draw.
+    pub(super) waiting_draw: u64,
+    /// Need and use, as last reported by [`Scheduler::demand`].
+    pub(super) reported: (u64, u64),
+}
+
+impl Metered {
+    pub(super) fn new(now: Timestamp, rule: &LimitRule) -> Self {
+        let limiter = Limiter::new(now, &rule.limit, rule.reserve);
+        Self {
+            rule: rule.clone(),
+            limiter,
+            waiting: 0,
+            waiting_draw: 0,
+            reported: (0, 0),
+        }
+    }
+}
+
+/// What runs out when a supply does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Supplied {
+    Limit(LimitId, Supplier),
+    Bucket(BucketId),
+}
+
+/// Holds calls back until their limits allow them, and decides whose turn it is.
+#[derive(Debug)]
+pub struct Scheduler<T> {
+    pub(super) policy: Policy,
+    pub(super) sets: LimitSets,
+    pub(super) limits: Vec<Metered>,
+    pub(super) buckets: Buckets,
+    pub(super) quotas: Quotas,
+    pub(super) queue: Queue<T>,
+    pub(super) parking: Parking,
+    pub(super) holds: Slab<Held>,
+    /// Empty, for what the next calls draw.
+    pub(super) spare: Vec<Vec<Drawn>>,
+    /// Calls that wait, and are to be refused since a change.
+    pub(super) to_reject: VecDeque<Key>,
+    /// When supplies run out.
+    pub(super) expiries: BTreeSet<(Timestamp, Supplied)>,
+    /// The latest moment handed in: one that steps back counts as this one.
+    pub(super) now: Timestamp,
+    /// Joinings of the queue so far.
+    pub(super) joined: u64,
+    pub(super) draining: bool,
+    pub(super) asked: u64,
+}
+
+impl<T> Scheduler<T> {
+    /// A scheduler at rest.
+    #[must_use]
+    pub fn new(policy: Policy) -> Self {
+        Self::with_seed(policy, 0)
+    }
+
+    /// The same, with a seed for the hash by which callers that are too many for turns of their
+    /// own share turns: whoever does not know it cannot choose with whom.
+    #[must_use]
+    pub fn with_seed(policy: Policy, seed: u64) -> Self {
+        let sets = LimitSets::new(policy.limits());
+        let classes = policy.classes().len();
+        let limits: Vec<_> = policy
+            .limits()
+            .iter()
+            .map(|rule| Metered::new(Timestamp::ZERO, rule))
+            .collect();
+        let kept_for = limits.iter().map(|met| met.limiter.kept_for());
+        Self {
+            queue: Queue::new(),
+            parking: Parking::new(classes, seed, kept_for),
+            limits,
+            buckets: Buckets::new(),
+            quotas: Quotas::new(),
+            holds: Slab::default(),
+            spare: Vec::new(),
+            to_reject: VecDeque::new(),
+            expiries: BTreeSet::new(),
+            now: Timestamp::ZERO,
+            joined: 0,
+            draining: false,
+            asked: 0,
+            sets,
+            policy,
+        }
+    }
+
+    /// The policy in force.
+    #[must_use]
+    pub const fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// From now on [`submit`](Self::submit) refuses; what waits and runs goes on.
+    pub const fn drain(&mut self) {
+        self.draining = true;
+    }
+
+    /// Whether there is a place in the queue for one more call.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.queue.len() < self.policy.capacity() as usize
+    }
+
+    /// Calls that wait in the queue, set aside ones included; not those at the door. Where nobody
+    /// may wait at the door this may be above the capacity: by those requeued, which had a place,
+    /// or after a reload.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.queue.len() - self.at_door()
+    }
+
+    /// Calls that wait at the door of a full queue: so many wait above the capacity. They take their
+    /// turns like all others.
+    #[must_use]
+    pub fn at_door(&self) -> usize {
+        let capacity = self.policy.capacity() as usize;
+        match self.policy.when_full() {
+            WhenFull::Refuse => 0,
+            WhenFull::Wait { .. } => self.queue.len().saturating_sub(capacity),
+        }
+    }
+
+    /// Calls that were run and have not ended.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.holds.len()
+    }
+
+    /// Nothing waits, nothing is in flight, and nothing is drawn that only the end of a call
+    /// could bring back. Departures may still count in their windows.
+    #[must_use]
+    pub fn is_at_rest(&self) -> bool {
+        self.queue.is_empty()
+            && self.holds.is_empty()
+            && self.parking.is_at_rest()
+            && self
+                .limits
+                .iter()
+                .all(|met| met.limiter.is_at_rest() && met.waiting == 0)
+            && self.buckets.iter().all(|(_, bucket)| bucket.waiting == 0)
+    }
+
+    /// Time only goes forward here. Supplies run out at their own moment, whatever comes next.
+    #[inline]
+    pub(super) fn advance(&mut self, now: Timestamp) -> Timestamp {
+        self.now = self.now.max(now);
+        self.expire_supplies();
+        self.now
+    }
+
+    pub(super) fn count_joining(&mut self) -> u64 {
+        self.joined += 1;
+        self.joined
+    }
+
+    pub(super) fn find_limit(&self, name: &str) -> Option<LimitId> {
+        let index = self.limits.iter().position(|met| &*met.rule.name == name)?;
+        Some(index as LimitId)
+    }
+
+    /// The class itself, or the last one for a class that an older policy had.
+    #[inline]
+    pub(super) fn clamp(&self, class: Class) -> Class {
+        Class(class.0.min(self.policy.classes().len() as u32 - 1))
+    }
+
+    /// The line for calls like these.
+    pub(super) fn line(&mut self, key: LineKey) -> LineId {
+        let line = self.parking.line(key);
+        self.queue.make_lines(self.parking.lines());
+        line
+    }
+
+    pub(super) fn refresh_head(&mut self, line: LineId) {
+        let head = self.queue.head(line);
+        self.parking.set_head(line, head, self.now, self.joined);
+    }
+
+    /// What holds a waiting call, or held it last.
+    pub(super) fn held_by(&self, waiting: &Waiting<T>) -> Option<Bar> {
+        match waiting.place {
+            Place::Line(line) => waiting
+                .held_by
+                .or_else(|| self.parking.held_by(line, waiting.joined)),
+            Place::Aside(_) => waiting.held_by,
+        }
+    }
+}
