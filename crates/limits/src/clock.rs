@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use crate::time::Timestamp;
 
-/// Tells the time, as nanoseconds since some start of its own.
+/// A clock that counts nanoseconds from a start of its own.
 ///
 /// It should never step back. Where it does, nothing accrues until it is where it was.
 pub trait Clock: Send + Sync {
@@ -44,7 +44,7 @@ impl Clock for MonotonicClock {
     #[inline]
     fn now(&self) -> Timestamp {
         let passed = self.start.elapsed();
-        // In one step less than through a duration of its own.
+        // One step less than through a `Duration`.
         Timestamp::from_nanos(passed.as_secs() * 1_000_000_000 + u64::from(passed.subsec_nanos()))
     }
 }

@@ -5,8 +5,8 @@ use alloc::sync::Arc;
 use core::mem;
 use core::time::Duration;
 
-/// Causes that are told apart for one call. A call meets a handful of limits, so there are more
-/// only if its bucket was taken away, or the policy changed, again and again while it waited.
+/// How many causes are recorded separately for one call. A call meets a handful of limits, so there
+/// are more only if its bucket or the policy changed repeatedly while it waited.
 const CAUSES_MAX: usize = 16;
 
 /// What a call waited for.
@@ -14,9 +14,9 @@ const CAUSES_MAX: usize = 16;
 pub enum Cause {
     /// This limit or bucket: it was closed to the call, or to one with an earlier turn there.
     Limit(Arc<str>),
-    /// To be asked: nothing stood in its way, as far as anybody had looked.
+    /// Its turn to be asked. No limit was known to bar it.
     Turn,
-    /// All those that were one too many to be told apart.
+    /// All causes beyond the number recorded separately.
     Others,
 }
 
@@ -35,7 +35,7 @@ pub struct Delay {
 pub struct Delays(Box<[Delay]>);
 
 impl Delays {
-    /// It waited so much longer for this.
+    /// Adds waiting time.
     pub fn add(&mut self, cause: Cause, time: Duration) {
         if time.is_zero() {
             return;
@@ -90,7 +90,7 @@ impl Delays {
             Cause::Limit(name) => Some((delay.time, name)),
             Cause::Turn | Cause::Others => None,
         });
-        // Of those that held it equally long, the first.
+        // Of several with the same time, the first.
         let longest = limits.reduce(|one, other| if other.0 > one.0 { other } else { one });
         longest.map(|(_, name)| name)
     }

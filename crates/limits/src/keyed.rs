@@ -1,8 +1,8 @@
 //! A limiter for each of very many keys.
 //!
-//! [`Keys`] is for threads that share it: it has a clock and a lock, remembers a bounded number of keys,
-//! and forgets those that rest. [`BucketKeys`] gives each key a [`TokenBucket`], [`PacedKeys`] a
-//! [`Pacer`] limiter.
+//! Threads share one [`Keys`]: it has a clock and a lock, remembers a bounded number of keys, and
+//! forgets idle ones. [`BucketKeys`] gives each key a [`TokenBucket`](crate::TokenBucket),
+//! [`PacedKeys`] a [`Pacer`](crate::pace::Pacer).
 
 mod error;
 mod keys;

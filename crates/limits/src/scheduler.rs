@@ -1,12 +1,12 @@
-//! The one decision: whose turn it is, and whether it may go.
+//! The scheduler: whose turn it is, and whether that call may go.
 //!
-//! A call is submitted, waits in a line, and leaves it in [`Scheduler::next`] as a step: to be
-//! run, with a [`Hold`] that stands for everything it has drawn, or to be told that its deadline
-//! has passed. Every hold ends in exactly one of [`finish`](Scheduler::finish),
-//! [`give_back`](Scheduler::give_back) and [`requeue`](Scheduler::requeue).
+//! A call is submitted, waits in a line, and leaves it in [`Scheduler::next`] as a step: it runs,
+//! with a [`Hold`] for everything it has drawn, or its deadline has passed. Every hold ends in
+//! exactly one of [`finish`](Scheduler::finish), [`give_back`](Scheduler::give_back) and
+//! [`requeue`](Scheduler::requeue).
 //!
-//! Everything that happens may let another call go, so after every other method `next` is
-//! called until it says [`Step::SleepUntil`] or [`Step::Idle`], and again at that moment.
+//! Any event can allow another call to go. So after every other method, call `next` until it
+//! returns [`Step::SleepUntil`] or [`Step::Idle`], and again at that moment.
 //!
 //! What it costs, in the number n of waiting calls: O(log n) for every method but
 //! [`apply`](Scheduler::apply), [`remove_bucket`](Scheduler::remove_bucket) and the snapshots,

@@ -1,4 +1,4 @@
-//! A set whose least entry is asked for all the time.
+//! A set whose smallest entry is read all the time.
 //!
 //! Deadlines and places in a line nearly always come in ascending order, and leave from the
 //! front. A tree pays for every one of them what only the exception needs. Here what comes in
@@ -7,8 +7,8 @@
 //! middle stays behind as a tombstone, and before tombstones outnumber the living they are
 //! swept out, so memory follows what is in the set.
 //!
-//! With n entries: [`first`](Sorted::first) is exact and O(1) but for a look at the tree; in
-//! order, insert and remove are amortised O(1); out of order, amortised O(log n).
+//! With n entries: [`first`](Sorted::first) is exact and O(1), except for a look at the tree.
+//! Insert and remove are amortised O(1) in order and O(log n) out of order.
 
 use alloc::collections::{BTreeSet, VecDeque};
 

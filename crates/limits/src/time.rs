@@ -1,4 +1,4 @@
-//! Moments, as nanoseconds since whoever calls began to count.
+//! Moments, in nanoseconds since a start of your choice.
 
 use core::ops::Add;
 use core::time::Duration;

@@ -1,4 +1,4 @@
-//! What a limit says to a call that would draw from it.
+//! The verdict of a limit on a call that would draw from it.
 
 use core::fmt;
 use core::num::NonZeroU32;
@@ -39,11 +39,11 @@ pub enum Verdict {
     NotBefore(Timestamp),
     /// Something must be released or supplied first; there is nothing to wait for on a clock.
     WhenTold,
-    /// The limit is smaller than the cost: never, as the policy stands.
+    /// The cost is above the limit. The call never fits under this policy.
     Never,
 }
 
-/// Why a limiter lets nothing through now, and when it will: what a [`Verdict`] says that is not
+/// Why a limiter admits nothing now, and when it will: any [`Verdict`] except
 /// [`Ready`](Verdict::Ready).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NotNow {

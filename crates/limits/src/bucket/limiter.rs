@@ -1,4 +1,4 @@
-//! What all limiters have in common that let calls through as tokens come.
+//! What a token bucket and a pacer have in common.
 
 use core::time::Duration;
 
@@ -6,8 +6,8 @@ use super::Tokens;
 use crate::time::Timestamp;
 use crate::verdict::{NotNow, Verdict};
 
-/// Lets calls through as tokens come: a [`TokenBucket`](crate::TokenBucket) or a
-/// [`Pacer`](crate::Pacer) limiter.
+/// Admits calls as tokens flow in: a [`TokenBucket`](crate::TokenBucket) or a
+/// [`Pacer`](crate::pace::Pacer).
 ///
 /// Every moment is handed in. A clock that steps back adds nothing.
 pub trait TokenLimiter {
@@ -24,14 +24,14 @@ pub trait TokenLimiter {
     /// When a call of this cost may go at the earliest, behind others that take `ahead` tokens.
     fn wait_behind(&self, now: Timestamp, ahead: f64, cost: Tokens) -> Duration;
 
-    /// Takes `tokens` more for a call that costs `whole` in all, whatever is there. Returns what was
-    /// taken: less than `tokens` where the debt is at its greatest.
+    /// Takes `tokens` more for a call that costs `whole` in all, even if that leaves a debt.
+    /// Returns the number taken: less than `tokens` at the largest debt.
     fn take_more(&mut self, now: Timestamp, tokens: f64, whole: f64) -> f64;
 
     /// Puts back what was drawn, or takes more where `tokens` is below zero.
     fn put_back(&mut self, now: Timestamp, tokens: f64);
 
-    /// What the limiter would say to a call of this cost. Takes nothing.
+    /// The verdict for a call of this cost. Takes nothing.
     #[inline]
     fn verdict(&self, now: Timestamp, cost: Tokens) -> Verdict {
         if self.has(now, cost) {
@@ -53,14 +53,14 @@ pub trait TokenLimiter {
         }
     }
 
-    /// How long until a call of this cost may go, if nothing is taken before it: up to the first
-    /// nanosecond at which [`has`](Self::has) says so.
+    /// The time until a call of this cost may go, if nothing else is taken: up to the first
+    /// nanosecond at which [`has`](Self::has) is true.
     fn delay_until_available(&self, now: Timestamp, cost: Tokens) -> Duration {
         self.available_at(now, cost).since(now)
     }
 
-    /// Takes the cost, whatever is there. Returns what was taken: the cost, if [`has`](Self::has) says
-    /// that the call may go; less where the debt is at its greatest.
+    /// Takes the cost, even if that leaves a debt. Returns the number taken: the cost, if
+    /// [`has`](Self::has) is true; less at the largest debt.
     #[inline]
     fn draw(&mut self, now: Timestamp, cost: Tokens) -> f64 {
         self.take_more(now, cost.get(), cost.get())

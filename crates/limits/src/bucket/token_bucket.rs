@@ -7,17 +7,17 @@
 //! burst; and the call is served and does not wait for ever. After a call of cost `c` the bucket is
 //! closed for (`c` - burst) / fill seconds at most.
 //!
-//! Only what is taken whatever is there ([`TokenLimiter::draw`]) can add up without a bound of its own.
-//! There a debt is cut at [`DEBT_MAX_BURSTS`] times the burst, at what flows in within
-//! [`DEBT_MAX_FILL`], or at what the one call takes, whichever is most.
+//! Only [`TokenLimiter::draw`], which takes tokens regardless of the level, could add up without a
+//! bound. There, a debt is cut at the largest of three: [`DEBT_MAX_BURSTS`] times the burst, the
+//! inflow of [`DEBT_MAX_FILL`], and the cost of the one call.
 //!
-//! The level is a number and a moment; what it is later is computed when asked. It is computed
-//! from the same two numbers until somebody takes something, so asking costs no accuracy, and the
-//! moment at which there will be enough is the first nanosecond at which asking says so.
+//! The level is a number and a moment. A later level is computed from these two on demand, until
+//! something is taken. So reading costs no accuracy, and the moment at which there is enough is the
+//! first nanosecond at which a read shows it.
 //!
-//! The arithmetic is that of the token bucket in xen-api's `rate-limit` library, but for what is
-//! wrong with it: there, a clock that steps back adds tokens, NaN and infinities are let in and
-//! spoil the level for ever, and a parameter that changes refunds the whole burst.
+//! The arithmetic is that of the token bucket in xen-api's `rate-limit` library without its
+//! defects: there, a clock that steps back adds tokens, NaN and infinities are accepted and break
+//! the level for ever, and a change of a parameter refunds the whole burst.
 
 use core::time::Duration;
 
@@ -33,7 +33,7 @@ pub const DEBT_MAX_FILL: Duration = Duration::from_secs(3600);
 
 const NANOS_PER_SECOND: f64 = 1e9;
 
-/// Lets calls through at a rate, with a burst at once.
+/// Admits calls at a rate, with a burst at once.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -86,7 +86,7 @@ impl TokenBucket {
         self.set(now, tokens);
     }
 
-    /// A bucket that held so many tokens then.
+    /// A bucket that contained this number of tokens at `since`.
     #[cfg(feature = "std")]
     pub(crate) const fn holding(since: Timestamp, burst: Burst, fill: Fill, tokens: f64) -> Self {
         Self {
@@ -103,13 +103,13 @@ impl TokenBucket {
         (self.tokens, self.since)
     }
 
-    /// What has to be in the bucket for a call of this cost: all of it if it costs more.
+    /// The level at which a call of this cost may go: a full bucket, if the call costs more.
     const fn required(&self, cost: Tokens) -> f64 {
         cost.get().min(self.burst.get())
     }
 
-    /// The first moment, not before `now`, at which it holds so many tokens: no more than its burst,
-    /// so it does not matter that what flows over is counted here.
+    /// The first moment, not before `now`, at which the bucket contains this number of tokens. The
+    /// number is at most the burst, so counting the overflow here does no harm.
     pub(crate) fn reached_at(&self, now: Timestamp, level: f64) -> Timestamp {
         let at = |nanos: u64| {
             let filled = nanos as f64 / NANOS_PER_SECOND * self.fill.get();
@@ -119,8 +119,8 @@ impl TokenBucket {
         if at(start) >= level {
             return now;
         }
-        // The quotient is right but for rounding, so the first moment is near it: found between
-        // a moment that is too early and one that is not.
+        // The quotient is right except for rounding, so the first moment is near it, between a
+        // moment that is too early and one that is not.
         let guess = ((level - self.tokens) / self.fill.get() * NANOS_PER_SECOND) as u64;
         let (mut early, mut step) = (guess, 1);
         while early > start && at(early) >= level {
@@ -171,7 +171,7 @@ impl TokenLimiter for TokenBucket {
     }
 
     fn wait_behind(&self, now: Timestamp, ahead: f64, cost: Tokens) -> Duration {
-        // They take what is there before it flows over.
+        // Earlier calls take tokens before they overflow.
         let lacking = ahead + self.required(cost) - self.peek(now);
         if lacking <= 0.0 {
             return Duration::ZERO;

@@ -10,7 +10,7 @@ use crate::verdict::NotNow;
 /// Why a key takes nothing now, and when to try again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyError {
-    /// Its own limiter lets nothing through.
+    /// Its own limiter admits nothing now.
     NotNow(NotNow),
     /// It is not remembered, and there is no place for it.
     TooManyKeys(TooManyKeys),

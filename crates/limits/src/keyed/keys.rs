@@ -37,19 +37,19 @@ pub type BucketKeys<K, C = MonotonicClock, S = RandomState> = Keys<TokenBucket, 
 
 /// A pace for each key.
 ///
-/// A new key may take as much at once as a pool holds without its burst ([`Pace::pool`]), such as two
-/// operations where nothing else is said.
+/// A new key may take as much at once as a pool contains without its burst
+/// ([`Pace::pool`](crate::pace::Pace::pool)): two operations by default.
 pub type PacedKeys<K, C = MonotonicClock, S = RandomState> = Keys<Pacer, K, C, S>;
 
 /// Limits every key of a set by the same rule, each for itself. A key takes the [`Keyed::State`] of its
 /// limiter, and what a map from keys to `u32` takes.
 ///
-/// At most `keys_max` keys are remembered. At that number, the keys at rest are forgotten: those
-/// whose limiter is full. A key that is forgotten and comes back is full again, so it gains nothing and
-/// loses nothing, except what a pace had not caught up with yet. A key that is not full, or even in debt,
-/// is never forgotten: while no key is at rest, a new one is refused. Where fewer than one in 16 of more
-/// than 1,024 keys rest, it may be refused for up to a microsecond for each key that may be remembered,
-/// since rests are looked for no more often.
+/// At most `keys_max` keys are remembered. At that number, idle keys are forgotten: those whose
+/// limiter is full. A forgotten key that comes back is full again, so it gains and loses nothing,
+/// except what a pace had not caught up with. A key that is not full is never forgotten: while no
+/// key is idle, a new one is refused. If fewer than one in 16 of more than 1,024 keys are idle, a
+/// new key may be refused for up to one microsecond per key that may be remembered, because idle
+/// keys are searched for no more often.
 ///
 /// Threads share one, behind a lock that is held for a search and some arithmetic. The clock is read
 /// inside the lock.

@@ -6,8 +6,8 @@ use crate::bucket::{Burst, Fill, TokenBucket, TokenLimiter};
 use crate::pace::{Pace, Pacer, Pools};
 use crate::time::Timestamp;
 
-/// A limiter of which there may be one for each of very many keys: they share a rule, and of each only
-/// its state is kept.
+/// A limiter that can be kept for each of very many keys: they share a rule, and only the state of
+/// each is stored.
 pub trait Keyed: TokenLimiter + Sized {
     /// What all keys have in common.
     type Rule: Copy + fmt::Debug;
@@ -20,7 +20,7 @@ pub trait Keyed: TokenLimiter + Sized {
     /// A limiter in this state.
     fn from_state(rule: Self::Rule, state: Self::State) -> Self;
 
-    /// What has to be kept beside the rule.
+    /// The state that is stored beside the rule.
     fn state(&self) -> Self::State;
 
     /// Changes the rule; nothing is refunded.

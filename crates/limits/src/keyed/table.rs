@@ -11,8 +11,8 @@ use crate::time::Timestamp;
 use super::error::TooManyKeys;
 use super::limiter::Keyed;
 
-/// The least time between two looks at all keys while few of them rest, for each key that may be
-/// remembered. A look takes a few per cent of that, so new keys cost little, however many come.
+/// The shortest time between two searches of all keys while few of them are idle, per key that may
+/// be remembered. A search takes a few percent of that time, so new keys cost little.
 pub(super) const LOOK_APART: Duration = Duration::from_micros(1);
 
 /// Before such a look, a new key looks at this number of other keys, in turn. If at least one in
@@ -104,7 +104,7 @@ impl<L: Keyed, K: Hash + Eq, S: BuildHasher> Table<L, K, S> {
         Err(self.none_rests_before)
     }
 
-    /// Whether a look at all keys is worth its time, judged by the keys whose turn it is to be looked at.
+    /// Whether a search of all keys is worthwhile, estimated from the next keys in turn.
     fn many_rest(&mut self, now: Timestamp) -> bool {
         let mut found = 0;
         for _ in 0..SAMPLE {

@@ -123,7 +123,7 @@ fn a_new_key_is_refused_while_all_others_are_in_use_and_let_in_once_one_rests() 
     let early = Timestamp::from_nanos(later.as_nanos() - 1);
     assert_eq!(keys.try_acquire(&3, Tokens::ONE, early), refused);
     assert_eq!(keys.keys.len(), 3);
-    // A key that was there goes on being limited.
+    // A known key is still limited.
     assert!(!keys.granted(&0, Tokens::ONE, start));
     assert!(keys.granted(&0, Tokens::ONE, later));
     assert!(keys.granted(&3, Tokens::ONE, later));
@@ -222,7 +222,7 @@ fn a_new_key_is_let_in_as_soon_as_many_others_rest() {
     for key in 0..u64::from(max) {
         assert!(keys.granted(&key, Tokens::ONE, first));
     }
-    // It looks at all of them in vain.
+    // It searches all of them and finds none.
     let stranger = u64::from(max);
     let refused = too_many(max, first + LOOK_APART * max);
     assert_eq!(keys.try_acquire(&stranger, Tokens::ONE, first), refused);

@@ -1,14 +1,13 @@
 //! How long what held a waiting call.
 //!
-//! Nothing is written down call by call. A line keeps the account, since what bars its head
-//! bars all its calls: they meet the same limits. It changes only when the head is parked behind
-//! something else than before. A call that joins notes how the account stands, one pointer
-//! shared by all who join between two changes; what has been charged from then until it leaves
-//! is what it waited for, to the nanosecond. Only a call that is moved elsewhere while it waits
-//! takes its parts with it.
+//! No times are recorded per call. A line has an account, because whatever bars its head bars all
+//! its calls: they meet the same limits. The account changes only when the head is parked at
+//! something else. A call that joins keeps a pointer to the account at that time, which all calls
+//! share that join between two changes. The difference when the call leaves is what it waited for,
+//! to the nanosecond. Only a call that moves while it waits carries its times with it.
 //!
-//! An account begins anew when its line is empty. So whoever joins an empty line has nothing to
-//! note, and whoever finds nobody there and nothing closed pays for none of this.
+//! The account starts from zero when its line is empty. So the first call of a line keeps no
+//! pointer, and a call that finds no line and no closed limit pays for none of this.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -22,7 +21,7 @@ use crate::time::Timestamp;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Behind {
     Bar(Bar),
-    /// Others, and nobody has looked yet whether anything bars it.
+    /// Other calls. Nothing is known to bar it.
     Turn,
 }
 

@@ -3,15 +3,15 @@
 use crate::policy::LimitId;
 use crate::slab::Key;
 
-/// A waiting call, for whoever wants to cancel it. It may be kept longer than the call waits:
-/// it never names another one.
+/// A waiting call, for cancelling it. A ticket can be kept longer than the call waits: it never
+/// refers to another call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub(crate) Key);
 
 /// The index of a line.
 pub(crate) type LineId = u32;
 
-/// What stands in a call's way.
+/// What bars a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Bar {
     /// A limit of the policy.

@@ -136,8 +136,8 @@ impl<T> Queue<T> {
         self.link(key, place, arrival);
     }
 
-    /// Starts anew with other lines: `sort` says of each call where it goes now. Linear but for sorting
-    /// each line.
+    /// Puts all calls into new lines: `sort` sets the place of each call. Linear, except for
+    /// sorting each line.
     pub(crate) fn rebuild(&mut self, mut sort: impl FnMut(&mut Waiting<T>)) {
         let mut sorted: Vec<Vec<(u64, Key)>> = Vec::new();
         let mut asides = Vec::new();

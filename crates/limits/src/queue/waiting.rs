@@ -15,14 +15,14 @@ pub(crate) struct Waiting<T> {
     pub(crate) call: Call,
     pub(crate) payload: T,
     pub(crate) set: SetId,
-    /// The bucket it is charged to, if there is one of that number.
+    /// The bucket that is charged, if it exists.
     pub(crate) bucket: Option<Key>,
-    /// The quotas that it draws from, as far as their rules are there.
+    /// The quotas that it draws from, if they have rules.
     pub(crate) quotas: Option<Arc<[Key]>>,
     /// Its place among the calls of its line: what came first goes first.
     pub(crate) arrival: u64,
     pub(crate) place: Place,
-    /// Counts joinings of the queue, to tell who waited while a line was held.
+    /// Counts joins of the queue, to find the calls that waited while a line was held.
     pub(crate) joined: u64,
     /// What had it set aside last.
     pub(crate) held_by: Option<Bar>,

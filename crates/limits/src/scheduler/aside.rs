@@ -53,9 +53,9 @@ impl<T> Scheduler<T> {
 /// Moments within the span of the jitter at which calls come back.
 pub(super) const RETURNS: u64 = 128;
 
-/// When a call set aside comes back. The moments are cut into [`RETURNS`] steps of the common
-/// clock, so that those who come back at about the same time wake the scheduler together: with
-/// thousands aside it would otherwise wake for each.
+/// When a call set aside comes back. The span is cut into [`RETURNS`] steps of the common clock, so
+/// that calls that come back at about the same time wake the scheduler once. With thousands aside
+/// it would otherwise wake for each.
 pub(super) fn aside_until(now: Timestamp, min: Duration, max: Duration, random: u64) -> Timestamp {
     let drawn = (now + jitter(min, max, random)).as_nanos();
     let step = nanos(max - min) / RETURNS;

@@ -18,7 +18,8 @@ impl<T> Scheduler<T> {
         self.parking.claims().0
     }
 
-    /// Panics if anything that must hold once [`next`](Self::next) says to sleep does not.
+    /// Panics if an invariant is violated that holds whenever [`next`](Self::next) returns a moment
+    /// to sleep until.
     #[doc(hidden)]
     pub fn audit(&self) {
         self.parking.audit();

@@ -18,7 +18,7 @@ const SURCHARGE_MAX: f64 = 4.0;
 #[derive(Debug)]
 pub(super) struct Bucket {
     pub(super) rule: BucketRule,
-    /// The rate that it was told, by whoever shares out one for several.
+    /// The rate set from outside, where several processes share one.
     pub(super) supply: Supply<Fill>,
     pub(super) level: Level,
     pub(super) drawn: f64,
@@ -31,7 +31,7 @@ pub(super) struct Bucket {
 }
 
 impl Bucket {
-    /// What it says to a call that would draw from it, behind those that claim `ahead` of it.
+    /// The verdict for a call that would draw from it, behind claims of `ahead`.
     pub(super) fn peek(&self, now: Timestamp, ahead: TokenCount, tokens: Tokens) -> Verdict {
         match self.rule.mode {
             BucketMode::Enforce => {
@@ -47,7 +47,7 @@ impl Bucket {
         self.rule.mode == BucketMode::Enforce && self.rule.on_excess == OnExcess::Reject
     }
 
-    /// How long a call that came now would wait for those that wait and for its own tokens.
+    /// How long a call that arrives now would wait for earlier calls and for its own tokens.
     pub(super) fn wait_behind(&self, now: Timestamp, tokens: Tokens) -> Duration {
         match self.rule.mode {
             BucketMode::Enforce => {
@@ -114,8 +114,8 @@ impl Bucket {
         }
     }
 
-    /// Changes the level to what flows now: what the rule says, or what it was told if that is
-    /// less. Nothing is refunded, and nothing taken away.
+    /// Sets the level to the present rate: that of the rule, or a lower supply. Refunds and removes
+    /// nothing.
     pub(super) fn follow(&mut self, now: Timestamp) {
         let told = self.supply.at(now).map(Fill::get);
         self.level.follow(now, self.rule.limit, told);

@@ -15,9 +15,9 @@ pub const BUCKETS_MAX: usize = 16_384;
 pub struct BucketRule {
     /// The name that refusals carry.
     pub name: Arc<str>,
-    /// How much it lets through.
+    /// How many tokens it admits.
     pub limit: BucketLimit,
-    /// Whether it holds anybody back.
+    /// Whether it delays calls.
     pub mode: BucketMode,
     /// What happens to a call for which there are no tokens.
     pub on_excess: OnExcess,
@@ -27,15 +27,15 @@ pub struct BucketRule {
     pub settlement: Settlement,
 }
 
-/// Whether a bucket holds anybody back.
+/// Whether a bucket delays calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BucketMode {
     /// It does.
     #[default]
     Enforce,
-    /// It only counts whom it would have. Calls are charged, down to the greatest debt
-    /// ([`DEBT_MAX_FILL`](crate::DEBT_MAX_FILL)), so it counts as delayed whoever would have waited for
-    /// those before.
+    /// It only counts the calls that it would delay. Calls are charged down to the largest debt
+    /// ([`DEBT_MAX_FILL`](crate::bucket::DEBT_MAX_FILL)), so a call counts as delayed if it would
+    /// have waited for earlier ones.
     Observe,
 }
 
@@ -50,21 +50,21 @@ pub enum OnExcess {
     Reject,
 }
 
-/// In what order the calls that wait for a bucket go. Classes share by weight either way. A
-/// change applies to those that wait, too.
+/// The order of calls that wait for a bucket. Classes share by weight in both cases. A change
+/// applies to waiting calls, too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BucketOrder {
     /// Callers take turns, by their weight and what their calls cost.
     #[default]
     Fair,
-    /// By arrival, whoever called.
+    /// By arrival, whatever the caller.
     Fifo,
 }
 
 /// What a call is charged in the end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Settlement {
-    /// What it said it costs.
+    /// Its estimated cost.
     #[default]
     Estimate,
     /// What it turned out to cost, once it has ended: the difference is charged or put back, but
@@ -100,19 +100,19 @@ pub struct BucketNow {
     pub drawn: f64,
     /// Its pools and its pace, if it is a paced one.
     pub paced: Option<PacerNow>,
-    /// What it would say now to a call of one token with nobody ahead.
+    /// The verdict now for a call of one token with no call ahead.
     pub opens: Verdict,
     /// Calls in the queue that will be charged to it, whatever holds them.
     pub waiting: u64,
     /// What they will be charged, in tokens.
     pub waiting_tokens: f64,
-    /// Of the tokens that are there or come next, so many are claimed.
+    /// Tokens, available now or next, that are claimed.
     pub claimed: f64,
     /// For how long claims have kept tokens that their calls could not use yet, over all of them.
     pub idle: Duration,
-    /// Calls that it let through, or let pass, so far.
+    /// Calls that it admitted so far.
     pub charged: u64,
-    /// Of those, calls that were let pass only because it observes.
+    /// Of these, calls that it admitted only because it observes.
     pub would_have_delayed: u64,
     /// How long those would have waited, together.
     pub would_have_delayed_for: Duration,

@@ -1,12 +1,13 @@
 //! Rate limits: the buckets that calls are charged to, beside the limits of the policy.
 //!
-//! A limit of the policy is met by what a call is; a bucket by what whoever classifies it says,
-//! and any number of callers may share one. So there are many of them, and they come, change and
-//! go one by one while calls wait: a bucket is found by its number, nothing ever looks at all of
-//! them, and what a change costs does not depend on how many wait.
+//! The limits of the policy depend on what a call is. The bucket of a call is chosen by the code
+//! that classifies it, and any number of callers can share one. So there are many buckets, and they
+//! appear, change and disappear one by one while calls wait. A bucket is found by its number,
+//! nothing ever searches all of them, and the cost of a change does not depend on the number of
+//! waiting calls.
 //!
-//! What an enforced bucket bars waits in turn, whatever the policy's [`Postpone`] says: the
-//! moment at which it opens is known.
+//! A call that a bucket bars waits in turn, whatever the policy's [`Postpone`]: the moment at which
+//! the bucket opens is known.
 //!
 //! [`Postpone`]: crate::Postpone
 
@@ -25,14 +26,14 @@ use crate::supply::Supply;
 use crate::time::Timestamp;
 
 impl<T> Scheduler<T> {
-    /// Makes a bucket, or changes one in place: its tokens, those that wait for it and its
-    /// counters are kept, and nothing is refunded. A new one is full.
+    /// Creates a bucket, or changes one in place. Its tokens, its waiting calls and its counters
+    /// are kept, and nothing is refunded. A new bucket is full.
     ///
-    /// Takes O(log n) in the number of buckets, whoever waits.
+    /// Takes O(log n) in the number of buckets, whatever the number of waiting calls.
     ///
     /// # Errors
     ///
-    /// If there are [`BUCKETS_MAX`] buckets, and this is none of them.
+    /// If there are [`BUCKETS_MAX`] buckets and this would be one more.
     pub fn set_bucket(
         &mut self,
         now: Timestamp,
@@ -75,9 +76,9 @@ impl<T> Scheduler<T> {
         Ok(())
     }
 
-    /// Tells a bucket at what rate it may be filled, if that is less than its rule says. Nothing
-    /// is refunded. What was told is kept when the rule changes, and forgotten with the bucket.
-    /// False if there is no such bucket.
+    /// Limits the rate at which a bucket fills, if that is below its rule. Nothing is refunded. The
+    /// limit stays in force when the rule changes, and is forgotten with the bucket. False if there
+    /// is no such bucket.
     pub fn supply_fill(&mut self, now: Timestamp, id: BucketId, supply: Supply<Fill>) -> bool {
         let now = self.advance(now);
         let Some(key) = self.buckets.find(Some(id)) else {
@@ -104,11 +105,11 @@ impl<T> Scheduler<T> {
         self.parking.change(Bar::Bucket(key));
     }
 
-    /// Removes a bucket. Nobody who waits for it is lost: `reroute` says of each call that was
-    /// to be charged to it, in order, to which bucket it is charged instead; none, or one that
-    /// there is not, lets it wait for its other limits only. False if there is no such bucket.
+    /// Removes a bucket. No waiting call is lost: `reroute` returns the new bucket of each call, in
+    /// order. With `None` or an unknown bucket, the call waits for its other limits only. False if
+    /// there is no such bucket.
     ///
-    /// Linear in the calls that wait, but for finding their new turns.
+    /// Linear in the number of waiting calls, except for finding their new turns.
     pub fn remove_bucket(
         &mut self,
         now: Timestamp,
@@ -160,8 +161,8 @@ impl<T> Scheduler<T> {
         })
     }
 
-    /// How long a call of this cost that came to the bucket now would wait for its tokens and
-    /// for those of whoever waits already; `None` if there is no such bucket.
+    /// How long a call of this cost would wait if it arrived now, for its own tokens and those of
+    /// earlier calls. `None` if there is no such bucket.
     #[must_use]
     pub fn bucket_wait(&self, now: Timestamp, id: BucketId, tokens: Tokens) -> Option<Duration> {
         let now = self.now.max(now);
@@ -174,9 +175,9 @@ impl<T> Scheduler<T> {
         self.buckets.by_id.keys().copied()
     }
 
-    /// Charges waiting calls to the buckets that they would be charged to if they came now: `to`
-    /// says which that is, in the order of their turns; `None` leaves a call as it is. A call whose
-    /// bucket stays the same keeps its place.
+    /// Moves waiting calls to the buckets that would be charged if they arrived now: `to` returns
+    /// the bucket of each call, in the order of their turns. `None` leaves a call as it is. A call
+    /// whose bucket stays the same keeps its place.
     ///
     /// Linear in the calls that wait, except for finding new turns.
     pub fn reroute_waiting(
@@ -198,8 +199,8 @@ impl<T> Scheduler<T> {
         }
     }
 
-    /// Has those calls refused for which there are no tokens behind the ones before them: a
-    /// bucket that rejects lets no call wait.
+    /// Refuses the waiting calls for which there are no tokens behind earlier calls: no call waits
+    /// for a bucket that rejects.
     fn reject_those_that_wait(&mut self, now: Timestamp, bucket: Key) {
         let waiting = self.queue.iter();
         let meets = waiting.filter(|(_, waiting)| waiting.bucket == Some(bucket));
@@ -218,7 +219,7 @@ impl<T> Scheduler<T> {
         }
     }
 
-    /// The next call that waits for a bucket that lets no call wait.
+    /// The next call to refuse, with its bucket, which rejects.
     pub(super) fn next_to_reject(&mut self) -> Option<(Key, Key)> {
         while let Some(key) = self.to_reject.pop_front() {
             let Some(waiting) = self.queue.get(key) else {

@@ -28,8 +28,8 @@ pub enum Outcome {
     Served,
     /// It failed because the backend has too much to do.
     Overloaded,
-    /// It failed otherwise. How long it took says nothing about the next one: a call that
-    /// found nobody there ends at once.
+    /// It failed otherwise. Its duration does not predict the next one: if the backend is down, a
+    /// call ends at once.
     Failed,
 }
 
@@ -72,13 +72,12 @@ impl Drawn {
     }
 }
 
-/// Lists of what calls have drawn that are kept for the next ones, so that a call needs none of its
-/// own.
+/// How many lists are kept for the next calls, so that a call needs no allocation.
 const SPARE_MAX: usize = 64;
 
 impl<T> Scheduler<T> {
-    /// The call's bytes leave: it now counts in windows that go by [`WindowStamp::Sent`]. Only
-    /// the first time counts. To be told before the bytes go is safe, after is not.
+    /// The call's bytes are sent: it now counts in windows with [`WindowStamp::Sent`]. Only the
+    /// first report counts. Report it before the bytes are sent, not after.
     pub fn sent(&mut self, now: Timestamp, hold: &Hold) {
         let now = self.advance(now);
         let held = self
@@ -118,11 +117,11 @@ impl<T> Scheduler<T> {
         }
     }
 
-    /// The call has ended. Its slots come back; in windows that were never told of its
-    /// departure it departs now, which is the safe side.
+    /// The call has ended. Its slots come back. In windows that have no reported departure, it
+    /// departs now, which is the safe side.
     ///
-    /// `measured` is what the call turned out to cost. A bucket whose rule says so settles by
-    /// it. Outstanding limits count calls and windows count what departed, so neither does.
+    /// `measured` is the actual cost of the call. A bucket whose rule says so settles by it.
+    /// Outstanding limits count calls and windows count departures, so neither uses it.
     pub fn finish(
         &mut self,
         now: Timestamp,
@@ -156,8 +155,8 @@ impl<T> Scheduler<T> {
         self.spare(held.drawn);
     }
 
-    /// The call never left: everything it drew comes back as if it had not been drawn, but for
-    /// windows that were told of its departure.
+    /// The call was never sent. Everything it drew comes back as if it had never been drawn, except
+    /// in windows with a reported departure.
     pub fn give_back(&mut self, now: Timestamp, hold: Hold) {
         let now = self.advance(now);
         let held = self.end(hold);
@@ -165,8 +164,8 @@ impl<T> Scheduler<T> {
         self.spare(held.drawn);
     }
 
-    /// The call never left and goes back to wait, with its turn and its deadline. It had a
-    /// place, so it gets one even if the queue is full by now.
+    /// The call was never sent and waits again, with its turn and its deadline. It had a place, so
+    /// it gets one even if the queue is full now.
     pub fn requeue(&mut self, now: Timestamp, hold: Hold, payload: T) -> Ticket {
         let now = self.advance(now);
         let held = self.end(hold);

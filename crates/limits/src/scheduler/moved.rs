@@ -27,7 +27,7 @@ impl<T> Scheduler<T> {
             .map(|waiting| &mut waiting.payload)
     }
 
-    /// Takes out any one waiting call, for whoever ends them all; `None` if nobody waits.
+    /// Removes any one waiting call, to end all of them; `None` if no call waits.
     pub fn evict(&mut self, now: Timestamp) -> Option<(T, Waited)> {
         let now = self.advance(now);
         let timed = self.queue.first_deadline().or(self.queue.first_aside());
@@ -47,8 +47,8 @@ impl<T> Scheduler<T> {
         waits
     }
 
-    /// What a waiting call would be told if its deadline were now; `None` if it no longer
-    /// waits. It goes on waiting.
+    /// The refusal that a waiting call would get if its deadline were now; `None` if it no longer
+    /// waits. It continues to wait.
     #[must_use]
     pub fn refusal_now(&self, now: Timestamp, ticket: Ticket) -> Option<Refusal> {
         let waiting = self.queue.get(ticket.0)?;
@@ -83,7 +83,7 @@ impl<T> Scheduler<T> {
         true
     }
 
-    /// Puts a waiting call where it belongs by now: into a line if `place` is one, or else there.
+    /// Moves a waiting call to its present line, or to `place` if it is set aside.
     pub(super) fn replace(&mut self, key: Key, place: Place, arrival: u64) {
         match place {
             Place::Line(from) => {

@@ -1,4 +1,4 @@
-//! Whose turn it is, and whether it may go.
+//! Whose turn it is, and whether that call may go.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -32,7 +32,7 @@ pub enum Step<T> {
         /// What it drew from its quotas.
         spent: Vec<QuotaSpent>,
     },
-    /// Tell this call that it does not run; nothing is drawn.
+    /// This call does not run. Nothing is drawn.
     Expired {
         /// What was submitted.
         payload: T,
@@ -48,8 +48,8 @@ pub enum Step<T> {
 }
 
 impl<T> Scheduler<T> {
-    /// What to do next: call it until it says to sleep. `entropy` gives 64 random bits a call,
-    /// and is asked only to set a call aside.
+    /// The next step. Call it until it returns a moment to sleep until. `entropy` returns 64 random
+    /// bits per call, and is used only to set a call aside.
     pub fn next(&mut self, now: Timestamp, entropy: &mut impl FnMut() -> u64) -> Step<T> {
         let now = self.advance(now);
         if self.queue.is_empty() {
@@ -72,7 +72,7 @@ impl<T> Scheduler<T> {
         if let Some(step) = self.ask_all(now, entropy) {
             return step;
         }
-        // Those whose deadline is this very moment have had their turn, if they had one.
+        // Calls whose deadline is now have had their turn, if they had one.
         if let Some(key) = self.overdue(|deadline| deadline <= now) {
             return self.expire(now, key, Reason::DeadlinePassed, None);
         }
@@ -95,6 +95,7 @@ impl<T> Scheduler<T> {
     }
 
     /// Asks lines until a call leaves the queue.
+    #[inline]
     fn ask_all(&mut self, now: Timestamp, entropy: &mut impl FnMut() -> u64) -> Option<Step<T>> {
         let mut parked = 0;
         while let Some(asked) = self.next_asked() {
@@ -111,7 +112,7 @@ impl<T> Scheduler<T> {
                 let tokens = self.queue.expect(key).call.tokens;
                 let answer = self.quotas.peek(now, quota, tokens);
                 let rejects = self.quotas.rejects(quota, answer);
-                // One that was held here before has said so.
+                // A call that was already held here has been counted.
                 if rejects || !stays {
                     self.quotas.held(quota, answer);
                 }
@@ -157,7 +158,7 @@ impl<T> Scheduler<T> {
             let bar = turn.bar();
             let verdict = self.peek_at(now, line, waiting, bar);
             let is_barred = matches!(verdict, Verdict::NotBefore(_) | Verdict::WhenTold);
-            // Who is to be told something is asked for it.
+            // A call that is to be refused is asked for it.
             let is_told = match bar {
                 Bar::Quota(quota) => {
                     let answer = self.quotas.peek(now, quota, waiting.call.tokens);
@@ -190,8 +191,8 @@ impl<T> Scheduler<T> {
         self.peek(now, line, self.queue.expect(asked.key))
     }
 
-    /// What everything that the head of a line meets says to it, and what it is that bars it. A
-    /// bucket that does comes first: whose turn it is there keeps its tokens from the others.
+    /// The verdict of everything that the head of a line meets, and what bars it. A bucket that
+    /// bars it comes first: its turn there keeps the tokens from other calls.
     fn peek(&self, now: Timestamp, line: LineId, waiting: &Waiting<T>) -> Answer {
         let mut strictest = (Verdict::Ready, None);
         let limits = self.sets.limits(waiting.set).iter();
@@ -218,7 +219,7 @@ impl<T> Scheduler<T> {
         }
     }
 
-    /// What this says to the head of a line, behind those that claim before it.
+    /// The verdict of one bar for the head of a line, behind earlier claims.
     fn peek_at(&self, now: Timestamp, line: LineId, waiting: &Waiting<T>, bar: Bar) -> Verdict {
         let call = &waiting.call;
         let ahead = self.parking.ahead(line, bar, now);
@@ -240,8 +241,8 @@ impl<T> Scheduler<T> {
         }
     }
 
-    /// When a call is asked again that this bars. What is kept for its class may be enough for it
-    /// before those have gone that go before it at the limit.
+    /// When a call that this bars is asked again. The reserve of its class may cover it before the
+    /// calls ahead of it have left.
     fn asked_again(&self, now: Timestamp, key: Key, bar: Bar, verdict: Verdict) -> Verdict {
         let (Bar::Limit(limit), Verdict::WhenTold) = (bar, verdict) else {
             return verdict;
@@ -305,8 +306,8 @@ impl<T> Scheduler<T> {
         is_over(deadline).then_some(key)
     }
 
-    /// Why a call really waited in vain: a quota whose store does not answer is no limit that others
-    /// have used up.
+    /// The actual reason of a refusal. If the store of quotas does not answer, the call did not
+    /// wait for tokens that others used up.
     pub(super) fn because_of_the_store(&self, reason: Reason, held_by: Option<Bar>) -> Reason {
         match (reason, held_by) {
             (Reason::DeadlinePassed, Some(Bar::Quota(quota)))

@@ -1,16 +1,15 @@
 //! Quotas: budgets of keys in windows, drawn from a store that several nodes share.
 //!
-//! A call names the budgets that it draws from, such as its user's and that of all. Each is a
-//! [`Ledger`], made when a call that is taken in names it first. There may be very many, so when
-//! there are too many the least recently used is forgotten: first those that hold no tokens, then
-//! others, which give back to the store what they hold before they go. A call that is refused makes
-//! no ledger, so it takes nothing from any key. What a ledger has to ask the store is collected
-//! here ([`Scheduler::quota_questions`]) and answered whenever the answer comes
-//! ([`Scheduler::answer_quota`]): nothing here waits for anything.
+//! A call names the budgets that it draws from, such as its user's and the total. Each is a
+//! [`Ledger`](crate::quota::Ledger), made when an admitted call names it first. There can be very
+//! many. When there are too many, the least recently used ones are evicted: first those that hold
+//! no tokens, then others, which return their tokens to the store first. A refused call makes no
+//! ledger, so it evicts no key. The questions of a ledger to the store are collected here
+//! ([`Scheduler::quota_questions`]) and answered when the answer arrives
+//! ([`Scheduler::answer_quota`]): nothing here blocks.
 //!
-//! What a quota bars waits in turn, whatever the policy's [`Postpone`] says: a draw is a matter of
-//! a reply, and the moment at which a window ends is known. Calls of another key never wait
-//! behind it.
+//! A call that a quota bars waits in turn, whatever the policy's [`Postpone`]: a draw takes one
+//! reply, and the end of a window is known. Calls of other keys never wait behind it.
 //!
 //! [`Postpone`]: crate::Postpone
 

@@ -16,12 +16,12 @@ const RETRY_MIN: Duration = Duration::from_millis(1);
 /// A call that does not run: a value, not an error. It has drawn nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// The limit, bucket or quota that stood in the way, if one did.
+    /// The limit, bucket or quota that barred the call, if any.
     pub limit: Option<Arc<str>>,
     /// Why.
     pub reason: Reason,
-    /// When coming back makes sense, from the limits' state: at least a millisecond. Says
-    /// nothing for [`Reason::NeverPossible`].
+    /// When to retry, from the state of the limits: at least one millisecond. Has no meaning for
+    /// [`Reason::NeverPossible`].
     pub retry_after: Duration,
 }
 
@@ -32,11 +32,11 @@ pub enum Reason {
     QueueFull,
     /// It waited until its deadline.
     DeadlinePassed,
-    /// Its own limits open only after its deadline, even with nobody ahead of it.
+    /// Its own limits open only after its deadline, even with no call ahead of it.
     DeadlineUnreachable,
     /// It costs more than a limit will ever allow.
     NeverPossible,
-    /// Its bucket or one of its quotas has no tokens to spare for it, and lets nobody wait.
+    /// Its bucket or one of its quotas has no tokens left for it, and lets no call wait.
     RateLimited,
     /// One of its quotas can't be drawn from: the store of quotas does not answer, or does not serve
     /// this key.
@@ -62,8 +62,8 @@ impl Reason {
 }
 
 impl<T> Scheduler<T> {
-    /// A refusal whose time to come back is that of the slowest that the call meets, behind all
-    /// who wait there now.
+    /// A refusal with the retry time of the slowest limit that the call meets, behind all waiting
+    /// calls.
     pub(super) fn refusal(
         &self,
         now: Timestamp,

@@ -19,21 +19,21 @@ use crate::queue::{Bar, Place, Waiting};
 use crate::supply::Supplier;
 use crate::time::Timestamp;
 
-/// A limit of the policy before, for whoever drew from it.
+/// A limit of the policy before, for calls that drew from it.
 struct Before {
-    /// Where its state is now; `None` if the limit is gone or is of another kind.
+    /// The limit that has its state now; `None` if it was removed or is of another kind.
     now: Option<LimitId>,
-    /// The same calls meet it, so that those who wait there keep their turns.
+    /// The same calls meet it, so waiting calls keep their turns.
     keeps_order: bool,
 }
 
 impl<T> Scheduler<T> {
-    /// Goes on under another policy. Linear in the calls that wait; no call is lost, refused or
-    /// put out of its turn by it, not even where the capacity is now smaller. A call that has
-    /// become impossible is told so when it is next asked.
+    /// Continues under another policy. Linear in the number of waiting calls. No call is lost,
+    /// refused or loses its turn, even if the capacity is smaller now. A call that can never run
+    /// any more is refused when it is next asked.
     ///
-    /// A supply that was told stays in force. A class is found again by name; calls of one that
-    /// is gone go to the end of the last class.
+    /// Supplies stay in force. Classes are found by name. Calls of a removed class join the end of
+    /// the last class.
     pub fn apply(&mut self, now: Timestamp, policy: Policy) {
         let now = self.advance(now);
         let names = Names {
@@ -102,8 +102,8 @@ impl<T> Scheduler<T> {
         before
     }
 
-    /// Carries what calls in flight have drawn over to the new limits, and draws from those
-    /// that are new to them.
+    /// Carries the stakes of calls in flight over to the new limits, and draws from limits that are
+    /// new to them.
     fn redraw_holds(&mut self, now: Timestamp, before: &[Before], classes: &[Option<Class>]) {
         let last = Class(self.policy.classes().len() as u32 - 1);
         for (_, held) in self.holds.iter_mut() {

@@ -26,13 +26,14 @@ pub struct LimitNow {
     pub max: u32,
     /// Drawn and not back: calls in flight, or cost reserved and departed within the window.
     pub used: u64,
-    /// Used, and wanted by those that wait: calls, cost, or for a paced limit millionths of a token.
+    /// The use plus the demand of waiting calls: calls, cost, or for a paced limit millionths of a
+    /// token.
     pub need: u64,
-    /// What it would say now to a call of the first class and cost 1 with nobody ahead.
+    /// The verdict now for a call of the first class and cost 1 with no call ahead.
     pub opens: Verdict,
     /// Calls that wait and meet it, those at the door included.
     pub waiting: u64,
-    /// Of the room that there is or will be next, so much is claimed, in what `used` counts.
+    /// The part of the present or next room that is claimed, in the unit of `used`.
     pub claimed: u64,
     /// For how long claims have kept room that their calls could not use yet, over all of them.
     pub idle: Duration,
@@ -53,7 +54,7 @@ pub struct QueueNow {
     pub oldest: Option<Timestamp>,
     /// How long ago that was.
     pub oldest_waits: Duration,
-    /// Who waits for what, by function and limit.
+    /// The waiting calls, by function and limit.
     pub functions: Vec<FunctionNow>,
     /// How many wait in each class, those at the door included, in the policy's order.
     pub classes: Vec<ClassNow>,
@@ -85,12 +86,12 @@ pub struct FunctionNow {
     pub waiting: usize,
 }
 
-/// How much of a limit is wanted, for whoever shares it out.
+/// The demand for a limit, for dividing a shared capacity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Demand {
     /// The limit's name.
     pub limit: Arc<str>,
-    /// Used, and wanted by those that wait.
+    /// The use plus the demand of waiting calls.
     pub need: u64,
     /// Used: calls in flight, or cost reserved and departed within the window.
     pub used: u64,
@@ -197,7 +198,7 @@ impl<T> Scheduler<T> {
         self.limits.iter().map(|met| &met.rule)
     }
 
-    /// The limits whose need or use has changed since this was last asked.
+    /// The limits whose need or use has changed since the last call of this method.
     pub fn demand(&mut self) -> Vec<Demand> {
         let now = self.now;
         let mut changed = Vec::new();

@@ -15,7 +15,7 @@ use crate::slab::{Key, Slab};
 use crate::supply::Supplier;
 use crate::time::Timestamp;
 
-/// A limit in force: its rule, its state, and who waits for it.
+/// A limit in force: its rule, its state, and its waiting calls.
 #[derive(Debug)]
 pub(super) struct Metered {
     pub(super) rule: LimitRule,
@@ -48,7 +48,7 @@ pub(super) enum Supplied {
     Bucket(BucketId),
 }
 
-/// Holds calls back until their limits allow them, and decides whose turn it is.
+/// Delays calls until their limits admit them, and decides whose turn it is.
 #[derive(Debug)]
 pub struct Scheduler<T> {
     pub(super) policy: Policy,
@@ -80,8 +80,8 @@ impl<T> Scheduler<T> {
         Self::with_seed(policy, 0)
     }
 
-    /// The same, with a seed for the hash by which callers that are too many for turns of their
-    /// own share turns: whoever does not know it cannot choose with whom.
+    /// The same, with a seed for the hash by which surplus callers share turns. A caller that does
+    /// not know the seed cannot choose with which others it shares.
     #[must_use]
     pub fn with_seed(policy: Policy, seed: u64) -> Self {
         let sets = LimitSets::new(policy.limits());
@@ -117,7 +117,7 @@ impl<T> Scheduler<T> {
         &self.policy
     }
 
-    /// From now on [`submit`](Self::submit) refuses; what waits and runs goes on.
+    /// From now on [`submit`](Self::submit) refuses all calls. Waiting and running calls continue.
     pub const fn drain(&mut self) {
         self.draining = true;
     }
@@ -128,16 +128,16 @@ impl<T> Scheduler<T> {
         self.queue.len() < self.policy.capacity() as usize
     }
 
-    /// Calls that wait in the queue, set aside ones included; not those at the door. Where nobody
-    /// may wait at the door this may be above the capacity: by those requeued, which had a place,
-    /// or after a reload.
+    /// Calls in the queue, including those set aside, without those at the door. Without a door,
+    /// the number can be above the capacity: after a reload, and because requeued calls keep their
+    /// place.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.queue.len() - self.at_door()
     }
 
-    /// Calls that wait at the door of a full queue: so many wait above the capacity. They take their
-    /// turns like all others.
+    /// Calls at the door of a full queue: the number above the capacity. They take their turns like
+    /// all others.
     #[must_use]
     pub fn at_door(&self) -> usize {
         let capacity = self.policy.capacity() as usize;

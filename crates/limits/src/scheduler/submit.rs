@@ -20,13 +20,13 @@ use crate::time::Timestamp;
 use crate::verdict::Verdict;
 
 impl<T> Scheduler<T> {
-    /// Takes a call in. Its ticket cancels it; whether it may run is for
-    /// [`next`](Self::next) to say, at the same `now` if its deadline is that short.
+    /// Takes a call in. Its ticket cancels it. Whether it may run is decided by
+    /// [`next`](Self::next), which still asks a call whose deadline is the same `now`.
     ///
     /// # Errors
     ///
-    /// A refusal, with the payload, if the call could never run, could run only after its
-    /// deadline even with nobody ahead of it, or finds no place.
+    /// A refusal, with the payload, if the call could never run, could run only after its deadline
+    /// even with no call ahead of it, or finds no place.
     pub fn submit(
         &mut self,
         now: Timestamp,
@@ -156,7 +156,7 @@ impl<T> Scheduler<T> {
         (self.queue.len() as u64 >= most).then_some((Reason::QueueFull, None))
     }
 
-    /// A call begins to wait, in its line: behind those before it, or where it stood before.
+    /// A call begins to wait in its line: at the end, or at its place before.
     #[inline]
     pub(super) fn join(
         &mut self,

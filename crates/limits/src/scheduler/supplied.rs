@@ -6,7 +6,7 @@ use crate::supply::{Supplier, Supply};
 use crate::time::Timestamp;
 
 impl<T> Scheduler<T> {
-    /// Tells a limit what it may give out. What other suppliers said stays said, and the strictest
+    /// Sets what a limit may give out. Supplies of other sources stay in force, and the lowest
     /// counts. False if no limit has this name.
     pub fn supply(
         &mut self,

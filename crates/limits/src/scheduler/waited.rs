@@ -1,4 +1,4 @@
-//! What calls waited for, told by names.
+//! What calls waited for, by name.
 
 use alloc::sync::Arc;
 use core::time::Duration;
@@ -22,10 +22,10 @@ pub struct Waited {
     pub postponed: u32,
     /// How long it waited for what: together the time since it was taken in or requeued.
     ///
-    /// Where several limits were closed at once, the time is that of the one that it was parked
-    /// at: its bucket if that had no tokens, or else the strictest by [`Verdict`] when it was
-    /// asked. A call that stands behind others waits for what they wait for; one that is set
-    /// aside, for what had it set aside.
+    /// If several limits were closed at once, the time counts for the one where the call was
+    /// parked: its bucket if that had no tokens, or else the strictest one by [`Verdict`] when it
+    /// was asked. A call behind others waits for what they wait for. A call set aside waits for
+    /// what set it aside.
     ///
     /// [`Verdict`]: crate::Verdict
     pub delays: Delays,
@@ -39,7 +39,7 @@ pub(super) struct Names<'a> {
 }
 
 impl Names<'_> {
-    /// The name of a limit, bucket or quota; `None` for one that is gone.
+    /// The name of a limit, bucket or quota; `None` if it was removed.
     pub(super) fn name(&self, bar: Bar) -> Option<Arc<str>> {
         match bar {
             Bar::Limit(limit) => Some(self.limits[limit as usize].rule.name.clone()),
@@ -129,7 +129,7 @@ impl<T> Scheduler<T> {
         }
     }
 
-    /// The name of a limit, bucket or quota; `None` for one that is gone.
+    /// The name of a limit, bucket or quota; `None` if it was removed.
     pub(super) fn name(&self, bar: Bar) -> Option<Arc<str>> {
         self.names().name(bar)
     }

@@ -1,14 +1,14 @@
 //! At most N cost within one window, counted by departure times.
 //!
-//! The state is a ring of departures, oldest first, of at most N entries. Each keeps the cost
-//! of everything that departed up to and including it, so what has freed by now and which
-//! departure must free next are binary searches. What has been admitted and has not departed
-//! is reserved, and a reservation never expires by time.
+//! The state is a ring of departures, oldest first, of at most N entries. Each contains the cost of
+//! all departures up to and including it. So the cost freed by now, and the departure that must
+//! free next, are binary searches. Cost that was admitted and has not departed is reserved, and a
+//! reservation never expires with time.
 //!
-//! A sliding window frees a departure one length and guard after it, strictly: two departures
-//! one length apart never lie in the same half-open span of that length. A fixed window frees
-//! it where the next aligned window begins. Nothing else differs, so a reload may change the
-//! shape, the length or the maximum and the departures go on to count.
+//! A sliding window frees a departure one length and guard later, strictly: two departures one
+//! length apart are never in the same half-open span of that length. A fixed window frees it where
+//! the next aligned window begins. Nothing else differs, so a reload can change the shape, the
+//! length or the maximum, and departures continue to count.
 
 use alloc::collections::VecDeque;
 use core::time::Duration;
@@ -65,8 +65,8 @@ impl Window {
         }
     }
 
-    /// Takes over what an older policy's window knows. Where the new window is longer, what
-    /// the old one has already forgotten stays forgotten.
+    /// Takes the state of the window under the policy before. If the new window is longer,
+    /// departures that were already forgotten stay forgotten.
     pub(crate) fn inherit(&mut self, old: &mut Self) {
         self.reserved = old.reserved;
         self.departures = core::mem::take(&mut old.departures);
@@ -134,8 +134,8 @@ impl Window {
         }
     }
 
-    /// The same, where `amount` of the maximum is kept for a class of which `kept` counts what
-    /// it uses, for a call of another class.
+    /// The same for a call of a class without the reserve, where `amount` of the maximum is
+    /// reserved and `kept` counts the use of the class with the reserve.
     pub(crate) fn peek_beside(
         &self,
         now: Timestamp,

@@ -6,15 +6,15 @@ use super::{Window, WindowShape};
 use crate::time::Timestamp;
 use crate::verdict::{Cost, NotNow, Verdict};
 
-/// Lets at most `max` cost through in any span of one length, wherever the span starts: exactly, not
-/// by buckets or averages.
+/// Admits at most `max` cost in any span of one length, wherever the span starts: exactly, without
+/// buckets or averages.
 ///
 /// It is the window of [`Scheduler`](crate::Scheduler) without a queue: a sliding window log. It remembers what went through
 /// in the last window: 16 bytes for each moment, so for at most `max` of them. A try costs a search
 /// among those.
 ///
-/// What goes at `t` counts before `t + length` and no longer at that moment. A clock that steps back
-/// lets nothing more through: what goes then counts as if it had gone with the latest before.
+/// Cost taken at `t` counts before `t + length`, and no longer at that moment. A clock that steps
+/// back admits nothing more: cost counts as if it were taken at the latest moment so far.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -60,8 +60,8 @@ impl SlidingWindow {
         self.window.length()
     }
 
-    /// Changes the limit. What went through goes on to count, for the new length; what has left the
-    /// window already does not come back.
+    /// Changes the limit. Earlier cost continues to count, for the new length. Cost that has left
+    /// the window does not come back.
     pub fn set(&mut self, max: u32, length: Duration) {
         self.max = max;
         self.window.set_length(length);
@@ -73,7 +73,7 @@ impl SlidingWindow {
         self.window.used(now)
     }
 
-    /// What a try would say. Takes nothing.
+    /// The verdict for this cost. Takes nothing.
     #[must_use]
     pub fn verdict(&self, now: Timestamp, cost: Cost) -> Verdict {
         if cost.get() > self.max {
@@ -82,7 +82,7 @@ impl SlidingWindow {
         self.window.peek(now, cost, self.max)
     }
 
-    /// Lets this cost through if it fits into the window that ends at `now`.
+    /// Takes this cost if it fits into the window that ends at `now`.
     ///
     /// # Errors
     ///

@@ -25,7 +25,7 @@ pub(super) struct Turn {
     pub(super) arrival: u64,
 }
 
-/// Those within a class who take turns.
+/// The flows within a class, which take turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Flow {
     /// One caller.
@@ -118,7 +118,7 @@ impl Callers {
         }
     }
 
-    /// The turn of a line that does not stand here, if it came now.
+    /// The turn of a line that is not in this order, if it joined now.
     pub(super) fn turn(&self, entry: Entry, by_arrival: bool, seed: u64) -> Turn {
         Turn {
             start: self.start(self.flow(entry.caller, by_arrival, seed)),
@@ -207,7 +207,7 @@ impl Callers {
         self.lower(place);
     }
 
-    /// A call of a flow is served. `next` says of which line, and what its next call is.
+    /// A call of a flow is served. `next` is the line and the arrival of its next call.
     pub(super) fn serve(&mut self, flow: Flow, service: u64, next: Option<(Entry, u64)>) {
         let place = self.lift(flow);
         if let Some((entry, arrival)) = next {
@@ -241,7 +241,7 @@ impl Callers {
         self.lower(place);
     }
 
-    /// Goes on without lines; who has been served more than others is remembered.
+    /// Removes all lines. What each caller was served is kept.
     pub(super) fn clear(&mut self) {
         self.active = Sorted::default();
         self.sharded.clear();

@@ -16,7 +16,7 @@ pub(crate) struct Order {
     pub(super) only: Option<Entry>,
     /// There is more than one line, or was since there was none.
     pub(super) tags: Option<Box<Tags>>,
-    /// Lines go by arrival, whoever called; classes share by weight all the same.
+    /// Lines go by arrival, whatever their caller. Classes still share by weight.
     pub(super) by_arrival: bool,
 }
 
@@ -121,7 +121,7 @@ impl Order {
         self.tags.as_ref()?.first(part)
     }
 
-    /// Whether a line of this part goes before this one, which does not stand here.
+    /// Whether a line of this part goes before this line, which is not in this order.
     #[inline]
     pub(crate) fn is_behind(&self, entry: Entry, part: Part) -> bool {
         if let Some(only) = &self.only {
@@ -132,8 +132,8 @@ impl Order {
         tags.is_some_and(|tags| tags.is_behind(entry, part))
     }
 
-    /// A call of a line is served, which need not stand here. It counts if `counts`, or if another
-    /// line waits here. True if that may have changed the order.
+    /// Serves a call of a line, which need not be in this order. It counts if `counts`, or if
+    /// another line waits here. True if that may have changed the order.
     #[inline]
     pub(crate) fn serve(
         &mut self,
@@ -190,7 +190,7 @@ impl Order {
         }
     }
 
-    /// Goes on without the lines, and with other classes: `places` says which each one is now.
+    /// Removes all lines and replaces the classes: `places` maps each old class to its new one.
     pub(crate) fn reload(self, places: &[Option<Class>], common: Common) -> Self {
         let tags = self.tags.map(|mut tags| {
             let mut classes = Vec::new();

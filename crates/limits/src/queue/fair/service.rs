@@ -23,8 +23,9 @@ impl Service {
         Self { class: 0, ..self }
     }
 
-    /// Of a caller of this weight, in a class of that one. At weight 1 a unit of a class is 2^20, so
-    /// weights divide finely; the dearest call has 10^12 millionths, less than 2^40, so nothing is lost.
+    /// The service of a call of a caller of this weight, in a class of that weight. At weight 1 a
+    /// unit of a class is 2^20, so weights divide finely. The most expensive call has 10^12
+    /// millionths, less than 2^40, so nothing overflows.
     pub(crate) fn new(tokens: Tokens, weight: Weight, of_class: u32) -> Self {
         let micros = TokenCount::of_turn(tokens).micros();
         let caller = match weight.get() {
@@ -38,7 +39,7 @@ impl Service {
     }
 }
 
-/// A line, as it stands in an order.
+/// A line, as an entry of an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) class: Class,

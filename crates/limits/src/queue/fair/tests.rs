@@ -116,7 +116,7 @@ fn two_callers_go_by_turns_and_a_newcomer_goes_beside_them() {
     for _ in 0..100 {
         waiting.serve(|_| one());
     }
-    // The one that waits longest of those that were served equally goes first.
+    // Of several with equal service, the one that waits longest goes first.
     let third = waiting.wait(0, 3);
     let served: Vec<_> = (0..6).map(|_| waiting.serve(|_| one())).collect();
     let of_third = served.iter().filter(|&&line| line == third).count();
@@ -264,7 +264,7 @@ fn one_that_stands_elsewhere_knows_whether_it_is_behind() {
     assert!(!waiting.order.is_behind(entry(0, 2, 0), Part::All));
     assert!(waiting.order.is_behind(entry(0, 2, 100), Part::All));
     assert_eq!(waiting.serve(|_| one()), second);
-    // Whoever passes without having waited is charged all the same.
+    // A call that did not wait is charged, too.
     waiting.common.served += 1;
     let common = waiting.common;
     waiting.order.serve(entry(0, 9, 0), one(), false, common);
@@ -279,7 +279,7 @@ fn a_class_that_was_silent_begins_behind_those_of_its_tag_that_the_policy_names_
     for line in [first, second, first] {
         assert_eq!(waiting.serve(|_| one()), line);
     }
-    // The second class has had one call, and so many have all.
+    // The second class has had one call, and so has every other.
     let silent = Entry {
         class: Class(2),
         caller: Caller(9),
@@ -357,7 +357,7 @@ fn a_reload_keeps_what_callers_and_classes_were_served() {
     order = (0..4).map(|_| waiting.serve(|_| one())).collect();
     // Each class has been served once, and of the one that has two callers the first.
     assert_eq!(order, [lines[2], lines[1], lines[2], lines[0]]);
-    // One that is gone leaves nothing.
+    // A removed one leaves nothing.
     let old = core::mem::take(&mut waiting.order);
     let mut order = old.reload(&[None, None], waiting.common);
     order.tidy();

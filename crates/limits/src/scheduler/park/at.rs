@@ -50,11 +50,11 @@ pub(super) struct Claim {
     /// How much of the limit it is for.
     pub(super) draw: u64,
     pub(super) since: Timestamp,
-    /// The line stands here, at the front; or else when the claim lapses.
+    /// `None` if the line is here, at the front; or else when the claim lapses.
     pub(super) until: Option<Timestamp>,
 }
 
-/// Who was looked at last, and what was said.
+/// The line that was asked last, and the result.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Look {
     pub(super) asked: Option<LineId>,
@@ -77,7 +77,7 @@ impl At {
         }
     }
 
-    /// Which lines of the order stand at this spot.
+    /// The lines of the order that wait at this spot.
     #[inline]
     pub(super) fn part(&self, spot: Spot) -> Part {
         match (self.kept_for, spot) {

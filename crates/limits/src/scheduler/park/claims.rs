@@ -11,10 +11,9 @@ use crate::queue::{Bar, LineId};
 use crate::time::Timestamp;
 
 impl Parking {
-    /// The turn of a line came, and something else bars it than where it stands. True if it goes to
-    /// the front there; then room is kept for it where its turn has come. `opens` is when the bar
-    /// does, as far as that is known; `claim` says of a limit how long a claim at it lasts, and what it
-    /// is for.
+    /// The turn of a line came, and another bar than the present one bars it. True if it goes to
+    /// the front there; then room is kept for it where its turn has come. `opens` is when that bar
+    /// opens, if known. `claim` returns how long a claim at a limit lasts, and how much it is for.
     pub(crate) fn pass_over(
         &mut self,
         line: LineId,
@@ -111,7 +110,7 @@ impl Parking {
         self.lines[line as usize].passed = Some(passed);
     }
 
-    /// A line that stands at the front of a limit stands in its order from now on.
+    /// A line at the front of a limit joins the order of that limit.
     pub(super) fn leave_front(&mut self, line: LineId, now: Timestamp) {
         let Some(spot) = self.lines[line as usize].parked_at else {
             return;
@@ -130,10 +129,11 @@ impl Parking {
         }
     }
 
-    /// How much is claimed here by those that go before the head of this line.
+    /// How much is claimed here ahead of the head of this line.
     ///
-    /// A head that may claim here goes behind those only that came before it, whether it claims yet or
-    /// not. Else two limits could send it to and fro: each would be closed until it stood there.
+    /// A head that may claim here is only behind earlier heads, whether it claims yet or not.
+    /// Otherwise two limits could send it back and forth: each would be closed until it was parked
+    /// there.
     #[inline]
     pub(crate) fn ahead(&self, line: LineId, bar: Bar, now: Timestamp) -> u64 {
         let Some(at) = self.at(bar).filter(|at| !at.claims.is_empty()) else {
@@ -159,7 +159,7 @@ impl Parking {
         (at.claimed, at.idle + idle.sum::<Duration>())
     }
 
-    /// Claims made so far, and for how long those that are over have kept room.
+    /// Claims made so far, and for how long the ended ones kept room.
     pub(crate) const fn claims(&self) -> (u64, Duration) {
         (self.claims, self.idle)
     }

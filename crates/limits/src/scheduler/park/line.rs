@@ -71,7 +71,7 @@ impl LineKey {
 #[derive(Debug)]
 pub(super) struct Line {
     pub(super) key: LineKey,
-    /// The call whose turn it is in this line, by its arrival.
+    /// The first call of this line, with its arrival.
     pub(super) head: Option<(u64, Key)>,
     /// Where it is parked; a line with a head and no spot is ready.
     pub(super) parked_at: Option<Spot>,
@@ -83,7 +83,7 @@ pub(super) struct Line {
     pub(super) is_resting: bool,
     /// What its calls have waited for.
     pub(super) account: Account,
-    /// The account as it stands, for whoever joins before it changes.
+    /// The present account, for calls that join before it changes.
     pub(super) noted: Option<Arc<Account>>,
 }
 
@@ -110,11 +110,11 @@ pub(super) struct Passed {
     pub(super) due: Timestamp,
     /// Where its turn has come and there was room.
     pub(super) turns: Vec<Bar>,
-    /// Claims of it that lapsed in vain.
+    /// Claims of this call that lapsed unused.
     pub(super) lapses: u32,
 }
 
-/// A line whose head was passed over, on its way through a reload.
+/// A line whose head was passed over, during a reload.
 pub(crate) struct Carried {
     pub(crate) head: (u64, Key),
     /// Where the line is parked.
@@ -124,7 +124,8 @@ pub(crate) struct Carried {
 }
 
 impl Carried {
-    /// The same under another policy: `heir` says what each bar is now, if the call still meets it.
+    /// The same under another policy: `heir` maps each bar to its present one, if the call still
+    /// meets it.
     pub(crate) fn map(mut self, heir: impl Fn(Bar) -> Option<Bar>) -> Option<Self> {
         self.at = heir(self.at)?;
         let turns = self.passed.turns.into_iter();

@@ -43,9 +43,9 @@ pub(crate) struct Parking {
     pub(super) changed: Vec<Spot>,
     /// Of these, the ones that are being looked at: by round, then by when the first line came.
     pub(super) woken: BinaryHeap<Reverse<(u64, u64, Spot)>>,
-    /// Rounds of looking at what has changed. A spot that changes again is looked at after those that
-    /// have not been: else all the room of a limit would go to those that stand there, and none to
-    /// those whose other limit opened at the same moment.
+    /// Rounds of asking changed spots. A spot that changes again comes after those that were not
+    /// asked yet. Otherwise lines parked there would get all the room of a limit, and lines whose
+    /// other limit opened at the same moment would get none.
     pub(super) round: u64,
     /// When spots open for the line that was asked last.
     pub(super) openings: Sorted<(Timestamp, Spot)>,
@@ -60,7 +60,7 @@ pub(crate) struct Parking {
 }
 
 impl Parking {
-    /// For so many classes. `kept_for` says for each limit for which class it keeps something.
+    /// For this number of classes. `kept_for` returns the class with a reserve for each limit.
     pub(crate) fn new(
         classes: usize,
         seed: u64,
@@ -138,7 +138,7 @@ impl Parking {
         }
     }
 
-    /// What whoever joins a line now has to note of its account; nothing if the line is empty.
+    /// The account that a call must keep when it joins a line; `None` if the line is empty.
     #[inline]
     pub(crate) fn note_account(&mut self, line: LineId) -> Option<Arc<Account>> {
         let state = &mut self.lines[line as usize];
@@ -186,7 +186,7 @@ impl Parking {
         Some(self.lines[line as usize].parked_at?.bar())
     }
 
-    /// Where a line barred by this stands.
+    /// The spot of a line that this bars.
     #[inline]
     pub(super) fn spot_of(&self, line: LineId, bar: Bar) -> Spot {
         match bar {
@@ -236,7 +236,7 @@ impl Parking {
         }
     }
 
-    /// A line as it stands in orders.
+    /// A line, as an entry of orders.
     #[inline]
     pub(super) fn entry(&self, line: LineId) -> Entry {
         let state = &self.lines[line as usize];
@@ -347,7 +347,7 @@ impl Parking {
         }
     }
 
-    /// There is no such bucket any more; nobody waits for it.
+    /// Removes a bucket for which no call waits.
     pub(crate) fn remove_bucket(&mut self, bucket: Key) {
         let at = &mut self.buckets[bucket.index() as usize];
         assert!(at.is_empty(), "whoever waited for the bucket was rerouted");

@@ -12,7 +12,8 @@ use crate::queue::fair::Common;
 use crate::time::Timestamp;
 
 impl Parking {
-    /// Goes on without the lines, under another policy: `before` says which limit each one was.
+    /// Continues without the lines, under another policy: `before` maps each limit to its former
+    /// one.
     pub(crate) fn reload(
         &mut self,
         places: &[Option<Class>],
@@ -45,7 +46,7 @@ impl Parking {
         new
     }
 
-    /// The lines whose heads were passed over, before a reload takes the lines apart.
+    /// Takes the lines whose heads were passed over, before a reload rebuilds the lines.
     pub(crate) fn take_passed(&mut self) -> Vec<Carried> {
         let mut carried = Vec::new();
         for line in 0..self.lines.len() as LineId {

@@ -22,7 +22,7 @@ impl Parking {
         // Several calls that came at once wait for each other wherever they meet.
         let counts = self.ready.len() > 1;
         let state = &self.lines[line as usize];
-        // Where it stands, in the order and not at the front, it goes on to stand with the next one.
+        // A line in the order, and not at the front, stays there with its next call.
         let stands_at = state.parked_at.filter(|_| state.passed.is_none());
         if counts && state.parked_at.is_none() {
             self.ready.serve(entry, service, true, common);
@@ -56,7 +56,7 @@ impl Parking {
         common.served
     }
 
-    /// Nothing is ready any more: orders in which nothing waits begin anew.
+    /// No line is ready any more: orders without lines start from zero.
     pub(super) fn tidy(&mut self) {
         while let Some(bar) = self.tagged.pop() {
             if let Some(at) = self.at_mut(bar) {
@@ -81,8 +81,8 @@ impl Parking {
         }
     }
 
-    /// Whether a line with an earlier turn is parked here. `is_kept_for_it` says whether the head
-    /// takes only what is kept for its class.
+    /// Whether a line with an earlier turn is parked here. `is_kept_for_it` returns whether the
+    /// reserve of its class covers the head.
     #[inline]
     pub(crate) fn is_behind(
         &self,
@@ -97,7 +97,7 @@ impl Parking {
         if at.claims.contains_key(&(entry.arrival, line)) {
             return false;
         }
-        // Whoever is asked where it is parked is the first of its part.
+        // A line that is asked where it is parked is the first of its part.
         let is_here = self.parked_at(line) == Some(bar);
         let is_behind = |part| at.order.is_behind(entry, part);
         match at.kept_for {

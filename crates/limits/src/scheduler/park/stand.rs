@@ -1,4 +1,4 @@
-//! Parking a line, and taking it away.
+//! Parking lines.
 
 use super::at::Spot;
 use super::lines::Parking;
@@ -43,7 +43,7 @@ impl Parking {
         }
     }
 
-    /// A line stands at a spot from now on: in the order, unless it claims the front.
+    /// Puts a line at a spot: into the order, unless it claims the front.
     pub(super) fn stand(&mut self, line: LineId, spot: Spot, now: Timestamp, joined: u64) {
         let (bar, entry, common) = (spot.bar(), self.entry(line), self.common);
         let at = self.make_at(bar);
@@ -82,7 +82,7 @@ impl Parking {
         at.order.remove(entry);
         if at.look(spot).asked.is_none_or(|asked| asked == line) {
             self.forget_asked(spot);
-            // With it goes whoever was behind it at the limit's other spot.
+            // The line behind it at the limit's other spot may be first now.
             self.change(spot.bar());
         } else {
             self.reordered(spot.bar());

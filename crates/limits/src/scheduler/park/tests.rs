@@ -40,7 +40,7 @@ fn a_call_that_may_claim_goes_behind_those_only_that_claim_and_came_before_it() 
     let (now, due) = (Timestamp::ZERO, Timestamp::from_nanos(10));
     was_passed_over(&mut parking, second, now);
     parking.claim(LIMIT, second, 5, now, Some(due));
-    // Who may not claim goes behind all claims, whenever it came.
+    // A head that may not claim is behind all claims, whenever it arrived.
     assert_eq!(
         [first, third].map(|line| parking.ahead(line, LIMIT, now)),
         [5, 5]
@@ -51,7 +51,7 @@ fn a_call_that_may_claim_goes_behind_those_only_that_claim_and_came_before_it() 
     }
     let ahead = [first, second, third].map(|line| parking.ahead(line, LIMIT, due));
     assert_eq!(ahead, [0, 0, 5]);
-    // It is told the same once it claims: else two limits would send it to and fro.
+    // The result is the same once it claims. Otherwise two limits would send it back and forth.
     parking.claim(LIMIT, first, 1, due, None);
     parking.claim(LIMIT, third, 1, due, None);
     let ahead = [first, second, third].map(|line| parking.ahead(line, LIMIT, due));

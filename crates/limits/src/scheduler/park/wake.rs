@@ -35,7 +35,7 @@ impl Parking {
         {
             let first = self.first(spot);
             let at = self.at_mut(bar).expect("it was just found");
-            // Who goes first of two spots may have changed without either's first.
+            // The order of the two spots may have changed even if neither's first line has.
             if at.look(spot).asked != first || kept_for.is_some() {
                 self.mark(spot);
             }
@@ -64,8 +64,8 @@ impl Parking {
         }
     }
 
-    /// A draw at this limit turned into a departure, which has a moment at which it frees. That
-    /// is news to whoever waited for something to be told, not to who waits for a moment.
+    /// A stake in this limit became a departure, which frees at a known moment. That matters to
+    /// lines that wait for a change, not to lines that wait for a moment.
     #[inline]
     pub(crate) fn change_told(&mut self, limit: LimitId) {
         let at = &self.limits[limit as usize];
@@ -75,7 +75,7 @@ impl Parking {
         }
     }
 
-    /// Spots whose moment has come have changed, and claims that have lasted long enough are over.
+    /// Marks spots whose moment has come, and ends claims that have lasted long enough.
     #[inline]
     pub(crate) fn open_due(&mut self, now: Timestamp) {
         while let Some((opens, spot)) = self.openings.first()
@@ -105,8 +105,8 @@ impl Parking {
         [opens, lapses].into_iter().flatten().min()
     }
 
-    /// The next line to ask: one that is ready, or the first one where something has changed. `meets`
-    /// says whether the calls of a line meet something.
+    /// The next line to ask: one that is ready, or the first one where something has changed.
+    /// `meets` returns whether the calls of a line meet something.
     #[inline]
     pub(crate) fn next(&mut self, meets: impl Fn(&LineKey, Bar) -> bool) -> Option<Asked> {
         let ready = self.ready.first(Part::All);
@@ -138,9 +138,9 @@ impl Parking {
         Asked { line, key, turn }
     }
 
-    /// Whether a line that is ready is asked before the first of those that stand where something has
-    /// changed. If it meets that, it takes its place there first, or finds that it goes before. Else
-    /// whoever came first begins, and then they go by turns.
+    /// Whether a ready line is asked before the first line where something has changed. If it meets
+    /// that limit, it is asked first and either waits there or goes before. Otherwise the earlier
+    /// arrival starts, and then they alternate.
     fn goes_first(&mut self, line: LineId, meets: impl Fn(&LineKey, Bar) -> bool) -> bool {
         self.wake_changed();
         let Some(&Reverse((_, arrival, spot))) = self.woken.peek() else {
@@ -178,7 +178,7 @@ impl Parking {
         self.changed.is_empty() && self.woken.is_empty()
     }
 
-    /// Whatever has changed, there is nobody to look at it for.
+    /// Drops all changes: no line waits for them.
     pub(crate) fn nobody_waits(&mut self) {
         while let Some(spot) = self.next_changed() {
             if let Some(at) = self.at_mut(spot.bar()) {
