@@ -32,6 +32,7 @@ COPY crates/leases/Cargo.toml crates/leases/Cargo.toml
 COPY crates/limits/Cargo.toml crates/limits/Cargo.toml
 COPY crates/quota/Cargo.toml crates/quota/Cargo.toml
 COPY crates/runtime/Cargo.toml crates/runtime/Cargo.toml
+COPY crates/zvm/Cargo.toml crates/zvm/Cargo.toml
 RUN sh -eu -c '\
     for manifest in . crates/*; do \
       mkdir -p "$manifest/src" "$manifest/benches" "$manifest/tests/it"; \

@@ -110,7 +110,7 @@ fn measure(name: &str, callers: &Callers, agents: usize, prefix: &str) {
             identity: Arc::clone(&identities[0]),
             arrived: Timestamp::ZERO,
         },
-        "socket",
+        tidegate::call::Dialect::Socket,
         "guest_get_info".into(),
         "polling".into(),
         None,

@@ -208,7 +208,7 @@ impl<'a> Load<'a> {
             };
             let record = Record::open(
                 origin,
-                "http",
+                tidegate::call::Dialect::Http,
                 Arc::clone(&function),
                 "polling".into(),
                 None,

@@ -72,13 +72,13 @@ pub struct Settings {
     pub when_full: WhenFull,
     /// How a call is postponed.
     pub postpone: Postpone,
-    /// `smapi_rate_limit_window_size_seconds`; none switches windows off.
+    /// The limits per window; none switches windows off.
     pub window: Option<Window>,
     /// Paced limits on all calls, or on those of a function, each with a name of its own.
     pub paced: Vec<PacedLimit>,
-    /// `smapi_max_outstanding_requests`; none switches it off.
+    /// Calls at the backend at once; none switches this limit off.
     pub outstanding_max: Option<u32>,
-    /// `smapi_request_postpone_threshold_seconds`, from arrival.
+    /// How long a call may wait, from arrival.
     pub threshold: Duration,
     /// How many calls may wait above the capacity, at the door of a full queue: one for each
     /// connection, and those that may be handed over.
@@ -897,8 +897,8 @@ impl State {
         Class(u32::try_from(index).expect("the config bounds the classes"))
     }
 
-    /// The guest that a call is about, in the letters that z/VM knows it by: it takes small
-    /// ones for the same. None where that decides nothing.
+    /// The guest that a call is about, in upper case: the backend ignores case. None where that
+    /// decides nothing.
     fn guest(&self, lane: Lane, role: Role, target: Option<Box<str>>) -> Option<Box<str>> {
         let decides = lane == Lane::Limited && role != Role::Apart && self.promotions.is_on();
         let mut guest = target.filter(|_| decides)?;

@@ -40,7 +40,7 @@ use self::settings::Costs;
 pub use self::settings::Settings;
 use crate::call::claim::{Charged, Claim, Counted, RateLimitId, Settling};
 use crate::call::identity::fitting;
-use crate::call::{Facts, Identity, Verdict};
+use crate::call::{Dialect, Facts, Identity, Verdict};
 
 /// Whether a call meets limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -318,7 +318,7 @@ impl Callers {
         // nothing of the next one.
         if let (Verdict::Passed | Verdict::Delayed, Some(service)) =
             (facts.verdict, facts.service())
-            && facts.dialect != "tcp"
+            && facts.dialect != Dialect::Tcp
         {
             service_times.count(now, claim.function, service);
         }

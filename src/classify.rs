@@ -1,12 +1,11 @@
 //! Turns a request into a call: what is asked, of which backend, about which guest.
 //!
-//! The operator's own routes are tried first, then the built-in table, and the first match wins.
-//! The table is that of the z/VM SDK server. With `backend.kind = "http"` there is none, because
-//! it gives some routes no limit. Classifying never fails: an unknown function is `other`, and
+//! The operator's own routes are tried first, then the backend's table, and the first match wins. A
+//! backend of kind `http` has no table. Classification never fails: an unknown function is `other`, and
 //! meets the limits that every call meets.
 
 pub mod class;
-pub mod operation;
+mod names;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -15,10 +14,12 @@ use foldhash::HashSet;
 use http::Method;
 
 use self::class::{Classes, Clues};
-use self::operation::{
-    Asks, BodyRule, Function, Kind, Names, Path, ROUTES, Routed, function, route,
+use self::names::Names;
+pub use self::names::OTHER;
+use crate::call::sdk::{Asks, BodyRule, Function, Kind, Path, Routed, hides_a_slash};
+use crate::call::{
+    BackendKind, Destination, HttpCall, Message, Origin, Request, RequestBody, Role,
 };
-use crate::call::{BackendKind, Destination, HttpCall, Message, Request, RequestBody, Role, path};
 
 /// One `[[route]]`: maps a method and a path to a function name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,7 +44,7 @@ pub enum OddPaths {
 /// The settings of this stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// What is behind: only for the z/VM SDK server there is a built-in table.
+    /// What is behind, and with that which table is built in.
     pub kind: BackendKind,
     /// What becomes of paths that are spelled oddly.
     pub odd_paths: OddPaths,
@@ -85,10 +86,7 @@ impl Settings {
             path: route.path.clone(),
             is_built_in: false,
         });
-        let table = match self.kind {
-            BackendKind::Zvm => ROUTES,
-            BackendKind::Http => &[],
-        };
+        let table = self.kind.routes();
         let asked_before: Vec<_> = self.routes.iter().map(OwnRoute::new).collect();
         let built_in = table.iter().filter(|row| row.asks == Asks::Unlimited);
         let built_in = built_in.filter_map(|row| {
@@ -116,7 +114,7 @@ pub struct Operation {
     pub function: Arc<str>,
     /// Its name in metrics and logs: from the table or the config, else `other`.
     pub label: Arc<str>,
-    /// The z/VM userid it is about.
+    /// The userid that it is about.
     pub target: Option<Box<str>>,
     /// The backend it is for.
     pub destination: Destination,
@@ -146,7 +144,7 @@ impl Operation {
             (None, Message::Http(call)) => {
                 matches!(call.head.method, http::Method::GET | http::Method::HEAD)
             }
-            (None, Message::Socket(_) | Message::Tcp) => false,
+            (None, Message::Socket(_)) => false,
         }
     }
 
@@ -161,7 +159,6 @@ impl Operation {
             (Some(function), _) => function.kind == Kind::Write,
             (None, Message::Http(call)) => !call.head.method.is_safe(),
             (None, Message::Socket(_)) => true,
-            (None, Message::Tcp) => false,
         }
     }
 
@@ -173,12 +170,9 @@ impl Operation {
         self.target.as_deref()
     }
 
-    /// What the built-in table has of its function, if it applies.
+    /// What the built-in table has of its function.
     fn built_in(&self) -> Option<&'static Function> {
-        match self.kind {
-            BackendKind::Zvm => function(&self.function),
-            BackendKind::Http => None,
-        }
+        self.kind.function(&self.function)
     }
 }
 
@@ -255,24 +249,38 @@ impl Classifier {
         }
     }
 
-    /// Says what a request asks.
+    /// What a request asks.
     #[must_use]
     pub fn classify(&self, request: &Request) -> Operation {
-        let mut operation = match &request.message {
-            Message::Socket(call) => Operation {
-                target: call.target.clone(),
-                ..self.operation(Some(&call.function), self.socket())
-            },
-            Message::Http(call) => self.classify_http(call),
-            Message::Tcp => self.operation(None, Destination::Tcp),
-        };
-        let http = match &request.message {
-            Message::Http(call) => Some(call),
-            Message::Socket(_) | Message::Tcp => None,
-        };
+        match &request.message {
+            Message::Socket(call) => {
+                let operation = Operation {
+                    target: call.target.clone(),
+                    ..self.operation(Some(&call.function), self.socket())
+                };
+                self.in_class(operation, &request.origin, None)
+            }
+            Message::Http(call) => {
+                self.in_class(self.classify_http(call), &request.origin, Some(call))
+            }
+        }
+    }
+
+    /// What a TCP connection asks: nothing that is known.
+    #[must_use]
+    pub fn tunnel(&self, origin: &Origin) -> Operation {
+        self.in_class(self.operation(None, Destination::Tcp), origin, None)
+    }
+
+    fn in_class(
+        &self,
+        mut operation: Operation,
+        origin: &Origin,
+        http: Option<&HttpCall>,
+    ) -> Operation {
         (operation.class, operation.role) = self.classes.find(&Clues {
             function: &operation.function,
-            listener: &request.origin.identity.listener,
+            listener: &origin.identity.listener,
             headers: http.map(|call| &call.head.headers),
             // An array is posted whatever it asks for.
             is_write: http.is_some_and(|call| call.array.is_none() && !call.head.method.is_safe()),
@@ -282,10 +290,10 @@ impl Classifier {
 
     fn classify_http(&self, call: &HttpCall) -> Operation {
         // The limits of a path are those of the path that a backend reads.
-        let path = path::as_read(call.head.uri.path(), self.kind);
+        let path = self.kind.path_as_read(call.head.uri.path());
         let is_odd = matches!(path, Cow::Owned(_));
         let head = match self.head(&call.head.method, &path) {
-            Head::Unlimited if is_odd || path::hides_a_slash(&path) => Head::Unknown,
+            Head::Unlimited if is_odd || hides_a_slash(&path) => Head::Unknown,
             head => head,
         };
         let (operation, target) = match head {
@@ -362,10 +370,7 @@ impl Classifier {
                 }
             }
         }
-        if self.kind == BackendKind::Http {
-            return Head::Unknown;
-        }
-        match route(method, path) {
+        match self.kind.route(method.as_str(), path) {
             Routed::Function(name, target) => Head::Named(name, target),
             Routed::ReadBody(rule, target) => Head::InBody(rule, target),
             Routed::Unlimited => Head::Unlimited,
@@ -391,7 +396,7 @@ impl Classifier {
             // Until all clues are there.
             class: self.classes.polling(),
             role: Role::Apart,
-            of_table: self.kind == BackendKind::Zvm,
+            of_table: self.kind.has_table(),
             kind: self.kind,
         }
     }

@@ -34,7 +34,9 @@ pub use self::store::{CoalesceNow, Wanted};
 use self::store::{Found, Seat, SeatId, Store};
 pub use self::upstream::SharedCall;
 pub use self::waiter::{Told, Waiter};
-use crate::call::{Destination, Facts, Identity, Message, Observe, Record, Rejection, Reply};
+use crate::call::{
+    Destination, Facts, Identity, Message, Observe, Record, Refusal, Rejection, Reply,
+};
 
 /// The settings of this stage.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -78,7 +80,7 @@ pub struct Joining {
 /// The result of joining.
 pub enum Joined {
     /// Its answer is already here.
-    Kept(Reply),
+    Kept(Result<Reply, Refusal>),
     /// It is the first. Run the call, and wait for the answer.
     First(SharedCall, Waiter),
     /// An identical one is under way.

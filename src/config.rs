@@ -55,7 +55,7 @@ pub(crate) use nearest::nearest;
 pub use problem::{Place, Problem, Problems, Severity};
 
 use self::descriptors::Descriptors;
-use crate::classify::operation::FUNCTIONS;
+use crate::call::BackendKind;
 use crate::listen;
 use crate::telemetry::Format;
 use reader::{At, Notes, Section};
@@ -216,7 +216,8 @@ pub fn read(
     origin: &str,
     env: impl Iterator<Item = (String, String)>,
 ) -> Result<Checked, Problems> {
-    let known: Vec<&str> = FUNCTIONS.iter().map(|function| function.name).collect();
+    let table = BackendKind::default().functions().iter();
+    let known: Vec<&str> = table.map(|function| function.name).collect();
     read_knowing(text, origin, env, &known)
 }
 

@@ -15,7 +15,6 @@ mod exchange;
 mod http;
 pub mod metrics;
 mod pool;
-mod reply;
 mod stream;
 mod streamed;
 
@@ -87,41 +86,63 @@ pub struct Bounds {
     pub slow_readers_max: usize,
 }
 
-/// The content to send.
+/// What can be sent to a backend, and what the backend returns.
+pub trait Forward: Sized + Send {
+    /// What its backend answers.
+    type Answer: Send;
+
+    /// Where it goes.
+    fn destination(&self) -> Destination;
+
+    /// The same again, if all of it is here.
+    fn copy(&self) -> Option<Self>;
+
+    /// Releases the buffer that it was read into, for a call that waits.
+    fn compact(&mut self);
+
+    /// Sends it, and returns what came back, or itself if no byte of it left.
+    ///
+    /// # Errors
+    /// [`Unsent`] if the backend could not be reached.
+    fn send<S: Slot>(
+        self,
+        forwarder: &Forwarder,
+        slot: S,
+        record: Arc<Record>,
+    ) -> impl Future<Output = Result<Result<Self::Answer, Refusal>, Unsent<Self, S>>> + Send;
+}
+
+/// A request that is answered with one reply.
 #[derive(Debug)]
 pub enum Outgoing {
     /// One array, to the socket backend.
     Array(ArrayCall),
     /// A request, to the HTTP backend.
     Http(Box<HttpCall>),
-    /// A connection, to the TCP backend.
-    Tcp,
 }
 
 impl Outgoing {
-    /// Its destination.
-    #[must_use]
-    pub fn destination(&self) -> Destination {
-        match self {
-            Self::Array(_) => Destination::Socket,
-            Self::Http(_) => Destination::Http,
-            Self::Tcp => Destination::Tcp,
-        }
-    }
-
     /// Its size while it waits.   bytes
     #[must_use]
     pub fn bytes(&self) -> usize {
         match self {
             Self::Array(call) => call.bytes.len(),
             Self::Http(call) => call.bytes(),
-            Self::Tcp => 0,
+        }
+    }
+}
+
+impl Forward for Outgoing {
+    type Answer = Reply;
+
+    fn destination(&self) -> Destination {
+        match self {
+            Self::Array(_) => Destination::Socket,
+            Self::Http(_) => Destination::Http,
         }
     }
 
-    /// A copy, if all of it is here.
-    #[must_use]
-    pub fn copy(&self) -> Option<Self> {
+    fn copy(&self) -> Option<Self> {
         match self {
             Self::Array(call) => Some(Self::Array(call.clone())),
             Self::Http(call) => match &call.body {
@@ -132,24 +153,106 @@ impl Outgoing {
                 }))),
                 RequestBody::Streamed { .. } => None,
             },
-            Self::Tcp => None,
         }
     }
 
-    /// Frees the receive buffer, for a call that waits.
-    pub fn compact(&mut self) {
+    fn compact(&mut self) {
         if let Self::Http(call) = self {
             call.compact();
+        }
+    }
+
+    async fn send<S: Slot>(
+        self,
+        forwarder: &Forwarder,
+        mut slot: S,
+        record: Arc<Record>,
+    ) -> Result<Result<Reply, Refusal>, Unsent<Self, S>> {
+        match self {
+            Self::Array(call) => {
+                let Some(backend) = forwarder.shared.socket.pick() else {
+                    return Ok(Err(Refusal::no_backend("socket")));
+                };
+                slot.goes_to(backend.generation);
+                match backend.connect_and_write(&call.bytes).await {
+                    Ok((stream, written)) => {
+                        Carry::new(Arc::clone(&record), |committed| {
+                            exchange::array(stream, written, call, slot, record, backend, committed)
+                        })
+                        .await
+                    }
+                    Err(cause) => Err(Unsent {
+                        outgoing: Self::Array(call),
+                        slot,
+                        cause,
+                    }),
+                }
+            }
+            Self::Http(call) => {
+                let Some(backend) = forwarder.shared.http.pick() else {
+                    return Ok(Err(Refusal::no_backend("http")));
+                };
+                slot.goes_to(backend.generation);
+                http::send(backend, call, slot, record).await
+            }
+        }
+    }
+}
+
+/// A client's TCP connection, which is passed on as it is.
+#[derive(Debug)]
+pub struct Connection;
+
+impl Forward for Connection {
+    type Answer = Tunnel;
+
+    fn destination(&self) -> Destination {
+        Destination::Tcp
+    }
+
+    fn copy(&self) -> Option<Self> {
+        None
+    }
+
+    fn compact(&mut self) {}
+
+    async fn send<S: Slot>(
+        self,
+        forwarder: &Forwarder,
+        mut slot: S,
+        record: Arc<Record>,
+    ) -> Result<Result<Tunnel, Refusal>, Unsent<Self, S>> {
+        let Some(backend) = forwarder.shared.tcp.pick() else {
+            return Ok(Err(Refusal::no_backend("tcp")));
+        };
+        slot.goes_to(backend.generation);
+        match backend.connect().await {
+            Ok(Stream::Tcp(stream)) => {
+                slot.sent();
+                let slot = Box::new(Held(Some(slot)));
+                Ok(Ok(Tunnel {
+                    stream,
+                    slot,
+                    record,
+                }))
+            }
+            // The config accepts none for tcp.
+            Ok(Stream::Unix(_)) => Ok(Err(Refusal::no_backend("tcp"))),
+            Err(cause) => Err(Unsent {
+                outgoing: self,
+                slot,
+                cause,
+            }),
         }
     }
 }
 
 /// A call of which no byte was written. It may wait for another turn.
 #[derive(Debug)]
-pub struct Unsent<S> {
+pub struct Unsent<O, S> {
     /// The call.
-    pub outgoing: Outgoing,
-    /// Its content.
+    pub outgoing: O,
+    /// What it holds.
     pub slot: S,
     /// The failure.
     pub cause: ConnectError,
@@ -220,70 +323,6 @@ impl Forwarder {
     #[must_use]
     pub fn retries_reads(&self) -> bool {
         self.shared.retry_reads.load(Ordering::Relaxed)
-    }
-
-    /// Sends one call and returns its reply, or the call itself if no byte of it was written.
-    ///
-    /// # Errors
-    /// [`Unsent`] if the backend could not be reached.
-    pub async fn send<S: Slot>(
-        &self,
-        outgoing: Outgoing,
-        mut slot: S,
-        record: Arc<Record>,
-    ) -> Result<Reply, Unsent<S>> {
-        match outgoing {
-            Outgoing::Array(call) => {
-                let Some(backend) = self.shared.socket.pick() else {
-                    return Ok(Reply::Refused(Refusal::no_backend("socket")));
-                };
-                slot.goes_to(backend.generation);
-                match backend.connect_and_write(&call.bytes).await {
-                    Ok((stream, written)) => {
-                        Carry::new(Arc::clone(&record), |committed| {
-                            exchange::array(stream, written, call, slot, record, backend, committed)
-                        })
-                        .await
-                    }
-                    Err(cause) => Err(Unsent {
-                        outgoing: Outgoing::Array(call),
-                        slot,
-                        cause,
-                    }),
-                }
-            }
-            Outgoing::Http(call) => {
-                let Some(backend) = self.shared.http.pick() else {
-                    return Ok(Reply::Refused(Refusal::no_backend("http")));
-                };
-                slot.goes_to(backend.generation);
-                http::send(backend, call, slot, record).await
-            }
-            Outgoing::Tcp => {
-                let Some(backend) = self.shared.tcp.pick() else {
-                    return Ok(Reply::Refused(Refusal::no_backend("tcp")));
-                };
-                slot.goes_to(backend.generation);
-                match backend.connect().await {
-                    Ok(Stream::Tcp(stream)) => {
-                        slot.sent();
-                        let slot = Box::new(Held(Some(slot)));
-                        Ok(Reply::Tunnel(Tunnel {
-                            stream,
-                            slot,
-                            record,
-                        }))
-                    }
-                    // The config allows none for tcp.
-                    Ok(Stream::Unix(_)) => Ok(Reply::Refused(Refusal::no_backend("tcp"))),
-                    Err(cause) => Err(Unsent {
-                        outgoing: Outgoing::Tcp,
-                        slot,
-                        cause,
-                    }),
-                }
-            }
-        }
     }
 }
 

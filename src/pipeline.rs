@@ -16,13 +16,13 @@ use tidegate_runtime::{BackOff, Clock, Live};
 use self::handed_over::HandOver;
 use crate::admit::{Ask, Asked, Gate, Permit, Waiting, Waits};
 use crate::call::{
-    Claim, Fault, Identity, Message, Observe, Origin, Progress, Reason, Record, Refusal, Rejection,
-    Reply, Request, RequestBody, Serve, Verdict,
+    Claim, Dialect, Fault, Identity, Message, Observe, Origin, Progress, Reason, Record, Refusal,
+    Rejection, Reply, Request, RequestBody, Serve, Tunnel, Verdict,
 };
 use crate::callers::{Callers, Meets};
 use crate::classify::{Classifier, Operation};
 use crate::coalesce::{Coalescer, Joined, Joining, Key, SharedCall, Told, Waiter};
-use crate::forward::{Forwarder, Outgoing, Unsent};
+use crate::forward::{Connection, Forward, Forwarder, Outgoing, Unsent};
 use crate::tasks::{Answer, Tasks};
 
 /// How long a call keeps its turn after we lacked a descriptor, port or memory, before it asks
@@ -57,7 +57,7 @@ enum Way<'a> {
     Alone(Ask, Outgoing),
     /// Rare: by a shared call, by handing it over, or about a task. Boxed, so that others do not
     /// pay for it.
-    Boxed(Pin<Box<dyn Future<Output = Reply> + Send + 'a>>),
+    Boxed(Pin<Box<dyn Future<Output = Result<Reply, Refusal>> + Send + 'a>>),
     /// Without an answer.
     Refused(Refusal),
 }
@@ -65,7 +65,7 @@ enum Way<'a> {
 /// A client's part in a call that may be shared.
 enum Part {
     /// None: an answer is kept.
-    Answered(Box<Reply>),
+    Answered(Box<Result<Reply, Refusal>>),
     /// Its request is the one that is sent.
     First(Waiter),
     /// Its own request is kept, in case the answer is not for all.
@@ -79,7 +79,7 @@ impl Serve for Pipeline {
         &'a self,
         request: Request,
         progress: &'a Progress,
-    ) -> impl Future<Output = Reply> + Send + 'a {
+    ) -> impl Future<Output = Result<Reply, Refusal>> + Send + 'a {
         let (record, way) = match self.about_tasks(&request) {
             Some(found) => found,
             None => self.way(request, progress),
@@ -91,9 +91,9 @@ impl Serve for Pipeline {
             let reply = match way {
                 Way::Alone(ask, outgoing) => self.run(ask, outgoing, progress, record).await,
                 Way::Boxed(answer) => answer.await,
-                Way::Refused(refusal) => Reply::Refused(refusal),
+                Way::Refused(refusal) => Err(refusal),
             };
-            if let Reply::Refused(refusal) = &reply {
+            if let Err(refusal) = &reply {
                 write_down(record, refusal);
             }
             self.tell_quota(progress, record);
@@ -102,7 +102,32 @@ impl Serve for Pipeline {
         }
     }
 
-    fn refused(&self, origin: Origin, dialect: &'static str, refusal: &Refusal) {
+    fn tunnel<'a>(
+        &'a self,
+        origin: Origin,
+        progress: &'a Progress,
+    ) -> impl Future<Output = Result<Tunnel, Refusal>> + Send + 'a {
+        let operation = self.classifier.get().tunnel(&origin);
+        let claim = self.claim(&origin, &operation);
+        let ask = ask(&operation, &origin, &claim, Waits::Client);
+        let observer = Arc::clone(&self.observer);
+        let record = open_record(origin, Dialect::Tcp, &operation, observer);
+        record.note(|facts| {
+            facts.claim = Some(claim);
+            facts.limited = operation.limited;
+        });
+        let dropped = Dropped { record, progress };
+        async move {
+            let record = &dropped.record;
+            let tunnel = self.run(ask, Connection, progress, record).await;
+            if let Err(refusal) = &tunnel {
+                write_down(record, refusal);
+            }
+            tunnel
+        }
+    }
+
+    fn refused(&self, origin: Origin, dialect: Dialect, refusal: &Refusal) {
         let none: Arc<str> = Arc::from("none");
         let class = Arc::clone(&none);
         let observer = Arc::clone(&self.observer);
@@ -222,24 +247,17 @@ impl Pipeline {
         } = request;
         let preference = self.preference(&mut message);
         let claim = self.claim(&origin, &operation);
-        let ask = Ask::new(&operation.function, operation.destination, origin.arrived);
-        let ask = Ask {
-            limited: operation.limited,
-            waits: match preference {
-                Some(_) => Waits::NoClient,
-                None => Waits::Client,
-            },
-            class: Arc::clone(&operation.class),
-            role: operation.role,
-            target: operation.target.clone(),
-            ..ask.claimed(&claim)
+        let waits = match preference {
+            Some(_) => Waits::NoClient,
+            None => Waits::Client,
         };
+        let ask = ask(&operation, &origin, &claim, waits);
         let (key, observer) = if self.coalescer.is_on() {
             self.read_or_write(&message, &operation)
         } else {
             (None, Arc::clone(&self.observer))
         };
-        let record = open_record(origin, &message, &operation, observer);
+        let record = open_record(origin, message.dialect(), &operation, observer);
         if let Message::Http(call) = &mut message {
             call.body.count_into(&record);
         }
@@ -285,7 +303,10 @@ impl Pipeline {
     /// If the reply has headers, adds what is left of the rate limit that the call met.
     fn tell_quota(&self, progress: &Progress, record: &Record) {
         let met = record.note(|facts| {
-            let claim = facts.claim.as_ref().filter(|_| facts.dialect == "http")?;
+            let claim = facts
+                .claim
+                .as_ref()
+                .filter(|_| facts.dialect == Dialect::Http)?;
             Some((claim.caller, claim.bucket()?))
         });
         if let Some((caller, bucket)) = met
@@ -322,7 +343,7 @@ impl Pipeline {
         mut outgoing: Outgoing,
         client: &'a P,
         record: Arc<Record>,
-    ) -> impl Future<Output = Reply> + Send + 'a {
+    ) -> impl Future<Output = Result<Reply, Refusal>> + Send + 'a {
         let joining = Joining {
             deadline: self.gate.deadline(&ask),
             class: self.gate.class(&ask),
@@ -346,7 +367,7 @@ impl Pipeline {
                 Part::Answered(reply) => return *reply,
                 Part::First(waiter) => match waiter.told(client.progress()).await {
                     Told::Answer(reply) => return reply,
-                    Told::Alone => return Reply::Refused(no_answer()),
+                    Told::Alone => return Err(no_answer()),
                 },
                 Part::Other(waiter, ask, outgoing) => match waiter.told(client.progress()).await {
                     Told::Answer(reply) => return reply,
@@ -377,19 +398,19 @@ impl Pipeline {
             () = call.abandoned() => return,
             reply = self.run(ask, outgoing, &call, record) => reply,
         };
-        if let Reply::Refused(refusal) = &reply {
+        if let Err(refusal) = &reply {
             write_down(record, refusal);
         }
         call.end(reply);
     }
 
-    fn run<'a, P: Party>(
+    fn run<'a, P: Party, O: Forward + 'a>(
         &'a self,
         ask: Ask,
-        mut outgoing: Outgoing,
+        mut outgoing: O,
         party: &'a P,
         record: &'a Arc<Record>,
-    ) -> impl Future<Output = Reply> + Send + 'a {
+    ) -> impl Future<Output = Result<O::Answer, Refusal>> + Send + 'a {
         let again = self.again(&ask, &outgoing, record);
         // Asked before the future is made. So the future holds either a waiting call or a running
         // one, and never the request to the gate.
@@ -405,12 +426,10 @@ impl Pipeline {
             let reply = match admitted {
                 // Boxed, so that a waiting call does not pay for what a running one needs.
                 Ok(permit) => Box::pin(self.send(outgoing, permit, party, record)).await,
-                Err(refusal) => Reply::Refused(refusal),
+                Err(refusal) => Err(refusal),
             };
             match (again, reply) {
-                (Some(again), Reply::Refused(refusal))
-                    if refusal.reason == Reason::BackendClosed =>
-                {
+                (Some(again), Err(refusal)) if refusal.reason == Reason::BackendClosed => {
                     Box::pin(self.send_again(*again, refusal, party, record)).await
                 }
                 (_, reply) => reply,
@@ -420,12 +439,7 @@ impl Pipeline {
 
     /// What is sent once more if the backend closes without a reply: a read, if that is switched
     /// on.
-    fn again(
-        &self,
-        ask: &Ask,
-        outgoing: &Outgoing,
-        record: &Record,
-    ) -> Option<Box<(Ask, Outgoing)>> {
+    fn again<O: Forward>(&self, ask: &Ask, outgoing: &O, record: &Record) -> Option<Box<(Ask, O)>> {
         let may = self.forwarder.retries_reads() && record.note(|facts| facts.is_read);
         let outgoing = may.then(|| outgoing.copy()).flatten()?;
         Some(Box::new((ask.clone(), outgoing)))
@@ -433,16 +447,16 @@ impl Pipeline {
 
     /// Sends a read once more, as a call of its own that draws every limit again. It runs only if
     /// the backend accepts connections; otherwise the first refusal stays.
-    async fn send_again<P: Party>(
+    async fn send_again<P: Party, O: Forward>(
         &self,
-        (ask, outgoing): (Ask, Outgoing),
+        (ask, outgoing): (Ask, O),
         refusal: Refusal,
         party: &P,
         record: &Arc<Record>,
-    ) -> Reply {
+    ) -> Result<O::Answer, Refusal> {
         let destination = ask.destination;
         if !self.gate.is_up(destination) {
-            return Reply::Refused(refusal);
+            return Err(refusal);
         }
         write_down(record, &refusal);
         let second = record.sent_again();
@@ -462,17 +476,17 @@ impl Pipeline {
         };
         let permit = match admitted {
             Ok(permit) if self.gate.is_up(destination) => permit,
-            Ok(_) => return self.not_again(refusal, &second),
+            Ok(_) => return Err(not_again(refusal, &second)),
             Err(refused) => {
                 write_down(&second, &refused);
-                return Reply::Refused(refused);
+                return Err(refused);
             }
         };
         party.admit();
-        let sending = self.forwarder.send(outgoing, permit, Arc::clone(&second));
+        let sending = outgoing.send(&self.forwarder, permit, Arc::clone(&second));
         match sending.await {
             Ok(reply) => {
-                if let Reply::Refused(refusal) = &reply {
+                if let Err(refusal) = &reply {
                     write_down(&second, refusal);
                 }
                 reply
@@ -480,33 +494,23 @@ impl Pipeline {
             Err(Unsent { slot, cause, .. }) => {
                 // The gate is informed, and the call leaves the queue again at once.
                 drop(self.gate.ask_again(slot, cause.fault(), &second));
-                self.not_again(refusal, &second)
+                Err(not_again(refusal, &second))
             }
         }
     }
 
-    /// The second send was not made, so the refusal of the first stays.
-    fn not_again(&self, refusal: Refusal, second: &Record) -> Reply {
-        let away = "the backend takes no connection, so the read was not sent once more";
-        write_down(second, &Refusal::new(Reason::BackendUnreachable, away));
-        Reply::Refused(refusal)
-    }
-
-    async fn send<P: Party>(
+    async fn send<P: Party, O: Forward>(
         &self,
-        mut outgoing: Outgoing,
+        mut outgoing: O,
         mut permit: Permit,
         party: &P,
         record: &Arc<Record>,
-    ) -> Reply {
+    ) -> Result<O::Answer, Refusal> {
         let mut back_off = OWN_FAULT_PAUSE;
         loop {
             party.admit();
-            let unsent = match self
-                .forwarder
-                .send(outgoing, permit, Arc::clone(record))
-                .await
-            {
+            let sending = outgoing.send(&self.forwarder, permit, Arc::clone(record));
+            let unsent = match sending.await {
                 Ok(reply) => return reply,
                 Err(unsent) => unsent,
             };
@@ -535,23 +539,38 @@ impl Pipeline {
             };
             permit = match admitted {
                 Ok(permit) => permit,
-                Err(refusal) => return Reply::Refused(refusal),
+                Err(refusal) => return Err(refusal),
             };
         }
     }
 }
 
+/// What a call asks of the gate.
+fn ask(operation: &Operation, origin: &Origin, claim: &Claim, waits: Waits) -> Ask {
+    let ask = Ask::new(&operation.function, operation.destination, origin.arrived);
+    Ask {
+        limited: operation.limited,
+        waits,
+        class: Arc::clone(&operation.class),
+        role: operation.role,
+        target: operation.target.clone(),
+        ..ask.claimed(claim)
+    }
+}
+
+/// The second send was not made, so the refusal of the first stays.
+fn not_again(refusal: Refusal, second: &Record) -> Refusal {
+    let away = "the backend takes no connection, so the read was not sent once more";
+    write_down(second, &Refusal::new(Reason::BackendUnreachable, away));
+    refusal
+}
+
 fn open_record(
     origin: Origin,
-    message: &Message,
+    dialect: Dialect,
     operation: &Operation,
     observer: Arc<dyn Observe>,
 ) -> Arc<Record> {
-    let dialect = match message {
-        Message::Socket(_) => "socket",
-        Message::Http(_) => "http",
-        Message::Tcp => "tcp",
-    };
     let function = Arc::clone(&operation.label);
     Record::open(
         origin,
@@ -592,10 +611,8 @@ fn outgoing(message: Message, operation: &Operation) -> Result<Outgoing, Refusal
             }
             Ok(Outgoing::Http(call))
         }
-        (Message::Tcp, To::Tcp) => Ok(Outgoing::Tcp),
         (Message::Socket(_), _) => Err(Refusal::no_backend("socket")),
         (Message::Http(_), _) => Err(Refusal::no_backend("http")),
-        (Message::Tcp, _) => Err(Refusal::no_backend("tcp")),
     }
 }
 
@@ -638,6 +655,6 @@ fn write_down(record: &Record, refusal: &Refusal) {
             facts.limit.clone_from(&refusal.limit);
         }
         facts.overall_rc = Some(i64::from(refusal.reason.overall_rc()));
-        facts.status = (facts.dialect == "http").then(|| refusal.reason.status().as_u16());
+        facts.status = (facts.dialect == Dialect::Http).then(|| refusal.reason.status().as_u16());
     });
 }

@@ -3,22 +3,20 @@
 //! A connection that has sent nothing holds no buffer and no parser: those come with the
 //! first byte, which also tells the two protocols apart where one port speaks both.
 
-pub mod array_call;
 pub mod certificate;
 pub mod dialect;
 pub mod forwarded;
-pub mod framer;
 mod http;
 pub(crate) mod io;
 pub mod metrics;
 mod preamble;
 pub mod proxy_header;
+mod socket;
 mod stream;
 mod tcp;
 pub mod trusted;
 mod tunnel;
 mod wire;
-mod zvm_socket;
 
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -29,10 +27,10 @@ use tidegate_runtime::Clock;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-pub use self::http::dress;
+pub use self::http::answer;
 use self::io::Client;
 use self::trusted::TrustedProxies;
-use crate::call::{BackendKind, Identity, Listener, Origin, Peer, Protocol, Serve};
+use crate::call::{BackendKind, Dialect, Identity, Listener, Origin, Peer, Protocol, Serve};
 
 /// When the proxy goes down, a connection that has sent nothing yet is given this long: its
 /// first request may be on its way.
@@ -64,7 +62,7 @@ pub struct Settings {
     pub max_request_fields: usize,
     /// The trusted proxies.
     pub trusted_proxies: TrustedProxies,
-    /// What is behind: only a z/VM SDK server takes the socket protocol's array over HTTP.
+    /// What is behind, and with that whether it takes the socket protocol's array over HTTP.
     pub backend_kind: BackendKind,
 }
 
@@ -160,15 +158,11 @@ async fn converse_to_the_end<S: Serve>(accepted: Accepted, conversation: Arc<Con
         Ok(0) | Err(_) => return,
     }
     let whence = Whence::new(known, accepted.listener, accepted.peer, came);
-    let is_http = match whence.listener.protocol {
-        Protocol::Http => true,
-        Protocol::Socket | Protocol::Tcp => false,
-        Protocol::Auto => first.first().is_some_and(u8::is_ascii_uppercase),
-    };
-    if is_http {
-        Box::pin(http::serve(client, whence, conversation, first)).await;
-    } else {
-        Box::pin(zvm_socket::serve(client, whence, &conversation, first)).await;
+    match whence.listener.protocol.dialect(first[0]) {
+        Dialect::Http => Box::pin(http::serve(client, whence, conversation, first)).await,
+        Dialect::Socket => Box::pin(socket::serve(client, whence, &conversation, first)).await,
+        // Served above, without waiting for a byte.
+        Dialect::Tcp => {}
     }
 }
 

@@ -5,8 +5,9 @@
 use libfuzzer_sys::fuzz_target;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
-use tidegate::protocol::array_call::{is_whole_reply, overall_rc, parse};
-use tidegate::protocol::framer::{Framed, Framer};
+use tidegate_zvm::array::parse;
+use tidegate_zvm::framer::{Framed, Framer};
+use tidegate_zvm::reply::{Ending, overall_rc, read};
 
 fuzz_target!(|input: (&[u8], &[u8], u16)| {
     let (args, kwargs, bytes_max) = input;
@@ -18,7 +19,7 @@ fuzz_target!(|input: (&[u8], &[u8], u16)| {
 
 fn check(bytes: &[u8], bytes_max: usize) {
     if overall_rc(bytes).is_some() && depth_max(bytes) < 64 && std::str::from_utf8(bytes).is_ok() {
-        assert!(is_whole_reply(bytes));
+        assert_ne!(read(bytes), Ending::Cut);
     }
     let is_json = std::str::from_utf8(bytes)
         .is_ok_and(|text| serde_json::from_str::<IgnoredAny>(text).is_ok());
@@ -38,7 +39,7 @@ fn check(bytes: &[u8], bytes_max: usize) {
             assert_eq!(without_space(&call.bytes), without_space(bytes));
             if depth_max(bytes) < 64 {
                 let end = Framed::End(call.bytes.len());
-                assert_eq!(Framer::request(bytes.len() + 1).push(&call.bytes), end);
+                assert_eq!(Framer::new(bytes.len() + 1).push(&call.bytes), end);
             }
         }
         Err(refused) => assert!(refused.to_string().is_ascii()),

@@ -6,16 +6,15 @@
 use libfuzzer_sys::fuzz_target;
 use serde::de::IgnoredAny;
 use serde_json::Deserializer;
-use tidegate::protocol::framer::{Framed, Framer, Misframed};
+use tidegate_zvm::framer::{Framed, Framer, Misframed};
 
 fuzz_target!(|input: (Vec<u8>, Vec<u8>, u16)| {
     let (lengths, bytes, bytes_max) = input;
     let bytes_max = usize::from(bytes_max);
-    for framer in [Framer::request(bytes_max), Framer::reply(bytes_max)] {
-        let whole = framer.clone().push(&bytes);
-        assert_eq!(in_pieces(framer, &bytes, &lengths), whole);
-    }
-    let whole = Framer::request(bytes.len() + 1).push(&bytes);
+    let framer = Framer::new(bytes_max);
+    let whole = framer.clone().push(&bytes);
+    assert_eq!(in_pieces(framer, &bytes, &lengths), whole);
+    let whole = Framer::new(bytes.len() + 1).push(&bytes);
     if bytes.trim_ascii_start().first() != Some(&b'[') {
         return;
     }

@@ -14,8 +14,8 @@ use http_body_util::BodyExt;
 use libfuzzer_sys::fuzz_target;
 use tidegate::call::listener::ProxyProtocol;
 use tidegate::call::{
-    Bind, Identity, Listener, Message, Origin, Peer, Progress, Protocol, Refusal, Rejection, Reply,
-    Request, RequestBody, Serve, UserFrom,
+    Bind, Dialect, Identity, Listener, Message, Origin, Peer, Progress, Protocol, Refusal, Rejection, Reply,
+    ReplyBody, Request, RequestBody, Serve, Tunnel, UserFrom,
 };
 use tidegate_runtime::Clock;
 use tidegate::protocol::trusted::{Network, TrustedProxies};
@@ -34,7 +34,11 @@ const PATIENCE: Duration = Duration::from_secs(5);
 struct Stub;
 
 impl Serve for Stub {
-    async fn serve<'a>(&'a self, request: Request, _: &'a Progress) -> Reply {
+    async fn serve<'a>(
+        &'a self,
+        request: Request,
+        _: &'a Progress,
+    ) -> Result<Reply, Refusal> {
         if let Message::Http(call) = request.message
             && call.head.uri.path().len() % 2 == 0
             && let RequestBody::Streamed { rest, .. } = call.body
@@ -42,11 +46,16 @@ impl Serve for Stub {
             // How a body ends is the client's business.
             let _ = rest.collect().await;
         }
-        Reply::Whole(Bytes::from_static(b"{\"overallRC\": 0}"))
+        let object = Bytes::from_static(b"{\"overallRC\": 0}");
+        Ok(Reply::object(ReplyBody::whole(object)))
     }
 
-    fn refused(&self, _: Origin, dialect: &'static str, refusal: &Refusal) {
-        assert_eq!(dialect, "http");
+    async fn tunnel<'a>(&'a self, _: Origin, _: &'a Progress) -> Result<Tunnel, Refusal> {
+        unreachable!("this listener speaks HTTP")
+    }
+
+    fn refused(&self, _: Origin, dialect: Dialect, refusal: &Refusal) {
+        assert_eq!(dialect, Dialect::Http);
         assert!(refusal.detail.is_ascii());
     }
 

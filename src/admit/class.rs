@@ -23,7 +23,7 @@ pub struct ClassRule {
     pub pool: Option<Pool>,
     /// Calls of it per window, if fewer than of all.
     pub per_window: Option<u32>,
-    /// Of `smapi_max_outstanding_requests`, how many are for its calls alone.
+    /// Of the calls at the backend at once, how many are for this class alone.
     pub reserve_outstanding: u32,
     /// Of the total per window, how many are for its calls alone.
     pub reserve_per_window: u32,
@@ -55,9 +55,9 @@ impl ClassRule {
 /// How many calls of a class may be at the backend at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pool {
-    /// At most so many of `smapi_max_outstanding_requests`.
+    /// At most N of the calls that may be there.
     Inside(u32),
-    /// So many more than `smapi_max_outstanding_requests`, which they do not count in.
+    /// N more than may be there, which do not count among those.
     Beside(u32),
 }
 
@@ -74,9 +74,9 @@ impl Pool {
 /// How long the calls of a class may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deadline {
-    /// `smapi_request_postpone_threshold_seconds`, from arrival.
+    /// As long as any call may, from arrival.
     Threshold,
-    /// So long, from arrival. Zero refuses at the first closed limit.
+    /// This long, from arrival. Zero refuses at the first closed limit.
     After(Duration),
     /// Until they are served, or their clients leave.
     Never,
@@ -122,7 +122,7 @@ impl Settings {
             .collect()
     }
 
-    /// Which calls count in `smapi_max_outstanding_requests`.
+    /// Which calls count among those at the backend at once.
     pub(super) fn outstanding_scope(&self) -> Scope {
         let beside = self.beside();
         if beside.is_empty() {

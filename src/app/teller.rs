@@ -193,7 +193,7 @@ impl Observe for Teller {
             },
             client: identity.address,
             user: identity.user.as_deref(),
-            dialect: facts.dialect,
+            dialect: facts.dialect.label(),
             function: &facts.function,
             class: &facts.class,
             userid: facts.target.as_deref(),

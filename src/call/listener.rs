@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use tokio_rustls::rustls::ServerConfig;
 
-use super::Protocol;
+use super::Dialect;
 
 /// One `[[listen]]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +35,33 @@ impl Listener {
     #[must_use]
     pub fn has_preamble(&self) -> bool {
         self.tls.is_some() || self.proxy_protocol == ProxyProtocol::Required
+    }
+}
+
+/// What a listener speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Protocol {
+    /// Told apart by the first byte: an upper-case letter is HTTP, 0x16 is TLS where there
+    /// is a certificate, anything else the socket.
+    Auto,
+    /// One JSON array per connection.
+    Socket,
+    /// HTTP/1.1.
+    Http,
+    /// Any bytes; one connection is one call.
+    Tcp,
+}
+
+impl Protocol {
+    /// What a client speaks whose first byte this is.
+    #[must_use]
+    pub fn dialect(self, first: u8) -> Dialect {
+        match self {
+            Self::Auto if first.is_ascii_uppercase() => Dialect::Http,
+            Self::Auto | Self::Socket => Dialect::Socket,
+            Self::Http => Dialect::Http,
+            Self::Tcp => Dialect::Tcp,
+        }
     }
 }
 

@@ -19,10 +19,9 @@ use super::rate_limit::{
 use super::settings::Costs;
 use super::{Callers, Changed, Error, State};
 use crate::call::claim::RateLimitId;
+use crate::call::sdk::NAME_MAX;
 use tidegate_limits::Timestamp;
 
-/// The longest name of a function.   bytes
-const FUNCTION_NAME_MAX: usize = 128;
 const UNIT_MAX: Duration = Duration::from_secs(3600);
 
 /// A caller to be made.
@@ -483,7 +482,7 @@ impl State {
         let mut names = BTreeSet::new();
         for (name, _) in &functions {
             let is_visible = name.bytes().all(|byte| byte.is_ascii_graphic());
-            if name.is_empty() || name.len() > FUNCTION_NAME_MAX || !is_visible {
+            if name.is_empty() || name.len() > NAME_MAX || !is_visible {
                 mistakes.push(Error::FunctionName((**name).into()));
             }
             if !names.insert(name) {

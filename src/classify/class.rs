@@ -19,7 +19,7 @@ use std::sync::Arc;
 use foldhash::{HashMap, HashMapExt};
 use http::{HeaderMap, HeaderName};
 
-use super::operation::{Effort, FUNCTIONS, Kind};
+use crate::call::sdk::{Effort, Kind};
 use crate::call::{BackendKind, Role};
 
 /// The built-in class of what a user waits for.
@@ -100,11 +100,7 @@ struct Placed {
 impl Classes {
     pub(super) fn new(kind: BackendKind, settings: &Settings) -> Self {
         let mut functions: HashMap<Arc<str>, Placed> = HashMap::new();
-        let table = match kind {
-            BackendKind::Zvm => FUNCTIONS,
-            BackendKind::Http => &[],
-        };
-        for function in table {
+        for function in kind.functions() {
             let mut efforts = settings.efforts.iter();
             let placed = Placed {
                 class: efforts
@@ -262,7 +258,7 @@ mod tests {
             headers: Some(&headers),
             is_write: false,
         };
-        let found = Classes::new(BackendKind::Zvm, &settings()).find(&clues);
+        let found = Classes::new(BackendKind::default(), &settings()).find(&clues);
         assert_eq!(found, (class.into(), role), "{call}");
     }
 
@@ -283,7 +279,7 @@ mod tests {
             headers: None,
             is_write: true,
         };
-        let found = Classes::new(BackendKind::Zvm, &settings()).find(&clues);
+        let found = Classes::new(BackendKind::default(), &settings()).find(&clues);
         assert_eq!(found, (USER.into(), Role::Apart));
     }
 
@@ -324,7 +320,7 @@ mod tests {
 
     #[test]
     fn the_method_decides_only_for_unknown_functions() {
-        let classes = Classes::new(BackendKind::Zvm, &settings());
+        let classes = Classes::new(BackendKind::default(), &settings());
         let check = |function, expected: &str| {
             let clues = Clues {
                 function,

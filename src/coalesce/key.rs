@@ -38,7 +38,7 @@ static NEVER_SHARED: [HeaderName; 8] = [
 /// Which headers distinguish reads.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Apart {
-    /// Headers that an answer of the z/VM SDK can depend on.
+    /// Headers that an answer of a function of the table can depend on.
     Known,
     /// All headers except these, because it is unknown what a route of the operator depends on.
     AllBut(Arc<[HeaderName]>),
@@ -54,7 +54,7 @@ impl Apart {
     }
 }
 
-/// A z/VM userid, compared as the backend does: without regard to case.
+/// A userid, compared as the backend does: without regard to case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Guest([u8; 8]);
 
@@ -104,7 +104,6 @@ impl Key {
                 parts.add(b"http");
                 parts.add_request(call, &apart)?;
             }
-            Message::Tcp => return None,
         }
         Some(Self {
             guest: guest.and_then(Guest::new),
@@ -303,7 +302,6 @@ mod tests {
             assert!(key(&message).is_none(), "{name}");
         }
         assert!(key(&http(get("/guests").method("PUT"), "")).is_none());
-        assert!(key(&Message::Tcp).is_none());
     }
 
     #[test]

@@ -431,7 +431,7 @@ mod tests {
     use super::*;
     use crate::call::identity::Fields;
     use crate::call::{
-        ArrayCall, Destination, Facts, Identity, Message, Observe, Origin, Peer, Rejection,
+        ArrayCall, Destination, Dialect, Facts, Identity, Message, Observe, Origin, Peer, Rejection,
     };
 
     struct Unheard;
@@ -469,7 +469,7 @@ mod tests {
             class: Class(class),
             record: Record::open(
                 origin(),
-                "socket",
+                Dialect::Socket,
                 "f".into(),
                 "c".into(),
                 None,
@@ -491,7 +491,7 @@ mod tests {
     }
 
     fn answer(bytes: usize) -> Answer {
-        Answer::Whole(vec![b'x'; bytes].into())
+        Answer::object(vec![b'x'; bytes].into())
     }
 
     fn store(fresh_for: u64, entries_max: usize, bytes_max: usize) -> Store {

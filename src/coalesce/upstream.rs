@@ -105,7 +105,7 @@ impl SharedCall {
             store.overdue(self.id, now)
         };
         for seat in overdue {
-            answer(seat, Reply::Refused(refusal.clone()));
+            answer(seat, Err(refusal.clone()));
         }
     }
 
@@ -128,18 +128,18 @@ impl SharedCall {
     }
 
     /// Gives the reply to the waiting reads, and keeps it if it is good.
-    pub fn end(mut self, reply: Reply) {
+    pub fn end(mut self, reply: Result<Reply, Refusal>) {
         let facts = self.record().note(|facts| facts.clone());
         let given = Given::of(reply, &self.apart);
         let good = match &given {
-            Given::Shared(answer) => Some(answer).filter(|it| it.is_good(facts.overall_rc)),
-            Given::Once(_) => None,
+            Given::Shared(Ok(answer)) => Some(answer).filter(|it| it.is_good(facts.overall_rc)),
+            Given::Shared(Err(_)) | Given::Once(_) => None,
         };
         let now = self.shared.clock.now();
         let Ended { mut seats, left } = self.shared.lock().end(self.id, now, good);
         let mut alone = Vec::new();
         match &given {
-            Given::Shared(Answer::Refused(refusal)) if is_of_a_deadline(refusal.reason) => {
+            Given::Shared(Err(refusal)) if is_of_a_deadline(refusal.reason) => {
                 alone = take_those_with_time(&mut seats, now);
             }
             Given::Shared(_) => {}
@@ -160,10 +160,13 @@ impl SharedCall {
         self.record = None;
         let mut seats = seats.into_values();
         match given {
-            Given::Shared(shared) => seats.for_each(|seat| answer(seat, shared.reply())),
+            Given::Shared(shared) => seats.for_each(|seat| {
+                let reply = shared.as_ref().map(Answer::reply);
+                answer(seat, reply.map_err(Refusal::clone));
+            }),
             Given::Once(reply) => {
                 if let Some(seat) = seats.next() {
-                    answer(seat, reply);
+                    answer(seat, Ok(reply));
                 }
             }
         }
@@ -183,7 +186,7 @@ impl Drop for SharedCall {
     }
 }
 
-fn answer(seat: Seat, reply: Reply) {
+fn answer(seat: Seat, reply: Result<Reply, Refusal>) {
     // A read that has just left needs no answer.
     let _ = seat.tell.send(Told::Answer(reply));
 }
@@ -278,16 +281,15 @@ fn answered(facts: &Facts, own: &mut Facts) {
 }
 
 /// Answers a read with a kept answer of the given age, and reports it.
-pub(super) fn kept(answer: &Answer, age: Duration, record: &Record) -> Reply {
+pub(super) fn kept(answer: &Answer, age: Duration, record: &Record) -> Result<Reply, Refusal> {
     record.note(|own| {
         own.shared = true;
         own.verdict = Verdict::Passed;
         own.bytes_out = answer.body_len() as u64;
-        match answer {
-            Answer::Whole(_) => own.overall_rc = Some(0),
-            Answer::Http { status, .. } => own.status = Some(status.as_u16()),
-            Answer::Refused(_) => {}
+        match answer.status() {
+            None => own.overall_rc = Some(0),
+            Some(status) => own.status = Some(status.as_u16()),
         }
-        answer.reply_aged(age, own.dialect == "http")
+        Ok(answer.reply_aged(age, own.dialect))
     })
 }

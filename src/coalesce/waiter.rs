@@ -12,7 +12,7 @@ use crate::call::{Progress, Reason, Refusal, Reply};
 #[derive(Debug)]
 pub enum Told {
     /// The answer.
-    Answer(Reply),
+    Answer(Result<Reply, Refusal>),
     /// There is no answer for it, because the answer can be given only once. The read is sent on
     /// its own.
     Alone,
@@ -59,7 +59,7 @@ impl Waiter {
                     // Only a panic ends a call without a message to its reads.
                     return told.unwrap_or_else(|_| {
                         let detail = "the call that was shared broke down";
-                        Told::Answer(Reply::Refused(Refusal::new(Reason::Internal, detail)))
+                        Told::Answer(Err(Refusal::new(Reason::Internal, detail)))
                     });
                 }
                 Ok(()) = self.admitted.changed() => {}

@@ -14,7 +14,7 @@ use tidegate_limits::{Burst, Fill, OutOfRange, TokenCount, Weight};
 
 use crate::callers::rate_limit::{Allowance, Profile};
 use crate::callers::settings::{Costs, Settings, StaticCaller};
-use crate::classify::operation::OTHER;
+use crate::classify::OTHER;
 
 use super::effective::{Toml, quoted as toml_quoted};
 use super::functions::Functions;

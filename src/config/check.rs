@@ -7,8 +7,8 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use crate::call::listener::{ClientAuth, ProxyProtocol};
+use crate::call::sdk::Kind;
 use crate::call::{Bind, Protocol, UserFrom};
-use crate::classify::operation::Kind;
 use crate::forward::Address;
 
 use super::admin;

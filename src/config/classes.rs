@@ -8,9 +8,9 @@ use std::time::Duration;
 use http::HeaderName;
 
 use crate::admit::{ClassRule, Deadline, Pool};
-use crate::call::{BackendKind, Protocol};
+use crate::call::Protocol;
+use crate::call::sdk::{Effort, Kind as Writes};
 use crate::classify::class::{self, FromListener, HEADER, Known, POLLING, USER};
-use crate::classify::operation::{self, Effort, FUNCTIONS, Kind as Writes};
 
 use super::backend_kind;
 use super::functions::Functions;
@@ -424,10 +424,8 @@ pub(super) fn exempt_names(raw: &Raw) -> Vec<&str> {
     let mut names: Vec<&str> = Vec::new();
     for name in &raw.limits.exempt.value {
         if name == DATABASE {
-            if backend_kind::of(&raw.backend) != BackendKind::Zvm {
-                continue;
-            }
-            let reads = FUNCTIONS.iter().filter(|function| {
+            let table = backend_kind::of(&raw.backend).functions();
+            let reads = table.iter().filter(|function| {
                 function.effort == Effort::Db
                     && function.kind == Writes::Read
                     && function.name != SYNCS
@@ -449,14 +447,14 @@ pub(super) fn exempt_of(raw: &Raw) -> Vec<Arc<str>> {
 
 /// The functions named here that the table does not know: they are labels of their own.
 pub(super) fn functions_named(raw: &Raw) -> impl Iterator<Item = &str> {
-    let has_table = backend_kind::of(&raw.backend) == BackendKind::Zvm;
+    let kind = backend_kind::of(&raw.backend);
     let classes = in_order(raw).into_iter().filter_map(|(_, class)| class);
     let placed = classes.flat_map(|class| &class.functions.value);
     let exempt = raw.limits.exempt.value.iter();
     placed
         .chain(exempt.filter(|name| *name != DATABASE))
         .map(String::as_str)
-        .filter(move |name| !has_table || operation::function(name).is_none())
+        .filter(move |name| kind.function(name).is_none())
 }
 
 /// Every class by its name, with what the config says of it: `user` first and `polling` last,

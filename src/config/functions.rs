@@ -1,11 +1,11 @@
-//! Which functions there can be: those of the built-in table, where the backend is a z/VM SDK
-//! server, and those that routes name. With `limits.allow_unknown`, any.
+//! Which functions there can be: those of the backend's table, and those that routes name. With
+//! `limits.allow_unknown`, any.
 //!
 //! A limit with a misspelt function protects nothing, so that is an error; elsewhere a name
 //! that no call can have is only doubted.
 
 use crate::call::BackendKind;
-use crate::classify::operation::{self, Function};
+use crate::call::sdk::Function;
 
 use super::Config;
 use super::backend_kind;
@@ -20,7 +20,7 @@ use super::value::{Mistake, flag};
 pub(super) struct Functions<'a> {
     /// None where they are not known, and no name is doubted.
     names: Option<Vec<&'a str>>,
-    has_table: bool,
+    kind: BackendKind,
     allow_unknown: bool,
 }
 
@@ -37,26 +37,26 @@ pub(super) fn write(out: &mut Toml, config: &Config) {
 impl<'a> Functions<'a> {
     /// `table` has the names of the built-in one; an empty one means that they are not known.
     pub(super) fn new(raw: &'a Raw, table: &[&'a str]) -> Self {
-        let has_table = backend_kind::of(&raw.backend) == BackendKind::Zvm;
+        let kind = backend_kind::of(&raw.backend);
         let routes = raw.routes.iter();
         let of_routes = routes.filter_map(|route| route.function.value.as_deref());
-        let built_in: &[&str] = if has_table { table } else { &[] };
+        let built_in: &[&str] = if kind.has_table() { table } else { &[] };
         let is_known = !table.is_empty() && backend_kind::is_certain(&raw.backend);
         Self {
             names: is_known.then(|| built_in.iter().copied().chain(of_routes).collect()),
-            has_table,
+            kind,
             allow_unknown: raw.limits.allow_unknown.value,
         }
     }
 
     /// What the built-in table has under this name, if it applies.
     pub(super) fn built_in(&self, name: &str) -> Option<&'static Function> {
-        operation::function(name).filter(|_| self.has_table)
+        self.kind.function(name)
     }
 
     /// Whether the built-in table applies.
     pub(super) fn has_table(&self) -> bool {
-        self.has_table
+        self.kind.has_table()
     }
 
     /// Notes a limit whose function no call can have.

@@ -4,8 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::call::{self, BackendKind, Protocol};
-use crate::classify::operation::FUNCTIONS;
+use crate::call::{self, Protocol};
 use crate::{admit, classify, coalesce, forward, listen, protocol, tasks, telemetry};
 
 use super::Config;
@@ -79,13 +78,11 @@ pub(super) fn of(raw: &Raw) -> Config {
         },
         callers: callers::settings(
             raw,
-            match backend_kind::of(&raw.backend) {
-                BackendKind::Zvm => FUNCTIONS,
-                BackendKind::Http => &[],
-            }
-            .iter()
-            .map(|function| function.name)
-            .chain(check::functions(raw)),
+            backend_kind::of(&raw.backend)
+                .functions()
+                .iter()
+                .map(|function| function.name)
+                .chain(check::functions(raw)),
         ),
         admit: admit(raw),
         forward: forward::Settings {

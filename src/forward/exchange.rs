@@ -16,10 +16,10 @@ use super::backend::Backend;
 use super::carry::Committed;
 use super::connect::ConnectError;
 use super::deadline::Deadline;
-use super::reply::{self, Balance, Ending};
 use super::stream::Stream;
 use super::streamed::{Source, Streamed};
 use super::{Bounds, Outgoing, Unsent};
+use crate::call::sdk::reply::{self, Balance, Ending};
 use crate::call::{ArrayCall, BodyError, Reason, Record, Refusal, Reply, ReplyBody, Slot};
 
 /// Initial room for a reply; most are smaller.
@@ -28,6 +28,9 @@ const REPLY_BYTES: usize = 2048;
 /// A connection whose reply takes longer gets TCP keep-alive. Most replies are quicker, and save
 /// those system calls.
 const KEEP_ALIVE_AFTER: Duration = Duration::from_secs(1);
+
+/// What came back for a call, or the call if no byte of it left.
+pub(super) type Exchanged<S> = Result<Result<Reply, Refusal>, Unsent<Outgoing, S>>;
 
 /// Writes the array in one write, unless the connect has done that, and reads the reply to its
 /// end.
@@ -39,7 +42,7 @@ pub(super) fn array<S: Slot>(
     record: Arc<Record>,
     backend: Arc<Backend>,
     committed: Committed,
-) -> impl Future<Output = Result<Reply, Unsent<S>>> + Send {
+) -> impl Future<Output = Exchanged<S>> + Send {
     if written > 0 {
         committed.set();
     }
@@ -54,7 +57,7 @@ async fn exchange<S: Slot>(
     record: Arc<Record>,
     backend: Arc<Backend>,
     committed: Committed,
-) -> Result<Reply, Unsent<S>> {
+) -> Exchanged<S> {
     let bounds = &backend.bounds;
     let mut deadline = Deadline::new(bounds);
     let writing = write_whole(&stream, written, &call.bytes, &committed, &mut deadline);
@@ -70,16 +73,14 @@ async fn exchange<S: Slot>(
         Written::Part(failure) => {
             slot.sent();
             slot.finish(Outcome::Failed);
-            return Ok(Reply::Refused(failure));
+            return Ok(Err(failure));
         }
     }
     slot.sent();
     let deadline = deadline.of_the_answer(bounds);
     record.note(|facts| facts.bytes_in = call.bytes.len() as u64);
     drop(call);
-    read_reply(stream, slot, record, &backend, deadline)
-        .await
-        .map_or_else(|failure| Ok(Reply::Refused(failure)), Ok)
+    Ok(read_reply(stream, slot, record, &backend, deadline).await)
 }
 
 enum Written {
@@ -171,7 +172,7 @@ async fn read_reply<S: Slot>(
                         timer: Box::pin(sleep_until(deadline)),
                     };
                     let body = Streamed::new(source, backend.readers());
-                    return Ok(Reply::Stream(ReplyBody::stream(body)));
+                    return Ok(Reply::object(ReplyBody::stream(body)));
                 }
                 if is_end {
                     break;
@@ -197,7 +198,7 @@ async fn read_reply<S: Slot>(
             // Given back before the answer is written, so that a client that reads it and asks
             // again at once finds the slot free.
             slot.finish(Outcome::Served);
-            Ok(Reply::Whole(held.freeze()))
+            Ok(Reply::object(ReplyBody::whole(held.freeze())))
         }
         Ending::Cut => {
             slot.finish(Outcome::Failed);

@@ -24,9 +24,10 @@ use super::carry::{Carry, Committed};
 use super::connect::ConnectError;
 use super::deadline::Deadline;
 use super::doorbell::quietly;
+use super::exchange::{self, Exchanged};
 use super::pool::{SentBody, Upstream};
 use super::streamed::{Source, Streamed};
-use super::{Outgoing, Unsent, exchange};
+use super::{Outgoing, Unsent};
 use crate::call::{
     BodyError, HttpCall, Reason, Record, Refusal, Reply, ReplyBody, RequestBody, Slot,
 };
@@ -37,7 +38,7 @@ pub(super) async fn send<S: Slot>(
     call: Box<HttpCall>,
     slot: S,
     record: Arc<Record>,
-) -> Result<Reply, Unsent<S>> {
+) -> Exchanged<S> {
     let now = Instant::now();
     let upstream = match backend.pool.take(now) {
         Some(upstream) => upstream,
@@ -65,7 +66,7 @@ async fn exchange<S: Slot>(
     mut slot: S,
     record: Arc<Record>,
     committed: Committed,
-) -> Result<Reply, Unsent<S>> {
+) -> Exchanged<S> {
     let is_head = call.head.method == Method::HEAD;
     let mut deadline = Deadline::new(&backend.bounds);
     let request = outgoing_request(*call);
@@ -83,22 +84,22 @@ async fn exchange<S: Slot>(
         Ok(response) => response.into_parts(),
         Err(NoResponse::Failed(refusal)) => {
             slot.finish(Outcome::Failed);
-            return Ok(Reply::Refused(refusal));
+            return Ok(Err(refusal));
         }
         Err(NoResponse::ClientLeft) => {
             record.note(|facts| facts.left = true);
             if upstream.signals.wrote() {
                 slot.finish(Outcome::Failed);
             }
-            return Ok(Reply::Refused(cut_upload()));
+            return Ok(Err(cut_upload()));
         }
         // Given back undrawn, because it was not sent.
-        Err(NoResponse::Lost) => return Ok(Reply::Refused(not_sent())),
+        Err(NoResponse::Lost) => return Ok(Err(not_sent())),
         Err(NoResponse::Unsent { request, cause }) => {
             let (head, body) = request.into_parts();
             // hyper returns only what it has not begun to take.
             let Some(body) = body.into_request_body() else {
-                return Ok(Reply::Refused(not_sent()));
+                return Ok(Err(not_sent()));
             };
             let call = HttpCall {
                 head,
@@ -114,7 +115,7 @@ async fn exchange<S: Slot>(
     };
     if let Err(refusal) = settle_head(&mut head) {
         slot.finish(Outcome::Failed);
-        return Ok(Reply::Refused(refusal));
+        return Ok(Err(refusal));
     }
     record.note(|facts| facts.status = Some(head.status.as_u16()));
     let mut reply = RunningReply {
@@ -133,21 +134,25 @@ async fn exchange<S: Slot>(
         return Ok(match reply.read_whole(length.unwrap_or(0)).await {
             Ok(body) => {
                 reply.end(Outcome::Served);
-                Reply::Http(Response::from_parts(head, ReplyBody::whole(body)))
+                Ok(replied(head, ReplyBody::whole(body)))
             }
             Err(refusal) => {
                 reply.slot.finish(Outcome::Failed);
-                Reply::Refused(refusal)
+                Err(refusal)
             }
         });
     }
     reply.slot.replied();
     let readers = reply.backend.readers();
     let body = Streamed::new(reply, readers);
-    Ok(Reply::Http(Response::from_parts(
-        head,
-        ReplyBody::stream(body),
-    )))
+    Ok(Ok(replied(head, ReplyBody::stream(body))))
+}
+
+fn replied(head: http::response::Parts, body: ReplyBody) -> Reply {
+    Reply {
+        head: Some(head),
+        body,
+    }
 }
 
 /// Why there is no response.

@@ -13,7 +13,8 @@ use tidegate_callers::CallerId;
 use super::{Client, Party, Pipeline, Way, write_down};
 use crate::admit::{Ask, Permit, Place, Waiting};
 use crate::call::{
-    HttpCall, Message, Progress, Reason, Record, Refusal, Reply, ReplyBody, Request, Verdict,
+    Dialect, HttpCall, Message, Progress, Reason, Record, Refusal, Reply, ReplyBody, Request,
+    Verdict,
 };
 use crate::coalesce::Key;
 use crate::forward::Outgoing;
@@ -117,13 +118,13 @@ impl Pipeline {
     pub(super) fn preference(&self, message: &mut Message) -> Option<Preference> {
         match message {
             Message::Http(call) if self.tasks.is_on() => Preference::take(&mut call.head.headers),
-            _ => None,
+            Message::Http(_) | Message::Socket(_) => None,
         }
     }
 
     /// Hands a call over, and answers with the address to come back to. If the answer is there at
     /// once or within the client's wait, it returns the answer.
-    pub(super) async fn hand_over(&self, call: HandOver) -> Reply {
+    pub(super) async fn hand_over(&self, call: HandOver) -> Result<Reply, Refusal> {
         let wait = call.preference.wait;
         let (owner, number, function) = call.record.note(|facts| {
             let owner = Owner::of(&facts.origin.identity);
@@ -143,16 +144,16 @@ impl Pipeline {
         let work = move |room| pipeline.run_handed_over(call, absent, room);
         let mut task = match self.tasks.submit(submission, work) {
             Ok(task) => task,
-            Err(refused) => return Reply::Refused(not_taken(refused, caller)),
+            Err(refused) => return Err(not_taken(refused, caller)),
         };
         if !task.has_ended_at_once().await && !wait.is_zero() {
             // Whether it has ended by then is checked in either case.
             let _ = tokio::time::timeout(wait, task.ended()).await;
         }
         match self.tasks.take(&owner, task.id) {
-            Ok(task) if task.ended.is_none() => Reply::Http(self.accepted(&task, wait)),
+            Ok(task) if task.ended.is_none() => Ok(Reply::http(self.accepted(&task, wait))),
             Ok(task) => self.reply(task),
-            Err(missing) => Reply::Refused(missing_task(missing)),
+            Err(missing) => Err(missing_task(missing)),
         }
     }
 
@@ -178,17 +179,17 @@ impl Pipeline {
             }
             None => self.run(ask, outgoing, &*absent, &record).await,
         };
-        if let Reply::Refused(refusal) = &reply {
+        if let Err(refusal) = &reply {
             write_down(&record, refusal);
         }
         drop(record);
-        let cut = match Answer::read(protocol::dress(reply), &room).await {
+        let cut = match Answer::read(protocol::answer(reply), &room).await {
             Ok(answer) => return Ok(answer),
             Err(Unread::NoRoom(not_kept)) => return Err(not_kept),
             Err(Unread::Cut(error)) => format!("the backend's answer broke off ({error})"),
         };
-        let refusal = Reply::Refused(Refusal::new(Reason::BackendCut, cut));
-        Answer::read(protocol::dress(refusal), &room)
+        let refusal = Refusal::new(Reason::BackendCut, cut);
+        Answer::read(protocol::answer(Err(refusal)), &room)
             .await
             .map_err(|_| NotKept { bytes: 0 })
     }
@@ -204,7 +205,7 @@ impl Pipeline {
         let asked = asked(call)?;
         let record = Record::open(
             request.origin.clone(),
-            "http",
+            Dialect::Http,
             FUNCTION.into(),
             "none".into(),
             None,
@@ -212,26 +213,30 @@ impl Pipeline {
         );
         let owner = Owner::of(&request.origin.identity);
         let own = Arc::clone(&record);
-        let answer: Pin<Box<dyn Future<Output = Reply> + Send + 'a>> = Box::pin(async move {
-            let reply = self.answer_about_tasks(&owner, asked).await;
-            if let Reply::Http(response) = &reply {
-                own.note(|facts| {
-                    facts.verdict = Verdict::Passed;
-                    facts.status = Some(response.status().as_u16());
-                });
-            }
-            reply
-        });
+        let answer: Pin<Box<dyn Future<Output = Result<Reply, Refusal>> + Send + 'a>> =
+            Box::pin(async move {
+                let reply = self.answer_about_tasks(&owner, asked).await;
+                if let Ok(Reply {
+                    head: Some(head), ..
+                }) = &reply
+                {
+                    own.note(|facts| {
+                        facts.verdict = Verdict::Passed;
+                        facts.status = Some(head.status.as_u16());
+                    });
+                }
+                reply
+            });
         Some((record, Way::Boxed(answer)))
     }
 
-    async fn answer_about_tasks(&self, owner: &Owner, asked: Asked) -> Reply {
-        let missing = |missing| Reply::Refused(missing_task(missing));
+    async fn answer_about_tasks(&self, owner: &Owner, asked: Asked) -> Result<Reply, Refusal> {
+        let missing = |missing| Err(missing_task(missing));
         match asked {
             Asked::All => {
                 let tasks = self.tasks.list(owner);
                 let tasks = tasks.iter().map(|task| self.told(task)).collect();
-                Reply::Http(json(StatusCode::OK, &List { tasks }))
+                Ok(Reply::http(json(StatusCode::OK, &List { tasks })))
             }
             Asked::Fetch(id) => match self.tasks.get(owner, id) {
                 Ok(task) => self.reply_later(task),
@@ -241,7 +246,7 @@ impl Pipeline {
                 Ok(_) => {
                     let mut response = Response::new(ReplyBody::whole(Bytes::new()));
                     *response.status_mut() = StatusCode::NO_CONTENT;
-                    Reply::Http(response)
+                    Ok(Reply::http(response))
                 }
                 Err(why) => missing(why),
             },
@@ -257,37 +262,36 @@ impl Pipeline {
                 );
                 let allow = HeaderValue::from_static(allow);
                 response.headers_mut().insert(header::ALLOW, allow);
-                Reply::Http(response)
+                Ok(Reply::http(response))
             }
         }
     }
 
     /// The answer of a task, or its progress.
-    fn reply(&self, task: Task<Answer>) -> Reply {
+    fn reply(&self, task: Task<Answer>) -> Result<Reply, Refusal> {
         match &task.state {
-            State::Done(answer) => Reply::Http(answer.response()),
-            State::Waiting | State::Running => Reply::Http(self.progress(&task)),
-            State::NotKept { bytes } => Reply::Refused(Refusal::new(
+            State::Done(answer) => Ok(Reply::http(answer.response())),
+            State::Waiting | State::Running => Ok(Reply::http(self.progress(&task))),
+            State::NotKept { bytes } => Err(Refusal::new(
                 Reason::AnswerNotKept,
                 format!(
                     "the call was made, and there was no room to keep its answer of {bytes} bytes"
                 ),
             )),
-            State::Cancelled => {
-                Reply::Refused(Refusal::new(Reason::TaskGone, "the task was cancelled"))
-            }
-            State::Failed => {
-                Reply::Refused(Refusal::new(Reason::Internal, "the task came to no answer"))
-            }
+            State::Cancelled => Err(Refusal::new(Reason::TaskGone, "the task was cancelled")),
+            State::Failed => Err(Refusal::new(Reason::Internal, "the task came to no answer")),
         }
     }
 
     /// The same, for a client that cannot otherwise tell which of the two it is.
-    fn reply_later(&self, task: Task<Answer>) -> Reply {
+    fn reply_later(&self, task: Task<Answer>) -> Result<Reply, Refusal> {
         let state = HeaderValue::from_static(task.state.label());
         let mut reply = self.reply(task);
-        if let Reply::Http(response) = &mut reply {
-            response.headers_mut().insert(TASK_STATE, state);
+        if let Ok(Reply {
+            head: Some(head), ..
+        }) = &mut reply
+        {
+            head.headers.insert(TASK_STATE, state);
         }
         reply
     }

@@ -31,10 +31,11 @@ use self::client::{ClientIo, Phases};
 use self::heads::HEAD_BYTES;
 use self::identity::Identities;
 use super::wire::OnEof;
-use super::{Conversation, Settings, Whence, array_call, dialect};
+use super::{Conversation, Settings, Whence, dialect};
+use crate::call::sdk::{self, Malformed};
 use crate::call::{
-    self, BackendKind, ByteStream, HttpCall, Message, Origin, Progress, Quota, Reason, Refusal,
-    Reply, ReplyBody, RequestBody, Serve,
+    self, ByteStream, Dialect, HttpCall, Message, Origin, Progress, Quota, Reason, Refusal, Reply,
+    ReplyBody, RequestBody, Serve,
 };
 
 // As in draft-ietf-httpapi-ratelimit-headers-05 and before, which is what clients read: later
@@ -173,7 +174,7 @@ impl<S: Serve> Client<S> {
                     drop(serving);
                     return std::future::pending().await;
                 }
-                let mut response = dress(serving.await);
+                let mut response = answer(serving.await);
                 if streams && self.phases.owes_body() {
                     closes(&mut response);
                 }
@@ -184,7 +185,9 @@ impl<S: Serve> Client<S> {
                 response
             }
             Err(refusal) => {
-                self.conversation.serve.refused(origin, "http", &refusal);
+                self.conversation
+                    .serve
+                    .refused(origin, Dialect::Http, &refusal);
                 let mut response = refused(&refusal);
                 // Where its request ends is not known, or not worth reading to.
                 closes(&mut response);
@@ -225,7 +228,12 @@ impl<S: Serve> Client<S> {
 
     /// Looks whether the body is the socket protocol's array.
     fn read_array(&self, call: &mut HttpCall) -> Result<(), Refusal> {
-        if self.conversation.settings.backend_kind == BackendKind::Http {
+        if !self
+            .conversation
+            .settings
+            .backend_kind
+            .takes_arrays_over_http()
+        {
             return Ok(());
         }
         let RequestBody::Whole(bytes) = &call.body else {
@@ -237,9 +245,9 @@ impl<S: Serve> Client<S> {
         // The backend that gets it as HTTP has no such bound, but the socket backend has; the
         // classifier does not choose by size.
         let max = self.conversation.settings.max_request_bytes;
-        let parsed = array_call::parse(bytes.trim_ascii(), max);
+        let parsed = sdk::array::parse(bytes.trim_ascii(), max);
         call.array = Some(parsed.map_err(|why| match why {
-            array_call::Malformed::TooLarge { .. } => super::zvm_socket::too_large(max),
+            Malformed::TooLarge { .. } => super::socket::too_large(max),
             why => Refusal::new(Reason::BadRequest, why.to_string()),
         })?);
         Ok(())
@@ -349,29 +357,34 @@ fn stream(body: Incoming, phases: &Arc<Phases>, settings: &Settings) -> ByteStre
     ))
 }
 
-/// Puts a reply in HTTP dress.
+/// What an HTTP client is answered.
 #[must_use]
-pub fn dress(reply: Reply) -> Response<ReplyBody> {
+pub fn answer(reply: Result<Reply, Refusal>) -> Response<ReplyBody> {
     match reply {
-        Reply::Http(response) => response,
-        Reply::Whole(bytes) => {
-            let status = array_call::overall_rc(&bytes).map_or(StatusCode::OK, dialect::status_of);
-            json(status, whole(bytes))
-        }
-        // Too large to look into first; the client looks at overallRC anyway.
-        Reply::Stream(body) => json(StatusCode::OK, body),
-        Reply::Refused(refusal) => {
+        Ok(Reply {
+            head: Some(head),
+            body,
+        }) => Response::from_parts(head, body),
+        Ok(Reply { head: None, body }) => json(status_of(&body), body),
+        Err(refusal) => {
             let mut response = refused(&refusal);
             if refusal.reason == Reason::TooLarge || refusal.reason == Reason::RequestSlow {
                 closes(&mut response);
             }
             response
         }
-        Reply::Tunnel(_) => refused(&Refusal::new(
-            Reason::Internal,
-            "an answer of the wrong protocol",
-        )),
     }
+}
+
+/// The status for an object of the socket backend.
+fn status_of(body: &ReplyBody) -> StatusCode {
+    let overall_rc = match body {
+        ReplyBody::Whole(bytes) => bytes.as_deref().and_then(sdk::reply::overall_rc),
+        // Too large to read first. The client reads the code in it anyway.
+        ReplyBody::Stream(_) => None,
+    };
+    let status = sdk::reply::http_status(overall_rc.unwrap_or(0));
+    StatusCode::from_u16(status).unwrap_or(StatusCode::OK)
 }
 
 /// Announces that the connection closes after this answer.
@@ -383,7 +396,7 @@ fn closes(response: &mut Response<ReplyBody>) {
 
 fn refused(refusal: &Refusal) -> Response<ReplyBody> {
     let body = dialect::refusal_json(refusal);
-    let mut response = json(refusal.reason.status(), whole(body));
+    let mut response = json(refusal.reason.status(), ReplyBody::whole(body));
     if let Some(after) = refusal.retry_after {
         response.headers_mut().insert(
             header::RETRY_AFTER,
@@ -412,8 +425,4 @@ fn json(status: StatusCode, body: ReplyBody) -> Response<ReplyBody> {
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, JSON);
     response
-}
-
-fn whole(bytes: Bytes) -> ReplyBody {
-    ReplyBody::whole(bytes)
 }

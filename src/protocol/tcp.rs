@@ -7,7 +7,7 @@ use super::io::Client;
 use super::stream::Stream;
 use super::wire::OnEof;
 use super::{Conversation, Whence, tunnel};
-use crate::call::{Message, Progress, Reply, Request, Serve};
+use crate::call::{Progress, Serve};
 
 pub(super) async fn serve<S: Serve>(
     client: Client,
@@ -18,18 +18,14 @@ pub(super) async fn serve<S: Serve>(
         return;
     };
     let on_eof = OnEof::new(whence.listener.cancel_on_eof);
-    let request = Request {
-        origin: whence.origin,
-        message: Message::Tcp,
-    };
     let progress = Progress::default();
-    let reply = tokio::select! {
+    let tunnel = tokio::select! {
         biased;
-        reply = conversation.serve.serve(request, &progress) => reply,
+        tunnel = conversation.serve.tunnel(whence.origin, &progress) => tunnel,
         () = gone(&mut stream, on_eof, &progress) => return,
     };
     // Refused: these bytes have no dialect to say it in, so the connection just closes.
-    let Reply::Tunnel(tunnel) = reply else {
+    let Ok(tunnel) = tunnel else {
         return;
     };
     // The protocol's own hold on the record goes, so that the tunnel's is the last.

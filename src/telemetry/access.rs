@@ -19,7 +19,7 @@ use tidegate_limits::TokenCount;
 use super::writer::LogWriter;
 pub use super::writer::Written;
 
-/// A z/VM userid has at most this many characters.
+/// A userid has at most this many characters.
 const USERID_MAX: usize = 8;
 
 /// How a line looks.
@@ -55,7 +55,7 @@ pub struct AccessLine<'a> {
     pub function: &'a str,
     /// The class that it waited in.
     pub class: &'a str,
-    /// The z/VM userid it is about.
+    /// The userid that it is about.
     pub userid: Option<&'a str>,
     /// How it ended.
     pub verdict: &'a str,
@@ -81,7 +81,7 @@ pub struct AccessLine<'a> {
     pub bytes_out: u64,
     /// The HTTP status answered.
     pub status: Option<u16>,
-    /// The answer's `overallRC`.
+    /// The code of the answer.
     pub overall_rc: Option<i64>,
     /// When the call's bytes left, since the start of the process.
     pub sent: Option<Duration>,

@@ -18,7 +18,6 @@
 
 mod recorder;
 
-use std::collections::BTreeMap;
 use std::io::{self, Write as _};
 use std::net::{SocketAddr, TcpStream as BareStream};
 use std::process::ExitCode;
@@ -26,7 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use serde::de::IgnoredAny;
+use http::StatusCode;
 use serde_json::value::RawValue;
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
@@ -35,7 +34,10 @@ use tokio::task::JoinSet;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use self::recorder::{Call, Outcome, Recorder};
-use super::framing::{ArrayEnd, Body, Found, HEAD_MAX, Head};
+use super::framing::{Body, HEAD_MAX, Head};
+use crate::call::sdk::array::Elements;
+use crate::call::sdk::reply::{ErrorReply, http_status};
+use crate::call::sdk::{Framed, Framer, Misframed};
 use crate::listen;
 use crate::protocol::io::Client;
 
@@ -350,23 +352,23 @@ impl Backend {
     async fn serve_socket(&self, mut client: Client) -> io::Result<()> {
         self.recorder.connected();
         let mut bytes = Vec::with_capacity(REQUEST_MAX);
-        let mut end = ArrayEnd::default();
+        let mut framer = Framer::new(REQUEST_MAX);
+        let mut framed = 0;
         let ask = loop {
             if client.read_some(&mut bytes).await? == 0 {
                 return Ok(());
             }
-            // Never more is looked at than the real server would read.
-            bytes.truncate(REQUEST_MAX);
-            match end.find(&bytes) {
-                Found::Whole(end) if bytes[end..].trim_ascii().is_empty() => {
+            match framer.push(&bytes[framed..]) {
+                Framed::End(end) if bytes[end..].trim_ascii().is_empty() => {
                     break parse_array(&bytes[..end]);
                 }
-                Found::Whole(_) => break Err("Extra data".to_owned()),
-                Found::NoArray => break Err("not an array".to_owned()),
-                Found::Part if bytes.len() >= REQUEST_MAX => {
+                Framed::End(_) => break Err("Extra data".to_owned()),
+                // The real server reads no more than this.
+                Framed::Bad(Misframed::TooLarge) => {
                     break Err(format!("no whole array in {REQUEST_MAX} bytes"));
                 }
-                Found::Part => {}
+                Framed::Bad(why) => break Err(why.to_string()),
+                Framed::More => framed = bytes.len(),
             }
         };
         let ask = match ask {
@@ -513,11 +515,11 @@ impl Backend {
             (Outcome::Broken, _) => Ending::Close,
             (Outcome::Failed, Whim::NoSuchGuest) => {
                 let errmsg = format!("Guest '{}' does not exist.", ask.userid);
-                Ending::Whole(error(404, "10", 404, 1, &errmsg), 404)
+                Ending::Whole(error(404, 10, 404, 1, &errmsg), 404)
             }
             (Outcome::Failed | Outcome::Fallen, _) => {
                 let errmsg = "SMAPI is down: connection to the SMAPI server was refused";
-                Ending::Whole(error(500, "1", -110, 0, errmsg), 500)
+                Ending::Whole(error(500, 1, -110, 0, errmsg), 500)
             }
             (Outcome::Answered, _) => Ending::Whole(self.answer(ask), 0),
         }
@@ -579,14 +581,15 @@ async fn until_client_leaves(stream: &mut TcpStream) {
 
 /// Reads `[function, args, kwargs]`.
 fn parse_array(bytes: &[u8]) -> Result<Ask, String> {
-    // The values of kwargs are never looked at; that it is an object is.
-    type Array<'a> = (String, Vec<&'a RawValue>, BTreeMap<String, IgnoredAny>);
-    let (name, args, _): Array =
-        serde_json::from_slice(bytes).map_err(|cause| cause.to_string())?;
+    let text = std::str::from_utf8(bytes).map_err(|cause| cause.to_string())?;
+    let call = Elements::read(text).map_err(|cause| cause.to_string())?;
+    let args: Vec<&RawValue> =
+        serde_json::from_str(call.args).map_err(|cause| cause.to_string())?;
     let userid = args
         .first()
         .and_then(|first| serde_json::from_str(first.get()).ok())
         .unwrap_or_default();
+    let name = call.function.into_owned();
     Ok(Ask { name, userid })
 }
 
@@ -613,17 +616,19 @@ fn method_and_path(line: &[u8]) -> (&str, &str) {
 /// What the server answers when it cannot make sense of a request.
 fn internal_error(message: &str) -> Vec<u8> {
     let errmsg = format!("Unexpected internal error in ZVM SDK, error: {message}");
-    error(500, "100", 500, 1, &errmsg)
+    error(500, 100, 500, 1, &errmsg)
 }
 
-fn error(overall_rc: u16, mod_id: &str, rc: i32, rs: i32, errmsg: &str) -> Vec<u8> {
-    let mut json = format!(
-        r#"{{"overallRC": {overall_rc}, "modID": {mod_id}, "rc": {rc}, "rs": {rs}, "errmsg": "#
-    )
-    .into_bytes();
-    write_string(&mut json, errmsg);
-    json.extend_from_slice(br#", "output": ""}"#);
-    json
+fn error(overall_rc: u16, module: u16, rc: i32, rs: u16, errmsg: &str) -> Vec<u8> {
+    let reply = ErrorReply {
+        overall_rc,
+        module,
+        rc,
+        rs,
+        errmsg,
+        retry_after: None,
+    };
+    reply.to_json().into_bytes()
 }
 
 fn write_string(json: &mut Vec<u8>, text: &str) {
@@ -632,11 +637,7 @@ fn write_string(json: &mut Vec<u8>, text: &str) {
 
 /// An HTTP response as sdkwsgi frames it; its status follows from the `overallRC`.
 fn write_response(reply: &mut Vec<u8>, overall_rc: u16, json: &[u8], head_only: bool) {
-    let status = match overall_rc {
-        0 => "200 OK",
-        404 => "404 Not Found",
-        _ => "500 Internal Server Error",
-    };
+    let status = StatusCode::from_u16(http_status(overall_rc.into())).unwrap_or_default();
     reply.reserve(192 + json.len());
     write!(
         reply,

@@ -9,7 +9,6 @@ use tidegate_limits::{BurstRatio, OnExcess, Rate, quota};
 use tidegate_quota::Engine;
 
 use crate::admit::{ClassRule, Deadline, Pool, Postpone, WhenFull};
-use crate::call::BackendKind;
 use crate::call::pace::{CostRange, pace};
 use crate::callers::rate_limit::Allowance;
 use crate::callers::settings::QuotaBy;
@@ -177,7 +176,7 @@ fn table(config: &Config) -> String {
         format!("{} from arrival at most", seconds(gate.threshold))
     };
     row("a call waits", threshold);
-    if config.classify.kind == BackendKind::Zvm && config.forward.http.is_some() {
+    if config.classify.kind.has_table() && config.forward.http.is_some() {
         let told = "an X-Auth-Token that expires while its call waits is answered 401 by sdkwsgi: \
                     keep its token_validation_period well above the wait";
         row("tokens", told.to_owned());

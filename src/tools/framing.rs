@@ -1,4 +1,4 @@
-//! Where a message ends: one JSON array, one HTTP/1.1 head, one HTTP/1.1 body.
+//! Where a message ends: one HTTP/1.1 head, one HTTP/1.1 body.
 //!
 //! Just enough for a stand-in backend and a load generator, at a few hundred nanoseconds
 //! a message. It is lenient; strictness is the product's business.
@@ -7,59 +7,6 @@ use memchr::{memchr, memmem};
 
 /// Largest HTTP head that is read.   bytes
 pub(super) const HEAD_MAX: usize = 64 * 1024;
-
-/// Finds the end of one JSON array whose bytes come in pieces.
-#[derive(Debug, Default)]
-pub(super) struct ArrayEnd {
-    scanned: usize,
-    depth: usize,
-    in_string: bool,
-    escaped: bool,
-}
-
-/// What stands at the beginning of some bytes.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Found {
-    /// An array (by its brackets) that ends before this position.
-    Whole(usize),
-    /// Nothing yet that has ended.
-    Part,
-    /// Something else.
-    NoArray,
-}
-
-impl ArrayEnd {
-    /// Looks at all bytes read so far; each is looked at once over all calls.
-    pub(super) fn find(&mut self, bytes: &[u8]) -> Found {
-        while let Some(&byte) = bytes.get(self.scanned) {
-            self.scanned += 1;
-            if self.in_string {
-                match byte {
-                    _ if self.escaped => self.escaped = false,
-                    b'\\' => self.escaped = true,
-                    b'"' => self.in_string = false,
-                    _ => {}
-                }
-                continue;
-            }
-            match byte {
-                b'[' => self.depth += 1,
-                b' ' | b'\t' | b'\r' | b'\n' => {}
-                _ if self.depth == 0 => return Found::NoArray,
-                b'{' => self.depth += 1,
-                b'"' => self.in_string = true,
-                b']' | b'}' => {
-                    self.depth -= 1;
-                    if self.depth == 0 {
-                        return Found::Whole(self.scanned);
-                    }
-                }
-                _ => {}
-            }
-        }
-        Found::Part
-    }
-}
 
 /// The head of a request or a response.
 #[derive(Debug)]
@@ -231,28 +178,6 @@ impl Chunk {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_array_ends_at_the_same_place_however_it_is_split() {
-        let array = br#" ["guest_get_info", ["H\"]X\\"], {"a": [1, {"b": "]"}]}]"#;
-        let mut bytes = array.to_vec();
-        bytes.extend_from_slice(b"\n[");
-        for split in 0..bytes.len() {
-            let mut end = ArrayEnd::default();
-            let first = end.find(&bytes[..split]);
-            if split < array.len() {
-                assert_eq!(first, Found::Part, "split at {split}");
-                assert_eq!(
-                    end.find(&bytes),
-                    Found::Whole(array.len()),
-                    "split at {split}"
-                );
-            } else {
-                assert_eq!(first, Found::Whole(array.len()), "split at {split}");
-            }
-        }
-        assert_eq!(ArrayEnd::default().find(b"{}"), Found::NoArray);
-    }
 
     #[test]
     fn a_head_tells_how_its_body_is_framed() {

@@ -13,8 +13,8 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tidegate::admit::{Ask, Asked, Permit};
 use tidegate::call::{
-    self, BodyError, ByteStream, Destination, Facts, HttpCall, Identity, Message, Origin, Progress,
-    Reason, Record, Refusal, Rejection, Reply, RequestBody, Serve, Verdict,
+    self, BodyError, ByteStream, Destination, Dialect, Facts, HttpCall, Identity, Message, Origin,
+    Progress, Reason, Record, Refusal, Rejection, Reply, RequestBody, Serve, Tunnel, Verdict,
 };
 use tidegate::listen::{self, Connections};
 use tidegate::pipeline::Pipeline;
@@ -673,7 +673,7 @@ impl Paused {
         };
         let progress = Progress::default();
         let reply = self.stack.pipeline.serve(request, &progress).await;
-        let (head, body) = protocol::dress(reply).into_parts();
+        let (head, body) = protocol::answer(reply).into_parts();
         let body = body.collect().await.expect("it is whole").to_bytes();
         let told = |(name, value): (&http::HeaderName, &http::HeaderValue)| {
             format!("{name}: {}", value.to_str().expect("ASCII"))
@@ -695,7 +695,7 @@ impl Paused {
     fn takes_the_slot(&self) -> Permit {
         let seen = Arc::new(self.stack.seen.clone());
         let (name, class) = ("x".into(), "polling".into());
-        let record = Record::open(self.origin(), "socket", name, class, None, seen);
+        let record = Record::open(self.origin(), Dialect::Socket, name, class, None, seen);
         let ask = Ask::new(&"x".into(), Destination::Http, self.stack.clock.now());
         match self.stack.gate.ask(ask, &record) {
             Asked::Answered(Ok(permit)) => permit,
@@ -884,7 +884,7 @@ impl Serve for Sabotaged {
         &'a self,
         mut request: call::Request,
         progress: &'a Progress,
-    ) -> impl Future<Output = Reply> + Send + 'a {
+    ) -> impl Future<Output = Result<Reply, Refusal>> + Send + 'a {
         if let Message::Http(call) = &mut request.message
             && call.head.uri.path() == "/panics"
         {
@@ -896,7 +896,15 @@ impl Serve for Sabotaged {
         self.0.serve(request, progress)
     }
 
-    fn refused(&self, origin: Origin, dialect: &'static str, refusal: &Refusal) {
+    fn tunnel<'a>(
+        &'a self,
+        origin: Origin,
+        progress: &'a Progress,
+    ) -> impl Future<Output = Result<Tunnel, Refusal>> + Send + 'a {
+        self.0.tunnel(origin, progress)
+    }
+
+    fn refused(&self, origin: Origin, dialect: Dialect, refusal: &Refusal) {
         self.0.refused(origin, dialect, refusal);
     }
 

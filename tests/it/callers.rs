@@ -8,8 +8,8 @@ use tidegate::admit::{Ask, Asked, Gate};
 use tidegate::app;
 use tidegate::call::claim::{Charged, RateLimitId};
 use tidegate::call::{
-    Destination, Facts, Identity, Observe, Origin, Reason, Record, Refusal, Rejection, Slot,
-    Verdict,
+    Destination, Dialect, Facts, Identity, Observe, Origin, Reason, Record, Refusal, Rejection,
+    Slot, Verdict,
 };
 use tidegate::callers::rate_limit::{Size, SizePatch};
 use tidegate::callers::{
@@ -108,7 +108,7 @@ impl Door {
                 identity: Arc::clone(identity),
                 arrived: now,
             },
-            "socket",
+            Dialect::Socket,
             function.into(),
             "polling".into(),
             None,
@@ -322,7 +322,7 @@ async fn one_caller_has_one_bucket_over_fifty_connections_two_listeners_and_both
         ("other", "http"),
     ] {
         let is_it = |facts: &&Facts| {
-            *facts.origin.identity.listener == *listener && facts.dialect == dialect
+            *facts.origin.identity.listener == *listener && facts.dialect.label() == dialect
         };
         assert_eq!(
             facts.iter().filter(is_it).count(),
@@ -915,7 +915,7 @@ async fn what_names_no_function_is_charged_the_default_and_a_token_only_counted(
         .map(|facts| {
             let claim = facts.claim.as_ref().expect("it was a request");
             (
-                facts.dialect,
+                facts.dialect.label(),
                 claim.cost.tokens(),
                 claim.charged == Charged::Nothing,
             )

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tidegate::admit::{Ask, Asked, Gate, Waiting};
 use tidegate::call::{
-    ArrayCall, Facts, Fault, Message, Origin, Reason, Record, Refusal, Request, Slot,
+    ArrayCall, Dialect, Facts, Fault, Message, Origin, Reason, Record, Refusal, Request, Slot,
 };
 use tidegate::callers::Callers;
 use tidegate::classify::Classifier;
@@ -100,7 +100,14 @@ impl Stages {
         };
         let observer = Arc::new(self.seen.clone());
         let (label, class) = (operation.label, operation.class);
-        let record = Record::open(origin, "socket", label, class, operation.target, observer);
+        let record = Record::open(
+            origin,
+            Dialect::Socket,
+            label,
+            class,
+            operation.target,
+            observer,
+        );
         (ask, record)
     }
 

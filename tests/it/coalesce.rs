@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tidegate::admit::{Ask, Asked, Gate};
 use tidegate::call::{
-    ArrayCall, Destination, Facts, Identity, Message, Observe, Origin, Progress, Reason, Record,
-    Rejection, Reply, Request, Serve, Verdict,
+    ArrayCall, Destination, Dialect, Facts, Identity, Message, Observe, Origin, Progress, Reason,
+    Record, Refusal, Rejection, Reply, Request, Serve, Verdict,
 };
 use tidegate::callers::Callers;
 use tidegate::classify::Classifier;
@@ -630,7 +630,7 @@ async fn a_refusal_of_the_shared_call_is_everybodys() {
     alone.pipeline.gate.turn_away();
     for client in [first, second] {
         let reply = client.await.expect("it is answered");
-        assert!(matches!(reply, Reply::Refused(refusal) if refusal.reason == Reason::Draining));
+        assert!(matches!(reply, Err(refusal) if refusal.reason == Reason::Draining));
     }
 }
 
@@ -839,7 +839,7 @@ impl Alone {
     fn takes_the_slot(&self) -> tidegate::admit::Permit {
         let record = Record::open(
             self.origin(),
-            "socket",
+            Dialect::Socket,
             "x".into(),
             "polling".into(),
             None,
@@ -852,7 +852,7 @@ impl Alone {
         }
     }
 
-    fn asks(&self) -> JoinHandle<Reply> {
+    fn asks(&self) -> JoinHandle<Result<Reply, Refusal>> {
         let pipeline = self.pipeline.clone();
         let request = Request {
             origin: self.origin(),
@@ -890,11 +890,9 @@ fn nowhere() -> SocketAddr {
 }
 
 /// How long a client waited before its refusal.   seconds
-async fn refused_at(client: JoinHandle<Reply>, clock: Clock) -> (Reason, u64) {
+async fn refused_at(client: JoinHandle<Result<Reply, Refusal>>, clock: Clock) -> (Reason, u64) {
     let reply = client.await.expect("it is answered");
-    let Reply::Refused(refusal) = reply else {
-        panic!("{reply:?}");
-    };
+    let refusal = reply.expect_err("it was refused");
     assert!(refusal.retry_after.is_some());
     (refusal.reason, clock.now().since(Timestamp::ZERO).as_secs())
 }
@@ -952,7 +950,7 @@ async fn clients_with_time_left_are_answered_after_the_firsts_deadline() {
     tokio::time::resume();
     drop(slot);
     let reply = second.await.expect("it is answered");
-    assert!(matches!(reply, Reply::Whole(_)), "{reply:?}");
+    assert!(reply.is_ok(), "{reply:?}");
 }
 
 #[tokio::test(start_paused = true)]

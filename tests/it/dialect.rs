@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use serde_json::Value;
+use tidegate::call::sdk::reply::{Ending, read};
 use tidegate::call::{Reason, Refusal};
-use tidegate::protocol::array_call::{is_whole_reply, overall_rc};
-use tidegate::protocol::dialect::{refusal_json, retry_after_seconds, status_of};
+use tidegate::protocol::dialect::{refusal_json, retry_after_seconds};
 
 fn json_text(refusal: &Refusal) -> String {
     String::from_utf8(refusal_json(refusal).to_vec()).expect("a refusal is ASCII")
@@ -58,11 +58,8 @@ fn the_time_to_come_back_is_rounded_up_and_at_least_a_second() {
 fn every_reason_has_a_whole_answer_of_its_own() {
     for reason in Reason::ALL {
         let json = json_text(&Refusal::new(reason, "why"));
-        assert!(is_whole_reply(json.as_bytes()), "{json}");
-        assert_eq!(
-            overall_rc(json.as_bytes()),
-            Some(i64::from(reason.overall_rc()))
-        );
+        let whole = Ending::Whole(Some(i64::from(reason.overall_rc())));
+        assert_eq!(read(json.as_bytes()), whole, "{json}");
         let value: Value = serde_json::from_str(&json).expect("JSON");
         assert_eq!(value["rs"], reason.rs());
         assert_eq!(
@@ -103,18 +100,6 @@ proptest! {
         prop_assert!(errmsg.contains(&detail) && errmsg.contains("queue_full"));
         prop_assert!(limit.is_none_or(|limit| errmsg.contains(&limit)));
         prop_assert_eq!(value["retryAfter"].as_u64(), seconds.map(|seconds| seconds.max(1)));
-    }
-}
-
-#[test]
-fn the_http_status_is_the_one_that_sdkwsgi_gives() {
-    for same in [400, 404, 409, 501, 503] {
-        assert_eq!(i64::from(status_of(same).as_u16()), same);
-    }
-    assert_eq!(status_of(0), 200);
-    assert_eq!(status_of(100), 400);
-    for other in [1, 8, 101, 200, 300, 401, 410, 500, -1, i64::MIN, i64::MAX] {
-        assert_eq!(status_of(other), 500, "{other}");
     }
 }
 

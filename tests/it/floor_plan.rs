@@ -138,6 +138,37 @@ fn no_module_imports_sideways_or_upward() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
+/// Files of the app that name the z/VM SDK server or its words.
+#[test]
+fn zvm_is_named_only_where_it_is_plugged_in_and_where_users_write_or_read_its_names() {
+    let may_name = [
+        "call/sdk.rs",
+        // Keys of the config, and a field of the access log.
+        "config/",
+        "telemetry/access.rs",
+        "admit/metrics.rs",
+        // Tests of answers, and commands about the real server.
+        "coalesce/answer.rs",
+        "tools/",
+        "cli.rs",
+    ];
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut files = Vec::new();
+    sources(&src, &mut files);
+    for file in files {
+        let relative = file.strip_prefix(&src).expect("it is below src");
+        let relative = relative.to_string_lossy();
+        if may_name.iter().any(|place| relative.starts_with(place)) {
+            continue;
+        }
+        let source = fs::read_to_string(&file).expect("a source is text");
+        let source = source.to_lowercase();
+        for word in ["zvm", "z/vm", "smapi", "overallrc"] {
+            assert!(!source.contains(word), "{relative} names {word}");
+        }
+    }
+}
+
 #[test]
 fn a_sideways_or_upward_import_is_found_in_every_form() {
     let check = |module: &str, source: &str, found: &[&str]| {

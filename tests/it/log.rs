@@ -316,7 +316,7 @@ impl Told {
         let observer = Arc::clone(&self.teller) as Arc<dyn Observe>;
         Record::open(
             origin,
-            "socket",
+            tidegate::call::Dialect::Socket,
             "guest_create".into(),
             "user".into(),
             Some("ICIC0001".into()),

@@ -4,7 +4,6 @@
 
 mod admin;
 mod api;
-mod array_call;
 mod async_calls;
 mod audit;
 mod backend;
@@ -26,7 +25,6 @@ mod documents;
 mod faults;
 mod floor_plan;
 mod forwarding;
-mod framer;
 mod healthcheck;
 mod http_semantics;
 mod lease_agent;

@@ -770,7 +770,14 @@ fn ask_of(clock: Clock) -> (Ask, Arc<Record>) {
     let function: Arc<str> = "guest_get_info".into();
     let ask = Ask::new(&function, Destination::Socket, clock.now());
     let class = Arc::clone(&ask.class);
-    let record = Record::open(origin, "socket", function, class, None, Arc::new(seen));
+    let record = Record::open(
+        origin,
+        tidegate::call::Dialect::Socket,
+        function,
+        class,
+        None,
+        Arc::new(seen),
+    );
     (ask, record)
 }
 

@@ -19,6 +19,7 @@ use super::json::{self, Fields, Value, cut};
 use super::state::{DEADLINES, EXCESSES, KINDS, MODES, ORDERS, RateLimitKind, SPANS};
 use super::{CallId, Refused, What};
 use crate::call::claim::{Deadline, RateLimitId};
+use crate::call::sdk::NAME_MAX;
 
 /// Patterns of one caller.
 const PATTERNS_MAX: usize = 256;
@@ -28,8 +29,6 @@ const GROUPS_MAX: usize = 16;
 const CALLERS_MAX: usize = 10_000;
 /// Functions that may have a cost of their own.
 const FUNCTIONS_MAX: usize = 1_024;
-/// The longest name of a function or a profile.   bytes
-const NAME_MAX: usize = 128;
 /// The longest text that identifies a caller.   bytes
 const SEEN_MAX: usize = 256;
 /// Rows that one answer lists at most, and unless fewer are asked for.

@@ -640,7 +640,7 @@ pub struct Explained {
     pub listener: String,
     /// Its function.
     pub call: String,
-    /// The z/VM userid it is about.
+    /// The userid that it is about.
     pub userid: Option<String>,
     /// Its class.
     pub class: String,

@@ -8,20 +8,19 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::json;
-use serde_json::value::RawValue;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
 
 use super::{Options, Protocol};
+use crate::call::sdk::reply::{self, Ending};
 use crate::forward::{self, Handshake};
+use crate::protocol::dialect::MODULE_ID;
 use crate::tools::framing::{Body, HEAD_MAX, Head};
 
 /// Largest answer that is read.   bytes
 const ANSWER_MAX: usize = 64 * 1024 * 1024;
-/// `modID` of answers that Tidegate makes itself.
-const TIDEGATE: &str = "130";
 
 /// An answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -290,24 +289,18 @@ impl Client {
     }
 }
 
-/// What an answer is worth, told by its JSON alone.
+/// What an answer is worth, by its JSON alone.
 fn judge(json: &[u8]) -> Result<Answer, Failure> {
-    #[derive(Deserialize)]
-    struct Reply<'a> {
-        #[serde(rename = "overallRC")]
-        overall_rc: i64,
-        // A number from most modules, a word from some, null on success.
-        #[serde(rename = "modID", borrow, default)]
-        mod_id: Option<&'a RawValue>,
-    }
     if json.is_empty() {
         return Err(Failure::Empty);
     }
-    let reply: Reply = serde_json::from_slice(json).map_err(|_| Failure::Cut)?;
-    match (reply.overall_rc, reply.mod_id.map(RawValue::get)) {
-        (_, Some(TIDEGATE)) => Ok(Answer::Refused),
-        (0, _) => Ok(Answer::Ok),
-        _ => Err(Failure::Error),
+    match reply::read(json) {
+        Ending::Cut | Ending::Whole(None) => Err(Failure::Cut),
+        Ending::Whole(Some(0)) => Ok(Answer::Ok),
+        Ending::Whole(Some(_)) if reply::module(json) == Some(MODULE_ID.into()) => {
+            Ok(Answer::Refused)
+        }
+        Ending::Whole(Some(_)) => Err(Failure::Error),
     }
 }
 

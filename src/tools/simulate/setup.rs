@@ -8,9 +8,10 @@ use toml::de::DeValue;
 
 use super::reader::{Mistake, Section, choice, duration, integer, name, number, time_span};
 use crate::admit::{ClassRule, Deadline, PacedLimit, Pool, Postpone, Settings, WhenFull, Window};
+use crate::call::BackendKind;
 use crate::call::pace::CostRange;
+use crate::call::sdk::Kind;
 use crate::classify::class::{POLLING, USER};
-use crate::classify::operation::{self, Kind};
 
 const PER_WINDOW: &str = "smapi_rate_limit_per_window";
 /// The largest number of calls of a limit.
@@ -68,7 +69,8 @@ impl Setup {
 
     /// The class of a function's calls, by the table: writes are user work.
     fn class_of_function(&self, function: &str) -> Class {
-        let is_write = operation::function(function).is_some_and(|it| it.kind == Kind::Write);
+        let known = BackendKind::default().function(function);
+        let is_write = known.is_some_and(|it| it.kind == Kind::Write);
         let class = self.class(if is_write { USER } else { POLLING });
         class.expect("the built-in classes are always there")
     }

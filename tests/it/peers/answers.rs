@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tidegate::call::BackendKind;
 use tidegate::call::Reason;
-use tidegate::classify::operation::FUNCTIONS;
 
 use super::stage::{Auth, Backend, Client, Hop, Tidegate, WIDE, Wsgi};
 
@@ -91,7 +91,11 @@ fn the_socket_client_gets_the_codes_that_it_knows() {
 fn every_function_over_the_socket_is_answered_alike() {
     let backend = Backend::quick();
     let proxy = Tidegate::start(Hop::Socket(backend.port), WIDE);
-    let names: Vec<&str> = FUNCTIONS.iter().map(|function| function.name).collect();
+    let names: Vec<&str> = BackendKind::Zvm
+        .functions()
+        .iter()
+        .map(|function| function.name)
+        .collect();
     let stats = format!("--stats-port={}", backend.stats);
     let also = format!("--also={}", names.join(","));
     let ask = |port| Client::socket("answers", port, &[&stats, &also]).finish();

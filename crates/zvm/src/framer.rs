@@ -1,66 +1,50 @@
-//! Finds the end of one JSON array or object in a stream of bytes, however they are split.
+//! Finds the end of one JSON array in a stream of bytes, however they are split.
 //!
-//! The socket protocol has no length, no newline and no half-close: a request is over when
-//! its outermost bracket closes, and that has to be seen while the bytes arrive. Every byte
-//! is looked at once. Whether what was framed *is* JSON is not decided here, but in
-//! [`array_call`](super::array_call); the framer only turns away what can never become JSON
-//! by waiting for more of it.
+//! The socket protocol has no length, no newline and no half-close: a request ends when its
+//! outermost bracket closes, and that must be seen while the bytes arrive. Each byte is read
+//! once. Whether the framed bytes are JSON is decided in [`array`](crate::array). The framer only
+//! rejects bytes that no further byte can turn into JSON.
 
 use memchr::memchr2;
 use thiserror::Error;
-
-use crate::call::{Reason, Refusal};
 
 /// How deep brackets may nest. No call of the sdkserver goes past 6; the bound keeps the
 /// state of a connection in one machine word.
 pub const DEPTH_MAX: u32 = 64;
 
-/// What is known after the bytes so far.
+/// The state after the bytes so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framed {
-    /// The value is not over yet.
+    /// More bytes are needed.
     More,
-    /// It is over; the index just past its closing bracket, counted from the first byte
-    /// pushed. What follows it has not been looked at.
+    /// The array has ended. The index just past its closing bracket, counted from the first byte
+    /// pushed. Bytes behind it are not read.
     End(usize),
-    /// It can never become a value.
+    /// It can never become an array.
     Bad(Misframed),
 }
 
-/// Why bytes can never become a value.
+/// Why bytes can never become an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Misframed {
-    /// It begins with something else.
+    /// It begins with another byte.
     #[error("the request must be a JSON array")]
     NotAnArray,
-    /// It begins with something else.
-    #[error("the reply must be a JSON object")]
-    NotAnObject,
     /// It nests deeper than [`DEPTH_MAX`].
     #[error("the request nests more than 64 deep")]
     TooDeep,
     /// A bracket closes another kind of bracket.
     #[error("the brackets of the request do not match")]
     Unmatched,
-    /// A byte that JSON has no use for outside strings.
+    /// A byte that JSON does not allow outside strings.
     #[error("the request is not valid JSON")]
     StrayByte,
-    /// Larger than the framer was told to take.
+    /// Larger than `bytes_max`.
     #[error("the request is too large")]
     TooLarge,
 }
 
-impl From<Misframed> for Refusal {
-    fn from(misframed: Misframed) -> Self {
-        let reason = match misframed {
-            Misframed::TooLarge => Reason::TooLarge,
-            _ => Reason::BadRequest,
-        };
-        Self::new(reason, misframed.to_string())
-    }
-}
-
-/// Finds the end of one value; one for each connection.
+/// Finds the end of one array. Each connection has its own.
 #[derive(Clone, Debug)]
 pub struct Framer {
     bytes_max: usize,
@@ -73,17 +57,11 @@ pub struct Framer {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    Leading(Opening),
+    Leading,
     Outside,
     InString,
     Escaped,
     Done(Framed),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Opening {
-    Array,
-    Object,
 }
 
 /// What a byte means outside strings.
@@ -96,8 +74,7 @@ enum Class {
     Stray,
 }
 
-/// Letters are all let through: words such as `true` (and Python's `NaN` in a reply) are
-/// the parser's business.
+/// All letters are plain: the parser judges words such as `true` and Python's `NaN`.
 const CLASSES: [Class; 256] = {
     let mut classes = [Class::Stray; 256];
     let mut byte = 0;
@@ -117,30 +94,17 @@ const CLASSES: [Class; 256] = {
     classes
 };
 
-/// Strings shorter than this are walked byte by byte: most are, and a search has a fixed
-/// price of its own.
+/// Strings shorter than this are read byte by byte. Most are, and a search has a fixed cost.
 const WALK: usize = 16;
 
 impl Framer {
-    /// Waits for one array, the form of a request. White space before it counts against
-    /// `bytes_max`.
+    /// Waits for one array. White space before it counts against `bytes_max`.
     #[must_use]
-    pub fn request(bytes_max: usize) -> Self {
-        Self::new(bytes_max, Opening::Array)
-    }
-
-    /// Waits for one object, the form of a reply. White space before it counts against
-    /// `bytes_max`.
-    #[must_use]
-    pub fn reply(bytes_max: usize) -> Self {
-        Self::new(bytes_max, Opening::Object)
-    }
-
-    fn new(bytes_max: usize, opening: Opening) -> Self {
+    pub fn new(bytes_max: usize) -> Self {
         Self {
             bytes_max,
             seen: 0,
-            state: State::Leading(opening),
+            state: State::Leading,
             depth: 0,
             nesting: 0,
         }
@@ -149,17 +113,17 @@ impl Framer {
     /// Whether anything but white space has come in.
     #[must_use]
     pub fn has_begun(&self) -> bool {
-        !matches!(self.state, State::Leading(_))
+        self.state != State::Leading
     }
 
-    /// Looks at the next bytes. Once it has said `End` or `Bad` it says the same for ever.
+    /// Reads the next bytes. After `End` or `Bad`, every further call returns the same.
     pub fn push(&mut self, chunk: &[u8]) -> Framed {
         if let State::Done(framed) = self.state {
             return framed;
         }
         let room = self.bytes_max - self.seen;
         let framed = match self.scan(&chunk[..chunk.len().min(room)]) {
-            // Full and not over: waiting for the byte that is one too many gains nothing.
+            // Full, and the array has not ended: any further byte is too many.
             Framed::More if chunk.len() >= room => Framed::Bad(Misframed::TooLarge),
             framed => framed,
         };
@@ -214,12 +178,12 @@ impl Framer {
         Framed::More
     }
 
-    /// Goes on where the last chunk left off, until outside strings; says how far that is.
+    /// Continues where the last chunk ended. Returns the index of the first byte outside strings.
     fn resume(&mut self, chunk: &[u8]) -> Result<usize, Framed> {
         let string_from = match self.state {
             State::Outside => return Ok(0),
             State::Done(framed) => return Err(framed),
-            State::Leading(opening) => return self.open(opening, chunk),
+            State::Leading => return self.open(chunk),
             State::InString => 0,
             State::Escaped => 1,
         };
@@ -238,28 +202,25 @@ impl Framer {
         }
     }
 
-    /// Skips white space up to the outermost bracket, and takes that.
-    fn open(&mut self, opening: Opening, chunk: &[u8]) -> Result<usize, Framed> {
+    /// Skips white space up to the outermost bracket, and reads that.
+    fn open(&mut self, chunk: &[u8]) -> Result<usize, Framed> {
         let Some(at) = chunk
             .iter()
             .position(|byte| !matches!(byte, b' ' | b'\t' | b'\n' | b'\r'))
         else {
             return Ok(chunk.len());
         };
-        self.nesting = match (chunk[at], opening) {
-            (b'[', Opening::Array) => 0,
-            (b'{', Opening::Object) => 1,
-            (_, Opening::Array) => return Err(Framed::Bad(Misframed::NotAnArray)),
-            (_, Opening::Object) => return Err(Framed::Bad(Misframed::NotAnObject)),
-        };
+        if chunk[at] != b'[' {
+            return Err(Framed::Bad(Misframed::NotAnArray));
+        }
         self.depth = 1;
         self.state = State::Outside;
         Ok(at + 1)
     }
 }
 
-/// Where the string ends that `at` is in: just past its closing quote, or, if it is not
-/// over, the state in which the chunk ends.
+/// Where the string that `at` is in ends: just past its closing quote. If it does not end in this
+/// chunk, the state after the chunk.
 #[inline]
 fn end_of_string(chunk: &[u8], mut at: usize) -> Result<usize, State> {
     loop {
@@ -277,7 +238,7 @@ fn end_of_string(chunk: &[u8], mut at: usize) -> Result<usize, State> {
         if chunk[end] == b'"' {
             return Ok(end + 1);
         }
-        // Whatever is escaped is passed over; the digits of \u end no string either.
+        // Skips the escaped byte. The digits of \u end no string either.
         at = end + 2;
         if at > chunk.len() {
             return Err(State::Escaped);

@@ -1,19 +1,20 @@
-//! The sdkserver's own protocol: one JSON array per connection, without newline, length or
-//! half-close; one JSON object back, then close.
+//! The socket protocol: one JSON array per connection, without newline, length or half-close. The
+//! answer is one JSON object, then the connection closes.
 
 use std::io::ErrorKind;
 use std::pin::pin;
 use std::task::Poll;
 
+use bytes::Bytes;
 use http_body_util::BodyExt;
 use tokio::time::{Instant, timeout_at};
 
-use super::framer::{Framed, Framer, Misframed};
 use super::io::Client;
 use super::wire::OnEof;
-use super::{Conversation, Settings, Whence, array_call, dialect};
+use super::{Conversation, Settings, Whence, dialect};
+use crate::call::sdk::{Framed, Framer, Malformed, Misframed, array};
 use crate::call::{
-    ArrayCall, Message, Progress, Reason, Refusal, Reply, ReplyBody, Request, Serve,
+    ArrayCall, Dialect, Message, Progress, Reason, Refusal, Reply, ReplyBody, Request, Serve,
 };
 
 /// Serves the one call of a connection that has sent its first bytes.
@@ -44,7 +45,7 @@ pub(super) async fn serve<S: Serve>(
         Read::Refused(refusal) => {
             conversation
                 .serve
-                .refused(whence.origin, "socket", &refusal);
+                .refused(whence.origin, Dialect::Socket, &refusal);
             return Box::pin(refuse(client, &refusal, settings)).await;
         }
         Read::Left => return,
@@ -77,20 +78,22 @@ pub(super) async fn serve<S: Serve>(
             Err(Presence::SentMore) => {
                 let refusal = extra_data();
                 progress.refuse(refusal.clone());
-                Reply::Refused(refusal)
+                Err(refusal)
             }
         }
     };
-    if let Reply::Whole(bytes) = &reply {
-        match client.answer_at_once(bytes) {
-            Ok(()) => {}
-            Err((client, written)) => {
-                let rest = Reply::Whole(bytes.slice(written..));
-                Box::pin(answer(client, rest, settings)).await;
+    match reply {
+        Ok(Reply {
+            body: ReplyBody::Whole(bytes),
+            ..
+        }) => {
+            let bytes = bytes.unwrap_or_default();
+            if let Err((client, written)) = client.answer_at_once(&bytes) {
+                Box::pin(answer(client, bytes.slice(written..), settings)).await;
             }
         }
-    } else {
-        Box::pin(answer(client, reply, settings)).await;
+        Ok(reply) => Box::pin(relay(client, reply.body, settings)).await,
+        Err(refusal) => Box::pin(refuse(client, &refusal, settings)).await,
     }
 }
 
@@ -114,7 +117,7 @@ impl Reading {
         Self {
             // White space makes up at most half of what json.dumps writes, so what is more
             // than twice too large cannot be compacted to fit.
-            framer: Framer::request(settings.max_request_bytes.saturating_mul(2)),
+            framer: Framer::new(settings.max_request_bytes.saturating_mul(2)),
             bytes: first,
             seen: 0,
         }
@@ -137,9 +140,9 @@ impl Reading {
             return Some(Read::Refused(extra_data()));
         }
         Some(
-            match array_call::parse(&self.bytes[..end], settings.max_request_bytes) {
+            match array::parse(&self.bytes[..end], settings.max_request_bytes) {
                 Ok(call) => Read::Request(call),
-                Err(array_call::Malformed::TooLarge { .. }) => {
+                Err(Malformed::TooLarge { .. }) => {
                     Read::Refused(too_large(settings.max_request_bytes))
                 }
                 Err(why) => Read::Refused(bad(&why)),
@@ -220,18 +223,10 @@ async fn watch(client: &mut Client, on_eof: OnEof, progress: &Progress) -> Prese
     Presence::Left
 }
 
-async fn answer(mut client: Client, reply: Reply, settings: &Settings) {
-    match reply {
-        Reply::Whole(bytes) => match client.write_all(&bytes, settings.write_timeout).await {
-            Ok(()) => client.close(false).await,
-            Err(_) => client.abandon(),
-        },
-        Reply::Stream(body) => relay(client, body, settings).await,
-        Reply::Refused(refusal) => refuse(client, &refusal, settings).await,
-        Reply::Http(_) | Reply::Tunnel(_) => {
-            let refusal = Refusal::new(Reason::Internal, "an answer of the wrong protocol");
-            refuse(client, &refusal, settings).await;
-        }
+async fn answer(mut client: Client, bytes: Bytes, settings: &Settings) {
+    match client.write_all(&bytes, settings.write_timeout).await {
+        Ok(()) => client.close(false).await,
+        Err(_) => client.abandon(),
     }
 }
 

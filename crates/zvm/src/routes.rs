@@ -1,157 +1,15 @@
-//! What the z/VM SDK server can do, and which HTTP request asks for which of it.
+//! Which HTTP request of sdkwsgi asks for which function of the SDK.
 //!
-//! The tables are those of the sdkserver and of sdkwsgi, its HTTP side, as of 2026-06.
-//! Release 1.6.3 lacks a few of them, which does no harm: it answers for itself.
+//! The table is that of sdkwsgi, the HTTP side of the SDK server, as of 2026-06.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use foldhash::HashSet;
 use serde_json::value::RawValue;
 
-use crate::call::python_json::as_sound_json;
-use crate::call::{BackendKind, userid};
-
-/// The label of every function that neither the table nor the config names.
-pub const OTHER: &str = "other";
-
-/// Longest function name told from others.   bytes
-const NAME_MAX: usize = 128;
-
-/// One function of the SDK.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Function {
-    /// Its name on the wire.
-    pub name: &'static str,
-    /// Whether it changes anything.
-    pub kind: Kind,
-    /// What it costs the backend.
-    pub effort: Effort,
-}
-
-/// Whether a function changes anything.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// It does not, so identical ones may share an answer.
-    Read,
-    /// It does, and a user waits for it.
-    Write,
-}
-
-/// What a function costs the backend, mildest first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Effort {
-    /// The SDK's own database.
-    Db,
-    /// CP commands.
-    Cp,
-    /// One to three calls of SMAPI.
-    Smapi,
-    /// Several calls of SMAPI or into the guest.
-    Seconds,
-    /// Copies something or waits for something.
-    Minutes,
-}
-
-/// Every function of the SDK, by name.
-pub const FUNCTIONS: &[Function] = {
-    use Effort::{Cp, Db, Minutes, Seconds, Smapi};
-    &[
-        write("create_fcp_template", Db),
-        write("delete_fcp_template", Db),
-        write("edit_fcp_template", Db),
-        read("get_fcp_templates", Db),
-        read("get_fcp_templates_details", Db),
-        read("get_fcp_usage", Db),
-        read("get_switch_info", Db),
-        write("get_volume_connector", Seconds),
-        write("guest_capture", Minutes),
-        write("guest_config_minidisks", Seconds),
-        write("guest_create", Seconds),
-        write("guest_create_disks", Seconds),
-        write("guest_create_network_interface", Seconds),
-        write("guest_create_nic", Seconds),
-        write("guest_delete", Seconds),
-        write("guest_delete_disks", Seconds),
-        write("guest_delete_network_interface", Seconds),
-        write("guest_delete_nic", Seconds),
-        write("guest_deploy", Minutes),
-        write("guest_deregister", Db),
-        read("guest_get_adapters_info", Smapi),
-        read("guest_get_console_output", Seconds),
-        read("guest_get_definition_info", Smapi),
-        read("guest_get_disks_info", Smapi),
-        read("guest_get_info", Seconds),
-        read("guest_get_online_cpu_num", Seconds),
-        read("guest_get_os_info", Seconds),
-        read("guest_get_power_state", Cp),
-        read("guest_get_power_state_real", Cp),
-        read("guest_get_user_direct", Smapi),
-        write("guest_grow_root_volume", Seconds),
-        read("guest_inspect_stats", Smapi),
-        read("guest_inspect_vnics", Smapi),
-        read("guest_list", Db),
-        write("guest_live_migrate", Minutes),
-        write("guest_live_resize_cpus", Seconds),
-        write("guest_live_resize_mem", Seconds),
-        write("guest_nic_couple_to_vswitch", Seconds),
-        write("guest_nic_uncouple_from_vswitch", Seconds),
-        write("guest_pause", Seconds),
-        write("guest_reboot", Minutes),
-        write("guest_register", Seconds),
-        write("guest_reset", Minutes),
-        write("guest_resize_cpus", Seconds),
-        write("guest_resize_mem", Seconds),
-        write("guest_softstop", Minutes),
-        write("guest_start", Seconds),
-        write("guest_stop", Seconds),
-        write("guest_unpause", Seconds),
-        read("guests_get_nic_info", Db),
-        read("host_diskpool_get_info", Smapi),
-        read("host_get_diskpool_volumes", Smapi),
-        read("host_get_guest_list", Seconds),
-        read("host_get_info", Smapi),
-        read("host_get_ssi_info", Smapi),
-        read("host_get_volume_info", Smapi),
-        write("image_delete", Seconds),
-        write("image_export", Minutes),
-        read("image_get_root_disk_size", Db),
-        write("image_import", Minutes),
-        read("image_query", Db),
-        write("set_fcp_usage", Db),
-        write("volume_attach", Minutes),
-        write("volume_detach", Minutes),
-        write("volume_refresh_bootmap", Minutes),
-        write("vswitch_create", Smapi),
-        write("vswitch_delete", Smapi),
-        read("vswitch_get_list", Smapi),
-        write("vswitch_grant_user", Smapi),
-        read("vswitch_query", Smapi),
-        write("vswitch_revoke_user", Smapi),
-        write("vswitch_set", Smapi),
-        write("vswitch_set_vlan_id_for_user", Smapi),
-    ]
-};
-
-const fn read(name: &'static str, effort: Effort) -> Function {
-    let kind = Kind::Read;
-    Function { name, kind, effort }
-}
-
-const fn write(name: &'static str, effort: Effort) -> Function {
-    let kind = Kind::Write;
-    Function { name, kind, effort }
-}
-
-/// The function of this name.
-#[must_use]
-pub fn function(name: &str) -> Option<&'static Function> {
-    let index = FUNCTIONS
-        .binary_search_by(|function| function.name.cmp(name))
-        .ok()?;
-    Some(&FUNCTIONS[index])
-}
+use crate::array::Elements;
+use crate::path::{Matched, Path};
+use crate::python_json::as_sound_json;
 
 /// One row of the route table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,7 +48,7 @@ impl Method {
     }
 }
 
-/// What a request asks for, as far as its head can tell.
+/// What a request asks for, as far as its head shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asks {
     /// This function.
@@ -438,12 +296,12 @@ pub enum Routed<'a> {
 
 /// Looks up what a request asks for. A query and a slash at the end make no difference.
 #[must_use]
-pub fn route<'a>(method: &http::Method, path: &'a str) -> Routed<'a> {
-    let method = match *method {
-        http::Method::GET | http::Method::HEAD => Method::Get,
-        http::Method::POST => Method::Post,
-        http::Method::PUT => Method::Put,
-        http::Method::DELETE => Method::Delete,
+pub fn route<'a>(method: &str, path: &'a str) -> Routed<'a> {
+    let method = match method {
+        "GET" | "HEAD" => Method::Get,
+        "POST" => Method::Post,
+        "PUT" => Method::Put,
+        "DELETE" => Method::Delete,
         _ => return Routed::Other,
     };
     let Some(path) = Path::split(path) else {
@@ -461,72 +319,6 @@ pub fn route<'a>(method: &http::Method, path: &'a str) -> Routed<'a> {
     Routed::Other
 }
 
-/// A request's path, cut into segments.
-#[derive(Clone, Copy, Debug)]
-pub struct Path<'a> {
-    segments: [&'a str; Path::SEGMENTS_MAX],
-    count: usize,
-}
-
-/// A pattern fits a path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Matched<'a> {
-    /// What stands for `{userid}`, if it can be a userid.
-    pub target: Option<&'a str>,
-}
-
-impl<'a> Path<'a> {
-    /// A path of more segments matches nothing.
-    pub const SEGMENTS_MAX: usize = 16;
-
-    /// Cuts a path; none if it does not begin with a slash or is too long.
-    #[must_use]
-    pub fn split(path: &'a str) -> Option<Self> {
-        let path = path.strip_prefix('/')?;
-        let mut segments = [""; Self::SEGMENTS_MAX];
-        let (mut count, mut start, mut end) = (0, 0, path.len());
-        // Byte by byte: for a few short segments, that is quicker than any search.
-        for (at, byte) in path.bytes().enumerate() {
-            if byte == b'?' {
-                end = at;
-                break;
-            }
-            if byte == b'/' {
-                *segments.get_mut(count)? = &path[start..at];
-                (count, start) = (count + 1, at + 1);
-            }
-        }
-        // A slash at the end begins no segment.
-        if start < end {
-            *segments.get_mut(count)? = &path[start..end];
-            count += 1;
-        }
-        Some(Self { segments, count })
-    }
-
-    /// Holds the path against a pattern.
-    #[must_use]
-    pub fn matches<S: AsRef<str>>(&self, pattern: &[S]) -> Option<Matched<'a>> {
-        let segments = &self.segments[..self.count];
-        if pattern.len() != segments.len() {
-            return None;
-        }
-        let fits = |pattern: &S, segment: &str| match pattern.as_ref() {
-            open if open.starts_with('{') => !segment.is_empty(),
-            fixed => fixed == segment,
-        };
-        let mut pairs = pattern.iter().zip(segments);
-        if !pairs.all(|(pattern, segment)| fits(pattern, segment)) {
-            return None;
-        }
-        let target = pattern
-            .iter()
-            .position(|pattern| pattern.as_ref() == "{userid}")
-            .and_then(|index| userid(segments[index]));
-        Some(Matched { target })
-    }
-}
-
 /// Where a request's body names the function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyRule {
@@ -534,17 +326,15 @@ pub enum BodyRule {
     Action,
     /// By `info.couple`: whether a network card is coupled to a switch or uncoupled.
     Couple,
-    /// By the first that `vswitch` has of `grant_userid`, `revoke_userid`, `user_vlan_id`.
+    /// By the first of `grant_userid`, `revoke_userid`, `user_vlan_id` in `vswitch`.
     Vswitch,
     /// First in an array: a call of the socket protocol in HTTP dress.
     Array,
 }
 
 impl BodyRule {
-    /// The function that a body names; none if it names none that is known, or is nothing that
-    /// Python reads as JSON:
-    /// the backend answers that itself. Of a key that stands twice the last counts, as in
-    /// Python.
+    /// The function that a body names. None if it names no known function or is not JSON to Python:
+    /// the backend answers that itself. Of several equal keys the last counts, as in Python.
     #[must_use]
     pub fn function(self, body: &[u8]) -> Option<Cow<'static, str>> {
         self.named(body)
@@ -576,11 +366,8 @@ impl BodyRule {
                 Some(Cow::Borrowed(function))
             }
             Self::Array => {
-                let (name, _, _): (String, &RawValue, &RawValue) =
-                    serde_json::from_slice(body).ok()?;
-                let possible =
-                    matches!(name.len(), 1..=NAME_MAX) && !name.contains(char::is_control);
-                possible.then_some(Cow::Owned(name))
+                let elements = Elements::read(std::str::from_utf8(body).ok()?).ok()?;
+                Some(Cow::Owned(elements.function.into_owned()))
             }
         }
     }
@@ -593,12 +380,12 @@ const VSWITCH_CHANGES: [(&str, &str); 3] = [
     ("user_vlan_id", "vswitch_set_vlan_id_for_user"),
 ];
 
-/// The fields of an object, as they stand in the text.
+/// The fields of an object, as raw text.
 fn fields(object: &[u8]) -> Option<BTreeMap<String, &RawValue>> {
     serde_json::from_slice(object).ok()
 }
 
-/// A truth value in any of the forms that sdkwsgi lets through.
+/// A boolean in any of the forms that sdkwsgi accepts.
 fn truth(raw: &str) -> Option<bool> {
     let text: String = match raw.starts_with('"') {
         true => serde_json::from_str(raw).ok()?,
@@ -608,40 +395,5 @@ fn truth(raw: &str) -> Option<bool> {
         "true" | "1" | "on" | "yes" => Some(true),
         "false" | "0" | "off" | "no" => Some(false),
         _ => None,
-    }
-}
-
-/// The names that metrics distinguish: a bounded set, each kept once.
-#[derive(Clone, Debug)]
-pub struct Names {
-    known: HashSet<Arc<str>>,
-    other: Arc<str>,
-}
-
-impl Names {
-    /// The names of the table, where it applies, and these.
-    #[must_use]
-    pub fn new<'a>(kind: BackendKind, more: impl IntoIterator<Item = &'a Arc<str>>) -> Self {
-        let table = match kind {
-            BackendKind::Zvm => FUNCTIONS,
-            BackendKind::Http => &[],
-        };
-        let table = table.iter().map(|function| Arc::from(function.name));
-        Self {
-            known: table.chain(more.into_iter().cloned()).collect(),
-            other: Arc::from(OTHER),
-        }
-    }
-
-    /// The kept name, if it is one of them.
-    #[must_use]
-    pub fn get(&self, name: &str) -> Option<&Arc<str>> {
-        self.known.get(name)
-    }
-
-    /// What stands for all the rest.
-    #[must_use]
-    pub fn other(&self) -> &Arc<str> {
-        &self.other
     }
 }

@@ -3,17 +3,17 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use serde_json::Value;
-use tidegate::protocol::framer::{DEPTH_MAX, Framed, Framer, Misframed};
+use tidegate_zvm::framer::{DEPTH_MAX, Framed, Framer, Misframed};
 
 const PLENTY: usize = 1 << 21;
 
 fn whole(bytes: &[u8]) -> Framed {
-    Framer::request(PLENTY).push(bytes)
+    Framer::new(PLENTY).push(bytes)
 }
 
 /// Pushes pieces of these lengths, in turn, until the framer has made up its mind.
 fn in_pieces(bytes: &[u8], lengths: &[usize]) -> Framed {
-    let mut framer = Framer::request(PLENTY);
+    let mut framer = Framer::new(PLENTY);
     let mut rest = bytes;
     let mut lengths = lengths.iter().copied().cycle();
     while !rest.is_empty() {
@@ -147,7 +147,7 @@ fn nesting_ends_at_its_bound() {
     let objects = "[".to_owned() + &r#"{"a":"#.repeat(depth - 1) + "1";
     let objects = objects + &"}".repeat(depth - 1) + "]";
     assert_eq!(whole(objects.as_bytes()), Framed::End(objects.len()));
-    let mut framer = Framer::request(PLENTY);
+    let mut framer = Framer::new(PLENTY);
     let megabyte = vec![b'['; 1 << 20];
     assert_eq!(framer.push(&megabyte), Framed::Bad(Misframed::TooDeep));
     assert_eq!(framer.push(b"]"), Framed::Bad(Misframed::TooDeep));
@@ -156,7 +156,7 @@ fn nesting_ends_at_its_bound() {
 #[test]
 fn a_string_of_a_megabyte_is_refused_at_the_size_bound() {
     let string = [b"[\"".to_vec(), vec![b'x'; 1 << 20]].concat();
-    let mut framer = Framer::request(4096);
+    let mut framer = Framer::new(4096);
     let mut pushed = 0;
     for chunk in string.chunks(1000) {
         pushed += chunk.len();
@@ -173,33 +173,23 @@ fn a_string_of_a_megabyte_is_refused_at_the_size_bound() {
 fn the_size_bound_is_exact_and_counts_leading_white_space() {
     let request = b"  [1, 2]";
     let end = Framed::End(request.len());
-    assert_eq!(Framer::request(request.len()).push(request), end);
+    assert_eq!(Framer::new(request.len()).push(request), end);
     assert_eq!(
-        Framer::request(request.len() - 1).push(request),
+        Framer::new(request.len() - 1).push(request),
         Framed::Bad(Misframed::TooLarge)
     );
-    let mut framer = Framer::request(request.len());
+    let mut framer = Framer::new(request.len());
     assert_eq!(framer.push(&request[..7]), Framed::More);
     assert_eq!(framer.push(&request[7..]), end);
     assert_eq!(
-        Framer::request(3).push(b"    "),
+        Framer::new(3).push(b"    "),
         Framed::Bad(Misframed::TooLarge)
-    );
-}
-
-#[test]
-fn a_reply_is_an_object_and_may_hold_what_python_writes() {
-    let reply = br#"{"overallRC": 0, "output": {"load": NaN, "max": -Infinity}}"#;
-    assert_eq!(Framer::reply(PLENTY).push(reply), Framed::End(reply.len()));
-    assert_eq!(
-        Framer::reply(PLENTY).push(b"[]"),
-        Framed::Bad(Misframed::NotAnObject)
     );
 }
 
 #[test]
 fn it_knows_whether_anything_has_begun() {
-    let mut framer = Framer::request(PLENTY);
+    let mut framer = Framer::new(PLENTY);
     framer.push(b" \n");
     assert!(!framer.has_begun());
     framer.push(b"[");

@@ -1,29 +1,36 @@
-//! Reads one framed array, `[function, args, kwargs]`, and what little has to be known of
-//! a reply.
+//! Reads one framed array, `[function, args, kwargs]`.
 //!
-//! The call is checked as a whole, so that the backend never sees what it would answer with
-//! nothing at all, but only its name and its userid are taken out: the bytes go on as they
-//! came. What only Python's parser takes, such as `NaN`, is taken here too: the real server has
-//! that parser.
+//! The whole call is checked, so that the backend never gets one that it would not answer. Only the
+//! name and the userid are taken out: the bytes are forwarded as they came. What only Python's parser
+//! accepts, such as `NaN`, is accepted here too, because the real server has that parser.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use bytes::Bytes;
 use memchr::memchr2;
-use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, IgnoredAny, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use thiserror::Error;
 
-use super::framer::{Framed, Framer};
-use crate::call::python_json::as_sound_json;
-use crate::call::{ArrayCall, Reason, Refusal, userid};
+use crate::python_json::{as_sound_json, field};
+use crate::userid;
 
-/// Longest function name taken.   bytes
+/// Longest name of a function.   bytes
 pub const NAME_MAX: usize = 128;
 
-/// Why bytes are not a call. Never says anything of what stood in them: arguments carry
-/// passwords.
+/// `[function, args, kwargs]`, checked and ready to be written in one write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ArrayCall {
+    /// The array's own bytes, without white space around it, compacted where it had to fit.
+    pub bytes: Bytes,
+    /// Its first element.
+    pub function: Box<str>,
+    /// The z/VM userid that it is about, if the first argument names one.
+    pub target: Option<Box<str>>,
+}
+
+/// Why bytes are not a call. Never quotes them: arguments carry passwords.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Malformed {
     /// Not UTF-8.
@@ -59,21 +66,11 @@ pub enum Malformed {
     },
 }
 
-impl From<Malformed> for Refusal {
-    fn from(malformed: Malformed) -> Self {
-        let reason = match malformed {
-            Malformed::TooLarge { .. } => Reason::TooLarge,
-            _ => Reason::BadRequest,
-        };
-        Self::new(reason, malformed.to_string())
-    }
-}
-
-/// Reads one whole array. Where it is larger than `bytes_max` and fits without the white
-/// space between its tokens, it is taken without.
+/// Reads one whole array. If it is larger than `bytes_max` but fits without the white space between
+/// its tokens, that white space is removed.
 ///
 /// # Errors
-/// [`Malformed`], where it is not JSON, not a call, or does not fit.
+/// [`Malformed`], if it is not JSON, not a call, or does not fit.
 pub fn parse(bytes: &[u8], bytes_max: usize) -> Result<ArrayCall, Malformed> {
     let text = std::str::from_utf8(bytes).map_err(|_| Malformed::NotUtf8)?;
     let text = text.trim_matches(is_space);
@@ -86,14 +83,11 @@ pub fn parse(bytes: &[u8], bytes_max: usize) -> Result<ArrayCall, Malformed> {
             serde_json::from_str(text).map_err(|_| malformed(text))?
         }
     };
-    let [function, args, kwargs] = elements.map(RawValue::get);
-    let function = name(function).ok_or(Malformed::BadName)?;
-    if !args.starts_with('[') {
-        return Err(Malformed::BadArgs);
-    }
-    if !kwargs.starts_with('{') {
-        return Err(Malformed::BadKwargs);
-    }
+    let Elements {
+        function,
+        args,
+        kwargs,
+    } = Elements::of(elements)?;
     let bytes = if text.len() <= bytes_max {
         Bytes::copy_from_slice(text.as_bytes())
     } else {
@@ -111,6 +105,44 @@ pub fn parse(bytes: &[u8], bytes_max: usize) -> Result<ArrayCall, Malformed> {
         target: target(&function, args, kwargs),
         function: function.into(),
     })
+}
+
+/// The elements of a call, as they stand in its text.
+#[derive(Clone, Debug)]
+pub struct Elements<'a> {
+    /// The name of the function.
+    pub function: Cow<'a, str>,
+    /// A JSON array.
+    pub args: &'a str,
+    /// A JSON object.
+    pub kwargs: &'a str,
+}
+
+impl<'a> Elements<'a> {
+    /// Reads sound JSON; [`parse`] also accepts what only Python does.
+    ///
+    /// # Errors
+    /// [`Malformed`], if it is not JSON or not a call.
+    pub fn read(text: &'a str) -> Result<Self, Malformed> {
+        let Three(elements) = serde_json::from_str(text).map_err(|_| malformed(text))?;
+        Self::of(elements)
+    }
+
+    fn of(elements: [&'a RawValue; 3]) -> Result<Self, Malformed> {
+        let [function, args, kwargs] = elements.map(RawValue::get);
+        let function = name(function).ok_or(Malformed::BadName)?;
+        if !args.starts_with('[') {
+            return Err(Malformed::BadArgs);
+        }
+        if !kwargs.starts_with('{') {
+            return Err(Malformed::BadKwargs);
+        }
+        Ok(Self {
+            function,
+            args,
+            kwargs,
+        })
+    }
 }
 
 /// The white space of JSON, which is less than that of Unicode.
@@ -170,9 +202,8 @@ fn name(raw: &str) -> Option<Cow<'_, str>> {
     possible.then_some(name)
 }
 
-/// The userid that the call is about: the first argument, or the one of that name, of the
-/// functions that begin with one. Taken only if it looks like one, because whatever is
-/// taken is logged.
+/// The userid that the call is about: the first argument, or the keyword argument `userid`, of
+/// functions that take one. Taken only if it looks like a userid, because it is logged.
 fn target(function: &str, args: &str, kwargs: &str) -> Option<Box<str>> {
     if !function.starts_with("guest_") && function != "get_volume_connector" {
         return None;
@@ -188,7 +219,7 @@ fn target(function: &str, args: &str, kwargs: &str) -> Option<Box<str>> {
     }
 }
 
-/// Drops the white space between tokens and leaves every other byte as it is.
+/// Removes the white space between tokens and keeps every other byte.
 fn compact(json: &[u8]) -> Vec<u8> {
     let mut compact = Vec::with_capacity(json.len());
     let mut at = 0;
@@ -218,85 +249,5 @@ fn end_of_string(json: &[u8], mut at: usize) -> usize {
             return at;
         }
         at += 1;
-    }
-}
-
-/// Whether a reply is one whole JSON object, with nothing but white space around it. Only
-/// its brackets and strings are looked at: a reply is cut, or it is not.
-#[must_use]
-pub fn is_whole_reply(reply: &[u8]) -> bool {
-    match Framer::reply(reply.len()).push(reply) {
-        Framed::End(end) => reply[end..].iter().all(u8::is_ascii_whitespace),
-        Framed::More | Framed::Bad(_) => false,
-    }
-}
-
-/// The `overallRC` of a reply; none if it has no such whole number or is not sound.
-#[must_use]
-pub fn overall_rc(reply: &[u8]) -> Option<i64> {
-    field(reply, "overallRC")?.parse().ok()
-}
-
-/// One field of an object, as it stands in the text. Of several the last is taken, as
-/// Python takes it.
-fn field<'a>(object: &'a [u8], name: &'static str) -> Option<Cow<'a, str>> {
-    if let Some(found) = sound_field(object, name) {
-        return Some(Cow::Borrowed(found));
-    }
-    let sound = as_sound_json(object)?;
-    sound_field(&sound, name).map(|found| Cow::Owned(found.to_owned()))
-}
-
-fn sound_field<'a>(object: &'a [u8], name: &'static str) -> Option<&'a str> {
-    let mut deserializer = serde_json::Deserializer::from_slice(object);
-    let found = deserializer.deserialize_map(FieldVisitor(name)).ok()?;
-    deserializer.end().ok()?;
-    found.map(RawValue::get)
-}
-
-struct FieldVisitor(&'static str);
-
-impl<'de> Visitor<'de> for FieldVisitor {
-    type Value = Option<&'de RawValue>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut found = None;
-        while let Some(Key(matches)) = map.next_key_seed(KeySeed(self.0))? {
-            if matches {
-                found = Some(map.next_value()?);
-            } else {
-                map.next_value::<IgnoredAny>()?;
-            }
-        }
-        Ok(found)
-    }
-}
-
-/// Whether a key is the one looked for.
-struct Key(bool);
-
-struct KeySeed(&'static str);
-
-impl<'de> serde::de::DeserializeSeed<'de> for KeySeed {
-    type Value = Key;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Key, D::Error> {
-        deserializer.deserialize_str(self)
-    }
-}
-
-impl Visitor<'_> for KeySeed {
-    type Value = Key;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a key")
-    }
-
-    fn visit_str<E>(self, key: &str) -> Result<Key, E> {
-        Ok(Key(key == self.0))
     }
 }

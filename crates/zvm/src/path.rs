@@ -1,22 +1,32 @@
-//! How a path is spelled. A backend reads `//guests`, `/./guests`, `/x/../guests` and
-//! `/%67uests` as `/guests`, so limits have to as well.
+//! How a path is spelled, and which pattern it matches.
+//!
+//! A backend reads `//guests`, `/./guests`, `/x/../guests` and `/%67uests` as `/guests`, so limits
+//! must, too.
 
 use std::borrow::Cow;
 
-use super::BackendKind;
+use crate::userid;
+
+/// What an encoded slash in a path means to the backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EncodedSlash {
+    /// It separates segments, as in the z/VM SDK server and every other WSGI server.
+    Separates,
+    /// It is data.
+    IsData,
+}
 
 /// The path as a backend reads it: unreserved characters decoded (RFC 3986, 6.2.2.2), slashes
-/// merged, dot segments removed (5.2.4). The z/VM SDK server decodes a slash too, as every
-/// WSGI server does; to others an encoded slash is data.
+/// merged, dot segments removed (5.2.4).
 ///
-/// Borrowed where nothing changes, which costs one look at each byte. A single slash at the
-/// end makes no difference to a route, and stays.
+/// Borrowed if nothing changes, which takes one pass over the bytes. A single slash at the end makes
+/// no difference to a route, and stays.
 #[must_use]
-pub fn as_read(path: &str, kind: BackendKind) -> Cow<'_, str> {
+pub fn as_read(path: &str, slash: EncodedSlash) -> Cow<'_, str> {
     if !may_change(path.as_bytes()) {
         return Cow::Borrowed(path);
     }
-    let decoded = decode(path, kind);
+    let decoded = decode(path, slash);
     let mut segments: Vec<&str> = Vec::new();
     let mut ends_in_slash = false;
     for segment in decoded.split('/') {
@@ -43,7 +53,7 @@ pub fn as_read(path: &str, kind: BackendKind) -> Cow<'_, str> {
     Cow::Owned(read)
 }
 
-/// Whether there is anything in it that could change; a look that errs on the safe side.
+/// Whether anything in it could change. May be true for a path that does not.
 fn may_change(path: &[u8]) -> bool {
     let mut before = 0;
     for &byte in path {
@@ -55,7 +65,7 @@ fn may_change(path: &[u8]) -> bool {
     false
 }
 
-fn decode(path: &str, kind: BackendKind) -> Cow<'_, str> {
+fn decode(path: &str, slash: EncodedSlash) -> Cow<'_, str> {
     if !path.contains('%') {
         return Cow::Borrowed(path);
     }
@@ -68,7 +78,9 @@ fn decode(path: &str, kind: BackendKind) -> Cow<'_, str> {
             .filter(|it| it.bytes().all(|b| b.is_ascii_hexdigit()));
         let byte = byte.and_then(|digits| u8::from_str_radix(digits, 16).ok());
         match byte {
-            Some(byte) if is_unreserved(byte) || byte == b'/' && kind == BackendKind::Zvm => {
+            Some(byte)
+                if is_unreserved(byte) || byte == b'/' && slash == EncodedSlash::Separates =>
+            {
                 decoded.push(char::from(byte));
                 rest = &after[2..];
             }
@@ -95,14 +107,80 @@ pub fn hides_a_slash(path: &str) -> bool {
     bytes.contains(&b'\\') || bytes.windows(3).any(hidden)
 }
 
+/// A request's path, split into segments.
+#[derive(Clone, Copy, Debug)]
+pub struct Path<'a> {
+    segments: [&'a str; Path::SEGMENTS_MAX],
+    count: usize,
+}
+
+/// A pattern fits a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Matched<'a> {
+    /// The segment at `{userid}`, if it can be a userid.
+    pub target: Option<&'a str>,
+}
+
+impl<'a> Path<'a> {
+    /// A path of more segments matches nothing.
+    pub const SEGMENTS_MAX: usize = 16;
+
+    /// Splits a path; none if it does not begin with a slash or has too many segments.
+    #[must_use]
+    pub fn split(path: &'a str) -> Option<Self> {
+        let path = path.strip_prefix('/')?;
+        let mut segments = [""; Self::SEGMENTS_MAX];
+        let (mut count, mut start, mut end) = (0, 0, path.len());
+        // Byte by byte: for a few short segments, this is faster than a search.
+        for (at, byte) in path.bytes().enumerate() {
+            if byte == b'?' {
+                end = at;
+                break;
+            }
+            if byte == b'/' {
+                *segments.get_mut(count)? = &path[start..at];
+                (count, start) = (count + 1, at + 1);
+            }
+        }
+        // A slash at the end begins no segment.
+        if start < end {
+            *segments.get_mut(count)? = &path[start..end];
+            count += 1;
+        }
+        Some(Self { segments, count })
+    }
+
+    /// Matches the path against a pattern.
+    #[must_use]
+    pub fn matches<S: AsRef<str>>(&self, pattern: &[S]) -> Option<Matched<'a>> {
+        let segments = &self.segments[..self.count];
+        if pattern.len() != segments.len() {
+            return None;
+        }
+        let fits = |pattern: &S, segment: &str| match pattern.as_ref() {
+            open if open.starts_with('{') => !segment.is_empty(),
+            fixed => fixed == segment,
+        };
+        let mut pairs = pattern.iter().zip(segments);
+        if !pairs.all(|(pattern, segment)| fits(pattern, segment)) {
+            return None;
+        }
+        let target = pattern
+            .iter()
+            .position(|pattern| pattern.as_ref() == "{userid}")
+            .and_then(|index| userid(segments[index]));
+        Some(Matched { target })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[track_caller]
     fn check(path: &str, read: &str) {
-        assert_eq!(as_read(path, BackendKind::Zvm), read, "{path}");
-        let again = as_read(read, BackendKind::Zvm).into_owned();
+        assert_eq!(as_read(path, EncodedSlash::Separates), read, "{path}");
+        let again = as_read(read, EncodedSlash::Separates).into_owned();
         assert_eq!(again, read, "once is enough: {path}");
     }
 
@@ -147,7 +225,7 @@ mod tests {
         ] {
             check(path, path);
             assert!(
-                matches!(as_read(path, BackendKind::Zvm), Cow::Borrowed(_)),
+                matches!(as_read(path, EncodedSlash::Separates), Cow::Borrowed(_)),
                 "{path}"
             );
         }
@@ -155,15 +233,18 @@ mod tests {
 
     #[test]
     fn what_is_decoded_is_not_decoded_again() {
-        assert_eq!(as_read("/%2567uests", BackendKind::Zvm), "/%2567uests");
+        assert_eq!(
+            as_read("/%2567uests", EncodedSlash::Separates),
+            "/%2567uests"
+        );
     }
 
     #[test]
     fn an_encoded_slash_is_one_to_the_sdk_server_and_data_to_others() {
         assert_eq!(
-            as_read("/guests%2FA%2finfo", BackendKind::Zvm),
+            as_read("/guests%2FA%2finfo", EncodedSlash::Separates),
             "/guests/A/info"
         );
-        assert_eq!(as_read("/a%2Fb", BackendKind::Http), "/a%2Fb");
+        assert_eq!(as_read("/a%2Fb", EncodedSlash::IsData), "/a%2Fb");
     }
 }

@@ -1,11 +1,17 @@
 //! JSON as Python reads it, which is more than JSON: `NaN`, `Infinity` and `-Infinity` are
 //! numbers, and half of a surrogate pair may stand alone in a string.
 //!
-//! The real SDK server takes all of these, so a reader here that gave up on them would lose the
-//! name of the function, and with it the limit of that function.
+//! The real SDK server accepts all of these. A reader that rejected them would lose the name of the
+//! function, and with it the limit of that function.
 
-/// The same text in sound JSON, each byte where it was, if it has any of what only Python
-/// takes. Only to be read: what is forwarded are the bytes that came.
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+/// The same text as sound JSON, with each byte in its place; none if nothing in it needs Python. It
+/// is only read: the bytes that came are forwarded.
 #[must_use]
 pub fn as_sound_json(json: &[u8]) -> Option<Vec<u8>> {
     let mut sound: Option<Vec<u8>> = None;
@@ -71,6 +77,79 @@ fn surrogate(text: &[u8]) -> Option<u16> {
     let digits = std::str::from_utf8(digits).ok()?;
     let code = u16::from_str_radix(digits, 16).ok()?;
     (0xd800..=0xdfff).contains(&code).then_some(code)
+}
+
+/// One field of an object, as it stands in the text. Of several with the same name the last counts, as
+/// in Python.
+pub(crate) fn field<'a>(object: &'a [u8], name: &'static str) -> Option<Cow<'a, str>> {
+    match sound_field(object, name) {
+        Ok(found) => found.map(Cow::Borrowed),
+        Err(_) => field_of_python(object, name).map(Cow::Owned),
+    }
+}
+
+/// The same of an object that is no sound JSON, but may be to Python.
+pub(crate) fn field_of_python(object: &[u8], name: &'static str) -> Option<String> {
+    let sound = as_sound_json(object)?;
+    sound_field(&sound, name).ok()?.map(str::to_owned)
+}
+
+/// The same of an object in sound JSON.
+pub(crate) fn sound_field<'a>(
+    object: &'a [u8],
+    name: &'static str,
+) -> serde_json::Result<Option<&'a str>> {
+    let mut deserializer = serde_json::Deserializer::from_slice(object);
+    let found = deserializer.deserialize_map(FieldVisitor(name))?;
+    deserializer.end()?;
+    Ok(found.map(RawValue::get))
+}
+
+struct FieldVisitor(&'static str);
+
+impl<'de> Visitor<'de> for FieldVisitor {
+    type Value = Option<&'de RawValue>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut found = None;
+        while let Some(Key(matches)) = map.next_key_seed(KeySeed(self.0))? {
+            if matches {
+                found = Some(map.next_value()?);
+            } else {
+                map.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// Whether a key is the one looked for.
+struct Key(bool);
+
+struct KeySeed(&'static str);
+
+impl<'de> serde::de::DeserializeSeed<'de> for KeySeed {
+    type Value = Key;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Key, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl Visitor<'_> for KeySeed {
+    type Value = Key;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a key")
+    }
+
+    fn visit_str<E>(self, key: &str) -> Result<Key, E> {
+        Ok(Key(key == self.0))
+    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,275 @@
+//! What is known of a call, from its first byte until it is reported.
+//!
+//! A [`Record`] is reported exactly once, when its last owner drops it. A call that is dropped anywhere
+//! on its way still gets its access line, as aborted.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use tidegate_callers::Settled;
+use tidegate_limits::{Delays, QuotaSpent, Timestamp, TokenCount};
+
+use super::{Claim, Destination, Dialect, Identity, Origin, Reason, Rejection};
+
+/// How a call ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Verdict {
+    /// Answered; no limit held it up.
+    Passed,
+    /// Answered, after it had waited.
+    Delayed,
+    /// Refused before it waited.
+    Refused,
+    /// Refused when its time was up.
+    Expired,
+    /// Its client left first.
+    Aborted,
+    /// Sent, and the backend failed it.
+    Failed,
+}
+
+impl Verdict {
+    /// Every verdict.
+    pub const ALL: [Self; 6] = [
+        Self::Passed,
+        Self::Delayed,
+        Self::Refused,
+        Self::Expired,
+        Self::Aborted,
+        Self::Failed,
+    ];
+
+    /// The word used in metrics and logs.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Passed => "passed",
+            Self::Delayed => "delayed",
+            Self::Refused => "refused",
+            Self::Expired => "expired",
+            Self::Aborted => "aborted",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// The facts that are reported when a call has ended.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    /// The id of its access line.
+    pub id: u64,
+    /// Where and when it came in.
+    pub origin: Origin,
+    /// What its client speaks.
+    pub dialect: Dialect,
+    /// Its function; a name from the table or the config, else `other`.
+    pub function: Arc<str>,
+    /// The class that it waited in; `none` if it was refused before it was a call.
+    pub class: Arc<str>,
+    /// The userid that it is about.
+    pub target: Option<Box<str>>,
+    /// How it ended.
+    pub verdict: Verdict,
+    /// Whether its client left while it ran.
+    pub left: bool,
+    /// Whether it was answered with another call's answer, and has drawn nothing itself.
+    pub shared: bool,
+    /// Whether it was handed over, and so ran without its client.
+    pub handed_over: bool,
+    /// Whether it only reads, where that matters: `retry_reads`.
+    pub is_read: bool,
+    /// Whether it was sent once more after it had failed; the second send is reported separately.
+    pub is_sent_again: bool,
+    /// The call whose second send this is, by its id.
+    pub retry_of: Option<u64>,
+    /// Whether it meets limits and takes a worker.
+    pub limited: bool,
+    /// Why, if it was refused or failed.
+    pub reason: Option<Reason>,
+    /// The limit that held it longest or refused it.
+    pub limit: Option<Arc<str>>,
+    /// What it waited for in the queue, each time that it was there.
+    pub delays: Delays,
+    /// When it was let through.
+    pub admitted: Option<Timestamp>,
+    /// When its last byte left for the backend.
+    pub sent: Option<Timestamp>,
+    /// When the backend was done with it.
+    pub answered: Option<Timestamp>,
+    /// Bytes of the request that went to the backend.
+    pub bytes_in: u64,
+    /// Bytes of the reply.
+    pub bytes_out: u64,
+    /// The HTTP status answered, on HTTP.
+    pub status: Option<u16>,
+    /// The code of the answer, where it has one.
+    pub overall_rc: Option<i64>,
+    /// Who asked, and what it was charged to; none if it was no request.
+    pub claim: Option<Claim>,
+    /// What it was charged in the end, if that was settled by the time it took.
+    pub settled: Option<Settled>,
+    /// What it drew from its quotas, unless it gave that back.
+    pub quotas: Vec<QuotaSpent>,
+}
+
+impl Facts {
+    /// How long limits held it up, if it was let through after all.
+    #[must_use]
+    pub fn delayed_for(&self) -> Option<Duration> {
+        let claim = self.claim.as_ref()?;
+        self.limit.as_ref()?;
+        Some(self.admitted?.since(claim.at))
+    }
+
+    /// What it cost: nothing if it got the answer of another call, what it was charged in the
+    /// end if that was settled, or else what it was estimated to.
+    #[must_use]
+    pub fn cost(&self) -> Option<TokenCount> {
+        let estimated = self.claim.as_ref()?.cost;
+        if self.shared {
+            return Some(TokenCount::ZERO);
+        }
+        Some(self.settled.map_or(estimated, |settled| settled.charged))
+    }
+
+    /// Whether the backend reports that it did what was asked: by its code, or by the status of
+    /// an answer without one.
+    #[must_use]
+    pub fn is_success(&self) -> bool {
+        match self.overall_rc {
+            Some(rc) => rc == 0,
+            None => self.status.is_some_and(|status| status / 100 == 2),
+        }
+    }
+
+    /// How long the backend took, if it was sent and the backend is done with it.
+    #[must_use]
+    pub fn service(&self) -> Option<Duration> {
+        Some(self.answered?.since(self.sent?))
+    }
+}
+
+/// Hears of every call once, when it has ended, and of connections that came to none.
+pub trait Observe: Send + Sync {
+    /// An id for a call that has come in.
+    fn next_id(&self) -> u64 {
+        0
+    }
+
+    /// A call has come in, by this id.
+    fn begun(&self, _: u64, _: Weak<Record>) {}
+
+    /// One call has ended.
+    fn ended(&self, facts: &Facts);
+
+    /// This process lacks what a connection to a backend needs: descriptors, ports or memory. The
+    /// call tries again.
+    fn lacks(&self, _backend: Destination, _cause: &(dyn std::error::Error + 'static)) {}
+
+    /// A connection was closed before its first request.
+    fn rejected(&self, identity: &Identity, rejection: Rejection);
+}
+
+/// The facts of one call while it is under way. They are reported when it is dropped.
+pub struct Record {
+    facts: Mutex<Facts>,
+    observer: Arc<dyn Observe>,
+}
+
+impl Record {
+    /// Opens the record of a call that has just arrived. Until another verdict is set, it was
+    /// aborted.
+    #[must_use]
+    pub fn open(
+        origin: Origin,
+        dialect: Dialect,
+        function: Arc<str>,
+        class: Arc<str>,
+        target: Option<Box<str>>,
+        observer: Arc<dyn Observe>,
+    ) -> Arc<Self> {
+        let id = observer.next_id();
+        let facts = Facts {
+            id,
+            origin,
+            dialect,
+            function,
+            class,
+            target,
+            verdict: Verdict::Aborted,
+            left: false,
+            shared: false,
+            handed_over: false,
+            is_read: false,
+            is_sent_again: false,
+            retry_of: None,
+            limited: true,
+            reason: None,
+            limit: None,
+            delays: Delays::default(),
+            admitted: None,
+            sent: None,
+            answered: None,
+            bytes_in: 0,
+            bytes_out: 0,
+            status: None,
+            overall_rc: None,
+            claim: None,
+            settled: None,
+            quotas: Vec::new(),
+        };
+        let record = Arc::new(Self {
+            facts: Mutex::new(facts),
+            observer,
+        });
+        record.observer.begun(id, Arc::downgrade(&record));
+        record
+    }
+
+    /// The record of the same call, sent once more: a departure of its own, with its own report.
+    /// The end of this one does not change.
+    #[must_use]
+    pub fn sent_again(&self) -> Arc<Self> {
+        let first = self.note(|facts| {
+            facts.is_sent_again = true;
+            facts.clone()
+        });
+        let observer = Arc::clone(&self.observer);
+        let Facts {
+            id,
+            origin,
+            dialect,
+            function,
+            class,
+            target,
+            ..
+        } = first;
+        let second = Self::open(origin, dialect, function, class, target, observer);
+        second.note(|facts| {
+            facts.retry_of = Some(id);
+            facts.is_read = first.is_read;
+            facts.limited = first.limited;
+            facts.handed_over = first.handed_over;
+        });
+        second
+    }
+
+    /// Writes something down.
+    pub fn note<R>(&self, write: impl FnOnce(&mut Facts) -> R) -> R {
+        write(&mut self.facts.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        let facts = self.facts.get_mut().unwrap_or_else(PoisonError::into_inner);
+        self.observer.ended(facts);
+    }
+}
+
+impl fmt::Debug for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Record").finish_non_exhaustive()
+    }
+}

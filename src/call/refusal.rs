@@ -1,0 +1,146 @@
+//! Why a call was not answered by its backend.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::StatusCode;
+
+/// Each reason once: its word, the code of its answer, its HTTP status.
+macro_rules! reasons {
+    ($($(#[$about:meta])* $name:ident: $label:literal, $rc:literal, $status:ident;)*) => {
+        /// Why a call was not answered by the backend. Its number is the `rs` of the answer;
+        /// docs/errors.md has the table.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Reason {
+            $($(#[$about])* $name,)*
+        }
+
+        impl Reason {
+            /// Every reason, in the order of their numbers.
+            pub const ALL: [Self; [$($label),*].len()] = [$(Self::$name),*];
+
+            /// The word used in metrics, logs and docs.
+            #[must_use]
+            pub const fn label(self) -> &'static str {
+                match self {
+                    $(Self::$name => $label,)*
+                }
+            }
+
+            /// The code of the answer: 503 for overload, 400 for bad input, 500 for what failed
+            /// after it was sent. Only tasks have 404, because nova reads it as "the guest is gone"
+            /// and asks for no tasks.
+            #[must_use]
+            pub const fn overall_rc(self) -> u16 {
+                match self {
+                    $(Self::$name => $rc,)*
+                }
+            }
+
+            /// The HTTP status of the answer.
+            #[must_use]
+            pub const fn status(self) -> StatusCode {
+                match self {
+                    $(Self::$name => StatusCode::$status,)*
+                }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// The queue holds as many calls as it may.
+    QueueFull: "queue_full", 503, SERVICE_UNAVAILABLE;
+    /// It waited as long as a call may.
+    DeadlinePassed: "deadline_passed", 503, SERVICE_UNAVAILABLE;
+    /// Its limits open only after its deadline, so it was told at once.
+    DeadlineUnreachable: "deadline_unreachable", 503, SERVICE_UNAVAILABLE;
+    /// It asks for more than a limit will ever give.
+    NeverPossible: "never_possible", 400, BAD_REQUEST;
+    /// The proxy is going down.
+    Draining: "draining", 503, SERVICE_UNAVAILABLE;
+    /// The backend took no connection until the deadline.
+    BackendUnreachable: "backend_unreachable", 503, SERVICE_UNAVAILABLE;
+    /// The backend closed without a byte of reply.
+    BackendClosed: "backend_closed", 500, BAD_GATEWAY;
+    /// The backend's reply ended in the middle.
+    BackendCut: "backend_cut", 500, BAD_GATEWAY;
+    /// The backend took longer than it may.
+    BackendSlow: "backend_slow", 500, GATEWAY_TIMEOUT;
+    /// The backend's reply is larger than `max_reply_bytes`.
+    ReplyTooLarge: "reply_too_large", 500, BAD_GATEWAY;
+    /// The request is malformed.
+    BadRequest: "bad_request", 400, BAD_REQUEST;
+    /// The request is larger than the backend can read.
+    TooLarge: "too_large", 400, PAYLOAD_TOO_LARGE;
+    /// The request did not come in whole in time.
+    RequestSlow: "request_slow", 400, REQUEST_TIMEOUT;
+    /// No backend is configured for what it asks.
+    NoBackend: "no_backend", 501, NOT_IMPLEMENTED;
+    /// Our own mistake.
+    Internal: "internal", 500, INTERNAL_SERVER_ERROR;
+    /// Its caller's rate limit has no tokens to spare, and calls may not wait for it.
+    RateLimited: "rate_limited", 503, TOO_MANY_REQUESTS;
+    /// As many calls are handed over as may be, or take as many bytes.
+    TasksFull: "tasks_full", 503, SERVICE_UNAVAILABLE;
+    /// The same, of its caller.
+    CallerTasksFull: "caller_tasks_full", 503, TOO_MANY_REQUESTS;
+    /// There is no such task, or it is another's.
+    TaskUnknown: "task_unknown", 404, NOT_FOUND;
+    /// The task is no longer here.
+    TaskGone: "task_gone", 410, GONE;
+    /// The task's answer found no room.
+    AnswerNotKept: "answer_not_kept", 500, INSUFFICIENT_STORAGE;
+    /// The head of the request is larger than it may be.
+    HeadTooLarge: "head_too_large", 400, REQUEST_HEADER_FIELDS_TOO_LARGE;
+    /// No byte of a tunnel moved for as long as one may be silent.
+    TunnelIdle: "tunnel_idle", 500, GATEWAY_TIMEOUT;
+    /// The store of its quota does not answer, or denies access to its key.
+    QuotaStoreAway: "quota_store_away", 503, SERVICE_UNAVAILABLE;
+    /// The client took its reply too slowly while `max_slow_readers` other clients did.
+    ClientSlow: "client_slow", 500, GATEWAY_TIMEOUT;
+}
+
+impl Reason {
+    /// The `rs` of the answer, from 1.
+    #[must_use]
+    pub const fn rs(self) -> u16 {
+        self as u16 + 1
+    }
+}
+
+/// A refusal, or what we say for a backend that failed: a value, not an error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Why.
+    pub reason: Reason,
+    /// The limit that said no, by its name in the config.
+    pub limit: Option<Arc<str>>,
+    /// When to come back, where that makes sense.
+    pub retry_after: Option<Duration>,
+    /// One sentence for the reader of the answer; ASCII.
+    pub detail: Cow<'static, str>,
+}
+
+impl Refusal {
+    /// What was asked has no backend in the config.
+    #[must_use]
+    pub fn no_backend(which: &'static str) -> Self {
+        Self::new(
+            Reason::NoBackend,
+            format!("no {which} backend is configured"),
+        )
+    }
+
+    /// A refusal that no limit decided.
+    #[must_use]
+    pub fn new(reason: Reason, detail: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            reason,
+            limit: None,
+            retry_after: None,
+            detail: detail.into(),
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! The reply of a backend, on its way to the client.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http_body_util::combinators::UnsyncBoxBody;
+use tokio::net::TcpStream;
+
+use super::Record;
+
+/// What a backend replied. Every client can be given any reply: one on the socket protocol gets the body,
+/// one on HTTP gets the head too, or one that is made for it.
+pub struct Reply {
+    /// The head of an HTTP backend's response; none from the socket backend.
+    pub head: Option<http::response::Parts>,
+    /// The body. From the socket backend, one JSON object.
+    pub body: ReplyBody,
+}
+
+impl Reply {
+    /// A reply of the socket backend.
+    #[must_use]
+    pub fn object(body: ReplyBody) -> Self {
+        Self { head: None, body }
+    }
+
+    /// A response of the HTTP backend, or of our own.
+    #[must_use]
+    pub fn http(response: http::Response<ReplyBody>) -> Self {
+        let (head, body) = response.into_parts();
+        Self {
+            head: Some(head),
+            body,
+        }
+    }
+}
+
+impl fmt::Debug for Reply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let status = self.head.as_ref().map(|head| head.status);
+        match &self.body {
+            ReplyBody::Whole(bytes) => {
+                let len = bytes.as_ref().map_or(0, Bytes::len);
+                write!(f, "Reply({status:?}, {len} bytes)")
+            }
+            ReplyBody::Stream(_) => write!(f, "Reply({status:?}, a stream)"),
+        }
+    }
+}
+
+/// Why a body ended early.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct BodyError(Box<dyn std::error::Error + Send + Sync>);
+
+impl BodyError {
+    /// For this reason.
+    pub fn new(reason: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self(reason.into())
+    }
+
+    /// The client left before it had sent the whole body.
+    #[must_use]
+    pub fn client_left() -> Self {
+        Self::new(ClientLeft)
+    }
+
+    /// Whether the client left.
+    #[must_use]
+    pub fn is_client_left(&self) -> bool {
+        self.0.is::<ClientLeft>()
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("the client left before it had sent the whole body")]
+struct ClientLeft;
+
+impl From<&'static str> for BodyError {
+    fn from(reason: &'static str) -> Self {
+        Self::new(reason)
+    }
+}
+
+impl From<hyper::Error> for BodyError {
+    fn from(error: hyper::Error) -> Self {
+        Self::new(error)
+    }
+}
+
+impl From<std::io::Error> for BodyError {
+    fn from(error: std::io::Error) -> Self {
+        Self::new(error)
+    }
+}
+
+/// A body as it comes.
+pub type ByteStream = UnsyncBoxBody<Bytes, BodyError>;
+
+/// The body of a reply on its way to the client. Dropping it halfway drops the client, not the
+/// call: its owner reads the backend to the end.
+#[derive(Debug)]
+pub enum ReplyBody {
+    /// All of it, until it is taken.
+    Whole(Option<Bytes>),
+    /// As it comes.
+    Stream(ByteStream),
+}
+
+impl ReplyBody {
+    /// A body that is all here.
+    #[must_use]
+    pub fn whole(bytes: Bytes) -> Self {
+        Self::Whole((!bytes.is_empty()).then_some(bytes))
+    }
+
+    /// A body that is still to come.
+    pub fn stream(
+        body: impl http_body::Body<Data = Bytes, Error = BodyError> + Send + 'static,
+    ) -> Self {
+        Self::Stream(ByteStream::new(body))
+    }
+}
+
+impl http_body::Body for ReplyBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, BodyError>>> {
+        match &mut *self {
+            Self::Whole(bytes) => {
+                Poll::Ready(bytes.take().map(|bytes| Ok(http_body::Frame::data(bytes))))
+            }
+            Self::Stream(body) => Pin::new(body).poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Whole(bytes) => bytes.is_none(),
+            Self::Stream(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        match self {
+            Self::Whole(bytes) => {
+                http_body::SizeHint::with_exact(bytes.as_ref().map_or(0, |it| it.len() as u64))
+            }
+            Self::Stream(body) => body.size_hint(),
+        }
+    }
+}
+
+/// A connection to the TCP backend, together with the slot it holds.
+pub struct Tunnel {
+    /// The connection.
+    pub stream: TcpStream,
+    /// The slot. The connection is the call, so dropping both ends it.
+    pub slot: Box<dyn Send>,
+    /// What happened.
+    pub record: Arc<Record>,
+}

@@ -1,0 +1,85 @@
+//! Where the z/VM SDK server is plugged in: the only module that names its crate.
+//!
+//! Stages ask a [`BackendKind`] what is known of the backend's functions, routes and paths. Another
+//! kind of backend with a table of its own is another variant here.
+
+use std::borrow::Cow;
+
+pub use tidegate_zvm::array::{self, ArrayCall, Malformed, NAME_MAX};
+pub use tidegate_zvm::framer::{self, Framed, Framer, Misframed};
+pub use tidegate_zvm::functions::{Effort, Function, Kind};
+use tidegate_zvm::path::{self, EncodedSlash};
+pub use tidegate_zvm::path::{Path, hides_a_slash};
+pub use tidegate_zvm::reply;
+pub use tidegate_zvm::routes::{Asks, BodyRule, Routed, Row};
+use tidegate_zvm::{functions, routes};
+
+/// What kind of server is behind, and with that what is known of it before the config says anything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum BackendKind {
+    /// The z/VM SDK server: its functions and routes are known.
+    #[default]
+    Zvm,
+    /// Any other: no route and no function is known unless the config names it.
+    Http,
+}
+
+impl BackendKind {
+    /// Whether its functions and routes are known.
+    #[must_use]
+    pub fn has_table(self) -> bool {
+        self == Self::Zvm
+    }
+
+    /// Its functions, by name.
+    #[must_use]
+    pub fn functions(self) -> &'static [Function] {
+        match self {
+            Self::Zvm => functions::FUNCTIONS,
+            Self::Http => &[],
+        }
+    }
+
+    /// The function of this name.
+    #[must_use]
+    pub fn function(self, name: &str) -> Option<&'static Function> {
+        match self {
+            Self::Zvm => functions::function(name),
+            Self::Http => None,
+        }
+    }
+
+    /// Its routes. The first that matches counts.
+    #[must_use]
+    pub fn routes(self) -> &'static [Row] {
+        match self {
+            Self::Zvm => routes::ROUTES,
+            Self::Http => &[],
+        }
+    }
+
+    /// What a request asks for.
+    #[must_use]
+    pub fn route<'a>(self, method: &str, path: &'a str) -> Routed<'a> {
+        match self {
+            Self::Zvm => routes::route(method, path),
+            Self::Http => Routed::Other,
+        }
+    }
+
+    /// The path as it reads it.
+    #[must_use]
+    pub fn path_as_read(self, path: &str) -> Cow<'_, str> {
+        let slash = match self {
+            Self::Zvm => EncodedSlash::Separates,
+            Self::Http => EncodedSlash::IsData,
+        };
+        path::as_read(path, slash)
+    }
+
+    /// Whether `POST /` with an array is a call of the socket protocol.
+    #[must_use]
+    pub fn takes_arrays_over_http(self) -> bool {
+        self == Self::Zvm
+    }
+}
