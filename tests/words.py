@@ -50,6 +50,7 @@ DONE = [
     "Dockerfile",
     "Makefile",
     "benches/",
+    "config.lease-server.toml.example",
     "examples/",
     "fuzz/",
     "link/",
