@@ -321,7 +321,7 @@ fn agree(processes: usize, error: u64, scope: Scope) {
             told[report.rows[row].verdict as usize] += 1;
         }
     }
-    // Moments are chosen to lie where nobody can tell, yet each verdict is told often.
+    // Moments are chosen where the result is often unknown, yet each verdict is reported often.
     assert!(told.iter().all(|times| *times > SEEDS / 10), "{told:?}");
 }
 
@@ -398,7 +398,7 @@ fn whatever_lines_are_missing_or_out_of_order_nothing_is_kept_that_was_not() {
             .calls
             .iter()
             .map(|call| {
-                // Of the first and the last of a process nobody can know that they are missing.
+                // A missing first or last call of a process cannot be detected.
                 let own = |it: &&Call| it.process == call.process;
                 let own: Vec<u64> = world.calls.iter().filter(own).map(|it| it.id).collect();
                 let is_inner = call.id != own[0] && call.id != own[own.len() - 1];
@@ -508,7 +508,7 @@ impl Files {
 }
 
 #[tokio::test]
-async fn a_log_that_exceeds_is_told_with_the_span_and_its_calls() {
+async fn an_exceeded_limit_is_reported_with_its_span_and_calls() {
     let files = Files::new(&[("access.log", one_too_many().as_bytes())]);
     let said = files
         .audit(&[
@@ -545,7 +545,7 @@ async fn calls_one_window_and_a_microsecond_apart_are_kept() {
     let said = files.audit(&["--limit", "total=2/1s", "access.log"]).await;
     assert_eq!(said.code, Some(0), "{}", said.out);
     assert!(said.out.ends_with("\nkept\n"), "{}", said.out);
-    // On the edge itself, what was cut from the stamps decides, and nobody knows that.
+    // Exactly on the edge, the part that was cut from the stamps decides, and that is unknown.
     let text = text.replace("\"sent_us\":2000001", "\"sent_us\":2000000");
     let files = Files::new(&[("access.log", text.as_bytes())]);
     let said = files.audit(&["--limit", "total=2/1s", "access.log"]).await;

@@ -161,7 +161,7 @@ async fn every_second_client_leaves() {
 }
 
 #[tokio::test]
-async fn refusals_are_told_from_failures() {
+async fn refusals_differ_from_failures() {
     let refusal = br#"{"overallRC": 503, "modID": 130, "rc": 503, "rs": 1, "errmsg": "", "output": "", "retryAfter": 1}"#;
     let (addr, server) = always(refusal).await;
     let report = run(Options {
@@ -189,7 +189,7 @@ async fn refusals_are_told_from_failures() {
 }
 
 #[tokio::test]
-async fn failures_are_told_apart() {
+async fn kinds_of_failures_are_distinguished() {
     let backend = backend(Duration::ZERO).await;
     let fails = async |options: Options| {
         let report = run(Options {

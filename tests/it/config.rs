@@ -1,4 +1,5 @@
-//! The configuration: what is taken, and that every mistake is told with its place and cure.
+//! The configuration: what is accepted, and that every mistake is reported with its place and
+//! cure.
 
 mod admin;
 mod callers;

@@ -299,7 +299,7 @@ fn coordinate(server: SocketAddr) -> String {
     )
 }
 
-/// Clients that call one after the other, over and over, whoever answers there or does not.
+/// Clients that call one after the other, again and again, with or without an answer.
 struct Load {
     stop: Arc<AtomicBool>,
 }
@@ -323,7 +323,7 @@ impl Load {
                         stream.read_to_end(&mut answer).await.ok()
                     };
                     if answered.await.is_none() {
-                        // Nobody is there; one that is killed comes back.
+                        // No server is there; a killed one comes back.
                         tokio::time::sleep(Duration::from_millis(10)).await;
                     }
                 }
@@ -343,14 +343,14 @@ impl Drop for Load {
 async fn a_lease_grows_with_demand_and_losing_every_server_leaves_the_safe_share() {
     let backend = Recorded::start().await;
     let port = closed_port().await.port();
-    let nobody = SocketAddr::from(([127, 0, 0, 1], port));
-    let shared = sidecar_text(backend.backend.addr, &coordinate(nobody));
+    let unused = SocketAddr::from(([127, 0, 0, 1], port));
+    let shared = sidecar_text(backend.backend.addr, &coordinate(unused));
     let started = Instant::now();
     let sidecar = RunningSidecar::start(&shared);
     let address = sidecar.it.address;
     let load = Load::start(20, move || Some(address));
 
-    // Nobody has ever answered: the window is closed for its own length, then the safe share.
+    // No server has ever answered: the window is closed for its own length, then the safe share.
     sidecar.in_force("total", |max| max == SAFE).await;
     let opened = started.elapsed();
     assert!(opened >= WINDOW, "opened after {opened:?}");
@@ -387,7 +387,7 @@ async fn a_lease_grows_with_demand_and_losing_every_server_leaves_the_safe_share
         assert!(metrics.contains(line), "no {line} in {metrics}");
     }
 
-    // It dies: its lease ends by itself, and nobody else is told to stay away.
+    // It dies: its lease expires by itself, and no other sidecar is asked to wait.
     first.kill();
     sidecar.in_force("total", |max| max == SAFE).await;
     let lost = Instant::now() + WINDOW;

@@ -205,7 +205,7 @@ async fn a_place_is_given_back_once_by_its_token_or_by_its_time() {
 
     let (_, entered) = stage.ask("POST /v1/gauge/g%2F1/enter?ttl=0.3", "").await;
     let token = entered["token"].as_str().expect("a token").to_owned();
-    // Nobody gives it back: the next one waits until its time is over.
+    // It is not returned: the next one waits until its time is over.
     let (status, next) = stage.ask("POST /v1/gauge/g%2F1/enter", "").await;
     assert_eq!(status, 200);
     assert!(
@@ -222,7 +222,7 @@ async fn a_place_is_given_back_once_by_its_token_or_by_its_time() {
 }
 
 #[tokio::test]
-async fn whoever_hangs_up_while_it_waits_gives_its_place_in_line_to_the_next() {
+async fn a_client_that_disconnects_while_it_waits_leaves_the_line() {
     let stage = Stage::new(1.0).await;
     let (_, entered) = stage.ask("POST /v1/gauge/g/enter", "").await;
     let token = entered["token"].as_str().expect("a token");
@@ -241,7 +241,7 @@ async fn whoever_hangs_up_while_it_waits_gives_its_place_in_line_to_the_next() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_a_request_is_told_and_changes_nothing() {
+async fn a_wrong_request_is_reported_and_changes_nothing() {
     let stage = Stage::new(1.0).await;
     for (head, body, status) in [
         ("POST /v1/rate/r/wait?cost=-1", "", 400),
@@ -323,7 +323,7 @@ async fn a_browser_that_names_another_site_is_not_answered_and_an_allowed_name_i
 }
 
 #[tokio::test]
-async fn what_nobody_uses_is_released_and_at_the_end_everything() {
+async fn idle_resources_are_released_and_at_the_end_all() {
     let stage = Stage::with(5.0, &["--forget-after", "200ms"]).await;
     assert_eq!(stage.status("POST /v1/rate/idle/wait").await, 200);
     let (_, entered) = stage.ask("POST /v1/gauge/held/enter", "").await;
@@ -349,7 +349,7 @@ async fn what_nobody_uses_is_released_and_at_the_end_everything() {
 }
 
 #[tokio::test]
-async fn nobody_beyond_this_machine_can_ask() {
+async fn only_programs_on_this_machine_can_ask() {
     let given = ["agent", "--server", "a:1", "--bind", "0.0.0.0:0"];
     let refused = Agent::start(Command::parse_from(given).options).await;
     let error = refused.expect_err("it is open to all").to_string();

@@ -1,4 +1,4 @@
-//! The config of the capacity server: both forms, and that every mistake is told with its
+//! The config of the capacity server: both formats, and that every mistake is reported with its
 //! place and cure.
 
 use std::collections::BTreeSet;
@@ -113,7 +113,7 @@ fn a_rule_says_what_it_says() {
 }
 
 #[test]
-fn a_mistake_is_told_with_its_line_and_cure() {
+fn a_mistake_is_reported_with_its_line_and_cure() {
     let rule = |line: &str| format!("[[resource]]\nglob = \"*\"\ncapacity = 100\n{line}\n");
     wrong(
         "bind = \"x\"\n[[resource]]\nglob = \"*\"\ncapacity = 1\n",
@@ -239,7 +239,7 @@ fn a_mistake_is_told_with_its_line_and_cure() {
 }
 
 #[test]
-fn every_mistake_is_told_at_once() {
+fn every_mistake_is_reported_at_once() {
     let problems = mistakes(
         "bind = 1\nunmatched = \"x\"\n[bounds]\nleases = 0\n[[resource]]\nglob = \"[\"\n\
          capacity = -1\nalgorithm = { lease = \"1s\" }\n",
@@ -382,7 +382,7 @@ fn a_kind_that_is_not_given_is_none() {
 }
 
 #[test]
-fn what_doorman_passes_over_in_silence_is_told() {
+fn mistakes_that_doorman_ignores_are_reported() {
     let check = |from: &str, to: &str, line: usize, words: &[&str]| {
         let text = YAML.replacen(from, to, 1);
         assert_ne!(text, YAML, "{from}");
@@ -482,7 +482,7 @@ fn what_doorman_passes_over_in_silence_is_told() {
 }
 
 #[test]
-fn what_is_no_rules_at_all_is_told_once() {
+fn a_text_without_rules_is_reported_once() {
     let check = |text: &str, words: &[&str]| {
         let problems = doorman(text).expect_err(text);
         assert_eq!(problems.len(), 1, "{problems}");
@@ -504,7 +504,7 @@ fn what_is_no_rules_at_all_is_told_once() {
 }
 
 #[test]
-fn every_mistake_in_doormans_form_is_told_at_once() {
+fn every_mistake_in_doormans_format_is_reported_at_once() {
     let text = YAML
         .replace("capacity: 100", "capacity: -1")
         .replace("kind: 3", "kind: X")

@@ -68,7 +68,7 @@ async fn the_python_example_follows_the_master_falls_back_to_the_safe_share_and_
         (master.capacity, master.safe_capacity) = (7.0, Some(2.5));
         (master.lease_seconds, master.refresh_seconds) = (2, 1);
     }
-    // The first address is nobody's: port 1 of loopback.
+    // No server has the first address: port 1 of loopback.
     let (mut child, mut lines) = example(&["127.0.0.1:1", &follower_address]);
     says(&mut lines, "back/end: 7.0").await;
     master.lock().capacity = 100.0;

@@ -216,7 +216,7 @@ async fn leases_outlive_their_master_and_who_was_paused_lends_nothing() {
         .gauge("disks", ResourceOptions::default())
         .expect("it opens");
     gauge.set_wants(Some(10.0)).expect("a capacity");
-    // While the first one learns, whoever is new has the share set aside for him.
+    // While the first one learns, a new client has the share that is set aside for it.
     until(|| may_use(&gauge) == 1.0, || "the safe share".to_owned()).await;
     // All but the share that is set aside for another.
     until(|| may_use(&gauge) == 9.0, || "all there is".to_owned()).await;
@@ -230,12 +230,12 @@ async fn leases_outlive_their_master_and_who_was_paused_lends_nothing() {
         lasts(&gauge, fresh)
     };
     until(so, || "a lease of the new master".to_owned()).await;
-    assert_eq!(may_use(&gauge), 9.0, "learned from whom it is lent to");
+    assert_eq!(may_use(&gauge), 9.0, "learned from the holders");
     let newcomer = second.asked_by("newcomer").await.expect("it answers");
     let gets = newcomer.response[0].gets;
     assert_eq!(gets.capacity, 1.0, "what is set aside, and no more");
 
-    // Paused: the first one, back again, leads; whoever wakes up lends nothing.
+    // Paused: the first one is master again. The one that wakes up grants nothing.
     first.again();
     second.process.signal("STOP");
     comes_to_lead(&first).await;

@@ -132,7 +132,7 @@ async fn all_four_calls_are_answered() {
     let released = wire::ReleaseCapacityRequest {
         client_id: "a".into(),
         // As Doorman's client does: an empty id for each, before the real ones.
-        resource_id: vec![String::new(), "disk".into(), "nobody's".into()],
+        resource_id: vec![String::new(), "disk".into(), "no-ones".into()],
     };
     let released = client.release_capacity(released).await.expect("an answer");
     assert_eq!(released.into_inner().mastership, None);
@@ -250,10 +250,10 @@ async fn who_is_not_the_master_says_who_is_in_every_call() {
         .await
         .expect("an answer")
         .into_inner();
-    let nobody = wire::Mastership {
+    let unknown = wire::Mastership {
         master_address: None,
     };
-    assert_eq!(answer.mastership, Some(nobody));
+    assert_eq!(answer.mastership, Some(unknown));
 }
 
 #[tokio::test]
@@ -271,16 +271,16 @@ async fn a_master_whose_fence_has_passed_grants_nothing_and_forgets_nothing() {
     let answer = client.get_capacity(asked).await;
     let answer = answer.expect("an answer").into_inner();
     assert_eq!(answer.response, []);
-    let nobody = wire::Mastership {
+    let unknown = wire::Mastership {
         master_address: None,
     };
-    assert_eq!(answer.mastership, Some(nobody.clone()));
+    assert_eq!(answer.mastership, Some(unknown.clone()));
     let found = client
         .discovery(wire::DiscoveryRequest {})
         .await
         .expect("an answer");
     let found = found.into_inner();
-    assert_eq!((found.is_master, found.mastership), (false, nobody));
+    assert_eq!((found.is_master, found.mastership), (false, unknown));
 
     // Renewed in the same term, it still knows who has what.
     server.mastership.send_replace(FOR_EVER);
@@ -398,7 +398,7 @@ async fn bytes_that_are_no_message_are_answered_as_doorman_answers_them() {
 }
 
 #[tokio::test]
-async fn a_wish_that_cannot_be_is_refused_whole_and_nobody_else_is_the_worse() {
+async fn an_impossible_request_is_refused_whole_and_harms_no_other_client() {
     let server = started(ROOT).await;
     let mut client = client(server.address());
     assert_eq!(granted(&mut client, "good", "disk", 40.0).await, 40.0);
@@ -498,7 +498,7 @@ async fn odd_ids_are_ids_like_any_other() {
 }
 
 #[tokio::test]
-async fn a_hundred_thousand_resources_of_one_client_are_refused_and_cost_nobody_else() {
+async fn a_hundred_thousand_resources_of_one_client_are_refused_and_cost_no_other() {
     let server = started(ROOT).await;
     let mut client = client(server.address());
     let many = |count: usize| (0..count).map(|it| wish(&format!("r{it}"), 1.0)).collect();

@@ -61,13 +61,13 @@ fn a_lease_that_is_free_as_soon_as_it_is_lowered_exceeds_the_capacity() {
 }
 
 #[test]
-fn with_a_safe_share_set_aside_for_each_nobody_ever_has_nothing() {
+fn with_safe_shares_no_client_ever_has_nothing() {
     let outcome = run(Scenario::Three, 1, Rule::Confirmed, 5);
     let later = |from, to| {
         let samples = outcome.samples.iter();
         samples.filter(move |sample| (from..to).contains(&sample.at))
     };
-    // Before the end of the first learning each has its 10, of what is lent nobody anything.
+    // Before the end of the first learning, each has its 10, and nothing is granted.
     for sample in later(5, 60) {
         assert!((sample.has - 50.0).abs() < 1e-9, "{sample:?}");
     }

@@ -246,7 +246,7 @@ impl ZooKeeper {
         SocketAddr::from(([127, 0, 0, 1], self.ports[server]))
     }
 
-    /// All servers, as a client is told of them.
+    /// All servers, for a client.
     pub(crate) fn servers(&self) -> String {
         let servers = self.ports.iter().map(|port| format!("127.0.0.1:{port}"));
         servers.collect::<Vec<_>>().join(",")

@@ -1,4 +1,4 @@
-//! Callers, rate limits and costs in the config: what is taken, and what is told.
+//! Callers, rate limits and costs in the config: what is accepted, and what is reported.
 
 use tidegate::callers::rate_limit::Allowance;
 use tidegate::config::{self, Config, Severity};
@@ -167,7 +167,7 @@ fn what_is_effective_reads_back_as_the_same() {
 }
 
 #[test]
-fn numbers_that_are_none_are_told_with_what_would_do() {
+fn invalid_numbers_are_reported_with_a_valid_range() {
     let range = "give 0.000001 to 1000000000";
     for given in ["0", "-1", "nan", "inf", "-inf", "1e10", "1e-7"] {
         let limit = format!("[[rate_limit]]\nname = \"a\"\nfill = 1\nburst = {given}");
@@ -291,7 +291,7 @@ fn a_rate_limit_has_one_size_and_a_name_of_its_own() {
 }
 
 #[test]
-fn a_caller_says_who_it_is_and_nobody_else_says_the_same() {
+fn every_caller_has_a_pattern_of_its_own() {
     let check = |lines: &str, line, key, words: &[&str]| {
         wrong(&format!("[[caller]]\n{lines}"), line, key, words);
     };
@@ -382,7 +382,7 @@ fn a_caller_says_who_it_is_and_nobody_else_says_the_same() {
 }
 
 #[test]
-fn other_mistakes_are_told_where_they_are() {
+fn other_mistakes_are_reported_with_their_place() {
     wrong(
         "[callers]\nidentify = [\"ip\", \"agent\"]",
         2,
@@ -457,7 +457,7 @@ fn what_was_probably_not_meant_is_a_warning() {
 }
 
 #[test]
-fn mistakes_in_several_sections_are_told_together() {
+fn mistakes_in_several_sections_are_reported_together() {
     let problems = read(
         "[callers]\nauto_register = \"many\"\n[costs]\ndefault = nan\n\
          [[rate_limit]]\nname = \"a\"\nburst = -1\nfill = \"x\"\nmode = 7\n\

@@ -150,7 +150,7 @@ fn a_wrong_variable_is_named() {
 }
 
 #[test]
-fn a_variable_that_looks_like_ours_and_names_no_option_is_told_with_the_nearest_name() {
+fn a_variable_without_an_option_is_reported_with_the_nearest_name() {
     let warned = |name: &str| {
         let checked =
             read_with(&with(""), &[(name, "7")]).unwrap_or_else(|p| panic!("{name}\n{p}"));

@@ -159,8 +159,8 @@ fn no_option_is_taken_twice_or_beyond_what_toml_has_numbers_for() {
         let (told, others) = whole.errors(path, &format!("{value}\n{line}"));
         let mut all = told.iter().chain(&others);
         let second = format!("config.toml:{}:", at + 2);
-        let is_told = |told: &String| told.contains(&second) && told.contains("duplicate key");
-        assert!(all.any(is_told), "{path}: {others:?}");
+        let is_reported = |told: &String| told.contains(&second) && told.contains("duplicate key");
+        assert!(all.any(is_reported), "{path}: {others:?}");
         assert!(whole.is_refused(path, "99999999999999999999"), "{path}");
     }
 }

@@ -168,13 +168,13 @@ fn a_client_is_asked_for_a_certificate_only_where_that_can_work() {
         &["user_from", "client_auth"],
     );
     wrong("user_from = \"password\"", &["user_from", "\"basic\""]);
-    let nobody = "protocol = \"socket\"\nuser_from = \"basic\"";
-    let nobody = text("127.0.0.1:8080", nobody, "");
-    told(&nobody, Severity::Warning, &["user_from", "Basic"]);
+    let no_user = "protocol = \"socket\"\nuser_from = \"basic\"";
+    let no_user = text("127.0.0.1:8080", no_user, "");
+    told(&no_user, Severity::Warning, &["user_from", "Basic"]);
 }
 
 #[test]
-fn a_bad_file_is_told_with_its_key_its_name_and_the_reason() {
+fn a_bad_file_is_reported_with_key_name_and_reason() {
     let files = Files::new();
     let good_section = files.section("");
     let swap = |from: &str, to: &str| good_section.replace(from, to);
@@ -250,7 +250,7 @@ fn a_bad_file_is_told_with_its_key_its_name_and_the_reason() {
 }
 
 #[test]
-fn whom_to_believe_is_a_list_of_networks() {
+fn trusted_proxies_are_a_list_of_networks() {
     let with = |list: &str| {
         text(
             "127.0.0.1:8080",

@@ -116,7 +116,7 @@ fn the_value_per_window_is_refused_with_a_cure() {
 }
 
 #[test]
-fn several_mistakes_in_one_value_are_told_one_by_one() {
+fn several_mistakes_in_one_value_are_reported_one_by_one() {
     let text = LEAST.replace("\"total:30\"", "\"total:x, guest_list, :1,\"");
     let problems = read(&text).expect_err("four mistakes");
     let errors = problems

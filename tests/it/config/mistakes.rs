@@ -1,4 +1,4 @@
-//! Every mistake is told, with its place and cure, whatever else is wrong.
+//! Every mistake is reported, with its place and cure, beside any other mistakes.
 
 use std::fs;
 
@@ -243,7 +243,7 @@ fn a_word_without_quotes_in_an_inline_table_hides_no_other_mistake() {
 }
 
 #[test]
-fn wrong_shapes_of_sections_are_told() {
+fn wrong_shapes_of_sections_are_reported() {
     let check = |text: &str, word: &str| {
         let told = read(text).expect_err(text).to_string();
         assert!(told.contains(word), "no {word:?} in\n{told}");
@@ -342,7 +342,7 @@ fn no_mutation_of_the_example_makes_the_reader_panic() {
 }
 
 #[test]
-fn a_file_full_of_rubbish_is_told_in_good_time() {
+fn a_file_full_of_rubbish_is_reported_quickly() {
     let text = "x\n".repeat(1 << 16);
     let problems = read(&text).expect_err("rubbish");
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Quotas in the config: what is taken, and what is told.
+//! Quotas in the config: what is accepted, and what is reported.
 
 use std::time::Duration;
 
@@ -303,7 +303,7 @@ fn redis_is_understood_with_a_password_alone_or_for_a_user() {
 }
 
 #[test]
-fn tls_to_etcd_needs_whom_to_trust() {
+fn tls_to_etcd_needs_an_authority_to_trust() {
     let files = Files::new();
     let path = |name: &str| files.dir.path().join(name).display().to_string();
     let (ca, cert, key) = (path("clients.crt"), path("tls.crt"), path("tls.key"));
@@ -398,7 +398,7 @@ fn a_quota_and_where_it_is_kept_belong_together() {
 }
 
 #[test]
-fn a_server_that_is_none_of_the_engines_is_told_in_its_place() {
+fn an_invalid_server_is_reported_at_its_place() {
     let check = |engine: &str, servers: &str, words: &[&str]| {
         let store = format!(
             "[quota]\nengine = \"{engine}\"\nexpected_sidecars = 2\nservers = {servers}\n{LEAST}"
@@ -446,7 +446,7 @@ fn a_server_that_is_none_of_the_engines_is_told_in_its_place() {
 }
 
 #[test]
-fn what_a_store_has_no_use_for_is_told() {
+fn an_option_of_another_engine_is_reported() {
     let check = |store: &str, line: &str, key: &str, words: &[&str]| {
         wrong(
             &format!("[quota]\n{store}{line}\n{LEAST}"),
@@ -546,7 +546,7 @@ fn a_user_of_zookeeper_has_no_colon() {
 }
 
 #[test]
-fn a_quota_that_cannot_be_is_told_with_a_cure() {
+fn an_impossible_quota_is_reported_with_a_cure() {
     let check = |text: &str, line: &str, key: &str, words: &[&str]| {
         wrong(text, line, &format!("rate_limit[0].{key}"), words);
     };
@@ -624,7 +624,7 @@ fn a_quota_that_cannot_be_is_told_with_a_cure() {
 }
 
 #[test]
-fn a_word_of_another_kind_is_told_with_the_right_one() {
+fn a_word_of_another_kind_is_reported_with_the_right_one() {
     let check = |line: &str, words: &[&str]| {
         let key = line.split(' ').next().expect("a key");
         let key = format!("rate_limit[0].{key}");
@@ -766,12 +766,12 @@ fn totals_of_single_keys_are_checked_as_the_others() {
         &format!("{key}.guest_lst"),
         &["\"guest_list\""],
     );
-    // Whoever names no user has one quota together, which may be smaller.
+    // Calls without a user share one quota, which may be smaller.
     assert_eq!(limit(&in_memory("totals = { \"\" = 9 }")).totals.len(), 1);
 }
 
 #[test]
-fn the_dearest_call_must_be_able_to_pass() {
+fn the_most_expensive_call_must_be_able_to_pass() {
     let costs = "[costs]\ndefault = 2\nfunctions = { guest_deploy = 300, guest_list = 600 }\n";
     let total = |total: u64, store: &str| {
         format!(
@@ -806,7 +806,7 @@ fn the_dearest_call_must_be_able_to_pass() {
     // What is exempt is never charged.
     let exempt = with("exempt = [\"guest_list\"]") + &total(300, MEMORY);
     assert!(read(&exempt).is_ok());
-    // Costs that can't be read are told, and nothing is made up about them.
+    // Costs that cannot be read are reported, and nothing is assumed about them.
     let unread = total(1, MEMORY).replace("guest_list = 600", "guest_list = \"x\"");
     wrong(
         &unread,

@@ -160,7 +160,7 @@ fn integers_words_and_flags_are_what_they_say() {
 }
 
 #[test]
-fn addresses_are_told_how_to_be_written() {
+fn wrong_addresses_are_reported_with_the_right_form() {
     wrong("bind", "\"8080\"", &["127.0.0.1:8080"]);
     wrong(
         "bind",

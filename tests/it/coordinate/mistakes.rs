@@ -37,7 +37,7 @@ safe = 0.5
 engine = "lease"
 "#;
 
-/// What is told of a config: keys and messages, in one text.
+/// The report about a config: keys and messages, in one text.
 fn told(text: &str) -> String {
     match config::read(text, "test.toml", std::iter::empty()) {
         Ok(checked) => checked.warnings.render(false),

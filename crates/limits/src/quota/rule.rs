@@ -401,7 +401,7 @@ mod tests {
     };
 
     #[test]
-    fn every_mistake_is_told_at_once() {
+    fn every_mistake_is_reported_at_once() {
         let settings = Settings {
             total: 10,
             length: Duration::ZERO,
