@@ -1,9 +1,9 @@
-//! What operators see and change, on the admin address only: metrics, health, the state of
-//! the queue and its limits; callers, what their calls cost, and their rate limits.
+//! What operators see and change, only on the admin address: metrics, health, the state of the
+//! queue and its limits; callers, the costs of their calls, and their rate limits.
 //!
-//! It sees through [`Source`], which only looks, and [`CallersSource`], which alone changes
-//! things, so it knows no stage. Both are asked off the event loop, because a scrape renders
-//! thousands of lines, a change waits for a disk, and calls should wait for neither.
+//! It uses [`Source`], which only reads, and [`CallersSource`], which can also change things, so
+//! it knows no stage. Both are called off the event loop, because a scrape renders thousands of
+//! lines, a change waits for a disk, and calls should wait for neither.
 
 mod api;
 mod callers;
@@ -46,28 +46,28 @@ pub use quotas::{
 };
 pub use server::{ServeError, needs_token, serve, serve_router};
 
-/// No answer takes longer than this.
+/// The longest time of an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Requests that are answered at once; further ones are turned away. Health checks are not
+/// The most requests that are answered at once; further ones are refused. Health checks are not
 /// counted, and wait for none of them.
 const REQUESTS_MAX: usize = 16;
-/// What only looks takes no body.   bytes
+/// A request that only reads has no body.   bytes
 const BODY_MAX: usize = 1024;
 
 /// The settings of this part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// The address; none switches it off.
+    /// The address; `None` switches it off.
     pub bind: Option<SocketAddr>,
     /// Required on everything except the health checks: as `Authorization: Bearer …`, or as the
     /// password of basic auth.
     pub token: Option<Token>,
-    /// Names by which this address may be asked, besides IP addresses and those of loopback.
+    /// Names that clients may use for this address, besides IP addresses and those of loopback.
     pub allowed_hosts: Box<[Box<str>]>,
 }
 
-/// What there is to see. Each but [`ready`](Self::ready) is asked off the event loop, and may
-/// take a lock.
+/// The visible state. Each method except [`ready`](Self::ready) is called off the event loop, and
+/// may take a lock.
 pub trait Source: Send + Sync + 'static {
     /// Every limit, in the order of the config.
     fn limits(&self) -> Vec<LimitState>;
@@ -75,27 +75,27 @@ pub trait Source: Send + Sync + 'static {
     fn buckets(&self) -> Vec<BucketState>;
     /// The queue.
     fn queue(&self) -> QueueState;
-    /// The quotas, and of each at most so many keys.
+    /// The quotas, and at most this many keys of each.
     fn quotas(&self, keys_max: usize) -> QuotasState;
-    /// The config in effect, as TOML, without its secrets.
+    /// The effective config, as TOML, without its secrets.
     fn config(&self) -> String;
     /// Every metric in Prometheus's text format.
     fn metrics(&self) -> String;
-    /// Connections of this address that may be open at once.
+    /// The most open connections of this address.
     fn connections_max(&self) -> usize {
         server::CONNECTIONS_MAX
     }
-    /// What an operator should look at, one text each: why the last reload was refused, and what
-    /// the system does not allow.
+    /// Notices for an operator, one text each: why the last reload was refused, and what the system
+    /// does not allow.
     fn notices(&self) -> Vec<String> {
         Vec::new()
     }
-    /// Whether calls are taken; if not, why. Asked on the event loop, so that no other request
-    /// holds up a probe: it neither waits nor computes.
+    /// Whether calls are taken; if not, why. Called on the event loop, so that no other request
+    /// delays a probe. It neither waits nor computes.
     ///
     /// # Errors
     ///
-    /// The reason, as half a sentence for people.
+    /// The reason, as part of a sentence for people.
     fn ready(&self) -> Result<(), String>;
 }
 
@@ -110,39 +110,38 @@ pub struct LimitState {
     pub kind: LimitKind,
     /// Length of the window, for a window limit.
     pub window_seconds: Option<f64>,
-    /// What the config allows.   calls, or tokens a second, rounded
+    /// The configured value.   calls, or tokens a second, rounded
     pub configured: u64,
-    /// What is in use; nothing of a pace ever is.   calls
+    /// The amount in use; always 0 for a pace.   calls
     pub used: u64,
     /// Tokens a second, of a pace.
     pub rate: Option<f64>,
-    /// How many times the rate the late are let through at, of a pace.
+    /// The burst ratio of a pace: late calls are admitted at this many times the rate.
     pub ratio: Option<f64>,
-    /// How its pace goes, if it has one.
+    /// The state of its pace, if it has one.
     pub pace: Option<PaceState>,
     /// When it has room for one more call.
     pub opens: Opens,
-    /// What it may give out now: what the config allows, or less while it is shared with others
-    /// or paused.
+    /// The amount it may give out now: the configured value, or less while it is shared or paused.
     pub in_force: u64,
     /// How it is shared, if it is.
     pub shared: Option<SharedState>,
 }
 
-/// A limit that several sidecars have together.
+/// A limit that several sidecars share.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SharedState {
-    /// Who shares it out: `lease`, capacity servers do.
+    /// The engine: `lease` means capacity servers.
     pub engine: &'static str,
-    /// What they call it.
+    /// The name of the resource.
     pub resource: String,
-    /// What this sidecar always owns of it.
+    /// The part that this sidecar always owns.
     pub safe: f64,
-    /// What it wants of them.
+    /// The amount that it wants.
     pub wants: f64,
-    /// What is leased from them; none where nothing is.
+    /// The leased amount; `None` without a lease.
     pub leased: Option<f64>,
-    /// How much longer that lasts.
+    /// The remaining time of the lease.
     pub expires_in_seconds: Option<f64>,
 }
 
@@ -151,7 +150,7 @@ pub struct SharedState {
 pub struct BucketState {
     /// Its name in refusals and in what held a call.
     pub name: String,
-    /// The id of the rate limit: `/v1/rate-limits` has all that there is to know of it.
+    /// The id of the rate limit; `/v1/rate-limits` has the details.
     pub rate_limit: String,
     /// The most tokens at once, of a bucket.
     pub burst: Option<f64>,
@@ -159,18 +158,17 @@ pub struct BucketState {
     pub fill: Option<f64>,
     /// Tokens a second, of a pace.
     pub rate: Option<f64>,
-    /// How many times the rate the late are let through at, of a pace.
+    /// The burst ratio of a pace: late calls are admitted at this many times the rate.
     pub ratio: Option<f64>,
-    /// How its pace goes, if it has one.
+    /// The state of its pace, if it has one.
     pub pace: Option<PaceState>,
-    /// Tokens in it now; below zero in debt.
+    /// Tokens in it now; negative in debt.
     pub tokens: f64,
-    /// Calls in the queue that will be charged to it, whatever holds them.
+    /// Calls in the queue that will be charged to it, for any reason of their wait.
     pub queued: u64,
     /// When it has a token for one more call, with no call ahead.
     pub opens: Opens,
-    /// Tokens that come back each second now: as configured, or less while it is shared with
-    /// others.
+    /// Tokens that flow in each second now: as configured, or less while it is shared.
     pub per_second: f64,
     /// How it is shared, if it is.
     pub shared: Option<SharedState>,
@@ -207,13 +205,13 @@ pub struct QueueState {
     pub depth: u64,
     /// Calls that may wait in the queue.
     pub capacity: u64,
-    /// Calls that wait at the door of a full queue: so many more than the capacity.
+    /// Calls that wait at the door of a full queue: the calls above the capacity.
     pub door: u64,
     /// Time since the arrival of the oldest; 0 when none waits.
     pub oldest_seconds: f64,
-    /// What waits, by function.
+    /// The waiting calls, by function.
     pub functions: Vec<FunctionQueue>,
-    /// What waits, at the door as well, by class; every class, the most urgent first.
+    /// The waiting calls, also at the door, by class; every class, the most urgent first.
     pub classes: Vec<ClassQueue>,
 }
 
@@ -233,7 +231,7 @@ pub struct FunctionQueue {
     pub function: String,
     /// How many.
     pub waiting: u64,
-    /// The limit that the next of them waits for; none if it only waits for its turn.
+    /// The limit that the next of them waits for; `None` if it only waits for its turn.
     pub waits_for: Option<String>,
 }
 
@@ -250,8 +248,8 @@ pub fn routes() -> Vec<(Method, &'static str)> {
     shown.chain(callers::routes().listed()).collect()
 }
 
-/// Logs an answer that is our own mistake. That the sidecar drains, or is asked too much at once,
-/// is none: the answer says it.
+/// Logs an answer that is our own fault. A draining or overloaded sidecar is not: the answer says
+/// it.
 fn log_failure(class: ServerErrorsFailureClass, took: Duration, _: &tracing::Span) {
     let expected = [StatusCode::SERVICE_UNAVAILABLE, StatusCode::GATEWAY_TIMEOUT];
     match class {
@@ -262,7 +260,7 @@ fn log_failure(class: ServerErrorsFailureClass, took: Duration, _: &tracing::Spa
     }
 }
 
-/// Everything that answers on the admin address.
+/// The router of the admin address.
 fn router(settings: Settings, source: Arc<dyn Source>, callers: Arc<dyn CallersSource>) -> Router {
     let settings = Arc::new(settings);
     let places = Arc::new(Semaphore::new(REQUESTS_MAX));
@@ -299,9 +297,9 @@ fn router(settings: Settings, source: Arc<dyn Source>, callers: Arc<dyn CallersS
         )
 }
 
-/// Answers a request if there is a place for it, and in good time. A request that takes longer
-/// gets an error, and keeps its place until its work has ended: what waits for a disk or a lock
-/// cannot be stopped, and no more of it than this piles up.
+/// Answers a request if there is a place for it, within the bound. A request that takes longer
+/// gets an error, and keeps its place until its work has ended. Work that waits for a disk or a
+/// lock cannot be stopped, and so no more of it piles up.
 async fn bounded(State(places): State<Arc<Semaphore>>, request: Request, next: Next) -> Response {
     let Ok(place) = places.try_acquire_owned() else {
         return api::error(StatusCode::SERVICE_UNAVAILABLE, "too many requests at once");
@@ -313,7 +311,7 @@ async fn bounded(State(places): State<Arc<Semaphore>>, request: Request, next: N
     });
     match tokio::time::timeout(ANSWER_TIMEOUT, answering).await {
         Ok(Ok(answer)) => answer,
-        // A mistake in there is this request's; the layer above answers it.
+        // A panic in there concerns only this request; the layer above answers it.
         Ok(Err(failed)) => std::panic::resume_unwind(failed.into_panic()),
         Err(_) => api::error(
             StatusCode::GATEWAY_TIMEOUT,

@@ -1,4 +1,4 @@
-//! `/metrics` and those of `/v1/…` that only look: what tools read.
+//! `/metrics` and the read-only paths of `/v1/…`, for tools.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::routes::Routes;
 use super::{BucketState, LimitState, Source};
 
-/// What this address answers, for tools that read it.
+/// The description of this API, for tools.
 const OPENAPI: &str = include_str!("../../docs/openapi.json");
 
 pub(super) fn routes() -> Routes<Arc<dyn Source>> {
@@ -37,12 +37,12 @@ pub(super) async fn off_the_loop<T: Send + 'static>(
 ) -> T {
     match tokio::task::spawn_blocking(what).await {
         Ok(done) => done,
-        // A mistake in there is this request's; the layer above answers it.
+        // A panic in there concerns only this request; the layer above answers it.
         Err(failed) => std::panic::resume_unwind(failed.into_panic()),
     }
 }
 
-/// An error of those that name what is wrong.
+/// An error that names what is wrong.
 pub(super) fn refuse(status: StatusCode, error: &str, field: &str, reason: &str) -> Response {
     #[derive(Serialize)]
     struct Body<'a> {
@@ -58,7 +58,7 @@ pub(super) fn refuse(status: StatusCode, error: &str, field: &str, reason: &str)
     (status, Json(body)).into_response()
 }
 
-/// An error, as every error here looks.
+/// An error, in the form of all errors here.
 pub(super) fn error(status: StatusCode, message: &str) -> Response {
     #[derive(Serialize)]
     struct Body<'a> {

@@ -1,9 +1,9 @@
-//! `/v1/callers`, `/v1/rate-limits` and what belongs to them: who calls, what that costs, and
-//! how much of it each may have.
+//! `/v1/callers`, `/v1/rate-limits` and related paths: callers, the costs of calls, and rate
+//! limits.
 //!
-//! Unlike the rest of the admin address this changes things. It sees them through
-//! [`CallersSource`], to which it hands only values that are right by themselves; whatever is
-//! wrong with a request is answered here, with the field's name, and has changed nothing.
+//! Unlike the rest of the admin address this changes things. It uses [`CallersSource`], to which
+//! it passes only valid values. A mistake in a request is answered here, with the field's name,
+//! and has changed nothing.
 
 mod asked;
 mod body;
@@ -43,11 +43,11 @@ use super::api;
 use super::routes::Routes;
 use crate::call::claim::RateLimitId;
 
-/// Callers and rate limits, to be looked at and to be changed.
+/// Callers and rate limits, for reading and changing.
 ///
-/// Each method is called off the event loop, and may take a lock and write to a disk. What
-/// changes something returns only after that would survive the end of the process; what is
-/// refused has changed nothing.
+/// Each method is called off the event loop, and may take a lock and write to a disk. A change
+/// returns only after it would survive the end of the process. A refused change has changed
+/// nothing.
 #[expect(clippy::missing_errors_doc, reason = "`Refused` says why, each time")]
 pub trait CallersSource: Send + Sync + 'static {
     /// Every caller.
@@ -61,20 +61,20 @@ pub trait CallersSource: Send + Sync + 'static {
     fn patch_caller(&self, id: CallerId, patch: CallerPatch) -> Result<CallerState, Refused>;
     /// Removes a caller.
     fn delete_caller(&self, id: CallerId) -> Result<(), Refused>;
-    /// Folds callers into one.
+    /// Merges callers into one.
     fn merge_callers(&self, merge: Merge) -> Result<CallerState, Refused>;
-    /// What a caller has used.
+    /// The usage of a caller.
     fn caller_usage(&self, id: CallerId) -> Result<CallerUsage, Refused>;
     /// The usage of all callers, or of those of a group, the most expensive first.
     fn usage(&self, span: Span, group: Option<&Group>) -> Result<UsageTable, Refused>;
-    /// The limit that would suit a caller.
+    /// A suitable limit for a caller.
     fn suggest(&self, derive: Derive) -> Result<Suggested, Refused>;
 
     /// Every rate limit.
     fn rate_limits(&self) -> Vec<RateLimitState>;
     /// One rate limit.
     fn rate_limit(&self, id: RateLimitId) -> Result<RateLimitState, Refused>;
-    /// Makes a rate limit, and takes the callers that it names from those they had.
+    /// Makes a rate limit, and moves the callers that it names to it.
     fn create_rate_limit(&self, new: NewRateLimit) -> Result<RateLimitState, Refused>;
     /// Changes a rate limit in place: its tokens and waiting calls are kept.
     fn patch_rate_limit(
@@ -82,29 +82,29 @@ pub trait CallersSource: Send + Sync + 'static {
         id: RateLimitId,
         patch: RateLimitPatch,
     ) -> Result<RateLimitState, Refused>;
-    /// Removes a rate limit. Calls that wait for it are limited by what is left.
+    /// Removes a rate limit. Calls that wait for it meet the limits that remain.
     fn delete_rate_limit(&self, id: RateLimitId) -> Result<(), Refused>;
-    /// Gives a caller a rate limit, in the place of the one it had.
+    /// Gives a caller a rate limit, which replaces its current one.
     fn attach(&self, id: RateLimitId, caller: CallerId) -> Result<RateLimitState, Refused>;
-    /// Takes a rate limit away from a caller.
+    /// Removes a rate limit from a caller.
     fn detach(&self, id: RateLimitId, caller: CallerId) -> Result<(), Refused>;
 
     /// Every profile.
     fn profiles(&self) -> Vec<Profile>;
-    /// What calls cost.
+    /// The costs of calls.
     fn costs(&self) -> CostsState;
-    /// Says anew what calls cost.
+    /// Replaces the costs of calls.
     fn put_costs(&self, costs: Costs) -> Result<CostsState, Refused>;
-    /// What calls might cost, by how long the backend took for them.
+    /// Suggested costs, from the backend's time for each function.
     fn suggested_costs(&self) -> Vec<SuggestedCost>;
-    /// What would become of a call, which is neither counted nor charged.
+    /// A dry run of a call, which is neither counted nor charged.
     fn classify(&self, question: &Question) -> Classified;
 
-    /// Calls that wait, by what they wait for.
+    /// Waiting calls, by what they wait for.
     fn queues(&self) -> Vec<QueueRow>;
-    /// Calls under way, the oldest first; at most so many as the queue and the workers hold.
+    /// Calls under way, the oldest first; at most as many as the queue and the workers hold.
     fn requests(&self) -> Vec<RequestRow>;
-    /// What became of a call that ended lately.
+    /// The result of a call that ended recently.
     fn explain(&self, id: CallId) -> Result<Explained, Refused>;
 }
 
@@ -170,7 +170,7 @@ async fn list_callers(source: Callers, parameters: Parameters) -> Result<Respons
     Ok(Json(list.await).into_response())
 }
 
-/// The callers asked for, in the order asked for, and how many there are in all.
+/// The requested callers, in the requested order, and the total count.
 fn page(mut callers: Vec<CallerState>, listing: &Listing) -> (Vec<CallerState>, usize) {
     callers.retain(|caller| {
         let group = listing.group.as_ref();
@@ -395,7 +395,7 @@ fn dump<R: Serialize + csv::Row>(name: &str, headers: &HeaderMap, rows: &[R]) ->
     Json(dump).into_response()
 }
 
-/// An answer that says where what was made is to be found.
+/// An answer with the location of the new object.
 fn created(location: &str, made: impl Serialize) -> Response {
     let mut response = (StatusCode::CREATED, Json(made)).into_response();
     let location = HeaderValue::from_str(location).expect("an id is ASCII");
@@ -403,12 +403,12 @@ fn created(location: &str, made: impl Serialize) -> Response {
     response
 }
 
-/// What stands in the path; nothing that there is, if it cannot be read.
+/// The id in the path; an unknown one if it cannot be read.
 fn in_path<T: DeserializeOwned + Default>(path: InPath<T>) -> T {
     path.map(|Path(path)| path).unwrap_or_default()
 }
 
-/// How many keys of each quota are to be shown.
+/// The most keys of each quota to show.
 pub(super) fn quota_keys(parameters: Parameters) -> Result<usize, Refused> {
     asked::quota_keys(given(parameters)?)
 }

@@ -1,12 +1,12 @@
-//! Lets in requests that carry the token, and refuses what a browser sends for another page.
+//! Accepts requests with the token, and refuses requests that a browser sends for another page.
 //!
 //! Where there is no token, the address is a loopback one, and every program that can connect is
 //! trusted. A browser on this machine can connect too, for any page that it shows. Where there
 //! is a token, a browser that was given it as a password adds it to every request by itself.
 //! So `tidegate_runtime::origin` looks at every request, with a token or without.
 //!
-//! A body has to say that it is JSON besides, which a browser sends to another origin only after
-//! asking, and that question is never answered with yes.
+//! A body must also have the type JSON. A browser sends that to another origin only after a
+//! preflight request, which is never allowed.
 
 use std::sync::Arc;
 
@@ -21,13 +21,13 @@ use tidegate_runtime::origin;
 
 use super::{Settings, api};
 
-/// A secret that never shows itself.
+/// A secret that is never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(pub Box<str>);
 
 impl Token {
-    /// Whether the headers carry it, as a bearer token or as the password of any user. How long
-    /// that takes tells its length at most.
+    /// Whether the headers have it, as a bearer token or as the password of any user. The time that
+    /// this takes reveals at most its length.
     fn is_in(&self, headers: &HeaderMap) -> bool {
         let Ok(Some(given)) = origin::only(headers, &header::AUTHORIZATION) else {
             return false;
@@ -74,12 +74,12 @@ pub(super) async fn check(
     }
 }
 
-/// Whether a request may see what only operators may.
+/// Whether a request may see what only operators may see.
 #[derive(Clone, Copy)]
 pub(super) struct Trusted(pub(super) bool);
 
-/// Passes a probe on. One that asks for details must come from this address; the others tell no
-/// more than a probe from anywhere may know.
+/// Passes a probe on. A probe for details must come from this address. The others reveal nothing
+/// secret.
 pub(super) async fn check_probe(
     State(settings): State<Arc<Settings>>,
     mut request: Request,
@@ -102,8 +102,8 @@ fn ask_for_the_token() -> Response {
         "the admin token is required: as \"Authorization: Bearer TOKEN\", or as the password of \
          basic auth, with any user name",
     );
-    // A browser asks its user for the first. Each has a line of its own, because some browsers
-    // read only one challenge of a line.
+    // A browser asks its user for the first. Each has its own line, because some browsers read only
+    // one challenge in a line.
     for challenge in [
         "Basic realm=\"tidegate\", charset=\"UTF-8\"",
         "Bearer realm=\"tidegate\"",

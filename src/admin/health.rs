@@ -1,11 +1,12 @@
-//! `/livez`, `/readyz`, `/healthz`: what orchestrators ask. No token: a kubelet has none.
+//! `/livez`, `/readyz`, `/healthz`: for orchestrators. They need no token, because a kubelet has
+//! none.
 //!
-//! Alive means that this answers at all, and asks nothing else: a sidecar that is draining,
-//! or whose backend is down, must not be killed for it. Ready means that calls are taken.
-//! `healthz` is both, for those who know only one.
+//! Alive means only that this answers: a sidecar that drains, or whose backend is down, must not
+//! be killed for it. Ready means that calls are taken. `healthz` is both, for tools with only one
+//! path.
 //!
-//! These have a lane of their own: no other request, however long it takes, and no work off the
-//! event loop stands before them.
+//! They have their own lane: no other request, however slow, and no work off the event loop
+//! delays them.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ pub(super) fn routes() -> Routes<Arc<dyn Source>> {
         .get("/healthz", health)
 }
 
-/// One thing that was looked at.
+/// One check.
 struct Check {
     name: &'static str,
     result: Result<(), String>,
@@ -45,7 +46,7 @@ async fn health(
     query: RawQuery,
 ) -> Response {
     let ready = is_ready(&*source);
-    // They quote the config and its paths.
+    // They contain paths and values of the config.
     let notices = if trusted && is_verbose(&query) {
         api::read(source, |source| source.notices()).await
     } else {

@@ -1,4 +1,4 @@
-//! `/`: the same figures for people, in a page that brings everything it needs with it.
+//! `/`: the same figures for people, in a self-contained page.
 
 use std::fmt::{self, Display, Write};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ th{font-weight:500;color:var(--soft)}td.n,th.n{text-align:right;font-variant-num
 meter{width:8rem;height:.8rem}.good{color:var(--good)}.bad{color:var(--bad)}\
 a{color:var(--bar);text-decoration:none}a:hover{text-decoration:underline}code{font-size:.9em}";
 
-/// What else there is, with a word on each.
+/// The other paths, with a short description.
 const PLACES: [(&str, &str); 14] = [
     ("/metrics", "every metric, for Prometheus"),
     ("/livez", "200 while the process answers"),
@@ -68,7 +68,7 @@ async fn index(State(source): State<Arc<dyn Source>>) -> Response {
     answer(page)
 }
 
-/// A page that runs nothing and loads nothing, and says so to the browser.
+/// A page without scripts and external resources, which its headers also state.
 pub(super) fn answer(page: String) -> Response {
     let headers: [(HeaderName, &str); 2] = [
         (
@@ -80,7 +80,7 @@ pub(super) fn answer(page: String) -> Response {
     (headers, Html(page)).into_response()
 }
 
-/// What every page begins with.
+/// The beginning of every page.
 pub(super) fn write_head(page: &mut String, title: &str) -> fmt::Result {
     write!(
         page,
@@ -154,7 +154,7 @@ fn write_limits(page: &mut String, limits: &[LimitState]) -> fmt::Result {
     write!(page, "</table>")
 }
 
-/// How much of a limit is used, of how much, and a bar that shows it.
+/// The use of a limit, its size, and a bar.
 fn write_figures(page: &mut String, used: &str, of: &str) -> fmt::Result {
     write!(
         page,

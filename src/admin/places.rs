@@ -1,9 +1,9 @@
-//! Which connections the admin address keeps: when all places are taken, the connection that
-//! has been silent for longest is closed for a new one.
+//! The connections of the admin address. When all places are taken, a new connection replaces the
+//! one that has been silent for longest.
 //!
-//! A connection is silent while no request of it is being answered: it sends nothing, it sends
-//! half a request head, or it does not read its answer. So clients that only hold connections,
-//! or ask now and then, never keep a probe or an operator out.
+//! A connection is silent while none of its requests is being answered: it sends nothing, it
+//! sends half a request head, or it does not read its answer. So clients that only hold
+//! connections, or ask occasionally, never keep a probe or an operator out.
 
 use std::io;
 use std::pin::Pin;
@@ -18,7 +18,7 @@ use tokio::time::Instant;
 pub(super) struct Places {
     max: usize,
     taken: Mutex<Vec<Arc<State>>>,
-    /// A place came free, or its connection became silent.
+    /// A place became free, or a connection became silent.
     changed: Notify,
 }
 
@@ -30,13 +30,13 @@ pub(super) struct Place {
 
 struct State {
     now: Mutex<Now>,
-    /// The connection is to make room.
+    /// The connection must make room.
     close: Notify,
 }
 
 #[derive(Clone, Copy)]
 struct Now {
-    /// When bytes last came or went.
+    /// When bytes were last received or sent.
     moved: Instant,
     /// Requests that are being answered.
     answering: usize,
@@ -59,8 +59,8 @@ impl Places {
         })
     }
 
-    /// A place for a new connection. Where there is none, waits until the connection that was
-    /// silent for longest has closed.
+    /// A place for a new connection. If there is none, waits until the connection that was silent
+    /// for longest has closed.
     pub(super) async fn take(self: &Arc<Self>) -> Place {
         loop {
             let changed = self.changed.notified();
@@ -98,7 +98,7 @@ impl Places {
         })
     }
 
-    /// Closes one, unless one is about to close.
+    /// Closes one, unless one is already closing.
     fn close_the_most_silent(&self) {
         let taken = self.taken();
         let mut silent: Option<(&Arc<State>, Instant)> = None;
@@ -119,7 +119,7 @@ impl Places {
 }
 
 impl Place {
-    /// Ends when the connection has to make room for another.
+    /// Ends when the connection must make room for another.
     pub(super) async fn closed(&self) {
         loop {
             self.state.close.notified().await;
@@ -127,14 +127,14 @@ impl Place {
             if now.answering == 0 {
                 return;
             }
-            // A request came in the meantime. Another connection has to go.
+            // A request arrived meanwhile. Another connection must be closed.
             now.closing = false;
             drop(now);
             self.places.changed.notify_one();
         }
     }
 
-    /// A request is being answered until what this returns is dropped.
+    /// A request is being answered until the returned value is dropped.
     pub(super) fn answering(&self) -> Answering {
         self.state.now().answering += 1;
         Answering {
@@ -143,7 +143,7 @@ impl Place {
         }
     }
 
-    /// A stream that notes when bytes come and go.
+    /// A stream that notes when bytes are received and sent.
     pub(super) fn watch<S>(&self, stream: S) -> Watched<S> {
         Watched {
             stream,
@@ -177,7 +177,7 @@ impl Drop for Answering {
     }
 }
 
-/// A stream of which is known when it was last used.
+/// A stream that knows when it was last used.
 pub(super) struct Watched<S> {
     stream: S,
     state: Arc<State>,

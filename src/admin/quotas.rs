@@ -1,5 +1,5 @@
-//! `/v1/quotas` and `/quotas`: what this sidecar knows of the quotas that it shares with others,
-//! and how the store does that they are kept in.
+//! `/v1/quotas` and `/quotas`: what this sidecar knows of its shared quotas, and the state of
+//! their store.
 
 use std::fmt::{self, Write};
 use std::sync::Arc;
@@ -20,35 +20,34 @@ const PAGE_KEYS: usize = 100;
 /// All quotas.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct QuotasState {
-    /// Where they are kept; none where there are no quotas.
+    /// Their store; `None` without quotas.
     pub store: Option<QuotaStoreState>,
     /// Each of them, in the order of the config.
     pub quotas: Vec<QuotaState>,
 }
 
-/// How the store does.
+/// The state of the store.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct QuotaStoreState {
     /// `memory`, `zookeeper`, `etcd` or `redis`.
     pub engine: &'static str,
-    /// Whether it answers; none until that is known.
+    /// Whether it answers; `None` until that is known.
     pub up: Option<bool>,
-    /// For how long it does, or does not, or is not known.
+    /// For how long it has been so.
     pub since_seconds: f64,
-    /// How much of its time is not known; none if nothing is.
+    /// The uncertainty of its time; `None` if nothing of its time is known.
     pub time_uncertainty_seconds: Option<f64>,
-    /// Sidecars that are alive, this one included; 0 until the store has told.
+    /// Sidecars that are alive, including this one; 0 until the store has answered.
     pub members: u64,
-    /// How many there are at most. If there are more, safe shares add up to more than is set
-    /// aside for them.
+    /// The expected maximum. With more, the safe shares add up to more than is set aside for them.
     pub expected_sidecars: u32,
-    /// How many more there are for longer than one that died is counted.
+    /// The number of further ones, for longer than a dead one still counts.
     pub unexpected_members: u64,
-    /// What went wrong last, though it may be long over.
+    /// The last error, which may be long over.
     pub trouble: Option<QuotaStoreTrouble>,
 }
 
-/// What went wrong last.
+/// The last error.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct QuotaStoreTrouble {
     /// What.
@@ -74,42 +73,42 @@ pub struct QuotaState {
     pub when_store_away: &'static str,
     /// What this sidecar always owns of a window.   tokens
     pub safe_share: u64,
-    /// What became of calls.
+    /// The results of calls.
     pub decisions: Decisions,
     /// Grants that the store confirmed.
     pub draws: u64,
-    /// Writes that another sidecar was before.
+    /// Writes that lost against another sidecar's.
     pub conflicts: u64,
-    /// Questions without an answer.
+    /// Requests without an answer.
     pub unknown: u64,
-    /// Questions that could not be asked.
+    /// Requests that could not be sent.
     pub unavailable: u64,
-    /// Surpluses given back.
+    /// Surpluses returned.
     pub relinquished: u64,
-    /// Tokens that passed undrawn while the store was away.
+    /// Tokens that passed undrawn while the store was unavailable.
     pub allowed_tokens: u64,
-    /// Tokens that passed on account and were never drawn.
+    /// Tokens that passed on credit and were never drawn.
     pub overshot_tokens: u64,
     /// Keys that are known.
     pub keys: u64,
-    /// Keys that were forgotten for want of room.
+    /// Keys that were evicted to make room.
     pub keys_forgotten: u64,
-    /// Keys of which something is wrong in the store.
+    /// Keys with an error in the store.
     pub keys_in_trouble: u64,
-    /// Those of them that calls wait for and that were used last.
+    /// The keys that calls wait for, and the most recently used.
     pub used_last: Vec<QuotaKeyState>,
 }
 
-/// What became of calls that met a quota.
+/// The results of calls that met a quota.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Decisions {
-    /// Let go by what was here.
+    /// Admitted with tokens that were here.
     pub local: u64,
-    /// Let go after they had waited for a draw.
+    /// Admitted after they had waited for a draw.
     pub drew: u64,
-    /// Let go after they had waited for longer.
+    /// Admitted after a longer wait.
     pub waited: u64,
-    /// Not let go.
+    /// Refused.
     pub refused: u64,
 }
 
@@ -118,23 +117,23 @@ pub struct Decisions {
 pub struct QuotaKeyState {
     /// The owner; empty if unknown.
     pub key: String,
-    /// Which window was last seen in the store; none if none was.
+    /// The window that was last seen in the store; `None` if none was.
     pub window: Option<u64>,
     /// What was left of it then.   tokens
     pub left: Option<u64>,
-    /// What there was of it.   tokens
+    /// The total of that window.   tokens
     pub window_total: Option<u64>,
-    /// What the next window will have.   tokens
+    /// The total of the next window.   tokens
     pub total: u64,
-    /// What was drawn and may be spent here.   tokens
+    /// Drawn tokens that may be spent here.   tokens
     pub held: u64,
-    /// What of the sidecar's own share may be spent.   tokens
+    /// The part of the sidecar's own share that may be spent.   tokens
     pub safe: u64,
-    /// What the next draw has to pay.   tokens
+    /// The amount that the next draw must pay first.   tokens
     pub owed: u64,
-    /// Calls in the queue that meet it, whatever holds them.
+    /// Calls in the queue that meet it, for any reason of their wait.
     pub waiting: u64,
-    /// What they cost.   tokens
+    /// Their cost.   tokens
     pub waiting_tokens: u64,
     /// How long ago a call named it.
     pub used_seconds_ago: f64,

@@ -1,5 +1,5 @@
-//! Serves the admin address: few connections, each with its bounds, and a silent one makes room
-//! for a new one.
+//! Serves the admin address: few connections, each with its bounds. A silent one makes room for a
+//! new one.
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,22 +17,21 @@ use tokio_util::task::TaskTracker;
 use super::places::{Place, Places};
 use super::{CallersSource, Settings, Source, router};
 
-/// Connections open at once. For a further one, that which is silent for longest is closed.
+/// The most open connections. A further one replaces the one that has been silent for longest.
 pub(super) const CONNECTIONS_MAX: usize = 64;
 /// A connection that sends no whole request head for this long is closed.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
-/// A connection is not kept longer than this, whatever it does: a reader that stalls gives
-/// its place back.
+/// The longest time of any connection, so that a reader that stalls gives its place back.
 const CONNECTION_AGE_MAX: Duration = Duration::from_secs(300);
-/// What a connection is given to finish an answer when it must end.
+/// The time for a connection to finish an answer when it must end.
 const LAST_ANSWER: Duration = Duration::from_secs(1);
-/// A pause after a failed accept, which would otherwise fail again at once.
+/// The pause after a failed accept, which would otherwise fail again at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Why the admin address is not served.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// Anybody could read it.
+    /// Every client could read it.
     #[error("admin.bind {0} is not a loopback address, so admin.token must be set")]
     NeedsToken(SocketAddr),
     /// The listener has no address.
@@ -40,14 +39,14 @@ pub enum ServeError {
     Address(#[source] io::Error),
 }
 
-/// Whether an admin address must ask for a token: on everything but loopback.
+/// Whether an admin address requires a token: every address except loopback.
 #[must_use]
 pub fn needs_token(bind: SocketAddr) -> bool {
     !bind.ip().to_canonical().is_loopback()
 }
 
-/// Answers on `listener`, whatever address the settings say, until told to stop; then lets the
-/// answers under way finish, for a second at most.
+/// Answers on `listener`, for any address in the settings, until it is stopped. Then it finishes
+/// the answers under way, for at most a second.
 ///
 /// # Errors
 ///
@@ -69,7 +68,7 @@ pub async fn serve(
     Ok(())
 }
 
-/// Answers on `listener` with `router`, within the same bounds and until told to stop.
+/// Answers on `listener` with `router`, within the same bounds, until it is stopped.
 pub async fn serve_router(listener: TcpListener, router: Router, stop: CancellationToken) {
     serve_within(listener, router, CONNECTIONS_MAX, stop).await;
 }
@@ -108,8 +107,7 @@ async fn accept(listener: &TcpListener, places: &Arc<Places>) -> io::Result<(Tcp
     Ok((stream, places.take().await))
 }
 
-/// Answers the requests of one connection. How it ends is the client's affair: nothing of
-/// ours depends on it.
+/// Answers the requests of one connection. Its end concerns only the client.
 async fn answer(stream: TcpStream, place: Place, router: Router, stop: CancellationToken) {
     let router = TowerToHyperService::new(router);
     let service = service_fn(|request| {

@@ -171,8 +171,7 @@ pub struct Costs {
     pub default: Tokens,
     /// The backend's time that a token stands for; above none, at most an hour.
     pub unit: Duration,
-    /// Whether calls are charged what they turned out to cost, unless their rate limit says
-    /// otherwise.
+    /// Whether calls are charged their final cost, unless their rate limit says otherwise.
     pub settle: bool,
     /// By function.
     pub functions: BTreeMap<String, Tokens>,

@@ -10,15 +10,15 @@ use http_body_util::BodyExt;
 
 use crate::admin::api;
 
-/// The largest body that is taken.   bytes
+/// The largest body.   bytes
 pub(in crate::admin) const BODY_MAX: usize = 1 << 20;
-/// Of a larger one so much more is read and thrown away, so that a client that sends first
-/// and reads then learns why it was refused.   bytes
+/// How much more of a larger body is read and discarded, so that a client that sends before it
+/// reads learns the reason of the refusal.   bytes
 const SKIPPED_MAX: usize = 16 << 20;
-/// How long a body may take.
+/// The longest time of a body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A whole body that says it is JSON.
+/// A whole body of the type JSON.
 ///
 /// No browser sends that across origins without a preflight request, and this address never
 /// allows one.
@@ -59,7 +59,7 @@ fn is_json(headers: &HeaderMap) -> bool {
 }
 
 async fn read(request: Request) -> Result<Bytes, Response> {
-    // Who waits for our leave to send learns it from the answer alone.
+    // A client that waits for `100 Continue` learns the refusal from the answer.
     let waits = request.headers().contains_key(header::EXPECT);
     let declared = http_body::Body::size_hint(request.body()).lower();
     if waits && declared > BODY_MAX as u64 {

@@ -12,7 +12,7 @@ use super::state::{
     EXCESSES, KINDS, MODES, ORDERS, PaceState, QueueRow, RateLimitState, RequestRow, word,
 };
 
-/// What a table is made of.
+/// The content of a table.
 pub(super) trait Row {
     const COLUMNS: &[&str];
 
@@ -168,7 +168,7 @@ pub(super) fn answer<R: Row>(rows: &[R]) -> Response {
     ([(header::CONTENT_TYPE, kind)], table(rows)).into_response()
 }
 
-/// Whether the client would rather have CSV than JSON.
+/// Whether the client prefers CSV to JSON.
 pub(super) fn is_wanted(headers: &HeaderMap) -> bool {
     let accepted = headers.get_all(header::ACCEPT).iter();
     let ranges = accepted

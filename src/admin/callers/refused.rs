@@ -1,4 +1,4 @@
-//! Why a request was refused: each but the last leaves everything as it was.
+//! Why a request was refused. Each except the last changes nothing.
 
 use std::fmt;
 
@@ -10,26 +10,26 @@ use tidegate_callers::{CallerId, NameError, PatternError, TableError};
 
 use crate::call::claim::RateLimitId;
 
-/// Why a request was not done, or not all of it.
+/// Why a request was not done, or not completely.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// A value is wrong: 400.
     Invalid {
-        /// Where it stands: `match[0].ip`; `body` is all of it.
+        /// Its path: `match[0].ip`; `body` is all of it.
         field: String,
         /// What would be right.
         reason: String,
     },
-    /// Something that is named does not exist: 404.
+    /// A named object does not exist: 404.
     Unknown {
         /// What it is.
         what: What,
-        /// What it was called.
+        /// Its name.
         id: String,
     },
     /// A caller has the pattern already: 409.
     PatternExists {
-        /// Who has it.
+        /// Its holder.
         holder: CallerId,
     },
     /// A rate limit has the label already: 409.
@@ -37,27 +37,27 @@ pub enum Refused {
         /// Which one.
         holder: RateLimitId,
     },
-    /// The value is right, and what there is does not allow it: 409.
+    /// The value is valid, but the current state does not allow it: 409.
     Conflict {
-        /// The field that asks for it.
+        /// The field.
         field: String,
-        /// What stands against it.
+        /// The obstacle.
         reason: String,
     },
-    /// It could not be written to the state file, so it was not done: 507.
+    /// The change could not be written to the state file, so it was not made: 507.
     NotSaved {
-        /// What the system said.
+        /// The error of the system.
         reason: String,
     },
-    /// It was done, and then the state file could not be written: 507. It is in force, and is
-    /// saved as soon as the disk allows.
+    /// The change was made, and then the state file could not be written: 507. It is in force, and
+    /// is saved as soon as the disk allows.
     NotYetSaved {
-        /// What the system said.
+        /// The error of the system.
         reason: String,
     },
 }
 
-/// What can be unknown.
+/// The kinds of objects that can be unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum What {
@@ -82,7 +82,7 @@ impl Refused {
         }
     }
 
-    /// Something that is named does not exist.
+    /// A named object does not exist.
     pub fn unknown(what: What, id: impl fmt::Display) -> Self {
         Self::Unknown {
             what,
@@ -90,7 +90,7 @@ impl Refused {
         }
     }
 
-    /// What is wrong with a pattern that stands at `path`.
+    /// A mistake in a pattern at `path`.
     pub(super) fn pattern(path: &str, mistake: &PatternError) -> Self {
         match mistake {
             PatternError::NothingSet => Self::invalid(path, "at least one field must be set"),
@@ -104,13 +104,13 @@ impl Refused {
         }
     }
 
-    /// What is wrong with a name that stands at `path`.
+    /// A mistake in a name at `path`.
     pub(super) fn name(path: &str, mistake: NameError) -> Self {
         Self::invalid(path, mistake.to_string())
     }
 }
 
-/// What the table of callers says, as the API says it.
+/// An error of the table of callers, in the form of the API.
 impl From<TableError> for Refused {
     fn from(error: TableError) -> Self {
         let field = error.field();

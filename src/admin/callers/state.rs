@@ -1,7 +1,7 @@
-//! What is shown of callers, rate limits, costs and calls.
+//! The shown state of callers, rate limits, costs and calls.
 //!
-//! Tokens are those of the limits: one stands for a tenth of a second of the backend's time
-//! unless the config says otherwise. Times of day are RFC 3339 in UTC.
+//! Tokens are those of the limits: one is a tenth of a second of the backend's time, unless the
+//! config sets another. Times of day are RFC 3339 in UTC.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,7 +19,7 @@ use crate::telemetry::access::Utc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CallId(pub u64);
 
-/// As the access line writes it: 16 hexadecimal digits.
+/// As in the access line: 16 hexadecimal digits.
 impl fmt::Display for CallId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:016x}", self.0)
@@ -82,15 +82,15 @@ fn patterns<S: Serializer>(patterns: &[Pattern], serializer: S) -> Result<S::Ok,
     }))
 }
 
-/// Where something comes from.
+/// The origin of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Origin {
-    /// From the config file, where alone it can be changed.
+    /// From the config file, and can be changed only there.
     Config,
     /// Through this API.
     Api,
-    /// From its own calls; it may be forgotten.
+    /// Registered automatically; it may be evicted.
     Auto,
     /// The fixed row for unknown callers.
     Unknown,
@@ -104,32 +104,32 @@ pub struct CallerState {
     pub id: CallerId,
     /// Its label; empty for a caller that was registered automatically.
     pub label: Option<String>,
-    /// What belongs to it: whatever matches one of these.
+    /// Its patterns: calls that match one of these belong to it.
     #[serde(rename = "match", serialize_with = "patterns")]
     pub patterns: Vec<Pattern>,
     /// The groups that it is in.
     pub groups: Vec<String>,
-    /// What people want to remember of it.
+    /// Notes of operators.
     pub notes: String,
-    /// How many turns it takes for one of an ordinary caller; none leaves that to less specific
+    /// Its turns for one turn of an ordinary caller; `None` takes the weight of less specific
     /// callers.
     pub weight: Option<u32>,
-    /// Where it comes from.
+    /// Its origin.
     pub origin: Origin,
-    /// Whether it registered itself, and may be forgotten.
+    /// Whether it was registered automatically, and may be evicted.
     pub auto: bool,
-    /// The rate limit that it was given itself.
+    /// Its own rate limit.
     #[serde(serialize_with = "some_limit_id")]
     pub rate_limit: Option<RateLimitId>,
     /// When it was last called.
     pub last_access: Option<Moment>,
     /// Calls, by span.
     pub calls: Spans<u64>,
-    /// What they cost, in tokens, by span.
+    /// Their cost in tokens, by span.
     pub tokens: Spans<f64>,
 }
 
-/// A figure over each of the spans of time that are kept, and since the start of counting.
+/// A figure over each span, and since counting began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd, Serialize)]
 pub struct Spans<T> {
     /// Over the latest five minutes.
@@ -157,7 +157,7 @@ impl<T: Copy> Spans<T> {
     }
 }
 
-/// What a caller has used.
+/// The usage of a caller.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CallerUsage {
     /// Whose it is.
@@ -165,13 +165,13 @@ pub struct CallerUsage {
     pub id: CallerId,
     /// When it was last called.
     pub last_access: Option<Moment>,
-    /// What its calls cost, in tokens.
+    /// The cost of its calls, in tokens.
     pub tokens: Spans<f64>,
     /// Its calls.
     pub calls: Spans<u64>,
-    /// Those that had to wait.
+    /// Calls that had to wait.
     pub delayed: Delayed,
-    /// Those that were refused.
+    /// Calls that were refused.
     pub rejected: Spans<u64>,
     /// Its most common calls.
     pub top: Top,
@@ -183,7 +183,7 @@ pub struct Delayed {
     /// How many.
     #[serde(flatten)]
     pub calls: Spans<u64>,
-    /// Half of those of the latest half hour to hour waited no longer; none if none waited.
+    /// Half of the calls of the last half hour to hour waited no longer; `None` if none waited.
     pub wait_ms_p50: Option<f64>,
     /// Ninety-nine of a hundred waited no longer.
     pub wait_ms_p99: Option<f64>,
@@ -204,7 +204,7 @@ pub struct Top {
     pub day: Vec<CommonCall>,
 }
 
-/// How often a function was called, and what that cost.
+/// The calls of a function, and their cost.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CommonCall {
     /// The function.
@@ -216,7 +216,7 @@ pub struct CommonCall {
 }
 
 impl CallerUsage {
-    /// The usage of a caller as it is shown. `named` knows the functions' names.
+    /// The shown usage of a caller. `named` has the names of functions.
     pub fn new(
         id: CallerId,
         last_access: Option<SystemTime>,
@@ -264,37 +264,37 @@ pub struct UsageTable {
     /// The span: `5m`, `1h` or `24h`.
     #[serde(serialize_with = "span")]
     pub window: Span,
-    /// The group that was asked for; none is all callers.
+    /// The requested group; `None` is all callers.
     pub group: Option<String>,
-    /// What the group has used: a call counts once, however many of its callers it belongs to.
+    /// The usage of the group. A call counts once, even if several callers of the group match it.
     pub total: Option<Used>,
     /// Each of them.
     pub callers: Vec<CallerUsed>,
 }
 
-/// What one caller has used over a span.
+/// The usage of one caller over a span.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CallerUsed {
     /// Who it is.
     #[serde(serialize_with = "caller_id")]
     pub id: CallerId,
-    /// What people call it.
+    /// Its label.
     pub label: Option<String>,
-    /// What it has used.
+    /// Its usage.
     #[serde(flatten)]
     pub used: Used,
 }
 
-/// What was used over a span.
+/// The usage over a span.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Used {
     /// Calls.
     pub calls: u64,
     /// What they cost, in tokens.
     pub tokens: f64,
-    /// Those that had to wait.
+    /// Calls that had to wait.
     pub delayed: u64,
-    /// Those that were refused.
+    /// Calls that were refused.
     pub rejected: u64,
 }
 
@@ -317,14 +317,14 @@ pub struct RateLimitState {
     pub id: RateLimitId,
     /// Its name in the config, in metrics and in refusals.
     pub label: String,
-    /// Where it comes from.
+    /// Its origin.
     pub origin: Origin,
-    /// The profile that it was made from, unless its figures were changed since.
+    /// Its profile, unless its figures were changed since.
     pub profile: Option<String>,
-    /// How it limits: `bucket` or `paced`; none if it lets everything through.
+    /// Its kind: `bucket` or `paced`; `None` if it admits everything.
     #[serde(serialize_with = "kind")]
     pub kind: Option<RateLimitKind>,
-    /// Whether it lets everything through; then it has no figures.
+    /// Whether it admits everything; then it has no figures.
     pub exempt: bool,
     /// The most tokens at once, of a bucket.
     pub burst: Option<f64>,
@@ -332,61 +332,60 @@ pub struct RateLimitState {
     pub fill: Option<f64>,
     /// Tokens a second, of a pace.
     pub rate: Option<f64>,
-    /// How many times the rate the late are let through at, of a pace.
+    /// The burst ratio of a pace: late calls are admitted at this many times the rate.
     pub ratio: Option<f64>,
-    /// How its pace goes, if it has one.
+    /// The state of its pace, if it has one.
     pub pace: Option<PaceState>,
-    /// Tokens that may be taken at once now; below zero in debt.
+    /// Tokens that may be taken at once now; negative in debt.
     pub tokens: Option<f64>,
-    /// Whether it holds anybody back: `enforce` or `observe`.
+    /// Whether it delays calls: `enforce` or `observe`.
     #[serde(serialize_with = "mode")]
     pub mode: BucketMode,
     /// What happens to a call for which there are no tokens: `delay` or `reject`.
     #[serde(serialize_with = "on_excess")]
     pub on_excess: OnExcess,
-    /// In what order calls go that wait for it: `fair` or `fifo`.
+    /// The order of waiting calls: `fair` or `fifo`.
     #[serde(serialize_with = "order")]
     pub order: BucketOrder,
-    /// Whether calls are charged what they turned out to cost; none leaves it to the costs.
+    /// Whether calls are charged their final cost; `None` uses the setting of the costs.
     pub settle: Option<bool>,
-    /// How long a call may wait: `ordinary`, as long as any other, or `none`, as long as it
-    /// takes.
+    /// How long a call may wait: `ordinary`, as long as any other, or `none`, without a bound.
     #[serde(serialize_with = "deadline")]
     pub deadline: Deadline,
-    /// Whose calls are charged to it.
+    /// The callers that are charged to it.
     #[serde(serialize_with = "caller_ids")]
     pub callers: Vec<CallerId>,
     /// Calls in the queue that will be charged to it.
     pub queued: u64,
-    /// What they will be charged, in tokens.
+    /// Their charge, in tokens.
     pub queued_tokens: f64,
-    /// Calls that it let through or let pass.
+    /// Calls that it admitted.
     pub charged: u64,
-    /// Of those, calls that were let pass only because it observes.
+    /// Of those, calls that were admitted only because it observes.
     pub would_have_delayed: u64,
     /// Calls that it refused.
     pub rejected: u64,
 }
 
-/// How a rate limit limits.
+/// The kind of a rate limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RateLimitKind {
     /// A burst at once, and then a steady rate.
     Bucket,
-    /// A steady rate, and a little more for the late.
+    /// A steady rate, and a little more for late calls.
     Paced,
 }
 
-/// How a pace goes.
+/// The state of a pace.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct PaceState {
-    /// Tokens a second that were let through over the last ten seconds or so.
+    /// Tokens a second that were admitted over the last ten seconds or so.
     pub achieved: f64,
-    /// Tokens that were let through so far.
+    /// Tokens that were admitted so far.
     pub drawn: f64,
     /// How far behind schedule the demand is.   seconds
     pub wait_seconds: f64,
-    /// What the late may take at once beyond the regular pool: the burst in use.   seconds
+    /// What late calls may take at once beyond the regular pool: the burst in use.   seconds
     pub burst_seconds: f64,
 }
 
@@ -449,36 +448,36 @@ pub(super) fn word<T: PartialEq>(words: &[(&'static str, T)], meant: T) -> &'sta
     found.expect("every value has a word").0
 }
 
-/// A limit that would suit a caller.
+/// A suitable limit for a caller.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Suggested {
     /// Tokens a second.
     pub fill: f64,
     /// The most tokens at once.
     pub burst: f64,
-    /// What it is derived from.
+    /// Its basis.
     pub basis: Basis,
-    /// The profile that comes nearest; none if there is none.
+    /// The nearest profile, if there is one.
     pub nearest_profile: Option<String>,
 }
 
-/// What a suggested limit is derived from.
+/// The basis of a suggested limit.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Basis {
     /// Tokens a second, on average.
     pub mean_tokens_per_s: f64,
-    /// Slots of five seconds that were looked at.
+    /// The number of slots of five seconds.
     pub slots: u64,
     /// The most tokens in one of them.
     pub peak_5s_tokens: f64,
-    /// Slots in which it would have been short.
+    /// Slots in which it would have delayed calls.
     pub would_have_delayed_slots: u64,
     /// Whether the burst is exact; else it is an upper bound, as it is over 24 hours.
     pub exact: bool,
 }
 
 impl Suggested {
-    /// A suggestion as it is shown, in figures that are easily read.
+    /// A shown suggestion, in rounded figures.
     #[must_use]
     pub fn new(suggestion: Suggestion, nearest_profile: Option<String>) -> Self {
         let Suggestion { fill, burst, basis } = suggestion.rounded_up();
@@ -502,7 +501,7 @@ impl Suggested {
 pub struct Profile {
     /// Its name.
     pub name: String,
-    /// Whether it lets everything through; then it has no figures.
+    /// Whether it admits everything; then it has no figures.
     pub exempt: bool,
     /// The most tokens at once.
     pub burst: Option<f64>,
@@ -510,50 +509,49 @@ pub struct Profile {
     pub fill: Option<f64>,
 }
 
-/// What calls cost.
+/// The costs of calls.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CostsState {
-    /// In tokens, of every function that is not named.
+    /// In tokens, for every function that is not named.
     pub default: f64,
-    /// The backend's time that a token stands for, in seconds.
+    /// The backend's time for one token, in seconds.
     pub unit_seconds: f64,
-    /// Whether calls are charged what they turned out to cost, unless their rate limit says
-    /// otherwise.
+    /// Whether calls are charged their final cost, unless their rate limit says otherwise.
     pub settle: bool,
     /// In tokens, by function.
     pub functions: BTreeMap<String, f64>,
 }
 
-/// What a call of a function might cost, by how long the backend took for it.
+/// The suggested cost of a function, from the backend's time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SuggestedCost {
     /// The function.
     pub call: String,
-    /// Replies over the latest 24 hours.
+    /// Replies over the last 24 hours.
     pub samples: u64,
-    /// How long the backend took for them, on average, in seconds.
+    /// The mean time of the backend for them, in seconds.
     pub mean_seconds: f64,
-    /// What it costs now, in tokens.
+    /// The current cost, in tokens.
     pub cost: f64,
-    /// What it might cost, in tokens.
+    /// The suggested cost, in tokens.
     pub suggested: f64,
 }
 
-/// What would become of a call that came now.
+/// The result of a call that arrived now.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Classified {
     /// The callers that it belongs to, the most specific first.
     pub matches: Vec<MatchState>,
-    /// The rate limit that it would be charged to.
+    /// The rate limit that would be charged.
     #[serde(serialize_with = "some_limit_id")]
     pub charged: Option<RateLimitId>,
     /// Whether the most specific caller with a limit is exempt.
     pub exempt: bool,
-    /// What it would be charged, in tokens.
+    /// The charge, in tokens.
     pub cost: f64,
-    /// Tokens that there are now; none without a limit.
+    /// The current tokens; `None` without a limit.
     pub tokens: Option<f64>,
-    /// How long it would wait for tokens, behind those that wait already.
+    /// Its wait for tokens, behind calls that already wait.
     pub wait_ms: f64,
 }
 
@@ -563,24 +561,24 @@ pub struct MatchState {
     /// Who it is.
     #[serde(serialize_with = "caller_id")]
     pub caller: CallerId,
-    /// What people call it.
+    /// Its label.
     pub label: Option<String>,
     /// How many fields match exactly.
     pub exact_fields: u8,
-    /// How much of the call is demanded, over all fields.   bits
+    /// How specific the pattern is, over all fields.   bits
     pub literal_bits: u16,
-    /// Whether it was given a rate limit itself, or is exempt.
+    /// Whether it has its own rate limit, or is exempt.
     pub limited: bool,
 }
 
-/// Calls that wait, told apart by what they wait for.
+/// Waiting calls, by what they wait for.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct QueueRow {
     /// Their class.
     pub class: String,
     /// Their function.
     pub call: String,
-    /// The limit that holds them; none if they only wait for their turn.
+    /// The limit that holds them; `None` if they only wait for their turn.
     pub waits_for: Option<String>,
     /// How many.
     pub waiting: u64,
@@ -600,16 +598,16 @@ pub struct RequestRow {
     /// The caller for which it takes turns.
     #[serde(serialize_with = "some_caller_id")]
     pub caller: Option<CallerId>,
-    /// The rate limit that it is charged to.
+    /// The rate limit that is charged.
     #[serde(serialize_with = "some_limit_id")]
     pub rate_limit: Option<RateLimitId>,
-    /// When it came in.
+    /// When it arrived.
     pub arrived: Moment,
     /// How long ago that is.
     pub age_ms: f64,
 }
 
-/// Where a call under way stands.
+/// The state of a call under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RequestState {
@@ -629,12 +627,12 @@ impl RequestState {
     }
 }
 
-/// What became of a call, and what held it.
+/// The result of a call, and what held it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Explained {
     /// The call.
     pub id: CallId,
-    /// When it came in.
+    /// When it arrived.
     pub arrived: Moment,
     /// Name of the listener.
     pub listener: String,
@@ -647,9 +645,9 @@ pub struct Explained {
     /// The caller for which it took turns.
     #[serde(serialize_with = "some_caller_id")]
     pub caller: Option<CallerId>,
-    /// The rate limit that it was charged to.
+    /// The rate limit that was charged.
     pub rate_limit: Option<String>,
-    /// What it was charged, in tokens.
+    /// Its charge, in tokens.
     pub tokens: Option<f64>,
     /// How it ended: `passed`, `delayed`, `refused`, `expired`, `aborted` or `failed`.
     pub verdict: String,
@@ -659,36 +657,35 @@ pub struct Explained {
     pub total_ms: f64,
     /// From arrival to a worker, or to the end if it never got one.
     pub queued_ms: f64,
-    /// From the last byte sent until the backend was done; none if it was never sent.
+    /// From the last byte sent until the backend was done; `None` if it was never sent.
     pub backend_ms: Option<f64>,
-    /// What held it until it was let through, the longest first. Together they are `queued_ms`.
+    /// What held it until it was admitted, the longest first. The sum is `queued_ms`.
     pub held: Vec<Held>,
 }
 
-/// What can hold a call.
+/// The causes of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HeldBy {
     /// A limit that was closed to it, or to calls with an earlier turn there.
     Limit,
-    /// That others were to be asked before it.
+    /// Other calls had an earlier turn.
     Turn,
     /// Further limits, beyond those that are listed.
     Others,
     /// An identical call whose answer it shared.
     SharedCall,
-    /// Whatever is not the queue: its request came in, or it was tried at a backend that took
-    /// no connection.
+    /// Something outside the queue: its request arrived, or a backend accepted no connection.
     Elsewhere,
 }
 
 /// Something that held a call.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Held {
-    /// What it was.
+    /// The cause.
     pub cause: HeldBy,
     /// The limit's name, if it was one.
     pub limit: Option<String>,
-    /// For how long.
+    /// The time.
     pub ms: f64,
 }
