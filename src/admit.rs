@@ -53,20 +53,20 @@ use crate::call::{
 };
 use crate::telemetry::log;
 
-/// While calls are under way the timer wakes at least this often. Each call sets timers of
-/// its own, and one that would be the next to fire makes tokio wake its reactor through the
-/// kernel; with this one before it, none of them is. An idle proxy makes no wake-ups.
+/// While calls are under way, the timer wakes at least this often. Each call sets its own timers,
+/// and tokio wakes its reactor through the kernel for a timer that fires next. With this timer
+/// before them, none of them fires next. An idle proxy makes no wake-ups.
 const BEAT: Duration = Duration::from_secs(1);
 
 /// The settings of this stage. The gate builds the scheduler's policy from them, because only the
 /// gate knows the clock's phase and the backends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Calls that may wait.
+    /// The most waiting calls.
     pub capacity: u32,
-    /// Calls past the gate at once.
+    /// The most calls past the gate at once.
     pub workers: u32,
-    /// Calls that meet no limit, past the gate at once.
+    /// The most calls without limits past the gate at once.
     pub max_unlimited: u32,
     /// What a full queue does.
     pub when_full: WhenFull,
@@ -74,20 +74,20 @@ pub struct Settings {
     pub postpone: Postpone,
     /// The limits per window; none switches windows off.
     pub window: Option<Window>,
-    /// Paced limits on all calls, or on those of a function, each with a name of its own.
+    /// Paced limits on all calls, or on those of a function, each with its own name.
     pub paced: Vec<PacedLimit>,
     /// Calls at the backend at once; none switches this limit off.
     pub outstanding_max: Option<u32>,
     /// How long a call may wait, from arrival.
     pub threshold: Duration,
-    /// How many calls may wait above the capacity, at the door of a full queue: one for each
-    /// connection, and those that may be handed over.
+    /// The most calls above the capacity, at the door of a full queue: one for each connection, and
+    /// the tasks.
     pub door_max: u32,
-    /// The classes, at least one. The first is that of users, which reads are promoted to; in
-    /// the last is whatever names a class that there is not.
+    /// The classes, at least one. The first is that of users, to which reads are promoted. Calls of
+    /// unknown classes are in the last.
     pub classes: Vec<ClassRule>,
-    /// How long after a user call on a guest its reads ride in the class of users; none
-    /// switches promotion off.
+    /// How long after a user call on a guest its reads are in the class of users; `None` switches
+    /// promotion off.
     pub promote_for: Option<Duration>,
 }
 
@@ -107,9 +107,9 @@ pub enum Postpone {
     InTurn,
     /// It is set aside for a random time, then joins the end of its flow.
     Jitter {
-        /// At least.
+        /// The minimum.
         min: Duration,
-        /// At most.
+        /// The maximum.
         max: Duration,
     },
 }
@@ -119,7 +119,7 @@ pub enum Postpone {
 pub struct Window {
     /// Its length.
     pub length: Duration,
-    /// Calls per window over all functions; none where `total` is 0, which means no bound.
+    /// Calls per window over all functions; `None` if `total` is 0, which means no bound.
     pub total: Option<u32>,
     /// Calls per window by function.
     pub functions: Vec<(Arc<str>, u32)>,
@@ -131,18 +131,18 @@ pub struct Window {
     pub guard: Duration,
 }
 
-/// So many tokens a second, over all callers.
+/// A number of tokens a second, over all callers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PacedLimit {
     /// Its name in the config.
     pub name: Arc<str>,
-    /// The function whose calls meet it; none for all calls.
+    /// The function whose calls meet it; `None` for all calls.
     pub function: Option<Arc<str>>,
     /// Tokens per second.
     pub rate: Rate,
-    /// How many times the rate the late are let through at.
+    /// Late calls are admitted at this many times the rate.
     pub ratio: BurstRatio,
-    /// What its calls cost.
+    /// The costs of its calls.
     pub costs: CostRange,
 }
 
@@ -155,12 +155,12 @@ pub enum Waits {
     NoClient,
 }
 
-/// What the gate has to know about a call.
+/// What the gate must know about a call.
 #[derive(Clone, Debug)]
 pub struct Ask {
     /// The exact name of its function.
     pub function: Arc<str>,
-    /// Where it goes.
+    /// Its destination.
     pub destination: Destination,
     /// Whether it meets the limits.
     pub limited: bool,
@@ -168,23 +168,23 @@ pub struct Ask {
     pub arrived: Timestamp,
     /// Who waits for it.
     pub waits: Waits,
-    /// Who asks.
+    /// The caller.
     pub caller: Caller,
-    /// How many turns its caller has for one of an ordinary caller.
+    /// Its caller's turns for one turn of an ordinary caller.
     pub weight: Weight,
-    /// What it is estimated to cost.
+    /// Its estimated cost.
     pub tokens: Tokens,
     /// The bucket that is charged.
     pub bucket: Option<BucketId>,
     /// The quotas that it draws from.
     pub quotas: Option<Arc<[QuotaKey]>>,
-    /// How it is settled, if it is, once the backend is done with it.
+    /// How it is settled after the backend is done, if at all.
     pub settling: Option<Settling>,
-    /// How long its rate limit lets it wait; where that says nothing, its class does.
+    /// How long its rate limit lets it wait; without a setting, its class decides.
     pub deadline: claim::Deadline,
     /// The name of its class.
     pub class: Arc<str>,
-    /// What it has to do with what users do to its target.
+    /// Its role for promotion.
     pub role: Role,
     /// The guest that it is about.
     pub target: Option<Box<str>>,
@@ -229,7 +229,7 @@ impl Ask {
     }
 }
 
-/// Lets calls through when their turn and their limits have come.
+/// Admits calls when their turn has come and their limits open.
 #[derive(Clone)]
 pub struct Gate {
     core: Arc<Core>,
@@ -238,7 +238,7 @@ pub struct Gate {
 struct Core {
     clock: Clock,
     state: Mutex<State>,
-    /// Tells the timer that it sleeps too long.
+    /// Wakes the timer when it sleeps too long.
     rearm: Notify,
     /// Whether the queue has room, for accept loops that look without the lock.
     full: AtomicBool,
@@ -246,7 +246,7 @@ struct Core {
     /// A part that wants to know when anything happens.
     watched: AtomicBool,
     stirred: Notify,
-    /// There are questions to the store of quotas.
+    /// There are requests to the store of quotas.
     asks: Notify,
     draining: AtomicBool,
 }
@@ -264,7 +264,7 @@ struct State {
     turned_away: bool,
     /// The most calls that have been past the gate at once, of those that meet limits.
     peak: usize,
-    /// When something next happens by itself.
+    /// The next moment at which something happens.
     wake: Option<Timestamp>,
     /// Until when the timer sleeps.
     armed: Option<Timestamp>,
@@ -272,9 +272,9 @@ struct State {
 
 /// A call that waits for its turn.
 enum Waiter {
-    /// The call that asks in this very moment, under the lock.
+    /// The call that asks at this moment, under the lock.
     Asking,
-    /// One that has to wait.
+    /// A waiting call.
     Waiting {
         tell: oneshot::Sender<Turn>,
         /// It was put into the class of users, and stays there for any client.
@@ -331,7 +331,7 @@ impl Gate {
         let unlimited = policy::unlimited(settings);
         let state = State {
             lanes: [limited, unlimited].map(|policy| {
-                // A client that knew the seed could choose whose turns it shares.
+                // A client that knows the seed could choose the callers with which it shares turns.
                 Scheduler::with_seed(policy, entropy.next_u64())
             }),
             backends: Backends::default(),
@@ -422,9 +422,9 @@ impl Gate {
         }
     }
 
-    /// Puts a call that could not be sent back in its turn, with all limits undrawn, and asks
-    /// for it again. Its backend is held to one probing call at a time, unless the failure is
-    /// our own. Once those that wait are turned away, so is this one.
+    /// Puts a call that could not be sent back in its turn, with all limits undrawn, and asks for
+    /// it again. Its backend gets one probe at a time, unless the failure is our own. If waiting
+    /// calls are being refused, so is this one.
     pub fn ask_again<'a>(
         &'a self,
         permit: Permit,
@@ -467,7 +467,7 @@ impl Gate {
         self.core.lock().class(&ask.class)
     }
 
-    /// Until when such a call may wait; `None` for as long as it takes.
+    /// Until when such a call may wait; `None` without a bound.
     #[must_use]
     pub fn deadline(&self, ask: &Ask) -> Option<Timestamp> {
         let state = self.core.lock();
@@ -475,20 +475,20 @@ impl Gate {
         state.deadline(class, ask, ask.arrived)
     }
 
-    /// Keeps time: the one timer, until dropped. Nothing else wakes calls whose moment has come,
-    /// so if it ends by itself, the process aborts.
+    /// Runs the one timer, until dropped. Nothing else wakes calls whose moment has come, so if it
+    /// ends by itself, the process aborts.
     pub async fn keep_time(&self) {
         let gate = self.clone();
         let mut task = JoinSet::new();
         task.spawn(async move { gate.wake_in_time().await });
         let ended = task.join_next().await.expect("it was just spawned");
-        // Cancelled, it ends with its runtime.
+        // If it is cancelled, its runtime has ended.
         if !ended.is_err_and(|error| error.is_cancelled()) {
             log::abort("the timer of the queue has ended, so calls would wait for ever");
         }
     }
 
-    /// Sleeps until the scheduler's next moment, again and again.
+    /// Sleeps until the scheduler's next moment, repeatedly.
     async fn wake_in_time(&self) {
         loop {
             let rearmed = self.core.rearm.notified();
@@ -510,8 +510,8 @@ impl Gate {
         }
     }
 
-    /// Takes new settings: what is admitted next meets the new limits, waiting calls keep
-    /// their places, used slots stay used.
+    /// Takes new settings: later calls meet the new limits, waiting calls keep their places, used
+    /// slots stay used.
     pub fn apply(&self, settings: &Settings) {
         let limited = policy::limited(settings, self.core.clock.phase());
         let unlimited = policy::unlimited(settings);
@@ -526,8 +526,8 @@ impl Gate {
         });
     }
 
-    /// Makes the bucket of a rate limit, or changes it in place: its tokens, and those that
-    /// wait for it, are kept.
+    /// Makes the bucket of a rate limit, or changes it in place: its tokens and waiting calls are
+    /// kept.
     ///
     /// # Errors
     /// If there are too many.
@@ -539,7 +539,7 @@ impl Gate {
     /// Removes a bucket. `reroute` returns the bucket to which each waiting call is charged
     /// instead. Without one it waits only for its other limits.
     pub fn remove_bucket(&self, id: BucketId, mut reroute: impl FnMut(Caller) -> Option<BucketId>) {
-        // Calls of one caller go one way, and there are mostly many of them.
+        // Calls of one caller get the same charge, and there are usually many of them.
         let mut known: HashMap<Caller, Option<BucketId>> = HashMap::new();
         self.core.change(|state, now| {
             state.lanes[Lane::Limited as usize].remove_bucket(now, id, |call| {
@@ -549,8 +549,8 @@ impl Gate {
         });
     }
 
-    /// Charges each waiting call to what it would be charged to if it came now. `charge` says what
-    /// that is for an identity, and is asked once for each.
+    /// Charges each waiting call like a call that arrives now. `charge` returns the charge of an
+    /// identity, and is called once for each.
     pub fn reroute(&self, mut charge: impl FnMut(&Identity) -> Charged) {
         let mut known: HashMap<Arc<Identity>, Charged> = HashMap::new();
         // Dropping a record reports it, which must not happen under the lock.
@@ -583,7 +583,7 @@ impl Gate {
         drop(records);
     }
 
-    /// A bucket as it is now.
+    /// The current state of a bucket.
     #[must_use]
     pub fn bucket_now(&self, id: BucketId) -> Option<BucketNow> {
         let state = self.core.lock();
@@ -603,15 +603,15 @@ impl Gate {
         let reset = Duration::try_from_secs_f64(reset.max(0.0));
         Some(Quota {
             caller,
-            // A conversion to an integer saturates: below zero, in debt, it is nothing.
+            // A conversion to an integer saturates: a debt becomes 0.
             limit: most as u64,
             remaining: tokens.min(most) as u64,
             reset: reset.unwrap_or(Duration::MAX),
         })
     }
 
-    /// How long a call of this cost that came now would wait for the bucket; none if there is
-    /// no such bucket.
+    /// How long a call of this cost would wait for the bucket now; `None` if there is no such
+    /// bucket.
     #[must_use]
     pub fn bucket_wait(&self, id: BucketId, tokens: Tokens) -> Option<Duration> {
         let state = self.core.lock();
@@ -619,8 +619,8 @@ impl Gate {
         state.lanes[Lane::Limited as usize].bucket_wait(now, id, tokens)
     }
 
-    /// Tells a limit its share of what several proxies have together, and says how it stands
-    /// then, read in the same moment. None if there is no such limit.
+    /// Sets a limit's share of a capacity that several proxies share. Returns its state at the same
+    /// moment; `None` if there is no such limit.
     pub fn supply(&self, limit: &str, supply: Supply) -> Option<LimitNow> {
         self.core.change(|state, now| {
             let calls = &mut state.lanes[Lane::Limited as usize];
@@ -629,7 +629,7 @@ impl Gate {
         })
     }
 
-    /// The limit of this name as it is now, of those that limited calls meet.
+    /// The current state of the limit with this name, among those that limited calls meet.
     #[must_use]
     pub fn limit_now(&self, limit: &str) -> Option<LimitNow> {
         let state = self.core.lock();
@@ -637,8 +637,8 @@ impl Gate {
         state.lanes[Lane::Limited as usize].limit_now(now, limit)
     }
 
-    /// Tells a bucket at what rate it may be filled, its share of what several proxies have
-    /// together, and says how it stands then. None if there is no such bucket.
+    /// Sets the rate at which a bucket fills, its share of a rate that several proxies share.
+    /// Returns its state; `None` if there is no such bucket.
     pub fn supply_fill(&self, id: BucketId, supply: Supply<Fill>) -> Option<BucketNow> {
         self.core.change(|state, now| {
             let calls = &mut state.lanes[Lane::Limited as usize];
@@ -647,8 +647,8 @@ impl Gate {
         })
     }
 
-    /// A destination leads to another backend from now on, which is not known to be down. Calls
-    /// that wait for the old one go to it.
+    /// A destination leads to another backend from now on, which counts as up. Calls that wait for
+    /// the old one go to it.
     pub fn moved(&self, destination: Destination, generation: Generation) {
         self.core.change(|state, now| {
             if state.backends.moved(destination, generation) {
@@ -657,37 +657,36 @@ impl Gate {
         });
     }
 
-    /// From now on [`stirred`](Self::stirred) hears of the next change.
+    /// From now on [`stirred`](Self::stirred) returns at the next change.
     pub fn watch(&self) {
         self.core.watched.store(true, Ordering::Release);
     }
 
-    /// Waits until something has changed since [`watch`](Self::watch), be it before this is
-    /// waited for.
+    /// Waits until something has changed since [`watch`](Self::watch), also before this call.
     pub async fn stirred(&self) {
         self.core.stirred.notified().await;
     }
 
-    /// From now on everything new is refused; what waits goes on.
+    /// From now on new calls are refused; waiting calls continue.
     pub fn drain(&self) {
         self.core.draining.store(true, Ordering::Relaxed);
     }
 
-    /// Refuses everything that waits, and what would wait again because it cannot be sent.
+    /// Refuses all waiting calls, and calls that would wait again because they cannot be sent.
     pub fn turn_away(&self) {
         self.drain();
         self.core.change(|state, now| {
             state.turned_away = true;
             for lane in &mut state.lanes {
                 while let Some((waiter, Waited { delays, .. })) = lane.evict(now) {
-                    // One that has just left needs no answer.
+                    // A call that has just left needs no answer.
                     let _ = tell(waiter, Turn::Drained { delays }, &mut None);
                 }
             }
         });
     }
 
-    /// Waits until the queue has room, where a full one holds the next call back.
+    /// Waits until the queue has room, if a full queue holds the next call back.
     pub async fn room(&self) {
         loop {
             let room = self.core.room.notified();
@@ -698,13 +697,13 @@ impl Gate {
         }
     }
 
-    /// Whether a backend takes connections, as far as calls have shown.
+    /// Whether a backend accepts connections, as far as calls have shown.
     #[must_use]
     pub fn is_up(&self, backend: Destination) -> bool {
         self.core.lock().backends.is_up(backend)
     }
 
-    /// Every limit as it is now. The backends' health shows elsewhere.
+    /// The current state of every limit. The backends' health is elsewhere.
     #[must_use]
     pub fn limits_now(&self) -> (Vec<(LimitRule, LimitNow)>, Timestamp) {
         let state = self.core.lock();
@@ -718,7 +717,7 @@ impl Gate {
         (limits, now)
     }
 
-    /// The queue as it is now. Looks at every waiting call.
+    /// The current state of the queue. Looks at every waiting call.
     #[must_use]
     pub fn queue_now(&self) -> QueueNow {
         let state = self.core.lock();
@@ -726,7 +725,7 @@ impl Gate {
         state.lanes[Lane::Limited as usize].queue_now(now)
     }
 
-    /// What metrics show. Looks at every waiting call.
+    /// A snapshot for metrics. Looks at every waiting call.
     #[must_use]
     pub fn now(&self) -> GateNow {
         let state = self.core.lock();
@@ -749,7 +748,7 @@ impl Gate {
         }
     }
 
-    /// Calls past the gate and calls waiting, those at the door included, over both lanes.
+    /// Calls past the gate and waiting calls, also at the door, over both lanes.
     #[must_use]
     pub fn busy(&self) -> (usize, usize) {
         let state = self.core.lock();
@@ -798,7 +797,7 @@ impl Core {
                 "only `ask` asks, and gets its answer there"
             );
         }
-        // Who is to be refused has to be accepted first.
+        // A call must be accepted before it can be refused.
         let full =
             state.when_full == WhenFull::Wait && !state.lanes[Lane::Limited as usize].has_room();
         let earlier = match (state.wake, state.armed) {
@@ -809,7 +808,7 @@ impl Core {
         if earlier {
             state.armed = state.wake;
         }
-        // Under the lock, so that the last to say it is the last to have looked.
+        // Under the lock, so that the last write is from the last check.
         let has_opened = self.full.swap(full, Ordering::AcqRel) && !full;
         let asks = state.lanes[Lane::Limited as usize].asks_of_quotas();
         drop(state);
@@ -828,7 +827,7 @@ impl Core {
         result
     }
 
-    /// Says a refusal of the core in the shell's words.
+    /// Converts a refusal of the scheduler into one of the app.
     fn refusal(&self, refusal: &tidegate_limits::Refusal, backend: Destination) -> Refusal {
         use tidegate_limits::Reason as Core;
         let is_up = self.lock().backends.is_up(backend);
@@ -880,8 +879,8 @@ impl State {
                 .all(|lane| lane.waiting() == 0 && lane.has_settled_quotas())
     }
 
-    /// Until when a call of this class may wait, if not until it is served: as its rate limit
-    /// says, then its class, then who waits for it.
+    /// Until when a call of this class may wait; `None` until it is served. Its rate limit decides,
+    /// then its class, then who waits for it.
     fn deadline(&self, class: Class, ask: &Ask, now: Timestamp) -> Option<Timestamp> {
         let (_, own) = &self.classes[class.0 as usize];
         match (ask.deadline, own, ask.waits) {
@@ -890,7 +889,7 @@ impl State {
         }
     }
 
-    /// The class of this name; the last one if a reload has taken it away.
+    /// The class of this name; the last one if a reload has removed it.
     fn class(&self, name: &str) -> Class {
         let index = self.classes.iter().position(|(known, _)| **known == *name);
         let index = index.unwrap_or(self.classes.len() - 1);
@@ -918,8 +917,8 @@ impl State {
         if follows { USER } else { own }
     }
 
-    /// Ties a call to its guest. What a user does takes the reads with it that wait for the
-    /// same guest; it was taken in before, so they do not come before it.
+    /// Links a call to its guest. A user call promotes the reads that wait for the same guest. It
+    /// is submitted first, so they do not go before it.
     fn tie(
         &mut self,
         core: &Arc<Core>,
@@ -1003,7 +1002,7 @@ impl State {
                             promoted: payload.is_promoted(),
                         };
                         if let Err(Turn::Go { hold, .. }) = tell(payload, go, &mut answer) {
-                            // Its client left in this very moment.
+                            // Its client left at this moment.
                             lane.give_back(now, hold);
                         }
                     }
@@ -1052,12 +1051,12 @@ enum Told {
 pub enum Asked<'a> {
     /// It need not wait.
     Answered(Result<Permit, Refusal>),
-    /// It has to.
+    /// It must wait.
     Waits(Waiting<'a>),
 }
 
 impl Asked<'_> {
-    /// The permit, however long that takes.
+    /// The permit, after any wait.
     ///
     /// # Errors
     /// The refusal, if its turn does not come in time.
@@ -1069,7 +1068,7 @@ impl Asked<'_> {
     }
 }
 
-/// What a permit will be made of.
+/// The parts of a later permit.
 struct Claim<'a> {
     core: &'a Arc<Core>,
     lane: Lane,
@@ -1103,7 +1102,7 @@ impl<'a> Claim<'a> {
                 if promoted {
                     self.tie = Tie::Rides;
                 }
-                // A reload forgets what held a call last, but not for how long.
+                // A reload forgets what held a call last, but not the time.
                 let delayed = waited.held_by.is_some()
                     || waited.postponed > 0
                     || waited.delays.longest().is_some();
@@ -1111,7 +1110,7 @@ impl<'a> Claim<'a> {
                     facts.admitted = Some(at);
                     facts.quotas = spent;
                     facts.delays.extend(waited.delays);
-                    // Held and let go in the same moment, it was held nevertheless.
+                    // It was held, even if it was released at the same moment.
                     facts.limit = facts.delays.longest().cloned().or(waited.held_by);
                 });
                 let core = Arc::clone(self.core);
@@ -1146,7 +1145,7 @@ impl<'a> Claim<'a> {
     }
 }
 
-/// A call in the queue, until its turn comes; dropped, it leaves it.
+/// A call in the queue, until its turn comes. Dropping it leaves the queue.
 pub struct Waiting<'a> {
     claim: Claim<'a>,
     ticket: Option<Ticket>,
@@ -1154,9 +1153,9 @@ pub struct Waiting<'a> {
 }
 
 impl Waiting<'_> {
-    /// Lets it wait until then, `None` for as long as it takes, in this class, but not in a less
-    /// urgent one than it was promoted to. Whose turn has come, or who was refused, is not
-    /// touched any more.
+    /// Lets it wait until then (`None` without a bound), in this class, but never in a less urgent
+    /// one than it was promoted to. A call whose turn has come, or that was refused, does not
+    /// change.
     pub fn wait_as(&self, deadline: Option<Timestamp>, class: Class) {
         let Some(ticket) = self.ticket else { return };
         self.claim.core.change(|state, now| {
@@ -1190,7 +1189,7 @@ impl Drop for Waiting<'_> {
         let delays = claim.core.change(|state, now| {
             let lane = &mut state.lanes[claim.lane as usize];
             match self.turn.try_recv() {
-                // Told in the moment of leaving: nothing was drawn that is not given back.
+                // Informed at the moment of leaving: everything drawn is given back.
                 Ok(Turn::Go { hold, waited, .. }) => {
                     lane.give_back(now, hold);
                     waited.delays

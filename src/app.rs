@@ -1,4 +1,4 @@
-//! Builds everything, and takes it down again.
+//! Builds everything, and stops it again.
 
 mod callers;
 mod coordination;
@@ -47,34 +47,34 @@ use crate::telemetry::access::AccessLog;
 use crate::telemetry::log::Level;
 use crate::{admin, telemetry};
 
-/// How often what was counted is saved.
+/// How often counts are saved.
 const SAVE_EVERY: Duration = Duration::from_secs(10);
 /// Time for the last answers to be written when a drain has taken too long.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Why the proxy did not start, or a new config was not taken.
+/// Why the proxy did not start, or a new config was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// An address cannot be had.
+    /// An address cannot be used.
     #[error("cannot listen on {address} ({what}): {}", reason(address, cause))]
     Bind {
         /// The address.
         address: Bind,
-        /// Whose it is.
+        /// Its owner.
         what: String,
-        /// What the system said.
+        /// The error of the system.
         cause: io::Error,
     },
     /// The log of calls cannot be opened.
     #[error("cannot start the log of calls: {0}")]
     Log(#[source] io::Error),
-    /// What an earlier run kept cannot be had.
+    /// The state of an earlier run cannot be used.
     #[error(transparent)]
     State(#[from] StateError),
-    /// The callers of the config find no room beside those made through the API.
+    /// There is no room for the callers of the config beside those made through the API.
     #[error("cannot take the callers of the config: {}", list(.0))]
     Callers(Vec<TableError>),
-    /// The log level is none.
+    /// The log level is invalid.
     #[error(transparent)]
     Level(#[from] telemetry::log::LogError),
 }
@@ -84,7 +84,7 @@ fn list(mistakes: &[TableError]) -> String {
     mistakes.join("; ")
 }
 
-/// What an operator calls it.
+/// Its name for operators.
 fn reason(address: &Bind, error: &io::Error) -> String {
     let told = match (address, error.kind()) {
         (Bind::Tcp(_), io::ErrorKind::AddrInUse) => "the port is in use",
@@ -103,25 +103,25 @@ fn reason(address: &Bind, error: &io::Error) -> String {
 /// A running proxy.
 pub struct App {
     shared: Arc<Shared>,
-    /// Ends what runs beside the calls: timer, admin address.
+    /// Stops the background tasks: timer, admin address.
     _beside: tokio_util::sync::DropGuard,
 }
 
 struct Shared {
     clock: Clock,
     config: Live<Config>,
-    /// What the connections to come begin with.
+    /// The settings of later connections.
     conversation: Live<Conversation<Pipeline>>,
     classifier: Arc<Live<Classifier>>,
     coalescer: Coalescer,
     tasks: Tasks<Answer>,
     callers: Callers,
-    /// Held while callers or costs are changed, so that the buckets follow in the same order.
-    /// Never while a disk is waited for.
+    /// Held while callers or costs change, so that the buckets follow in the same order. Never held
+    /// during a wait for a disk.
     changes: Mutex<()>,
-    /// Held while the state is saved, so that the latest is saved last.
+    /// Held while the state is saved, so that the latest state is saved last.
     keeper: Mutex<Keeper>,
-    /// The mistakes of the last reload, if it was refused, and when that was.
+    /// The mistakes of the last reload, if it was refused, and its time.
     refused: Mutex<Option<(SystemTime, Vec<String>)>>,
     descriptors: Live<Descriptors>,
     lately: Arc<Lately>,
@@ -136,7 +136,7 @@ struct Shared {
     listeners: Mutex<Listeners>,
     /// Connections under way.
     conversations: TaskTracker,
-    /// Set when no connection is to begin another call.
+    /// Set when no connection may begin another call.
     closing: CancellationToken,
     /// Set when a drain has taken too long.
     cutting: CancellationToken,
@@ -163,7 +163,7 @@ impl App {
     /// Binds every address, then starts. Needs a runtime.
     ///
     /// # Errors
-    /// If an address cannot be had; then nothing has been started.
+    /// If an address cannot be used; then nothing was started.
     pub fn start(config: Config, logs: Option<Logs>) -> Result<Self, StartError> {
         Self::start_with(config, logs, Engine::open)
     }
@@ -172,7 +172,7 @@ impl App {
     /// of one process share.
     ///
     /// # Errors
-    /// As of [`start`](Self::start).
+    /// As for [`start`](Self::start).
     pub fn start_with(
         config: Config,
         logs: Option<Logs>,
@@ -306,7 +306,7 @@ impl App {
         })
     }
 
-    /// The listeners' names and addresses, with the ports they really got.
+    /// The names and addresses of the listeners, with their real ports.
     #[must_use]
     pub fn listeners(&self) -> Vec<(Arc<str>, Bind)> {
         let listeners = self.shared.listeners();
@@ -340,7 +340,8 @@ impl App {
     /// thread that moves calls. One at a time.
     ///
     /// # Errors
-    /// If a new address cannot be had, or the callers find no room; then nothing has changed.
+    /// If a new address cannot be used, or there is no room for the callers; then nothing has
+    /// changed.
     pub fn reload(&self, config: Config) -> Result<(), StartError> {
         let shared = &self.shared;
         let before = shared.config.get();
@@ -385,7 +386,7 @@ impl App {
         for (destination, generation) in shared.forwarder.apply(&config.forward) {
             shared.gate.moved(destination, generation);
         }
-        // After what it may change: what is kept comes from before.
+        // After the changes, because kept answers are from before.
         shared.coalescer.apply(config.coalesce.clone());
         shared.tasks.apply(config.tasks);
         let descriptors = Descriptors::divide(&config, descriptors::in_force());
@@ -434,27 +435,26 @@ impl App {
         Ok(())
     }
 
-    /// Whether there is a file for what has to survive.
+    /// Whether there is a state file.
     #[must_use]
     pub fn keeps_state(&self) -> bool {
         self.shared.config.get().callers.state_file.is_some()
     }
 
-    /// Saves what has to survive, where there is a file for it. What was made through the admin
-    /// address is saved already; this is for what was counted since.
+    /// Saves the state, if there is a state file. Changes through the admin address are already
+    /// saved; this is for the counts since.
     pub fn save(&self) {
         self.shared.save_callers();
     }
 
-    /// Takes note that a new config was refused, for operators.
+    /// Remembers for operators that a new config was refused.
     pub fn reload_refused(&self, mistakes: Vec<String>) {
         *self.shared.refused() = Some((SystemTime::now(), mistakes));
         self.shared.metrics.config_refused();
     }
 
-    /// Not ready first, then accepts no more, then finishes what is here, within
-    /// `drain_timeout`; what waits longer is refused. Returns whether everything was
-    /// finished.
+    /// Becomes "not ready", then stops accepting, then finishes the calls, within `drain_timeout`.
+    /// Calls that wait longer are refused. Returns whether everything was finished.
     pub async fn drain(&self) -> bool {
         let shared = &self.shared;
         shared.ready.store(false, Ordering::Relaxed);
@@ -483,10 +483,10 @@ impl App {
         );
         shared.gate.turn_away();
         shared.cutting.cancel();
-        // An answer that cannot be written by then is lost with the process.
+        // An answer that is not written by then is lost with the process.
         let last = async { tokio::join!(shared.conversations.wait(), shared.tasks.drain()) };
         let _ = tokio::time::timeout(LAST_WORDS, last).await;
-        // What may still be under way is not given back: the leases end by themselves.
+        // Leases for calls under way are not released: they expire by themselves.
         false
     }
 }
@@ -494,8 +494,8 @@ impl App {
 /// The commit this was built from.
 pub const REVISION: &str = env!("TIDEGATE_REVISION");
 
-/// The gate's settings, with what calls cost as it was said last: in the config, or through
-/// the admin address.
+/// The gate's settings, with the last costs of calls: from the config, or through the admin
+/// address.
 #[must_use]
 pub fn with_costs(settings: &admit::Settings, callers: &Callers) -> admit::Settings {
     let mut settings = settings.clone();
@@ -508,8 +508,8 @@ pub fn with_costs(settings: &admit::Settings, callers: &Callers) -> admit::Setti
     settings
 }
 
-/// Has the gate follow a change of the callers: its buckets, and then the calls that wait. A call
-/// that waits is charged as it would be if it came now.
+/// Applies a change of the callers to the gate: its buckets, and then the waiting calls. A
+/// waiting call is charged like a call that arrives now.
 pub fn follow(gate: &Gate, callers: &Callers, changes: Vec<BucketChange>) {
     let mut gone = Vec::new();
     let mut recharges = false;
@@ -529,7 +529,7 @@ pub fn follow(gate: &Gate, callers: &Callers, changes: Vec<BucketChange>) {
         gate.reroute(|identity| callers.charged(identity));
     }
     for id in gone {
-        // Of those that were on their way into the queue.
+        // Those that were about to enter the queue.
         gate.remove_bucket(id, |caller| callers.reroute(CallerId(caller.0)));
     }
 }
@@ -582,7 +582,7 @@ impl Shared {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the listeners that clients still find were bound to. Looks at their files.
+    /// The bound addresses of the listeners that clients can still reach. Checks their files.
     fn reachable(&self) -> Vec<Bind> {
         let looked_at: Vec<_> = self
             .listeners()
@@ -597,8 +597,8 @@ impl Shared {
             .collect()
     }
 
-    /// Ends the loops of listeners that are gone, tells the others their new settings. One that
-    /// clients no longer find makes room for a new one in its place.
+    /// Ends the loops of removed listeners, and gives the others their new settings. A listener
+    /// that clients cannot reach any more makes room for a new one in its place.
     fn keep_listeners(&self, wanted: &[Listener], kept: &[Bind]) {
         self.listeners().accepting.retain(|accepting| {
             let bound = accepting.settings.get();
@@ -632,7 +632,7 @@ impl Shared {
             file: socket.file(),
             stop: stop.clone(),
         });
-        // Counted with the conversations: until it has ended, one more may begin.
+        // Counted with the conversations: until it ends, one more may begin.
         self.conversations
             .spawn(Arc::clone(self).accept(settings, socket, stop));
     }
@@ -644,8 +644,8 @@ impl Shared {
         stop: CancellationToken,
     ) {
         let gate = || async {
-            // HTTP goes on being accepted when the queue is full: a token needs no place in
-            // it. Its calls wait at the door. (docs/decisions/0002)
+            // HTTP is still accepted when the queue is full, because a token needs no place in it.
+            // Its calls wait at the door. (docs/decisions/0002)
             let protocol = settings.get().protocol;
             if matches!(protocol, Protocol::Socket | Protocol::Tcp) {
                 self.gate.room().await;

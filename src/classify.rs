@@ -26,18 +26,18 @@ use crate::call::{
 pub struct Route {
     /// `GET`, … or `*`.
     pub method: Box<str>,
-    /// `/guests/{userid}/info`; a segment in braces stands for any one segment.
+    /// `/guests/{userid}/info`; a segment in braces matches any one segment.
     pub path: Box<str>,
-    /// The function name, or none for what meets no limit.
+    /// The function name, or `None` for calls without a limit.
     pub function: Option<Arc<str>>,
 }
 
-/// What becomes of a request whose path a backend may read as another path.
+/// What to do with a request whose path a backend may read as another path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OddPaths {
     /// It is refused.
     Refuse,
-    /// It goes on as it came, and meets the limits of the path as a backend reads it.
+    /// It is forwarded unchanged, and meets the limits of the path as a backend reads it.
     Forward,
 }
 
@@ -46,11 +46,11 @@ pub enum OddPaths {
 pub struct Settings {
     /// What is behind, and with that which table is built in.
     pub kind: BackendKind,
-    /// What becomes of paths that are spelled oddly.
+    /// What to do with paths that are spelled oddly.
     pub odd_paths: OddPaths,
-    /// The operator's own routes, asked before the built-in table.
+    /// The operator's own routes, tried before the built-in table.
     pub routes: Vec<Route>,
-    /// Function names with a limit of their own that the built-in table does not know.
+    /// Function names with their own limit that are not in the built-in table.
     pub functions: Vec<Arc<str>>,
     /// Whether a socket backend is configured.
     pub has_socket: bool,
@@ -58,7 +58,7 @@ pub struct Settings {
     pub has_http: bool,
     /// Functions that meet no limit.
     pub exempt: Vec<Arc<str>>,
-    /// Which class a call is put in.
+    /// The rules for classes.
     pub classes: class::Settings,
 }
 
@@ -67,14 +67,14 @@ pub struct Settings {
 pub struct ExemptRoute {
     /// `GET`, … or `*`.
     pub method: Box<str>,
-    /// As it stands in the config or in the table.
+    /// Its form in the config or in the table.
     pub path: Box<str>,
     /// Whether it comes from the built-in table.
     pub is_built_in: bool,
 }
 
 impl Settings {
-    /// Every route whose calls meet no limit, the operator's own first.
+    /// Every route without a limit, the operator's own first.
     #[must_use]
     pub fn exempt_routes(&self) -> Vec<ExemptRoute> {
         if !self.has_http {
@@ -107,10 +107,10 @@ impl Settings {
     }
 }
 
-/// What a request asks.
+/// The operation of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
-    /// The function's exact name, by which it is limited.
+    /// The function's exact name, for its limit.
     pub function: Arc<str>,
     /// Its name in metrics and logs: from the table or the config, else `other`.
     pub label: Arc<str>,
@@ -118,19 +118,19 @@ pub struct Operation {
     pub target: Option<Box<str>>,
     /// The backend it is for.
     pub destination: Destination,
-    /// Whether it meets limits and takes a worker. What reaches no SDK does not.
+    /// Whether it meets limits and takes a worker. Calls that do not reach the SDK do not.
     pub limited: bool,
-    /// Whether the function's name stands in a body that was too large to read.
+    /// Whether the function's name is in a body that was too large to read.
     pub is_unread: bool,
-    /// Whether its path is spelled so that limits could be evaded, and is to be refused.
+    /// Whether its path is spelled so that limits could be evaded, and must be refused.
     pub is_odd: bool,
-    /// The name of the class that it waits in.
+    /// The name of its class.
     pub class: Arc<str>,
     /// What it has to do with what users do to its target.
     pub role: Role,
-    /// Whether the built-in table named it, and no route of the operator's own.
+    /// Whether the built-in table named it, and not a route of the operator.
     pub of_table: bool,
-    /// What is behind, and with that whether the built-in table has a say.
+    /// The kind of the backend, which decides whether the built-in table applies.
     pub kind: BackendKind,
 }
 
@@ -176,7 +176,7 @@ impl Operation {
     }
 }
 
-/// Says of every request what it asks.
+/// Finds the operation of every request.
 #[derive(Clone, Debug)]
 pub struct Classifier {
     kind: BackendKind,
@@ -189,10 +189,10 @@ pub struct Classifier {
     classes: Classes,
 }
 
-/// A [`Route`] ready to be held against paths.
+/// A [`Route`] prepared for matching.
 #[derive(Clone, Debug)]
 struct OwnRoute {
-    /// None for any method.
+    /// `None` matches any method.
     method: Option<Box<str>>,
     segments: Vec<Box<str>>,
     function: Option<Arc<str>>,
@@ -219,9 +219,9 @@ impl OwnRoute {
     }
 }
 
-/// What the head of an HTTP request tells.
+/// The operation from the head of an HTTP request.
 enum Head<'a> {
-    /// By a route of the operator's own.
+    /// From a route of the operator.
     Own(&'a str, Option<&'a str>),
     Named(&'a str, Option<&'a str>),
     InBody(BodyRule, Option<&'a str>),
@@ -230,7 +230,7 @@ enum Head<'a> {
 }
 
 impl Classifier {
-    /// A classifier that knows the table and the operator's routes and names.
+    /// A classifier with the table and the operator's routes and names.
     #[must_use]
     pub fn new(settings: &Settings) -> Self {
         let routed = settings
@@ -249,7 +249,7 @@ impl Classifier {
         }
     }
 
-    /// What a request asks.
+    /// The operation of a request.
     #[must_use]
     pub fn classify(&self, request: &Request) -> Operation {
         match &request.message {
@@ -282,7 +282,7 @@ impl Classifier {
             function: &operation.function,
             listener: &origin.identity.listener,
             headers: http.map(|call| &call.head.headers),
-            // An array is posted whatever it asks for.
+            // An array is always posted, for any function.
             is_write: http.is_some_and(|call| call.array.is_none() && !call.head.method.is_safe()),
         });
         operation

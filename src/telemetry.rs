@@ -1,9 +1,9 @@
 //! Logs and metrics.
 //!
-//! What is counted of a call when it ends is in [`calls`], its line in [`access`], the metrics of
-//! the process in [`process`]; the other metrics belong to their stages. Everything else that the
-//! process logs goes through `tracing`, which [`log`] sets up. One thread writes both
-//! ([`writer`]). Calls come here as plain arguments.
+//! [`calls`] counts a call when it ends, [`access`] writes its line, and [`process`] has the
+//! metrics of the process. The other metrics belong to their stages. All other log lines go
+//! through `tracing`, which [`log`] sets up. One thread writes both ([`writer`]). Calls come here
+//! as plain arguments.
 
 pub mod access;
 pub mod calls;
@@ -17,15 +17,15 @@ pub use log::{Logs, init};
 /// The settings of this part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// How a line looks.
+    /// The format of a line.
     pub format: Format,
     /// `error`, `warn`, `info`, `debug`, `trace`, or a filter such as `info,tidegate=debug`.
     pub level: Box<str>,
-    /// Whether each call gets an access line.
+    /// Whether each call has an access line.
     pub access: bool,
 }
 
-/// How a log line looks.
+/// The format of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// Text on a terminal, JSON elsewhere.

@@ -1,9 +1,8 @@
-//! Which backends take connections.
+//! Which backends accept connections.
 //!
-//! A backend that takes none holds the queue and does not flush it: its calls wait, and one
-//! of them at a time is let through to find out whether it is back, 100 ms to 2 s apart.
-//! The probe is a real call, in its turn, because a bare connect would cost the sdkserver a
-//! worker.
+//! A backend that accepts none holds the queue and does not flush it. Its calls wait, and one of
+//! them at a time is sent to find out whether it is back, 100 ms to 2 s apart. The probe is a
+//! real call, in its turn, because a bare connect would cost the sdkserver a worker.
 
 use std::time::Duration;
 
@@ -19,10 +18,10 @@ const PAUSE_MAX: Duration = Duration::from_secs(2);
 #[derive(Debug, Default)]
 pub(super) struct Backends([Known; Destination::BACKENDS.len()]);
 
-/// What calls have shown of the backend that a destination leads to.
+/// The health of a destination's backend, as calls have shown it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
-    /// Which one it is. What is said of an earlier one is not heard.
+    /// The number of the backend. Results of an earlier one are ignored.
     generation: Generation,
     health: Health,
 }
@@ -33,13 +32,13 @@ enum Health {
     Up,
     /// No call is admitted before `next`.
     Down { next: Timestamp, back_off: BackOff },
-    /// One call is on its way to find out.
+    /// One call is under way as a probe.
     Probing { back_off: BackOff },
 }
 
 impl Known {
-    /// Forgets what an earlier one has shown, if this one is new. A call may be the first to
-    /// say so. False if it is this one that was replaced.
+    /// Forgets the health of an earlier backend, if this one is new. A call may be the first to use
+    /// it. False if this one was replaced.
     fn is_about(&mut self, generation: Generation) -> bool {
         if generation > self.generation {
             *self = Self {
@@ -52,13 +51,12 @@ impl Known {
 }
 
 impl Backends {
-    /// A destination leads to this backend from now on. Whether the gate is to be opened for
-    /// it.
+    /// A destination leads to this backend from now on. Returns whether the gate must open for it.
     pub(super) fn moved(&mut self, backend: Destination, generation: Generation) -> bool {
         let Some(known) = self.0.get_mut(backend as usize) else {
             return false;
         };
-        // Where a call was first to say so, the gate may still be as the old one left it.
+        // If a call was the first to use it, the gate may still have the state of the old one.
         known.is_about(generation) && matches!(known.health, Health::Up)
     }
 
@@ -79,14 +77,14 @@ impl Backends {
         let mut back_off = match known.health {
             Health::Up => BackOff::doubling(PAUSE_MIN, PAUSE_MAX),
             Health::Probing { back_off } => back_off,
-            // One of those that were on their way when the first failed.
+            // One of the calls that were under way when the first failed.
             Health::Down { .. } => return,
         };
         let next = now + PAUSE_MIN.max(back_off.pause().mul_f64(spread));
         known.health = Health::Down { next, back_off };
     }
 
-    /// A call was sent; whether the gate is to be opened for its backend.
+    /// A call was sent. Returns whether the gate must open for its backend.
     pub(super) fn succeeded(&mut self, backend: Destination, generation: Generation) -> bool {
         let Some(known) = self.0.get_mut(backend as usize) else {
             return false;
@@ -138,19 +136,19 @@ impl State {
         }
     }
 
-    /// Lets one more call through to this backend than are on their way to it.
+    /// Admits one more call to this backend than are under way to it.
     pub(super) fn open_for_one(&mut self, backend: Destination, now: Timestamp) {
         self.supply(backend, now, |in_use| Supply::capacity(in_use + 1));
     }
 
-    /// Lets everybody through again.
+    /// Admits all calls again.
     pub(super) fn open(&mut self, backend: Destination, now: Timestamp) {
         self.supply(backend, now, |_| Supply::configured());
     }
 
     fn supply(&mut self, backend: Destination, now: Timestamp, supply: impl Fn(u32) -> Supply) {
         let name = policy::backend_limit(backend);
-        // With calls waiting in both lanes one of each may probe; either answer is as good.
+        // If calls wait in both lanes, one of each may probe. Either result counts.
         for lane in [Lane::Limited, Lane::Unlimited] {
             let scheduler = &mut self.lanes[lane as usize];
             let in_use = scheduler.in_use(&name).unwrap_or(0);
@@ -212,7 +210,7 @@ mod tests {
         assert!(!backends.succeeded(backend, FIRST));
         assert!(!backends.is_up(backend));
         assert!(backends.succeeded(backend, second));
-        // A call may go to the new one before the gate hears of the reload.
+        // A call may go to the new one before the gate is informed of the reload.
         let third = second.next();
         backends.failed(backend, second, at(3), 1.0);
         assert!(backends.succeeded(backend, third));

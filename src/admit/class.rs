@@ -7,7 +7,7 @@ use tidegate_limits::{Class, ClassShare, Limit, LimitRule, Reserve, Scope, Times
 
 use super::Settings;
 
-/// Where the calls of the most urgent class stand, which reads are promoted to.
+/// The index of the most urgent class, to which reads are promoted.
 pub(super) const USER: Class = Class(0);
 
 /// One class.
@@ -19,18 +19,18 @@ pub struct ClassRule {
     pub weight: u32,
     /// How long its calls may wait.
     pub deadline: Deadline,
-    /// How many of its calls may be at the backend at once, if fewer than of all.
+    /// The most of its calls at the backend at once, if below the limit of all.
     pub pool: Option<Pool>,
-    /// Calls of it per window, if fewer than of all.
+    /// Its calls per window, if below the limit of all.
     pub per_window: Option<u32>,
     /// Of the calls at the backend at once, how many are for this class alone.
     pub reserve_outstanding: u32,
-    /// Of the total per window, how many are for its calls alone.
+    /// Its reserve in the total per window.
     pub reserve_per_window: u32,
 }
 
 impl ClassRule {
-    /// A class that has nothing but a weight.
+    /// A class with only a weight.
     #[must_use]
     pub fn weighing(name: &str, weight: u32) -> Self {
         Self {
@@ -52,7 +52,7 @@ impl ClassRule {
     }
 }
 
-/// How many calls of a class may be at the backend at once.
+/// The most calls of a class at the backend at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pool {
     /// At most N of the calls that may be there.
@@ -83,8 +83,7 @@ pub enum Deadline {
 }
 
 impl Deadline {
-    /// The last moment at which a call may leave the queue; none if it waits until it is
-    /// served.
+    /// The last moment at which a call may leave the queue; `None` if it waits until it is served.
     #[must_use]
     pub fn of(self, threshold: Duration, arrived: Timestamp, now: Timestamp) -> Option<Timestamp> {
         let patience = match self {
@@ -92,7 +91,7 @@ impl Deadline {
             Self::After(patience) => patience,
             Self::Never => return None,
         };
-        // Refused at the first closed limit means asked once, now.
+        // With a deadline of now, it is refused at the first closed limit.
         Some(if patience.is_zero() {
             now
         } else {
@@ -102,8 +101,8 @@ impl Deadline {
 }
 
 impl Settings {
-    /// The most calls that may be at the backend at once: those of all classes together, and
-    /// of the pools beside them. None where there is no such bound.
+    /// The most calls at the backend at once: those of all classes together, plus the pools beside
+    /// them. `None` without such a bound.
     #[must_use]
     pub fn outstanding_sum(&self) -> Option<u32> {
         let beside = self.classes.iter().filter_map(|class| match class.pool {
@@ -113,7 +112,7 @@ impl Settings {
         Some(beside.fold(self.outstanding_max?, u32::saturating_add))
     }
 
-    /// The classes whose calls are not counted with all the others at the backend.
+    /// The classes whose calls at the backend are not counted with the others.
     fn beside(&self) -> Arc<[Class]> {
         let is_beside = |rule: &ClassRule| matches!(rule.pool, Some(Pool::Beside(_)));
         let classes = (0..).map(Class).zip(&self.classes);
@@ -141,7 +140,7 @@ impl Settings {
         Some(Reserve { class, amount })
     }
 
-    /// The limits that classes have for themselves.
+    /// The classes' own limits.
     pub(super) fn class_limits(
         &self,
         window: impl Fn(u32) -> Option<Limit>,

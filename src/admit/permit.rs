@@ -17,13 +17,13 @@ pub struct Permit {
     pub(super) core: Arc<Core>,
     pub(super) lane: Lane,
     pub(super) backend: Destination,
-    /// Which of the backends of its destination it went to last.
+    /// The last backend of its destination that it went to.
     pub(super) generation: Generation,
     pub(super) hold: Option<Hold>,
     pub(super) sent: Option<Timestamp>,
     pub(super) delayed: bool,
     pub(super) settling: Option<Settling>,
-    /// Held, and let go with everything else.
+    /// Held, and released with everything else.
     pub(super) tie: Tie,
     pub(super) record: Arc<Record>,
 }
@@ -40,7 +40,7 @@ impl Permit {
         let Some(hold) = self.hold.take() else {
             return;
         };
-        // How long a call took that failed says nothing of what it cost the backend.
+        // The time of a failed call does not show its cost for the backend.
         let settling = match outcome {
             Outcome::Served | Outcome::Overloaded => self.settling.take(),
             Outcome::Failed => None,

@@ -17,8 +17,8 @@ pub struct Place {
 }
 
 impl Place {
-    /// What the call would be told if its deadline were now: what it waits for, and for how
-    /// long. `None` if it no longer waits.
+    /// The refusal of the call if its deadline were now: what it waits for, and for how long.
+    /// `None` if it no longer waits.
     #[must_use]
     pub fn refusal_now(&self) -> Option<Refusal> {
         let refusal = {
@@ -31,7 +31,7 @@ impl Place {
 }
 
 impl Waiting<'_> {
-    /// Where it stands; `None` if its turn has come.
+    /// Its position; `None` if its turn has come.
     #[must_use]
     pub fn place(&self) -> Option<Place> {
         let claim = &self.claim;
@@ -43,7 +43,7 @@ impl Waiting<'_> {
         })
     }
 
-    /// What it would be told if its deadline were now; `None` if it no longer waits.
+    /// Its refusal if its deadline were now; `None` if it no longer waits.
     #[must_use]
     pub fn refusal_now(&self) -> Option<Refusal> {
         self.place()?.refusal_now()

@@ -13,16 +13,16 @@ use crate::call::Destination;
 use crate::call::pace::pace;
 use crate::telemetry::calls::RATE_LIMIT_PREFIX;
 
-/// What calls that meet limits meet. `phase` is how far past the epoch the clock began to
-/// count, which aligns fixed windows.
+/// The policy of calls with limits. `phase` is how far past the epoch the clock began to count,
+/// which aligns fixed windows.
 ///
 /// # Panics
-/// If the settings contradict themselves, which the config's check does not let through.
+/// If the settings contradict themselves, which the check of the config refuses.
 #[must_use]
 pub fn limited(settings: &Settings, phase: Duration) -> Policy {
     let mut workers = outstanding("workers", settings.workers);
     if let Postpone::Jitter { .. } = settings.postpone {
-        // Nothing of it is kept, but a class that a limit keeps anything for is not set aside.
+        // Nothing of it is reserved, but a class with a reserve is never set aside.
         workers.reserve = Some(Reserve {
             class: USER,
             amount: 0,
@@ -45,7 +45,7 @@ pub fn limited(settings: &Settings, phase: Duration) -> Policy {
             });
         }
         for (function, max) in &window.functions {
-            // Prefixed, so that a function called "total" is not the total.
+            // With a prefix, so that a function called "total" is not the total.
             let name = format!("function:{function}");
             limits.push(rule(
                 &name,
@@ -72,7 +72,7 @@ pub fn limited(settings: &Settings, phase: Duration) -> Policy {
     Policy::new(limits, settings.capacity, when_full, postpone, classes).expect(CHECKED)
 }
 
-/// What calls that meet none of these meet: slots of their own, and the backends' health.
+/// The policy of calls without limits: their own slots, and the backends' health.
 pub(super) fn unlimited(settings: &Settings) -> Policy {
     let mut limits = vec![outstanding("unlimited", settings.max_unlimited)];
     limits.extend(backends());
@@ -126,7 +126,7 @@ fn rule(name: &str, scope: Scope, limit: Limit) -> LimitRule {
     }
 }
 
-/// Named as a rate limit of callers, so that people need not know that it is none.
+/// Named like a rate limit of callers, so that operators need not know the difference.
 fn paced(limit: &PacedLimit) -> LimitRule {
     let scope = match &limit.function {
         Some(function) => Scope::Function(Arc::clone(function)),

@@ -1,13 +1,13 @@
-//! Causal promotion: a read about a guest rides in the user class while users act on it.
+//! Causal promotion: a read about a guest is in the user class while users act on it.
 //!
-//! Nothing on the wire says why a guest is read. But what a user does comes with reads of the
-//! same guest: nova asks for the power state before and after each action, Terraform reads
-//! back what it has made. So while a user call on a guest is under way, and for a while after,
-//! reads of that guest are taken to belong to it. Those that wait already when the user call
-//! comes are promoted where they wait.
+//! The wire does not show why a guest is read. But user work comes with reads of the same guest:
+//! nova asks for the power state before and after each action, and Terraform reads back what it
+//! has made. So reads of a guest count as user work while a user call on it is under way, and for
+//! a while after. Reads that already wait when the user call arrives are promoted where they
+//! wait.
 //!
-//! Everything here is behind the gate's lock. It is bounded: guests that are remembered by
-//! [`GUESTS_MAX`], reads that wait by those that wait at the gate.
+//! Everything here is behind the gate's lock. It is bounded: the guests by [`GUESTS_MAX`], the
+//! waiting reads by the calls that wait at the gate.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -19,10 +19,10 @@ use tidegate_limits::{Ticket, Timestamp};
 use super::Core;
 use crate::call::Record;
 
-/// Guests that are remembered; past it the one longest untouched is forgotten.
+/// The most guests. Beyond it, the least recently used one is forgotten.
 const GUESTS_MAX: usize = 4096;
 
-/// Reads noted as waiting before the first look for those that wait no more.
+/// The number of noted reads at which those that no longer wait are first removed.
 const SWEEP_MIN: usize = 64;
 
 /// A waiting read, and where its new class is recorded.
@@ -33,27 +33,27 @@ pub(super) struct Follower {
     pub(super) record: Weak<Record>,
 }
 
-/// On which guests users act, and who waits for them.
+/// The guests on which users act, and the reads that wait.
 #[derive(Debug, Default)]
 pub(super) struct Promotions {
-    /// How long after a user call its guest's reads are still promoted; none switches it off.
+    /// How long after a user call its guest's reads are still promoted; `None` switches it off.
     lasts: Option<Duration>,
     guests: HashMap<Arc<str>, Acted>,
-    /// The guests by when they were last touched, longest ago first.
+    /// The guests by their last use, the least recent first.
     touched: BTreeMap<u64, Arc<str>>,
     touches: u64,
     followers: HashMap<Box<str>, Vec<Follower>>,
     noted: usize,
-    /// Noted ones at which those that wait no more are dropped.
+    /// The number of noted reads at which those that no longer wait are removed.
     sweep_at: usize,
 }
 
-/// What users do to a guest.
+/// The user work on a guest.
 #[derive(Debug)]
 struct Acted {
     /// User calls under way.
     running: usize,
-    /// Until when its reads are promoted though none is.
+    /// Until when its reads are promoted without one.
     until: Timestamp,
     touch: u64,
 }
@@ -72,12 +72,12 @@ impl Promotions {
         }
     }
 
-    /// Whether anybody is promoted at all.
+    /// Whether promotion is on.
     pub(super) fn is_on(&self) -> bool {
         self.lasts.is_some()
     }
 
-    /// Takes a new setting. Switched off, everything is forgotten.
+    /// Takes a new setting. If it is switched off, everything is forgotten.
     pub(super) fn apply(&mut self, lasts: Option<Duration>) {
         if lasts.is_none() {
             *self = Self::default();
@@ -85,8 +85,8 @@ impl Promotions {
         self.lasts = lasts;
     }
 
-    /// A user call on a guest has come. Returns the reads that wait for the same guest, or did
-    /// when they were last heard of.
+    /// A user call on a guest has arrived. Returns the reads that wait for the same guest, as last
+    /// noted.
     pub(super) fn begins(&mut self, guest: &Arc<str>, now: Timestamp) -> Vec<Follower> {
         self.touch(guest, now).running += 1;
         let followers = self.followers.remove(&**guest).unwrap_or_default();
@@ -94,7 +94,7 @@ impl Promotions {
         followers
     }
 
-    /// It is over. Later reads of its guest are promoted only if it succeeded.
+    /// It has ended. Later reads of its guest are promoted only if it succeeded.
     fn ends(&mut self, guest: &Arc<str>, now: Timestamp, ending: Ending) {
         // Forgotten, or switched off meanwhile.
         let (Some(lasts), true) = (self.lasts, self.guests.contains_key(guest)) else {
@@ -113,7 +113,7 @@ impl Promotions {
         acted.is_some_and(|acted| acted.is_going_on(now))
     }
 
-    /// A read of a guest has to wait. `waits` says of others whether they still do.
+    /// A read of a guest must wait. `waits` returns whether another one still does.
     pub(super) fn waits(
         &mut self,
         guest: &str,
@@ -126,7 +126,7 @@ impl Promotions {
                 !followers.is_empty()
             });
             self.noted = self.followers.values().map(Vec::len).sum();
-            // Twice as many, so that looking at all of them costs each a constant.
+            // Twice as many, so that a look at all of them costs each a constant.
             self.sweep_at = (2 * self.noted).max(SWEEP_MIN);
         }
         match self.followers.get_mut(guest) {
@@ -136,7 +136,7 @@ impl Promotions {
         self.noted += 1;
     }
 
-    /// The guest, which is now the last that was touched.
+    /// The guest, which is now the most recently used.
     fn touch(&mut self, guest: &Arc<str>, now: Timestamp) -> &mut Acted {
         self.touches += 1;
         let touch = self.touches;
@@ -188,9 +188,9 @@ impl Promoted {
 /// How a user call on a guest ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {
-    /// The backend answered that it did what was asked.
+    /// The backend reported success.
     Success,
-    /// It failed, was given back, or its end is not known.
+    /// It failed, was given back, or its end is unknown.
     NoSuccess,
 }
 
@@ -202,7 +202,7 @@ pub(super) struct Acting {
 }
 
 impl Acting {
-    /// Of a call that [`Promotions::begins`] has been told of.
+    /// Of a call that was passed to [`Promotions::begins`].
     pub(super) fn new(core: Arc<Core>, guest: Arc<str>) -> Self {
         Self {
             core,
@@ -226,15 +226,15 @@ impl Drop for Acting {
     }
 }
 
-/// What a call has to do with a guest, for as long as it is under way.
+/// The relation of a call to its guest, while it is under way.
 pub(super) enum Tie {
     /// Nothing.
     Apart,
-    /// It reads about it, and comes after whatever users do to it.
+    /// It reads the guest, and may be promoted.
     Follows(Box<str>),
-    /// It reads about it, and came to the class of users by what they do to it.
+    /// It reads the guest, and was promoted to the class of users.
     Rides,
-    /// It is what a user does to it.
+    /// It is user work on the guest.
     Acts {
         /// Held for the moment in which it is dropped.
         until: Acting,

@@ -12,14 +12,14 @@ use tidegate_limits::{
 
 use super::{Gate, Lane, State, Waiter};
 
-/// What came of a question.
+/// The result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuotaAnswer {
-    /// Whose question it was.
+    /// Its key.
     pub at: QuotaRef,
     /// Which.
     pub question: Question,
-    /// What came of it.
+    /// Its result.
     pub outcome: Outcome,
 }
 
@@ -30,33 +30,32 @@ impl State {
 }
 
 impl Gate {
-    /// Takes the quotas that there are from now on, by name, and how many keys of all of them are
-    /// known at once.
+    /// Sets the quotas, by name, and the most keys of all of them.
     pub fn set_quotas(&self, rules: BTreeMap<Arc<str>, QuotaRule>, keys_max: usize) {
         self.core
             .change(|state, now| state.calls().set_quotas(now, rules, keys_max));
     }
 
-    /// Gives one key a rule of its own, or with `None` that of its quota again. False if the key was
+    /// Gives one key its own rule, or with `None` the rule of its quota. False if the key was
     /// forgotten.
     pub fn set_quota_rule(&self, at: QuotaRef, rule: Option<Rule>) -> bool {
         self.core
             .change(|state, now| state.calls().set_quota_rule(now, at, rule))
     }
 
-    /// How many sidecars share the quotas, which decides only how much is drawn at once.
+    /// The number of sidecars that share the quotas. It only decides how much is drawn at once.
     pub fn set_quota_nodes(&self, nodes: u32) {
         self.core
             .change(|state, _| state.calls().set_quota_nodes(nodes));
     }
 
-    /// What is known of the store's time.
+    /// The store's time.
     pub fn learn_store_time(&self, time: StoreTime) {
         self.core
             .change(|state, now| state.calls().learn_store_time(now, time));
     }
 
-    /// Answers questions, after what was learned of the store's time with the answers.
+    /// Passes answers of the store on, after the store's time that came with them.
     pub fn answer_quotas(
         &self,
         time: Option<StoreTime>,
@@ -80,7 +79,7 @@ impl Gate {
         });
     }
 
-    /// Something else may stand in the store for this key.
+    /// The record of this key may have changed in the store.
     pub fn tell_quota(&self, at: QuotaRef) {
         self.core
             .change(|state, now| state.calls().tell_quota(now, at));
@@ -92,20 +91,20 @@ impl Gate {
             .change(|state, now| state.calls().store_is_back(now));
     }
 
-    /// Whether the answer to a question of this key is still of use.
+    /// Whether the answer to a request of this key is still useful.
     #[must_use]
     pub fn wants_quota_answer(&self, at: QuotaRef) -> bool {
         self.core.lock().calls().wants_answer(at)
     }
 
-    /// Waits until there is something to take for [`quota_questions`](Self::quota_questions), be it
-    /// that it came before this is waited for.
+    /// Waits until there is something for [`quota_questions`](Self::quota_questions), also from
+    /// before this call.
     pub async fn quota_asked(&self) {
         self.core.asks.notified().await;
     }
 
-    /// Takes what is to be asked of the store, which keys nothing has to be known of any more, and what
-    /// began or ended of the troubles of keys.
+    /// Takes the requests to the store, the keys that are no longer needed, and the troubles of
+    /// keys that began or ended.
     #[must_use]
     pub fn quota_questions(&self) -> (Vec<QuotaQuestion>, Vec<QuotaRef>, Vec<QuotaTrouble>) {
         let mut state = self.core.lock();
@@ -117,8 +116,8 @@ impl Gate {
         )
     }
 
-    /// The keys of a quota, at most so many: first those that calls wait for, then those that were
-    /// used last.
+    /// At most this many keys of a quota: first those that calls wait for, then the most recently
+    /// used.
     #[must_use]
     pub fn quotas_now(&self, quota: &str, most: usize) -> Vec<QuotaNow> {
         let mut state = self.core.lock();
@@ -126,7 +125,7 @@ impl Gate {
         state.calls().quotas_now(now, quota, most)
     }
 
-    /// What happened to a quota's keys; none if there is no such quota.
+    /// The counts of a quota's keys; `None` if there is no such quota.
     #[must_use]
     pub fn quota_counts(&self, quota: &str) -> Option<QuotaCounts> {
         self.core.lock().calls().quota_counts(quota)

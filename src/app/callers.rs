@@ -1,8 +1,8 @@
 //! Callers, rate limits and costs as the admin address shows and changes them.
 //!
-//! A change is made to the callers, then the gate's buckets follow, then the state is saved,
-//! and only then is it answered. One change is made at a time. A reload changes callers too, and
-//! does not wait for a state that is being saved.
+//! A change is applied to the callers, then to the gate's buckets, then the state is saved, and
+//! only then is it answered. One change is made at a time. A reload changes callers too, and does
+//! not wait for a save.
 
 #[expect(
     clippy::disallowed_methods,
@@ -36,8 +36,8 @@ use crate::callers::shown::{CallerNow, RateLimitNow};
 use crate::callers::{self, Callers, Changed, Error, NewCosts};
 
 impl Shared {
-    /// Changes callers, rate limits or costs, and lets the buckets follow. What becomes of it
-    /// is saved within ten seconds. No disk is waited for.
+    /// Changes callers, rate limits or costs, and then the buckets. The result is saved within ten
+    /// seconds. It does not wait for a disk.
     pub(super) fn change_callers<T, E>(
         &self,
         _one_at_a_time: &MutexGuard<'_, ()>,
@@ -73,7 +73,7 @@ impl Shared {
         Ok(value)
     }
 
-    /// Saves what was counted since the last time, too.
+    /// Also saves the counts since the last time.
     pub(super) fn save_callers(&self) {
         let mut keeper = self.keeper();
         if keeper.is_on() {
@@ -352,7 +352,7 @@ impl CallersSource for Shared {
         let profiles = self.callers.profiles().into_iter();
         let shown = profiles.map(|profile| {
             let (burst, fill) = match profile.allowance {
-                // A profile is the size of a bucket.
+                // A profile is a size of a bucket.
                 Allowance::Exempt | Allowance::Paced { .. } => (None, None),
                 Allowance::Bucket { burst, fill } => (Some(burst.get()), Some(fill.get())),
             };
@@ -393,7 +393,7 @@ impl CallersSource for Shared {
             let put = callers.put_costs(&new);
             put.map_err(|mistakes| mistakes.into_iter().next().expect("a mistake at least"))
         })?;
-        // What calls cost says how large a pool is, and how large a debt.
+        // The costs of calls decide the size of a pool and of a debt.
         let _one_at_a_time = self.changes();
         let config = self.config.get();
         if !config.admit.paced.is_empty() {
@@ -508,7 +508,7 @@ impl CallersSource for Shared {
     }
 }
 
-/// How a pace goes.
+/// The state of a pace.
 pub(super) fn pace_state(paced: &PacerNow) -> PaceState {
     PaceState {
         achieved: paced.achieved,
@@ -518,8 +518,7 @@ pub(super) fn pace_state(paced: &PacerNow) -> PaceState {
     }
 }
 
-/// What held a call, the longest first. What of its wait no limit accounts for, it spent
-/// elsewhere.
+/// What held a call, the longest first. Wait time without a limit counts as elsewhere.
 fn held(ended: &Ended) -> Vec<Held> {
     let elsewhere = ended.queued.saturating_sub(ended.delays.total());
     let elsewhere = (!elsewhere.is_zero()).then(|| {
@@ -545,7 +544,7 @@ fn held(ended: &Ended) -> Vec<Held> {
     parts.collect()
 }
 
-/// Why a change was refused, as the API says it.
+/// Why a change was refused, in the form of the API.
 fn refused(error: Error) -> Refused {
     let field = error.field().to_owned();
     let told = error.to_string();

@@ -1,4 +1,4 @@
-//! Builds the capacity server, and takes it down again.
+//! Builds the capacity server, and stops it again.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -21,22 +21,22 @@ use crate::admin;
 use crate::config::lease_server::{self as config, Rules};
 use crate::listen::{self, descriptors};
 
-/// How long the answers under way may take when it must end.
+/// The time for answers under way when it must stop.
 const DRAIN: Duration = Duration::from_secs(5);
-/// The first pause when etcd does not answer; each further one is 1.3 times as long.
+/// The first pause when etcd does not answer. Each further pause is 1.3 times as long.
 const PAUSE_FIRST: Duration = Duration::from_secs(1);
 
 /// Why the server did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// An address cannot be had.
+    /// An address cannot be used.
     #[error("cannot listen on {address} ({what}): {cause}")]
     Bind {
         /// The address.
         address: SocketAddr,
-        /// What for.
+        /// Its purpose.
         what: &'static str,
-        /// What the system said.
+        /// The error of the system.
         #[source]
         cause: io::Error,
     },
@@ -48,15 +48,15 @@ pub struct LeaseServer {
     status_address: Option<SocketAddr>,
     rules: Arc<Current>,
     stop: CancellationToken,
-    /// Ends when every answer under way has gone out.
+    /// Ends when every answer under way was sent.
     serving: JoinHandle<()>,
-    /// What runs beside: status page, election, the questions to the server above.
+    /// The background tasks: status page, election, requests to the server above.
     beside: TaskTracker,
     /// Ends it.
     stop_beside: CancellationToken,
-    /// Ends this one's candidacy: it resigns.
+    /// Ends the candidacy of this server: it resigns.
     stop_candidacy: CancellationToken,
-    /// Closed once it has resigned, or could not.
+    /// Closed once it has resigned, or failed to.
     mastership: watch::Receiver<Mastership>,
 }
 
@@ -77,12 +77,12 @@ impl Current {
 }
 
 impl LeaseServer {
-    /// Binds every address, then starts. Where the rules are in etcd, it waits for the first that
-    /// are good before it binds anything.
+    /// Binds every address, then starts. If the rules are in etcd, it waits for the first valid
+    /// ones before it binds anything.
     ///
     /// # Errors
     ///
-    /// If an address cannot be had; then nothing is running.
+    /// If an address cannot be used; then nothing is running.
     pub async fn start(config: &config::LeaseServer) -> Result<Self, StartError> {
         let (templates, followed) = match &config.rules {
             Rules::Here(templates) | Rules::File { templates, .. } => (templates.clone(), None),
@@ -174,13 +174,13 @@ impl LeaseServer {
         })
     }
 
-    /// Where clients ask, with the port that it really got.
+    /// The address for clients, with its real port.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where there is something to see, with the port that it really got.
+    /// The status address, with its real port.
     #[must_use]
     pub fn status_address(&self) -> Option<SocketAddr> {
         self.status_address
@@ -191,16 +191,16 @@ impl LeaseServer {
         self.rules.apply(templates);
     }
 
-    /// New rules have mistakes; the old ones stay.
+    /// New rules have mistakes; the old ones stay in force.
     pub fn reload_refused(&self) {
         self.rules.metrics.reload_refused();
     }
 
-    /// Takes nothing new, lets the answers under way go out, and resigns. Whether all of them
-    /// went out in time.
+    /// Accepts no new requests, sends the answers under way, and resigns. Returns whether all of
+    /// them were sent in time.
     ///
-    /// It resigns at once and not after the last answer: from then on it answers as one that
-    /// knows of no master, so the next master may begin while a slow client still reads.
+    /// It resigns at once, and not after the last answer. From then on it answers that the master
+    /// is unknown, so the next master may begin while a slow client still reads.
     pub async fn drain(self) -> bool {
         self.stop.cancel();
         self.stop_candidacy.cancel();
@@ -253,7 +253,7 @@ impl Followed {
         }
     }
 
-    /// The first rules that are good, whenever there are some.
+    /// The first valid rules, as soon as there are some.
     async fn first(&mut self) -> Templates {
         let mut back_off = BackOff::gentle(PAUSE_FIRST);
         loop {
@@ -291,7 +291,7 @@ impl Followed {
         })
     }
 
-    /// Takes every change at once; one with a mistake changes nothing.
+    /// Applies every change at once. A change with a mistake changes nothing.
     async fn follow(mut self, current: Arc<Current>) {
         let mut back_off = BackOff::gentle(PAUSE_FIRST);
         loop {
@@ -333,7 +333,7 @@ impl Followed {
                 }
             }
             tokio::time::sleep(back_off.pause()).await;
-            // What was missed meanwhile is read anew.
+            // Changes that were missed meanwhile are read again.
             if let Ok(Some(text)) = self.read().await
                 && let Ok(templates) = self.parse(&text)
             {

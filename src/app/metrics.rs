@@ -23,7 +23,7 @@ pub use super::quotas::metrics::{QuotaLevel, StoreLevel};
 tidegate_runtime::metrics! {
     /// Reloads of the config.
     pub struct ConfigMetrics: "tidegate_" {
-        /// Whether the last attempt to load the config succeeded.
+        /// Whether the last load of the config succeeded.
         config_last_reload_successful: Gauge in "0 or 1",
         /// When a config was last loaded.
         config_last_reload_success_timestamp_seconds: Gauge in "Unix s",
@@ -32,7 +32,7 @@ tidegate_runtime::metrics! {
     }
 }
 
-/// What becomes of a reload.
+/// The result of a reload.
 const TAKEN: &str = "taken";
 const REFUSED: &str = "refused";
 
@@ -40,7 +40,7 @@ const REFUSED: &str = "refused";
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
-    /// Levels are mirrored by one scrape at a time.
+    /// One scrape at a time mirrors the levels.
     scraping: Mutex<()>,
     config: ConfigMetrics,
     /// Calls that have ended.
@@ -88,7 +88,7 @@ impl Metrics {
             scraping: Mutex::default(),
             registry,
         };
-        // Counters that an alert asks for are there before they count.
+        // Counters for alerts exist before they count.
         for outcome in [TAKEN, REFUSED] {
             metrics.config.config_reloads_total(outcome);
         }
@@ -105,7 +105,7 @@ impl Metrics {
         &self.registry
     }
 
-    /// A config was taken, at this time of the wall clock.
+    /// A config was applied, at this time of the wall clock.
     pub fn config_taken(&self, at: SystemTime) {
         let since_epoch = at.duration_since(UNIX_EPOCH).unwrap_or_default();
         self.config.config_last_reload_successful().show(true);
@@ -114,19 +114,19 @@ impl Metrics {
             .show(since_epoch);
     }
 
-    /// A reload took a config.
+    /// A reload applied a config.
     pub fn config_reloaded(&self, at: SystemTime) {
         self.config.config_reloads_total(TAKEN).inc();
         self.config_taken(at);
     }
 
-    /// A reload refused a config; the old one stays.
+    /// A reload refused a config; the old one stays in force.
     pub fn config_refused(&self) {
         self.config.config_reloads_total(REFUSED).inc();
         self.config.config_last_reload_successful().show(false);
     }
 
-    /// Everything in Prometheus's text format, after `mirror` has shown the levels.
+    /// Everything in Prometheus's text format, after `mirror` has updated the levels.
     pub fn scrape(&self, mirror: impl FnOnce(&Self)) -> String {
         let _one_at_a_time = self
             .scraping

@@ -1,4 +1,4 @@
-//! What the admin address shows, read off the running stages.
+//! The state for the admin address, read from the running stages.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use crate::telemetry::access::Utc;
 use crate::telemetry::calls::RATE_LIMIT_PREFIX;
 use tidegate_runtime::metric::{Reach, Show};
 
-/// Mistakes of a refused reload that are shown; the log has all.
+/// The most shown mistakes of a refused reload; the log has all.
 const MISTAKES_MAX: usize = 20;
 
 impl Source for Shared {
@@ -136,7 +136,7 @@ impl Source for Shared {
 }
 
 impl Shared {
-    /// Shows the levels of every stage.
+    /// Shows the state of every stage.
     fn mirror(&self, metrics: &Metrics) {
         let settings = self.config.get();
         let forward = &settings.forward;

@@ -1,4 +1,4 @@
-//! Tells operators about each call: counts it, and writes its access line.
+//! Reports each call: counts it, and writes its access line.
 
 use std::error::Error;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -21,7 +21,7 @@ use crate::telemetry::calls::{Durations, RATE_LIMIT_PREFIX};
 /// The time between two log events of a shortage that lasts.
 const SHORT_EVERY: Duration = Duration::from_secs(10);
 
-/// Hears of every call and tells metrics and the log.
+/// Observes every call, for metrics and the log.
 #[derive(Debug)]
 pub struct Teller {
     metrics: Arc<Metrics>,
@@ -30,12 +30,12 @@ pub struct Teller {
     lately: Arc<Lately>,
     clock: Clock,
     started: Started,
-    /// When a shortage was logged last.
+    /// The last time a shortage was logged.
     short_at: Mutex<Option<Timestamp>>,
 }
 
 impl Teller {
-    /// Tells these.
+    /// The reports.
     #[must_use]
     pub fn new(
         metrics: Arc<Metrics>,
@@ -88,7 +88,7 @@ impl Teller {
     }
 }
 
-/// What the access line of a call says that drew from a quota.
+/// The quota field in the access line of a call.
 fn quota_draw(spent: &QuotaSpent) -> QuotaDraw<'_> {
     QuotaDraw {
         limit: &spent.of.quota,
@@ -137,8 +137,8 @@ impl Observe for Teller {
         let arrived = facts.origin.arrived;
         let total = now.since(arrived);
         let waited = facts.admitted.map(|admitted| admitted.since(arrived));
-        // A backend that never got done counts for as long as we waited for it: the slowest
-        // calls must not be the ones that are missing.
+        // A backend that never finished counts with the time that we waited for it: the slowest
+        // calls must not be missing.
         let backend = facts
             .sent
             .map(|sent| facts.answered.unwrap_or(now).since(sent));
@@ -171,7 +171,7 @@ impl Observe for Teller {
         if let Some(claim) = claim {
             self.charged(facts, claim);
         }
-        // A client that has left was answered nothing, whatever we were about to say.
+        // A client that has left got no answer, even if one was ready.
         let answer = facts.reason.filter(|_| facts.verdict != Verdict::Aborted);
         if let Some(reason) = answer {
             self.metrics

@@ -22,7 +22,7 @@ use http::{HeaderMap, HeaderName};
 use crate::call::sdk::{Effort, Kind};
 use crate::call::{BackendKind, Role};
 
-/// The built-in class of what a user waits for.
+/// The built-in class of calls that a user waits for.
 pub const USER: &str = "user";
 
 /// The built-in class of everything else.
@@ -31,7 +31,7 @@ pub const POLLING: &str = "polling";
 /// The header that names a class, unless the config names another.
 pub const HEADER: &str = "x-tidegate-class";
 
-/// Which class a call is put in.
+/// The rules for classes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Every class; `user` and `polling` are always among them.
@@ -40,39 +40,39 @@ pub struct Settings {
     pub functions: Vec<(Arc<str>, Arc<str>)>,
     /// Efforts that a `[[class]]` names.
     pub efforts: Vec<(Effort, Arc<str>)>,
-    /// The listeners that have something to say.
+    /// The listeners with a setting.
     pub listeners: Vec<FromListener>,
     /// The header that names a class.
     pub header: HeaderName,
 }
 
-/// A class that there is.
+/// An existing class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Known {
     /// Its name.
     pub name: Arc<str>,
-    /// Whether promotion may take calls out of it: it is less urgent than `user`, and has no
-    /// limit of its own that they would get around.
+    /// Whether calls may be promoted out of it: it is less urgent than `user`, and has no limit of
+    /// its own that they would bypass.
     pub may_rise: bool,
 }
 
-/// What a listener says of the calls that come in there.
+/// The setting of a listener for its calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FromListener {
     /// The listener's name.
     pub listener: Arc<str>,
-    /// The class of what is not user work by itself.
+    /// The class of calls that are not user work by themselves.
     pub class: Option<Arc<str>>,
-    /// Whether clients are believed when they name a class.
+    /// Whether clients may name a class.
     pub header: bool,
 }
 
-/// What is known of a call when its class is looked for.
+/// The properties of a call that decide its class.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clues<'a> {
     /// The exact name of its function.
     pub(super) function: &'a str,
-    /// Where it came in.
+    /// Its listener.
     pub(super) listener: &'a str,
     /// Its headers, on HTTP.
     pub(super) headers: Option<&'a HeaderMap>,
@@ -89,10 +89,10 @@ pub(super) struct Classes {
     header: HeaderName,
 }
 
-/// What is known of a function beforehand.
+/// The settings of a function.
 #[derive(Clone, Debug, Default)]
 struct Placed {
-    /// The class that the operator gives it.
+    /// The class set by the operator.
     class: Option<Arc<str>>,
     is_write: bool,
 }
@@ -125,25 +125,25 @@ impl Classes {
         }
     }
 
-    /// The name of the class of all that is not put in another.
+    /// The name of the default class.
     pub(super) fn polling(&self) -> Arc<str> {
         Arc::clone(&self.get(POLLING).expect(CHECKED).name)
     }
 
-    /// The class of a call, and what it has to do with what users do to its guest.
+    /// The class of a call, and its role for promotion.
     pub(super) fn find(&self, clues: &Clues<'_>) -> (Arc<str>, Role) {
         let listener = self.listeners.get(clues.listener);
         let placed = self.functions.get(clues.function);
         let is_write = placed.map_or(clues.is_write, |placed| placed.is_write);
-        // A write that is only known by its method is urgent, and says nothing of the guest: the
-        // backend may never have heard of such an action.
+        // A write that is known only by its method is urgent, but promotes nothing: the backend may
+        // not know such an action.
         let is_known_write = placed.is_some_and(|placed| placed.is_write);
         let said = listener
             .filter(|listener| listener.header)
             .and_then(|_| self.said(clues.headers?));
         let given = said.or_else(|| placed?.class.as_deref().and_then(|name| self.get(name)));
         if let Some(class) = given {
-            // A write that was moved is user work still, but one that was called polling.
+            // A write in another class is still user work, except in polling.
             let acts = *class.name == *USER || is_known_write && *class.name != *POLLING;
             let role = if acts { Role::Acts } else { Role::Apart };
             return (Arc::clone(&class.name), role);
@@ -166,8 +166,8 @@ impl Classes {
         (Arc::clone(&class.name), role)
     }
 
-    /// The class that a header names. One that there is not, or two at once, count for
-    /// nothing: a call is not worth refusing for how urgent it calls itself.
+    /// The class in the header. An unknown class, or two at once, are ignored: that is no reason to
+    /// refuse a call.
     fn said(&self, headers: &HeaderMap) -> Option<&Known> {
         let mut values = headers.get_all(&self.header).iter();
         let name = values.next()?.to_str().ok()?;
@@ -245,7 +245,7 @@ mod tests {
         values.collect()
     }
 
-    /// `listener function`, with a header after it where there is one, or several.
+    /// `listener function`, followed by a header, if there is one, or by several.
     #[track_caller]
     fn check(call: &str, class: &str, role: Role) {
         let mut words = call.split(' ');

@@ -1,11 +1,11 @@
-//! One line for each call, when it has ended.
+//! One line for each call that has ended.
 //!
-//! A line is put together in memory and appended to the buffer of the log's one writer
-//! ([`LogWriter`]), so the thread that moves calls never waits for the reader of the log.
+//! A line is built in memory and appended to the buffer of the log's one writer ([`LogWriter`]).
+//! So the thread that moves calls never waits for the reader of the log.
 //!
-//! Arguments have no place in a line: they carry passwords. The userid and the user are the
-//! only words that a client chose: the one is written only if it can be one, the other has
-//! no control character and a bounded length.
+//! A line contains no arguments, because they carry passwords. The userid and the user are the
+//! only words from a client. The userid is written only if it is a valid one. The user has no
+//! control character and a bounded length.
 
 use std::cell::RefCell;
 use std::io::{self, Write};
@@ -19,41 +19,41 @@ use tidegate_limits::TokenCount;
 use super::writer::LogWriter;
 pub use super::writer::Written;
 
-/// A userid has at most this many characters.
+/// The maximum length of a userid.
 const USERID_MAX: usize = 8;
 
-/// How a line looks.
+/// The format of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
     /// For people, in columns.
     Text {
-        /// Whether the terminal shows colour.
+        /// Whether the terminal has colours.
         colour: bool,
     },
     /// For machines, one object a line.
     Json,
 }
 
-/// What a line says. In JSON every field is always there, `null` where it does not apply.
+/// The fields of a line. In JSON every field is always present, `null` if it does not apply.
 #[derive(Clone, Debug)]
 pub struct AccessLine<'a> {
-    /// Its own, by which the call is asked for later; see [`AccessLog::next_id`].
+    /// The id of the call; see [`AccessLog::next_id`].
     pub id: u64,
     /// When the call ended.
     pub at: SystemTime,
     /// Name of the listener.
     pub listener: &'a str,
-    /// Who is connected; none on a Unix socket.
+    /// The peer; `None` on a Unix socket.
     pub peer: Option<SocketAddr>,
-    /// The client's address: the peer's own, or what a trusted proxy says.
+    /// The client's address: the peer's own, or the one that a trusted proxy names.
     pub client: Option<IpAddr>,
-    /// The user, where the listener knows one.
+    /// The user, if the listener knows one.
     pub user: Option<&'a str>,
     /// `socket`, `http` or `tcp`.
     pub dialect: &'a str,
     /// Its function.
     pub function: &'a str,
-    /// The class that it waited in.
+    /// Its final class.
     pub class: &'a str,
     /// The userid that it is about.
     pub userid: Option<&'a str>,
@@ -63,13 +63,13 @@ pub struct AccessLine<'a> {
     pub reason: Option<&'a str>,
     /// The limit that held it longest or refused it.
     pub limit: Option<&'a str>,
-    /// The most specific caller it belongs to; none if it was no request.
+    /// The most specific caller that it matches; `None` if it was not a request.
     pub caller: Option<CallerId>,
     /// The rate limit that was charged.
     pub rate_limit: Option<&'a str>,
-    /// What it cost.
+    /// Its cost.
     pub tokens: Option<TokenCount>,
-    /// From arrival to a worker, or to the end if it never got one.
+    /// From arrival to a worker, or to the end without one.
     pub queued: Duration,
     /// From the last byte sent until the backend was done with it.
     pub backend: Option<Duration>,
@@ -79,9 +79,9 @@ pub struct AccessLine<'a> {
     pub bytes_in: u64,
     /// Bytes of the reply.
     pub bytes_out: u64,
-    /// The HTTP status answered.
+    /// The HTTP status of the reply.
     pub status: Option<u16>,
-    /// The code of the answer.
+    /// The code of the reply.
     pub overall_rc: Option<i64>,
     /// When the call's bytes left, since the start of the process.
     pub sent: Option<Duration>,
@@ -91,7 +91,7 @@ pub struct AccessLine<'a> {
     pub limited: bool,
     /// What it drew from quotas; empty if it met none.
     pub quota: &'a [QuotaDraw<'a>],
-    /// Whether it was answered with another call's answer.
+    /// Whether it got the answer of another call.
     pub shared: bool,
     /// Whether it was handed over, and ran without its client.
     pub handed_over: bool,
@@ -99,9 +99,9 @@ pub struct AccessLine<'a> {
     pub retry_of: Option<u64>,
 }
 
-/// The start of the process, in microseconds since the epoch, as its lines have it. All times
-/// in them count from it on one monotonic clock, so lines that agree on it can be compared to
-/// the microsecond, and others only as well as the clocks of their hosts agree.
+/// The start of the process, in microseconds since the epoch. All times in its lines count from
+/// it on one monotonic clock. So lines with the same start can be compared to the microsecond,
+/// and others only as well as the clocks of their hosts agree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Started(Box<str>);
 
@@ -114,15 +114,14 @@ impl Started {
     }
 }
 
-/// What one call drew from one key of a quota.
+/// The draw of one call from one key of a quota.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct QuotaDraw<'a> {
     /// Name of the quota.
     pub limit: &'a str,
-    /// The key whose quota it is, such as the user.
+    /// The key of the quota, such as the user.
     pub key: &'a str,
-    /// Number of the window that the tokens belong to, by the time of the store; none where that is not
-    /// known.
+    /// The number of the tokens' window, by the time of the store; `None` if unknown.
     pub window: Option<u64>,
     /// Tokens of the key in that window, over all sidecars.
     pub total: u64,
@@ -140,22 +139,22 @@ pub struct AccessLog {
 }
 
 impl AccessLog {
-    /// Starts a thread that writes to `out`. The log begins switched on.
+    /// Starts a thread that writes to `out`. The log is on at first.
     ///
     /// # Errors
     ///
-    /// If the system gives no thread.
+    /// If no thread can be started.
     pub fn start(out: impl Write + Send + 'static, look: Look) -> io::Result<Self> {
         Ok(Self::to(LogWriter::start(out)?, look))
     }
 
-    /// Writes its lines where others write theirs. The log begins switched on.
+    /// Writes its lines with a shared writer. The log is on at first.
     #[must_use]
     pub fn to(writer: LogWriter, look: Look) -> Self {
         Self {
             on: AtomicBool::new(true),
             look,
-            // Two processes that write to one place do not share ids.
+            // Two processes with one log do not share ids.
             next_id: AtomicU64::new(rand::random()),
             writer,
         }
@@ -172,7 +171,7 @@ impl AccessLog {
         self.on.load(Ordering::Relaxed)
     }
 
-    /// An id for a call, which no other call of this process gets.
+    /// A new id for a call, unique in this process.
     #[must_use]
     pub fn next_id(&self) -> u64 {
         self.next_id.fetch_add(1, Ordering::Relaxed)
@@ -198,10 +197,10 @@ impl AccessLog {
     }
 }
 
-/// Puts a line together piece by piece. A derived `Serialize` took two and a half times the
-/// instructions, for keys that it looks through for escapes and for formatted numbers.
+/// Builds a line part by part. A derived `Serialize` took two and a half times the instructions,
+/// because it searches keys for escapes and formats numbers.
 fn json(out: &mut Vec<u8>, line: &AccessLine<'_>) -> io::Result<()> {
-    // The first three are what every other line of the log begins with.
+    // Every line of the log begins with the first three.
     out.extend_from_slice(br#"{"timestamp":""#);
     out.extend_from_slice(&utc(line.at).0);
     out.extend_from_slice(br#"","level":"INFO","target":"access","id":""#);
@@ -289,7 +288,7 @@ fn word(out: &mut Vec<u8>, word: Option<&str>) -> io::Result<()> {
         out.extend_from_slice(b"null");
         return Ok(());
     };
-    // Names from the config may hold anything; most hold nothing that needs an escape.
+    // Names from the config may contain anything; most need no escape.
     if word.bytes().all(|c| c >= b' ' && c != b'"' && c != b'\\') {
         out.push(b'"');
         out.extend_from_slice(word.as_bytes());
@@ -417,7 +416,7 @@ fn text(out: &mut Vec<u8>, line: &AccessLine<'_>, colour: bool) -> io::Result<()
         write!(out, "{user}@")?;
     }
     match (line.peer, line.client) {
-        // The port is worth a look only where it is the client's own.
+        // The port is useful only if it is the client's own.
         (Some(peer), client) if client.is_none_or(|it| it == peer.ip()) => write!(out, "{peer}")?,
         (_, Some(client)) => write!(out, "{client}")?,
         (_, None) => out.extend_from_slice(b"unix"),
@@ -425,7 +424,7 @@ fn text(out: &mut Vec<u8>, line: &AccessLine<'_>, colour: bool) -> io::Result<()
     writeln!(out, " {}", hexadecimal(line.id).as_str())
 }
 
-/// The userid, if the word can be one: nothing else that a client sent gets into a line.
+/// The userid, if the word is a valid one: nothing else from a client gets into a line.
 fn userid<'a>(line: &AccessLine<'a>) -> Option<&'a str> {
     let fits = |c: u8| c.is_ascii_alphanumeric() || b"@#$_-:+".contains(&c);
     line.userid

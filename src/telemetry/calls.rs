@@ -1,4 +1,4 @@
-//! What is counted of each call when it ends.
+//! The counts of calls that have ended.
 
 use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
@@ -8,10 +8,10 @@ use prometheus::{Histogram, IntCounter};
 
 use tidegate_runtime::metric::Registry;
 
-/// What the limits that are rate limits are called by in the label `limit`.
+/// The prefix of rate limits in the label `limit`.
 pub const RATE_LIMIT_PREFIX: &str = "rate_limit:";
 
-/// The label of what no limit decided.
+/// The label without a deciding limit.
 pub const NO_LIMIT: &str = "none";
 
 tidegate_runtime::metrics! {
@@ -37,12 +37,11 @@ tidegate_runtime::metrics! {
 #[derive(Debug)]
 pub struct EndedCalls {
     metrics: CallMetrics,
-    /// The children that an ended call touches, by function: a look-up of each costs more than
-    /// counting.
+    /// The children for an ended call, by function: a look-up of each costs more than counting.
     known: RwLock<HashMap<Box<str>, Vec<Ended>>>,
 }
 
-/// What an ended call counts in.
+/// The counters of an ended call.
 #[derive(Debug)]
 struct Ended {
     listener: Box<str>,
@@ -54,14 +53,14 @@ struct Ended {
     backend: Histogram,
 }
 
-/// How long the parts of a call took.
+/// The times of the parts of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Durations {
     /// From arrival to the end.
     pub total: Duration,
-    /// From arrival to a worker; none if it never got one.
+    /// From arrival to a worker; `None` without one.
     pub waited: Option<Duration>,
-    /// From the last byte sent to the last byte of the reply; none if it was not sent.
+    /// From the last byte sent to the last byte of the reply; `None` if it was not sent.
     pub backend: Option<Duration>,
 }
 
@@ -112,7 +111,7 @@ impl EndedCalls {
         ended.count(took);
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         let all = known.entry(function.into()).or_default();
-        // Another thread may have been here between the two locks.
+        // Another thread may have added it between the two locks.
         if !all.iter().any(|other| is_it(&other)) {
             all.push(ended);
         }
@@ -132,7 +131,7 @@ impl EndedCalls {
             .inc();
     }
 
-    /// Removes the series of limits that are gone.
+    /// Removes the series of removed limits.
     pub fn retain_limits(&self, stays: impl Fn(&str) -> bool) {
         self.metrics.retain("limit", stays);
     }

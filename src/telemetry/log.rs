@@ -1,7 +1,7 @@
-//! What the process says on stderr: text on a terminal, JSON elsewhere.
+//! The log of the process on stderr: text on a terminal, JSON elsewhere.
 //!
-//! The level can be changed while it runs, so a reload need not restart anything. Nothing here
-//! writes to stderr itself: events, panics among them, go to the log's one writer.
+//! The level can change at run time, so a reload restarts nothing. Nothing here writes to stderr
+//! itself: events, including panics, go to the log's one writer.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::fmt;
@@ -27,7 +27,7 @@ use super::access::{AccessLog, Look, TimeOfDay};
 use super::writer::{LAST_WRITE, LogWriter};
 use super::{Format, Settings};
 
-/// The writer of this process's log, for its last words.
+/// The writer of this process's log, for the last lines.
 static PROCESS: OnceLock<LogWriter> = OnceLock::new();
 
 /// The logs of a running process.
@@ -45,25 +45,25 @@ pub struct Level(Targets);
 /// Why there are no logs.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// A word stands where a level should.
+    /// A word that is not a level.
     #[error("{given:?} is no level; error, warn, info, debug, trace and off are")]
     Level {
         /// The word.
         given: Box<str>,
     },
-    /// The level is no filter.
+    /// The filter is invalid.
     #[error("{given:?} is no level and no filter such as \"info,tidegate=debug\"")]
     Filter {
-        /// What was given.
+        /// The given value.
         given: Box<str>,
-        /// What is wrong with it.
+        /// The mistake.
         #[source]
         cause: ParseError,
     },
     /// Another part of this process has set up logs.
     #[error("logs are already set up")]
     Twice(#[source] TryInitError),
-    /// The system gives no thread that could write them.
+    /// No writer thread can be started.
     #[error("cannot start the thread that writes the log: {0}")]
     Thread(#[source] io::Error),
 }
@@ -72,19 +72,19 @@ pub enum LogError {
 ///
 /// # Errors
 ///
-/// If the level is no filter, logs are already set up, or the system gives no thread.
+/// If the filter is invalid, logs are already set up, or no thread can be started.
 pub fn init(settings: &Settings) -> Result<Logs, LogError> {
     let writer = LogWriter::start(stderr()).map_err(LogError::Thread)?;
     let (subscriber, logs) = build(&settings.level, look(settings.format), writer)?;
     subscriber.try_init().map_err(LogError::Twice)?;
-    // Set once: only the first `init` of a process comes here.
+    // Set once: only the first `init` of a process gets here.
     let _ = PROCESS.set(logs.writer.clone());
     panic::set_hook(Box::new(panicked));
     Ok(logs)
 }
 
-/// The process's stderr by a descriptor of its own. `io::stderr` has a lock, which the writer
-/// would hold while its reader stalls.
+/// The process's stderr with its own descriptor. `io::stderr` has a lock, which the writer would
+/// hold while its reader stalls.
 fn stderr() -> Box<dyn Write + Send> {
     match io::stderr().as_fd().try_clone_to_owned() {
         Ok(own) => Box::new(File::from(own)),
@@ -109,8 +109,8 @@ fn panicked(panic: &PanicHookInfo<'_>) {
     );
 }
 
-/// Ends the process at once, for a state in which it can no longer hold what it promises. The
-/// service manager starts a clean one.
+/// Ends the process at once, if it can no longer keep its promises. The service manager starts a
+/// clean one.
 pub fn abort(message: &str) -> ! {
     tracing::error!("aborting: {message}");
     let is_logged = tracing::enabled!(tracing::Level::ERROR);
@@ -121,13 +121,13 @@ pub fn abort(message: &str) -> ! {
             }
             finish(writer);
         }
-        // No runtime thread waits for this reader: the process is no sidecar.
+        // No runtime thread waits for this reader: the process is not a sidecar.
         None => eprintln!("tidegate: aborting: {message}"),
     }
     process::abort()
 }
 
-/// Waits for the last lines, and for the count of those that were lost.
+/// Waits for the last lines, and for the count of lost ones.
 fn finish(writer: &LogWriter) {
     let end = Instant::now() + LAST_WRITE;
     if writer.flush(LAST_WRITE) {
@@ -164,11 +164,11 @@ impl FormatTime for Now {
     }
 }
 
-/// Whether a level would be taken, for the config's check.
+/// Whether a level is valid, for the check of the config.
 ///
 /// # Errors
 ///
-/// If it is no filter.
+/// If it is invalid.
 pub fn check_level(level: &str) -> Result<(), LogError> {
     Level::parse(level).map(drop)
 }
@@ -178,7 +178,7 @@ impl Level {
     ///
     /// # Errors
     ///
-    /// If it is neither.
+    /// If it is invalid.
     pub fn parse(level: &str) -> Result<Self, LogError> {
         filter(level).map(Self)
     }
@@ -196,7 +196,7 @@ impl Logs {
             .expect("the subscriber lives as long as the process");
     }
 
-    /// The log of calls, written where the other lines are, and looking like them.
+    /// The log of calls, with the same writer and format as the other lines.
     #[must_use]
     pub fn access(&self) -> AccessLog {
         AccessLog::to(self.writer.clone(), self.look)
@@ -208,13 +208,13 @@ impl Logs {
         self.look == Look::Json
     }
 
-    /// Events that were lost because stderr is read too slowly.
+    /// Events that were lost because stderr was read too slowly.
     #[must_use]
     pub fn events_lost(&self) -> u64 {
         self.writer.events_lost()
     }
 
-    /// Waits until the last lines are written, at most a second. For the end of the process.
+    /// Waits until the last lines are written, at most a second. For the exit of the process.
     pub fn finish(&self) {
         finish(&self.writer);
     }
@@ -222,8 +222,8 @@ impl Logs {
 
 fn filter(level: &str) -> Result<Targets, LogError> {
     for part in level.split(',').map(str::trim) {
-        // A lone word that is no level would be taken for a module to trace: a misspelt
-        // level would then silence everything else. An empty one would mean "error".
+        // A single word that is not a level would count as a module to trace, so a misspelt level
+        // would silence everything else. An empty one would mean "error".
         let is_word = !part.contains(['=', '[']);
         if is_word && (part.is_empty() || part.parse::<LevelFilter>().is_err()) {
             return Err(LogError::Level { given: part.into() });
@@ -277,7 +277,7 @@ mod tests {
         assert!(matches!(look(Format::Text), Look::Text { .. }));
     }
 
-    /// What is written while `say` runs.
+    /// The lines that are written while `say` runs.
     fn written(level: &str, look: Look, say: impl FnOnce(&Logs)) -> String {
         let mut file = tempfile::tempfile().expect("a temporary file");
         let writer = LogWriter::start(file.try_clone().expect("one file")).expect("a thread");

@@ -1,4 +1,4 @@
-//! What is counted of the process itself.
+//! The metrics of the process itself.
 
 use tidegate_runtime::metric::Registry;
 

@@ -25,7 +25,7 @@ const GATHER: Duration = Duration::from_millis(10);
 /// How long the end of the process waits until the last lines are written.
 pub const LAST_WRITE: Duration = Duration::from_secs(1);
 
-/// What became of a line.
+/// The result for a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Written {
@@ -50,7 +50,7 @@ impl LogWriter {
     ///
     /// # Errors
     ///
-    /// If the system gives no thread.
+    /// If no thread can be started.
     pub fn start(out: impl Write + Send + 'static) -> io::Result<Self> {
         let lines = Arc::new(Lines::default());
         let for_thread = Arc::clone(&lines);
@@ -118,7 +118,7 @@ impl<'a> MakeWriter<'a> for LogWriter {
     }
 }
 
-/// What the thread and the others share.
+/// The state that the thread shares with others.
 #[derive(Debug, Default)]
 struct Lines {
     waiting: Mutex<Waiting>,

@@ -1,4 +1,4 @@
-//! Keeps what was made through the API, where there is a file to keep it in.
+//! Keeps the changes made through the API, if there is a state file.
 
 use std::path::Path;
 
@@ -8,21 +8,21 @@ use super::stored::{SCHEMA, Stored};
 use crate::callers::Saved;
 use crate::state::{StateError, StateFile};
 
-/// The state file, or none. A save holds it while the disk works, and takes the state as it is
-/// then, so the latest is saved last.
+/// The state file, if any. A save holds it during the disk write, and takes the state at that
+/// moment, so the latest state is saved last.
 #[derive(Debug, Default)]
 pub(in crate::app) struct Keeper {
     file: Option<StateFile<Stored>>,
-    /// What the file holds.
+    /// The content of the file.
     saved: Option<Stored>,
     is_failing: bool,
 }
 
 impl Keeper {
-    /// Takes the file, and reads what an earlier run kept in it.
+    /// Takes the file, and reads the state of an earlier run.
     ///
     /// # Errors
-    /// If it is another process's, is damaged, or cannot be read or written.
+    /// If another process uses it, or it is damaged, or cannot be read or written.
     pub(in crate::app) fn open(path: Option<&Path>) -> Result<(Self, Option<Saved>), StateError> {
         let Some(path) = path else {
             return Ok((Self::default(), None));
@@ -36,12 +36,12 @@ impl Keeper {
         Ok((keeper, stored.map(Stored::into_saved)))
     }
 
-    /// Whether anything is kept.
+    /// Whether there is a state file.
     pub(super) fn is_on(&self) -> bool {
         self.file.is_some()
     }
 
-    /// Makes room for what is about to change.
+    /// Reserves room for the next change.
     pub(super) fn reserve(&mut self) -> Result<(), StateError> {
         self.file.as_mut().map_or(Ok(()), StateFile::reserve)
     }
@@ -55,7 +55,7 @@ impl Keeper {
     pub(super) fn save_if_changed(&mut self, saved: &Saved) {
         let stored = Stored::of(saved);
         if self.saved.as_ref() != Some(&stored) {
-            // It has been logged, and is tried again.
+            // The failure is logged, and the save is retried.
             let _ = self.save_stored(stored);
         }
     }

@@ -21,16 +21,16 @@ use crate::callers::rate_limit::{Allowance, MadeBy, RateLimit, Rule};
 use crate::callers::settings::Costs;
 use crate::callers::{Saved, SavedRow};
 
-/// The version of the form below.
+/// The version of the format below.
 pub(super) const SCHEMA: u32 = 1;
 const CHECKED: &str = "it was checked when it was read";
 
-/// Everything that is kept.
+/// The whole state.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Stored {
     callers: Vec<Row>,
-    /// Not in files of the first version, which had only the ids of rows that were there.
+    /// Not in files of the first version, which had only the ids of existing rows.
     #[serde(default)]
     caller_ids_given: u64,
     rate_limits: Vec<Limit>,
@@ -79,12 +79,12 @@ enum StoredCharge {
     Exempt,
 }
 
-/// A pattern that can be read.
+/// A readable pattern.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "PatternFields")]
 struct StoredPattern(PatternFields);
 
-/// Each field as it is written.
+/// Each field in its written form.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct PatternFields {
@@ -133,9 +133,9 @@ struct Limit {
     label: String,
     from_config: bool,
     profile: Option<String>,
-    /// Without one, and without a pace, it lets everything through.
+    /// Without both a bucket and a pace, it admits everything.
     bucket: Option<Bucket>,
-    /// Files from before there were paces have none.
+    /// Older files, without paces, have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pace: Option<StoredPace>,
     observe: bool,
@@ -145,7 +145,7 @@ struct Limit {
     no_deadline: bool,
 }
 
-/// A bucket that can be.
+/// A valid bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Figures")]
 struct Bucket(Figures);
@@ -167,7 +167,7 @@ impl TryFrom<Figures> for Bucket {
     }
 }
 
-/// A pace that can be.
+/// A valid pace.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "PaceFigures")]
 struct StoredPace(PaceFigures);
@@ -353,7 +353,7 @@ impl Limit {
                         rate: Rate::new(rate).expect(CHECKED),
                         ratio: BurstRatio::new(ratio).expect(CHECKED),
                     },
-                    // A file with both was not written here.
+                    // A file with both was not written by this program.
                     (Some(Bucket(Figures { burst, fill })), _) => Allowance::Bucket {
                         burst: Burst::new(burst).expect(CHECKED),
                         fill: Fill::new(fill).expect(CHECKED),
