@@ -54,12 +54,12 @@ impl Dialect {
     }
 }
 
-/// What a call has to do with what users do to the guest that it is about.
+/// The role of a call for promotion: how it relates to user work on its guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// It is what a user does to it.
+    /// It is user work on the guest.
     Acts,
-    /// It reads about it, and rides in the class of users while they act on it.
+    /// It reads the guest, and moves to the class of users while they act on it.
     Follows,
     /// Neither.
     Apart,
@@ -81,15 +81,14 @@ pub trait Serve: Clone + Send + Sync + 'static {
         progress: &'a Progress,
     ) -> impl Future<Output = Result<Tunnel, Refusal>> + Send + 'a;
 
-    /// Takes note of a request that was refused before it was one: malformed, too large,
-    /// too slow.
+    /// Records a request that was refused before it was complete: malformed, too large, too slow.
     fn refused(&self, origin: Origin, dialect: Dialect, refusal: &Refusal);
 
-    /// Takes note of a connection that was closed before its first request.
+    /// Records a connection that was closed before its first request.
     fn rejected(&self, identity: &Identity, rejection: Rejection);
 }
 
-/// How far a call has come, for the protocol that watches its client meanwhile.
+/// The progress of a call, for the protocol that watches its client.
 #[derive(Debug, Default)]
 pub struct Progress {
     admitted: AtomicBool,
@@ -109,7 +108,7 @@ impl Progress {
         self.admitted.store(false, Ordering::Relaxed);
     }
 
-    /// Whether the call is past the gate. Before, a client that half-closes has left.
+    /// Whether the call is past the gate. Before that, a client that half-closes has left.
     pub fn is_admitted(&self) -> bool {
         self.admitted.load(Ordering::Relaxed)
     }
@@ -126,9 +125,9 @@ impl Progress {
         self.refused.get().map(|refusal| &**refusal)
     }
 
-    /// Says what its rate limit has left, once it has been charged.
+    /// Sets what its rate limit has left, after the charge.
     pub fn charge(&self, quota: Quota) {
-        // Said once, at the end.
+        // Set once, at the end.
         let _ = self.quota.set(Box::new(quota));
     }
 
@@ -145,70 +144,70 @@ impl Progress {
         self.record.into_inner()
     }
 
-    /// What its rate limit has left; none if it met no rate limit.
+    /// What its rate limit has left; `None` if it met no rate limit.
     #[must_use]
     pub fn quota(&self) -> Option<&Quota> {
         self.quota.get().map(|quota| &**quota)
     }
 }
 
-/// What a client may know of the rate limit that its call met.
+/// The state of the call's rate limit, for the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
     /// The caller for which it was counted first.
     pub caller: CallerId,
-    /// Whole tokens that can come in one go.
+    /// The most whole tokens at once.
     pub limit: u64,
-    /// Whole tokens left of them now.
+    /// The whole tokens left now.
     pub remaining: u64,
-    /// Until it is full again.
+    /// The time until it is full.
     pub reset: Duration,
 }
 
 /// What a call holds while it is past the gate: a worker and its share of every limit.
 ///
-/// Dropped before [`Slot::sent`] it is given back undrawn; dropped later it is finished as
-/// failed. So every path ends in exactly one of given back, finished.
+/// If it is dropped before [`Slot::sent`], it is given back undrawn. If it is dropped later, it
+/// is finished as failed. So every path ends in exactly one of given back, finished.
 pub trait Slot: Send + Unpin + 'static {
-    /// It is this backend that the call goes to, of those that its destination has led to.
+    /// Sets the backend of the call, among those that its destination has had.
     fn goes_to(&mut self, generation: Generation);
     /// The call's last byte has left for the backend.
     fn sent(&mut self);
-    /// The first byte of the reply is here.
+    /// The first byte of the reply has arrived.
     fn replied(&mut self);
     /// The backend is done with the call.
     fn finish(self, outcome: Outcome);
 }
 
-/// Counts the backends that one destination has led to. A reload that moves it makes the next
-/// one, and what is known of an earlier one says nothing of that.
+/// Numbers the backends of one destination. A reload that moves the backend makes the next one,
+/// and the health of an earlier one does not apply to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Generation(u64);
 
 impl Generation {
-    /// The one that the process starts with.
+    /// The one at the start of the process.
     pub const FIRST: Self = Self(0);
 
-    /// The one that a reload makes.
+    /// The one after a reload.
     #[must_use]
     pub fn next(self) -> Self {
         Self(self.0 + 1)
     }
 }
 
-/// Whose failure it is that a call could not be sent.
+/// Who is at fault that a call could not be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The backend's: it takes no connection.
+    /// The backend: it accepts no connection.
     Backend,
-    /// The network's: the backend cannot be reached, or its name not looked up.
+    /// The network: the backend cannot be reached, or its name not resolved.
     Network,
-    /// Our own: no descriptor, port or memory is left for a connection. It says nothing of
-    /// the backend.
+    /// This process: no descriptor, port or memory is left for a connection. The backend may be
+    /// healthy.
     Own,
 }
 
-/// Which backend a call goes to.
+/// The backend of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Destination {
     /// The sdkserver.
@@ -222,7 +221,7 @@ pub enum Destination {
 }
 
 impl Destination {
-    /// Every backend there can be.
+    /// Every possible backend.
     pub const BACKENDS: [Self; 3] = [Self::Socket, Self::Http, Self::Tcp];
 
     /// The word used in metrics, logs and limit names.

@@ -14,7 +14,7 @@ use super::identity::TEXT_BYTES_MAX;
 /// Longest key of a quota.   bytes
 pub const QUOTA_KEY_BYTES_MAX: usize = TEXT_BYTES_MAX;
 
-/// A rate limit, by a number that is never given to another one.
+/// A rate limit, by a number that is never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RateLimitId(pub u32);
 
@@ -26,7 +26,7 @@ impl RateLimitId {
     }
 }
 
-/// As the API writes it: `r3`.
+/// Its form in the API: `r3`.
 impl fmt::Display for RateLimitId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "r{}", self.0)
@@ -39,11 +39,11 @@ pub enum Deadline {
     /// As long as any other.
     #[default]
     Ordinary,
-    /// For ever: it is served in the end.
+    /// Without a bound: it is served in the end.
     None,
 }
 
-/// What a call is charged to.
+/// The charge of a call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Charged {
     /// Nothing: none of its callers has a rate limit, or it meets no limits at all.
@@ -62,41 +62,41 @@ pub enum Charged {
     },
 }
 
-/// How a call is settled, once it is known how long the backend took for it.
+/// How a call is settled, after the backend's time is known.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settling {
-    /// What was in force when the call came in.
+    /// The setting at the arrival of the call.
     pub costs: Arc<CostModel>,
-    /// What the call was estimated to cost.
+    /// The estimated cost of the call.
     pub estimated: TokenCount,
 }
 
 impl Settling {
-    /// What the call is charged in the end, if the backend took so long for it.
+    /// The final charge of the call, for this time of the backend.
     #[must_use]
     pub fn settled(&self, service: Duration) -> Settled {
         self.costs.settle(self.estimated, service)
     }
 }
 
-/// Who asks, and what it costs: every call gets one where it comes in, and keeps it.
+/// The caller and the cost: every call gets one when it arrives, and keeps it.
 #[derive(Clone, Debug)]
 pub struct Claim {
-    /// When it was made out.
+    /// When it was made.
     pub at: Timestamp,
     /// The most specific caller, for which the call takes turns.
     pub caller: CallerId,
-    /// How many turns that caller has for one of an ordinary caller.
+    /// That caller's turns for one turn of an ordinary caller.
     pub weight: Weight,
-    /// The function, as statistics know it.
+    /// The function, for statistics.
     pub function: FunctionId,
-    /// What the call is estimated to cost; nothing if it meets no limits.
+    /// The estimated cost of the call; 0 if it meets no limits.
     pub cost: TokenCount,
-    /// What it is charged to.
+    /// Its charge.
     pub charged: Charged,
     /// The quotas that it draws from.
     pub quotas: Option<Arc<[QuotaKey]>>,
-    /// Set if its cost is settled by the time it takes.
+    /// Set if its cost is settled.
     pub settling: Option<Settling>,
     /// Every caller for which it was counted.
     pub counted: Counted,
@@ -139,9 +139,9 @@ impl Claim {
     }
 }
 
-/// Tokens as the scheduler draws them, of tokens as they are counted. Counted ones add up
-/// without error over years; those of a bucket are drawn together with the time, and need
-/// fractions. This is the only place where the one becomes the other.
+/// Converts counted tokens into the scheduler's tokens. Counted tokens add up without error over
+/// years. A bucket's tokens are drawn together with time, and need fractions. This is the only
+/// place that converts them.
 #[must_use]
 pub fn drawn(counted: TokenCount) -> Tokens {
     Tokens::new(counted.tokens().min(Tokens::MAX.get())).expect("a count is never negative")

@@ -1,4 +1,4 @@
-//! Who a call comes from, as far as it can be seen on the wire.
+//! The identity of a call: what the wire shows of its client.
 //!
 //! Everything here is exactly as received, never a pattern: a client that calls itself `foo*` is
 //! called `foo*`. A text that is too long, or cannot be in a log, counts as absent and is
@@ -16,17 +16,17 @@ use super::UserFrom;
 /// Longest text of an identity.   bytes
 pub const TEXT_BYTES_MAX: usize = 256;
 
-/// How the user of a Unix socket's peer is written, before the number. No name that a client
-/// chose may begin so.
+/// The prefix of the user of a Unix socket's peer, before the number. No name from a client may
+/// begin so.
 const UID: &str = "uid:";
 
-/// Who a call comes from. One for each connection; on HTTP, another where a request's
-/// headers say something else than those of the request before.
+/// The identity of a call. There is one for each connection; on HTTP, a new one if a request's
+/// headers differ from those of the request before.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Identity {
     /// Name of the listener in the config.
     pub listener: Arc<str>,
-    /// Who is at the other end of the connection.
+    /// The other end of the connection.
     pub peer: Peer,
     /// The client's address: the peer's own, or the one that a trusted proxy names. `None` on a
     /// Unix socket without one.
@@ -37,12 +37,12 @@ pub struct Identity {
     pub user_agent: Option<Arc<str>>,
     /// `Originator`, on HTTP.
     pub originator: Option<Arc<str>>,
-    /// What was said and counts as absent.
+    /// The fields that count as absent.
     pub unusable: Fields,
 }
 
 impl Identity {
-    /// What a connection itself tells, before it has sent anything.
+    /// The identity of a connection, before it has sent anything.
     #[must_use]
     pub fn of_connection(listener: &Listener, peer: Peer) -> Self {
         Self {
@@ -60,20 +60,20 @@ impl Identity {
     }
 }
 
-/// Who is at the other end of a connection, as the kernel says it.
+/// The other end of a connection, as the kernel reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Peer {
     /// An address.
     Tcp(SocketAddr),
     /// A process on this machine.
     Unix {
-        /// Whose it was when it connected.
+        /// Its owner at the connect.
         uid: u32,
     },
 }
 
 impl Peer {
-    /// Its address, if it has one; that of IPv4 is written as one.
+    /// Its address, if it has one; an IPv4 address in IPv4 form.
     #[must_use]
     pub fn address(self) -> Option<IpAddr> {
         match self {
@@ -92,7 +92,7 @@ impl fmt::Display for Peer {
     }
 }
 
-/// A part of an identity that a client or a proxy says.
+/// A field of an identity that comes from a client or a proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
     /// The address in `Forwarded` or `X-Forwarded-For`.
@@ -149,14 +149,14 @@ impl Fields {
     }
 }
 
-/// It was said, and can't be used.
+/// It was given, and cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unusable;
 
-/// Reads a text that a client says of itself; none if it is empty.
+/// Reads a text from a client; `None` if it is empty.
 ///
 /// # Errors
-/// If it is longer than [`TEXT_BYTES_MAX`], no UTF-8, or holds a control character.
+/// If it is longer than [`TEXT_BYTES_MAX`], not UTF-8, or contains a control character.
 pub fn text(said: &[u8]) -> Result<Option<&str>, Unusable> {
     if said.is_empty() {
         return Ok(None);
@@ -171,11 +171,11 @@ pub fn text(said: &[u8]) -> Result<Option<&str>, Unusable> {
     Ok(Some(said))
 }
 
-/// The same for the name of a user. One that is longer than [`TEXT_BYTES_MAX`] is its beginning and a
-/// number that tells it from others that begin so ([`fitting`]).
+/// The same for the name of a user. A name longer than [`TEXT_BYTES_MAX`] becomes its beginning
+/// and a number that distinguishes it ([`fitting`]).
 ///
 /// # Errors
-/// Also if it could be taken for what the kernel says of a Unix socket's peer.
+/// Also if it looks like the kernel's name of a Unix socket's peer.
 pub fn user(said: &[u8]) -> Result<Option<Cow<'_, str>>, Unusable> {
     let name = str::from_utf8(said).map_err(|_| Unusable)?;
     if name.starts_with(UID) || name.chars().any(char::is_control) {
@@ -184,9 +184,9 @@ pub fn user(said: &[u8]) -> Result<Option<Cow<'_, str>>, Unusable> {
     Ok((!name.is_empty()).then(|| fitting(name.into())))
 }
 
-/// A name of at most [`TEXT_BYTES_MAX`] bytes: of one that is longer the beginning, and a number that
-/// tells it from others that begin so. A second name with the same number gains nothing: it spends of
-/// the same quota.
+/// A name of at most [`TEXT_BYTES_MAX`] bytes. A longer name becomes its beginning and a number
+/// that distinguishes it from others. A second name with the same number gains nothing, because
+/// it spends the same quota.
 #[must_use]
 pub fn fitting(name: Cow<'_, str>) -> Cow<'_, str> {
     if name.len() <= TEXT_BYTES_MAX {

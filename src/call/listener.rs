@@ -1,4 +1,4 @@
-//! Where clients connect, and on what terms: one `[[listen]]`.
+//! An address for clients, and its settings: one `[[listen]]`.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -14,35 +14,35 @@ use super::Dialect;
 pub struct Listener {
     /// Its name in logs and metrics.
     pub name: Arc<str>,
-    /// Where it listens.
+    /// Its address.
     pub bind: Bind,
     /// Permissions of its socket file; without effect on TCP.
     pub unix_mode: u32,
-    /// What it speaks.
+    /// Its protocol.
     pub protocol: Protocol,
     /// Whether the end of a client's bytes means that the client has left.
     pub cancel_on_eof: bool,
-    /// Its certificate, if it speaks TLS.
+    /// Its certificate, with TLS.
     pub tls: Option<Tls>,
     /// Whether a PROXY header comes first.
     pub proxy_protocol: ProxyProtocol,
-    /// Where the user's name is taken from.
+    /// The source of the user's name.
     pub user_from: UserFrom,
 }
 
 impl Listener {
-    /// Whether something comes before the first byte of a request: a PROXY header, or TLS.
+    /// Whether a PROXY header or TLS comes before the first byte of a request.
     #[must_use]
     pub fn has_preamble(&self) -> bool {
         self.tls.is_some() || self.proxy_protocol == ProxyProtocol::Required
     }
 }
 
-/// What a listener speaks.
+/// The protocol of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Protocol {
-    /// Told apart by the first byte: an upper-case letter is HTTP, 0x16 is TLS where there
-    /// is a certificate, anything else the socket.
+    /// The first byte decides: an upper-case letter is HTTP, 0x16 is TLS if there is a certificate,
+    /// anything else the socket protocol.
     Auto,
     /// One JSON array per connection.
     Socket,
@@ -65,7 +65,7 @@ impl Protocol {
     }
 }
 
-/// Where a listener listens.
+/// The address of a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Bind {
     /// An address and a port.
@@ -104,7 +104,7 @@ pub enum ProxyProtocol {
     Required,
 }
 
-/// Where the user's name is taken from.
+/// The source of the user's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UserFrom {
     /// The kernel: `uid:1000` on a Unix socket, no user on TCP.

@@ -15,17 +15,17 @@ use super::{Claim, Destination, Dialect, Identity, Origin, Reason, Rejection};
 /// How a call ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {
-    /// Answered; no limit held it up.
+    /// Answered; no limit delayed it.
     Passed,
     /// Answered, after it had waited.
     Delayed,
     /// Refused before it waited.
     Refused,
-    /// Refused when its time was up.
+    /// Refused at its deadline.
     Expired,
     /// Its client left first.
     Aborted,
-    /// Sent, and the backend failed it.
+    /// Sent, and the backend failed.
     Failed,
 }
 
@@ -59,13 +59,13 @@ impl Verdict {
 pub struct Facts {
     /// The id of its access line.
     pub id: u64,
-    /// Where and when it came in.
+    /// Where and when it arrived.
     pub origin: Origin,
     /// What its client speaks.
     pub dialect: Dialect,
     /// Its function; a name from the table or the config, else `other`.
     pub function: Arc<str>,
-    /// The class that it waited in; `none` if it was refused before it was a call.
+    /// Its final class; `none` if it was refused before it was a call.
     pub class: Arc<str>,
     /// The userid that it is about.
     pub target: Option<Box<str>>,
@@ -73,11 +73,11 @@ pub struct Facts {
     pub verdict: Verdict,
     /// Whether its client left while it ran.
     pub left: bool,
-    /// Whether it was answered with another call's answer, and has drawn nothing itself.
+    /// Whether it got the answer of another call, and has drawn nothing itself.
     pub shared: bool,
-    /// Whether it was handed over, and so ran without its client.
+    /// Whether it was handed over, and ran without its client.
     pub handed_over: bool,
-    /// Whether it only reads, where that matters: `retry_reads`.
+    /// Whether it only reads, for `retry_reads`.
     pub is_read: bool,
     /// Whether it was sent once more after it had failed; the second send is reported separately.
     pub is_sent_again: bool,
@@ -89,9 +89,9 @@ pub struct Facts {
     pub reason: Option<Reason>,
     /// The limit that held it longest or refused it.
     pub limit: Option<Arc<str>>,
-    /// What it waited for in the queue, each time that it was there.
+    /// What it waited for in the queue, for each time in it.
     pub delays: Delays,
-    /// When it was let through.
+    /// When it was admitted.
     pub admitted: Option<Timestamp>,
     /// When its last byte left for the backend.
     pub sent: Option<Timestamp>,
@@ -101,20 +101,20 @@ pub struct Facts {
     pub bytes_in: u64,
     /// Bytes of the reply.
     pub bytes_out: u64,
-    /// The HTTP status answered, on HTTP.
+    /// The HTTP status of the reply, on HTTP.
     pub status: Option<u16>,
     /// The code of the answer, where it has one.
     pub overall_rc: Option<i64>,
-    /// Who asked, and what it was charged to; none if it was no request.
+    /// The caller and the charge; `None` if it was not a request.
     pub claim: Option<Claim>,
-    /// What it was charged in the end, if that was settled by the time it took.
+    /// Its final charge, if it was settled.
     pub settled: Option<Settled>,
-    /// What it drew from its quotas, unless it gave that back.
+    /// What it drew from its quotas, unless that was given back.
     pub quotas: Vec<QuotaSpent>,
 }
 
 impl Facts {
-    /// How long limits held it up, if it was let through after all.
+    /// How long limits delayed it, if it was admitted.
     #[must_use]
     pub fn delayed_for(&self) -> Option<Duration> {
         let claim = self.claim.as_ref()?;
@@ -122,8 +122,8 @@ impl Facts {
         Some(self.admitted?.since(claim.at))
     }
 
-    /// What it cost: nothing if it got the answer of another call, what it was charged in the
-    /// end if that was settled, or else what it was estimated to.
+    /// Its cost: 0 if it got the answer of another call, else the final charge if it was settled,
+    /// else the estimate.
     #[must_use]
     pub fn cost(&self) -> Option<TokenCount> {
         let estimated = self.claim.as_ref()?.cost;
@@ -150,21 +150,21 @@ impl Facts {
     }
 }
 
-/// Hears of every call once, when it has ended, and of connections that came to none.
+/// Observes every call once, when it has ended, and connections without a call.
 pub trait Observe: Send + Sync {
-    /// An id for a call that has come in.
+    /// An id for a call that has arrived.
     fn next_id(&self) -> u64 {
         0
     }
 
-    /// A call has come in, by this id.
+    /// A call with this id has arrived.
     fn begun(&self, _: u64, _: Weak<Record>) {}
 
     /// One call has ended.
     fn ended(&self, facts: &Facts);
 
-    /// This process lacks what a connection to a backend needs: descriptors, ports or memory. The
-    /// call tries again.
+    /// This process lacks descriptors, ports or memory for a connection to a backend. The call
+    /// tries again.
     fn lacks(&self, _backend: Destination, _cause: &(dyn std::error::Error + 'static)) {}
 
     /// A connection was closed before its first request.
@@ -255,7 +255,7 @@ impl Record {
         second
     }
 
-    /// Writes something down.
+    /// Changes the facts.
     pub fn note<R>(&self, write: impl FnOnce(&mut Facts) -> R) -> R {
         write(&mut self.facts.lock().unwrap_or_else(PoisonError::into_inner))
     }

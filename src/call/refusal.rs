@@ -52,21 +52,21 @@ macro_rules! reasons {
 reasons! {
     /// The queue holds as many calls as it may.
     QueueFull: "queue_full", 503, SERVICE_UNAVAILABLE;
-    /// It waited as long as a call may.
+    /// It waited until its deadline.
     DeadlinePassed: "deadline_passed", 503, SERVICE_UNAVAILABLE;
-    /// Its limits open only after its deadline, so it was told at once.
+    /// Its limits open only after its deadline, so it was refused at once.
     DeadlineUnreachable: "deadline_unreachable", 503, SERVICE_UNAVAILABLE;
-    /// It asks for more than a limit will ever give.
+    /// It asks for more than a limit ever allows.
     NeverPossible: "never_possible", 400, BAD_REQUEST;
-    /// The proxy is going down.
+    /// The proxy is stopping.
     Draining: "draining", 503, SERVICE_UNAVAILABLE;
-    /// The backend took no connection until the deadline.
+    /// The backend accepted no connection until the deadline.
     BackendUnreachable: "backend_unreachable", 503, SERVICE_UNAVAILABLE;
     /// The backend closed without a byte of reply.
     BackendClosed: "backend_closed", 500, BAD_GATEWAY;
     /// The backend's reply ended in the middle.
     BackendCut: "backend_cut", 500, BAD_GATEWAY;
-    /// The backend took longer than it may.
+    /// The backend was too slow.
     BackendSlow: "backend_slow", 500, GATEWAY_TIMEOUT;
     /// The backend's reply is larger than `max_reply_bytes`.
     ReplyTooLarge: "reply_too_large", 500, BAD_GATEWAY;
@@ -74,27 +74,27 @@ reasons! {
     BadRequest: "bad_request", 400, BAD_REQUEST;
     /// The request is larger than the backend can read.
     TooLarge: "too_large", 400, PAYLOAD_TOO_LARGE;
-    /// The request did not come in whole in time.
+    /// The whole request did not arrive in time.
     RequestSlow: "request_slow", 400, REQUEST_TIMEOUT;
     /// No backend is configured for what it asks.
     NoBackend: "no_backend", 501, NOT_IMPLEMENTED;
-    /// Our own mistake.
+    /// A bug in the proxy.
     Internal: "internal", 500, INTERNAL_SERVER_ERROR;
     /// Its caller's rate limit has no tokens to spare, and calls may not wait for it.
     RateLimited: "rate_limited", 503, TOO_MANY_REQUESTS;
-    /// As many calls are handed over as may be, or take as many bytes.
+    /// The calls handed over have reached a bound on their number or bytes.
     TasksFull: "tasks_full", 503, SERVICE_UNAVAILABLE;
-    /// The same, of its caller.
+    /// The same, for its caller.
     CallerTasksFull: "caller_tasks_full", 503, TOO_MANY_REQUESTS;
-    /// There is no such task, or it is another's.
+    /// There is no such task, or it belongs to another client.
     TaskUnknown: "task_unknown", 404, NOT_FOUND;
     /// The task is no longer here.
     TaskGone: "task_gone", 410, GONE;
-    /// The task's answer found no room.
+    /// The task's answer had no room.
     AnswerNotKept: "answer_not_kept", 500, INSUFFICIENT_STORAGE;
     /// The head of the request is larger than it may be.
     HeadTooLarge: "head_too_large", 400, REQUEST_HEADER_FIELDS_TOO_LARGE;
-    /// No byte of a tunnel moved for as long as one may be silent.
+    /// No byte of a tunnel moved for the idle timeout.
     TunnelIdle: "tunnel_idle", 500, GATEWAY_TIMEOUT;
     /// The store of its quota does not answer, or denies access to its key.
     QuotaStoreAway: "quota_store_away", 503, SERVICE_UNAVAILABLE;
@@ -110,21 +110,21 @@ impl Reason {
     }
 }
 
-/// A refusal, or what we say for a backend that failed: a value, not an error.
+/// A refusal, or our answer for a backend that failed: a value, not an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// Why.
     pub reason: Reason,
-    /// The limit that said no, by its name in the config.
+    /// The limit that refused, by its name in the config.
     pub limit: Option<Arc<str>>,
-    /// When to come back, where that makes sense.
+    /// When to come back, if that makes sense.
     pub retry_after: Option<Duration>,
     /// One sentence for the reader of the answer; ASCII.
     pub detail: Cow<'static, str>,
 }
 
 impl Refusal {
-    /// What was asked has no backend in the config.
+    /// The config has no backend for the request.
     #[must_use]
     pub fn no_backend(which: &'static str) -> Self {
         Self::new(

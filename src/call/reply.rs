@@ -97,7 +97,7 @@ impl From<std::io::Error> for BodyError {
     }
 }
 
-/// A body as it comes.
+/// A body as it arrives.
 pub type ByteStream = UnsyncBoxBody<Bytes, BodyError>;
 
 /// The body of a reply on its way to the client. Dropping it halfway drops the client, not the
@@ -106,18 +106,18 @@ pub type ByteStream = UnsyncBoxBody<Bytes, BodyError>;
 pub enum ReplyBody {
     /// All of it, until it is taken.
     Whole(Option<Bytes>),
-    /// As it comes.
+    /// As it arrives.
     Stream(ByteStream),
 }
 
 impl ReplyBody {
-    /// A body that is all here.
+    /// A complete body.
     #[must_use]
     pub fn whole(bytes: Bytes) -> Self {
         Self::Whole((!bytes.is_empty()).then_some(bytes))
     }
 
-    /// A body that is still to come.
+    /// A body that is still arriving.
     pub fn stream(
         body: impl http_body::Body<Data = Bytes, Error = BodyError> + Send + 'static,
     ) -> Self {

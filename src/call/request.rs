@@ -11,12 +11,12 @@ use super::reply::{BodyError, ByteStream};
 use super::sdk::ArrayCall;
 use super::{Dialect, Identity, Record};
 
-/// Where a call came in.
+/// The origin of a call.
 #[derive(Clone, Debug)]
 pub struct Origin {
-    /// Who it comes from.
+    /// Its identity.
     pub identity: Arc<Identity>,
-    /// When its clock started: when the last byte came of its request, or of the part of a large body
+    /// When its clock started: with the last byte of its request, or of the part of a large body
     /// that is read before the call queues.
     pub arrived: Timestamp,
 }
@@ -24,13 +24,13 @@ pub struct Origin {
 /// One whole request, as a protocol passes it on.
 #[derive(Debug)]
 pub struct Request {
-    /// Where and when it came in.
+    /// Where and when it arrived.
     pub origin: Origin,
-    /// What was asked.
+    /// The content.
     pub message: Message,
 }
 
-/// What was asked, in the client's dialect. A TCP connection asks nothing: it is passed on.
+/// The content, in the client's protocol. A TCP connection asks nothing: it is passed on.
 #[derive(Debug)]
 pub enum Message {
     /// One array of the socket protocol.
@@ -50,20 +50,19 @@ impl Message {
     }
 }
 
-/// An HTTP request: its head, and as much of its body as had to be read.
+/// An HTTP request: its head, and the part of its body that had to be read.
 #[derive(Debug)]
 pub struct HttpCall {
     /// Method, target, headers.
     pub head: http::request::Parts,
     /// The body.
     pub body: RequestBody,
-    /// Set where this is the socket protocol's array in HTTP dress: a `POST /` whose body
-    /// is one.
+    /// Set if this is an array of the socket protocol over HTTP: a `POST /` with it as the body.
     pub array: Option<ArrayCall>,
 }
 
 impl HttpCall {
-    /// What it holds of its request: target, headers, and what is here of the body.
+    /// The size of its request: target, headers, and the present part of the body.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let headers = self.head.headers.iter();
@@ -80,8 +79,8 @@ impl HttpCall {
         target + headers.sum::<usize>() + body
     }
 
-    /// Copies what still lies in the buffer that the request was read into, so that a call
-    /// that waits does not keep all of that.
+    /// Copies the parts that are still in the read buffer, so that a waiting call does not keep the
+    /// whole buffer.
     pub fn compact(&mut self) {
         self.head.headers = compact_headers(&self.head.headers);
         if let Ok(uri) = http::Uri::try_from(self.head.uri.to_string()) {
@@ -96,7 +95,7 @@ impl HttpCall {
     }
 }
 
-/// A copy of headers that holds nothing of the buffer in which they came.
+/// A copy of headers that shares no read buffer.
 #[must_use]
 pub fn compact_headers(headers: &http::HeaderMap) -> http::HeaderMap {
     let mut compact = http::HeaderMap::with_capacity(headers.len());
@@ -106,7 +105,7 @@ pub fn compact_headers(headers: &http::HeaderMap) -> http::HeaderMap {
         if let Ok(copy) = &mut copy {
             copy.set_sensitive(value.is_sensitive());
         }
-        // Both were valid a moment ago.
+        // Both are valid, as parsed before.
         if let (Ok(name), Ok(copy)) = (name, copy) {
             compact.append(name, copy);
         }
@@ -114,16 +113,16 @@ pub fn compact_headers(headers: &http::HeaderMap) -> http::HeaderMap {
     compact
 }
 
-/// A request body: held whole while the call waits, or streamed once it may go.
+/// A request body: held whole while the call waits, or streamed after admission.
 #[derive(Debug)]
 pub enum RequestBody {
     /// All of it.
     Whole(Bytes),
-    /// Too large to hold: what was read so far, and the rest still at the client.
+    /// Too large to hold: the part that was read, and the rest still at the client.
     Streamed {
         /// Frames already read.
         read: Vec<Bytes>,
-        /// What is still to come; it ends in an error if the client is too slow.
+        /// The rest. It ends in an error if the client is too slow.
         rest: ByteStream,
     },
 }
@@ -142,7 +141,7 @@ impl RequestBody {
     }
 }
 
-/// The rest of a streamed body. When it is first polled, the part that was read before has left.
+/// The rest of a streamed body. When it is first polled, the earlier part has left.
 struct Counted {
     rest: ByteStream,
     before: u64,

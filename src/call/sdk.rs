@@ -20,7 +20,7 @@ pub enum BackendKind {
     /// The z/VM SDK server: its functions and routes are known.
     #[default]
     Zvm,
-    /// Any other: no route and no function is known unless the config names it.
+    /// Any other: only routes and functions of the config are known.
     Http,
 }
 

@@ -1,4 +1,4 @@
-//! A client's connection as the runtime has it, with or without TLS.
+//! A client's connection in the runtime, with or without TLS.
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -11,23 +11,23 @@ use tokio_rustls::server::TlsStream;
 
 use super::wire::{OnEof, Wire};
 
-/// What is decrypted ahead of time at most.   bytes
+/// The most that is decrypted ahead of time.   bytes
 const AHEAD_BYTES: usize = 4 * 1024;
 
 /// The same bytes either way.
 pub(super) enum Stream {
-    /// As they are.
+    /// Unencrypted.
     Plain(Wire),
-    /// Encrypted. Boxed, so that a connection without TLS keeps no room for it.
+    /// Encrypted. Boxed, so that a connection without TLS needs no room for it.
     Tls(Box<Secured>),
 }
 
 /// A connection with TLS.
 pub(super) struct Secured {
     tls: TlsStream<Wire>,
-    /// Decrypted only to see whether the client is still there, and not asked for yet.
+    /// Decrypted only to check whether the client is still there, and not read yet.
     ahead: Vec<u8>,
-    /// Behind that, the client sends no more.
+    /// After that, the client sends no more.
     has_ended: bool,
 }
 
@@ -52,7 +52,7 @@ impl Stream {
         }
     }
 
-    /// Ready when the client has left, however much of what it sent is unread.
+    /// Ready when the client has left, for any amount of unread bytes.
     pub(super) fn poll_left(&mut self, cx: &mut Context<'_>, on_eof: OnEof) -> Poll<()> {
         match self {
             Self::Plain(wire) => wire.poll_left(cx, on_eof),
@@ -75,8 +75,8 @@ impl Stream {
 }
 
 impl Secured {
-    /// The end of TLS is a message of its own, so what has come in has to be decrypted to see
-    /// it. Beyond what is decrypted ahead, only the end of the connection below is seen.
+    /// The end of TLS is a message, so received bytes must be decrypted to see it. Beyond the bytes
+    /// that are decrypted ahead, only the end of the connection below is visible.
     fn poll_left(&mut self, cx: &mut Context<'_>, on_eof: OnEof) -> Poll<()> {
         while !self.has_ended && self.ahead.len() < AHEAD_BYTES {
             let mut chunk = [MaybeUninit::uninit(); AHEAD_BYTES];

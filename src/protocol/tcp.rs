@@ -1,4 +1,4 @@
-//! Any bytes: one connection is one call, let through both ways once it may go.
+//! Any bytes: one connection is one call, forwarded in both directions after admission.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -24,18 +24,18 @@ pub(super) async fn serve<S: Serve>(
         tunnel = conversation.serve.tunnel(whence.origin, &progress) => tunnel,
         () = gone(&mut stream, on_eof, &progress) => return,
     };
-    // Refused: these bytes have no dialect to say it in, so the connection just closes.
+    // Refused: this protocol has no form for a refusal, so the connection just closes.
     let Ok(tunnel) = tunnel else {
         return;
     };
-    // The protocol's own hold on the record goes, so that the tunnel's is the last.
+    // The protocol drops the record, so that the tunnel is its last owner.
     drop(progress);
     let idle_timeout = conversation.settings.tunnel_idle_timeout;
     tunnel::run(stream, tunnel, idle_timeout, &conversation.cut).await;
 }
 
-/// Ends when the client has left before its turn, however much it has sent. What it sent stays
-/// in the kernel.
+/// Ends when the client has left before its turn, for any amount of sent bytes. Those stay in the
+/// kernel.
 async fn gone(stream: &mut Stream, on_eof: OnEof, progress: &Progress) {
     poll_fn(|cx| stream.poll_left(cx, on_eof)).await;
     // A call that has begun ends with its tunnel.

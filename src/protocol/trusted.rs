@@ -7,7 +7,7 @@ use tidegate_callers::Network;
 
 use crate::call::Peer;
 
-/// The proxies that are believed.
+/// The trusted proxies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrustedProxies {
     /// By their addresses.
@@ -17,7 +17,7 @@ pub struct TrustedProxies {
 }
 
 impl TrustedProxies {
-    /// Whether a peer is believed.
+    /// Whether a peer is trusted.
     #[must_use]
     pub fn trusts(&self, peer: Peer) -> bool {
         match peer {

@@ -1,9 +1,9 @@
 //! The two directions of a TCP tunnel, and the report of its end.
 //!
-//! Each end is passed on as what it was. A side that ends its bytes has the other side's bytes
-//! ended, and the other way goes on. A side that breaks has the other side reset, so that half of
-//! what was sent never looks like all of it. Both sockets are set to be reset when they are closed
-//! as long as the tunnel has not ended whole: that holds for a process that dies, too.
+//! Each kind of end is passed on. If one side closes its direction, the other side's is closed,
+//! and the other direction continues. If one side breaks, the other side is reset, so that a part
+//! of the bytes never looks like all of them. Until the tunnel has ended completely, both sockets
+//! are set to reset on close. That also applies if the process dies.
 
 use std::future::poll_fn;
 use std::io;
@@ -22,11 +22,11 @@ use super::stream::Stream;
 use super::wire::Wire;
 use crate::call::{Reason, Record, Tunnel, Verdict};
 
-/// What one read takes at most, in each direction.
+/// The most of one read, in each direction.
 const CHUNK_BYTES: usize = 8 * 1024;
 
-/// How the kernel finds out that a silent backend is dead: after a minute it asks, and closes
-/// after six questions without an answer. Clients have the same from their listener.
+/// How the kernel detects a dead silent backend: after a minute it sends probes, and closes after
+/// six without an answer. Clients have the same from their listener.
 const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
     .with_time(Duration::from_secs(60))
     .with_interval(Duration::from_secs(10))
@@ -43,11 +43,11 @@ enum Ended {
     ByBackend,
     /// No byte moved for too long.
     Idle,
-    /// The proxy goes down.
+    /// The proxy stops.
     Drained,
 }
 
-/// Passes bytes both ways until the tunnel ends, and writes down how it did.
+/// Passes bytes in both directions until the tunnel ends, and records how it ended.
 pub(super) async fn run(
     mut client: Stream,
     tunnel: Tunnel,
@@ -59,7 +59,7 @@ pub(super) async fn run(
         slot,
         record,
     } = tunnel;
-    // A socket that takes no option works without it.
+    // Without this option the socket still works.
     let _ = SockRef::from(&stream).set_tcp_keepalive(&KEEPALIVE);
     let mut backend = Wire::new(stream);
     reset_when_closed(client.tcp(), backend.tcp());
@@ -74,7 +74,7 @@ pub(super) async fn run(
             if let Poll::Ready(ended) = ways.poll(cx, &mut client, &mut backend) {
                 return Poll::Ready(ended);
             }
-            // Set anew only when it has run out: bytes move far more often.
+            // Set again only when it has expired, because bytes move far more often.
             while idle.as_mut().poll(cx).is_ready() {
                 let until = ways.moved + idle_timeout;
                 if until <= Instant::now() {
@@ -91,7 +91,7 @@ pub(super) async fn run(
         close_as_usual(client.tcp());
         close_as_usual(backend.tcp());
     }
-    // The slot first: a client that sees the end and connects again at once finds it free.
+    // The slot first, so that a client that sees the end and connects again at once finds it free.
     drop(slot);
     drop((client, backend));
     // This also reports the call.
@@ -108,7 +108,7 @@ fn close_as_usual(socket: &TcpStream) {
     let _ = SockRef::from(socket).set_linger(None);
 }
 
-/// Both ways. Dropped, it writes down how far they came.
+/// Both directions. When it is dropped, it records their progress.
 struct Ways {
     /// From the client to the backend.
     up: Way,
@@ -116,7 +116,7 @@ struct Ways {
     down: Way,
     /// When a byte last moved.
     moved: Instant,
-    /// How the tunnel ended; drained, if the process did not let it end.
+    /// How the tunnel ended; drained, if the process stopped it.
     ended: Ended,
     record: Arc<Record>,
 }
@@ -148,7 +148,7 @@ impl Ways {
             (Err(Broke::From), _) | (_, Err(Broke::To)) => Poll::Ready(Ended::ByClient),
             (Err(Broke::To), _) | (_, Err(Broke::From)) => Poll::Ready(Ended::ByBackend),
             (Ok(Poll::Ready(())), Ok(Poll::Ready(()))) => Poll::Ready(Ended::Whole),
-            // A side of which nothing more is read may be reset all the same.
+            // A side that is no longer read may still be reset.
             (Ok(Poll::Ready(())), _) if client.poll_reset(cx).is_ready() => {
                 Poll::Ready(Ended::ByClient)
             }
@@ -181,16 +181,16 @@ impl Drop for Ways {
     }
 }
 
-/// Which end of a way broke.
+/// Which end of a direction broke.
 enum Broke {
     From,
     To,
 }
 
-/// One way: what was read and is not written yet.
+/// One direction: bytes that were read and not written yet.
 #[derive(Default)]
 struct Way {
-    /// None while nothing is held.
+    /// `None` while it is empty.
     held: Option<Box<[u8; CHUNK_BYTES]>>,
     start: usize,
     end: usize,
@@ -200,12 +200,12 @@ struct Way {
     unflushed: bool,
     /// The end of the bytes was read.
     is_read: bool,
-    /// And was passed on.
+    /// The end was passed on.
     is_over: bool,
 }
 
 impl Way {
-    /// Passes on what it can. Ready when the end of the bytes has been passed on.
+    /// Passes on what it can. Ready when the end of the bytes was passed on.
     fn poll<R, W>(
         &mut self,
         cx: &mut Context<'_>,
@@ -258,8 +258,8 @@ impl Way {
         }
     }
 
-    /// Reads some bytes, or the end of them. While there are none it keeps no buffer: most
-    /// tunnels are silent most of the time.
+    /// Reads some bytes, or their end. Without bytes it keeps no buffer, because most tunnels are
+    /// usually silent.
     fn poll_read<R: AsyncRead + Unpin>(
         &mut self,
         cx: &mut Context<'_>,

@@ -1,4 +1,4 @@
-//! A streamed request body that is given up when its client is too slow.
+//! A streamed request body that is aborted when its client is too slow.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use super::client::Phases;
 use crate::call::BodyError;
 
-/// What a client may owe before the minimum rate is asked of it.
+/// The grace time of a client before the minimum rate applies.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// A body of which only the time spent waiting for the client is counted, so a slow backend
-/// is not held against it.
+/// A body that counts only the time spent waiting for the client, so a slow backend does not
+/// count against the client.
 pub(super) struct PacedBody {
     body: Incoming,
     /// Its connection, until it has ended.
@@ -49,7 +49,7 @@ impl PacedBody {
         }
     }
 
-    /// How long the client may have kept us waiting by now.
+    /// How long the client may have delayed us by now.
     fn patience(&self) -> Duration {
         let earned =
             Duration::from_secs_f64(self.received as f64 / f64::from(self.min_rate.max(1)));

@@ -1,8 +1,8 @@
 //! The client's side of an HTTP connection: its socket with a clock on every phase.
 //!
-//! hyper decides when to read and write; this decides how long either may take. One timer
-//! serves all phases: it is only set when something has to be waited for, and when it fires
-//! too early because a later phase has begun, it is set anew.
+//! hyper decides when to read and write; this decides how long either may take. One timer serves
+//! all phases. It is set only for a wait. If it fires too early, because a later phase has begun,
+//! it is set again.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -35,38 +35,38 @@ pub(super) struct Phases(Mutex<Phase>);
 
 struct Phase {
     step: Step,
-    /// When the latest bytes came in.
+    /// When the latest bytes arrived.
     last_byte: Timestamp,
-    /// Part of a head is here, of a request that is not served yet.
+    /// Part of the head of the next request is here.
     is_mid_head: bool,
     /// A body streams, whose call has its slot.
     is_streaming: bool,
     /// Part of that body is not read.
     owes_body: bool,
-    /// Requests that hyper has handed over.
+    /// Requests that hyper has delivered.
     begun: u64,
     /// The number of the request with a bad head, and its refusal.
     refused: Option<(u64, Refusal)>,
     /// The address that the client connected to, if a request of HTTP/1.0 names no host.
     local: Option<SocketAddr>,
-    /// The latest call that is answered, until its answer is written.
+    /// The latest answered call, until its answer is written.
     answered: Option<Arc<Record>>,
-    /// The client has left. A request that it sent before and that has not begun is not served.
+    /// The client has left. An earlier request that has not begun is not served.
     has_left: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// Between requests, since then.
+    /// Between requests, since this moment.
     Idle(Timestamp),
-    /// A head has begun to come in, at that time.
+    /// A head began to arrive at this moment.
     Head(Timestamp),
     /// A request is being read, waits, or is being answered.
     Serving,
 }
 
 impl Phases {
-    /// A connection whose first bytes came in then.
+    /// A connection whose first bytes arrived at this moment.
     pub(super) fn begun(came: Timestamp, now: Timestamp) -> Self {
         Self(Mutex::new(Phase {
             step: Step::Head(now),
@@ -86,7 +86,7 @@ impl Phases {
         change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// A head is here. Returns when its last byte came in, and the refusal if the head is bad.
+    /// A head is here. Returns when its last byte arrived, and the refusal if the head is bad.
     pub(super) fn begin_request(&self) -> (Timestamp, Option<Refusal>) {
         self.with(|phase| {
             phase.step = Step::Serving;
@@ -100,7 +100,7 @@ impl Phases {
     }
 
     /// The part of the body that is read before the call queues is here. Returns when its last byte
-    /// came in.
+    /// arrived.
     pub(super) fn body_read(&self, streams: bool) -> Timestamp {
         self.with(|phase| {
             phase.is_streaming = streams;
@@ -139,7 +139,7 @@ impl Phases {
         self.with(|phase| phase.local)
     }
 
-    /// What was answered has been written. Returns what the connection does now.
+    /// The answer was written. Returns the new state of the connection.
     fn written(&self) -> Step {
         let (record, step) = self.with(|phase| (phase.answered.take(), phase.step));
         drop(record);
@@ -238,7 +238,7 @@ impl ClientIo {
         io
     }
 
-    /// Passes on what the latest heads showed.
+    /// Passes on the results of the latest heads.
     fn note_heads(&mut self) {
         if let Some(refused) = self.heads.take_refused() {
             self.phases.with(|phase| phase.refused = Some(refused));
@@ -249,7 +249,7 @@ impl ClientIo {
         }
     }
 
-    /// Reads what has come and looks at its heads; ready with 0 at the end.
+    /// Reads received bytes and checks their heads; ready with 0 at the end.
     fn poll_more(
         &mut self,
         cx: &mut Context<'_>,
@@ -317,7 +317,7 @@ impl AsyncRead for ClientIo {
             Step::Head(began) => self.clock.instant(began) + self.request_timeout,
             Step::Idle(since) => self.clock.instant(since) + self.idle_timeout,
         };
-        // A write that stalls has the timer; hyper comes back here when it is over.
+        // A stalled write has the timer; hyper comes back here afterwards.
         if self.stalled_since.is_some() {
             return Poll::Pending;
         }
@@ -353,7 +353,7 @@ impl AsyncWrite for ClientIo {
     /// (hyper could watch by itself, but then it keeps a buffer of 8 KiB for each waiting call.)
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if let Stream::Tls(_) = self.stream {
-            // What was written may still wait to be encrypted and sent.
+            // Written bytes may still wait to be encrypted and sent.
             let flushed = Pin::new(&mut self.stream).poll_flush(cx).map_ok(|()| 0);
             ready!(self.poll_written(flushed, cx))?;
         }
@@ -369,13 +369,13 @@ impl AsyncWrite for ClientIo {
         Poll::Ready(Ok(()))
     }
 
-    /// Says that no more comes, then reads what the client still sends, within bounds: to
-    /// close at once would reset the connection and destroy an answer on its way.
+    /// Sends the end, then reads what the client still sends, within bounds. An immediate close
+    /// would reset the connection and destroy an answer on its way.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut lingering = match self.lingering {
             Some(lingering) => lingering,
             None => {
-                // With TLS there is a last message to send, which may have to wait.
+                // TLS has a last message to send, which may have to wait.
                 let shut = Pin::new(&mut self.stream).poll_shutdown(cx).map_ok(|()| 0);
                 ready!(self.poll_written(shut, cx))?;
                 Lingering {

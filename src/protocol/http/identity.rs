@@ -1,4 +1,4 @@
-//! Who a request comes from: what its connection tells, and what its headers add.
+//! The identity of a request: from its connection, and from its headers.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -18,8 +18,8 @@ use crate::call::{Identity, Listener, UserFrom};
 
 const ORIGINATOR: HeaderName = HeaderName::from_static("originator");
 
-/// Base64 (RFC 4648, section 4) without its padding, which is taken off first. Bits that are left
-/// over behind the last byte are passed over.
+/// Base64 (RFC 4648, section 4) without its padding, which is removed first. Extra bits after the
+/// last byte are ignored.
 static BASE64: GeneralPurpose = GeneralPurpose::new(
     &alphabet::STANDARD,
     GeneralPurposeConfig::new()
@@ -27,11 +27,11 @@ static BASE64: GeneralPurpose = GeneralPurpose::new(
         .with_decode_allow_trailing_bits(true),
 );
 
-/// The identities of one connection. Requests that say the same share one.
+/// The identities of one connection. Requests with the same values share one.
 pub(super) struct Identities {
     connection: Arc<Identity>,
     user_from: UserFrom,
-    /// Set where the connection comes from a trusted proxy.
+    /// Set if the connection comes from a trusted proxy.
     proxies: Option<TrustedProxies>,
     last: Mutex<Arc<Identity>>,
 }
@@ -95,7 +95,7 @@ impl Identities {
     }
 }
 
-/// What one request says.
+/// The values of one request.
 struct Said<'a> {
     address: Option<IpAddr>,
     user: Option<&'a str>,
@@ -152,8 +152,8 @@ fn header_text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&
     }
 }
 
-/// The user in `Authorization: Basic …` (RFC 7617), written into `name` where it fits. The password
-/// behind the colon is not kept; any other scheme names no user.
+/// The user in `Authorization: Basic …` (RFC 7617), written into `name` if it fits. The password
+/// after the colon is not kept. Any other scheme names no user.
 fn basic_user<'a>(
     headers: &HeaderMap,
     name: &'a mut [u8; TEXT_BYTES_MAX],
@@ -173,7 +173,7 @@ fn basic_user<'a>(
     let mut length = 0;
     // The whole of a name that does not fit.
     let mut long = Vec::new();
-    // Group by group: of the password no more is decoded than stands in the colon's own.
+    // Group by group, so nothing of the password is decoded beyond the group with the colon.
     for group in credentials.chunks(4) {
         let mut bytes = [0; 3];
         let decoded = BASE64.decode_slice(group, &mut bytes);
@@ -196,7 +196,7 @@ fn basic_user<'a>(
             }
         }
     }
-    // Without a colon it is none of that scheme.
+    // Without a colon it is not Basic authentication.
     Err(Unusable)
 }
 
