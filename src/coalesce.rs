@@ -30,10 +30,10 @@ use tokio::sync::{Notify, oneshot, watch};
 
 pub use self::key::Key;
 use self::key::{Apart, Guest};
-pub use self::store::{CoalesceNow, Wanted};
+pub use self::store::{CoalesceNow, Told, Wanted};
 use self::store::{Found, Seat, SeatId, Store};
 pub use self::upstream::SharedCall;
-pub use self::waiter::{Told, Waiter};
+pub use self::waiter::Waiter;
 use crate::call::{
     Destination, Facts, Identity, Message, Observe, Record, Refusal, Rejection, Reply,
 };

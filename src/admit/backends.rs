@@ -6,10 +6,9 @@
 
 use std::time::Duration;
 
-use tidegate_limits::{Supplier, Supply, Timestamp};
+use tidegate_limits::Timestamp;
 use tidegate_runtime::BackOff;
 
-use super::{Lane, State, policy};
 use crate::call::{Destination, Generation};
 
 const PAUSE_MIN: Duration = Duration::from_millis(100);
@@ -125,35 +124,6 @@ impl Backends {
                 Health::Up | Health::Probing { .. } => None,
             })
             .min()
-    }
-}
-
-impl State {
-    /// Admits no call to this backend.
-    pub(super) fn shut(&mut self, backend: Destination, now: Timestamp) {
-        if !self.backends.is_up(backend) {
-            self.supply(backend, now, |_| Supply::capacity(0));
-        }
-    }
-
-    /// Admits one more call to this backend than are under way to it.
-    pub(super) fn open_for_one(&mut self, backend: Destination, now: Timestamp) {
-        self.supply(backend, now, |in_use| Supply::capacity(in_use + 1));
-    }
-
-    /// Admits all calls again.
-    pub(super) fn open(&mut self, backend: Destination, now: Timestamp) {
-        self.supply(backend, now, |_| Supply::configured());
-    }
-
-    fn supply(&mut self, backend: Destination, now: Timestamp, supply: impl Fn(u32) -> Supply) {
-        let name = policy::backend_limit(backend);
-        // If calls wait in both lanes, one of each may probe. Either result counts.
-        for lane in [Lane::Limited, Lane::Unlimited] {
-            let scheduler = &mut self.lanes[lane as usize];
-            let in_use = scheduler.in_use(&name).unwrap_or(0);
-            scheduler.supply(now, &name, Supplier::Health, supply(in_use));
-        }
     }
 }
 

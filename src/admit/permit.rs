@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use tidegate_limits::{Hold, Outcome, Timestamp};
 
-use super::promote::Tie;
-use super::{Core, Lane, answered};
+use super::promote::Ending;
+use super::queue::{Lane, Queue};
 use crate::call::claim::{self, Settling};
 use crate::call::{Destination, Generation, Record, Slot, Verdict};
 
@@ -14,7 +14,7 @@ use crate::call::{Destination, Generation, Record, Slot, Verdict};
 /// sent, finished as failed if dropped later.
 #[must_use]
 pub struct Permit {
-    pub(super) core: Arc<Core>,
+    pub(super) queue: Arc<Queue>,
     pub(super) lane: Lane,
     pub(super) backend: Destination,
     /// The last backend of its destination that it went to.
@@ -45,7 +45,7 @@ impl Permit {
             Outcome::Served | Outcome::Overloaded => self.settling.take(),
             Outcome::Failed => None,
         };
-        let (now, settled) = self.core.change(|state, now| {
+        let (now, settled) = self.queue.change(|state, now| {
             let settled = settling
                 .zip(self.sent)
                 .map(|(settling, sent)| settling.settled(now.since(sent)));
@@ -79,7 +79,7 @@ impl Slot for Permit {
     fn sent(&mut self) {
         let hold = self.hold.as_ref().expect(HELD);
         let (lane, backend, generation) = (self.lane, self.backend, self.generation);
-        let now = self.core.change(|state, now| {
+        let now = self.queue.change(|state, now| {
             state.lanes[lane as usize].sent(now, hold);
             if state.backends.succeeded(backend, generation) {
                 state.open(backend, now);
@@ -92,7 +92,7 @@ impl Slot for Permit {
 
     fn replied(&mut self) {
         let hold = self.hold.as_ref().expect(HELD);
-        self.core
+        self.queue
             .change(|state, now| state.lanes[self.lane as usize].replied(now, hold));
     }
 
@@ -106,9 +106,64 @@ impl Drop for Permit {
         if self.sent.is_some() {
             self.end(Outcome::Failed);
         } else if let Some(hold) = self.hold.take() {
-            self.core
+            self.queue
                 .change(|state, now| state.lanes[self.lane as usize].give_back(now, hold));
             self.record.note(|facts| facts.quotas.clear());
         }
     }
+}
+
+/// The verdict of a call that was answered.
+fn answered(delayed: bool) -> Verdict {
+    if delayed {
+        Verdict::Delayed
+    } else {
+        Verdict::Passed
+    }
+}
+/// A user call on a guest, until it is dropped.
+pub(super) struct Acting {
+    queue: Arc<Queue>,
+    guest: Arc<str>,
+    ending: Ending,
+}
+
+impl Acting {
+    /// Of a call that was passed to [`Promotions::begins`].
+    pub(super) fn new(queue: Arc<Queue>, guest: Arc<str>) -> Self {
+        Self {
+            queue,
+            guest,
+            ending: Ending::NoSuccess,
+        }
+    }
+
+    /// The backend has answered the call with success.
+    pub(super) fn succeed(&mut self) {
+        self.ending = Ending::Success;
+    }
+}
+
+impl Drop for Acting {
+    fn drop(&mut self) {
+        // No turn results from it, so the scheduler is not asked.
+        let mut state = self.queue.lock();
+        let now = self.queue.clock.now();
+        state.promotions.ends(&self.guest, now, self.ending);
+    }
+}
+
+/// The relation of a call to its guest, while it is under way.
+pub(super) enum Tie {
+    /// Nothing.
+    Apart,
+    /// It reads the guest, and may be promoted.
+    Follows(Box<str>),
+    /// It reads the guest, and was promoted to the class of users.
+    Rides,
+    /// It is user work on the guest.
+    Acts {
+        /// Held for the moment in which it is dropped.
+        until: Acting,
+    },
 }

@@ -7,8 +7,7 @@ use tidegate_limits::{
     Backend, ClassShare, Limit, LimitRule, Policy, Reserve, Scope, WindowShape, WindowStamp,
 };
 
-use super::class::USER;
-use super::{ClassRule, PacedLimit, Postpone, Settings, WhenFull, Window};
+use super::settings::{ClassRule, PacedLimit, Postpone, Settings, USER, WhenFull, Window};
 use crate::call::Destination;
 use crate::call::pace::pace;
 use crate::telemetry::calls::RATE_LIMIT_PREFIX;

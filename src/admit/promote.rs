@@ -16,7 +16,6 @@ use std::time::Duration;
 use foldhash::HashMap;
 use tidegate_limits::{Ticket, Timestamp};
 
-use super::Core;
 use crate::call::Record;
 
 /// The most guests. Beyond it, the least recently used one is forgotten.
@@ -95,7 +94,7 @@ impl Promotions {
     }
 
     /// It has ended. Later reads of its guest are promoted only if it succeeded.
-    fn ends(&mut self, guest: &Arc<str>, now: Timestamp, ending: Ending) {
+    pub(super) fn ends(&mut self, guest: &Arc<str>, now: Timestamp, ending: Ending) {
         // Forgotten, or switched off meanwhile.
         let (Some(lasts), true) = (self.lasts, self.guests.contains_key(guest)) else {
             return;
@@ -187,58 +186,11 @@ impl Promoted {
 
 /// How a user call on a guest ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ending {
+pub(super) enum Ending {
     /// The backend reported success.
     Success,
     /// It failed, was given back, or its end is unknown.
     NoSuccess,
-}
-
-/// A user call on a guest, until it is dropped.
-pub(super) struct Acting {
-    core: Arc<Core>,
-    guest: Arc<str>,
-    ending: Ending,
-}
-
-impl Acting {
-    /// Of a call that was passed to [`Promotions::begins`].
-    pub(super) fn new(core: Arc<Core>, guest: Arc<str>) -> Self {
-        Self {
-            core,
-            guest,
-            ending: Ending::NoSuccess,
-        }
-    }
-
-    /// The backend has answered the call with success.
-    pub(super) fn succeed(&mut self) {
-        self.ending = Ending::Success;
-    }
-}
-
-impl Drop for Acting {
-    fn drop(&mut self) {
-        // No turn results from it, so the scheduler is not asked.
-        let mut state = self.core.lock();
-        let now = self.core.clock.now();
-        state.promotions.ends(&self.guest, now, self.ending);
-    }
-}
-
-/// The relation of a call to its guest, while it is under way.
-pub(super) enum Tie {
-    /// Nothing.
-    Apart,
-    /// It reads the guest, and may be promoted.
-    Follows(Box<str>),
-    /// It reads the guest, and was promoted to the class of users.
-    Rides,
-    /// It is user work on the guest.
-    Acts {
-        /// Held for the moment in which it is dropped.
-        until: Acting,
-    },
 }
 
 #[cfg(test)]

@@ -6,11 +6,9 @@ use std::sync::Arc;
 
 use rand::Rng;
 use tidegate_limits::quota::{Outcome, Question, Rule, StoreTime};
-use tidegate_limits::{
-    QuotaCounts, QuotaNow, QuotaQuestion, QuotaRef, QuotaRule, QuotaTrouble, Scheduler,
-};
+use tidegate_limits::{QuotaCounts, QuotaNow, QuotaQuestion, QuotaRef, QuotaRule, QuotaTrouble};
 
-use super::{Gate, Lane, State, Waiter};
+use super::Gate;
 
 /// The result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,35 +21,29 @@ pub struct QuotaAnswer {
     pub outcome: Outcome,
 }
 
-impl State {
-    fn calls(&mut self) -> &mut Scheduler<Waiter> {
-        &mut self.lanes[Lane::Limited as usize]
-    }
-}
-
 impl Gate {
     /// Sets the quotas, by name, and the most keys of all of them.
     pub fn set_quotas(&self, rules: BTreeMap<Arc<str>, QuotaRule>, keys_max: usize) {
-        self.core
+        self.queue
             .change(|state, now| state.calls().set_quotas(now, rules, keys_max));
     }
 
     /// Gives one key its own rule, or with `None` the rule of its quota. False if the key was
     /// forgotten.
     pub fn set_quota_rule(&self, at: QuotaRef, rule: Option<Rule>) -> bool {
-        self.core
+        self.queue
             .change(|state, now| state.calls().set_quota_rule(now, at, rule))
     }
 
     /// The number of sidecars that share the quotas. It only decides how much is drawn at once.
     pub fn set_quota_nodes(&self, nodes: u32) {
-        self.core
+        self.queue
             .change(|state, _| state.calls().set_quota_nodes(nodes));
     }
 
     /// The store's time.
     pub fn learn_store_time(&self, time: StoreTime) {
-        self.core
+        self.queue
             .change(|state, now| state.calls().learn_store_time(now, time));
     }
 
@@ -61,7 +53,7 @@ impl Gate {
         time: Option<StoreTime>,
         answers: impl IntoIterator<Item = QuotaAnswer>,
     ) {
-        self.core.change(|state, now| {
+        self.queue.change(|state, now| {
             if let Some(time) = time {
                 state.calls().learn_store_time(now, time);
             }
@@ -81,33 +73,33 @@ impl Gate {
 
     /// The record of this key may have changed in the store.
     pub fn tell_quota(&self, at: QuotaRef) {
-        self.core
+        self.queue
             .change(|state, now| state.calls().tell_quota(now, at));
     }
 
     /// The store answers again.
     pub fn store_is_back(&self) {
-        self.core
+        self.queue
             .change(|state, now| state.calls().store_is_back(now));
     }
 
     /// Whether the answer to a request of this key is still useful.
     #[must_use]
     pub fn wants_quota_answer(&self, at: QuotaRef) -> bool {
-        self.core.lock().calls().wants_answer(at)
+        self.queue.lock().calls().wants_answer(at)
     }
 
     /// Waits until there is something for [`quota_questions`](Self::quota_questions), also from
     /// before this call.
     pub async fn quota_asked(&self) {
-        self.core.asks.notified().await;
+        self.queue.asks.notified().await;
     }
 
     /// Takes the requests to the store, the keys that are no longer needed, and the troubles of
     /// keys that began or ended.
     #[must_use]
     pub fn quota_questions(&self) -> (Vec<QuotaQuestion>, Vec<QuotaRef>, Vec<QuotaTrouble>) {
-        let mut state = self.core.lock();
+        let mut state = self.queue.lock();
         let calls = state.calls();
         (
             calls.quota_questions(),
@@ -120,14 +112,13 @@ impl Gate {
     /// used.
     #[must_use]
     pub fn quotas_now(&self, quota: &str, most: usize) -> Vec<QuotaNow> {
-        let mut state = self.core.lock();
-        let now = self.core.clock.now();
-        state.calls().quotas_now(now, quota, most)
+        self.queue
+            .look(|state, now| state.calls().quotas_now(now, quota, most))
     }
 
     /// The counts of a quota's keys; `None` if there is no such quota.
     #[must_use]
     pub fn quota_counts(&self, quota: &str) -> Option<QuotaCounts> {
-        self.core.lock().calls().quota_counts(quota)
+        self.queue.lock().calls().quota_counts(quota)
     }
 }

@@ -13,8 +13,7 @@ use tokio::sync::{Notify, oneshot, watch};
 use super::Settings;
 use super::answer::Answer;
 use super::key::{Guest, Key};
-use super::waiter::Told;
-use crate::call::Record;
+use crate::call::{Record, Refusal, Reply};
 
 /// The approximate size of an entry besides its key and its answer.   bytes
 const ENTRY_BYTES: usize = 256;
@@ -93,6 +92,16 @@ pub struct Wanted {
 pub(super) struct Ended {
     pub(super) seats: BTreeMap<SeatId, Seat>,
     pub(super) left: Option<Arc<Record>>,
+}
+
+/// The message to a waiting read.
+#[derive(Debug)]
+pub enum Told {
+    /// The answer.
+    Answer(Result<Reply, Refusal>),
+    /// There is no answer for it, because the answer can be given only once. The read is sent on
+    /// its own.
+    Alone,
 }
 
 /// How much is held.

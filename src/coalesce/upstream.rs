@@ -11,8 +11,7 @@ use tokio::sync::{Notify, watch};
 use super::Shared;
 use super::answer::{Answer, Given};
 use super::key::Apart;
-use super::store::{CallId, Ended, Seat, SeatId, Wanted};
-use super::waiter::Told;
+use super::store::{CallId, Ended, Seat, SeatId, Told, Wanted};
 use crate::call::{Facts, Identity, Observe, Reason, Record, Refusal, Rejection, Reply, Verdict};
 
 /// A call that several clients wait for. If it is dropped before its end, its clients get no

@@ -5,18 +5,8 @@ use std::sync::Arc;
 use tokio::sync::{oneshot, watch};
 
 use super::Shared;
-use super::store::{CallId, SeatId};
-use crate::call::{Progress, Reason, Refusal, Reply};
-
-/// The message to a waiting read.
-#[derive(Debug)]
-pub enum Told {
-    /// The answer.
-    Answer(Result<Reply, Refusal>),
-    /// There is no answer for it, because the answer can be given only once. The read is sent on
-    /// its own.
-    Alone,
-}
+use super::store::{CallId, SeatId, Told};
+use crate::call::{Progress, Reason, Refusal};
 
 /// Waits for the answer of a shared call. Dropping it leaves the call.
 #[must_use]

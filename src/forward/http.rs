@@ -42,7 +42,7 @@ pub(super) async fn send<S: Slot>(
     let now = Instant::now();
     let upstream = match backend.pool.take(now) {
         Some(upstream) => upstream,
-        None => match Box::pin(Upstream::open(&backend)).await {
+        None => match Box::pin(Upstream::open(backend.connect())).await {
             Ok(upstream) => upstream,
             Err(cause) => {
                 return Err(Unsent {
@@ -243,7 +243,7 @@ async fn send_once<S: Slot>(
             }
             let elsewhere = match std::mem::replace(&mut reopened, true) {
                 true => Err(closes_all()),
-                false => Box::pin(upstream.continue_elsewhere(backend)).await,
+                false => Box::pin(upstream.continue_elsewhere(backend.connect())).await,
             };
             if let Err(cause) = elsewhere {
                 let bytes = upstream.signals.take_failed();
@@ -272,7 +272,7 @@ async fn send_once<S: Slot>(
         let fresh = if std::mem::replace(&mut reopened, true) {
             Err(closes_all())
         } else {
-            Box::pin(Upstream::open(backend)).await
+            Box::pin(Upstream::open(backend.connect())).await
         };
         match fresh {
             Ok(fresh) => *upstream = fresh,

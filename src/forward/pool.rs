@@ -21,7 +21,6 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, sleep_until};
 
 use super::Bounds;
-use super::backend::Backend;
 use super::carry::carry_on;
 use super::connect::ConnectError;
 use super::doorbell::Doorbell;
@@ -53,9 +52,9 @@ pub(super) struct Upstream {
 }
 
 impl Upstream {
-    /// Opens a new connection.
-    pub(super) async fn open(backend: &Backend) -> Result<Box<Self>, ConnectError> {
-        let stream = connect(backend).await?;
+    /// Opens a new connection on what `connecting` returns.
+    pub(super) async fn open(connecting: impl Connecting) -> Result<Box<Self>, ConnectError> {
+        let stream = for_many(connecting.await?)?;
         let signals = Arc::new(Signals::default());
         let doorbell = Arc::new(Doorbell::default());
         let io = WatchedIo {
@@ -102,9 +101,9 @@ impl Upstream {
     /// If there is no new stream.
     pub(super) async fn continue_elsewhere(
         &mut self,
-        backend: &Backend,
+        connecting: impl Connecting,
     ) -> Result<(), ConnectError> {
-        let stream = connect(backend).await?;
+        let stream = for_many(connecting.await?)?;
         self.signals.failed().instead = Some(stream);
         Ok(())
     }
@@ -116,8 +115,12 @@ impl Upstream {
     }
 }
 
-async fn connect(backend: &Backend) -> Result<Stream, ConnectError> {
-    let stream = backend.connect().await?;
+/// A connect under way.
+pub(super) trait Connecting: Future<Output = Result<Stream, ConnectError>> {}
+
+impl<C: Future<Output = Result<Stream, ConnectError>>> Connecting for C {}
+
+fn for_many(stream: Stream) -> Result<Stream, ConnectError> {
     // The connection is used again. Without this option a small body would wait for the ACK of the
     // head.
     stream.set_nodelay().map_err(ConnectError::Refused)?;

@@ -1,6 +1,6 @@
 //! The module levels hold. Which module imports which is read from the sources.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -249,4 +249,215 @@ fn crates_depend_only_on_those_below_them() {
     check("crates/runtime", &["tidegate-limits"]);
     check("crates/leases", &["tidegate-limits", "tidegate-runtime"]);
     check("crates/quota", &["tidegate-limits", "tidegate-runtime"]);
+}
+
+/// Files of one folder that still import each other in a circle: folder, files.
+const CIRCLES: [(&str, &[&str]); 4] = [
+    ("app/quotas", &["driver", "key"]),
+    (
+        "config",
+        &[
+            "admin",
+            "backend_kind",
+            "callers",
+            "classes",
+            "coordinate",
+            "effective",
+            "exchange",
+            "functions",
+            "ignored_headers",
+            "odd_paths",
+            "problem",
+            "quotas",
+            "rate_limits",
+            "raw",
+            "request_heads",
+            "secret",
+            "tree",
+            "tunnel",
+        ],
+    ),
+    ("server", &["connection", "observed", "serve"]),
+    ("tools/simulate", &["expect", "scenario", "world"]),
+];
+
+/// The place of a module: the names from its crate's root down to it.
+type Place = Vec<String>;
+
+/// What each module of a crate imports of the same crate, by its `use` lines. Tests do not count.
+fn graph(src: &Path) -> BTreeMap<Place, BTreeSet<Place>> {
+    let mut files = Vec::new();
+    sources(src, &mut files);
+    let modules: BTreeMap<Place, PathBuf> = files
+        .into_iter()
+        .map(|file| {
+            let relative = file.strip_prefix(src).expect("it stands under src");
+            let names = relative.with_extension("");
+            let names = names.iter().map(|name| name.to_string_lossy().into_owned());
+            (names.collect(), file)
+        })
+        .collect();
+    let source = |file| fs::read_to_string(file).expect("a source is text");
+    let places = modules.iter().map(|(place, file)| {
+        let found = used(&source(file), place, &modules);
+        (place.clone(), found)
+    });
+    places.collect()
+}
+
+/// The modules that a source imports.
+fn used<T>(source: &str, place: &Place, modules: &BTreeMap<Place, T>) -> BTreeSet<Place> {
+    let source = source.split("#[cfg(test)]\nmod ").next().unwrap_or(source);
+    let code: Vec<&str> = source
+        .lines()
+        .map(|line| line.split("//").next().unwrap_or(line))
+        .collect();
+    let code = code.join("\n");
+    let mut paths = Vec::new();
+    for (at, _) in code.match_indices("use ") {
+        if code[..at].ends_with(['\n', ' ']) || at == 0 {
+            let end = code[at..].find(';').unwrap_or(code.len() - at);
+            expand("", &code[at + "use ".len()..at + end], &mut paths);
+        }
+    }
+    let absolute = |path: String| -> Option<Place> {
+        let names: Vec<&str> = path.split("::").map(str::trim).collect();
+        let child = || [place.as_slice(), &[names[0].to_owned()]].concat();
+        let mut base = match names[0] {
+            "crate" => Vec::new(),
+            "self" | "super" => place.clone(),
+            _ if modules.contains_key(&child()) => child(),
+            _ => return None,
+        };
+        for name in &names {
+            match *name {
+                "crate" | "self" => {}
+                "super" => drop(base.pop()),
+                name if base.last().is_some_and(|it| it == name) && base == child() => {}
+                name => base.push(name.to_owned()),
+            }
+        }
+        while !base.is_empty() && !modules.contains_key(&base) {
+            base.pop();
+        }
+        (!base.is_empty()).then_some(base)
+    };
+    paths.into_iter().filter_map(absolute).collect()
+}
+
+/// Every path of a `use`, one for each name in its groups.
+fn expand(before: &str, path: &str, into: &mut Vec<String>) {
+    match path.split_once('{') {
+        Some((base, group)) => {
+            for part in top_level_parts(&group[..closing(group)]) {
+                expand(&format!("{before}{}", base.trim()), part, into);
+            }
+        }
+        None => into.push(format!("{before}{}", path.trim())),
+    }
+}
+
+/// Of each folder, the files that import each other in a circle, be it through files below them.
+fn circles(graph: &BTreeMap<Place, BTreeSet<Place>>) -> BTreeMap<String, BTreeSet<String>> {
+    let mut folders: BTreeMap<Place, BTreeSet<(String, String)>> = BTreeMap::new();
+    for (from, found) in graph {
+        for to in found {
+            let both = from.iter().zip(to);
+            let shared = both.take_while(|(a, b)| a == b).count();
+            if let (Some(a), Some(b)) = (from.get(shared), to.get(shared)) {
+                let edges = folders.entry(from[..shared].to_vec()).or_default();
+                edges.insert((a.clone(), b.clone()));
+            }
+        }
+    }
+    let mut found = BTreeMap::new();
+    for (folder, mut edges) in folders {
+        // What is imported by way of others; then a file in a circle imports itself.
+        loop {
+            let onward: Vec<_> = edges
+                .iter()
+                .flat_map(|(a, b)| edges.iter().map(move |(from, to)| (a, b, from, to)))
+                .filter(|(_, b, from, _)| b == from)
+                .map(|(a, _, _, to)| (a.clone(), to.clone()))
+                .collect();
+            let before = edges.len();
+            edges.extend(onward);
+            if edges.len() == before {
+                break;
+            }
+        }
+        edges.retain(|(from, to)| from == to);
+        if !edges.is_empty() && !folder.is_empty() {
+            let files = edges.into_iter().map(|(from, _)| from).collect();
+            found.insert(folder.join("/"), files);
+        }
+    }
+    found
+}
+
+#[test]
+fn no_files_of_a_folder_import_each_other_in_a_circle() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let crates = fs::read_dir(root.join("crates")).expect("the crates are there");
+    let crates = crates.map(|entry| entry.expect("it can be read").path());
+    let mut found = BTreeMap::new();
+    for src in crates.chain([root.to_owned()]).map(|it| it.join("src")) {
+        found.extend(circles(&graph(&src)));
+    }
+    for (folder, known) in CIRCLES {
+        if let Some(files) = found.get_mut(folder) {
+            files.retain(|file| !known.contains(&&**file));
+        }
+    }
+    found.retain(|_, files| !files.is_empty());
+    assert!(found.is_empty(), "{found:#?}");
+}
+
+#[test]
+fn a_circle_is_found_through_groups_and_files_below() {
+    let place = |text: &str| -> Place { text.split('/').map(ToOwned::to_owned).collect() };
+    let check = |files: &[(&str, &str)], expected: &[&str]| {
+        let modules = files.iter().map(|(name, source)| (place(name), *source));
+        let modules: BTreeMap<Place, &str> = modules.collect();
+        let graph = modules.iter().map(|(name, source)| {
+            let found = used(source, name, &modules);
+            (name.clone(), found)
+        });
+        let found = circles(&graph.collect());
+        let found: Vec<String> = found.into_values().flatten().collect();
+        assert_eq!(found, expected, "{files:?}");
+    };
+    let room = ("room", "mod a;\nmod b;\nuse self::a::A;\n");
+    check(
+        &[room, ("room/a", "use super::b::B;\n"), ("room/b", "")],
+        &[],
+    );
+    check(
+        &[
+            room,
+            ("room/a", "use super::{b::B, c};\n"),
+            ("room/b", "use crate::room::a::{self, A};\n"),
+            ("room/c", "use super::a::A;\n#[cfg(test)]\nmod tests {}"),
+        ],
+        &["a", "b", "c"],
+    );
+    check(
+        &[
+            room,
+            ("room/a", "use super::b::B;\n"),
+            ("room/b", ""),
+            ("room/b/below", "use super::super::a::A;\n"),
+        ],
+        &["a", "b"],
+    );
+    check(
+        &[
+            ("room/a", "// use super::b::B;\n"),
+            (
+                "room/b",
+                "use super::a;\n#[cfg(test)]\nmod tests {\nuse super::b;\n}",
+            ),
+        ],
+        &[],
+    );
 }

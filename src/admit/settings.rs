@@ -1,11 +1,101 @@
-//! The settings of a class of calls, for the gate.
+//! The settings of the gate: the queue, its limits and its classes.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_limits::{Class, ClassShare, Limit, LimitRule, Reserve, Scope, Timestamp};
+use tidegate_limits::{
+    BurstRatio, Class, ClassShare, Limit, LimitRule, Rate, Reserve, Scope, Timestamp,
+};
 
-use super::Settings;
+use crate::call::pace::CostRange;
+
+/// The settings of this stage. The gate builds the scheduler's policy from them, because only the
+/// gate knows the clock's phase and the backends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The most waiting calls.
+    pub capacity: u32,
+    /// The most calls past the gate at once.
+    pub workers: u32,
+    /// The most calls without limits past the gate at once.
+    pub max_unlimited: u32,
+    /// What a full queue does.
+    pub when_full: WhenFull,
+    /// How a call is postponed.
+    pub postpone: Postpone,
+    /// The limits per window; none switches windows off.
+    pub window: Option<Window>,
+    /// Paced limits on all calls, or on those of a function, each with its own name.
+    pub paced: Vec<PacedLimit>,
+    /// Calls at the backend at once; none switches this limit off.
+    pub outstanding_max: Option<u32>,
+    /// How long a call may wait, from arrival.
+    pub threshold: Duration,
+    /// The most calls above the capacity, at the door of a full queue: one for each connection, and
+    /// the tasks.
+    pub door_max: u32,
+    /// The classes, at least one. The first is that of users, to which reads are promoted. Calls of
+    /// unknown classes are in the last.
+    pub classes: Vec<ClassRule>,
+    /// How long after a user call on a guest its reads are in the class of users; `None` switches
+    /// promotion off.
+    pub promote_for: Option<Duration>,
+}
+
+/// What a full queue does with one more call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhenFull {
+    /// It waits at the door, in its turn.
+    Wait,
+    /// It is refused at once.
+    Refuse,
+}
+
+/// How a call that meets a closed limit is postponed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Postpone {
+    /// It keeps its place and runs when the limit opens.
+    InTurn,
+    /// It is set aside for a random time, then joins the end of its flow.
+    Jitter {
+        /// The minimum.
+        min: Duration,
+        /// The maximum.
+        max: Duration,
+    },
+}
+
+/// The window limits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// Its length.
+    pub length: Duration,
+    /// Calls per window over all functions; `None` if `total` is 0, which means no bound.
+    pub total: Option<u32>,
+    /// Calls per window by function.
+    pub functions: Vec<(Arc<str>, u32)>,
+    /// Sliding, or aligned to the wall clock.
+    pub fixed: bool,
+    /// Whether a slot is stamped at the first reply byte instead of when the call left.
+    pub stamp_replied: bool,
+    /// Added to the length before a slot comes back.
+    pub guard: Duration,
+}
+
+/// A number of tokens a second, over all callers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PacedLimit {
+    /// Its name in the config.
+    pub name: Arc<str>,
+    /// The function whose calls meet it; `None` for all calls.
+    pub function: Option<Arc<str>>,
+    /// Tokens per second.
+    pub rate: Rate,
+    /// Late calls are admitted at this many times the rate.
+    pub ratio: BurstRatio,
+    /// The costs of its calls.
+    pub costs: CostRange,
+}
 
 /// The index of the most urgent class, to which reads are promoted.
 pub(super) const USER: Class = Class(0);
@@ -101,6 +191,14 @@ impl Deadline {
 }
 
 impl Settings {
+    /// The names of the classes, each with how long its calls may wait.
+    pub(super) fn deadlines(&self) -> Vec<(Arc<str>, Deadline)> {
+        let classes = self.classes.iter();
+        classes
+            .map(|class| (Arc::clone(&class.name), class.deadline))
+            .collect()
+    }
+
     /// The most calls at the backend at once: those of all classes together, plus the pools beside
     /// them. `None` without such a bound.
     #[must_use]

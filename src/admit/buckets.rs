@@ -1,0 +1,136 @@
+//! Buckets of rate limits, and the shares of what several sidecars have together.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_callers::CallerId;
+use tidegate_limits::{
+    BucketId, BucketMode, BucketNow, BucketRule, Caller, Fill, LimitNow, Supplier, Supply, Tokens,
+    TooManyBuckets,
+};
+
+use super::Gate;
+use super::queue::Waiter;
+use crate::call::claim::Charged;
+use crate::call::{Identity, Quota};
+
+impl Gate {
+    /// Makes the bucket of a rate limit, or changes it in place: its tokens and waiting calls are
+    /// kept.
+    ///
+    /// # Errors
+    /// If there are too many.
+    pub fn set_bucket(&self, id: BucketId, rule: BucketRule) -> Result<(), TooManyBuckets> {
+        self.queue
+            .change(|state, now| state.calls().set_bucket(now, id, rule))
+    }
+
+    /// Removes a bucket. `reroute` returns the bucket to which each waiting call is charged
+    /// instead. Without one it waits only for its other limits.
+    pub fn remove_bucket(&self, id: BucketId, mut reroute: impl FnMut(Caller) -> Option<BucketId>) {
+        // Calls of one caller get the same charge, and there are usually many of them.
+        let mut known: HashMap<Caller, Option<BucketId>> = HashMap::new();
+        self.queue.change(|state, now| {
+            state.calls().remove_bucket(now, id, |call| {
+                let caller = call.caller;
+                *known.entry(caller).or_insert_with(|| reroute(caller))
+            })
+        });
+    }
+
+    /// Charges each waiting call like a call that arrives now. `charge` returns the charge of an
+    /// identity, and is called once for each.
+    pub fn reroute(&self, mut charge: impl FnMut(&Identity) -> Charged) {
+        let mut known: HashMap<Arc<Identity>, Charged> = HashMap::new();
+        // Dropping a record reports it, which must not happen under the lock.
+        let mut records = Vec::new();
+        self.queue.change(|state, now| {
+            state.calls().reroute_waiting(now, |_, waiter| {
+                let Waiter::Waiting { record, .. } = waiter else {
+                    return None;
+                };
+                let record = record.upgrade()?;
+                let bucket = record.note(|facts| {
+                    let identity = &facts.origin.identity;
+                    let charged = match known.get(identity) {
+                        Some(charged) => charged,
+                        None => known
+                            .entry(Arc::clone(identity))
+                            .or_insert_with(|| charge(identity)),
+                    };
+                    if let Some(claim) = &mut facts.claim
+                        && claim.charged != *charged
+                    {
+                        claim.charged = charged.clone();
+                    }
+                    charged.bucket()
+                });
+                records.push(record);
+                Some(bucket)
+            });
+        });
+        drop(records);
+    }
+
+    /// The current state of a bucket.
+    #[must_use]
+    pub fn bucket_now(&self, id: BucketId) -> Option<BucketNow> {
+        self.queue
+            .look(|state, now| state.calls().bucket_now(now, id))
+    }
+
+    /// What a bucket has left, for the charged caller; `None` if it delays no call.
+    #[must_use]
+    pub fn quota(&self, id: BucketId, caller: CallerId) -> Option<Quota> {
+        let BucketNow { rule, tokens, .. } = self.bucket_now(id)?;
+        if rule.mode == BucketMode::Observe {
+            return None;
+        }
+        let most = rule.limit.most();
+        let reset = (most - tokens) / rule.limit.per_second();
+        let reset = Duration::try_from_secs_f64(reset.max(0.0));
+        Some(Quota {
+            caller,
+            // A conversion to an integer saturates: a debt becomes 0.
+            limit: most as u64,
+            remaining: tokens.min(most) as u64,
+            reset: reset.unwrap_or(Duration::MAX),
+        })
+    }
+
+    /// How long a call of this cost would wait for the bucket now; `None` if there is no such
+    /// bucket.
+    #[must_use]
+    pub fn bucket_wait(&self, id: BucketId, tokens: Tokens) -> Option<Duration> {
+        self.queue
+            .look(|state, now| state.calls().bucket_wait(now, id, tokens))
+    }
+
+    /// Sets a limit's share of a capacity that several proxies share. Returns its state at the same
+    /// moment; `None` if there is no such limit.
+    pub fn supply(&self, limit: &str, supply: Supply) -> Option<LimitNow> {
+        self.queue.change(|state, now| {
+            let calls = &mut state.calls();
+            calls.supply(now, limit, Supplier::Coordinator, supply);
+            calls.limit_now(now, limit)
+        })
+    }
+
+    /// The current state of the limit with this name, among those that limited calls meet.
+    #[must_use]
+    pub fn limit_now(&self, limit: &str) -> Option<LimitNow> {
+        self.queue
+            .look(|state, now| state.calls().limit_now(now, limit))
+    }
+
+    /// Sets the rate at which a bucket fills, its share of a rate that several proxies share.
+    /// Returns its state; `None` if there is no such bucket.
+    pub fn supply_fill(&self, id: BucketId, supply: Supply<Fill>) -> Option<BucketNow> {
+        self.queue.change(|state, now| {
+            let calls = &mut state.calls();
+            calls.supply_fill(now, id, supply);
+            calls.bucket_now(now, id)
+        })
+    }
+}

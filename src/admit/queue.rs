@@ -1,0 +1,429 @@
+//! The scheduler behind one lock.
+//!
+//! Each change asks in the same step whose turn it is, at a `now` that is read under the lock. A
+//! call that waits finds its hold in a channel of its own.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::Duration;
+
+use rand::Rng;
+use rand::rngs::StdRng;
+use tidegate_limits::{
+    Class, Delays, Hold, QuotaSpent, Scheduler, Step, Supplier, Supply, Timestamp, Waited,
+};
+use tidegate_runtime::Clock;
+use tokio::sync::{Notify, oneshot};
+
+use super::ask::{Ask, Waits};
+use super::backends::Backends;
+use super::policy;
+use super::promote::Promotions;
+use super::settings::{Deadline, Settings, USER, WhenFull};
+use crate::call::{Destination, Reason, Record, Refusal, Role, claim};
+use crate::telemetry::log;
+
+/// While calls are under way, the timer wakes at least this often. Each call sets its own timers,
+/// and tokio wakes its reactor through the kernel for a timer that fires next. With this timer
+/// before them, none of them fires next. An idle proxy makes no wake-ups.
+const BEAT: Duration = Duration::from_secs(1);
+
+/// The scheduler behind its lock, and those that wait for something of it.
+pub(super) struct Queue {
+    pub(super) clock: Clock,
+    pub(super) state: Mutex<State>,
+    /// Wakes the timer when it sleeps too long.
+    pub(super) rearm: Notify,
+    /// Whether the queue has room, for accept loops that look without the lock.
+    pub(super) full: AtomicBool,
+    pub(super) room: Notify,
+    /// A part that wants to know when anything happens.
+    pub(super) watched: AtomicBool,
+    pub(super) stirred: Notify,
+    /// There are requests to the store of quotas.
+    pub(super) asks: Notify,
+    pub(super) draining: AtomicBool,
+}
+
+pub(super) struct State {
+    pub(super) lanes: [Scheduler<Waiter>; 2],
+    pub(super) backends: Backends,
+    pub(super) entropy: StdRng,
+    pub(super) threshold: Duration,
+    /// Names and deadlines of the classes; [`Class`] is the index in here.
+    pub(super) classes: Vec<(Arc<str>, Deadline)>,
+    pub(super) promotions: Promotions,
+    pub(super) when_full: WhenFull,
+    /// No call waits any more.
+    pub(super) turned_away: bool,
+    /// The most calls that have been past the gate at once, of those that meet limits.
+    pub(super) peak: usize,
+    /// The next moment at which something happens.
+    pub(super) wake: Option<Timestamp>,
+    /// Until when the timer sleeps.
+    pub(super) armed: Option<Timestamp>,
+}
+
+/// A call that waits for its turn.
+pub(super) enum Waiter {
+    /// The call that asks at this moment, under the lock.
+    Asking,
+    /// A waiting call.
+    Waiting {
+        tell: oneshot::Sender<Turn>,
+        /// It was put into the class of users, and stays there for any client.
+        promoted: bool,
+        /// Its record, and its caller.
+        record: Weak<Record>,
+    },
+}
+
+impl Waiter {
+    pub(super) fn promote(&mut self) {
+        if let Self::Waiting { promoted, .. } = self {
+            *promoted = true;
+        }
+    }
+
+    pub(super) fn is_promoted(&self) -> bool {
+        matches!(self, Self::Waiting { promoted: true, .. })
+    }
+}
+
+/// The message to a waiting call.
+#[derive(Debug)]
+pub(super) enum Turn {
+    Go {
+        hold: Hold,
+        waited: Waited,
+        spent: Vec<QuotaSpent>,
+        at: Timestamp,
+        promoted: bool,
+    },
+    No {
+        refusal: tidegate_limits::Refusal,
+        delays: Delays,
+    },
+    Drained {
+        delays: Delays,
+    },
+}
+
+/// Which of the two schedulers a call waits in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lane {
+    Limited = 0,
+    Unlimited = 1,
+}
+
+impl Queue {
+    /// No call waits yet.
+    pub(super) fn new(settings: &Settings, clock: Clock) -> Self {
+        let mut entropy: StdRng = rand::make_rng();
+        let limited = policy::limited(settings, clock.phase());
+        let unlimited = policy::unlimited(settings);
+        let state = State {
+            lanes: [limited, unlimited].map(|policy| {
+                // A client that knows the seed could choose the callers with which it shares turns.
+                Scheduler::with_seed(policy, entropy.next_u64())
+            }),
+            backends: Backends::default(),
+            entropy,
+            threshold: settings.threshold,
+            classes: settings.deadlines(),
+            promotions: Promotions::new(settings.promote_for),
+            when_full: settings.when_full,
+            turned_away: false,
+            peak: 0,
+            wake: None,
+            armed: None,
+        };
+        Self {
+            clock,
+            state: Mutex::new(state),
+            rearm: Notify::new(),
+            full: AtomicBool::new(false),
+            room: Notify::new(),
+            watched: AtomicBool::new(false),
+            stirred: Notify::new(),
+            asks: Notify::new(),
+            draining: AtomicBool::new(false),
+        }
+    }
+
+    /// See [`Gate::apply`](super::Gate::apply).
+    pub(super) fn apply(&self, settings: &Settings) {
+        let limited = policy::limited(settings, self.clock.phase());
+        let unlimited = policy::unlimited(settings);
+        self.change(|state, now| {
+            state.threshold = settings.threshold;
+            state.classes = settings.deadlines();
+            state.promotions.apply(settings.promote_for);
+            state.when_full = settings.when_full;
+            let [calls, free] = &mut state.lanes;
+            calls.apply(now, limited);
+            free.apply(now, unlimited);
+        });
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|_| {
+            log::abort(
+                "a task panicked while it changed the queue, so the limits can no longer be held",
+            )
+        })
+    }
+
+    /// Looks at the state as it is now.
+    pub(super) fn look<R>(&self, look: impl FnOnce(&mut State, Timestamp) -> R) -> R {
+        let mut state = self.lock();
+        let now = self.clock.now();
+        look(&mut state, now)
+    }
+
+    /// Makes a change, then admits the calls that may run now.
+    pub(super) fn change<R>(&self, change: impl FnOnce(&mut State, Timestamp) -> R) -> R {
+        let mut state = self.lock();
+        let now = self.clock.now();
+        let result = change(&mut state, now);
+        if !state.is_settled(now) {
+            let asking = state.let_through(now);
+            debug_assert!(
+                asking.is_none(),
+                "only `ask` asks, and gets its answer there"
+            );
+        }
+        // A call must be accepted before it can be refused.
+        let full = state.when_full == WhenFull::Wait && !state.calls().has_room();
+        let earlier = match (state.wake, state.armed) {
+            (Some(wake), Some(armed)) => wake < armed,
+            (Some(_), None) => true,
+            (None, _) => false,
+        };
+        if earlier {
+            state.armed = state.wake;
+        }
+        // Under the lock, so that the last write is from the last check.
+        let has_opened = self.full.swap(full, Ordering::AcqRel) && !full;
+        let asks = state.calls().asks_of_quotas();
+        drop(state);
+        if asks {
+            self.asks.notify_one();
+        }
+        if earlier {
+            self.rearm.notify_one();
+        }
+        if has_opened {
+            self.room.notify_waiters();
+        }
+        if self.watched.load(Ordering::Acquire) && self.watched.swap(false, Ordering::AcqRel) {
+            self.stirred.notify_one();
+        }
+        result
+    }
+
+    /// A refusal of the scheduler, in the words of the API.
+    pub(super) fn refusal(
+        &self,
+        refusal: &tidegate_limits::Refusal,
+        backend: Destination,
+    ) -> Refusal {
+        use tidegate_limits::Reason as Why;
+        let is_up = self.lock().backends.is_up(backend);
+        let limit = refusal.limit.clone();
+        let named = limit.as_deref().unwrap_or("queue").to_owned();
+        let (reason, detail) = match refusal.reason {
+            Why::QueueFull => (Reason::QueueFull, "the queue is full".to_owned()),
+            Why::DeadlinePassed | Why::DeadlineUnreachable if !is_up => (
+                Reason::BackendUnreachable,
+                format!("the {} backend takes no connection", backend.label()),
+            ),
+            Why::DeadlinePassed => (
+                Reason::DeadlinePassed,
+                format!("waited as long as a call may for limit {named}"),
+            ),
+            Why::DeadlineUnreachable => (
+                Reason::DeadlineUnreachable,
+                format!("limit {named} opens only after the call's deadline"),
+            ),
+            Why::NeverPossible => (
+                Reason::NeverPossible,
+                format!("limit {named} is smaller than what the call needs"),
+            ),
+            Why::RateLimited => (
+                Reason::RateLimited,
+                format!("limit {named} has no tokens to spare"),
+            ),
+            Why::StoreAway => (
+                Reason::QuotaStoreAway,
+                format!("the store of quota {named} does not answer, or not for this key"),
+            ),
+            Why::Draining => return draining(),
+        };
+        Refusal {
+            limit,
+            retry_after: Some(refusal.retry_after),
+            ..Refusal::new(reason, detail)
+        }
+    }
+}
+
+impl State {
+    /// Whether [`let_through`](Self::let_through) would find nothing to do.
+    fn is_settled(&self, now: Timestamp) -> bool {
+        self.wake.is_none_or(|wake| now < wake)
+            && self
+                .lanes
+                .iter()
+                .all(|lane| lane.waiting() == 0 && lane.has_settled_quotas())
+    }
+
+    /// Until when a call of this class may wait; `None` until it is served. Its rate limit decides,
+    /// then its class, then who waits for it.
+    pub(super) fn deadline(&self, class: Class, ask: &Ask, now: Timestamp) -> Option<Timestamp> {
+        let (_, own) = &self.classes[class.0 as usize];
+        match (ask.deadline, own, ask.waits) {
+            (claim::Deadline::None, _, _) | (_, Deadline::Threshold, Waits::NoClient) => None,
+            (claim::Deadline::Ordinary, own, _) => own.of(self.threshold, ask.arrived, now),
+        }
+    }
+
+    /// The class of this name; the last one if a reload has removed it.
+    pub(super) fn class(&self, name: &str) -> Class {
+        let index = self.classes.iter().position(|(known, _)| **known == *name);
+        let index = index.unwrap_or(self.classes.len() - 1);
+        Class(u32::try_from(index).expect("the config bounds the classes"))
+    }
+
+    /// The guest that a call is about, in upper case: the backend ignores case. None where that
+    /// decides nothing.
+    pub(super) fn guest(
+        &self,
+        lane: Lane,
+        role: Role,
+        target: Option<Box<str>>,
+    ) -> Option<Box<str>> {
+        let decides = lane == Lane::Limited && role != Role::Apart && self.promotions.is_on();
+        let mut guest = target.filter(|_| decides)?;
+        guest.make_ascii_uppercase();
+        Some(guest)
+    }
+
+    pub(super) fn class_in_which_it_rides(
+        &self,
+        own: Class,
+        role: Role,
+        guest: Option<&str>,
+        now: Timestamp,
+    ) -> Class {
+        let follows = role == Role::Follows
+            && guest.is_some_and(|guest| self.promotions.is_acted_on(guest, now));
+        if follows { USER } else { own }
+    }
+
+    /// Gives a hold to every call that may run, in turn. Returns the answer for the call that asks
+    /// at this moment.
+    pub(super) fn let_through(&mut self, now: Timestamp) -> Option<Turn> {
+        let mut answer = None;
+        for backend in self.backends.due(now) {
+            self.open_for_one(backend, now);
+        }
+        let mut wake = self.backends.wake();
+        let entropy = &mut self.entropy;
+        let peak = &mut self.peak;
+        for (lane, is_limited) in self.lanes.iter_mut().zip([true, false]) {
+            loop {
+                match lane.next(now, &mut || entropy.next_u64()) {
+                    Step::Run {
+                        payload,
+                        hold,
+                        waited,
+                        spent,
+                    } => {
+                        if is_limited {
+                            *peak = lane.in_flight().max(*peak);
+                        }
+                        let go = Turn::Go {
+                            hold,
+                            waited,
+                            spent,
+                            at: now,
+                            promoted: payload.is_promoted(),
+                        };
+                        if let Err(Turn::Go { hold, .. }) = tell(payload, go, &mut answer) {
+                            // Its client left at this moment.
+                            lane.give_back(now, hold);
+                        }
+                    }
+                    Step::Expired {
+                        payload,
+                        refusal,
+                        waited: Waited { delays, .. },
+                    } => {
+                        // Likewise: no call is left to inform.
+                        let _ = tell(payload, Turn::No { refusal, delays }, &mut answer);
+                    }
+                    Step::SleepUntil(at) => {
+                        wake = Some(wake.map_or(at, |wake| wake.min(at)));
+                        break;
+                    }
+                    Step::Idle => break,
+                }
+            }
+        }
+        if self.lanes.iter().any(|lane| lane.in_flight() > 0) {
+            let beat = now + BEAT;
+            wake = Some(wake.map_or(beat, |wake| wake.min(beat)));
+        }
+        self.wake = wake;
+        answer
+    }
+
+    /// The scheduler of calls that meet limits.
+    pub(super) fn calls(&mut self) -> &mut Scheduler<Waiter> {
+        &mut self.lanes[Lane::Limited as usize]
+    }
+
+    /// Admits no call to this backend.
+    pub(super) fn shut(&mut self, backend: Destination, now: Timestamp) {
+        if !self.backends.is_up(backend) {
+            self.supply(backend, now, |_| Supply::capacity(0));
+        }
+    }
+
+    /// Admits one more call to this backend than are under way to it.
+    pub(super) fn open_for_one(&mut self, backend: Destination, now: Timestamp) {
+        self.supply(backend, now, |in_use| Supply::capacity(in_use + 1));
+    }
+
+    /// Admits all calls again.
+    pub(super) fn open(&mut self, backend: Destination, now: Timestamp) {
+        self.supply(backend, now, |_| Supply::configured());
+    }
+
+    fn supply(&mut self, backend: Destination, now: Timestamp, supply: impl Fn(u32) -> Supply) {
+        let name = policy::backend_limit(backend);
+        // If calls wait in both lanes, one of each may probe. Either result counts.
+        for lane in [Lane::Limited, Lane::Unlimited] {
+            let scheduler = &mut self.lanes[lane as usize];
+            let in_use = scheduler.in_use(&name).unwrap_or(0);
+            scheduler.supply(now, &name, Supplier::Health, supply(in_use));
+        }
+    }
+}
+
+/// Informs a call in the way it waits. Gives the turn back if the call has left.
+pub(super) fn tell(waiter: Waiter, turn: Turn, answer: &mut Option<Turn>) -> Result<(), Turn> {
+    match waiter {
+        Waiter::Asking => *answer = Some(turn),
+        Waiter::Waiting { tell, .. } => tell.send(turn)?,
+    }
+    Ok(())
+}
+
+pub(super) fn draining() -> Refusal {
+    Refusal {
+        retry_after: Some(Duration::from_secs(1)),
+        ..Refusal::new(Reason::Draining, "the proxy is going down")
+    }
+}

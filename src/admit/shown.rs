@@ -1,0 +1,69 @@
+//! What operators see of the gate.
+
+use std::sync::Arc;
+
+use tidegate_limits::{Limit, LimitNow, LimitRule, QueueNow, Scheduler, Scope, Timestamp};
+
+use super::Gate;
+use super::metrics::{GateNow, WindowNow};
+use super::queue::Waiter;
+use crate::call::Destination;
+
+impl Gate {
+    /// Whether a backend accepts connections, as far as calls have shown.
+    #[must_use]
+    pub fn is_up(&self, backend: Destination) -> bool {
+        self.queue.lock().backends.is_up(backend)
+    }
+
+    /// The current state of every limit. The backends' health is elsewhere.
+    #[must_use]
+    pub fn limits_now(&self) -> (Vec<(LimitRule, LimitNow)>, Timestamp) {
+        self.queue.look(|state, now| {
+            let lanes = state.lanes.iter();
+            let limits = lanes.flat_map(|lane| lane.rules().cloned().zip(lane.limits_now(now)));
+            let limits = limits.filter(|(rule, _)| !matches!(rule.scope, Scope::Backend(_)));
+            (limits.collect(), now)
+        })
+    }
+
+    /// The current state of the queue. Looks at every waiting call.
+    #[must_use]
+    pub fn queue_now(&self) -> QueueNow {
+        self.queue.look(|state, now| state.calls().queue_now(now))
+    }
+
+    /// A snapshot for metrics. Looks at every waiting call.
+    #[must_use]
+    pub fn now(&self) -> GateNow {
+        self.queue.look(|state, now| {
+            let lanes = state.lanes.iter();
+            let limits = lanes.flat_map(|lane| lane.rules().zip(lane.limits_now(now)));
+            let windows = limits.filter(|(rule, _)| matches!(rule.limit, Limit::Window { .. }));
+            GateNow {
+                windows: windows
+                    .map(|(rule, now)| WindowNow {
+                        limit: Arc::clone(&rule.name),
+                        used: now.used,
+                        configured: now.configured,
+                    })
+                    .collect(),
+                queue: state.calls().queue_now(now),
+                outstanding: state.calls().in_flight(),
+                outstanding_peak: state.peak,
+            }
+        })
+    }
+
+    /// Calls past the gate and waiting calls, also at the door, over both lanes.
+    #[must_use]
+    pub fn busy(&self) -> (usize, usize) {
+        let state = self.queue.lock();
+        let lanes = state.lanes.iter();
+        let waiting = |lane: &Scheduler<Waiter>| lane.waiting() + lane.at_door();
+        (
+            lanes.clone().map(Scheduler::in_flight).sum(),
+            lanes.map(waiting).sum(),
+        )
+    }
+}
