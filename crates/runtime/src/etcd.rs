@@ -1,4 +1,4 @@
-//! A small client of etcd v3, over the JSON gateway that every etcd from 3.4 on carries.
+//! A small client of etcd v3, over gRPC with the messages of `proto/etcd.proto`.
 //!
 //! A call goes to the member that answered last. One that does not answer within
 //! [`Settings::try_timeout`] is left for the next, until [`Settings::deadline`]. What may have
@@ -7,22 +7,28 @@
 
 mod connection;
 mod endpoint;
-mod json;
+mod failure;
+mod messages;
 mod watch;
+
+/// What protox and prost make of `proto/etcd.proto`; a test compares the two.
+#[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic)]
+#[rustfmt::skip]
+mod proto;
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use prost::Message;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout_at};
 
-use self::connection::{Pool, Unsent};
+use self::connection::Member;
 pub use self::endpoint::{Endpoint, EndpointError, TlsError, tls};
-pub use self::json::{Compare, KeyValue, Operation, Outcome, Range, Ranged, Txn, TxnReply};
+use self::failure::Failure;
+pub use self::messages::{Compare, KeyValue, Operation, Outcome, Range, Ranged, Txn, TxnReply};
 pub use self::watch::{Change, Changes, Watch, Watched};
 
 /// Where etcd is, who asks, and how long an answer may take.
@@ -135,6 +141,9 @@ pub struct Lease {
     pub time_to_live: Duration,
 }
 
+/// The status code of gRPC for what does not exist.
+const NOT_FOUND: i32 = 5;
+
 /// Whether a call may be sent a second time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Repeat {
@@ -150,7 +159,7 @@ pub struct Client(Arc<Shared>);
 
 struct Shared {
     settings: Settings,
-    pools: Vec<Pool>,
+    members: Vec<Member>,
     /// The member that answered last.
     preferred: AtomicUsize,
     token: Mutex<Option<Token>>,
@@ -174,14 +183,14 @@ impl Client {
     /// Connects with the first call.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
-        let pools = settings
+        let members = settings
             .endpoints
             .iter()
-            .map(|endpoint| Pool::new(endpoint.clone(), settings.tls.clone()))
+            .map(|endpoint| Member::new(endpoint.clone(), settings.tls.clone()))
             .collect();
         Self(Arc::new(Shared {
             settings,
-            pools,
+            members,
             preferred: AtomicUsize::new(0),
             token: Mutex::new(None),
         }))
@@ -203,8 +212,9 @@ impl Client {
     ///
     /// Any but [`Error::Unknown`].
     pub async fn range(&self, range: &Range) -> Result<Ranged, Error> {
-        let reply: json::RangeReply = self
-            .call("/v3/kv/range", &json::range(range), Repeat::Harmless)
+        let request: proto::RangeRequest = range.clone().into();
+        let reply: proto::RangeResponse = self
+            .call("/etcdserverpb.KV/Range", request, Repeat::Harmless)
             .await?;
         reply.try_into()
     }
@@ -238,7 +248,8 @@ impl Client {
         } else {
             Repeat::Never
         };
-        let reply: json::TxnReplyBody = self.call("/v3/kv/txn", &json::txn(txn), repeat).await?;
+        let request: proto::TxnRequest = txn.clone().into();
+        let reply: proto::TxnResponse = self.call("/etcdserverpb.KV/Txn", request, repeat).await?;
         let reply = TxnReply::try_from(reply)?;
         if reply.outcomes.len() != txn.steps(reply.succeeded) {
             return Err(Error::Garbage("a transaction of other steps".into()));
@@ -253,9 +264,11 @@ impl Client {
     /// Any but [`Error::Unknown`]: a lease that was granted without an answer is sent for again.
     pub async fn lease_grant(&self, time_to_live: Duration) -> Result<Lease, Error> {
         let whole = time_to_live.as_secs() + u64::from(time_to_live.subsec_nanos() > 0);
-        let body = serde_json::json!({ "TTL": whole.max(1).to_string() });
-        let reply: json::LeaseReply = self
-            .call("/v3/lease/grant", &body, Repeat::Harmless)
+        let request = proto::LeaseGrantRequest {
+            ttl: i64::try_from(whole.max(1)).unwrap_or(i64::MAX),
+        };
+        let reply: proto::LeaseResponse = self
+            .call("/etcdserverpb.Lease/LeaseGrant", request, Repeat::Harmless)
             .await?;
         match (reply.id, reply.time_to_live()) {
             (id, Some(time_to_live)) if id != 0 => Ok(Lease { id, time_to_live }),
@@ -273,11 +286,12 @@ impl Client {
     ///
     /// Any but [`Error::Unknown`].
     pub async fn lease_keep_alive(&self, id: i64) -> Result<Option<Duration>, Error> {
-        let body = serde_json::json!({ "ID": id.to_string() });
-        let reply: json::Streamed<json::LeaseReply> = self
-            .call("/v3/lease/keepalive", &body, Repeat::Harmless)
+        // A stream for etcd, of which this is the only message.
+        let path = "/etcdserverpb.Lease/LeaseKeepAlive";
+        let reply: proto::LeaseResponse = self
+            .call(path, proto::LeaseRequest { id }, Repeat::Harmless)
             .await?;
-        Ok(reply.result.time_to_live())
+        Ok(reply.time_to_live())
     }
 
     /// Ends a lease and deletes what is bound to it. Whether there was one.
@@ -286,12 +300,13 @@ impl Client {
     ///
     /// Any but [`Error::Unknown`].
     pub async fn lease_revoke(&self, id: i64) -> Result<bool, Error> {
-        let body = serde_json::json!({ "ID": id.to_string() });
-        let revoked: Result<json::Ignored, _> =
-            self.call("/v3/lease/revoke", &body, Repeat::Harmless).await;
+        let path = "/etcdserverpb.Lease/LeaseRevoke";
+        let revoked: Result<proto::LeaseRevokeResponse, _> = self
+            .call(path, proto::LeaseRequest { id }, Repeat::Harmless)
+            .await;
         match revoked {
             Ok(_) => Ok(true),
-            Err(Error::Refused { code, .. }) if code == json::NOT_FOUND => Ok(false),
+            Err(Error::Refused { code, .. }) if code == NOT_FOUND => Ok(false),
             Err(error) => Err(error),
         }
     }
@@ -302,9 +317,9 @@ impl Client {
     ///
     /// Any but [`Error::Unknown`].
     pub async fn lease_time_to_live(&self, id: i64) -> Result<Option<Duration>, Error> {
-        let body = serde_json::json!({ "ID": id.to_string() });
-        let reply: json::LeaseReply = self
-            .call("/v3/lease/timetolive", &body, Repeat::Harmless)
+        let path = "/etcdserverpb.Lease/LeaseTimeToLive";
+        let reply: proto::LeaseResponse = self
+            .call(path, proto::LeaseRequest { id }, Repeat::Harmless)
             .await?;
         Ok(reply.time_to_live())
     }
@@ -316,74 +331,65 @@ impl Client {
     }
 
     /// Sends a call until a member answers it.
-    async fn call<T: DeserializeOwned>(
-        &self,
-        path: &'static str,
-        body: &impl Serialize,
-        repeat: Repeat,
-    ) -> Result<T, Error> {
-        let body = serde_json::to_vec(body).expect("what we send is always JSON");
+    async fn call<Q, R>(&self, path: &'static str, request: Q, repeat: Repeat) -> Result<R, Error>
+    where
+        Q: Message + Clone + 'static,
+        R: Message + Default + 'static,
+    {
         let deadline = Instant::now() + self.0.settings.deadline;
         let mut authenticated_anew = false;
         loop {
             let token = self.token(deadline).await?;
-            let bytes = self
-                .answered(path, &body, token.as_ref(), repeat, deadline)
+            let reply = self
+                .answered(path, &request, token.as_ref(), repeat, deadline)
                 .await;
-            match bytes {
+            match reply {
                 Err(Error::Unauthenticated(_)) if token.is_some() && !authenticated_anew => {
                     // Tokens end, and members forget them when they restart.
                     authenticated_anew = true;
                     self.forget(token).await;
                 }
-                Err(error) => return Err(error),
-                Ok(bytes) => return json::parse(&bytes),
+                reply => return reply,
             }
         }
     }
 
     /// Tries one member after the other, from the one that answered last on, and each once.
-    async fn answered(
+    async fn answered<Q, R>(
         &self,
         path: &'static str,
-        body: &[u8],
+        request: &Q,
         token: Option<&Token>,
         repeat: Repeat,
         deadline: Instant,
-    ) -> Result<Vec<u8>, Error> {
+    ) -> Result<R, Error>
+    where
+        Q: Message + Clone + 'static,
+        R: Message + Default + 'static,
+    {
         let shared = &*self.0;
-        let count = shared.pools.len();
+        let count = shared.members.len();
         let first = shared.preferred.load(Ordering::Relaxed);
         let token = token.map(|token| token.value.as_str());
         let mut last = Error::Unreachable("there are no endpoints".into());
-        for member in (0..count).map(|at| (first + at) % count) {
-            let pool = &shared.pools[member];
+        for at in (0..count).map(|at| (first + at) % count) {
+            let member = &shared.members[at];
             let end = deadline.min(Instant::now() + shared.settings.try_timeout);
-            let sent = pool.post(path, body, token, end, shared.settings.max_reply);
-            last = match sent.await {
+            let max = shared.settings.max_reply;
+            last = match member.unary(path, request.clone(), token, end, max).await {
                 Ok(reply) => {
-                    let answer = json::checked(reply.status, reply.body);
-                    match answer {
-                        // The member is up and its cluster is not, or not for it.
-                        Err(json::Failure::Trouble(message)) => trouble(repeat, &message),
-                        Err(json::Failure::Final(error)) => return Err(error),
-                        Ok(body) => {
-                            shared.preferred.store(member, Ordering::Relaxed);
-                            return Ok(body);
-                        }
-                    }
+                    shared.preferred.store(at, Ordering::Relaxed);
+                    return Ok(reply);
                 }
-                Err(Unsent::Never(cause)) => Error::Unreachable(cause),
-                Err(Unsent::Perhaps(cause)) => trouble(repeat, &cause),
-                Err(Unsent::Garbage(cause)) => Error::Garbage(cause),
+                Err(Failure::Final(error)) => return Err(error),
+                Err(Failure::Trouble(cause)) if repeat == Repeat::Never => Error::Unknown(cause),
+                Err(failure) => failure.of_harmless(),
             };
             if matches!(last, Error::Unknown(_))
                 || (repeat == Repeat::Never && matches!(last, Error::Garbage(_)))
             {
                 // Whoever asks next begins elsewhere.
-                shared
-                    .preferred
-                    .store((member + 1) % count, Ordering::Relaxed);
+                shared.preferred.store((at + 1) % count, Ordering::Relaxed);
                 return Err(last);
             }
             if Instant::now() >= deadline {
@@ -408,25 +414,21 @@ impl Client {
         if let Some(known) = token.as_ref().filter(|token| !token.value.is_empty()) {
             return Ok(Some(known.clone()));
         }
-        let body = serde_json::json!({
-            "name": credentials.user,
-            "password": credentials.password,
-        });
-        let body = serde_json::to_vec(&body).expect("strings are always JSON");
-        let reply = self
-            .answered(
-                "/v3/auth/authenticate",
-                &body,
-                None,
-                Repeat::Harmless,
-                deadline,
-            )
+        let request = proto::AuthenticateRequest {
+            name: credentials.user.clone(),
+            password: credentials.password.clone(),
+        };
+        let path = "/etcdserverpb.Auth/Authenticate";
+        let reply: proto::AuthenticateResponse = self
+            .answered(path, &request, None, Repeat::Harmless, deadline)
             .await
             .map_err(|error| match error {
                 Error::Refused { message, .. } => Error::Unauthenticated(message.into()),
                 other => other,
             })?;
-        let reply: json::AuthenticateReply = json::parse(&reply)?;
+        if reply.token.is_empty() {
+            return Err(Error::Garbage("a token that is empty".into()));
+        }
         let next = Token {
             value: reply.token,
             number: token.as_ref().map_or(0, |token| token.number) + 1,
@@ -443,13 +445,5 @@ impl Client {
         {
             known.value.clear();
         }
-    }
-}
-
-/// A call that was sent and not answered.
-fn trouble(repeat: Repeat, cause: &str) -> Error {
-    match repeat {
-        Repeat::Harmless => Error::Unreachable(cause.into()),
-        Repeat::Never => Error::Unknown(cause.into()),
     }
 }

@@ -1,10 +1,11 @@
-//! A small number for everybody who holds something, so that a long id is kept once.
+//! A small number for each client and server that holds a lease, so that a long id is kept once.
 //!
-//! Here, too, there is one of everything for each client of each resource, as a client mostly uses
-//! one. So an id is kept in one place only, and found by a table of our own: the standard
-//! library's would keep it a second time.
+//! Most clients use one resource, so there are about as many ids as leases. The table that finds an
+//! id holds only its number: with the standard library's, each id would be in memory twice.
 
 use std::hash::{BuildHasher as _, RandomState};
+
+use hashbrown::HashTable;
 
 use crate::book::Rows;
 
@@ -24,7 +25,10 @@ pub(super) struct Member(u32);
 
 #[derive(Debug, Default)]
 pub(super) struct Roster {
-    names: Names,
+    /// Seeded anew in each process, since names come from clients.
+    hasher: RandomState,
+    /// The number of each name.
+    numbers: HashTable<u32>,
     /// By the member's number.
     entries: Rows<Entry>,
     /// Numbers that are nobody's.
@@ -44,11 +48,11 @@ struct Entry {
 
 impl Roster {
     pub(super) fn find(&self, kind: Kind, name: &str) -> Option<Member> {
-        let found = self.names.find((kind, name), |number| {
-            let entry = &self.entries[number as usize];
+        let found = self.numbers.find(self.hash(kind, name), |number| {
+            let entry = &self.entries[*number as usize];
             entry.kind == kind && *entry.name == *name
         });
-        found.map(Member)
+        found.copied().map(Member)
     }
 
     /// The number of this name, a new one if it has none. Whoever asks for a new one gives it a
@@ -73,8 +77,22 @@ impl Roster {
                 u32::try_from(self.entries.len() - 1).expect("leases are bounded below 2^32")
             }
         };
-        self.names.insert((kind, name), number);
+        let Self {
+            hasher,
+            numbers,
+            entries,
+            ..
+        } = self;
+        let rehash = |number: &u32| {
+            let entry = &entries[*number as usize];
+            hasher.hash_one((entry.kind, &*entry.name))
+        };
+        numbers.insert_unique(rehash(&number), number, rehash);
         Member(number)
+    }
+
+    fn hash(&self, kind: Kind, name: &str) -> u64 {
+        self.hasher.hash_one((kind, name))
     }
 
     fn entry(&self, member: Member) -> &Entry {
@@ -120,113 +138,22 @@ impl Roster {
     }
 
     fn forget_if_idle(&mut self, member: Member) {
-        let entry = &mut self.entries[member.0 as usize];
-        if entry.leases == 0 && entry.made == 0 {
-            let name = std::mem::take(&mut entry.name);
-            self.names.remove((entry.kind, &name), member.0);
-            self.free.push(member.0);
+        let entry = self.entry(member);
+        if entry.leases > 0 || entry.made > 0 {
+            return;
         }
+        let hash = self.hash(entry.kind, &entry.name);
+        let found = self
+            .numbers
+            .find_entry(hash, |number| *number == member.0)
+            .expect("a member is in the table until it is forgotten");
+        found.remove();
+        self.entries[member.0 as usize].name = Box::default();
+        self.free.push(member.0);
     }
 
     pub(super) fn len(&self) -> usize {
         self.entries.len() - self.free.len()
-    }
-}
-
-/// Numbers by the names that they stand for: a hash table with linear probing (D. Knuth, "The Art
-/// of Computer Programming" 3, 6.4, algorithms L and R), in 8 bytes a slot. The hash has a secret
-/// of the process in it, since names come from clients.
-#[derive(Debug, Default)]
-struct Names {
-    hasher: RandomState,
-    /// None, or a power of two of them.
-    slots: Vec<Option<Slot>>,
-    len: usize,
-}
-
-/// A number and half of its name's hash, by which it is told from nearly all others, and by which
-/// it finds its place again when the table grows. Not zero, so that no slot is one that is empty.
-type Slot = std::num::NonZeroU64;
-
-fn slot(hash: u64, number: u32) -> Slot {
-    let upper = hash & !u64::from(u32::MAX);
-    Slot::new(upper | (u64::from(number) + 1)).expect("the lower half is not zero")
-}
-
-fn number_in(slot: Slot) -> u32 {
-    (slot.get() as u32) - 1
-}
-
-impl Names {
-    fn find(&self, name: (Kind, &str), is_it: impl Fn(u32) -> bool) -> Option<u32> {
-        if self.slots.is_empty() {
-            return None;
-        }
-        let hash = self.hasher.hash_one(name);
-        let mut at = self.home(hash);
-        while let Some(found) = self.slots[at] {
-            let number = number_in(found);
-            if found == slot(hash, number) && is_it(number) {
-                return Some(number);
-            }
-            at = self.next(at);
-        }
-        None
-    }
-
-    /// Puts a name in that is not in.
-    fn insert(&mut self, name: (Kind, &str), number: u32) {
-        // Seven eighths full at the most: there is always an empty slot to stop at.
-        if self.len + 1 > self.slots.len() / 8 * 7 {
-            let larger = vec![None; (2 * self.slots.len()).max(8)];
-            let slots = std::mem::replace(&mut self.slots, larger);
-            for slot in slots.into_iter().flatten() {
-                self.put(slot);
-            }
-        }
-        self.put(slot(self.hasher.hash_one(name), number));
-        self.len += 1;
-    }
-
-    /// Takes a name out that is in.
-    fn remove(&mut self, name: (Kind, &str), number: u32) {
-        let gone = slot(self.hasher.hash_one(name), number);
-        let mut hole = self.home(gone.get());
-        while self.slots[hole] != Some(gone) {
-            hole = self.next(hole);
-        }
-        // Whoever stands behind the hole moves into it, unless that is before its home.
-        let mut at = self.next(hole);
-        while let Some(slot) = self.slots[at] {
-            if self.steps(self.home(slot.get()), at) >= self.steps(hole, at) {
-                self.slots[hole] = Some(slot);
-                hole = at;
-            }
-            at = self.next(at);
-        }
-        self.slots[hole] = None;
-        self.len -= 1;
-    }
-
-    fn put(&mut self, slot: Slot) {
-        let mut at = self.home(slot.get());
-        while self.slots[at].is_some() {
-            at = self.next(at);
-        }
-        self.slots[at] = Some(slot);
-    }
-
-    fn home(&self, hash: u64) -> usize {
-        (hash >> 32) as usize & (self.slots.len() - 1)
-    }
-
-    fn next(&self, at: usize) -> usize {
-        (at + 1) & (self.slots.len() - 1)
-    }
-
-    /// From one slot on to another.
-    fn steps(&self, from: usize, to: usize) -> usize {
-        to.wrapping_sub(from) & (self.slots.len() - 1)
     }
 }
 
@@ -240,7 +167,6 @@ mod tests {
     #[test]
     fn an_entry_takes_24_bytes() {
         assert_eq!(size_of::<Entry>(), 24);
-        assert_eq!(size_of::<Option<Slot>>(), 8);
     }
 
     #[test]

@@ -438,9 +438,16 @@ async fn answers(bytes: &'static [u8]) -> std::net::SocketAddr {
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
             tokio::spawn(async move {
-                // Whoever has gone already need not be answered.
+                // A client that has left needs no answer.
                 let _ = stream.read(&mut [0; 4096]).await;
                 let _ = stream.write_all(bytes).await;
+                let _ = stream.shutdown().await;
+                // Closed with unread bytes, the connection would be reset and the answer lost.
+                while stream
+                    .read(&mut [0; 4096])
+                    .await
+                    .is_ok_and(|count| count > 0)
+                {}
             });
         }
     });

@@ -1,174 +1,151 @@
-//! Connections to one member.
+//! The connection to one member.
 
+use std::error::Error as _;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
 
-use bytes::Bytes;
-use http::{Request, StatusCode, header};
-use http_body_util::{BodyExt, Full};
+use http::uri::PathAndQuery;
+use http::{HeaderValue, Request, Response, Uri, header};
 use hyper::body::Incoming;
-use hyper::client::conn::http1::{self, SendRequest};
-use hyper_util::rt::TokioIo;
+use hyper::client::conn::http2::{self, SendRequest};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use prost::Message;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::ClientConfig;
+use tonic::Status;
+use tonic::body::Body;
+use tonic::client::Grpc;
+use tonic::codegen::Service;
+use tonic::codegen::tokio_stream::{self, StreamExt as _};
+use tonic_prost::ProstCodec;
 
 use super::endpoint::Endpoint;
+use super::failure::Failure;
 
-/// Connections kept for the next call; more are made, and closed after use.
-const IDLE_MAX: usize = 4;
-
-/// Why there is no whole reply.
-#[derive(Debug)]
-pub(super) enum Unsent {
-    /// Not a byte of the request has left.
-    Never(Box<str>),
-    /// It may have been done.
-    Perhaps(Box<str>),
-    /// Something answered, but not as etcd does.
-    Garbage(Box<str>),
-}
-
-/// A whole reply.
-pub(super) struct Reply {
-    pub(super) status: StatusCode,
-    pub(super) body: Vec<u8>,
-}
-
-/// The idle connections to one member.
-pub(super) struct Pool {
+/// One member of a cluster, and the connection to it that all calls share.
+pub(super) struct Member {
     endpoint: Endpoint,
     tls: Option<Arc<ClientConfig>>,
-    idle: Mutex<Vec<SendRequest<Full<Bytes>>>>,
+    connection: Mutex<Option<SendRequest<Body>>>,
 }
 
-impl Pool {
+/// Messages of a stream, as they come.
+pub(super) type Messages<T> = tonic::Streaming<T>;
+
+impl Member {
     pub(super) fn new(endpoint: Endpoint, tls: Option<Arc<ClientConfig>>) -> Self {
         Self {
             endpoint,
             tls,
-            idle: Mutex::default(),
+            connection: Mutex::default(),
         }
     }
 
-    /// Posts a body and reads the reply to its end, by `end`.
-    pub(super) async fn post(
+    /// Sends one message and reads the reply to its end, by `end`.
+    pub(super) async fn unary<Q, R>(
         &self,
-        path: &str,
-        body: &[u8],
+        path: &'static str,
+        request: Q,
         token: Option<&str>,
         end: Instant,
         max_reply: usize,
-    ) -> Result<Reply, Unsent> {
-        let (response, sender) = self.send(path, body, token, end).await?;
-        let status = response.status();
-        let mut incoming = response.into_body();
-        let mut body = Vec::new();
-        loop {
-            let frame = timeout_at(end, incoming.frame())
-                .await
-                .map_err(|_| self.perhaps("its answer did not end in time"))?;
-            match frame {
-                None => break,
-                Some(Err(error)) => return Err(self.perhaps(error)),
-                Some(Ok(frame)) => {
-                    let Ok(data) = frame.into_data() else {
-                        continue;
-                    };
-                    if body.len() + data.len() > max_reply {
-                        let told = format!("{}: an answer over {max_reply} bytes", self.endpoint);
-                        return Err(Unsent::Garbage(told.into()));
-                    }
-                    body.extend_from_slice(&data);
+    ) -> Result<R, Failure>
+    where
+        Q: Message + 'static,
+        R: Message + Default + 'static,
+    {
+        let mut grpc = self.grpc(token, end, max_reply).await?;
+        let codec = ProstCodec::<Q, R>::default();
+        let path = PathAndQuery::from_static(path);
+        let answer = grpc.unary(tonic::Request::new(request), path, codec);
+        self.answered(timeout_at(end, answer).await)
+    }
+
+    /// Sends one message; the reply, of which the head must come by `end`, may go on for ever.
+    pub(super) async fn stream<Q, R>(
+        &self,
+        path: &'static str,
+        request: Q,
+        token: Option<&str>,
+        end: Instant,
+        max_reply: usize,
+    ) -> Result<Messages<R>, Failure>
+    where
+        Q: Message + 'static,
+        R: Message + Default + 'static,
+    {
+        let mut grpc = self.grpc(token, end, max_reply).await?;
+        let codec = ProstCodec::<Q, R>::default();
+        // Our side of the stream stays open: its end would end the other side.
+        let requests = tokio_stream::once(request).chain(tokio_stream::pending());
+        let path = PathAndQuery::from_static(path);
+        let answer = grpc.streaming(tonic::Request::new(requests), path, codec);
+        self.answered(timeout_at(end, answer).await)
+    }
+
+    async fn grpc(
+        &self,
+        token: Option<&str>,
+        end: Instant,
+        max_reply: usize,
+    ) -> Result<Grpc<Caller>, Failure> {
+        let token = match token.map(HeaderValue::from_str) {
+            None => None,
+            Some(Ok(token)) => Some(token),
+            Some(Err(_)) => return Err(self.garbage("a token that is no header's value")),
+        };
+        let kept = self.kept();
+        let connection = match kept.filter(|kept| kept.is_ready()) {
+            Some(kept) => kept,
+            None => {
+                let connected = self.connect(end).await?;
+                *self.lock() = Some(connected.clone());
+                connected
+            }
+        };
+        let caller = Caller { connection, token };
+        let grpc = Grpc::with_origin(caller, self.endpoint.origin());
+        Ok(grpc.max_decoding_message_size(max_reply))
+    }
+
+    /// What an answer comes to. After anything but words of etcd's the next call connects anew.
+    fn answered<T>(
+        &self,
+        answer: Result<Result<tonic::Response<T>, Status>, tokio::time::error::Elapsed>,
+    ) -> Result<T, Failure> {
+        let failure = match answer {
+            Ok(Ok(response)) => return Ok(response.into_inner()),
+            Ok(Err(status)) => {
+                let unanswered = status.source().and_then(|source| source.downcast_ref());
+                match unanswered {
+                    Some(Unanswered::Never(cause)) => self.never(cause),
+                    Some(Unanswered::Perhaps(cause)) => self.perhaps(cause),
+                    Some(Unanswered::Garbage(cause)) => self.garbage(cause),
+                    None => return Err(Failure::of(&status)),
                 }
             }
-        }
-        self.keep(sender);
-        Ok(Reply { status, body })
+            Err(_) => self.perhaps("no answer in time"),
+        };
+        *self.lock() = None;
+        Err(failure)
     }
 
-    /// Posts a body; the reply, of which the head must come by `end`, may go on for ever.
-    pub(super) async fn stream(
-        &self,
-        path: &str,
-        body: &[u8],
-        token: Option<&str>,
-        end: Instant,
-    ) -> Result<http::Response<Incoming>, Unsent> {
-        let (response, _) = self.send(path, body, token, end).await?;
-        Ok(response)
+    fn kept(&self) -> Option<SendRequest<Body>> {
+        self.lock().clone()
     }
 
-    async fn send(
-        &self,
-        path: &str,
-        body: &[u8],
-        token: Option<&str>,
-        end: Instant,
-    ) -> Result<(http::Response<Incoming>, SendRequest<Full<Bytes>>), Unsent> {
-        let mut request = self.request(path, body, token)?;
-        loop {
-            let (mut sender, kept) = match self.idle() {
-                Some(sender) => (sender, true),
-                None => (self.connect(end).await?, false),
-            };
-            let sent = timeout_at(end, sender.try_send_request(request)).await;
-            match sent {
-                Err(_) => return Err(self.perhaps("no answer in time")),
-                Ok(Ok(response)) => return Ok((response, sender)),
-                Ok(Err(mut refused)) => match refused.take_message() {
-                    // The member had closed it before anything was written.
-                    Some(unsent) if kept => request = unsent,
-                    Some(_) => return Err(self.never(refused.into_error())),
-                    None => {
-                        let error = refused.into_error();
-                        return Err(if error.is_parse() || error.is_parse_too_large() {
-                            Unsent::Garbage(format!("{}: {error}", self.endpoint).into())
-                        } else {
-                            self.perhaps(error)
-                        });
-                    }
-                },
-            }
-        }
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<SendRequest<Body>>> {
+        self.connection
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn request(
-        &self,
-        path: &str,
-        body: &[u8],
-        token: Option<&str>,
-    ) -> Result<Request<Full<Bytes>>, Unsent> {
-        let mut request = Request::post(path)
-            .header(header::HOST, &*self.endpoint.authority)
-            .header(header::CONTENT_TYPE, "application/json");
-        if let Some(token) = token {
-            request = request.header(header::AUTHORIZATION, token);
-        }
-        request
-            .body(Full::new(Bytes::copy_from_slice(body)))
-            // Only the token is not our own text.
-            .map_err(|_| Unsent::Garbage("a token that is no header's value".into()))
-    }
-
-    fn idle(&self) -> Option<SendRequest<Full<Bytes>>> {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        while let Some(sender) = idle.pop() {
-            if sender.is_ready() {
-                return Some(sender);
-            }
-        }
-        None
-    }
-
-    fn keep(&self, sender: SendRequest<Full<Bytes>>) {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        if idle.len() < IDLE_MAX && !sender.is_closed() {
-            idle.push(sender);
-        }
-    }
-
-    async fn connect(&self, end: Instant) -> Result<SendRequest<Full<Bytes>>, Unsent> {
+    async fn connect(&self, end: Instant) -> Result<SendRequest<Body>, Failure> {
         let connecting = async {
             let stream = TcpStream::connect(&*self.endpoint.authority)
                 .await
@@ -195,23 +172,122 @@ impl Pool {
             .unwrap_or_else(|_| Err(self.never("not connected in time")))
     }
 
-    async fn handshake<S>(&self, stream: S) -> Result<SendRequest<Full<Bytes>>, Unsent>
+    async fn handshake<S>(&self, stream: S) -> Result<SendRequest<Body>, Failure>
     where
         S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
     {
-        let (sender, connection) = http1::handshake(TokioIo::new(stream))
+        let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
             .await
             .map_err(|error| self.never(error))?;
-        // Ends with its sender and the last reply; what goes wrong reaches whoever waits.
+        // Ends with its sender and the last reply; what goes wrong reaches the calls.
         tokio::spawn(connection);
         Ok(sender)
     }
 
-    fn never(&self, cause: impl std::fmt::Display) -> Unsent {
-        Unsent::Never(format!("{}: {cause}", self.endpoint).into())
+    fn never(&self, cause: impl fmt::Display) -> Failure {
+        Failure::Unsent(format!("{}: {cause}", self.endpoint).into())
     }
 
-    fn perhaps(&self, cause: impl std::fmt::Display) -> Unsent {
-        Unsent::Perhaps(format!("{}: {cause}", self.endpoint).into())
+    fn perhaps(&self, cause: impl fmt::Display) -> Failure {
+        Failure::Trouble(format!("{}: {cause}", self.endpoint).into())
+    }
+
+    fn garbage(&self, cause: impl fmt::Display) -> Failure {
+        Failure::Garbage(format!("{}: {cause}", self.endpoint).into())
+    }
+}
+
+/// Why a request has no reply of gRPC.
+#[derive(Debug)]
+enum Unanswered {
+    /// Not a byte of it has left.
+    Never(Box<str>),
+    /// It may have been done.
+    Perhaps(Box<str>),
+    /// Something answered, but not as etcd does.
+    Garbage(Box<str>),
+}
+
+impl fmt::Display for Unanswered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Never(cause) | Self::Perhaps(cause) | Self::Garbage(cause) => f.write_str(cause),
+        }
+    }
+}
+
+impl std::error::Error for Unanswered {}
+
+/// Sends requests as one user.
+struct Caller {
+    connection: SendRequest<Body>,
+    token: Option<HeaderValue>,
+}
+
+impl Service<Request<Body>> for Caller {
+    type Response = Response<Incoming>;
+    type Error = Unanswered;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Unanswered>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Unanswered>> {
+        let ready = self.connection.poll_ready(cx);
+        ready.map_err(|error| Unanswered::Never(cause(&error).into()))
+    }
+
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+        if let Some(token) = &self.token {
+            request.headers_mut().insert("token", token.clone());
+        }
+        let sent = self.connection.try_send_request(request);
+        Box::pin(async move {
+            let response = sent.await.map_err(|mut refused| {
+                let unsent = refused.take_message().is_some();
+                let error = refused.into_error();
+                let cause = cause(&error).into();
+                if is_no_http2(&error) {
+                    Unanswered::Garbage(cause)
+                } else if unsent {
+                    Unanswered::Never(cause)
+                } else {
+                    Unanswered::Perhaps(cause)
+                }
+            })?;
+            let kind = response.headers().get(header::CONTENT_TYPE);
+            let is_grpc = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
+            if is_grpc {
+                Ok(response)
+            } else {
+                let told = format!("status {} without gRPC", response.status());
+                Err(Unanswered::Garbage(told.into()))
+            }
+        })
+    }
+}
+
+/// An error with its innermost cause, which says most.
+fn cause(error: &hyper::Error) -> String {
+    match error.source() {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    }
+}
+
+/// Whether the other side has sent bytes that are no HTTP/2.
+fn is_no_http2(error: &hyper::Error) -> bool {
+    let source = error.source().and_then(|it| it.downcast_ref::<h2::Error>());
+    source.is_some_and(|error| {
+        let reason = error.reason();
+        error.is_library()
+            && matches!(
+                reason,
+                Some(h2::Reason::PROTOCOL_ERROR | h2::Reason::FRAME_SIZE_ERROR)
+            )
+    })
+}
+
+impl Endpoint {
+    /// Scheme and authority of requests.
+    fn origin(&self) -> Uri {
+        self.to_string().parse().expect("an endpoint is a URI")
     }
 }

@@ -116,7 +116,6 @@ pub fn tls(
             config.with_client_auth_cert(chain, key)?
         }
     };
-    // The gateway is spoken to in HTTP/1.1; etcd would choose HTTP/2.
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    config.alpn_protocols = vec![b"h2".to_vec()];
     Ok(Arc::new(config))
 }

@@ -3,13 +3,15 @@
 use std::time::Duration;
 
 use crate::BackOff;
-use http_body_util::BodyExt;
-use hyper::body::Incoming;
 use tokio::time::{Instant, timeout_at};
 use tracing::debug;
 
-use super::json::{self, Failure, KeyValue, Range, WatchMessage, WatchReply};
-use super::{Client, Error, Ordering, Unsent};
+use super::connection::Messages;
+use super::failure::Failure;
+use super::messages::{self, KeyValue, Range, revision, unsigned};
+use super::proto::event::EventType;
+use super::proto::{WatchRequest, WatchResponse};
+use super::{Client, Error, Ordering};
 
 /// A stream that says nothing for so long is opened anew, at another member: nothing else would
 /// tell that a member is paused, or the way to it cut. Where nothing changes it costs one request
@@ -71,11 +73,7 @@ pub struct Watch {
 
 #[derive(Debug)]
 struct Stream {
-    body: Incoming,
-    /// What has come and was not told yet.
-    buffer: Vec<u8>,
-    /// How much of the buffer holds no end of a message.
-    searched: usize,
+    messages: Messages<WatchResponse>,
     silent_until: Instant,
 }
 
@@ -134,11 +132,11 @@ impl Watch {
     }
 
     /// What one message comes to.
-    fn news(&mut self, reply: WatchReply) -> Result<Option<Watched>, Error> {
+    fn news(&mut self, reply: WatchResponse) -> Result<Option<Watched>, Error> {
         if reply.canceled {
             self.broken();
-            if reply.compact_revision > 0 {
-                let revision = reply.compact_revision;
+            let revision = unsigned(reply.compact_revision)?;
+            if revision > 0 {
                 self.from = revision;
                 self.not_before = Instant::now();
                 return Ok(Some(Watched::Compacted { revision }));
@@ -154,14 +152,15 @@ impl Watch {
                 Ok(None)
             };
         }
-        let revision = reply.revision();
+        let revision = revision(reply.header)?;
         if reply.created && self.from == 0 {
             // From now on means from here on, whatever breaks later.
             self.from = revision + 1;
         }
         let mut changes = Vec::with_capacity(reply.events.len());
         for event in reply.events {
-            let (entry, deleted) = event.read()?;
+            let deleted = event.r#type() == EventType::Delete;
+            let entry = KeyValue::try_from(event.kv.unwrap_or_default())?;
             // How far it has told is known by its events alone: while it catches up, the
             // revision beside them is the store's and not theirs.
             self.from = self.from.max(entry.mod_revision + 1);
@@ -188,7 +187,7 @@ impl Watch {
 
     async fn open(&mut self) -> Result<(), Error> {
         let shared = &*self.client.0;
-        let count = shared.pools.len();
+        let count = shared.members.len();
         if count == 0 {
             return Err(Error::Unreachable("there are no endpoints".into()));
         }
@@ -197,83 +196,43 @@ impl Watch {
             .client
             .token(Instant::now() + shared.settings.deadline)
             .await?;
-        let body = json::watch(&self.range, self.from).to_string();
-        let pool = &shared.pools[self.member % count];
+        let request = messages::watch(&self.range, self.from);
+        let member = &shared.members[self.member % count];
         let end = end.max(Instant::now() + shared.settings.try_timeout);
         let value = token.as_ref().map(|token| token.value.as_str());
-        let response = pool
-            .stream("/v3/watch", body.as_bytes(), value, end)
-            .await
-            .map_err(|unsent| match unsent {
-                Unsent::Never(cause) | Unsent::Perhaps(cause) => Error::Unreachable(cause),
-                Unsent::Garbage(cause) => Error::Garbage(cause),
-            })?;
-        if response.status() != http::StatusCode::OK {
-            let (head, body) = response.into_parts();
-            let max = shared.settings.max_reply;
-            let body = http_body_util::Limited::new(body, max).collect();
-            let body = timeout_at(end, body)
-                .await
-                .ok()
-                .and_then(Result::ok)
-                .map(|body| body.to_bytes().to_vec())
-                .unwrap_or_default();
-            let error = match json::checked(head.status, body) {
-                Err(Failure::Final(error)) => error,
-                Err(Failure::Trouble(cause)) => Error::Unreachable(cause),
-                Ok(_) => Error::Garbage("a status that is none".into()),
-            };
-            if matches!(error, Error::Unauthenticated(_)) {
-                self.client.forget(token).await;
+        let max = shared.settings.max_reply;
+        let opened = member
+            .stream::<WatchRequest, _>("/etcdserverpb.Watch/Watch", request, value, end, max)
+            .await;
+        let messages = match opened.map_err(Failure::of_harmless) {
+            Ok(messages) => messages,
+            Err(error) => {
+                if matches!(error, Error::Unauthenticated(_)) {
+                    self.client.forget(token).await;
+                }
+                return Err(error);
             }
-            return Err(error);
-        }
+        };
         self.stream = Some(Stream {
-            body: response.into_body(),
-            buffer: Vec::new(),
-            searched: 0,
+            messages,
             silent_until: Instant::now() + SILENCE_MAX,
         });
         Ok(())
     }
 
     /// The next message of the stream; `None` at its end.
-    async fn message(&mut self) -> Result<Option<WatchReply>, Error> {
-        let max = self.client.0.settings.max_reply;
+    async fn message(&mut self) -> Result<Option<WatchResponse>, Error> {
         let Some(stream) = &mut self.stream else {
             return Ok(None);
         };
-        loop {
-            let unread = &stream.buffer[stream.searched..];
-            if let Some(at) = memchr::memchr(b'\n', unread) {
-                let end = stream.searched + at;
-                let message = json::parse(&stream.buffer[..end]);
-                stream.buffer.drain(..=end);
-                stream.searched = 0;
-                return match message? {
-                    WatchMessage::Result(reply) => Ok(Some(reply)),
-                    WatchMessage::Error(error) => Err(match json::stream_failure(error) {
-                        Failure::Final(error) => error,
-                        Failure::Trouble(cause) => Error::Unreachable(cause),
-                    }),
-                };
+        match timeout_at(stream.silent_until, stream.messages.message()).await {
+            // Silent for too long, or ended.
+            Err(_) | Ok(Ok(None)) => Ok(None),
+            Ok(Ok(Some(reply))) => {
+                stream.silent_until = Instant::now() + SILENCE_MAX;
+                Ok(Some(reply))
             }
-            stream.searched = stream.buffer.len();
-            if stream.buffer.len() > max {
-                let told = format!("a message over {max} bytes");
-                return Err(Error::Garbage(told.into()));
-            }
-            match timeout_at(stream.silent_until, stream.body.frame()).await {
-                // Silent for too long, or ended.
-                Err(_) | Ok(None) => return Ok(None),
-                Ok(Some(Err(error))) => return Err(Error::Unreachable(error.to_string().into())),
-                Ok(Some(Ok(frame))) => {
-                    stream.silent_until = Instant::now() + SILENCE_MAX;
-                    if let Ok(data) = frame.into_data() {
-                        stream.buffer.extend_from_slice(&data);
-                    }
-                }
-            }
+            Ok(Err(status)) => Err(Failure::of(&status).of_harmless()),
         }
     }
 }

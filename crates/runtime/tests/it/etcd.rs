@@ -3,6 +3,11 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use tidegate_runtime::etcd::{
     self, Change, Changes, Client, Compare, Credentials, Endpoint, Error, KeyValue, Operation,
     Outcome, Range, Txn, Watch, Watched,
@@ -371,7 +376,7 @@ async fn a_user_is_named_where_etcd_wants_one_and_again_when_his_token_ends() {
     assert_eq!(values(&mut watch, 2).await, ["1", "2"]);
 }
 
-/// A server that answers every request with the same bytes, and then closes.
+/// A server that answers every connection with the same bytes, and closes after the client.
 async fn answers(bytes: Vec<u8>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0")
         .await
@@ -383,41 +388,92 @@ async fn answers(bytes: Vec<u8>) -> String {
             tokio::spawn(async move {
                 let _ = stream.read(&mut [0; 4096]).await;
                 let _ = stream.write_all(&bytes).await;
+                // Closed with unread bytes, the connection would be reset and the answer lost.
+                while stream
+                    .read(&mut [0; 4096])
+                    .await
+                    .is_ok_and(|count| count > 0)
+                {}
             });
         }
     });
     url(addr)
 }
 
-fn ok(body: &str) -> Vec<u8> {
-    let length = body.len();
-    format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{body}").into_bytes()
+/// A server of HTTP/2 that answers every request alike: a status, a content type, and a body.
+async fn answers_http2(status: u16, kind: &'static str, body: Vec<u8>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0")
+        .await
+        .expect("a port is free");
+    let addr = listener.local_addr().expect("it is bound");
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let body = Bytes::from(body.clone());
+            let service = service_fn(move |_| {
+                let mut trailers = http::HeaderMap::new();
+                trailers.insert("grpc-status", http::HeaderValue::from_static("0"));
+                let body = Full::new(body.clone()).with_trailers(async { Some(Ok(trailers)) });
+                let response = http::Response::builder()
+                    .status(status)
+                    .header("content-type", kind)
+                    .body(body);
+                async move { response }
+            });
+            let serving = http2::Builder::new(TokioExecutor::new());
+            tokio::spawn(serving.serve_connection(TokioIo::new(stream), service));
+        }
+    });
+    url(addr)
+}
+
+/// One message as gRPC frames it.
+fn framed(message: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(message.len()).expect("small");
+    [&[0], &length.to_be_bytes()[..], message].concat()
+}
+
+async fn check_garbage(shown: &str, url: String) {
+    let client = client(&[url]);
+    let read = client.get(b"a").await;
+    assert!(matches!(read, Err(Error::Garbage(_))), "{shown}: {read:?}");
+    let written = client.put(b"a", b"", None).await;
+    assert!(
+        matches!(written, Err(Error::Garbage(_))),
+        "{shown}: {written:?}"
+    );
 }
 
 #[tokio::test]
 async fn what_is_no_etcd_is_told_apart_and_harms_nobody() {
-    let long = "x".repeat(5 << 20);
     for nonsense in [
         b"SSH-2.0-OpenSSH_9.2\r\n".to_vec(),
         b"HTTP/1.1 404 Not Found\r\ncontent-length: 9\r\n\r\nnot found".to_vec(),
         b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 0\r\n\r\n".to_vec(),
-        ok(""),
-        ok("[]"),
-        ok("{}"),
-        ok("{\"header\":{\"revision\":\"-1\"}}"),
-        ok("{\"header\":{\"revision\":\"1\"},\"kvs\":[{\"key\":\"not base64\"}]}"),
-        ok(&long),
-        ok(&"[".repeat(100_000)),
+        "[".repeat(100_000).into_bytes(),
     ] {
         let shown = String::from_utf8_lossy(&nonsense[..nonsense.len().min(60)]).into_owned();
-        let client = client(&[answers(nonsense).await]);
-        let read = client.get(b"a").await;
-        assert!(matches!(read, Err(Error::Garbage(_))), "{shown}: {read:?}");
-        let written = client.put(b"a", b"", None).await;
-        assert!(
-            matches!(written, Err(Error::Garbage(_))),
-            "{shown}: {written:?}"
-        );
+        check_garbage(&shown, answers(nonsense).await).await;
+    }
+    const GRPC: &str = "application/grpc";
+    for (status, kind, body) in [
+        (200, "text/html", b"<html>".to_vec()),
+        (404, "text/plain", b"not found".to_vec()),
+        (502, GRPC, Vec::new()),
+        (200, GRPC, Vec::new()),
+        (200, GRPC, b"\x07not a frame".to_vec()),
+        // Without a header.
+        (200, GRPC, framed(b"")),
+        // A revision below zero: field 1, of which field 3 is -1.
+        (
+            200,
+            GRPC,
+            framed(b"\x0a\x0b\x18\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"),
+        ),
+        (200, GRPC, framed(b"\xff\xff")),
+        (200, GRPC, framed(&vec![b'x'; 5 << 20])),
+    ] {
+        let shown = format!("{status} {kind} {:?}", &body[..body.len().min(20)]);
+        check_garbage(&shown, answers_http2(status, kind, body).await).await;
     }
 }
 

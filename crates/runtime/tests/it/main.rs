@@ -7,6 +7,7 @@
 mod child;
 mod election;
 mod etcd;
+mod etcd_proto;
 #[path = "../../../../tests/it/relay.rs"]
 mod relay;
 #[allow(dead_code)]
