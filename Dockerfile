@@ -28,6 +28,7 @@ WORKDIR /src
 # files replace our sources.
 COPY Cargo.toml Cargo.lock ./
 COPY crates/callers/Cargo.toml crates/callers/Cargo.toml
+COPY crates/lab/Cargo.toml crates/lab/Cargo.toml
 COPY crates/leases/Cargo.toml crates/leases/Cargo.toml
 COPY crates/limits/Cargo.toml crates/limits/Cargo.toml
 COPY crates/quota/Cargo.toml crates/quota/Cargo.toml

@@ -48,11 +48,11 @@ enum Command {
     Audit(tools::audit::Arguments),
 
     /// See it work: a fragile backend, a storm of calls, with and without Tidegate
-    Demo(tools::demo::Options),
+    Demo(tools::lab::Arguments),
     /// Run a stand-in z/VM SDK server that falls over when too much arrives
-    Backend(tools::backend::Options),
+    Backend(tools::lab::Arguments),
     /// Put load on a proxy or a backend, and measure
-    Bench(tools::bench::Options),
+    Bench(tools::lab::Arguments),
     /// Share leased capacity with programs on this machine, over HTTP and JSON
     LeaseAgent(tools::lease_agent::Options),
     /// Run scenario files through the scheduler in virtual time. Exit 1 if an expectation fails
@@ -80,11 +80,11 @@ pub fn main() -> ExitCode {
         Command::Limits(admin) => tools::limits::run(&admin),
         Command::Explain(arguments) => tools::explain::run(&arguments),
         Command::Audit(arguments) => tools::audit::run(&arguments, graphical),
-        Command::Demo(arguments) => tools::demo::main(arguments).unwrap_or_else(failed),
-        Command::Backend(arguments) => tools::backend::main(arguments).unwrap_or_else(failed),
+        Command::Demo(arguments) => tools::lab::run("demo", &arguments),
+        Command::Backend(arguments) => tools::lab::run("backend", &arguments),
         Command::LeaseAgent(options) => tools::lease_agent::main(options).unwrap_or_else(failed),
         Command::Simulate(command) => tools::simulate::main(&command),
-        Command::Bench(arguments) => tools::bench::main(arguments).unwrap_or_else(failed),
+        Command::Bench(arguments) => tools::lab::run("bench", &arguments),
     }
 }
 

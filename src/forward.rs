@@ -28,7 +28,7 @@ use tidegate_limits::Outcome;
 
 use self::backend::Backends;
 use self::carry::Carry;
-pub use self::connect::{ConnectError, Handshake, Resolve, begin, established};
+pub use self::connect::{ConnectError, Resolve};
 use self::stream::Stream;
 use crate::call::{
     ArrayCall, Destination, Generation, HttpCall, Record, Refusal, Reply, RequestBody, Slot, Tunnel,

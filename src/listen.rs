@@ -313,7 +313,7 @@ fn accept_one(socket: &OwnedFd, address: &Bind) -> io::Result<(TcpStream, Peer)>
 ///
 /// # Errors
 /// The error of the system; `WouldBlock` if no client waits.
-pub fn accept_unwatched(socket: &impl AsFd) -> io::Result<(TcpStream, Option<SocketAddr>)> {
+fn accept_unwatched(socket: &impl AsFd) -> io::Result<(TcpStream, Option<SocketAddr>)> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let (stream, peer) = rustix::net::acceptfrom_with(socket, flags)?;
     let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());

@@ -7,7 +7,7 @@ pub mod certificate;
 pub mod dialect;
 pub mod forwarded;
 mod http;
-pub(crate) mod io;
+mod io;
 pub mod metrics;
 mod preamble;
 pub mod proxy_header;

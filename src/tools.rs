@@ -1,24 +1,16 @@
-//! The commands around the sidecar: a backend to stand behind it, a load to put on it,
-//! and a demonstration of both.
-//!
-//! None of them is the product. They share a byte-level reading of the two protocols
-//! that is deliberately not the product's, so that a mistake in one is seen by the other.
+//! The commands: the sidecar, what is asked of a running one, and what is put around it.
 
 #[expect(clippy::disallowed_methods, reason = "a command that serves no calls")]
 pub mod audit;
-pub mod backend;
-#[expect(clippy::disallowed_methods, reason = "a command that serves no calls")]
-pub mod bench;
 pub mod callers;
 #[expect(clippy::disallowed_methods, reason = "a command that serves no calls")]
 pub mod check;
 #[expect(clippy::disallowed_methods, reason = "a command that serves no calls")]
 pub mod client;
-pub mod demo;
 pub mod explain;
-mod framing;
 #[expect(clippy::disallowed_methods, reason = "a command that serves no calls")]
 pub mod healthcheck;
+pub mod lab;
 pub mod lease_agent;
 pub mod lease_server;
 pub mod limits;
@@ -65,13 +57,6 @@ fn listen(addr: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
         .map_err(|cause| io::Error::new(cause.kind(), format!("cannot listen on {addr}: {cause}")))
 }
 
-/// The arguments as they are when none is given, so that each default is written once.
-fn defaults<A: clap::Args>() -> A {
-    let command = A::augment_args(clap::Command::new("defaults"));
-    A::from_arg_matches(&command.get_matches_from(["defaults"]))
-        .expect("every argument has a default")
-}
-
 /// Reads `50ms`, `1.5s`, `2m`, `250us`; `0` needs no unit.
 fn parse_duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("`{text}` is not a duration such as 50ms, 1.5s or 2m");
@@ -91,22 +76,6 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number * seconds).map_err(|_| wrong())
 }
 
-/// Reads a number of seconds.
-fn parse_seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text.strip_suffix('s').unwrap_or(text);
-    let wrong = || format!("`{text}` is not a number of seconds");
-    let seconds: f64 = seconds.parse().map_err(|_| wrong())?;
-    Duration::try_from_secs_f64(seconds).map_err(|_| wrong())
-}
-
-/// Reads a share from 0 to 1.
-fn parse_share(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
-        _ => Err(format!("`{text}` is not a number from 0.0 to 1.0")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -124,12 +93,5 @@ mod tests {
         check("s", None);
         check("1h", None);
         check("1e30s", None);
-    }
-
-    #[test]
-    fn a_share_lies_between_nothing_and_everything() {
-        assert_eq!(parse_share("0.25"), Ok(0.25));
-        assert!(parse_share("1.1").is_err());
-        assert!(parse_share("NaN").is_err());
     }
 }

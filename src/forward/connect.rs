@@ -171,8 +171,7 @@ impl Connector {
         let Address::Ip(address) = self.address else {
             return Ok((self.connect(bound).await?, 0));
         };
-        let (stream, written) =
-            begin(address, bytes, Handshake::EndsWithData).map_err(ConnectError::Refused)?;
+        let (stream, written) = begin(address, bytes).map_err(ConnectError::Refused)?;
         let stream = TcpStream::from_std(stream).map_err(ConnectError::Refused)?;
         if written > 0 {
             return Ok((Stream::Tcp(stream), written));
@@ -382,32 +381,14 @@ async fn connect_unix(path: &Path, bound: Duration) -> Result<Stream, ConnectErr
     }
 }
 
-/// When the last packet of a handshake is sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Handshake {
-    /// As soon as possible.
-    EndsAtOnce,
-    /// With the first bytes, which must follow at once. That is a packet less, and the server finds
-    /// the bytes there when it accepts.
-    EndsWithData,
-}
-
 /// Begins to connect, and writes what it can at once: nothing if the handshake takes time. An
 /// error means that nothing was written.
-///
-/// # Errors
-/// The error of the system.
-pub fn begin(
-    address: SocketAddr,
-    bytes: &[u8],
-    handshake: Handshake,
-) -> io::Result<(std::net::TcpStream, usize)> {
+fn begin(address: SocketAddr, bytes: &[u8]) -> io::Result<(std::net::TcpStream, usize)> {
     let kind = Type::STREAM.nonblocking().cloexec();
     let socket = Socket::new(Domain::for_address(address), kind, None)?;
-    if handshake == Handshake::EndsWithData {
-        // A socket without this option only sends one more packet.
-        let _ = sockopt::set_tcp_quickack(&socket, false);
-    }
+    // The last packet of the handshake carries the first bytes: one packet less, and the server finds
+    // the bytes when it accepts. A socket without this option only sends one more packet.
+    let _ = sockopt::set_tcp_quickack(&socket, false);
     match socket.connect(&address.into()) {
         Ok(()) => {}
         Err(error) if error.raw_os_error() == Some(IN_PROGRESS) => {}
@@ -421,10 +402,7 @@ pub fn begin(
 }
 
 /// Waits until the handshake is over.
-///
-/// # Errors
-/// The reason of the failure.
-pub async fn established(stream: &TcpStream) -> io::Result<()> {
+async fn established(stream: &TcpStream) -> io::Result<()> {
     stream.writable().await?;
     match stream.take_error()? {
         None => Ok(()),

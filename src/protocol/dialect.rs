@@ -8,11 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::call::Refusal;
-use crate::call::sdk::reply::ErrorReply;
-
-/// The module of everything that comes from Tidegate. The SDK server's own modules have 1 to 120
-/// and 400.
-pub const MODULE_ID: u16 = 130;
+use crate::call::sdk::reply::{ErrorReply, MODULE_ID};
 
 /// The body of a refusal: one JSON object.
 #[must_use]

@@ -30,7 +30,7 @@ pub(super) const LINGER: Duration = Duration::from_secs(1);
 
 /// A client's connection. It is watched only from the first moment on at which it has to be
 /// waited for: a call that is here whole and need not wait costs no watching.
-pub(crate) struct Client(Socket);
+pub(super) struct Client(Socket);
 
 enum Socket {
     /// Asked directly.
@@ -43,7 +43,7 @@ enum Socket {
 
 impl Client {
     /// Takes over a connection that is non-blocking and registered nowhere.
-    pub(crate) fn new(stream: BareStream) -> Self {
+    pub(super) fn new(stream: BareStream) -> Self {
         Self(Socket::Bare(stream))
     }
 
@@ -205,7 +205,7 @@ impl Client {
     ///
     /// # Errors
     /// As the socket has it.
-    pub(crate) async fn read_some(&mut self, into: &mut Vec<u8>) -> io::Result<usize> {
+    pub(super) async fn read_some(&mut self, into: &mut Vec<u8>) -> io::Result<usize> {
         loop {
             match self.read_now(into, RecvFlags::empty()) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -239,7 +239,7 @@ impl Client {
     ///
     /// # Errors
     /// As the socket has it, or `TimedOut`.
-    pub(crate) async fn write_all(
+    pub(super) async fn write_all(
         &mut self,
         mut bytes: &[u8],
         write_timeout: Duration,

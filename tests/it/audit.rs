@@ -7,7 +7,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tempfile::TempDir;
 use tidegate::tools::audit::{self, Limit, Log, Meets, Report, Scope, Settings, Span, Verdict};
-use tidegate::tools::backend::{Backend, Options};
+use tidegate_lab::backend::{Backend, Options};
 use tokio::process::Command;
 use tokio::task::JoinSet;
 

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use tidegate::call::Reason;
-use tidegate::tools::backend::{Backend, Options, Running};
+use tidegate_lab::backend::{Backend, Options, Running};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 

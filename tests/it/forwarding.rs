@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tidegate::call::{Reason, Verdict};
-use tidegate::tools::backend::{Backend, Options};
+use tidegate_lab::backend::{Backend, Options};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 

@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use tidegate::tools::backend::{Backend, Options};
+use tidegate_lab::backend::{Backend, Options};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 

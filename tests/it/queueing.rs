@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::call::{Facts, Reason, Verdict};
-use tidegate::tools::backend::{Backend, Options, Running};
+use tidegate_lab::backend::{Backend, Options, Running};
 use tidegate_limits::Timestamp;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;

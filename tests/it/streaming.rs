@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::call::{Reason, Verdict};
-use tidegate::tools::backend::{Backend, Options};
+use tidegate_lab::backend::{Backend, Options};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, timeout};

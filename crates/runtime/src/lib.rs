@@ -10,6 +10,11 @@
 
 mod back_off;
 mod clock;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "for commands, before they serve anything"
+)]
+mod companion;
 #[cfg(feature = "election")]
 #[cfg_attr(
     not(any(feature = "etcd", feature = "zookeeper")),
@@ -28,4 +33,5 @@ pub mod zookeeper;
 
 pub use back_off::BackOff;
 pub use clock::{Clock, Timer};
+pub use companion::companion;
 pub use live::Live;

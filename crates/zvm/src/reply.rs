@@ -7,6 +7,9 @@ use serde_json::error::Category;
 
 use crate::python_json::{field, field_of_python, sound_field};
 
+/// The module of errors that come from Tidegate. The SDK server's own modules have 1 to 120 and 400.
+pub const MODULE_ID: u16 = 130;
+
 /// The field of a reply that says how the call ended; 0 is success.
 const OVERALL_RC: &str = "overallRC";
 

@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use tidegate::tools::backend::{self, Backend, Running};
-use tidegate::tools::bench::{self, Failure, Options, Protocol, Report};
+use tidegate_lab::backend::{self, Backend, Running};
+use tidegate_lab::bench::{self, Failure, Options, Protocol, Report};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;

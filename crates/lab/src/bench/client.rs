@@ -10,21 +10,20 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::json;
+use tidegate_zvm::reply::{self, Ending, MODULE_ID};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
 
 use super::{Options, Protocol};
-use crate::call::sdk::reply::{self, Ending};
-use crate::forward::{self, Handshake};
-use crate::protocol::dialect::MODULE_ID;
-use crate::tools::framing::{Body, HEAD_MAX, Head};
+use crate::conn;
+use crate::framing::{Body, HEAD_MAX, Head};
 
 /// Largest answer that is read.   bytes
 const ANSWER_MAX: usize = 64 * 1024 * 1024;
 
 /// An answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::tools) enum Answer {
+pub(crate) enum Answer {
     /// `overallRC` is 0.
     Ok,
     /// From the proxy itself.
@@ -51,14 +50,14 @@ pub enum Failure {
 
 /// The bytes that are sent, made once.
 #[derive(Debug)]
-pub(in crate::tools) struct Requests {
+pub(crate) struct Requests {
     protocol: Protocol,
     /// Call `n` sends the one at `n` modulo their number.
     turns: Vec<Vec<u8>>,
 }
 
 impl Requests {
-    pub(in crate::tools) fn new(options: &Options) -> Self {
+    pub(crate) fn new(options: &Options) -> Self {
         let mut functions = vec![options.function.as_str()];
         if options.mix {
             functions.push("guest_start");
@@ -124,7 +123,7 @@ fn http_request(function: &str, userid: &str, target: SocketAddr) -> Vec<u8> {
 
 /// A client with at most one connection.
 #[derive(Debug)]
-pub(in crate::tools) struct Client {
+pub(crate) struct Client {
     target: SocketAddr,
     requests: Arc<Requests>,
     /// The connection that is kept, on HTTP.
@@ -134,7 +133,7 @@ pub(in crate::tools) struct Client {
 }
 
 impl Client {
-    pub(in crate::tools) fn new(target: SocketAddr, requests: Arc<Requests>) -> Self {
+    pub(crate) fn new(target: SocketAddr, requests: Arc<Requests>) -> Self {
         Self {
             target,
             requests,
@@ -145,7 +144,7 @@ impl Client {
     }
 
     /// Opens the connection that HTTP calls go over.
-    pub(in crate::tools) async fn connect(&mut self) -> io::Result<()> {
+    pub(crate) async fn connect(&mut self) -> io::Result<()> {
         let stream = TcpStream::connect(self.target).await?;
         stream.set_nodelay(true)?;
         self.kept = Some(stream);
@@ -153,7 +152,7 @@ impl Client {
     }
 
     /// One call. Dropped before its end, it takes its connection with it.
-    pub(in crate::tools) async fn call(&mut self, call: u64) -> Result<Answer, Failure> {
+    pub(crate) async fn call(&mut self, call: u64) -> Result<Answer, Failure> {
         self.bytes.clear();
         match self.requests.protocol {
             Protocol::Socket => self.call_socket(call).await,
@@ -163,19 +162,8 @@ impl Client {
 
     async fn call_socket(&mut self, call: u64) -> Result<Answer, Failure> {
         let request = self.requests.turn(call);
-        // Written right after the connect: on one machine a call then takes one wake-up, and
-        // the cores go to what is measured.
-        let connecting = || async {
-            let (stream, written) = forward::begin(self.target, request, Handshake::EndsAtOnce)?;
-            let stream = TcpStream::from_std(stream)?;
-            if written == 0 {
-                forward::established(&stream).await?;
-            }
-            Ok((stream, written))
-        };
-        let (mut stream, written) = connecting()
-            .await
-            .map_err(|_: io::Error| Failure::Connect)?;
+        let connecting = conn::connect_and_write(self.target, request);
+        let (mut stream, written) = connecting.await.map_err(|_| Failure::Connect)?;
         if written < request.len() {
             let rest = stream.write_all(&request[written..]);
             rest.await.map_err(|_| Failure::Reset)?;

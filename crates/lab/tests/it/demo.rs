@@ -1,10 +1,12 @@
 //! The demonstration tells a sidecar that keeps the promises from one that does not.
 
 use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::tools::demo::{self, LIMITS, Limits, Postpone, Progress, Proxy, Way, Wish};
+use tidegate_lab::demo::{self, LIMITS, Limits, Postpone, Progress, Proxy, Way, Wish};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
@@ -98,4 +100,37 @@ async fn a_storm_through_a_proxy_that_keeps_the_limits_keeps_every_promise() {
         assert!(storm.took >= limits().best(CALLS), "{storm:?}");
     }
     assert!(!outcome.table(false).contains("BROKEN"));
+}
+
+/// The sidecar's program, beside the lab's. It is built if it is not there.
+fn tidegate(lab: &Path) -> PathBuf {
+    let program = lab.with_file_name("tidegate");
+    if !program.exists() {
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "-p", "tidegate", "--bin", "tidegate"]);
+        if lab
+            .parent()
+            .is_some_and(|folder| folder.ends_with("release"))
+        {
+            build.arg("--release");
+        }
+        assert!(build.status().expect("cargo runs").success());
+    }
+    program
+}
+
+#[test]
+fn the_sidecar_itself_keeps_every_promise() {
+    let lab = Path::new(env!("CARGO_BIN_EXE_tidegate-lab"));
+    assert!(tidegate(lab).exists());
+    let mut demo = Command::new(lab);
+    let ended = demo.args(["demo", "--once", "--calls", "35"]).output();
+    let ended = ended.expect("the lab runs");
+    let said = String::from_utf8_lossy(&ended.stdout);
+    assert!(
+        ended.status.success(),
+        "{said}{}",
+        String::from_utf8_lossy(&ended.stderr)
+    );
+    assert_eq!(said.matches("kept").count(), 4, "{said}");
 }

@@ -25,8 +25,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use http::StatusCode;
 use serde_json::value::RawValue;
+use tidegate_zvm::array::Elements;
+use tidegate_zvm::framer::{Framed, Framer, Misframed};
+use tidegate_zvm::reply::{ErrorReply, http_status};
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::{TcpListener, TcpStream};
@@ -34,12 +36,8 @@ use tokio::task::JoinSet;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use self::recorder::{Call, Outcome, Recorder};
-use super::framing::{Body, HEAD_MAX, Head};
-use crate::call::sdk::array::Elements;
-use crate::call::sdk::reply::{ErrorReply, http_status};
-use crate::call::sdk::{Framed, Framer, Misframed};
-use crate::listen;
-use crate::protocol::io::Client;
+use crate::conn::{self, Conn};
+use crate::framing::{Body, HEAD_MAX, Head};
 
 pub use self::recorder::Report;
 
@@ -51,8 +49,6 @@ const BODY_KEPT: usize = 64 * 1024;
 const BIG: usize = 1024 * 1024;
 /// Longest sleep for `SLOW<n>`, the socket client's own timeout.
 const SLOW_MAX: Duration = Duration::from_secs(3600);
-/// How long a client may take no byte of its reply: as long as it likes, within reason.
-const WRITE_TIMEOUT: Duration = Duration::from_secs(3600);
 /// Pause after a failed accept: without free descriptors, the next would fail too.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -69,13 +65,13 @@ pub struct Options {
     #[arg(long, value_name = "ADDR")]
     pub stats: Option<SocketAddr>,
     /// How long a call takes
-    #[arg(long, default_value = "50ms", value_parser = super::parse_duration)]
+    #[arg(long, default_value = "50ms", value_parser = crate::parse_duration)]
     pub delay: Duration,
     /// Each call takes up to this much longer, uniformly
-    #[arg(long, default_value = "0ms", value_parser = super::parse_duration)]
+    #[arg(long, default_value = "0ms", value_parser = crate::parse_duration)]
     pub jitter: Duration,
     /// Share of calls that fail by chance (500/1/-110/0)
-    #[arg(long, default_value = "0.0", value_parser = super::parse_share)]
+    #[arg(long, default_value = "0.0", value_parser = crate::parse_share)]
     pub fail_rate: f64,
     /// Seed of jitter and chance
     #[arg(long, default_value_t = 1)]
@@ -87,7 +83,7 @@ pub struct Options {
     #[arg(long, value_name = "CALLS", default_value_t = 0)]
     pub break_per_second: u32,
     /// How long it stays down: every call then fails at once (500/1/-110/0)
-    #[arg(long, default_value = "5s", value_parser = super::parse_duration)]
+    #[arg(long, default_value = "5s", value_parser = crate::parse_duration)]
     pub recover: Duration,
     /// Padding in each answer
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
@@ -102,7 +98,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        super::defaults()
+        crate::defaults()
     }
 }
 
@@ -124,7 +120,7 @@ impl Options {
 /// # Errors
 /// An address that cannot be listened on.
 pub fn main(options: Options) -> io::Result<ExitCode> {
-    super::runtime(options.threads)?.block_on(async {
+    crate::runtime(options.threads)?.block_on(async {
         let running = Backend::start(options).await?;
         let mut line = format!(
             "backend: socket protocol on {}, HTTP on {}",
@@ -156,11 +152,11 @@ impl Backend {
     // Async although it never waits: listening needs a runtime around it.
     #[allow(clippy::unused_async)]
     pub async fn start(options: Options) -> io::Result<Running> {
-        let socket = super::listen(options.socket, options.backlog)?;
-        let http = super::listen(options.http, options.backlog)?;
+        let socket = conn::listen(options.socket, options.backlog)?;
+        let http = conn::listen(options.http, options.backlog)?;
         let stats = options
             .stats
-            .map(|addr| super::listen(addr, options.backlog))
+            .map(|addr| conn::listen(addr, options.backlog))
             .transpose()?;
         let socket_addr = socket.local_addr()?;
         let http_addr = http.local_addr()?;
@@ -274,10 +270,10 @@ async fn accept(listener: TcpListener, port: Port, backend: Arc<Backend>, stop: 
     loop {
         let accepted = tokio::select! {
             biased;
-            accepted = listener.async_io(Interest::READABLE, listen::accept_unwatched) => accepted,
+            accepted = listener.async_io(Interest::READABLE, conn::accept) => accepted,
             () = stop.cancelled() => break,
         };
-        let Ok((stream, _)) = accepted else {
+        let Ok(stream) = accepted else {
             tokio::time::sleep(ACCEPT_PAUSE).await;
             continue;
         };
@@ -285,7 +281,7 @@ async fn accept(listener: TcpListener, port: Port, backend: Arc<Backend>, stop: 
         // A connection that fails has failed its client, which is for the client to tell.
         match port {
             Port::Socket => connections.spawn(async move {
-                let _ = backend.serve_socket(Client::new(stream)).await;
+                let _ = backend.serve_socket(Conn::new(stream)).await;
             }),
             Port::Http | Port::Stats => connections.spawn(async move {
                 let _ = backend.serve_http(stream, port).await;
@@ -349,7 +345,7 @@ enum Ending<'a> {
 impl Backend {
     /// Most calls are here whole by the time they are accepted, and are answered without the
     /// runtime's hearing of their connection.
-    async fn serve_socket(&self, mut client: Client) -> io::Result<()> {
+    async fn serve_socket(&self, mut client: Conn) -> io::Result<()> {
         self.recorder.connected();
         let mut bytes = Vec::with_capacity(REQUEST_MAX);
         let mut framer = Framer::new(REQUEST_MAX);
@@ -375,18 +371,12 @@ impl Backend {
             Ok(ask) => ask,
             Err(message) => {
                 self.recorder.malformed();
-                return client
-                    .write_all(&internal_error(&message), WRITE_TIMEOUT)
-                    .await;
+                return client.write_all(&internal_error(&message)).await;
             }
         };
         match self.run(&ask).await {
-            Ending::Whole(reply, _) => client.write_all(&reply, WRITE_TIMEOUT).await,
-            Ending::Cut(reply) => {
-                client
-                    .write_all(&reply[..reply.len() / 2], WRITE_TIMEOUT)
-                    .await
-            }
+            Ending::Whole(reply, _) => client.write_all(&reply).await,
+            Ending::Cut(reply) => client.write_all(&reply[..reply.len() / 2]).await,
             Ending::Close => Ok(()),
             Ending::Silent(call) => {
                 while matches!(client.read_some(&mut bytes).await, Ok(1..)) {
@@ -637,7 +627,11 @@ fn write_string(json: &mut Vec<u8>, text: &str) {
 
 /// An HTTP response as sdkwsgi frames it; its status follows from the `overallRC`.
 fn write_response(reply: &mut Vec<u8>, overall_rc: u16, json: &[u8], head_only: bool) {
-    let status = StatusCode::from_u16(http_status(overall_rc.into())).unwrap_or_default();
+    let status = match http_status(overall_rc.into()) {
+        200 => "200 OK",
+        404 => "404 Not Found",
+        _ => "500 Internal Server Error",
+    };
     reply.reserve(192 + json.len());
     write!(
         reply,

@@ -13,7 +13,7 @@
 //! The runtime's timer ticks in milliseconds, too coarse for a schedule, so a thread of its
 //! own paces the open loop; what it still comes late is reported as `lag`.
 
-pub(super) mod client;
+pub(crate) mod client;
 mod tally;
 
 use std::fs;
@@ -66,7 +66,7 @@ pub struct Options {
     #[arg(long, value_name = "N")]
     pub calls: Option<u64>,
     /// No call starts after this many seconds
-    #[arg(long, value_name = "S", default_value = "10", value_parser = super::parse_seconds)]
+    #[arg(long, value_name = "S", default_value = "10", value_parser = crate::parse_seconds)]
     pub seconds: Duration,
     /// Open loop: calls a second, started on schedule
     #[arg(long, value_name = "R", conflicts_with_all = ["storm", "hold"])]
@@ -78,13 +78,13 @@ pub struct Options {
     #[arg(long, value_name = "N", conflicts_with = "calls")]
     pub hold: Option<u32>,
     /// Clients that leave do so after this long
-    #[arg(long, value_name = "S", value_parser = super::parse_seconds)]
+    #[arg(long, value_name = "S", value_parser = crate::parse_seconds)]
     pub leave_after: Option<Duration>,
     /// Every how manieth client leaves
     #[arg(long, value_name = "N", default_value_t = 2)]
     pub leave_every: u32,
     /// A call that takes longer has failed
-    #[arg(long, value_name = "S", default_value = "120", value_parser = super::parse_seconds)]
+    #[arg(long, value_name = "S", default_value = "120", value_parser = crate::parse_seconds)]
     pub timeout: Duration,
     /// Function to call; those without a well-known route go over HTTP as POST /
     #[arg(long, default_value = "guest_get_info")]
@@ -105,7 +105,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        super::defaults()
+        crate::defaults()
     }
 }
 
@@ -142,7 +142,7 @@ impl Options {
 /// As [`run`].
 pub fn main(options: Options) -> io::Result<ExitCode> {
     let json = options.json;
-    let report = super::runtime(options.threads)?.block_on(run(options))?;
+    let report = crate::runtime(options.threads)?.block_on(run(options))?;
     if json {
         let json = serde_json::to_string(&report).expect("a report is numbers and words");
         println!("{json}");

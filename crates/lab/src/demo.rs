@@ -19,9 +19,9 @@ use clap::Args;
 use tokio::task::JoinSet;
 
 use self::progress::Now;
-use super::backend::{self, Backend, Report, Running};
-use super::bench;
-use super::bench::client::{Answer, Client, Requests};
+use crate::backend::{self, Backend, Report, Running};
+use crate::bench;
+use crate::bench::client::{Answer, Client, Requests};
 
 pub use self::progress::Progress;
 
@@ -41,7 +41,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        super::defaults()
+        crate::defaults()
     }
 }
 
@@ -131,7 +131,7 @@ impl fmt::Debug for Proxy {
 /// # Errors
 /// An address that cannot be listened on.
 pub fn main(options: Options) -> io::Result<ExitCode> {
-    super::runtime(1)?.block_on(show(options, sidecar::start))
+    crate::runtime(1)?.block_on(show(options, sidecar::start))
 }
 
 /// The command. The sidecar comes from the caller, so that this module needs to know only

@@ -6,26 +6,26 @@
 use memchr::{memchr, memmem};
 
 /// Largest HTTP head that is read.   bytes
-pub(super) const HEAD_MAX: usize = 64 * 1024;
+pub(crate) const HEAD_MAX: usize = 64 * 1024;
 
 /// The head of a request or a response.
 #[derive(Debug)]
-pub(super) struct Head<'a> {
+pub(crate) struct Head<'a> {
     /// Its length with the empty line.   bytes
-    pub(super) len: usize,
+    pub(crate) len: usize,
     /// The request line or status line.
-    pub(super) line: &'a [u8],
+    pub(crate) line: &'a [u8],
     /// How the body is framed; none where no header tells.
-    pub(super) body: Option<Body>,
+    pub(crate) body: Option<Body>,
     /// Whether it asks for the connection to be closed.
-    pub(super) close: bool,
+    pub(crate) close: bool,
     /// Whether it waits for `100 Continue`.
-    pub(super) expects_continue: bool,
+    pub(crate) expects_continue: bool,
 }
 
 impl<'a> Head<'a> {
     /// The head at the beginning of `bytes`, once it is whole.
-    pub(super) fn find(bytes: &'a [u8]) -> Option<Self> {
+    pub(crate) fn find(bytes: &'a [u8]) -> Option<Self> {
         let len = memmem::find(bytes, b"\r\n\r\n")? + 4;
         let mut lines = Lines(&bytes[..len - 2]);
         let mut head = Self {
@@ -74,7 +74,7 @@ impl<'a> Iterator for Lines<'a> {
 
 /// What is still to come of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Body {
+pub(crate) enum Body {
     /// This many bytes.
     Length(u64),
     /// Chunks.
@@ -85,7 +85,7 @@ pub(super) enum Body {
 
 /// Where in a chunked body the next byte stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Chunk {
+pub(crate) enum Chunk {
     /// In a size; the value so far.
     Size(u64),
     /// Behind a size, before the end of its line.
@@ -104,14 +104,14 @@ pub(super) enum Chunk {
 
 impl Body {
     /// Whether nothing is still to come.
-    pub(super) fn is_done(self) -> bool {
+    pub(crate) fn is_done(self) -> bool {
         matches!(self, Self::Length(0) | Self::Chunked(Chunk::Done))
     }
 
     /// Consumes what belongs to the body from the beginning of `bytes`, hands its
     /// payload to `payload` and returns the number of bytes consumed; none if it is
     /// malformed.
-    pub(super) fn consume(
+    pub(crate) fn consume(
         &mut self,
         bytes: &[u8],
         mut payload: impl FnMut(&[u8]),
