@@ -4,13 +4,13 @@ use alloc::boxed::Box;
 use core::error::Error;
 use core::fmt;
 
-use crate::names::Label;
-use crate::pattern::Pattern;
-use crate::row::CallerId;
-use crate::table::{
+use crate::bounds::{
     AUTO_REGISTER_MAX, DISTINCT_GROUPS_MAX, GROUPS_PER_CALLER_MAX, KEPT_PATTERNS_MAX,
     PATTERNS_PER_CALLER_MAX,
 };
+use crate::names::Label;
+use crate::pattern::Pattern;
+use crate::row::CallerId;
 
 /// Why a change of the table was refused. Nothing has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -24,8 +24,9 @@ use alloc::vec::Vec;
 
 use crate::arena::{Arena, Id};
 use crate::identity::{Field, Identity};
-use crate::network::{Family, octets};
-use crate::pattern::{LITERAL_MAX, Literal, Pattern, Space, Specificity};
+use crate::network::octets;
+use crate::pattern::literal::{Family, LITERAL_MAX, Literal, Space};
+use crate::pattern::{Pattern, Specificity};
 use crate::trie::Trie;
 
 type NodeId = Id;

@@ -22,6 +22,7 @@ extern crate std;
 #[cfg(test)]
 mod arbitrary;
 mod arena;
+mod bounds;
 mod churn;
 mod costs;
 mod error;

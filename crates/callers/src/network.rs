@@ -7,17 +7,11 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::str::FromStr;
 
 use crate::identity::Field;
-use crate::pattern::{Literal, PatternError, Space};
+use crate::pattern::error::PatternError;
+use crate::pattern::literal::{Family, Literal, Space};
 
 /// The longest way to write an address or a network.   bytes
 const LENGTH_MAX: usize = 64;
-
-/// The two kinds of addresses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Family {
-    V4,
-    V6,
-}
 
 impl Family {
     const fn bits(self) -> u8 {

@@ -1,19 +1,24 @@
 //! Patterns: which identities belong to a caller, and which of two patterns is the more
 //! specific.
 //!
-//! How patterns are written stands at [`Pattern`], how they are ordered at [`Specificity`].
+//! [`Pattern`] has the syntax, [`Specificity`] the order.
 
-use alloc::boxed::Box;
+pub(crate) mod error;
+pub(crate) mod literal;
+mod specificity;
+mod text;
+
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
-use core::error::Error;
-use core::fmt::{self, Write as _};
+use core::fmt;
 
+pub use self::error::PatternError;
+pub use self::literal::LITERAL_MAX;
+use self::literal::Literal;
+pub use self::specificity::Specificity;
+pub use self::text::TextPattern;
 use crate::identity::{Field, FieldSet, Identity};
-use crate::network::{self, Family, Network};
-
-/// The longest literal of one field. A value longer than that is nobody's pattern.   bytes
-pub const LITERAL_MAX: usize = 256;
+use crate::network::{self, Network};
 
 /// Which identities belong to a caller: all that match in every field. At least one field is
 /// not "any".
@@ -179,14 +184,7 @@ impl Pattern {
     /// How specific it is.
     #[must_use]
     pub fn specificity(&self) -> Specificity {
-        let mut specificity = Specificity::NONE;
-        for (place, literal) in specificity.fields.iter_mut().zip(self.literals()) {
-            let Some(literal) = literal else { continue };
-            specificity.exact_fields += u8::from(literal.is_exact);
-            specificity.literal_bits += literal.bits;
-            *place = if literal.is_exact { EXACT } else { PREFIX } | literal.bits;
-        }
-        specificity
+        Specificity::of(self.literals())
     }
 
     /// What each field demands, in the order of [`Field::ALL`]; `None` is any.
@@ -209,307 +207,6 @@ impl fmt::Display for Pattern {
         Ok(())
     }
 }
-
-/// What one field of a pattern demands: the first `bits` of `key`, and if it is exact,
-/// nothing after them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Literal<'a> {
-    pub(crate) space: Space,
-    pub(crate) key: &'a [u8],
-    pub(crate) bits: u16,
-    pub(crate) is_exact: bool,
-}
-
-/// Where keys are compared with one another: a field of text, or a family of addresses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Space {
-    Text(Field),
-    Address(Family),
-}
-
-/// The pattern of a field of text.
-///
-/// Any is the prefix of no bytes, so it needs no case of its own.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct TextPattern {
-    literal: Box<str>,
-    /// Not with an empty literal, which is never seen.
-    is_exact: bool,
-}
-
-impl TextPattern {
-    fn any() -> Self {
-        Self {
-            literal: Box::default(),
-            is_exact: false,
-        }
-    }
-
-    fn parse(field: Field, text: &str) -> Result<Self, PatternError> {
-        // Every byte of a literal is written in at most two, and `*` ends it.
-        if text.len() > 2 * LITERAL_MAX + 1 {
-            return Err(too_long(field, text));
-        }
-        let mut literal = String::with_capacity(text.len());
-        let mut is_exact = true;
-        let mut rest = text.chars();
-        while let Some(c) = rest.next() {
-            match c {
-                '*' if rest.as_str().is_empty() => is_exact = false,
-                '\\' if rest.as_str().starts_with(['*', '\\']) => literal.extend(rest.next()),
-                c => literal.push(c),
-            }
-        }
-        if literal.is_empty() {
-            return Ok(Self::any());
-        }
-        check_literal(field, &literal)?;
-        Ok(Self {
-            literal: literal.into(),
-            is_exact,
-        })
-    }
-
-    /// Matches what was seen, and nothing else, whatever characters are in it.
-    fn exact(field: Field, seen: &str) -> Result<Self, PatternError> {
-        check_literal(field, seen)?;
-        Ok(Self {
-            literal: seen.into(),
-            is_exact: true,
-        })
-    }
-
-    /// Whether it matches anything.
-    #[must_use]
-    pub const fn is_any(&self) -> bool {
-        self.literal.is_empty()
-    }
-
-    /// Whether it matches one value only.
-    #[must_use]
-    pub const fn is_exact(&self) -> bool {
-        self.is_exact
-    }
-
-    /// The value, or what it must begin with.
-    #[must_use]
-    pub const fn literal(&self) -> &str {
-        &self.literal
-    }
-
-    fn matches(&self, seen: Option<&str>) -> bool {
-        match seen {
-            None => self.is_any(),
-            Some(seen) if self.is_exact => *seen == *self.literal,
-            Some(seen) => seen.starts_with(&*self.literal),
-        }
-    }
-
-    fn demands(&self, field: Field) -> Option<Literal<'_>> {
-        (!self.is_any()).then(|| Literal {
-            space: Space::Text(field),
-            key: self.literal.as_bytes(),
-            bits: self.literal.len() as u16 * 8,
-            is_exact: self.is_exact,
-        })
-    }
-}
-
-/// As short as it can be written: a backslash is escaped only where it would be taken for an
-/// escape, a `*` only where it would be taken for a prefix.
-impl fmt::Display for TextPattern {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut rest = self.literal.chars();
-        while let Some(c) = rest.next() {
-            let after = rest.as_str();
-            let is_last = after.is_empty();
-            let is_special = match c {
-                '*' => is_last && self.is_exact,
-                '\\' => after.starts_with(['*', '\\']) || is_last && !self.is_exact,
-                _ => false,
-            };
-            if is_special {
-                f.write_char('\\')?;
-            }
-            f.write_char(c)?;
-        }
-        if self.is_exact || self.is_any() {
-            Ok(())
-        } else {
-            f.write_char('*')
-        }
-    }
-}
-
-fn check_literal(field: Field, literal: &str) -> Result<(), PatternError> {
-    if literal.len() > LITERAL_MAX {
-        return Err(too_long(field, literal));
-    }
-    if literal.chars().any(char::is_control) {
-        return Err(PatternError::ControlCharacter { field });
-    }
-    Ok(())
-}
-
-fn too_long(field: Field, text: &str) -> PatternError {
-    PatternError::TooLong {
-        field,
-        bytes: text.len(),
-        max: LITERAL_MAX,
-    }
-}
-
-/// How specific a pattern is; the greater, the more.
-///
-/// More exact fields; then more literal bits; then, field by field in the order of [`Field`],
-/// exact before prefix before any, and more literal bits before fewer; then the lower id.
-/// Length is counted in bits everywhere, so that text and addresses compare: a byte of text
-/// has 8, a network as many as its prefix has, an exact address 32 or 128.
-///
-/// Two different patterns that match the same identity never tie up to the id: they would
-/// have to have the same kind and length in every field, hence the same literals. So for any
-/// one call the order depends on nothing but the patterns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Specificity {
-    exact_fields: u8,
-    literal_bits: u16,
-    /// For each field [`EXACT`] or [`PREFIX`] with its literal bits, or 0 for any.
-    fields: [u16; Field::ALL.len()],
-}
-
-const PREFIX: u16 = 1 << 12;
-const EXACT: u16 = 2 << 12;
-/// The bits of a literal stay below the kind of the field.
-const _: () = assert!(8 * LITERAL_MAX < PREFIX as usize);
-
-impl Specificity {
-    /// Nothing is demanded: only what stands in for whom no pattern knows.
-    pub(crate) const NONE: Self = Self {
-        exact_fields: 0,
-        literal_bits: 0,
-        fields: [0; Field::ALL.len()],
-    };
-
-    /// How many fields must match exactly.
-    #[must_use]
-    pub const fn exact_fields(&self) -> u8 {
-        self.exact_fields
-    }
-
-    /// How much is demanded over all fields.   bits
-    #[must_use]
-    pub const fn literal_bits(&self) -> u16 {
-        self.literal_bits
-    }
-
-    /// The fields that must match exactly.
-    pub(crate) fn exact_set(&self) -> FieldSet {
-        Field::ALL
-            .into_iter()
-            .zip(self.fields)
-            .filter(|(_, demanded)| *demanded >= EXACT)
-            .map(|(field, _)| field)
-            .collect()
-    }
-}
-
-/// What is wrong with a pattern.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PatternError {
-    /// Every field is any.
-    NothingSet,
-    /// A field is longer than can be held.
-    TooLong {
-        /// The field.
-        field: Field,
-        /// How long it is.   bytes
-        bytes: usize,
-        /// How long it may be.   bytes
-        max: usize,
-    },
-    /// A field has a control character, which no value on the wire has.
-    ControlCharacter {
-        /// The field.
-        field: Field,
-    },
-    /// `ip` is neither an address nor a network.
-    NotAnAddress {
-        /// What was written.
-        given: Box<str>,
-    },
-    /// `ip` has a `*` that does not stand for whole numbers.
-    NotWholeNumbers {
-        /// What was written.
-        given: Box<str>,
-    },
-    /// The prefix of a network is not a length.
-    PrefixLength {
-        /// What was written.
-        given: Box<str>,
-        /// The longest prefix there is.   bits
-        max: u8,
-    },
-    /// An address in a network was written with the network's prefix.
-    HostBitsSet {
-        /// What was written.
-        given: Box<str>,
-        /// The network that the address is in.
-        network: Box<str>,
-    },
-}
-
-impl PatternError {
-    /// The name of the field that is wrong; `match` if it is all of them together.
-    #[must_use]
-    pub const fn field(&self) -> &'static str {
-        match self {
-            Self::NothingSet => "match",
-            Self::TooLong { field, .. } | Self::ControlCharacter { field } => field.name(),
-            Self::NotAnAddress { .. }
-            | Self::NotWholeNumbers { .. }
-            | Self::PrefixLength { .. }
-            | Self::HostBitsSet { .. } => Field::Ip.name(),
-        }
-    }
-}
-
-impl fmt::Display for PatternError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let field = self.field();
-        match self {
-            Self::NothingSet => write!(
-                f,
-                "{field}: at least one field must be set to more than \"*\""
-            ),
-            Self::TooLong { bytes, max, .. } => {
-                write!(f, "{field} has {bytes} bytes, at most {max} are taken")
-            }
-            Self::ControlCharacter { .. } => {
-                write!(f, "{field} has a control character; take it out")
-            }
-            Self::NotAnAddress { given } => write!(
-                f,
-                "{field} must be an address or a network such as 10.1.2.0/24, not {given:?}"
-            ),
-            Self::NotWholeNumbers { given } => write!(
-                f,
-                "{field} must have whole numbers before \"*\", as in 10.1.* or 2001:db8:*, or be \
-                 a network such as 10.1.0.0/16, not {given:?}"
-            ),
-            Self::PrefixLength { given, max } => write!(
-                f,
-                "{field} must have a prefix of 0 to {max} bits after the slash, not {given:?}"
-            ),
-            Self::HostBitsSet { given, network } => write!(
-                f,
-                "{field} has bits set beyond its prefix: write {network} for the network that \
-                 {given:?} is in"
-            ),
-        }
-    }
-}
-
-impl Error for PatternError {}
 
 #[cfg(test)]
 mod tests {

@@ -1,36 +1,27 @@
 //! The table of callers.
 
+mod config;
+mod saved;
+
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
-use core::cmp::Reverse;
 
+use crate::bounds::{
+    AUTO_REGISTER_MAX, DISTINCT_GROUPS_MAX, GROUPS_PER_CALLER_MAX, KEPT_PATTERNS_MAX,
+    PATTERNS_PER_CALLER_MAX,
+};
 use crate::churn::Churn;
 use crate::error::TableError;
 use crate::identity::{Field, FieldSet, Identity};
 use crate::index::Index;
 use crate::matches::Matches;
-use crate::names::{Group, Label, Notes};
+use crate::names::{Group, Notes};
 use crate::pattern::{Pattern, PatternError};
-use crate::row::{CallerId, Charge, Kind, LastCall, LimitRef, NewCaller, Patch, Row, SavedCaller};
+use crate::row::{CallerId, Charge, Kind, LastCall, LimitRef, NewCaller, Patch, Row};
 use tidegate_limits::Timestamp;
 use tidegate_limits::recency::{Links, Recency};
 use tidegate_limits::slab::{Key, Slab};
-
-/// The most rows that register themselves.
-pub(super) const AUTO_REGISTER_MAX: u32 = 10_000;
-/// The most patterns of all rows that are kept.
-pub(super) const KEPT_PATTERNS_MAX: usize = 10_000;
-/// The most patterns of one caller.
-pub(super) const PATTERNS_PER_CALLER_MAX: usize = 256;
-/// The most groups that one caller is in.
-pub(super) const GROUPS_PER_CALLER_MAX: usize = 16;
-/// The most groups of all callers together.
-pub(super) const DISTINCT_GROUPS_MAX: usize = 1024;
-
-/// The greatest id that is taken from an earlier run: the greatest number that every reader of
-/// JSON takes exactly. Ten new rows a second get there in 28 million years.
-const ID_MAX: u64 = (1 << 53) - 1;
 
 /// How many callers may register themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -264,7 +255,8 @@ impl Table {
     ///
     /// What is wrong with it, or which caller has one of its patterns.
     pub fn insert(&mut self, new: NewCaller) -> Result<Inserted, TableError> {
-        check(&new)?;
+        check_distinct_patterns(&new.patterns)?;
+        check_groups(&new.groups)?;
         let mut absorbed = BTreeSet::new();
         for pattern in &new.patterns {
             let Some(key) = self.index.get(pattern) else {
@@ -428,141 +420,6 @@ impl Table {
         detached
     }
 
-    /// Puts the rows of the config in the place of those that it had before. A row whose
-    /// label was there keeps its id. The config has its way: where another row has one of its
-    /// patterns, the pattern changes hands. Asks every row.
-    ///
-    /// # Errors
-    ///
-    /// Every mistake that is in them.
-    pub fn replace_static(&mut self, new: Vec<NewCaller>) -> Result<Reloaded, Vec<TableError>> {
-        let mut mistakes = Self::check_static(&new);
-        let statics = self.rows().filter(|row| row.kind == Kind::Static);
-        let mut old: BTreeMap<Label, CallerId> = statics
-            .filter_map(|row| Some((row.label.clone()?, row.id)))
-            .collect();
-        let old_patterns: usize = old.values().map(|id| self.pattern_count(*id)).sum();
-        let new_patterns: usize = new.iter().map(|row| row.patterns.len()).sum();
-        if mistakes.is_empty() {
-            if self.kept_patterns - old_patterns + new_patterns > KEPT_PATTERNS_MAX {
-                mistakes.push(TableError::Full);
-            }
-            let groups: Vec<Group> = new.iter().flat_map(|row| row.groups.clone()).collect();
-            mistakes.extend(self.check_distinct(&groups).err());
-        }
-        if !mistakes.is_empty() {
-            return Err(mistakes);
-        }
-
-        let mut reloaded = Reloaded::default();
-        let mut old_rows: BTreeMap<CallerId, Row> = BTreeMap::new();
-        for id in old.values() {
-            old_rows.insert(*id, self.take_out(*id));
-        }
-        for new in new {
-            let id = old.remove(&new.label).unwrap_or_else(|| self.fresh_id());
-            let mut last_call = old_rows
-                .get(&id)
-                .map_or(LastCall::Never, |row| row.last_call);
-            for pattern in &new.patterns {
-                let Some(holder) = self.index.get(pattern) else {
-                    continue;
-                };
-                let from = self.row(holder).id;
-                if self.pattern_count(from) == 1 {
-                    last_call = last_call.max(self.take_out(from).last_call);
-                    reloaded.folded.push(Fold { from, into: id });
-                } else {
-                    self.narrow(holder, pattern);
-                    reloaded.narrowed.push(from);
-                }
-            }
-            self.place(Row {
-                id,
-                kind: Kind::Static,
-                label: Some(new.label),
-                groups: distinct(new.groups),
-                notes: new.notes,
-                patterns: new.patterns.into(),
-                charge: new.charge,
-                last_call,
-                links: Links::default(),
-            });
-            reloaded.ids.push(id);
-        }
-        reloaded.removed = old.into_values().collect();
-        reloaded.narrowed.sort_unstable();
-        reloaded.narrowed.dedup();
-        // Who lost one pattern may have lost all of them in the end.
-        reloaded.narrowed.retain(|id| self.by_id.contains_key(id));
-        Ok(reloaded)
-    }
-
-    /// What is wrong with rows of the config, among themselves.
-    #[must_use]
-    pub fn check_static(rows: &[NewCaller]) -> Vec<TableError> {
-        let mut mistakes = Vec::new();
-        let mut labels = BTreeSet::new();
-        let mut index = Index::new();
-        for (at, row) in rows.iter().enumerate() {
-            if !labels.insert(&row.label) {
-                mistakes.push(TableError::LabelRepeated(row.label.clone()));
-            }
-            mistakes.extend(check(row).err());
-            for pattern in &row.patterns {
-                if let Err(holder) = index.insert(pattern, at)
-                    && holder != at
-                {
-                    mistakes.push(TableError::PatternShared {
-                        pattern: pattern.clone().into(),
-                        holder: rows[holder].label.clone(),
-                        other: row.label.clone(),
-                    });
-                }
-            }
-        }
-        if rows.iter().map(|row| row.patterns.len()).sum::<usize>() > KEPT_PATTERNS_MAX {
-            mistakes.push(TableError::Full);
-        }
-        mistakes
-    }
-
-    /// Takes the rows of an earlier run into a new table. Of those that had registered
-    /// themselves, the least recently called are left out where there are more than there may
-    /// be. Those of the config are to be replaced by what the config has now.
-    pub fn restore(&mut self, saved: Vec<SavedCaller>) -> Restored {
-        let mut restored = Restored::default();
-        let (mut autos, kept): (Vec<_>, Vec<_>) = saved.into_iter().partition(is_forgettable);
-        autos.sort_by_key(|row| Reverse((row.last_call, row.id)));
-        let room = self.settings.auto_register.rows() as usize;
-        let room = room.saturating_sub(self.autos.len());
-        let excess = autos.split_off(room.min(autos.len()));
-        restored.trimmed = excess.iter().map(|row| row.id).collect();
-        // The least recently called comes first, so that it is the first to be forgotten.
-        for row in kept.into_iter().chain(autos.into_iter().rev()) {
-            let id = row.id;
-            self.count_ids_as_given(id.0);
-            if let Err(mistake) = self.restore_row(row) {
-                restored.refused.push((id, mistake));
-            }
-        }
-        restored
-    }
-
-    /// The highest id that was given so far; 0 if none was.
-    #[must_use]
-    pub fn ids_given(&self) -> u64 {
-        self.next_id - 1
-    }
-
-    /// Takes ids up to this one as given by an earlier run, also to rows that are gone: none of
-    /// them is given again. One that is out of range counts as none.
-    pub fn count_ids_as_given(&mut self, given: u64) {
-        if given <= ID_MAX {
-            self.next_id = self.next_id.max(given + 1);
-        }
-    }
-
     /// Changes how callers register themselves; who was forgotten because there are more of
     /// them than there may be now, the least recently called first.
     pub fn configure(&mut self, settings: TableSettings) -> Vec<CallerId> {
@@ -716,60 +573,6 @@ impl Table {
         self.kept_patterns -= 1;
     }
 
-    fn restore_row(&mut self, saved: SavedCaller) -> Result<(), TableError> {
-        if saved.id.0 > ID_MAX {
-            return Err(TableError::IdTooLarge(saved.id));
-        }
-        check_groups(&saved.groups)?;
-        if saved.id == CallerId::UNKNOWN {
-            let patch = Patch {
-                label: None,
-                groups: Some(saved.groups),
-                notes: Some(saved.notes),
-                charge: Some(saved.charge),
-            };
-            return self.patch(CallerId::UNKNOWN, patch);
-        }
-        if self.by_id.contains_key(&saved.id) {
-            return Err(TableError::IdTaken(saved.id));
-        }
-        let kind = match saved.kind {
-            Kind::Static => Kind::Static,
-            _ if is_forgettable(&saved) => Kind::Auto,
-            _ => Kind::Made,
-        };
-        check_distinct_patterns(&saved.patterns)?;
-        for pattern in &saved.patterns {
-            if let Some(holder) = self.holder(pattern) {
-                return Err(TableError::PatternExists {
-                    pattern: pattern.clone().into(),
-                    holder,
-                });
-            }
-        }
-        let kept = if kind == Kind::Auto {
-            0
-        } else {
-            saved.patterns.len()
-        };
-        self.check_room(kept, &saved.groups)?;
-        self.place(Row {
-            id: saved.id,
-            kind,
-            label: saved.label,
-            groups: distinct(saved.groups),
-            notes: saved.notes,
-            patterns: saved.patterns.into(),
-            charge: saved.charge,
-            last_call: match saved.last_call {
-                0 => LastCall::Never,
-                moment => LastCall::Earlier(moment),
-            },
-            links: Links::default(),
-        });
-        Ok(())
-    }
-
     fn key_of_changeable(&self, id: CallerId) -> Result<Key, TableError> {
         let key = *self.by_id.get(&id).ok_or(TableError::Unknown(id))?;
         if self.row(key).kind == Kind::Static {
@@ -839,21 +642,6 @@ impl Table {
             }
         }
     }
-}
-
-/// Whether a saved row is one that had registered itself, and that nobody has made his own.
-fn is_forgettable(saved: &SavedCaller) -> bool {
-    saved.kind == Kind::Auto
-        && saved.label.is_none()
-        && saved.groups.is_empty()
-        && saved.notes == Notes::default()
-        && saved.charge == Charge::None
-        && saved.patterns.len() == 1
-}
-
-fn check(new: &NewCaller) -> Result<(), TableError> {
-    check_distinct_patterns(&new.patterns)?;
-    check_groups(&new.groups)
 }
 
 fn check_distinct_patterns(patterns: &[Pattern]) -> Result<(), TableError> {
