@@ -1,18 +1,18 @@
-//! One capacity, shared by many who each hold a lease on a part of it.
+//! One capacity, shared by many holders that each have a lease on a part of it.
 //!
-//! A holder says what it wants, gets a [`Lease`] on some of it, and asks again before the lease
-//! runs out. [`Split`] says who ought to have how much, as a pure function of what all want;
-//! [`Book`] keeps who holds what, and answers each who asks with what it ought to have, as far as
-//! the others do not hold it yet. What a holder has too much is never taken from it: it gets
-//! less when it asks the next time, and whoever asks after that finds it free.
+//! A holder sends what it wants, gets a [`Lease`] on a part of it, and asks again before the
+//! lease expires. [`Split`] decides the share of each holder, as a pure function of all demands.
+//! [`Book`] keeps the leases, and grants each request its share, as far as others do not hold it
+//! yet. An excess is never taken from a holder: it gets less at its next request, and later
+//! requests find the rest free.
 //!
-//! For the splits that share ([`Split::shares`]), what is held never adds up to more than the
-//! capacity, whatever is asked in whatever order; but for what was learned ([`Book::learn`]) or
-//! held before the capacity was lowered, and then nobody gets more until it does not. No lease
-//! is ever on more than was wanted, but for one that was learned. Nothing is ever negative or
-//! not a number, because no [`Capacity`] is.
+//! For the splits that share ([`Split::shares`]), the leases never add up to more than the
+//! capacity, for any requests in any order. The exceptions are leases that were learned
+//! ([`Book::learn`]) or granted before the capacity was lowered. Then no holder gets more until
+//! the sum fits again. No lease is ever larger than the demand, except a learned one. Nothing is
+//! ever negative or not a number, because no [`Capacity`] is.
 //!
-//! The words and the wire are those of Doorman (the design document of 2016 and
+//! The terms and the wire format are those of Doorman (the design document of 2016 and
 //! youtube/doorman); fair shares are max-min fair as in D. Bertsekas and R. Gallager, "Data
 //! Networks", 2nd edition, 1992, section 6.5.2, with weights.
 
@@ -39,12 +39,12 @@ pub struct Capacity(f64);
 impl Capacity {
     /// Nothing.
     pub const ZERO: Self = Self(0.0);
-    /// The most there is. Sums of as many as there can be holders are still exact enough to
-    /// compare, and far from infinite.
+    /// The largest value. Sums over all possible holders are still exact enough to compare, and far
+    /// from infinite.
     pub const MAX: Self = Self(1e18);
 
-    /// So much. What is more than [`Capacity::MAX`] counts as that, so that "all you have" may be
-    /// said with any large number.
+    /// This amount. A larger value than [`Capacity::MAX`] counts as that, so any large number can
+    /// mean "all you have".
     ///
     /// # Errors
     ///
@@ -62,7 +62,7 @@ impl Capacity {
         }
     }
 
-    /// What a sum or a share came to, which no rounding makes negative.
+    /// The result of a sum or a share, which rounding never makes negative.
     fn saturating(amount: f64) -> Self {
         Self(amount.clamp(0.0, Self::MAX.0))
     }
@@ -83,22 +83,22 @@ impl Capacity {
 /// What some clients of one priority want together.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Band {
-    /// The greater, the sooner served, where priorities count ([`Terms::by_priority`]).
+    /// A higher one is served first, if priorities count ([`Terms::by_priority`]).
     pub priority: i64,
-    /// How many clients: the weight when shares are made. Beyond 2^32 - 1 they count as so many.
+    /// How many clients: the weight when shares are made. More than 2^32 - 1 count as that many.
     pub clients: NonZeroU64,
     /// What they want together.
     pub wants: Capacity,
 }
 
-/// What a holder asks for.
+/// The request of a holder.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Claim<'a> {
-    /// What it wants: a client in one band; a server of the level below, for its own clients, in
-    /// one band for each priority. Bands of the same priority count as one.
+    /// Its demand: of a client in one band; of a server below, for its own clients, in one band for
+    /// each priority. Bands of the same priority count as one.
     pub bands: &'a [Band],
-    /// What it holds, by its own account: the capacity of the last lease that reached it and has
-    /// not run out, zero if there is none.
+    /// What it reports to hold: the capacity of the last lease that reached it and has not expired,
+    /// or zero.
     pub has: Capacity,
 }
 
@@ -107,24 +107,24 @@ pub struct Claim<'a> {
 pub struct Lease {
     /// How much.
     pub capacity: Capacity,
-    /// From this moment on it is no longer the holder's.
+    /// It expires at this moment.
     pub expires: Timestamp,
     /// How long the holder should wait before it asks again. Always shorter than the lease.
     pub refresh: Duration,
 }
 
-/// Who ought to have how much.
+/// How the capacity is shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Split {
-    /// All get what they want, whatever the capacity.
+    /// All get what they want, for any capacity.
     None,
     /// All get what they want, each up to the capacity: it is the capacity of each holder.
     Static,
-    /// Whoever wants less than an equal share of the capacity for each client gets it. What
-    /// these leave is shared among the others in proportion to what they want beyond theirs.
+    /// A holder that wants less than an equal share of the capacity for each client gets it. The
+    /// rest is shared among the others in proportion to their demand beyond their equal shares.
     Proportional,
-    /// Max-min fair: nobody could have more without somebody having less who has no more for each
-    /// client already.
+    /// Max-min fair: no holder can have more without less for another that already has no more for
+    /// each client.
     Fair,
 }
 
@@ -136,29 +136,29 @@ impl Split {
     }
 }
 
-/// What a resource is leased by.
+/// The terms of a resource's leases.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Terms {
-    /// What there is to share.
+    /// The capacity to share.
     pub capacity: Capacity,
     /// How it is shared.
     pub split: Split,
-    /// Whether bands of a greater priority are served first, and the others share what those leave.
-    /// Without it, a holder's bands count as one, and priorities mean nothing. A split that does
-    /// not share knows no priorities.
+    /// Whether bands of a higher priority are served first, and the others share the rest. Without
+    /// it, a holder's bands count as one, and priorities have no effect. A split that does not
+    /// share has no priorities.
     pub by_priority: bool,
     /// How long a lease lasts.
     pub lease: Duration,
     /// How long a holder should wait before it asks again.
     pub refresh: Duration,
-    /// A share that was lowered or ended is free for others only this long after its holder
-    /// confirmed that it knows, or after the greater lease expired. A holder that limits by a window
-    /// has used what it had during the window that is just past: there this is the window and a
-    /// guard. Zero, as with Doorman: a share is free as soon as the lower lease is given.
+    /// A lowered or ended share is free for others only this long after its holder confirmed it, or
+    /// after the larger lease expired. For a holder that limits by a window, set this to the window
+    /// and a guard, because calls of the last window still count. With zero, as in Doorman, a share
+    /// is free as soon as the lower lease is granted.
     pub frees_after: Duration,
 }
 
-/// Who holds a lease. Whoever keeps the book gives each holder a number of its own, from zero on:
-/// a book has a row for every number up to the greatest.
+/// The holder of a lease. The user of the book numbers the holders from zero: a book has a row
+/// for every number up to the highest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Holder(pub u32);

@@ -1,12 +1,11 @@
-//! A client of capacity servers: waits until a shared resource may be used.
+//! A client of capacity servers: it waits until a shared resource may be used.
 //!
-//! A [`Client`] keeps one lease for each resource that its process uses, however many handles
-//! there are to it, and renews them all together. Whoever uses a resource never speaks to a
-//! server and never waits for one: it looks at the lease, which is a number and a moment at
-//! which it ends. When it has ended, [`AfterExpiry`] says what may be used, whatever the servers
-//! do, hang or say.
+//! A [`Client`] keeps one lease for each resource of its process, for any number of handles, and
+//! renews them all together. A user of a resource never contacts a server and never waits for
+//! one: it reads the lease, which is a number and an end. After the end, [`AfterExpiry`] decides
+//! what may be used, for any behaviour of the servers.
 //!
-//! What is asked for is measured from use, or said with `set_wants`.
+//! The demand is measured from use, or set with `set_wants`.
 
 mod connect;
 mod demand;
@@ -40,26 +39,25 @@ pub use self::route::{BadAddress, ServerAddress};
 pub use self::share::{Leased, Share, Use};
 pub use tidegate_limits::Tokens;
 
-/// Resources that one client uses at once, those among them that it left a moment ago.
+/// The most resources of one client, including those that it has just closed.
 pub const RESOURCES_MAX: usize = 10_000;
 /// The longest id of a resource.   bytes
 pub const ID_BYTES_MAX: usize = 1024;
-/// How long it may take to tell the servers what is used no more.
+/// The time for releasing unused leases.
 const RELEASE_BOUND: Duration = Duration::from_secs(1);
 
-/// What a client is told.
+/// The settings of a client.
 #[derive(Clone)]
 pub struct ClientOptions {
-    /// Who it says it is; must differ between clients. None: host, process, a number and
-    /// chance.
+    /// Its id, which must differ between clients. `None`: host, process, a number and a random
+    /// part.
     pub client_id: Option<String>,
-    /// How long one request may take, with the connections and redirects that it needs.
-    /// Default 5 s.
+    /// The time of one request, with its connections and redirects. Default 5 s.
     pub request_timeout: Duration,
-    /// No resource is asked for again before this. Servers leave out of their answers what is
-    /// asked for more often. Default 5 s.
+    /// No resource is requested again before this. Servers leave resources out of their answers
+    /// that are requested more often. Default 5 s.
     pub interval_min: Duration,
-    /// Where it counts.
+    /// Its counters.
     pub metrics: ClientMetrics,
     /// How it connects. Default [`TcpDial`].
     pub dial: Arc<dyn Dial>,
@@ -87,25 +85,25 @@ impl std::fmt::Debug for ClientOptions {
     }
 }
 
-/// What is said of a resource by whoever opens it.
+/// The options of a resource, from a user that opens it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ResourceOptions {
-    /// The greater, the more urgent. Of several handles the greatest counts. Default 0.
+    /// A higher one is more urgent. Of several handles the highest counts. Default 0.
     pub priority: i64,
-    /// What this handle wants: operations a second, or holders at once. None, the default:
-    /// what its use shows.
+    /// The demand of this handle: operations a second, or holders at once. `None`, the default:
+    /// measured from use.
     pub wants: Option<f64>,
-    /// What is wanted at least for the first ten seconds, where it is measured. At 0, the
-    /// default, nothing is asked for until somebody waits, and what comes in the five seconds
-    /// after that is known to the servers only then.
+    /// The minimum demand for the first ten seconds, if it is measured. With 0, the default,
+    /// nothing is requested until an operation waits, and the servers learn of operations in the
+    /// five seconds after that only later.
     pub wants_at_first: f64,
-    /// What may be used when the lease has ended, or before there is one. Of several handles
-    /// the first one's counts.
+    /// What may be used after the lease has ended, or before there is one. Of several handles the
+    /// first one's counts.
     pub after_expiry: AfterExpiry,
-    /// What may be used in [`AfterExpiry::Safe`] until a server has said so.
+    /// What may be used in [`AfterExpiry::Safe`] until a server has sent a value.
     pub safe_capacity: Option<SafeCapacity>,
-    /// Those that may wait at once; further ones are refused. Of several handles the first
-    /// one's counts. Default 100,000.
+    /// The most that may wait at once; further ones are refused. Of several handles the first one's
+    /// counts. Default 100,000.
     pub waiting_max: usize,
 }
 
@@ -128,7 +126,7 @@ pub enum ClientError {
     /// No server was named.
     #[error("a lease client needs the address of a capacity server")]
     NoServer,
-    /// The options ask for what cannot be.
+    /// The options are invalid.
     #[error("{0} must be above zero")]
     Zero(&'static str),
 }
@@ -136,16 +134,16 @@ pub enum ClientError {
 /// Why a resource was not opened.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum OpenError {
-    /// Its id is empty or too long.
+    /// The id is empty or too long.
     #[error("a resource's id has 1 to {ID_BYTES_MAX} bytes, not {0}")]
     BadId(usize),
-    /// It is used already as a resource of another kind.
+    /// It is already in use as a resource of another kind.
     #[error("resource {0:?} is used already, and as the other kind")]
     OtherKind(String),
-    /// The client uses as many as it can.
+    /// The client has the most resources.
     #[error("the client uses {RESOURCES_MAX} resources already")]
     TooMany,
-    /// What is wanted is no capacity.
+    /// The demand is not a capacity.
     #[error(transparent)]
     NotACapacity(#[from] NotACapacity),
     /// The client was closed.
@@ -153,7 +151,7 @@ pub enum OpenError {
     Closed,
 }
 
-/// How a resource stands.
+/// The state of a resource.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResourceState {
     /// Its id.
@@ -162,7 +160,7 @@ pub struct ResourceState {
     pub kind: Kind,
     /// What may be used of it now.
     pub allowance: Allowance,
-    /// The capacity of its lease and how much longer it lasts; none if it has ended.
+    /// The capacity of its lease and the remaining time; `None` if it has ended.
     pub lease: Option<(f64, Duration)>,
     /// What is wanted.
     pub wants: f64,
@@ -176,14 +174,14 @@ pub struct ResourceState {
 
 /// Keeps leases of resources. Clones are the same client.
 ///
-/// When the last clone and the last handle are gone, it releases what it has and ends.
+/// When the last clone and the last handle are dropped, it releases its leases and ends.
 #[derive(Clone, Debug)]
 pub struct Client {
     core: Arc<Core>,
     lifetime: Arc<DropGuard>,
 }
 
-/// What a client, its handles and its task share.
+/// The state that a client, its handles and its task share.
 #[derive(Debug)]
 struct Core {
     clock: Clock,
@@ -191,7 +189,7 @@ struct Core {
     registry: Mutex<Registry>,
     /// For the task: there may be something to do.
     wake: Notify,
-    /// For whoever keeps to shares himself: one of them has changed.
+    /// For users of shares: one of them has changed.
     shares_changed: Notify,
     /// The task must end.
     closing: CancellationToken,
@@ -204,11 +202,11 @@ struct Core {
 struct Registry {
     leases: Leases,
     resources: BTreeMap<Arc<str>, Weak<Resource>>,
-    /// Resources whose users keep to their shares themselves.
+    /// Resources that are used as shares.
     shares: BTreeMap<Arc<str>, Weak<share::Shared>>,
 }
 
-/// A resource that somebody uses. When nobody does any more, its lease is released.
+/// A resource in use. When it is no longer used, its lease is released.
 #[derive(Debug)]
 struct Resource {
     id: Arc<str>,
@@ -232,7 +230,7 @@ pub struct RateResource(Arc<Handle>);
 #[derive(Clone, Debug)]
 pub struct GaugeResource(Arc<Handle>);
 
-/// A place of a [`GaugeResource`], given back when dropped.
+/// A place of a [`GaugeResource`], released when dropped.
 #[derive(Debug)]
 #[must_use = "the place is given back when this is dropped"]
 pub struct Guard(Arc<Handle>);
@@ -252,7 +250,7 @@ impl Client {
         Self::with_clock(servers, options, Clock::start())
     }
 
-    /// The same, on a clock that somebody else has too: its moments are what a [`Share`] says.
+    /// The same, with a given clock: a [`Share`] uses its moments.
     ///
     /// # Errors
     ///
@@ -302,38 +300,38 @@ impl Client {
         Ok(Self { core, lifetime })
     }
 
-    /// Who it says it is.
+    /// Its id.
     #[must_use]
     pub fn id(&self) -> String {
         self.core.registry().leases.client_id().to_owned()
     }
 
     /// A handle to a resource whose capacity is operations a second. Several handles to one id
-    /// share its lease, and what they want is added up.
+    /// share its lease, and their demands are added up.
     ///
     /// # Errors
     ///
-    /// [`OpenError`] says why not.
+    /// [`OpenError`], with the reason.
     pub fn rate(&self, id: &str, options: ResourceOptions) -> Result<RateResource, OpenError> {
         self.open(id, Kind::Rate, options).map(RateResource)
     }
 
     /// A handle to a resource whose capacity is holders at once. Several handles to one id share
-    /// its lease, and what they want is added up.
+    /// its lease, and their demands are added up.
     ///
     /// # Errors
     ///
-    /// [`OpenError`] says why not.
+    /// [`OpenError`], with the reason.
     pub fn gauge(&self, id: &str, options: ResourceOptions) -> Result<GaugeResource, OpenError> {
         self.open(id, Kind::Gauge, options).map(GaugeResource)
     }
 
-    /// A share of a resource, for somebody who keeps to it himself. `wants_min` is what is wanted
-    /// of it however little is needed.
+    /// A share of a resource, for a user that keeps to it itself. `wants_min` is the minimum
+    /// demand.
     ///
     /// # Errors
     ///
-    /// [`OpenError`] says why not; a resource has one such user.
+    /// [`OpenError`], with the reason; a resource has one such user.
     pub fn share(&self, id: &str, wants_min: f64) -> Result<Share, OpenError> {
         if id.is_empty() || id.len() > ID_BYTES_MAX {
             return Err(OpenError::BadId(id.len()));
@@ -355,7 +353,7 @@ impl Client {
         let opening = Opening {
             priority: 0,
             wants: wants_min,
-            // His user knows what he owns.
+            // Its user knows its safe share.
             after_expiry: AfterExpiry::Pessimistic,
             safe: None,
         };
@@ -377,7 +375,7 @@ impl Client {
         Ok(Share(shared))
     }
 
-    /// Waits until a lease of a [`Share`] has changed since this was last waited for.
+    /// Waits until a lease of a [`Share`] has changed since the last call.
     pub async fn shares_changed(&self) {
         self.core.shares_changed.notified().await;
     }
@@ -390,8 +388,7 @@ impl Client {
         in_use.iter().map(|resource| resource.state(now)).collect()
     }
 
-    /// Ends it: whoever waits is told so, and the servers are told what is used no more, within
-    /// two seconds.
+    /// Ends it: waiting operations are refused, and leases are released, within two seconds.
     pub async fn close(&self) {
         self.core.closing.cancel();
         self.core.closed.cancelled().await;
@@ -427,13 +424,13 @@ impl Client {
             safe: options.safe_capacity,
         };
         let now = self.core.clock.now();
-        // It is in use already: this can only raise its priority and say what is wanted.
+        // It is already in use: this can only raise its priority and set the demand.
         self.core.registry().leases.open(now, &resource.id, opening);
         self.core.wake.notify_one();
         Ok(Arc::new(Handle { number, resource }))
     }
 
-    /// The resource of this id, made if nobody uses it.
+    /// The resource with this id, made if it is new.
     fn resource(
         &self,
         id: &str,
@@ -471,8 +468,8 @@ impl Client {
 }
 
 impl RateResource {
-    /// Waits until one operation may go. First come, first served; to drop the future is to
-    /// leave the line, and nothing is lost by it.
+    /// Waits until one operation may run, in the order of arrival. Dropping the future leaves the
+    /// line, and nothing is lost.
     ///
     /// # Errors
     ///
@@ -481,8 +478,8 @@ impl RateResource {
         self.wait_with_cost(Tokens::ONE).await
     }
 
-    /// Waits until an operation may go that counts as `cost` operations. An expensive one goes when
-    /// one of cost 1 could, and those behind it wait until it is paid for.
+    /// Waits until an operation that counts as `cost` operations may run. An expensive one runs
+    /// when one of cost 1 could, and those behind it wait until it is paid for.
     ///
     /// # Errors
     ///
@@ -491,7 +488,7 @@ impl RateResource {
         self.0.pass(cost).await
     }
 
-    /// Says what is wanted from now on, in operations a second. None: what its use shows.
+    /// Sets the demand from now on, in operations a second. `None`: measured from use.
     ///
     /// # Errors
     ///
@@ -500,7 +497,7 @@ impl RateResource {
         self.0.set_wants(per_second)
     }
 
-    /// How the resource stands.
+    /// The state of the resource.
     #[must_use]
     pub fn state(&self) -> ResourceState {
         self.0.state()
@@ -508,9 +505,9 @@ impl RateResource {
 }
 
 impl GaugeResource {
-    /// Waits for a place, which is taken until the guard is dropped. First come, first served;
-    /// to drop the future is to leave the line, and nothing is lost by it. A lease that becomes
-    /// smaller takes no place away: nobody is let in until there are fewer.
+    /// Waits for a place, which is taken until the guard is dropped, in the order of arrival.
+    /// Dropping the future leaves the line, and nothing is lost. A smaller lease takes no place
+    /// away: no operation is admitted until fewer places are taken.
     ///
     /// # Errors
     ///
@@ -520,7 +517,7 @@ impl GaugeResource {
         Ok(Guard(Arc::clone(&self.0)))
     }
 
-    /// Says how many places are wanted from now on. None: what its use shows.
+    /// Sets the demand of places from now on. `None`: measured from use.
     ///
     /// # Errors
     ///
@@ -529,7 +526,7 @@ impl GaugeResource {
         self.0.set_wants(places)
     }
 
-    /// How the resource stands.
+    /// The state of the resource.
     #[must_use]
     pub fn state(&self) -> ResourceState {
         self.0.state()
@@ -572,7 +569,7 @@ impl Drop for Handle {
 }
 
 impl Resource {
-    /// What is wanted now; the task looks whether that is to be asked for.
+    /// The current demand; the task decides whether to request it.
     fn tell(&self, wants: f64) {
         let now = self.core.clock.now();
         let is_sooner = self.core.registry().leases.set_wants(now, &self.id, wants);
@@ -602,7 +599,7 @@ impl Resource {
 impl Drop for Resource {
     fn drop(&mut self) {
         let mut registry = self.core.registry();
-        // Somebody may have opened the id anew since the last handle was let go.
+        // The id may have been opened again since the last handle was dropped.
         let is_this = |other: &Weak<Self>| std::ptr::eq(other.as_ptr(), self);
         if registry.resources.get(&self.id).is_some_and(is_this) {
             registry.resources.remove(&self.id);
@@ -626,7 +623,7 @@ impl Core {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Every resource in use. Whoever drops them must not hold the registry.
+    /// Every resource in use. The registry must not be locked when they are dropped.
     fn in_use(&self) -> Vec<Arc<Resource>> {
         let registry = self.registry();
         registry
@@ -636,7 +633,7 @@ impl Core {
             .collect()
     }
 
-    /// Takes the demand of every resource as it is now.
+    /// Takes the current demand of every resource.
     fn measure(&self) {
         let in_use = self.in_use();
         let wants: Vec<f64> = in_use
@@ -659,7 +656,7 @@ impl Core {
         for (shared, wants) in shares.iter().zip(of_shares) {
             registry.leases.set_wants(now, &shared.id, wants);
         }
-        // Whoever lets go of the last handle asks for the registry.
+        // Dropping the last handle locks the registry.
         drop(registry);
     }
 
@@ -679,7 +676,7 @@ impl Core {
             .map_or(Step::Idle, Step::SleepUntil)
     }
 
-    /// Hands on what may be used.
+    /// Passes on what may be used.
     fn entitle(&self, changed: Vec<(Arc<str>, Entitlement)>) {
         let shares: Vec<(Arc<share::Shared>, Entitlement)> = {
             let registry = self.registry();
@@ -728,7 +725,7 @@ impl Core {
     }
 }
 
-/// Asks the servers until nobody uses the client any more.
+/// Asks the servers until the client is no longer used.
 async fn run(core: Arc<Core>, mut servers: Servers) {
     let _closed = core.closed.clone().drop_guard();
     while !core.closing.is_cancelled() {
@@ -773,11 +770,11 @@ async fn run(core: Arc<Core>, mut servers: Servers) {
             }
         }
     };
-    // Best effort: what is not released ends by itself.
+    // Best effort: a lease that is not released expires by itself.
     let _ = tokio::time::timeout(RELEASE_BOUND, all_released).await;
 }
 
-/// Tells the servers once. Best effort: what is not released ends by itself.
+/// Informs the servers once. Best effort: a lease that is not released expires by itself.
 async fn release(servers: &mut Servers, message: &crate::wire::ReleaseCapacityRequest) {
     let released = tokio::time::timeout(RELEASE_BOUND, servers.release_capacity(message)).await;
     if !matches!(released, Ok(Ok(()))) {
@@ -788,8 +785,8 @@ async fn release(servers: &mut Servers, message: &crate::wire::ReleaseCapacityRe
     }
 }
 
-/// An id that no other client has: host, process, a number of this process, and chance, because
-/// in containers all of these may be the same.
+/// A unique id: host, process, a number in this process, and a random part, because in containers
+/// all the others may be equal.
 fn unique_id() -> String {
     static CLIENTS: AtomicU64 = AtomicU64::new(0);
     #[expect(clippy::disallowed_methods, reason = "/proc is no disk")]

@@ -1,7 +1,7 @@
 //! One capacity, shared by many processes that each hold a lease on a part of it.
 //!
 //! Without features this crate is the [`book`]: the pure decision of which holder gets how much.
-//! `client` keeps leases on servers that speak Doorman's protocol, `server` is such a server.
+//! `client` keeps leases from servers with Doorman's protocol; `server` is such a server.
 
 #![cfg_attr(not(any(feature = "client", feature = "server")), no_std)]
 #![forbid(unsafe_code)]

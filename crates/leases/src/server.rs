@@ -1,8 +1,7 @@
-//! The capacity server: lends out shares of a resource's capacity until a moment.
+//! The capacity server: grants shares of a resource's capacity until a moment.
 //!
-//! Everything that is decided is decided in [`CapacityServer`], a machine without a clock, a
-//! socket or a thread: requests and the time come in, answers go out. What stands around it
-//! carries bytes.
+//! [`CapacityServer`] makes every decision. It is a state machine without a clock, a socket or a
+//! thread: requests and the time go in, answers come out. The rest transports bytes.
 
 mod connection;
 mod glob;

@@ -1,4 +1,4 @@
-//! Which of a sidecar's limits are shares of something that several have together.
+//! Which limits of a sidecar are shares of a common capacity.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -8,27 +8,27 @@ use tidegate_limits::Fill;
 
 use crate::client::ServerAddress;
 
-/// What the sidecar is told about those with whom it shares.
+/// The settings of shared limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// How the capacity servers are reached, and as whom.
+    /// The connection to the capacity servers, and the id of this sidecar.
     pub servers: Servers,
-    /// How many sidecars there are at most, each of which always owns its safe share.
+    /// The expected maximum of sidecars, each of which always owns its safe share.
     pub expected_sidecars: NonZeroU32,
-    /// The limits, each once, each with a resource of its own.
+    /// The limits, each once, each with its own resource.
     pub limits: Vec<SharedLimit>,
 }
 
-/// How the capacity servers are reached.
+/// The connection to the capacity servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Servers {
-    /// Where they listen; at least one.
+    /// Their addresses; at least one.
     pub addresses: Vec<ServerAddress>,
-    /// Who this sidecar says it is. None: something that nobody else says.
+    /// The id of this sidecar. `None`: a unique one.
     pub id: Option<Arc<str>>,
     /// How long a request may take.
     pub request_timeout: Duration,
-    /// No resource is asked for again before this.
+    /// No resource is requested again before this.
     pub interval_min: Duration,
 }
 
@@ -39,16 +39,16 @@ pub struct SharedLimit {
     pub limit: Arc<str>,
     /// The id of the resource.
     pub resource: Arc<str>,
-    /// What this sidecar always owns of it.
+    /// The safe share of this sidecar.
     pub safe: Safe,
 }
 
 /// A safe share, and of what kind of limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Safe {
-    /// Of a limit that counts calls or cost, or of a pace in tokens a second.
+    /// For a limit on calls or cost, or for a pace in tokens a second.
     Whole(NonZeroU32),
-    /// Of a bucket: tokens a second.
+    /// For a bucket: tokens a second.
     Rate(Fill),
 }
 

@@ -1,8 +1,9 @@
-//! A lease as a limit is told of it, and a limit as a lease's client is: plain values both.
+//! Converts a lease for a limit, and a limit's state for the lease client: plain values in both
+//! directions.
 //!
-//! What a limit may give out is the larger of its lease and its safe share. The safe share is a
-//! standing reservation, so that is never more than the servers count on; and the rule itself
-//! stays the most, as the scheduler sees to.
+//! A limit may give out the larger of its lease and its safe share. The safe share is a standing
+//! reservation, so this is never more than the servers expect. The rule itself stays the maximum;
+//! the scheduler ensures that.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -11,14 +12,14 @@ use tidegate_limits::{Fill, LimitNow, Supply, Timestamp};
 
 use crate::client::{Leased, Use};
 
-/// Over how long a rate is taken, and within which all that wait for it are wanted to be served.
+/// The time over which a rate is measured, and within which all waiting calls should be served.
 pub const RATE_OVER: Duration = Duration::from_secs(10);
-/// What rounding may have taken from a lease that is a whole number.
+/// The rounding tolerance for a lease that is a whole number.
 const ROUNDING: f64 = 1e-6;
 /// Parts of a token in which a pace counts what waits for it.
 const UNITS_PER_TOKEN: f64 = (1 << 20) as f64;
 
-/// What a limit that counts may give out: whole calls of its lease, and its safe share always.
+/// What a counting limit may give out: whole calls of its lease, and always its safe share.
 pub fn whole(lease: Option<Leased>, safe: NonZeroU32, quiet_until: Option<Timestamp>) -> Supply {
     let safe = safe.get();
     if let Some(quiet_until) = quiet_until {
@@ -31,7 +32,7 @@ pub fn whole(lease: Option<Leased>, safe: NonZeroU32, quiet_until: Option<Timest
     })
 }
 
-/// At what rate a bucket may be filled.
+/// The fill rate of a bucket.
 pub fn rate(lease: Option<Leased>, safe: Fill) -> Supply<Fill> {
     let leased = lease.and_then(|lease| {
         let fill = Fill::new(lease.capacity.min(1e9)).ok()?;
@@ -42,7 +43,7 @@ pub fn rate(lease: Option<Leased>, safe: Fill) -> Supply<Fill> {
     })
 }
 
-/// What a limit needs and uses. More than its rule says is never needed: it could not be used.
+/// The need and use of a limit. The need is at most its rule, because more could not be used.
 pub fn use_of(state: &LimitNow) -> Use {
     let configured = f64::from(state.configured);
     let needs = match &state.paced {

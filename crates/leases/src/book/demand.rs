@@ -1,19 +1,19 @@
-//! What all want, in the order in which it is satisfied, with the sums that a share needs.
+//! All demands, in the order in which they are satisfied, with the sums for a share.
 //!
-//! The order is by priority, the greatest first, where priorities count; then by what is wanted for
-//! each client, the least first. So whoever can have all that it wants stands before whoever cannot,
-//! and a share needs no more than a few sums over a stretch of that order.
+//! The order is by priority, the highest first, if priorities count; then by the demand for each
+//! client, the smallest first. So holders that can have all that they want come before those that
+//! cannot, and a share needs only a few sums over a range of that order.
 //!
-//! A B+-tree (D. Comer, "The Ubiquitous B-Tree", 1979), in which each node says of its children what
-//! is wanted below them, and neighbours that would fit into three quarters of one node become one.
-//! Wide nodes, because a binary tree of 100,000 is slow for the memory that it touches: it took
-//! twice as long at the least. As in `sums`, what changes is summed anew from the bottom up, and
-//! nothing is ever subtracted, so sums don't drift. A change is O(log n), and so is a share.
+//! A B+-tree (D. Comer, "The Ubiquitous B-Tree", 1979), in which each node has the demand below
+//! each child. Neighbours that fit into three quarters of one node become one. The nodes are
+//! wide, because a binary tree of 100,000 entries touches too much memory: it took at least twice
+//! as long. As in `sums`, a change is summed again from the bottom up, and nothing is ever
+//! subtracted, so sums do not drift. A change is O(log n), and so is a share.
 //!
-//! There is an entry for each holder, so entries are small (what is wanted for each client is
-//! worked out when they are compared, and a priority is kept only where priorities count), a leaf
-//! has hardly more room than it has entries, and one that grows at its end, as it does while many
-//! who want the same come one after the other, is not cut in the middle.
+//! There is an entry for each holder, so entries are small. The demand for each client is
+//! computed for comparisons, and a priority is stored only if priorities count. A leaf has little
+//! spare room. A leaf that grows at its end, for example with many equal demands in a row, is not
+//! split in the middle.
 
 use alloc::vec::Vec;
 use core::cmp::Ordering;
@@ -25,17 +25,17 @@ use super::{Band, Split};
 
 /// The most children of a node.
 const WIDTH: usize = 32;
-/// The most entries of a leaf. Fewer, since they are read from memory and not from a cache; with
-/// the one too many that is cut off again they fill 256 bytes.
+/// The most entries of a leaf. They are fewer, because leaves are read from memory and not from a
+/// cache. With one more, before a split, they fill 256 bytes.
 const LEAF_WIDTH: usize = 15;
-/// Entries and children for which room is made at once.
+/// The number of entries and children for which room is made at once.
 const STEP: usize = 4;
 
 #[derive(Debug)]
 pub(super) enum Demand {
-    /// Where priorities mean nothing.
+    /// Without priorities.
     Plain(Node<Plain>),
-    /// Where they count.
+    /// With priorities.
     Ranked(Node<Ranked>),
 }
 
@@ -55,7 +55,7 @@ pub(super) struct Child<E> {
     node: Node<E>,
 }
 
-/// What an owner wants, as a leaf keeps it.
+/// The demand of a holder, in a leaf.
 pub(super) trait Entry: Copy + Debug {
     fn new(owner: u32, band: &Band) -> Self;
     fn key(&self) -> Key;
@@ -77,17 +77,17 @@ pub(super) struct Ranked {
     plain: Plain,
 }
 
-/// By what entries are in order.
+/// The key of the order.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Key {
-    /// Zero where priorities don't count.
+    /// Zero without priorities.
     priority: i64,
-    /// What is wanted for each client.
+    /// The demand for each client.
     each: f64,
     owner: u32,
 }
 
-/// What some bands want together, and their clients.
+/// The sum of some bands' demands, and their clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Sum {
     pub(super) wants: f64,
@@ -132,8 +132,8 @@ impl Demand {
         }
     }
 
-    /// Puts a band in. An owner has no other of this priority, and no other at all where priorities
-    /// don't count.
+    /// Inserts a band. A holder has no other band of this priority, and no other at all without
+    /// priorities.
     pub(super) fn insert(&mut self, owner: u32, band: &Band) {
         match self {
             Self::Plain(root) => root.insert_at_root(Plain::new(owner, band)),
@@ -141,7 +141,7 @@ impl Demand {
         }
     }
 
-    /// Takes a band out that is in.
+    /// Removes an existing band.
     pub(super) fn remove(&mut self, owner: u32, band: &Band) {
         match self {
             Self::Plain(root) => root.remove_at_root(&Plain::new(owner, band).key()),
@@ -149,7 +149,7 @@ impl Demand {
         }
     }
 
-    /// What this band ought to have, which is in.
+    /// The share of this existing band.
     pub(super) fn share(&self, split: Split, capacity: f64, band: &Band) -> f64 {
         match split {
             Split::None => band.wants.get(),
@@ -187,8 +187,8 @@ impl Demand {
         if above.wants + rank.wants <= capacity {
             return band.wants.get();
         }
-        // The first who cannot have all that it wants, if nobody of its rank has more than it for
-        // each client: all before it can, and those from it on share what these leave.
+        // The first that cannot have all that it wants: all before it can, and the others share the
+        // rest.
         let end = above.clients + rank.clients;
         let left = |before: Sum| (end - before.clients) as f64;
         let short = |key: &Key, before: Sum| match priority.cmp(&key.priority) {
@@ -197,7 +197,7 @@ impl Demand {
             Ordering::Greater => true,
         };
         let level = match self.before_first(&short) {
-            // All of this rank can, but for the rounding of their sum.
+            // All of this rank can, except for the rounding of their sum.
             None => f64::INFINITY,
             Some(before) if before.clients >= end => f64::INFINITY,
             Some(before) => (capacity - before.wants).max(0.0) / left(before),
@@ -205,7 +205,7 @@ impl Demand {
         at_level(band, level)
     }
 
-    /// What the greater priorities want, and what this one does.
+    /// The demand of the higher priorities, and of this one.
     fn around(&self, priority: i64) -> (Sum, Sum) {
         if !self.is_ranked() {
             return (Sum::default(), self.total());
@@ -269,7 +269,7 @@ impl<E: Entry> Node<E> {
         }
     }
 
-    /// Puts an entry in. Returns the second part of the node if it has become too wide.
+    /// Inserts an entry. Returns the second part of the node if it became too wide.
     fn insert(&mut self, entry: E) -> Option<Self> {
         match self {
             Self::Leaf(entries) => {
@@ -289,7 +289,7 @@ impl<E: Entry> Node<E> {
         }
     }
 
-    /// Takes out the entry of this key. What is left may be empty.
+    /// Removes the entry of this key. The rest may be empty.
     fn remove(&mut self, key: &Key) {
         match self {
             Self::Leaf(entries) => {
@@ -331,8 +331,8 @@ impl<E: Entry> Node<E> {
                 if end == 0 {
                     return Sum::default();
                 }
-                // It may begin within the one before the first that is of it as a whole, and end
-                // within the last that begins before its end.
+                // It may begin inside the child before the first complete one, and end inside the
+                // last one that begins before its end.
                 if first == end {
                     return children[end - 1].node.between(begun, past);
                 }
@@ -382,8 +382,8 @@ impl<E: Entry> Node<E> {
         }
     }
 
-    /// The sum of all before the first for whom `is_first` holds, which is told that sum. It holds
-    /// for all after one for whom it holds. `before` is the sum of what is before this node.
+    /// The sum of all before the first entry for which `is_first` holds; it gets that sum. It holds
+    /// for all later entries. `before` is the sum before this node.
     fn before_first(&self, before: Sum, is_first: &impl Fn(&Key, Sum) -> bool) -> Option<Sum> {
         let mut before = before;
         match self {
@@ -415,20 +415,20 @@ impl<E: Entry> Node<E> {
     }
 }
 
-/// How many of these are before the key. All are looked at and none is waited for, so that a leaf
-/// that is not in the cache is fetched as a whole and not in the steps of a binary search.
+/// How many of these are before the key. All are read without branches, so that a leaf outside
+/// the cache is fetched as a whole and not in the steps of a binary search.
 fn place_in<E: Entry>(entries: &[E], key: &Key) -> usize {
     let before = entries.iter().map(|entry| entry.key().is_before(key));
     before.map(usize::from).sum()
 }
 
-/// Which of these is the one that the key belongs below.
+/// The child for this key.
 fn place_of<E>(children: &[Child<E>], key: &Key) -> usize {
     let after = children.partition_point(|child| !key.is_before(&child.first));
     after.saturating_sub(1)
 }
 
-/// Puts one among these, with room for a few more if there is none.
+/// Inserts one, and makes room for a few more if there is none.
 fn put<T>(items: &mut Vec<T>, place: usize, item: T) {
     if items.len() == items.capacity() {
         items.reserve_exact(STEP);
@@ -436,8 +436,8 @@ fn put<T>(items: &mut Vec<T>, place: usize, item: T) {
     items.insert(place, item);
 }
 
-/// Cuts what is too wide in two, after one was put at this place: in the middle, but nearer to the
-/// end if that is where it grows, since nothing more may come to the first part then.
+/// Splits a node that is too wide, after an insertion at this place: in the middle, or near the
+/// end if it grows there, because the first part may never grow again.
 fn second_part<T>(items: &mut Vec<T>, place: usize, width: usize) -> Option<Vec<T>> {
     if items.len() <= width {
         return None;
@@ -454,8 +454,8 @@ fn second_part<T>(items: &mut Vec<T>, place: usize, width: usize) -> Option<Vec<
     Some(right)
 }
 
-/// Makes one of a child and the next if they fit into three quarters of one: so that it isn't
-/// cut again soon, and neighbours are never nearly empty.
+/// Merges a child with the next if they fit into three quarters of one. So it is not split again
+/// soon, and neighbours are never nearly empty.
 fn join_if_narrow<E: Entry>(children: &mut Vec<Child<E>>, left: usize) {
     let (Some(child), Some(next)) = (children.get(left), children.get(left + 1)) else {
         return;
@@ -477,7 +477,7 @@ fn join_if_narrow<E: Entry>(children: &mut Vec<Child<E>>, left: usize) {
     child.sum_up();
 }
 
-/// Puts these behind those, with no more room than they take.
+/// Appends these, without spare room.
 fn append<T>(items: &mut Vec<T>, more: Vec<T>) {
     items.reserve_exact(more.len());
     items.extend(more);
@@ -498,7 +498,7 @@ impl<E: Entry> Child<E> {
         child
     }
 
-    /// Notes anew what is below it.
+    /// Updates the sum below it.
     fn sum_up(&mut self) {
         self.sum = self.node.sum();
         self.first = match &self.node {
@@ -554,8 +554,8 @@ impl Entry for Ranked {
 }
 
 impl Key {
-    // Without a branch that could be guessed wrong. What is wanted for each is neither NaN nor
-    // negative, so it is totally ordered.
+    // Without a branch that could be mispredicted. The demand for each is neither NaN nor negative,
+    // so it is totally ordered.
     fn is_before(&self, other: &Self) -> bool {
         let first = (self.each == other.each) & (self.owner < other.owner);
         let modest = (self.each < other.each) | first;
@@ -596,7 +596,7 @@ mod tests {
                     assert!(depths.iter().all(|depth| *depth == depths[0]));
                     for pair in children.windows(2) {
                         let fill = pair[0].node.len() + pair[1].node.len();
-                        // Less if the one between them has gone.
+                        // Less if the one between them was removed.
                         assert!(fill > 1, "neighbours are nearly empty");
                     }
                     1 + depths[0]

@@ -1,7 +1,7 @@
-//! When to look at a row again: a binary heap that is never copied to grow.
+//! When to check a row again: a binary heap that never moves when it grows.
 //!
-//! The standard library's would take a third more for each entry, for its alignment, and up to as
-//! much again for the room that a vector grows into.
+//! The standard library's heap would take a third more for each entry, because of alignment, and
+//! up to twice the memory while its vector grows.
 
 use tidegate_limits::Timestamp;
 
@@ -45,7 +45,7 @@ impl Due {
         self.heap.len()
     }
 
-    /// The earliest moment, and the row to look at then.
+    /// The earliest moment, and its row.
     pub(super) fn first(&self) -> Option<(Timestamp, u32)> {
         self.heap.get(0).map(|entry| (entry.moment(), entry.place))
     }
@@ -63,7 +63,7 @@ impl Due {
         }
     }
 
-    /// Takes the first off.
+    /// Removes the first.
     pub(super) fn pop(&mut self) {
         let Some(last) = self.heap.pop() else {
             return;

@@ -1,13 +1,13 @@
-//! Who holds what, and what whoever asks gets of it.
+//! The leases, and the decision about each request.
 //!
-//! A decision needs what the others hold (`sums`), and what the holder ought to have among all that
-//! want something (`demand`); both are sums in trees, so it takes O(log n), whatever the split.
-//! What expires stands in a heap (`due`), where each holder has one entry: it is put off only when
-//! it is come to, so that a lease that is renewed in time costs the heap nothing.
+//! A decision needs the sum of the other leases (`sums`), and the holder's share among all
+//! demands (`demand`). Both are sums in trees, so it takes O(log n) for any split. Expirations
+//! are in a heap (`due`), with one entry for each holder. An entry is moved only when it is
+//! reached, so a lease that is renewed in time costs the heap nothing.
 //!
-//! A holder's number is the number of its row, so nothing has to be searched for. All that there is
-//! for each holder is kept small and in chunks (`rows`): a row, a place in the order of demand, an
-//! entry in the heap, and an eighth of a sum.
+//! A holder's number is the number of its row, so nothing is searched for. The data of each
+//! holder is small and in chunks (`rows`): a row, a place in the order of demands, an entry in
+//! the heap, and an eighth of a sum.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -28,19 +28,19 @@ use super::{Band, Capacity, Claim, Holder, Lease, Terms};
 ///
 /// What it promises, for a split that shares:
 ///
-/// - What counts as held ([`Book::held`]) adds up to the capacity at most, but for the rounding
-///   of the last of 15 digits. A capacity that was lowered, and leases that were learned, may be
-///   exceeded until they shrink; until then nobody is given more than it had.
-/// - No lease is on more than was wanted, but for one that was learned.
-/// - Once nobody changes what it wants, all have what [`Split`](super::Split) says after each has
-///   asked twice: first those who have too much get less, then the others get what these left.
+/// - What counts as held ([`Book::held`]) adds up to at most the capacity, except for the
+///   rounding of the last of 15 digits. A lowered capacity, and learned leases, may be exceeded
+///   until the leases shrink. Until then no holder gets more than it had.
+/// - No lease is larger than the demand, except a learned one.
+/// - Once all demands are constant, all have what [`Split`](super::Split) decides after each has
+///   asked twice: first holders with too much get less, then the others get the rest.
 ///
 /// Sums are never added to and subtracted from, so rounding does not pile up in them.
 ///
 /// All methods take `now`, which must not go back. [`Book::ask`], [`Book::learn`] and
-/// [`Book::release`] take O(log n) in the number of holders, and so does what expires, each
-/// lease once. Memory is for as many holders as the greatest number says, so numbers are best given
-/// from zero on, and again once they are vacant ([`Book::is_vacant`]).
+/// [`Book::release`] take O(log n) in the number of holders, and so does each expiration. Memory
+/// grows with the highest number, so number holders from zero, and reuse vacant numbers
+/// ([`Book::is_vacant`]).
 ///
 /// ```
 /// use std::time::Duration;
@@ -81,36 +81,36 @@ pub struct Book {
     occupied: usize,
     /// How many rows have a lease that has not ended.
     live: usize,
-    /// What those want, by row.
+    /// Their demands, by row.
     demand: Demand,
     /// What counts as held, by groups of rows.
     counted: Sums,
-    /// When to look at a row again. What a row's `looked_at` does not name is left over.
+    /// When to check a row again. An entry that differs from the row's `looked_at` is obsolete.
     due: Due,
 }
 
-/// Rows that are one number among what is counted: a number for each would be a sixth of a row,
-/// and summing up a few rows is not what takes time.
+/// Rows that share one number in the sums. A number for each would be a sixth of a row, and
+/// summing a few rows is fast.
 const GROUP: usize = 8;
 
 /// 48 bytes, of which there is one for each holder.
 #[derive(Debug)]
 struct Row {
     wants: Wants,
-    /// What was given last.
+    /// The last grant.
     granted: f64,
     /// When that ends. At the start: it has ended.
     expires: Timestamp,
-    /// When the heap has this row looked at.
+    /// When the heap checks this row.
     looked_at: Timestamp,
-    /// What was given before and may still be in use.
+    /// Earlier grants that may still be in use.
     outgoing: Option<Box<Outgoing>>,
 }
 
 #[derive(Debug, PartialEq)]
 enum Wants {
     Nothing,
-    /// One client, of a priority such as people write: what nearly every holder is, in 16 bytes.
+    /// One client, with a priority of usual size: nearly every holder, in 16 bytes.
     Client {
         priority: i32,
         wants: f64,
@@ -119,18 +119,18 @@ enum Wants {
     Bands(Box<Bands>),
 }
 
-/// A box of its own, so that whoever is not there takes no more than a pointer to it.
+/// Boxed, so that an absent holder takes only a pointer.
 #[derive(Debug, PartialEq)]
 struct Bands(Box<[Band]>);
 
-/// What one holder holds and wants.
+/// The lease and the demand of one holder.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Held {
     /// Who.
     pub holder: Holder,
-    /// What it was given last. `refresh` is that of the terms that are in force.
+    /// Its last grant. `refresh` is that of the current terms.
     pub lease: Lease,
-    /// What it said that it wants.
+    /// Its reported demand.
     pub wants: Capacity,
     /// For how many clients.
     pub clients: u64,
@@ -157,9 +157,9 @@ impl Book {
         &self.terms
     }
 
-    /// Leases by other terms from now on. Leases that were given stay as they are, and what has to
-    /// wait until it is free waits as long as it was told to. O(1), but O(n log n) if priorities
-    /// begin or cease to count.
+    /// Applies other terms from now on. Granted leases stay unchanged, and shares that wait until
+    /// they are free wait as long as before. O(1), but O(n log n) if priorities begin or cease to
+    /// count.
     pub fn set_terms(&mut self, now: Timestamp, terms: Terms) {
         self.expire(now);
         self.terms = terms;
@@ -172,9 +172,9 @@ impl Book {
         }
     }
 
-    /// Gives a holder what it ought to have, as far as the others don't hold it, in place of what
-    /// it had. The lease ends no later than `cap`, which is the end of the lease that this one is
-    /// cut from; if that has ended already, nothing is given.
+    /// Grants a holder its share, as far as the others do not hold it, instead of its previous
+    /// lease. The lease ends no later than `cap`, the end of the lease that this one is part of. If
+    /// that has already ended, nothing is granted.
     pub fn ask(
         &mut self,
         now: Timestamp,
@@ -192,16 +192,15 @@ impl Book {
             parts.iter().map(share).sum()
         });
         if self.terms.split.shares() {
-            // Where more is held than there is, each who asks shrinks to its share at once. To take
-            // all of the excess from whoever comes first would leave it with nothing.
+            // If more is held than exists, each holder that asks shrinks to its share at once. To
+            // take the whole excess from the first one would leave it with nothing.
             granted = f64::min(granted, f64::max(capacity - held_by_others, own));
         }
         self.give(now, place, Capacity::saturating(granted), cap)
     }
 
-    /// Gives a holder what it says that it has, even if that is more than there is or than it
-    /// wants: how a book that knows nothing yet finds out what was leased before it was opened.
-    /// `cap` is as for [`Book::ask`].
+    /// Grants a holder what it reports to have, even if that exceeds the capacity or its demand. So
+    /// an empty book learns the leases from before it was opened. `cap` is as for [`Book::ask`].
     pub fn learn(
         &mut self,
         now: Timestamp,
@@ -213,7 +212,7 @@ impl Book {
         self.give(now, place, claim.has, cap)
     }
 
-    /// Ends a holder's lease, of which it says that it no longer uses it. False if it has none.
+    /// Ends a holder's lease, which it reports as no longer used. False if it has none.
     pub fn release(&mut self, now: Timestamp, holder: Holder) -> bool {
         self.expire(now);
         let Holder(place) = holder;
@@ -227,8 +226,8 @@ impl Book {
         true
     }
 
-    /// Ends what has expired by `now`. Every other method that takes `now` does so first, so this
-    /// is for looking at a book that nobody asks.
+    /// Ends the leases that have expired by `now`. Every other method that takes `now` does so
+    /// first, so this is for a book without requests.
     pub fn expire(&mut self, now: Timestamp) {
         while let Some((moment, place)) = self.due.first() {
             if moment > now {
@@ -248,21 +247,21 @@ impl Book {
         }
     }
 
-    /// When [`Book::expire`] may next have something to do; `None` if nothing is held. May name a
-    /// moment too early, after which it names a later one, but never one too late.
+    /// When [`Book::expire`] may next have something to do; `None` if nothing is held. It may be
+    /// too early, and then returns a later moment, but is never too late.
     #[must_use]
     pub fn next_due(&self) -> Option<Timestamp> {
         self.due.first().map(|(moment, _)| moment)
     }
 
-    /// What counts as held: of each holder what it was given last, or what it was given before
-    /// as long as that is not free ([`Terms::frees_after`]), if that is more.
+    /// What counts as held: for each holder the last grant, or an earlier one as long as that is
+    /// not free ([`Terms::frees_after`]), if that is larger.
     #[must_use]
     pub fn held(&self) -> Capacity {
         Capacity::saturating(self.counted.total())
     }
 
-    /// What all holders want together.
+    /// The sum of all demands.
     #[must_use]
     pub fn wanted(&self) -> Capacity {
         Capacity::saturating(self.demand.total().wants)
@@ -274,14 +273,14 @@ impl Book {
         self.demand.total().clients
     }
 
-    /// How many hold a lease, be it on nothing.
+    /// How many hold a lease, including leases on nothing.
     #[must_use]
     pub const fn holders(&self) -> usize {
         self.live
     }
 
-    /// What all want, in one band for each priority, the greatest first: what a server asks the
-    /// level above for. O(n log n).
+    /// All demands, in one band for each priority, the highest first: what a server requests from
+    /// the level above. O(n log n).
     #[must_use]
     pub fn bands(&self) -> Vec<Band> {
         let mut bands = Vec::new();
@@ -292,16 +291,15 @@ impl Book {
         bands
     }
 
-    /// What this holder was given last, if it has not ended.
+    /// The last grant of this holder, if it has not ended.
     #[must_use]
     pub fn get(&self, holder: Holder) -> Option<Held> {
         let row = self.rows.get(holder.0 as usize)?;
         self.held_by(row, holder)
     }
 
-    /// Whether this holder has no lease and nothing that it had counts any more, so that its
-    /// number may be given to another. Otherwise what the one may still use would count as the
-    /// other's.
+    /// Whether this holder has no lease and nothing of it counts any more, so that its number may
+    /// be reused. Otherwise what it may still use would count as another holder's.
     #[must_use]
     pub fn is_vacant(&self, holder: Holder) -> bool {
         let row = self.rows.get(holder.0 as usize);
@@ -314,7 +312,7 @@ impl Book {
         rows.filter_map(|(row, place)| self.held_by(row, Holder(place)))
     }
 
-    /// Notes what a holder says. Returns its row.
+    /// Records a holder's report. Returns its row.
     fn claim(&mut self, now: Timestamp, holder: Holder, claim: Claim<'_>) -> u32 {
         self.expire(now);
         let Holder(place) = holder;
@@ -331,7 +329,7 @@ impl Book {
         place
     }
 
-    /// Notes what a holder wants.
+    /// Records a holder's demand.
     fn want(&mut self, place: u32, bands: &[Band]) {
         let row = &mut self.rows[place as usize];
         let wants = match bands {
@@ -350,7 +348,7 @@ impl Book {
         }
     }
 
-    /// Notes what a holder is given.
+    /// Records a grant to a holder.
     fn give(
         &mut self,
         now: Timestamp,
@@ -362,7 +360,7 @@ impl Book {
         // A lease that ended at the very start would look like none.
         let mut expires = now + self.terms.lease.max(Duration::from_nanos(1));
         match cap {
-            // What it wants is still to be known, so the row lives on.
+            // Its demand is still needed, so the row stays.
             Some(cap) if cap <= now => granted = Capacity::ZERO,
             Some(cap) => expires = expires.min(cap),
             None => {}
@@ -387,7 +385,7 @@ impl Book {
         }
     }
 
-    /// Ends a lease that lives. What was given is free at `frees`.
+    /// Ends an active lease. Its grant is free at `frees`.
     fn end(&mut self, now: Timestamp, place: u32, frees: Timestamp) {
         let row = &mut self.rows[place as usize];
         if frees > now {
@@ -401,8 +399,7 @@ impl Book {
         self.live -= 1;
     }
 
-    /// Counts what a row holds anew, sees to it that it is looked at again, and forgets it if
-    /// nothing is left of it.
+    /// Updates the sum for a row, plans its next check, and removes the row if it is empty.
     fn settle(&mut self, now: Timestamp, place: u32) {
         let row = &mut self.rows[place as usize];
         if let Some(outgoing) = &mut row.outgoing {
@@ -429,7 +426,7 @@ impl Book {
 
     fn look_at(&mut self, moment: Timestamp, place: u32) {
         if self.due.len() > 64 + self.occupied + self.occupied / 4 {
-            // More is left over of former moments than is worth keeping.
+            // Too many entries are obsolete.
             let rows = &self.rows;
             self.due
                 .retain(|moment, place| rows[place as usize].looked_at == moment);
@@ -437,13 +434,13 @@ impl Book {
         self.due.push(moment, place);
     }
 
-    /// Counts the group of this row anew.
+    /// Updates the sum for the group of this row.
     fn count(&mut self, place: u32) {
         let held = self.group(place).map(|(_, row)| row.counts()).sum();
         self.counted.set(place as usize / GROUP, held);
     }
 
-    /// What counts as held but for this row, which is to be counted anew afterwards.
+    /// What counts as held except this row, whose sum must be updated afterwards.
     fn held_by_others(&mut self, place: u32) -> f64 {
         let others = self.group(place).filter(|(at, _)| *at != place as usize);
         let held = others.map(|(_, row)| row.counts()).sum();
@@ -492,8 +489,8 @@ impl Row {
         self.expires > Timestamp::ZERO
     }
 
-    /// The holder says how much it has: of what it was given before the last lease, more than that
-    /// is free at `frees`. The last lease itself counts in full: its answer may be on its way.
+    /// The holder reports what it has. Of grants before the last lease, the part above that is free
+    /// at `frees`. The last lease itself counts in full, because its answer may be on its way.
     fn confirm(&mut self, has: f64, frees: Timestamp) {
         if let Some(outgoing) = &mut self.outgoing {
             outgoing.limit(has, frees);
@@ -507,7 +504,7 @@ impl Row {
             .max(outgoing.map_or(0.0, |outgoing| outgoing.amount()))
     }
 
-    /// When to look at it again.
+    /// When to check it again.
     fn next(&self) -> Option<Timestamp> {
         let expires = self.is_live().then_some(self.expires);
         let outgoing = self.outgoing.as_ref();
@@ -530,7 +527,7 @@ impl Wants {
         }
     }
 
-    /// Each band, to whoever looks at them.
+    /// Each band, for a visitor.
     fn bands<T>(&self, look: impl FnOnce(&[Band]) -> T) -> T {
         match self {
             Self::Nothing => look(&[]),
@@ -543,7 +540,7 @@ impl Wants {
         }
     }
 
-    /// What stands in line: each band where priorities count, or else all as one.
+    /// The entries in the order: each band if priorities count, else all as one.
     fn parts<T>(&self, ranked: bool, look: impl FnOnce(&[Band]) -> T) -> T {
         self.bands(|bands| {
             if ranked || bands.len() < 2 {
@@ -569,14 +566,14 @@ impl Wants {
 }
 
 impl Terms {
-    /// Whether one is served before another for its priority.
+    /// Whether priorities decide the order.
     const fn ranks(&self) -> bool {
         self.by_priority && self.split.shares()
     }
 }
 
-/// How long to wait before asking again, if what is left of the lease is this long: not to its
-/// end, where it would be lost before it is renewed.
+/// How long to wait before the next request, if the lease lasts this long: not until its end,
+/// because it would expire before its renewal.
 fn refresh_within(left: Duration, refresh: Duration) -> Duration {
     if refresh < left {
         return refresh;
@@ -585,7 +582,7 @@ fn refresh_within(left: Duration, refresh: Duration) -> Duration {
     second_before.max(left / 2)
 }
 
-/// Makes one of those bands that belong together, the greatest priority first.
+/// Merges bands of the same priority, the highest first.
 fn merge(bands: &mut Vec<Band>, together: impl Fn(&Band, &Band) -> bool) {
     bands.sort_by_key(|band| Reverse(band.priority));
     bands.dedup_by(|next, kept| {

@@ -1,7 +1,7 @@
-//! What a holder may still be using of greater leases that it had before.
+//! What a holder may still use of earlier, larger leases.
 //!
-//! A staircase: each step is an amount that counts until a moment, and the greater amounts end
-//! first. A few steps are enough, since one may always be rounded up, to a later moment; that frees
+//! A staircase: each step is an amount that counts until a moment, and larger amounts end first.
+//! A few steps are enough, because a step may always be extended to a later moment. That frees
 //! late, and never early.
 
 use tidegate_limits::Timestamp;
@@ -11,7 +11,7 @@ const STEPS: usize = 3;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outgoing {
-    /// From the greatest amount and the earliest moment to the least and the latest.
+    /// From the largest amount and the earliest moment to the smallest and the latest.
     steps: [Step; STEPS],
     len: usize,
 }
@@ -32,12 +32,12 @@ impl Outgoing {
         self.steps().first().map_or(0.0, |step| step.amount)
     }
 
-    /// When that gets less.
+    /// When that decreases.
     pub(super) fn next(&self) -> Option<Timestamp> {
         self.steps().first().map(|step| step.until)
     }
 
-    /// So much counts until then.
+    /// This amount counts until this moment.
     pub(super) fn add(&mut self, amount: f64, until: Timestamp) {
         if amount <= 0.0 {
             return;
@@ -53,7 +53,7 @@ impl Outgoing {
             steps[len] = other;
             len += 1;
         }
-        // Those that are left are either greater and end sooner, or less and end later.
+        // The remaining ones are either larger and end sooner, or smaller and end later.
         let place = steps[..len].partition_point(|other| other.amount > amount);
         steps.copy_within(place..len, place + 1);
         steps[place] = step;
@@ -66,7 +66,8 @@ impl Outgoing {
         self.len = len;
     }
 
-    /// The holder says that it uses no more than this, so more than this counts only until then.
+    /// The holder reports that it uses no more than this, so a larger amount counts only until
+    /// then.
     pub(super) fn limit(&mut self, amount: f64, until: Timestamp) {
         let before = core::mem::take(self);
         for step in before.steps() {
@@ -89,14 +90,14 @@ impl Outgoing {
 }
 
 impl Step {
-    /// Whether another says nothing that this one does not.
+    /// Whether this one covers another.
     fn covers(self, other: Self) -> bool {
         self.amount >= other.amount && self.until >= other.until
     }
 }
 
-/// Makes one step of two neighbours, as high as the higher and as long as the longer: of those
-/// neighbours where the least is lost by it.
+/// Merges two neighbouring steps into one, with the larger amount and the later end: those
+/// neighbours for which the least is lost.
 fn round_up_the_cheapest(steps: &mut [Step; STEPS + 1]) {
     let cost = |index: usize| {
         let (high, low) = (steps[index], steps[index + 1]);
@@ -118,7 +119,7 @@ mod tests {
         Timestamp::from_nanos(nanos)
     }
 
-    /// What counts at a moment, of all that was said.
+    /// What counts at a moment, of all reports.
     fn exact(said: &[Step], now: Timestamp) -> f64 {
         let counts = said.iter().filter(|step| step.until > now);
         counts.map(|step| step.amount).fold(0.0, f64::max)

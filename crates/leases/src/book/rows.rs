@@ -1,20 +1,19 @@
-//! A list that grows without being moved.
+//! A list that grows without moving.
 //!
-//! A vector that grows is copied into a larger one: for a moment there are both, and afterwards
-//! room that nobody uses yet. Where there is a row for each of a hundred thousand holders, that is
-//! as much as some of their fields. Here rows stand in chunks, of which only the first is ever
-//! moved, while it is small.
+//! A vector that grows is copied into a larger one. For a moment both exist, and afterwards there
+//! is unused room. With a row for each of a hundred thousand holders, that is as much as some of
+//! their fields. Here rows are in chunks, and only the first chunk ever moves, while it is small.
 
 use alloc::vec::Vec;
 use core::ops::{Index, IndexMut};
 
-/// Rows of one chunk: some kilobytes, which the allocator has at hand.
+/// Rows of one chunk: some kilobytes, a usual size for the allocator.
 const CHUNK: usize = 256;
 
-/// Rows by number, from zero on. Reading, adding and taking off the last are O(1).
+/// Rows by number, from zero. Reading, appending and removing the last are O(1).
 #[derive(Debug)]
 pub struct Rows<T> {
-    /// All full but the last, and none empty.
+    /// All are full except the last, and none is empty.
     chunks: Vec<Vec<T>>,
 }
 
@@ -40,7 +39,7 @@ impl<T> Rows<T> {
         self.chunks.is_empty()
     }
 
-    /// Adds one behind the last.
+    /// Appends one.
     pub fn push(&mut self, row: T) {
         match self.chunks.last_mut() {
             Some(last) if last.len() < CHUNK => {
@@ -58,7 +57,7 @@ impl<T> Rows<T> {
         }
     }
 
-    /// Takes the last off.
+    /// Removes the last.
     pub fn pop(&mut self) -> Option<T> {
         let last = self.chunks.last_mut()?;
         let row = last.pop();
@@ -83,7 +82,7 @@ impl<T> Rows<T> {
     ///
     /// # Panics
     ///
-    /// If there are not so many.
+    /// If there are fewer.
     pub fn swap(&mut self, one: usize, other: usize)
     where
         T: Copy,

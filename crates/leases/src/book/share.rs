@@ -1,4 +1,4 @@
-//! The splits as pure functions of what all want.
+//! The splits as pure functions of all demands.
 //!
 //! Letters: C is the capacity, w what a band wants, n its clients, N those of all, E = n·C/N its
 //! equal share.
@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use super::{Band, Capacity, Split};
 
 impl Split {
-    /// What each of these bands ought to have, in their order, whatever their priorities.
+    /// The share of each of these bands, in their order, without priorities.
     ///
     /// O(n log n) in the number of bands.
     ///
@@ -39,8 +39,8 @@ impl Split {
         share.into_iter().map(Capacity::saturating).collect()
     }
 
-    /// What each of these bands ought to have, in their order, if the greater priority is served
-    /// first and each priority shares what those above it leave.
+    /// The share of each of these bands, in their order, if the higher priority is served first and
+    /// each priority shares the rest of those above it.
     ///
     /// O(n log n) in the number of bands.
     #[must_use]
@@ -71,7 +71,7 @@ impl Band {
         u32::try_from(self.clients.get()).unwrap_or(u32::MAX)
     }
 
-    /// What is wanted for each client: who wants less is satisfied first.
+    /// The demand for each client: smaller demands are satisfied first.
     pub(super) fn each(&self) -> f64 {
         self.wants.get() / f64::from(self.weight())
     }
@@ -84,7 +84,7 @@ fn proportional(capacity: f64, bands: &[Band]) -> Vec<f64> {
     }
     let clients: f64 = bands.iter().map(|band| f64::from(band.weight())).sum();
     let each = capacity / clients;
-    // What the modest leave of their equal shares, and what the others want beyond theirs.
+    // What small demands leave of their equal shares, and what the others want beyond theirs.
     let (mut left, mut beyond) = (0.0, 0.0);
     for band in bands {
         let excess = band.wants.get() - each * f64::from(band.weight());
@@ -100,9 +100,9 @@ fn proportional(capacity: f64, bands: &[Band]) -> Vec<f64> {
         .collect()
 }
 
-/// The share of a band by [`Split::Proportional`], if together more is wanted than there is:
-/// `each` is the equal share of one client, `left` what is not wanted of those and `beyond` what is
-/// wanted above them.
+/// The share of a band by [`Split::Proportional`], if the sum of demands exceeds the capacity:
+/// `each` is the equal share of one client, `left` what is not wanted of those and `beyond` what
+/// is wanted above them.
 pub(super) fn above_equal_share(band: &Band, each: f64, left: f64, beyond: f64) -> f64 {
     let wants = band.wants.get();
     let equal = each * f64::from(band.weight());
@@ -121,7 +121,7 @@ fn fair(capacity: f64, bands: &[Band]) -> Vec<f64> {
     let mut satisfied = 0.0;
     let mut level = f64::INFINITY;
     for band in order {
-        // Whether all who want at least as much for each client could have as much as this one.
+        // Whether all with at least this demand for each client could have as much as this one.
         if satisfied + band.each() * clients as f64 > capacity {
             level = (capacity - satisfied).max(0.0) / clients as f64;
             break;

@@ -1,10 +1,9 @@
 //! Numbers by index, and their sum at any moment.
 //!
-//! A running total that is added to and subtracted from keeps the rounding of every number that
-//! was ever in it; after a large one it may never be right again. Here nothing is subtracted: a
-//! tree of sums is summed anew from a number that changes up to its top, so the total is that of
-//! the numbers that are there, whatever there was before. Eight numbers make a node, which is one
-//! line of the processor's cache.
+//! A running total with additions and subtractions keeps the rounding errors of every number that
+//! was ever in it. After a large number it may never be right again. Here nothing is subtracted:
+//! a change is summed again up to the top of a tree of sums, so the total depends only on the
+//! current numbers. Eight numbers make a node, which is one line of the processor's cache.
 //!
 //! Setting a number is O(log n), the total O(1).
 
@@ -27,7 +26,7 @@ impl Sums {
         self.levels.last().map_or(0.0, |top| top[0])
     }
 
-    /// Puts a number under an index. What is between it and the ones before is zero.
+    /// Sets the number at an index. New numbers before it are zero.
     pub(super) fn set(&mut self, index: usize, number: f64) {
         let mut index = index;
         let mut number = number;
@@ -53,7 +52,7 @@ impl Sums {
     }
 }
 
-/// A quarter more than is needed, not twice as much: there is one for each holder.
+/// A quarter more than needed, not twice as much, because there is one for each holder.
 fn grow(level: &mut Vec<f64>, len: usize) {
     if len > level.capacity() {
         level.reserve_exact(len + len / 4 - level.len());

@@ -1,4 +1,4 @@
-//! Speaks to capacity servers: finds the master, and bounds how long it takes.
+//! Talks to capacity servers: finds the master, within a bound.
 
 use std::fmt;
 use std::future::Future;
@@ -25,19 +25,19 @@ use crate::wire::{
     self, GetCapacityRequest, GetCapacityResponse, Mastership, ReleaseCapacityRequest,
 };
 
-/// No answer is read beyond this.   bytes
+/// The largest answer.   bytes
 const ANSWER_MAX: usize = 4 * 1024 * 1024;
 
-/// A connection's two directions.
+/// The two directions of a connection.
 pub trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
 
-/// A connection that is being made.
+/// A future connection.
 pub type Dialing = Pin<Box<dyn Future<Output = io::Result<Box<dyn Transport>>> + Send>>;
 
-/// Makes connections to capacity servers. The default is plain TCP; whoever wants TLS or a
-/// tunnel brings another.
+/// Makes connections to capacity servers. The default is plain TCP; implement another for TLS or
+/// a tunnel.
 pub trait Dial: Send + Sync + 'static {
     /// Connects to a server.
     fn dial(&self, server: &ServerAddress) -> Dialing;
@@ -65,7 +65,7 @@ pub(super) struct Answered {
     pub(super) server_now_ms: i64,
 }
 
-/// The servers, and the connection to the one that was asked last.
+/// The servers, and the connection to the last one.
 pub(super) struct Servers {
     route: Route,
     dial: Arc<dyn Dial>,
@@ -86,11 +86,11 @@ impl fmt::Debug for Servers {
 struct Connected {
     server: ServerAddress,
     client: CapacityClient<Channel>,
-    /// A broken connection is made anew by the channel itself; this tells when that failed.
+    /// The channel itself reconnects; this reports when that failed.
     dial_failed: Arc<AtomicBool>,
 }
 
-/// What became of one attempt.
+/// The result of one attempt.
 enum Attempt<T> {
     Answered(T, Option<i64>),
     NotMaster(Option<ServerAddress>),
@@ -115,7 +115,7 @@ impl Servers {
         }
     }
 
-    /// Asks the master for capacity, within the deadline. `sent` is told each time that the
+    /// Asks the master for capacity, within the deadline. `sent` is called each time that the
     /// request goes to another server.
     pub(super) async fn get_capacity(
         &mut self,
@@ -142,7 +142,7 @@ impl Servers {
         })
     }
 
-    /// Tells the master that resources are used no more, within the deadline.
+    /// Releases resources at the master, within the deadline.
     pub(super) async fn release_capacity(
         &mut self,
         request: &ReleaseCapacityRequest,
@@ -158,8 +158,8 @@ impl Servers {
         .map(|_| ())
     }
 
-    /// Follows the way to the master. Returns its answer, when the request was sent to it, and
-    /// what its clock said.
+    /// Follows the way to the master. Returns its answer, when the request was sent to it, and its
+    /// clock.
     async fn ask<Q: Clone, A>(
         &mut self,
         method: Method,

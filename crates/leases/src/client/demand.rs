@@ -1,14 +1,14 @@
-//! How much a resource's users want, measured from what they do.
+//! The demand of a resource's users, measured from their operations.
 //!
 //! Of a rate: the mean of what arrived in each of the last ten seconds, the newest weighed most
 //! (weights 10, 9, … 1, divided by their sum) and a tenth more, after Doorman's adaptive limiter. Its code
 //! divides by the number of entries instead, so what it asks for is far too little, and not a
 //! number when nothing happens.
 //!
-//! Where operations wait, what arrives says little: a program that waits for each operation
-//! before it asks for the next arrives no faster than it is admitted. So what waited on average
-//! over the same time is wanted as well, within [`PATIENCE`]. That is at most [`GROWTH`] times
-//! what is wanted or leased already, so that one storm does not ask for everything there is.
+//! If operations wait, their rate of arrival says little: a program that waits for each operation
+//! before the next arrives only as fast as it is admitted. So the mean of waiting operations over
+//! the same time is added, to run within [`PATIENCE`]. That is at most [`GROWTH`] times the
+//! demand or the lease, so that one storm does not request the whole capacity.
 //!
 //! Of a gauge: the most that held it or waited for it at once within the window.
 
@@ -23,12 +23,13 @@ const SLOTS_PER_SECOND: u64 = 10;
 const SLOTS: usize = (WINDOW * SLOTS_PER_SECOND) as usize;
 const SLOT: Duration = Duration::from_millis(1000 / SLOTS_PER_SECOND);
 
-/// What waits is to go within this time: as long as a pacer's pool, below which timers decide.
+/// Waiting operations should run within this time: the length of a pacer's pool, below which
+/// timers decide.
 const PATIENCE: Duration = Duration::from_millis(10);
 /// From one request to the next, demand grows by at most this factor.
 const GROWTH: f64 = 10.0;
 
-/// How long what happened is remembered.
+/// How long events are remembered.
 pub(super) const REMEMBERED: Duration = Duration::from_secs(WINDOW);
 
 /// The slot of time that `now` falls in.
@@ -65,7 +66,7 @@ impl Arrivals {
         }
     }
 
-    /// Somebody came who wants `cost`.
+    /// An operation of `cost` has arrived.
     pub(super) fn record(&mut self, now: Timestamp, cost: f64) {
         self.count(now);
         if self.since.is_none() {
@@ -75,7 +76,7 @@ impl Arrivals {
         self.slots[(self.newest % SLOTS as u64) as usize] += cost;
     }
 
-    /// From now on this much waits.
+    /// Sets the amount that waits from now on.
     pub(super) fn set_waiting(&mut self, now: Timestamp, waiting: f64) {
         self.count(now);
         self.waiting = waiting;
@@ -85,7 +86,7 @@ impl Arrivals {
     pub(super) fn per_second(&mut self, now: Timestamp) -> f64 {
         self.count(now);
         let Some(since) = self.since else { return 0.0 };
-        // Where it began less than a window ago, the time before that would only dilute.
+        // If it began less than a window ago, earlier time would only dilute the mean.
         let slots = (self.newest - since + 1).clamp(SLOTS_PER_SECOND, SLOTS as u64);
         let weights: u64 = (0..slots).map(weight).sum();
         let weighed: f64 = (0..SLOTS as u64)
@@ -97,7 +98,7 @@ impl Arrivals {
         weighed * SLOTS_PER_SECOND as f64 / weights as f64
     }
 
-    /// What waited on average, weighted as arrivals are.
+    /// The mean of what waited, weighted like arrivals.
     fn waited(&mut self, now: Timestamp) -> f64 {
         self.count(now);
         if self.since.is_none() {
@@ -121,10 +122,10 @@ impl Arrivals {
         }
     }
 
-    /// What is wanted, in operations a second, of which so many are leased.
+    /// The demand, in operations a second, of which this many are leased.
     pub(super) fn wants(&mut self, now: Timestamp, leased: f64) -> f64 {
         let arrived = self.per_second(now);
-        // With a lease on no more than what arrives, a line would form by chance and stay.
+        // With a lease on only the rate of arrivals, a random line would never shrink.
         let spare = arrived / 10.0;
         let most = (GROWTH - 1.0) * arrived.max(leased);
         let each = 1.0 / PATIENCE.as_secs_f64();
@@ -133,7 +134,7 @@ impl Arrivals {
 
     /// Counts what waited up to now.
     fn count(&mut self, now: Timestamp) {
-        // What is longer ago than a window has no slot any more.
+        // Events older than a window have no slot any more.
         let window = Timestamp::ZERO + now.since(Timestamp::ZERO + REMEMBERED);
         let mut from = self.counted.max(window);
         while from < now && self.waiting > 0.0 {
@@ -156,7 +157,7 @@ impl Arrivals {
             (self.slots[slot], self.waited[slot]) = (0.0, 0.0);
         }
         self.newest = slot;
-        // Sums of what was added and cleared again are exact: a slot is set to nothing.
+        // Slots are cleared exactly, so no rounding error stays.
         let nothing = |slots: &[f64]| slots.iter().all(|&it| it == 0.0);
         if passed > 0 && self.waiting == 0.0 && nothing(&self.slots) && nothing(&self.waited) {
             self.since = None;
@@ -164,12 +165,12 @@ impl Arrivals {
     }
 }
 
-/// What a slot of this age counts for.
+/// The weight of a slot of this age.
 const fn weight(age: u64) -> u64 {
     WINDOW - age / SLOTS_PER_SECOND
 }
 
-/// The most there were at once lately.
+/// The recent maximum.
 #[derive(Clone, Debug)]
 pub(super) struct Peaks {
     seconds: [f64; WINDOW as usize],
@@ -184,14 +185,14 @@ impl Peaks {
         }
     }
 
-    /// There are `level` now.
+    /// The level is `level` now.
     pub(super) fn record(&mut self, now: Timestamp, level: f64) {
         self.advance(now);
         let second = &mut self.seconds[(self.newest % WINDOW) as usize];
         *second = second.max(level);
     }
 
-    /// The most there were, `level` being there now.
+    /// The recent maximum, with `level` now.
     pub(super) fn most(&mut self, now: Timestamp, level: f64) -> f64 {
         self.record(now, level);
         self.seconds.iter().copied().fold(0.0, f64::max)
@@ -248,7 +249,7 @@ mod tests {
 
     #[test]
     fn what_waits_is_wanted_too_and_demand_grows_tenfold_at_most() {
-        // One comes, and waits: nothing else is known.
+        // One arrives and waits: nothing else is known.
         let mut arrivals = Arrivals::new();
         arrivals.record(at(70_000), 1.0);
         arrivals.set_waiting(at(70_000), 1.0);

@@ -1,4 +1,4 @@
-//! What a resource may use: a lease while it lasts, and afterwards what its owner chose.
+//! What may be used of a resource: a lease while it lasts, and afterwards the owner's choice.
 
 use std::time::Duration;
 
@@ -7,9 +7,9 @@ use tidegate_limits::Timestamp;
 /// What may be used of a resource: operations a second, or holders at once.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Allowance {
-    /// No more than this; a finite number from 0 up.
+    /// At most this; a finite number from 0 up.
     UpTo(f64),
-    /// As much as one likes.
+    /// Without a limit.
     Unlimited,
 }
 
@@ -18,7 +18,7 @@ impl Allowance {
     pub const NOTHING: Self = Self::UpTo(0.0);
 }
 
-/// A number that is no capacity: negative, infinite or not a number.
+/// A number that is not a capacity: negative, infinite or not a number.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[error("{what} must be a finite number from 0 up, not {given}")]
 pub struct NotACapacity {
@@ -46,7 +46,7 @@ pub struct SafeCapacity(Allowance);
 impl SafeCapacity {
     /// Nothing.
     pub const BLOCK: Self = Self(Allowance::NOTHING);
-    /// As much as one likes.
+    /// Without a limit.
     pub const UNLIMITED: Self = Self(Allowance::Unlimited);
 
     /// As it stands on the wire: -1 is no limit, anything else that much.
@@ -68,29 +68,29 @@ impl SafeCapacity {
     }
 }
 
-/// What is done when a lease has ended and no server has given another.
+/// What happens when a lease has ended and no server has granted another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AfterExpiry {
-    /// What is wanted is used, as if it had been granted.
+    /// The demand is used, as if it were granted.
     Optimistic,
     /// Nothing is used.
     Pessimistic,
-    /// The safe capacity is used: what the server said last, before that what the resource's
-    /// options say, and nothing where neither says anything.
+    /// The safe capacity is used: the value that the server sent last, before that the value of the
+    /// resource's options, and nothing without either.
     #[default]
     Safe,
 }
 
-/// A lease as its holder keeps it.
+/// A lease, at its holder.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Held {
     /// A finite number from 0 up.
     pub(super) capacity: f64,
-    /// Nothing is used of it from here on.
+    /// It must not be used after this moment.
     pub(super) expires: Timestamp,
-    /// The same moment as the server wrote it, to be sent back.   seconds since 1970
+    /// The same moment as the server sent it, for the next request.   seconds since 1970
     pub(super) expiry_time: i64,
-    /// As the server wrote it.   seconds
+    /// As the server sent it.   seconds
     pub(super) refresh_interval: i64,
 }
 
@@ -103,7 +103,7 @@ pub(super) struct Entitlement {
 }
 
 impl Entitlement {
-    /// What may be used at `now` by whoever wants this much.
+    /// What may be used at `now` with this demand.
     pub(super) fn allowance(&self, now: Timestamp, wants: f64) -> Allowance {
         match self.live(now) {
             Some(lease) => Allowance::UpTo(lease.capacity),
@@ -123,13 +123,13 @@ impl Entitlement {
     }
 }
 
-/// How long a lease that a server gave is counted, from the moment its request was sent.
+/// How long a lease lasts, from the moment its request was sent.
 ///
-/// `server_now_ms` is the server's clock when it decided. That was after the request was sent,
-/// so the lease never seems longer than it is, however long the answer took. None if the lease
-/// has ended already.
+/// `server_now_ms` is the server's clock when it decided. That was after the request was sent, so
+/// the lease is never overestimated, for any delay of the answer. `None` if the lease has already
+/// ended.
 pub(super) fn length(expiry_time: i64, server_now_ms: i64) -> Option<Duration> {
-    /// What is longer is a mistake of somebody's, and so is a client that believes it.
+    /// A longer lease is a mistake of a server, and must not be used.
     const LEASE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
     let left = expiry_time
         .saturating_mul(1000)

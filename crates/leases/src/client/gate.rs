@@ -1,8 +1,8 @@
-//! Where the users of one resource wait in line until they may go on.
+//! Where the users of one resource wait in line until they may continue.
 //!
-//! The line is a fair semaphore with one permit: whoever has it is first, and the only one who
-//! looks at the clock. To leave the line, anywhere in it, is to drop the future; what it would
-//! have drawn is drawn in the same poll in which it is let through, so nothing can be lost.
+//! The line is a fair semaphore with one permit. The holder of the permit is first, and the only
+//! one that looks at the clock. Dropping the future leaves the line, at any place. An operation
+//! draws in the same poll in which it is admitted, so nothing can be lost.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -16,13 +16,14 @@ use tokio::time::sleep_until;
 use super::demand::{Arrivals, Peaks, REMEMBERED, slot};
 use super::entitlement::{Allowance, Entitlement};
 
-/// Timers are late by up to a millisecond or two; what becomes due meanwhile goes at once.
+/// Timers are late by up to a millisecond or two; operations that become due meanwhile run at
+/// once.
 const POOL_MIN: Duration = Duration::from_millis(10);
 
-/// Why somebody was not let through.
+/// Why an operation was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WaitError {
-    /// As many wait as the resource's options allow.
+    /// The number of waiting operations is at the bound in the resource's options.
     #[error("too many wait for this resource already")]
     TooMany,
     /// The client was closed.
@@ -30,7 +31,7 @@ pub enum WaitError {
     Closed,
 }
 
-/// What kind of resource it is.
+/// The kind of a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Its capacity is operations a second.
@@ -39,12 +40,12 @@ pub enum Kind {
     Gauge,
 }
 
-/// What a handle wants of its resource.
+/// The demand of a handle.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Wants {
-    /// What its use shows, and this much at least until something was measured.
+    /// Measured from use, and at least this much until something was measured.
     Measured { at_first: f64 },
-    /// This much.
+    /// This amount.
     Fixed(f64),
 }
 
@@ -54,7 +55,7 @@ pub(super) struct Gate {
     clock: Clock,
     waiting_max: usize,
     turn: Semaphore,
-    /// For whoever is first: something changed.
+    /// For the first in line: something changed.
     changed: Notify,
     state: Mutex<State>,
 }
@@ -64,17 +65,17 @@ struct State {
     entitlement: Entitlement,
     handles: BTreeMap<u64, Demand>,
     waiting: usize,
-    /// The slot of time in which the demand was told last.
+    /// The slot of time of the last reported demand.
     told_in: u64,
     used: Used,
 }
 
-/// What one handle wants, and what is known of its use.
+/// The demand of one handle, and its measured use.
 #[derive(Debug)]
 struct Demand {
     wants: Wants,
     opened: Timestamp,
-    /// What is in line.   operations or holders
+    /// What waits in line.   operations or holders
     waiting: f64,
     in_line: usize,
     measured: Measured,
@@ -92,7 +93,7 @@ enum Used {
     Gauge { held: u64 },
 }
 
-/// Lets operations through evenly. An expensive one goes when one of cost 1 could, and leaves a debt.
+/// Admits operations evenly. An expensive one runs when one of cost 1 could, and leaves a debt.
 #[derive(Debug)]
 struct Pacer {
     per_second: f64,
@@ -101,7 +102,7 @@ struct Pacer {
     paid: Timestamp,
 }
 
-/// What whoever is first in line is told.
+/// The answer to the first in line.
 enum Turn {
     Taken,
     NotBefore(Timestamp),
@@ -152,7 +153,7 @@ impl Gate {
         })
     }
 
-    /// Somebody else uses it too.
+    /// Another handle uses it too.
     pub(super) fn add_handle(&self, handle: u64, wants: Wants) {
         self.with(|state, now| {
             let measured = match state.used {
@@ -186,18 +187,18 @@ impl Gate {
         self.changed.notify_one();
     }
 
-    /// What all handles want together, measured now.
+    /// The demand of all handles together, measured now.
     pub(super) fn wants(&self) -> f64 {
         self.with(State::wants)
     }
 
-    /// From now on this may be used.
+    /// Sets what may be used from now on.
     pub(super) fn entitle(&self, entitlement: Entitlement) {
         self.with(|state, _| state.entitlement = entitlement);
         self.changed.notify_one();
     }
 
-    /// Nobody is let through any more.
+    /// No operation is admitted any more.
     pub(super) fn close(&self) {
         self.turn.close();
         self.changed.notify_one();
@@ -220,8 +221,8 @@ impl Gate {
         })
     }
 
-    /// Waits in line for `cost` operations, or for a place of a gauge. `tell` is called with
-    /// what is wanted when that is worth telling.
+    /// Waits in line for `cost` operations, or for a place of a gauge. `tell` is called with the
+    /// demand when that has changed enough.
     ///
     /// # Errors
     ///
@@ -313,12 +314,12 @@ impl Gate {
     }
 }
 
-/// Somebody in line.
+/// An operation in line.
 struct Waiting<'a> {
     gate: &'a Gate,
     handle: u64,
     cost: Tokens,
-    /// Whoever is let through leaves the line in the same step.
+    /// An admitted operation leaves the line in the same step.
     is_in_line: bool,
 }
 
@@ -343,14 +344,13 @@ impl State {
         self.demand(handle).leave(now, cost);
     }
 
-    /// What to ask the servers for.
+    /// The demand for the servers.
     fn wants(&mut self, now: Timestamp) -> f64 {
         let leased = self.entitlement.live(now).map_or(0.0, |it| it.capacity);
         self.sum(|demand| demand.wants(now, leased))
     }
 
-    /// What users are seen to need: what is used of an optimistic resource that no server grants
-    /// anything of.
+    /// The measured need of users: what an optimistic resource uses without a grant.
     fn needs(&mut self, now: Timestamp) -> f64 {
         self.sum(|demand| demand.needs(now))
     }
@@ -383,7 +383,7 @@ impl State {
             self.demand(handle).taken();
             return turn;
         }
-        // What may be used changes by itself when the lease ends.
+        // The usable amount changes by itself when the lease ends.
         let ends = self.entitlement.live(now).map(|lease| lease.expires);
         match (turn, ends) {
             (Turn::WhenTold, Some(ends)) => Turn::NotBefore(ends),
@@ -392,7 +392,7 @@ impl State {
         }
     }
 
-    /// What is needed, where what may be used depends on it.
+    /// The need, if the usable amount depends on it.
     fn needs_if_asked(&mut self, now: Timestamp) -> f64 {
         if self.entitlement.live(now).is_some() {
             0.0
@@ -419,15 +419,15 @@ fn take_operations(
     };
     let pacer = pacer.get_or_insert_with(|| Pacer::new(now, rate, 1.0));
     if pacer.per_second != per_second {
-        // What may go at once stays in operations, not in time: a debt from a slow rate would
-        // last too long at a fast one, and what a fast one has saved be too much at a slow one.
+        // The pool stays in operations, not in time. A debt from a slow rate would last too long at
+        // a fast one, and the savings of a fast one would be too much at a slow one.
         *pacer = Pacer::new(now, rate, pacer.operations(now).min(1.0));
     }
     pacer.take(now, cost)
 }
 
 impl Pacer {
-    /// At this rate, with so many operations that may go at once; below zero it is a debt.
+    /// At this rate, with this many operations in the pool; a negative number is a debt.
     fn new(now: Timestamp, rate: Rate, at_once: f64) -> Self {
         let pace = Pace::new(rate, BurstRatio::STRICT)
             .with_pool_min(POOL_MIN)
@@ -443,7 +443,7 @@ impl Pacer {
         }
     }
 
-    /// Operations that may go at once; below zero in debt.
+    /// Operations in the pool; negative in debt.
     fn operations(&self, now: Timestamp) -> f64 {
         if now < self.paid {
             -self.paid.since(now).as_secs_f64() * self.per_second
@@ -458,7 +458,7 @@ impl Pacer {
         } else {
             cost
         };
-        // In debt there is nothing in the pool, and nothing passes but what costs nothing.
+        // In debt the pool is empty, and only operations of cost 0 pass.
         if !self.paced.has(now, needed) {
             return Turn::NotBefore(self.paced.available_at(self.paid.max(now), needed));
         }
@@ -473,7 +473,7 @@ impl Pacer {
 }
 
 impl Demand {
-    /// What a cost counts for: a place of a gauge is one.
+    /// The weight of a cost: a place of a gauge is one.
     fn units(&self, cost: Tokens) -> f64 {
         match self.measured {
             Measured::Rate(_) => cost.get(),
@@ -519,12 +519,12 @@ impl Demand {
         }
     }
 
-    /// What to ask for, where so much is leased.
+    /// What to request, if this much is leased.
     fn wants(&mut self, now: Timestamp, leased: f64) -> f64 {
         self.estimated(now, |arrivals, _| arrivals.wants(now, leased))
     }
 
-    /// What is seen to be needed: what arrives, and all that waits within a window.
+    /// The measured need: what arrives, and all that waits within a window.
     fn needs(&mut self, now: Timestamp) -> f64 {
         self.estimated(now, |arrivals, waiting| {
             arrivals.per_second(now) + waiting / REMEMBERED.as_secs_f64()

@@ -1,11 +1,10 @@
-//! What is asked of the capacity server and when, and what each resource may use by its
-//! answers: a machine without clock, socket or randomness.
+//! The requests to the capacity server, and what each resource may use after its answers: a state
+//! machine without clock, socket or randomness.
 //!
-//! Everything due is asked for in one request, and one request is under way at a time. A
-//! resource is never asked for twice within the minimum interval, because the server would
-//! leave it out of its answer; the one exception is a request of which it is known that no
-//! server answered it. Where nobody answers, the pauses grow, and the leases run out by
-//! themselves: whoever uses them looks at the time, not at this.
+//! Everything due is in one request, and one request is under way at a time. A resource is never
+//! requested twice within the minimum interval, because the server would leave it out of its
+//! answer. The only exception is a request that is known to be unanswered. Without answers the
+//! pauses grow, and the leases expire by themselves: users check the time, not this.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,15 +16,15 @@ use tidegate_runtime::BackOff;
 use super::entitlement::{AfterExpiry, Entitlement, Held, SafeCapacity, capacity, length};
 use crate::wire;
 
-/// The first pause when nobody answers.
+/// The first pause without an answer.
 const PAUSE_FIRST: Duration = Duration::from_millis(1_300);
-/// What will be due this soon is asked for together with what is due.
+/// Resources that will be due this soon are requested together with the due ones.
 const TOGETHER: Duration = Duration::from_secs(1);
-/// Resources of one request; further ones follow in the next.
+/// The most resources of one request; further ones follow in the next.
 pub(super) const RESOURCES_PER_REQUEST: usize = 1000;
-/// A demand that changed by this share is told before its time.
+/// A demand that changed by this share is sent early.
 const BIG_CHANGE: f64 = 0.25;
-/// A server that wants to be asked less often than this is asked as often.
+/// The longest refresh interval that is obeyed.
 const REFRESH_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Every resource of one client.
@@ -46,13 +45,13 @@ struct Resource {
     phase: Phase,
     priority: i64,
     wants: f64,
-    /// What its user lets through and uses, where he keeps to his share himself. He says that he
-    /// has as much, for as long as he does.
+    /// What the user of a share admits and uses. The client reports this much as held, for as long
+    /// as it is true.
     in_use: f64,
-    /// What was wanted when it was asked for last.
+    /// The demand in the last request.
     told: Option<f64>,
     entitlement: Entitlement,
-    /// When it should be asked for; never earlier than the minimum interval allows.
+    /// When it should be requested; never earlier than the minimum interval allows.
     due: Timestamp,
     /// When a server saw it last, at the latest; while the answer is out, when it was sent.
     sent: Option<Timestamp>,
@@ -60,11 +59,11 @@ struct Resource {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Somebody uses it.
+    /// It is in use.
     Used,
-    /// Nobody does; the server has not been told.
+    /// It is unused, and not released yet.
     Left,
-    /// The server has been told. Kept for as long as it must not be asked for again.
+    /// It is released. Kept until it may be requested again.
     Released,
 }
 
@@ -80,7 +79,7 @@ struct UnderWay {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RequestId(u64);
 
-/// What somebody who opens a resource says of it.
+/// The options of a user that opens a resource.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Opening {
     pub(super) priority: i64,
@@ -92,31 +91,31 @@ pub(super) struct Opening {
 /// Why a request was not answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Failure {
-    /// No server that could have granted anything has seen it.
+    /// It reached no server that could have granted anything.
     NotSeen,
     /// A server may have answered it, and the answer is lost.
     Unknown,
 }
 
-/// What was made of an answer.
+/// The result of an answer.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Heard {
-    /// What may be used now, of every resource for which that changed.
+    /// The usable amount of every resource for which it changed.
     pub(super) changed: Vec<(Arc<str>, Entitlement)>,
-    /// What was passed over.
+    /// What was ignored.
     pub(super) ignored: Ignored,
 }
 
-/// Parts of answers that were passed over.
+/// The ignored parts of answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Ignored {
     /// Leases of no capacity: negative, infinite, not a number.
     pub(super) capacity: u64,
-    /// Leases that had ended when they came.
+    /// Leases that had ended when they arrived.
     pub(super) expired: u64,
-    /// Resources that were not asked for, or answered twice.
+    /// Resources that were not requested, or answered twice.
     pub(super) unasked: u64,
-    /// Safe capacities that are none.
+    /// Invalid safe capacities.
     pub(super) safe_capacity: u64,
 }
 
@@ -142,8 +141,8 @@ impl Leases {
         self.resources.len()
     }
 
-    /// Begins to keep a resource, or comes back to one that was just left: a lease that was not
-    /// released yet is kept. Whoever opens one that is in use only raises its priority.
+    /// Opens a resource, or opens one again that was just closed: a lease that was not released yet
+    /// is kept. If it is in use, this only raises its priority.
     pub(super) fn open(&mut self, now: Timestamp, id: &Arc<str>, opening: Opening) -> Entitlement {
         let Opening {
             priority,
@@ -181,7 +180,7 @@ impl Leases {
         entitlement
     }
 
-    /// Nobody uses a resource any more.
+    /// A resource is no longer used.
     pub(super) fn leave(&mut self, id: &str) {
         let Some(resource) = self.resources.get_mut(id) else {
             return;
@@ -193,9 +192,9 @@ impl Leases {
         }
     }
 
-    /// Nobody uses anything any more.
+    /// No resource is used any more.
     pub(super) fn leave_all(&mut self) {
-        // An answer that is still under way is waited for by nobody.
+        // No user waits for an answer that is still under way.
         self.under_way = None;
         let used: Vec<Arc<str>> = self
             .resources
@@ -208,8 +207,7 @@ impl Leases {
         }
     }
 
-    /// What is wanted of a resource from now on. True if it is to be asked for earlier than
-    /// it was before.
+    /// Sets the demand of a resource. True if it must be requested earlier than planned.
     pub(super) fn set_wants(&mut self, now: Timestamp, id: &str, wants: f64) -> bool {
         debug_assert!(wants.is_finite() && wants >= 0.0, "{wants}");
         let Some(resource) = self.resources.get_mut(id) else {
@@ -226,7 +224,7 @@ impl Leases {
         resource.due < before
     }
 
-    /// So much of a resource is used or may be, whatever its lease says by now.
+    /// This much of a resource is used or may be, for any current lease.
     pub(super) fn set_in_use(&mut self, id: &str, in_use: f64) {
         debug_assert!(in_use.is_finite() && in_use >= 0.0, "{in_use}");
         if let Some(resource) = self.resources.get_mut(id) {
@@ -240,7 +238,7 @@ impl Leases {
         self.resources[id].entitlement
     }
 
-    /// When to ask next. None while a request is under way, or if there is nothing to ask for.
+    /// When to ask next. `None` while a request is under way, or if there is nothing to request.
     pub(super) fn next_due(&self) -> Option<Timestamp> {
         if self.under_way.is_some() {
             return None;
@@ -296,8 +294,8 @@ impl Leases {
         Some((request, message))
     }
 
-    /// The request that is under way goes to another server, because the one that it was sent to
-    /// is not the master: what comes of it counts from now.
+    /// The current request goes to another server, because the first is not the master: its answer
+    /// counts from now.
     pub(super) fn sent_again(&mut self, now: Timestamp, request: RequestId) {
         let Some(under_way) = &mut self.under_way else {
             return;
@@ -315,7 +313,7 @@ impl Leases {
     /// A master answered. `server_now_ms` is its clock when it decided, in milliseconds since
     /// 1970, or ours when the request was sent.
     ///
-    /// An answer to another request than the one under way says nothing any more.
+    /// An answer to an older request is ignored.
     pub(super) fn answered(
         &mut self,
         now: Timestamp,
@@ -340,11 +338,11 @@ impl Leases {
         }
         for (id, _) in &under_way.resources {
             let answer = answers.remove(&**id);
-            // It may have been left meanwhile and forgotten.
+            // It may have been closed meanwhile and forgotten.
             let Some(resource) = self.resources.get_mut(id) else {
                 continue;
             };
-            // The server decided before now, by how much nobody knows.
+            // The server decided before now, by an unknown time.
             resource.sent = Some(now);
             let before = resource.entitlement;
             if let Some(answer) = answer {
@@ -356,8 +354,8 @@ impl Leases {
                     &mut heard.ignored,
                 );
             }
-            // Left out, or answered with nothing that can be used: by the lease that it has, and
-            // without one as soon as it may be.
+            // Left out, or without a usable answer: ask again by its current lease, and without one
+            // as soon as allowed.
             resource.due = resource.due.min(resource.refreshed_at(under_way.sent));
             if resource.entitlement != before {
                 heard.changed.push((Arc::clone(id), resource.entitlement));
@@ -367,7 +365,7 @@ impl Leases {
         heard
     }
 
-    /// Nobody answered. `entropy` spreads those who try again.
+    /// No server answered. `entropy` spreads the retries.
     pub(super) fn failed(
         &mut self,
         now: Timestamp,
@@ -395,9 +393,9 @@ impl Leases {
             .take_if(|under_way| under_way.request == request)
     }
 
-    /// What nobody uses any more, to be told to the server once; none if there is nothing.
+    /// The unused resources, for one release; `None` if there are none.
     ///
-    /// Whether it arrives does not matter: a lease that is not released ends by itself.
+    /// It may be lost: a lease that is not released expires by itself.
     pub(super) fn release(&mut self, now: Timestamp) -> Option<wire::ReleaseCapacityRequest> {
         let interval_min = self.interval_min;
         self.resources.retain(|_, resource| {
@@ -423,7 +421,7 @@ impl Leases {
 }
 
 impl Resource {
-    /// When it may be asked for at the earliest, if it should be.
+    /// The earliest time of its next request, if it needs one.
     fn due_at(&self, interval_min: Duration) -> Option<Timestamp> {
         if self.phase != Phase::Used || self.due == Timestamp::MAX {
             return None;
@@ -436,8 +434,7 @@ impl Resource {
             .map_or(Timestamp::ZERO, |sent| sent + interval_min)
     }
 
-    /// Whether it goes into a request that is made at `now`: among those that are due, or among
-    /// those that will be soon.
+    /// Whether it is part of a request at `now`: because it is due, or will be soon.
     fn is_asked_at(&self, now: Timestamp, interval_min: Duration, urgent: bool) -> bool {
         let Some(due) = self.due_at(interval_min) else {
             return false;
@@ -449,7 +446,7 @@ impl Resource {
         }
     }
 
-    /// When to ask again after a request that was sent then.
+    /// When to ask again after a request at that moment.
     fn refreshed_at(&self, sent: Timestamp) -> Timestamp {
         let Some(lease) = self.entitlement.lease else {
             return sent;
@@ -457,7 +454,7 @@ impl Resource {
         let length = lease.expires.since(sent);
         let refresh = u64::try_from(lease.refresh_interval).unwrap_or(0);
         let refresh = Duration::from_secs(refresh).min(REFRESH_MAX);
-        // Whoever asks only when the lease has ended stands without one meanwhile.
+        // A client that asks only at the end of the lease has none meanwhile.
         sent + if refresh < length {
             refresh
         } else {
@@ -497,7 +494,7 @@ impl Resource {
     }
 }
 
-/// Whether a server should know before its time that not `told` but `wants` is wanted.
+/// Whether a server should learn early that the demand is `wants` instead of `told`.
 fn is_big_change(told: f64, wants: f64) -> bool {
     (wants - told).abs() > told.max(wants) * BIG_CHANGE
 }

@@ -1,4 +1,4 @@
-//! What a lease client counts, under the names that Doorman's client uses, and some more.
+//! The metrics of a lease client, with the names of Doorman's client, and some more.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,7 +9,8 @@ use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry};
 use super::leases::Ignored;
 use super::route::ServerAddress;
 
-/// Servers with a label of their own; further ones are `other`. Redirects may name any.
+/// The most servers with their own label; further ones are `other`. Redirects may name any
+/// server.
 const SERVERS_MAX: usize = 64;
 
 /// The counters of one or more lease clients. Clones count together.
@@ -35,7 +36,7 @@ struct Counted {
     servers: Mutex<BTreeSet<ServerAddress>>,
 }
 
-/// What is asked of a server.
+/// The requests to a server.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Method {
     GetCapacity,

@@ -1,15 +1,15 @@
-//! Which server to ask: the master that was named last, else one of the given addresses.
+//! The server to ask: the last named master, else one of the given addresses.
 
 use http::uri::Authority;
 
-/// Servers that one request is handed on to before it counts as failed.
+/// How often one request is redirected before it has failed.
 pub(super) const HOPS_MAX: u32 = 5;
 
 /// Where a capacity server listens: `host:port`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServerAddress(Box<str>);
 
-/// A text that is no server's address.
+/// A text that is not a server's address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a server's address must be like \"capacity.example:6666\", not {given:?}")]
 pub struct BadAddress {
@@ -85,7 +85,7 @@ impl Route {
         }
     }
 
-    /// Whom to ask.
+    /// The server to ask.
     pub(super) fn target(&self) -> &ServerAddress {
         self.master.as_ref().unwrap_or(&self.seeds[self.seed])
     }
@@ -96,7 +96,7 @@ impl Route {
         self.unreachable = 0;
     }
 
-    /// The target is not the master, and says who is, if it knows.
+    /// The target is not the master, and names the master if it knows it.
     pub(super) fn redirected(&mut self, to: Option<ServerAddress>) -> Onward {
         self.hops += 1;
         match to {
@@ -111,7 +111,7 @@ impl Route {
         }
     }
 
-    /// Nothing was sent, because nobody was there.
+    /// Nothing was sent, because no server was there.
     pub(super) fn not_reached(&mut self) -> Onward {
         // Every seed once, after the master that was named.
         let unreachable = self.unreachable + usize::from(self.master.is_none());
@@ -125,11 +125,11 @@ impl Route {
         }
     }
 
-    /// The target did not answer: back to the addresses that were given, the next one first.
+    /// The target did not answer: back to the given addresses, the next one first.
     pub(super) fn failed(&mut self) {
         self.hops = 0;
         self.unreachable = 0;
-        // A master that was named says nothing about the seed that named it.
+        // A named master does not show the state of the seed that named it.
         if self.master.take().is_none() {
             self.seed = (self.seed + 1) % self.seeds.len();
         }

@@ -1,11 +1,11 @@
-//! A share of a resource for somebody who keeps to it himself, without a gate: he is told what
-//! is leased until when, and tells what he wants and uses.
+//! A share of a resource for a user that keeps to it itself, without a gate. The user gets the
+//! lease and its end, and reports its demand and use.
 //!
-//! What a client says that it has decides what the servers give to others. Whoever is told a
-//! smaller lease goes on using the larger one for a moment: what is under way can't be called
-//! back, and what left a moment ago counts in its window. So `has` is the largest of the lease,
-//! what its user lets through by now, and what he uses: a smaller lease is confirmed only once
-//! it is kept to, and only then the difference is somebody else's.
+//! What a client reports to have decides what the servers grant to others. After a smaller lease,
+//! a user uses the larger one for a moment: calls under way cannot be called back, and recent
+//! calls count in their window. So `has` is the largest of the lease, the amount in force and the
+//! amount in use. A smaller lease is confirmed only once the user keeps to it, and only then the
+//! difference is free for others.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -16,28 +16,28 @@ use super::Core;
 use super::demand::Peaks;
 use super::entitlement::{Allowance, Entitlement, capacity};
 
-/// What the user of a [`Share`] says.
+/// The report of the user of a [`Share`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Use {
-    /// What is wanted, those that wait included.
+    /// The demand, including waiting calls.
     pub needs: f64,
-    /// The most that he lets through as things stand. Read together with `in_use`, at one moment.
+    /// The most that the user admits now. Read together with `in_use`, at one moment.
     pub in_force: f64,
-    /// What is in use and can't be called back.
+    /// What is in use and cannot be called back.
     pub in_use: f64,
 }
 
-/// A lease as the user of a [`Share`] sees it.
+/// A lease, for the user of a [`Share`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Leased {
     /// How much, from 0 up.
     pub capacity: f64,
-    /// From here on it is over, on the clock that the client was made with.
+    /// Its end, on the clock of the client.
     pub expires: Timestamp,
 }
 
-/// A share of a resource, without a gate. Whoever drops it gives it back, and must not use it
-/// any more by then.
+/// A share of a resource, without a gate. Dropping it releases it; it must no longer be in use
+/// then.
 #[derive(Debug)]
 pub struct Share(pub(super) Arc<Shared>);
 
@@ -52,17 +52,17 @@ pub(super) struct Shared {
 #[derive(Debug)]
 pub(super) struct ShareState {
     pub(super) entitlement: Entitlement,
-    /// What is wanted whether it is needed or not.
+    /// The minimum demand.
     pub(super) wants_min: f64,
     pub(super) needs: f64,
     pub(super) peaks: Peaks,
 }
 
 impl Share {
-    /// What is needed and used now. What is wanted of the servers is the most that was needed
-    /// within the last ten seconds.
+    /// Reports the current need and use. The demand for the servers is the highest need of the last
+    /// ten seconds.
     ///
-    /// Numbers that are no capacity count as nothing needed and all used.
+    /// Invalid numbers count as nothing needed and all used.
     pub fn report(&self, of: Use) {
         let sound = |given: f64, otherwise: f64| {
             if given.is_finite() && given >= 0.0 {
@@ -89,7 +89,7 @@ impl Share {
         }
     }
 
-    /// From now on this is wanted however little is needed. What is no capacity changes nothing.
+    /// Sets the minimum demand. An invalid number changes nothing.
     pub fn set_wants_min(&self, wants_min: f64) {
         if let Ok(wants_min) = capacity("wants_min", wants_min) {
             self.0.state().wants_min = wants_min;
@@ -107,13 +107,13 @@ impl Share {
         })
     }
 
-    /// What is wanted of the servers.
+    /// The demand for the servers.
     #[must_use]
     pub fn wants(&self) -> f64 {
         self.0.state().wants(self.0.core.clock.now())
     }
 
-    /// What the servers say that they keep for whoever loses them, if they said so.
+    /// The safe capacity that the servers sent, if any.
     #[must_use]
     pub fn safe_capacity(&self) -> Option<Allowance> {
         let safe = self.0.state().entitlement.safe?;
@@ -134,8 +134,8 @@ impl ShareState {
     }
 }
 
-// Not of what is shared: the client holds that for a moment now and then, on a thread of its own,
-// and the resource must be free at once for another share.
+// Not of the shared state: the client holds that briefly on another thread, and the resource
+// must be free at once for another share.
 impl Drop for Share {
     fn drop(&mut self) {
         let Shared { id, core, .. } = &*self.0;
@@ -165,7 +165,7 @@ mod tests {
         let server = "127.0.0.1:1".parse().expect("an address");
         let client = Client::new(vec![server], ClientOptions::default()).expect("a server");
         let share = client.share("calls", 1.0).expect("nobody has it");
-        // As the client's own task does now and then.
+        // As the client's own task sometimes does.
         let looked_at = Arc::clone(&share.0);
         drop(share);
         let share = client.share("calls", 2.0).expect("nobody has it any more");

@@ -1,8 +1,8 @@
 //! A client's connection, which is closed when its peer is silent for too long.
 //!
-//! A place among the connections is scarce, and HTTP/2 alone lets a peer keep it for nothing: one
-//! that sends no byte at all, and one that answers pings and never asks for anything. The first
-//! has to send the beginning of HTTP/2 in time; the second has to ask for something now and then.
+//! Connections are scarce, and HTTP/2 alone lets a peer keep one for nothing: by sending no byte
+//! at all, or by answering pings without any request. So a peer must start HTTP/2 in time, and
+//! must send requests.
 
 use std::io;
 use std::pin::Pin;
@@ -22,14 +22,14 @@ use tracing::warn;
 use super::metrics::{Metrics, Silent};
 use super::serve::Reach;
 
-/// The preface of HTTP/2 and the head of the first frame: a peer that sends these speaks it, and
-/// from there on its pings are answered or the connection is closed.   bytes
+/// The preface of HTTP/2 and the head of the first frame: a peer that sends these uses HTTP/2,
+/// and from then on it answers pings or the connection is closed.   bytes
 const HANDSHAKE_BYTES: u64 = 24 + 9;
 
-/// Once the server stops, a peer has this long to end a connection on which nothing is under way.
+/// Once the server stops, a peer has this long to close an idle connection.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
-/// What is known of a connection's requests.
+/// The activity of a connection's requests.
 #[derive(Debug)]
 pub(super) struct Activity {
     accepted: Instant,
@@ -84,18 +84,18 @@ impl Drop for UnderWay {
     }
 }
 
-/// A connection and its place among those that may be open.
+/// A connection and its place among the open ones.
 #[derive(Debug)]
 pub(super) struct Connection {
     stream: TcpStream,
     activity: Arc<Activity>,
     reach: Reach,
     metrics: Arc<Metrics>,
-    /// Bytes that came.
+    /// Received bytes.
     came: u64,
-    /// When to look whether the peer is silent.
+    /// When to check whether the peer is silent.
     look: Pin<Box<Sleep>>,
-    /// Ready when the server stops; none once it has.
+    /// Ready when the server stops; `None` once it has.
     stopped: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
     _place: OwnedSemaphorePermit,
 }
@@ -122,7 +122,7 @@ impl Connection {
         }
     }
 
-    /// Whether the connection is to end although its peer has not ended it.
+    /// Whether the connection must end although its peer has not closed it.
     fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if let Some(stopped) = &mut self.stopped
             && stopped.as_mut().poll(cx).is_ready()
@@ -131,7 +131,7 @@ impl Connection {
             if self.came < HANDSHAKE_BYTES {
                 return Poll::Ready(());
             }
-            // HTTP/2 has a word for the end, which a peer that stands still does not answer.
+            // HTTP/2 has a message for the end, which a stalled peer does not answer.
             self.look.as_mut().reset(Instant::now() + LAST_WORDS);
         }
         while self.look.as_mut().poll(cx).is_ready() {
@@ -156,7 +156,7 @@ impl Connection {
 
     fn ended(&self, silent: Silent) -> Poll<()> {
         let count = self.metrics.closed_silent(silent);
-        // A peer that opens one after the other does not fill the log.
+        // So a peer that opens many connections does not fill the log.
         if count.is_power_of_two() {
             let peer = self.stream.peer_addr();
             let peer = peer.map_or("unknown".to_owned(), |peer| peer.to_string());
@@ -193,7 +193,7 @@ impl AsyncRead for Connection {
                 this.came += (into.filled().len() - before) as u64;
                 Poll::Ready(read)
             }
-            // To whoever reads, the peer has closed.
+            // For the reader, the peer has closed.
             Poll::Pending => this.poll_ended(cx).map(Ok),
         }
     }

@@ -1,8 +1,8 @@
 //! Globs over resource ids, as Doorman's config has them.
 //!
-//! The rules are those of Go's `filepath.Match` over the whole id: `*` is any run without a
-//! "/", `?` one character that is none, `[a-z]` one of a class, `[^a-z]` one outside of it (a
-//! "/" too), and a backslash takes the next character as it stands. All ways to match are
+//! The rules are those of Go's `filepath.Match` over the whole id: `*` matches any characters
+//! without a "/", `?` one character except "/", `[a-z]` one of a class, `[^a-z]` one outside of
+//! it (also a "/"), and a backslash makes the next character literal. All ways to match are
 //! followed at once, so the time is at most the product of both lengths.
 
 use std::fmt;
@@ -14,7 +14,7 @@ pub struct Glob {
     tokens: Vec<Token>,
 }
 
-/// Why a text is no pattern.
+/// Why a text is not a pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadGlob {
     /// Nothing at all: it would match no id.
@@ -43,7 +43,7 @@ enum Token {
 }
 
 impl Token {
-    /// Whether it takes this one character.
+    /// Whether it matches this character.
     fn takes(&self, character: char) -> bool {
         match self {
             Self::Run | Self::One => character != '/',
@@ -72,7 +72,7 @@ impl Glob {
         let mut rest = text.chars();
         while let Some(character) = rest.next() {
             let token = match character {
-                // Several in a row say no more than one.
+                // Several in a row mean the same as one.
                 '*' if tokens.last() == Some(&Token::Run) => continue,
                 '*' => Token::Run,
                 '?' => Token::One,

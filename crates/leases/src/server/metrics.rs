@@ -1,8 +1,8 @@
-//! What Prometheus reads: what is counted as requests come, and the state at the scrape.
+//! The metrics: counts of requests, and the state at the scrape.
 //!
-//! The names that begin with `doorman_` are Doorman's own, so that its dashboards go on; ours
-//! follow Prometheus's rules. A resource is a label only if the config names it literally, or
-//! while there are few: ids come from clients, and a label must not.
+//! The names that begin with `doorman_` are Doorman's own, so that its dashboards still work;
+//! ours follow Prometheus's rules. A resource is a label only if the config names it literally,
+//! or while there are few. Ids come from clients, and labels must not.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,9 +12,9 @@ use tonic::Code;
 
 use super::{ResourceNow, Standing, Status};
 
-/// Resources that are labels although no template names them, the first by their ids.
+/// The most resources that are labels although no template names them, the first by their ids.
 const LABELLED_MAX: usize = 100;
-/// Resources that are labels because a template names them.
+/// The most resources that are labels because a template names them.
 const LITERAL_MAX: usize = 1_000;
 /// The label of all others together.
 const OTHER: &str = "other";
@@ -51,7 +51,7 @@ impl Method {
     }
 }
 
-/// What became of a question to the server above.
+/// The result of a request to the server above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ParentOutcome {
     Answered,
@@ -65,12 +65,12 @@ const PARENT_OUTCOMES: [(ParentOutcome, &str); 3] = [
     (ParentOutcome::Failed, "failed"),
 ];
 
-/// In which way a connection was silent that was closed for it.
+/// Why a silent connection was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Silent {
-    /// It did not send the beginning of HTTP/2.
+    /// It did not start HTTP/2.
     Handshake,
-    /// It asked for nothing.
+    /// It sent no request.
     Idle,
 }
 
@@ -106,16 +106,16 @@ const CODES: [&str; 17] = [
     "unauthenticated",
 ];
 
-/// What was counted since the start.
+/// The counts since the start.
 #[derive(Debug, Default)]
 pub struct Metrics {
     /// By method and code.
     requests: [[AtomicU64; CODES.len()]; Method::ALL.len()],
     durations: [Durations; Method::ALL.len()],
     parent: [AtomicU64; PARENT_OUTCOMES.len()],
-    /// Rules that were taken, and refused, at a reload.
+    /// Reloads that were applied, and refused.
     reloads: [AtomicU64; 2],
-    /// Whether the last reload was taken.
+    /// Whether the last reload was applied.
     refused_last: AtomicU64,
     /// Open now.
     connections: AtomicU64,
@@ -149,13 +149,13 @@ impl Metrics {
         self.parent[outcome as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// New rules were taken.
+    /// New rules were applied.
     pub fn reloaded(&self) {
         self.reloads[0].fetch_add(1, Ordering::Relaxed);
         self.refused_last.store(0, Ordering::Relaxed);
     }
 
-    /// New rules were refused, and the old ones stay.
+    /// New rules were refused, and the old ones stay in force.
     pub fn reload_refused(&self) {
         self.reloads[1].fetch_add(1, Ordering::Relaxed);
         self.refused_last.store(1, Ordering::Relaxed);
@@ -174,7 +174,7 @@ impl Metrics {
         self.closed_silent[silent as usize].fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Clients have to wait to be accepted. Returns how often they had to.
+    /// Clients must wait to be accepted. Returns how often they had to.
     pub(super) fn accept_waits(&self) -> u64 {
         self.accept_waits.fetch_add(1, Ordering::Relaxed) + 1
     }
@@ -279,8 +279,8 @@ impl Metrics {
         }
     }
 
-    /// What a dashboard of Doorman's asks for: of two methods, as there. Counters without
-    /// `_total` are what it calls them, so they are given without a kind.
+    /// The metrics for Doorman's dashboards: for two methods, as there. Its counters have no
+    /// `_total`, so they are exported without a kind.
     fn write_doormans(&self, page: &mut Page) {
         let both = [
             (Method::GetCapacity, "GetCapacity"),
@@ -468,7 +468,7 @@ fn write_resources(page: &mut Page, resources: &[ResourceNow]) {
             (&mut few, LABELLED_MAX)
         };
         *count += 1;
-        // Whoever is called as the rest is shown with the rest.
+        // A resource named like the rest is counted with the rest.
         *count <= max && resource.id != OTHER
     });
     for (name, help, figure) in FIGURES {

@@ -1,4 +1,4 @@
-//! Counts every request where its answer leaves, those among them that were no message.
+//! Counts every request when its answer is sent, also requests that were not a message.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,7 +13,7 @@ use tower::{Layer, Service};
 use super::connection::{Activity, UnderWay};
 use super::metrics::{Method, Metrics};
 
-/// Puts [`Observed`] around what answers.
+/// Wraps a service in [`Observed`].
 #[derive(Clone)]
 pub(super) struct Observe(pub(super) Arc<Metrics>);
 
@@ -28,7 +28,7 @@ impl<S> Layer<S> for Observe {
     }
 }
 
-/// What answers, observed.
+/// An observed service.
 #[derive(Clone)]
 pub(super) struct Observed<S> {
     inner: S,
@@ -65,7 +65,7 @@ where
 /// An answer that is being made.
 pub(super) struct Observing<F> {
     answer: F,
-    /// Keeps the connection from being taken for a silent one.
+    /// Shows that the connection is not silent.
     _under_way: Option<UnderWay>,
     began: Instant,
     method: Method,
@@ -81,7 +81,7 @@ where
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         let answer = ready!(Pin::new(&mut self.answer).poll(cx));
         let code = match &answer {
-            // An answer that is an error has its code in its head; of a good one it comes last.
+            // An error has its code in the head of the answer; a success has it at the end.
             Ok(response) => match response.headers().get("grpc-status") {
                 Some(code) => Code::from_bytes(code.as_bytes()),
                 None => Code::Ok,

@@ -1,5 +1,5 @@
-//! What there is to see over HTTP: a page for people, JSON and metrics for machines, health for
-//! orchestrators. It only looks, and answers no page of another origin.
+//! The status over HTTP: a page for people, JSON and metrics for tools, health for orchestrators.
+//! It only reads, and refuses pages of other origins.
 
 mod html;
 mod json;
@@ -26,31 +26,32 @@ use super::metrics::Metrics;
 use super::service::Service;
 use super::{Resources, Status, Templates, View};
 
-/// Requests that are answered at once; further ones are turned away.
+/// The most requests that are answered at once; further ones are refused.
 const REQUESTS_MAX: usize = 8;
-/// No answer takes longer than this.
+/// The longest time of an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Nothing here takes a body.   bytes
+/// No request here has a body.   bytes
 const BODY_MAX: usize = 1_024;
-/// Resources, and leases, that one answer shows.
+/// The most resources, and leases, of one answer.
 const SHOWN_MAX: usize = 1_000;
 
-/// What is shown.
+/// The shown state.
 #[derive(Clone)]
 pub struct Shown {
     /// The server.
     pub service: Service,
-    /// What was counted.
+    /// The counts.
     pub metrics: Arc<Metrics>,
     /// The rules in force.
     pub rules: Arc<Live<Templates>>,
     /// The settings, as text without secrets.
     pub settings: Arc<str>,
-    /// Names by which the status address may be asked, besides IP addresses and those of loopback.
+    /// Names that clients may use for the status address, besides IP addresses and those of
+    /// loopback.
     pub allowed_hosts: Arc<[Box<str>]>,
 }
 
-/// Everything that answers on the status address.
+/// The router of the status address.
 pub fn router(shown: Shown) -> Router {
     let hosts = Arc::clone(&shown.allowed_hosts);
     let bounded = ServiceBuilder::new()
@@ -103,12 +104,12 @@ async fn only_from_here(
     }
 }
 
-/// Which resources are asked about.
+/// The requested resources.
 #[derive(Debug, Default, Deserialize)]
 struct Which {
     /// The one, with its leases.
     resource: Option<String>,
-    /// The id after which to go on.
+    /// The id after which the page starts.
     after: Option<String>,
 }
 
@@ -168,7 +169,7 @@ async fn resources(State(shown): State<Shown>, Query(which): Query<Which>) -> Re
     }
 }
 
-/// The page runs nothing and loads nothing, and says so to the browser.
+/// The page has no scripts and external resources, and its headers say so.
 fn as_page(html: String) -> Response {
     let headers: [(HeaderName, &str); 2] = [
         (
@@ -195,7 +196,7 @@ async fn config(State(shown): State<Shown>) -> Response {
 async fn metrics(State(shown): State<Shown>) -> Response {
     let text = look(shown, Which::default(), 0, |shown, mut status| {
         let service = &shown.service;
-        // Page by page, so that clients are answered in between.
+        // Page by page, so that requests of clients are answered in between.
         while status.resources_left_out > 0
             && let Some(last) = status.resources.last()
         {
@@ -219,7 +220,7 @@ async fn metrics(State(shown): State<Shown>) -> Response {
     ([(header::CONTENT_TYPE, FORMAT)], text.await).into_response()
 }
 
-/// Ready is who can say who the master is, itself or another.
+/// Ready means that the master is known: this server or another.
 async fn ready(State(shown): State<Shown>) -> Response {
     if shown.service.knows_the_master() {
         return "ok\n".into_response();

@@ -1,4 +1,4 @@
-//! The loop that asks the server above for what is handed on here.
+//! The loop that asks the server above for the capacity of this server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,16 +17,15 @@ use crate::wire::{self, GetServerCapacityRequest, GetServerCapacityResponse};
 
 /// How long a connect may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long one question may take, the connect included.
+/// The time of one request, with the connect.
 const DEADLINE: Duration = Duration::from_secs(5);
-/// How often a question follows from server to server within one round.
+/// How often a request is redirected within one round.
 const REDIRECTS_MAX: usize = 4;
 /// The first pause when nobody answers.
 const PAUSE_FIRST: Duration = Duration::from_secs(1);
-/// Requests from below can make it time to ask. However many there are, one looks no more often
-/// than this.
+/// Requests from below can make a request above due. The loop checks at most this often.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// The largest answer that is taken.   bytes
+/// The largest answer.   bytes
 const ANSWER_MAX: usize = 16 << 20;
 
 /// Asks for as long as the process lives.
@@ -94,7 +93,8 @@ impl Asking {
         }
     }
 
-    /// Asks one server after the other, and whoever they name, each once. Whether one answered.
+    /// Asks one server after the other, and the servers that they name, each once. Returns whether
+    /// one answered.
     async fn ask(&mut self, sent_at: Timestamp, request: GetServerCapacityRequest) -> bool {
         let mut redirects = 0;
         let mut tried = 0;
@@ -168,7 +168,7 @@ impl Asking {
     }
 }
 
-/// Connects with the first question. Nothing, if that is no address.
+/// Connects with the first request. `None` if it is not an address.
 fn connect(address: &str) -> Option<CapacityClient<Channel>> {
     let endpoint = match Endpoint::from_shared(format!("http://{address}")) {
         Ok(endpoint) => endpoint,

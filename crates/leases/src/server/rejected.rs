@@ -1,9 +1,9 @@
-//! Why a request was not looked at.
+//! Why a request was refused.
 
-/// A request that is refused whole: nothing of it has been done.
+/// A request that is refused as a whole: nothing of it was done.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Rejected {
-    /// The id of who asks is empty.
+    /// The id of the client or server is empty.
     #[error("{field} is empty")]
     EmptyId {
         /// `client_id` or `server_id`, or `resource[3].resource_id`.
@@ -19,7 +19,7 @@ pub enum Rejected {
         /// What is allowed.
         bytes_max: usize,
     },
-    /// A demand, or what is said to be held, is no number that can be.
+    /// A demand, or the reported capacity, is not a valid number.
     #[error("{field} of resource {resource:?} is {given}: it must be finite and not below 0")]
     NoAmount {
         /// `wants`, `has.capacity` or `wants[1].wants`.
@@ -29,7 +29,7 @@ pub enum Rejected {
         /// What was given.
         given: f64,
     },
-    /// One resource stands twice in one request.
+    /// A resource is twice in one request.
     #[error("resource {resource:?} is asked for twice in one request")]
     Twice {
         /// The resource.
@@ -45,7 +45,7 @@ pub enum Rejected {
         /// What was given.
         given: i64,
     },
-    /// A server's request without a band: it speaks for nobody.
+    /// A server's request without a band: it has no clients.
     #[error("resource {resource:?} has no wants: a server asks for at least one band")]
     NoBand {
         /// The resource.
@@ -57,7 +57,7 @@ pub enum Rejected {
         /// The resource.
         resource: String,
     },
-    /// More resources in one request than are looked at.
+    /// Too many resources in one request.
     #[error("{given} resources in one request, more than {max}")]
     LongRequest {
         /// How many.
@@ -65,7 +65,7 @@ pub enum Rejected {
         /// What is allowed.
         max: usize,
     },
-    /// More bands than are looked at.
+    /// Too many bands.
     #[error("resource {resource:?} has {given} bands, more than {max}")]
     ManyBands {
         /// The resource.
@@ -75,7 +75,7 @@ pub enum Rejected {
         /// What is allowed.
         max: usize,
     },
-    /// A new resource, client or lease is one too many.
+    /// A new resource, client or lease is beyond a bound.
     #[error("the server keeps no more than {max} {what}")]
     Full {
         /// `resources`, `clients`, `leases`, or `leases of one client`.
@@ -86,7 +86,7 @@ pub enum Rejected {
 }
 
 impl Rejected {
-    /// Whether a bound of the server was met, so that the same request may be taken later
+    /// Whether a bound of the server was reached, so that the same request may succeed later
     /// (`RESOURCE_EXHAUSTED`). Otherwise the request is wrong (`INVALID_ARGUMENT`).
     #[must_use]
     pub fn is_exhausted(&self) -> bool {

@@ -1,13 +1,12 @@
-//! What can be said to any question: that somebody else is the master.
+//! The answer that is possible for any request: another server is the master.
 
 use crate::wire::{self, Mastership};
 
-/// An answer that can say that somebody else is the master.
+/// An answer that can name another master.
 pub(super) trait Reply {
-    /// Says so and nothing else. Without an address there is a master or there is none: nobody here
-    /// knows.
+    /// Contains only that. Without an address, it is unknown whether there is a master.
     fn redirect(master: Mastership) -> Self;
-    /// Whether it says nothing but who the master is.
+    /// Whether it contains only the master.
     fn redirects(&self) -> bool;
 }
 
@@ -49,7 +48,7 @@ impl Reply for wire::ReleaseCapacityResponse {
     }
 }
 
-/// Who the master is is what was asked.
+/// The request was for the master.
 impl Reply for wire::DiscoveryResponse {
     fn redirect(master: Mastership) -> Self {
         Self {

@@ -1,17 +1,17 @@
-//! One resource: what there is of it here, who holds what, and what is answered.
+//! One resource: its capacity here, its leases, and its answers.
 //!
-//! What keeps the bound in a tree, where any answer may be lost and any server may die:
+//! The bound holds in a tree, where any answer may be lost and any server may die, for these
+//! reasons:
 //!
-//! - A lease is never longer than the one it is cut from. So whatever a server handed on is over
-//!   when its own lease is.
-//! - Who holds a lease counts with the larger of what it had and what it was given, until it says
-//!   that it has what it was given last ([`Frees::Confirmed`]): just so much, until just then. A
-//!   claim with anything else was sent before the answer came, or the answer was lost, and proves
-//!   nothing.
-//! - A server that was lowered says that it has the lower lease only once what it handed on fits
-//!   into it. Until then whatever it gives ends when its larger lease does.
-//! - A new master echoes what its clients say they have. What doesn't fit into a lease of its own
-//!   keeps the end that it had.
+//! - A lease is never longer than the one that it is part of. So everything that a server granted
+//!   ends with its own lease.
+//! - A holder counts with the larger of its previous and its new lease, until it confirms the new
+//!   one ([`Frees::Confirmed`]) with exactly its capacity and end. Any other report was sent
+//!   before the answer arrived, or the answer was lost, and proves nothing.
+//! - A server with a lowered lease confirms it only once its own grants fit into it. Until then
+//!   its grants end with its larger lease.
+//! - A new master echoes what its clients report to have. What does not fit into a lease of its
+//!   own keeps its end.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::num::NonZeroU32;
@@ -27,46 +27,46 @@ use super::status::Counts;
 use super::templates::{Algorithm, Frees, Template, granted_until};
 use crate::wire::{self, Epoch};
 
-/// When a client of a server that has not heard from the one above should ask again, and for how
-/// long after the resource is made it is told so.
+/// The refresh interval for clients of a server without an answer from above, and how long after
+/// the resource was made it is used.
 const REFRESH_AWAITED: Duration = Duration::from_secs(1);
 const AWAITED_FOR: Duration = Duration::from_secs(10);
-/// Who comes back this much too early is answered all the same: timers and networks are no
-/// clockwork.
+/// A request that is this much too early is still answered, because timers and networks are
+/// inexact.
 const EARLY_BY: Duration = Duration::from_millis(50);
-/// When whoever above was asked and has not answered is asked again.
+/// When an unanswered request to the server above is repeated.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
-/// What is wanted has changed so much that the server above should hear of it early.
+/// The change of demand that is sent to the server above early.
 const CHANGE_IS_BIG: f64 = 0.1;
-/// Rows that nobody has any more which are looked at for one that may be given out again.
+/// The most vacant rows that are checked for reuse.
 const LOOKED_AT: usize = 8;
 
 #[derive(Debug)]
 pub(super) struct Resource {
     pub(super) id: Arc<str>,
-    /// The glob of the template; none where the server above says what it is.
+    /// The glob of the template; `None` if the server above decides.
     pub(super) template: Option<String>,
     pub(super) algorithm: Algorithm,
     pub(super) safe_capacity: Option<f64>,
     pub(super) source: Source,
     pub(super) book: Book,
     pub(super) learning_until: Option<Timestamp>,
-    /// The row of everybody that was told of a lease, here and in the book.
+    /// The row of every holder of a lease, here and in the book.
     places: HashMap<Member, Holder>,
     /// By row.
     seen: Rows<Seen>,
-    /// Rows that nobody has.
+    /// Vacant rows.
     left: VecDeque<Holder>,
-    /// Who has a safe share.
+    /// The holders of safe shares.
     reserved: HashSet<Holder>,
     made: Timestamp,
-    /// The client that made it and for which it counts, see [`Bounds`](super::Bounds).
+    /// The client that created it and for which it counts, see [`Bounds`](super::Bounds).
     maker: Option<Member>,
-    /// Nobody's lease ends before this.
+    /// No lease ends before this.
     ends_from: Timestamp,
 }
 
-/// Where the capacity comes from.
+/// The source of the capacity.
 #[derive(Clone, Debug)]
 pub(super) enum Source {
     /// The config: this server is the root.
@@ -75,18 +75,18 @@ pub(super) enum Source {
     Above(Above),
 }
 
-/// What a server has from the one above.
+/// The lease of a server from the one above.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Above {
     grant: Option<Grant>,
-    /// More was handed on than the grant is; what it was cut from ends here.
+    /// More was granted than the lease covers; the lease of the rest ends here.
     shrinks_by: Option<Timestamp>,
-    /// More was echoed than the grant is; the last of it ends here.
+    /// More was echoed than the lease covers; the last of it ends here.
     echoed_by: Option<Timestamp>,
     asked: Option<Asked>,
-    /// Whether the answer to what was asked has come.
+    /// Whether the answer to the last request has arrived.
     answered: bool,
-    /// Whether an answer has come that says how capacity is lent out.
+    /// Whether an answer with the algorithm has arrived.
     heard: bool,
 }
 
@@ -95,7 +95,7 @@ struct Grant {
     capacity: Capacity,
     expires: Timestamp,
     refresh: Duration,
-    /// The end as the server above says it: by this it knows its lease.   seconds since 1970
+    /// The end in the words of the server above, which identifies its lease.   seconds since 1970
     expiry_time: i64,
 }
 
@@ -103,52 +103,52 @@ struct Grant {
 struct Asked {
     at: Timestamp,
     wanted: f64,
-    /// What was said to be held.
+    /// The capacity that was reported.
     has: f64,
 }
 
-/// What is known of a holder beside the book, in 24 bytes: there is one for each.
+/// The data of a holder beside the book, in 24 bytes, because there is one for each.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
-    /// The lease as it was told, by which the holder knows it: how much, and until when, of which
-    /// the wire has the second that it began.
+    /// The lease as it was sent, by which the holder identifies it: the capacity, and the end in
+    /// whole seconds.
     capacity: f64,
     expires: Timestamp,
     /// How long before the end it may ask again, rounded up.   hundredths of a second
     asks_before: u32,
-    /// When all that it was told has ended, if some of it outlasts the last lease: so many seconds
+    /// When everything that it was granted has ended, if a part outlasts the last lease: in seconds
     /// after the process's start, rounded up.
     outlasts: Option<NonZeroU32>,
 }
 
 impl Seen {
-    /// What is told at last; before, it was told of leases until `before`. Whoever asks again
-    /// before `early_until` need not have.
+    /// Records a sent lease. Earlier leases last until `before`. A request before `early_until` is
+    /// too early.
     fn new(lease: Lease, early_until: Timestamp, before: Timestamp) -> Self {
         let ahead = lease.expires.since(early_until).as_nanos();
         Self {
             capacity: lease.capacity.get(),
             expires: lease.expires,
-            // No lease is longer than a year, and this is enough for more.
+            // No lease is longer than a year, which fits.
             asks_before: u32::try_from(ahead.div_ceil(10_000_000)).unwrap_or(u32::MAX),
             outlasts: Self::outlasts(before, lease.expires),
         }
     }
 
-    /// Before this it need not ask again: at the latest when the lease ends.
+    /// Before this it need not ask again; at the latest the end of the lease.
     fn early_until(&self) -> Timestamp {
         let ahead = Duration::from_millis(u64::from(self.asks_before) * 10);
         Timestamp::ZERO + self.expires.since(Timestamp::ZERO + ahead)
     }
 
-    /// The latest end of all that it was told.
+    /// The latest end of all its grants.
     fn until(&self) -> Timestamp {
         let outlasts = self.outlasts.map_or(0, NonZeroU32::get);
         let outlasts = Timestamp::ZERO + Duration::from_secs(outlasts.into());
         outlasts.max(self.expires)
     }
 
-    /// How `until` is kept: not at all, unless it is later than the end of the last lease.
+    /// The stored form of `until`: only if it is later than the end of the last lease.
     fn outlasts(until: Timestamp, expires: Timestamp) -> Option<NonZeroU32> {
         if until <= expires {
             return None;
@@ -157,12 +157,12 @@ impl Seen {
             .since(Timestamp::ZERO)
             .as_nanos()
             .div_ceil(1_000_000_000);
-        // A hundred years from the start are for ever.
+        // A hundred years after the start count as never.
         NonZeroU32::new(u32::try_from(seconds).unwrap_or(u32::MAX))
     }
 }
 
-/// Who asks for what.
+/// A request for a resource.
 pub(super) struct Ask<'a> {
     pub(super) member: Member,
     pub(super) kind: Kind,
@@ -170,19 +170,19 @@ pub(super) struct Ask<'a> {
     pub(super) has: Option<&'a wire::Lease>,
 }
 
-/// What all servers' resources are under.
+/// The settings of all resources of a server.
 #[derive(Clone, Copy)]
 pub(super) struct Rules {
     pub(super) epoch: Epoch,
     pub(super) minimum_interval: Duration,
 }
 
-/// What is answered.
+/// The answer.
 pub(super) struct Answer {
     pub(super) gets: wire::Lease,
-    /// None while nothing is known: whoever asks keeps what it was told before.
+    /// `None` while nothing is known: the client keeps its earlier lease.
     pub(super) safe_capacity: Option<f64>,
-    /// When all that it was given before has ended; none if that is not known. Seconds since 1970
+    /// When all its earlier grants have ended; `None` if unknown. Seconds since 1970
     pub(super) granted_until: Option<i64>,
 }
 
@@ -225,17 +225,17 @@ impl Resource {
         self.maker
     }
 
-    /// The client for which it counted, if it counts for that one no longer: it has left, and
-    /// others hold the resource.
+    /// The client for which it counted, if it no longer does: it has left, and others hold the
+    /// resource.
     pub(super) fn disowned(&mut self) -> Option<Member> {
         let places = &self.places;
         self.maker
             .take_if(|maker| !places.is_empty() && !places.contains_key(maker))
     }
 
-    /// Whether it still only learns who has what.
+    /// Whether it only learns the current leases.
     pub(super) fn is_learning(&mut self, now: Timestamp) -> bool {
-        // Inclusive: a lease that was given in the last moment before the election ends then.
+        // Inclusive: a lease from the last moment before the election ends then.
         self.learning_until = self.learning_until.filter(|until| now <= *until);
         self.learning_until.is_some()
     }
@@ -248,7 +248,7 @@ impl Resource {
         self.reserved.len() as u64
     }
 
-    /// Answers one who asks; `None` if it asked too early, and keeps what it has.
+    /// Answers a request; `None` if it is too early, and the client keeps its lease.
     pub(super) fn ask(
         &mut self,
         now: Timestamp,
@@ -277,7 +277,7 @@ impl Resource {
         };
         if has > 0.0 && live.is_none() && !learning {
             counts.unrecorded += 1;
-            // Whoever makes them up shall not fill the log.
+            // Invented ones must not fill the log.
             if counts.unrecorded.is_power_of_two() {
                 tracing::warn!(
                     resource = %self.id,
@@ -308,7 +308,7 @@ impl Resource {
             bands => bands,
         };
         let knows_last = match (ask.has, seen) {
-            // A server may say that it has more, never less.
+            // A server may report more, never less.
             (Some(has), Some(seen)) => {
                 let expiry_time = rules.epoch.seconds(seen.expires);
                 has.expiry_time == expiry_time && has.capacity >= seen.capacity
@@ -316,8 +316,8 @@ impl Resource {
             _ => false,
         };
         let lease = if learning && !self.knows_reserve() {
-            // What of it is a safe share can't be told yet, and nobody above may learn that as
-            // lent. So it is echoed, with the end that it has, and not entered.
+            // Its safe share is not known yet, and no server above may learn it as granted. So it
+            // is echoed, with its end, and not recorded.
             let claim = Claim {
                 bands,
                 has: Capacity::ZERO,
@@ -339,7 +339,7 @@ impl Resource {
         } else {
             let claim = Claim {
                 bands,
-                // What proves nothing must not free anything.
+                // A report that proves nothing must not free anything.
                 has: if knows_last {
                     beyond(has)
                 } else {
@@ -352,7 +352,7 @@ impl Resource {
         let gets = Lease {
             capacity: Capacity::new(share.min(wants) + lease.capacity.get()).unwrap_or_default(),
             refresh: self.refresh_told(now, lease.refresh),
-            // A safe share ends with nobody's lease.
+            // A safe share does not end with a lease.
             expires: if lease.capacity == Capacity::ZERO {
                 now + self.algorithm.lease
             } else {
@@ -366,8 +366,8 @@ impl Resource {
         Some(answer)
     }
 
-    /// What is believed of a claim while this server learns: no more than there is of the
-    /// resource, where that is known. Of a static split that is what each client gets at most.
+    /// The accepted part of a claim while this server learns: at most the capacity of the resource,
+    /// if that is known. For a static split it is the maximum of each client.
     fn believed(&self, has: f64, counts: &mut Counts) -> f64 {
         let most = match (self.algorithm.split, &self.source) {
             (Split::None, _) => return has,
@@ -392,7 +392,7 @@ impl Resource {
         most
     }
 
-    /// Whether it is known what is set aside: from the config, or from the server above.
+    /// Whether the reserve is known: from the config, or from the server above.
     fn knows_reserve(&self) -> bool {
         match &self.source {
             Source::Template(_) => true,
@@ -433,7 +433,7 @@ impl Resource {
         }
     }
 
-    /// When what is given now must end at the latest.
+    /// The latest end of a new grant.
     fn cap(&mut self, now: Timestamp) -> Option<Timestamp> {
         let held = self.book.held();
         let Source::Above(above) = &mut self.source else {
@@ -444,13 +444,13 @@ impl Resource {
             above.shrinks_by = None;
             above.echoed_by = None;
         }
-        // What ended has ended, whatever it was.
+        // An ended lease stays ended.
         let ends = [above.shrinks_by, above.echoed_by, Some(grant.expires)];
         ends.into_iter().flatten().filter(|end| now < *end).min()
     }
 
-    /// The same for what is echoed: what fits into a lease of its own lasts as long as that, the
-    /// rest until the end that it has.
+    /// The same for echoes: the part that fits into a lease of its own lasts as long as that, the
+    /// rest until its own end.
     fn cap_learned(
         &mut self,
         ask: &Ask<'_>,
@@ -484,9 +484,9 @@ impl Resource {
         gets: Lease,
         reserved: bool,
     ) -> Answer {
-        // The wire has whole seconds, and none is "whenever you like".
+        // The wire has whole seconds, and 0 means "at any time".
         let refresh = gets.refresh.as_secs().max(1);
-        // Whoever was told to come back sooner than others may.
+        // A client with a shorter refresh interval may ask sooner.
         let interval = rules.minimum_interval.min(Duration::from_secs(refresh));
         self.ends_from = if self.places.is_empty() {
             gets.expires
@@ -520,8 +520,8 @@ impl Resource {
         }
     }
 
-    /// What whoever loses every server may use: what is set aside for it, what the operator says,
-    /// or an equal part of what there is here.
+    /// What a client may use after it lost every server: its reserve, the operator's value, or an
+    /// equal part of the capacity here.
     pub(super) fn safe_capacity(&self) -> f64 {
         if let Some(reserve) = &self.algorithm.reserve {
             return reserve.share.get();
@@ -532,7 +532,7 @@ impl Resource {
         })
     }
 
-    /// How much there is here, safe shares included.
+    /// The capacity here, including safe shares.
     pub(super) fn capacity(&self) -> Capacity {
         match &self.source {
             Source::Template(capacity) => *capacity,
@@ -540,7 +540,7 @@ impl Resource {
         }
     }
 
-    /// What is told to a server below beside its lease.
+    /// The parameters for a server below, beside its lease.
     pub(super) fn algorithm_told(&self, answer: &Answer) -> Option<wire::Algorithm> {
         let each = self.book.terms().capacity;
         self.knows_reserve()
@@ -554,7 +554,7 @@ impl Resource {
         }
     }
 
-    /// Takes a new template. Leases stay as they are.
+    /// Applies a new template. Leases stay unchanged.
     pub(super) fn apply(
         &mut self,
         now: Timestamp,
@@ -564,7 +564,7 @@ impl Resource {
     ) {
         self.template = Some(template.glob.as_str().to_owned());
         let Source::Template(capacity) = &mut self.source else {
-            // Whoever is above has the word, until then this.
+            // The server above decides; until it answers, this applies.
             if matches!(&self.source, Source::Above(above) if above.grant.is_none()) {
                 self.safe_capacity = template.safe_capacity;
                 self.rule(now, elected, template.algorithm.clone(), counts);
@@ -584,8 +584,7 @@ impl Resource {
         counts: &mut Counts,
     ) {
         self.algorithm = algorithm;
-        // Shorter or longer, but it does not begin anew. What the server above said of its end
-        // stands.
+        // Shorter or longer, but it does not start again. The end set by the server above stays.
         let heard = matches!(&self.source, Source::Above(above) if above.grant.is_some());
         let was = self.learning_until;
         if self.is_learning(now) {
@@ -627,12 +626,12 @@ impl Resource {
         }
     }
 
-    /// A row for somebody new, who has it once it is answered.
+    /// A row for a new holder, which has it after its answer.
     fn next_place(&mut self) -> Holder {
         for _ in 0..self.left.len().min(LOOKED_AT) {
             let place = self.left.pop_front().expect("there is one for each round");
             if self.book.is_vacant(place) {
-                // Until it is answered it is not lost, and then it is not free.
+                // It is not lost before the answer, and not free after it.
                 return place;
             }
             self.left.push_back(place);
@@ -651,7 +650,7 @@ impl Resource {
         true
     }
 
-    /// Forgets who let its lease end, and says who that was, in order.
+    /// Removes holders whose lease has ended, and returns them in order.
     pub(super) fn clean(&mut self, now: Timestamp, counts: &mut Counts) -> Vec<Member> {
         self.refill(now, counts);
         self.book.expire(now);
@@ -663,7 +662,7 @@ impl Resource {
         let (seen, book) = (&self.seen, &self.book);
         self.places.retain(|member, place| {
             let seen = &seen[place.0 as usize];
-            // What was entered may outlast what was told, while a reserve is not known.
+            // A recorded lease may outlast the sent one while the reserve is unknown.
             let until = match book.get(*place) {
                 Some(held) => held.lease.expires.max(seen.until()),
                 None => seen.until(),
@@ -677,8 +676,8 @@ impl Resource {
             stays
         });
         self.ends_from = ends_from;
-        // A table has no order, and the order in which rows and numbers are given out again
-        // decides about shares: the same requests must have the same answers.
+        // A table has no order, but the order in which rows and numbers are reused affects shares.
+        // The same requests must get the same answers.
         gone.sort_unstable_by_key(|(member, _)| *member);
         for (_, place) in &gone {
             self.reserved.remove(place);
@@ -687,7 +686,7 @@ impl Resource {
         gone.into_iter().map(|(member, _)| member).collect()
     }
 
-    /// Whether nothing is known that a new resource of this id would not know.
+    /// Whether a new resource with this id would have the same state.
     pub(super) fn is_spent(&self) -> bool {
         self.places.is_empty()
             && self.book.held() == Capacity::ZERO
@@ -699,15 +698,14 @@ impl Resource {
             }
     }
 
-    /// Takes all who hold something out, and the client that it counted for, for whoever drops the
-    /// resource.
+    /// Returns all holders, and the client for which it counted, before the resource is dropped.
     pub(super) fn into_members(self) -> (Vec<Member>, Option<Member>) {
         let mut members: Vec<Member> = self.places.into_keys().collect();
         members.sort_unstable();
         (members, self.maker)
     }
 
-    /// What each holds, and whether it has a safe share, in no order.
+    /// The lease of each holder, and whether it has a safe share, in no order.
     pub(super) fn leases(&self) -> impl Iterator<Item = (Member, Held, bool)> {
         self.places.iter().filter_map(|(member, place)| {
             let seen = &self.seen[place.0 as usize];
@@ -717,19 +715,19 @@ impl Resource {
         })
     }
 
-    /// What is held according to the server itself, said to the one above: all that it handed on,
-    /// if that is more than its lease.
+    /// What this server reports to the one above as held: all its grants, if that is more than its
+    /// lease.
     fn has(&self) -> f64 {
         self.capacity().get().max(self.book.held().get())
     }
 
-    /// When the server above should be asked for this.
+    /// When to ask the server above for this.
     pub(super) fn ask_due(&self, rules: Rules) -> Option<Timestamp> {
         let Source::Above(above) = &self.source else {
             return None;
         };
         let Some(asked) = above.asked else {
-            // Nobody has anything yet: at once.
+            // No holder has anything yet: at once.
             return Some(self.made);
         };
         let refresh = match above.grant {
@@ -743,7 +741,7 @@ impl Resource {
         Some(asked.at + refresh)
     }
 
-    /// From when on the server above answers.
+    /// The earliest time at which the server above answers.
     pub(super) fn ask_allowed(&self, rules: Rules) -> Timestamp {
         match &self.source {
             Source::Above(Above {
@@ -758,9 +756,8 @@ impl Resource {
         }
     }
 
-    /// Whether the server above should hear early: much more or less is wanted, clients were found
-    /// to have more than it was told, or something that it took back has been given up by those who
-    /// had it.
+    /// Whether to ask the server above early: the demand changed much, clients were found to have
+    /// more than was reported, or holders have given up what was taken back.
     fn has_news(&self, above: &Above, asked: &Asked) -> bool {
         let wanted = self.book.wanted().get();
         let change = (wanted - asked.wanted).abs();
@@ -768,7 +765,7 @@ impl Resource {
             return true;
         }
         let has = self.has();
-        // A server above that learns knows only what it is told.
+        // A server above that learns knows only the reports.
         if self.learning_until.is_some() && has > asked.has {
             return true;
         }
@@ -777,7 +774,7 @@ impl Resource {
             .is_some_and(|grant| grant.capacity.get() < asked.has && has < asked.has)
     }
 
-    /// What to ask the server above for.
+    /// The request to the server above.
     pub(super) fn ask_above(
         &mut self,
         now: Timestamp,
@@ -799,7 +796,7 @@ impl Resource {
             return None;
         };
         if wants.is_empty() {
-            // Whoever wants nothing gives back what it has.
+            // Without a demand, the lease is released.
             wants.push(wire::PriorityBandAggregate {
                 priority: 0,
                 num_clients: 1,
@@ -814,14 +811,14 @@ impl Resource {
         above.answered = false;
         let has = match above.grant {
             Some(grant) => Some(wire::Lease {
-                // Who does not know yet all that was handed on before its time says what it knows
-                // of, but by a lease that the server above never gave: that proves nothing.
+                // A new master does not know all earlier grants. It reports those that it knows,
+                // with a lease that the server above never granted: that proves nothing.
                 expiry_time: grant.expiry_time - i64::from(learning),
                 refresh_interval: i64::try_from(grant.refresh.as_secs()).unwrap_or(i64::MAX),
                 capacity: has,
             }),
-            // What was learned from clients, for a server above that learns as well. No end: it
-            // is no lease that the server above could know.
+            // What was learned from clients, for a server above that also learns. Without an end,
+            // because the server above cannot know this lease.
             None if has > 0.0 => Some(wire::Lease {
                 expiry_time: rules.epoch.seconds(now + self.algorithm.lease),
                 refresh_interval: i64::try_from(self.algorithm.refresh.as_secs()).unwrap_or(1),
@@ -836,7 +833,7 @@ impl Resource {
         })
     }
 
-    /// Takes what the server above gives. False if it makes no sense.
+    /// Applies the answer of the server above. False if it is invalid.
     pub(super) fn answered(
         &mut self,
         now: Timestamp,
@@ -847,7 +844,7 @@ impl Resource {
     ) -> bool {
         let (expires, _) = moment(answer.gets.expiry_time);
         self.refill(now, counts);
-        // A Doorman below zero means that there is nothing.
+        // A negative value of Doorman means nothing.
         let Ok(capacity) = Capacity::new(answer.gets.capacity.max(0.0)) else {
             return false;
         };
@@ -883,8 +880,8 @@ impl Resource {
         let heard = answer.algorithm.as_ref().and_then(Algorithm::from_wire);
         let algorithm = heard.unwrap_or_else(|| self.algorithm.clone());
         self.rule(now, elected, algorithm, counts);
-        // Whatever the master before handed on was cut from what the server above gave it, and is
-        // over when that is. After the first answer it would be this master's own lease.
+        // The grants of the previous master were parts of its own lease, and end with that. After
+        // the first answer it would be this master's own lease.
         let told = answer.algorithm.as_ref().and_then(granted_until);
         if first && let Some(seconds) = told {
             let (_, over) = moment(seconds);
@@ -894,10 +891,10 @@ impl Resource {
     }
 }
 
-/// By what a book leases.
+/// The terms for the book.
 fn terms(algorithm: &Algorithm, source: &Source) -> Terms {
     let capacity = match source {
-        // What is set aside is not lent.
+        // The reserve is not granted.
         Source::Template(capacity) if algorithm.split.shares() => {
             let reserved = algorithm.reserve.map_or(0.0, |reserve| reserve.total());
             Capacity::new((capacity.get() - reserved).max(0.0)).unwrap_or_default()
@@ -913,7 +910,7 @@ fn terms(algorithm: &Algorithm, source: &Source) -> Terms {
     };
     Terms {
         capacity,
-        // Without anything to hand on there is nothing to hand on, by whatever rule.
+        // Without a capacity nothing is granted, by any rule.
         split: match source {
             Source::Above(above) if above.grant.is_none() => Split::Fair,
             _ => algorithm.split,
@@ -957,7 +954,7 @@ mod tests {
         assert_eq!(until(at(2_300), at(2_300)), at(2_300));
         assert_eq!(until(at(2_300), at(2_400)), at(2_400));
         assert_eq!(until(at(2_300), at(1_000)), at(3_000));
-        // Said again and again it gets no later.
+        // Repeating it does not make it later.
         assert_eq!(until(until(at(2_300), at(1_000)), at(1_700)), at(3_000));
     }
 
@@ -967,7 +964,7 @@ mod tests {
         let year = 366 * 24 * 3_600_000;
         assert_eq!(early_until(at(60_000), at(4_950)), at(4_950));
         assert_eq!(early_until(at(4_950 + year), at(4_950)), at(4_950));
-        // Up to a hundredth of a second is forgiven, and all when the lease has ended.
+        // A hundredth of a second is tolerated, and any time when the lease has ended.
         assert_eq!(early_until(at(60_004), at(4_951)), at(4_944));
         assert_eq!(early_until(at(300), at(950)), at(300));
     }

@@ -20,37 +20,37 @@ use super::observed::Observe;
 use super::service::Service;
 use crate::wire::capacity_server::CapacityServer as Wire;
 
-/// Requests of one connection that are answered at once.
+/// The most requests of one connection that are answered at once.
 const STREAMS_MAX: u32 = 256;
-/// A peer that says nothing is asked after this long whether it is there.
+/// A silent peer gets a ping after this time.
 const ARE_YOU_THERE_EVERY: Duration = Duration::from_secs(30);
-/// How long it has to say so.
+/// The time for its answer.
 const ARE_YOU_THERE: Duration = Duration::from_secs(20);
 /// Bytes of a request's headers.
 const HEADERS_MAX: u32 = 16 << 10;
-/// Bytes that a peer may send ahead in one request; as much as a large one has.
+/// Bytes that a peer may send ahead in one request: the size of a large one.
 const STREAM_WINDOW: u32 = 64 << 10;
 /// Bytes that a peer may send ahead over all of its requests.
 const CONNECTION_WINDOW: u32 = 1 << 20;
-/// Streams that a peer opens and takes back before we have seen them. Beyond it, it means harm.
+/// The most streams that a peer may open and reset before they are handled. More is an attack.
 const RESETS_MAX: usize = 64;
-/// A pause after an accept that failed for want of something.
+/// The pause after an accept that failed for lack of something.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What is taken from the network at most.
+/// The bounds of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reach {
-    /// Connections open at once. Further ones wait to be accepted.
+    /// The most open connections. Further ones wait to be accepted.
     pub connections: usize,
-    /// Requests read and answered at once, over all connections. Further ones are refused.
+    /// The most requests at once, over all connections. Further ones are refused.
     pub requests: usize,
     /// Bytes of a request.
     pub message_bytes: usize,
     /// From a request's first byte to its answer.
     pub request_timeout: Duration,
-    /// How long a new connection has to send the beginning of HTTP/2.
+    /// The time for a new connection to start HTTP/2.
     pub handshake_timeout: Duration,
-    /// A connection on which nothing was asked for this long is closed.
+    /// A connection without a request for this long is closed.
     pub idle_timeout: Duration,
 }
 
@@ -67,12 +67,12 @@ impl Default for Reach {
     }
 }
 
-/// Answers on a socket until told to stop; then takes nothing new and lets the answers under
-/// way go out.
+/// Answers on a socket until it is stopped. Then it accepts nothing new and finishes the answers
+/// under way.
 ///
 /// # Errors
 ///
-/// What tonic says of its own settings; connections that fail end nothing.
+/// An error of tonic's own settings; failed connections end nothing.
 pub async fn serve(
     listener: TcpListener,
     service: Service,
@@ -112,7 +112,7 @@ pub async fn serve(
     served
 }
 
-/// Accepts whatever happens; at most so many connections are open.
+/// Accepts under all conditions, with a bound on open connections.
 struct Accepting {
     listener: TcpListener,
     to_server: mpsc::Sender<Connection>,
@@ -158,7 +158,7 @@ impl Accepting {
         info!("leases: no connection is accepted any more");
     }
 
-    /// Clients have to wait to be accepted. Logged less and less often while it lasts.
+    /// Clients must wait to be accepted. Logged less and less often while this lasts.
     fn waits(&self, why: &str) {
         let count = self.metrics.accept_waits();
         if count.is_power_of_two() {

@@ -1,9 +1,8 @@
 //! The four calls of the wire, around [`CapacityServer`] behind one lock.
 //!
-//! The clock is read inside the lock, so that the time which the machine sees never goes back.
-//! So is the mastership: whoever finds its fence behind it, because it was paused or cannot
-//! reach the store, answers as one that knows of no master, and looks once more before the
-//! answer leaves.
+//! The clock is read inside the lock, so that time never goes back for the state machine. So is
+//! the mastership. A server whose fence has passed, because it was paused or cannot reach the
+//! store, answers that the master is unknown. It checks once more before the answer leaves.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,7 +20,7 @@ use super::{CapacityServer, Rejected, Settings, Status as Shown, Templates, View
 use crate::wire::capacity_server::Capacity;
 use crate::wire::{self, Epoch};
 
-/// The server as the network sees it. Clones share it.
+/// The server for the network. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Service(Arc<Shared>);
 
@@ -31,34 +30,34 @@ struct Shared {
     clock: Clock,
     epoch: Epoch,
     mastership: watch::Receiver<Mastership>,
-    /// Answers that said who the master is and nothing else.
+    /// Answers that contained only the master.
     redirected: AtomicU64,
-    /// Something was asked or changed, after which the server above may have to be asked.
+    /// A request or a change after which the server above may have to be asked.
     changed: Notify,
 }
 
 #[derive(Debug)]
 struct Machine {
     server: CapacityServer,
-    /// What the machine has been told about who is the master.
+    /// The last mastership that was given to the state machine.
     told: Told,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 enum Told {
-    /// That it is, in this term.
+    /// This server, in this term.
     Elected(u64),
-    /// That it is not, and who is.
+    /// Another server, if it is known.
     Deposed(Option<String>),
 }
 
-/// There is a master, or there is none: nobody here knows.
+/// It is unknown whether there is a master.
 const NOBODY: wire::Mastership = wire::Mastership {
     master_address: None,
 };
 
 impl Service {
-    /// A server that follows an election. It knows no more of time than `clock` tells it.
+    /// A server that follows an election. Its only time is `clock`.
     #[must_use]
     pub fn new(
         settings: Settings,
@@ -83,8 +82,8 @@ impl Service {
         service
     }
 
-    /// Takes over what the election says, whenever it says something new, until told to stop.
-    /// Requests do so too; this is for the time in which there are none.
+    /// Follows every change of the election, until it is stopped. Requests do so too; this is for
+    /// the time without requests.
     pub async fn keep_following(self, stop: CancellationToken) {
         let mut mastership = self.0.mastership.clone();
         loop {
@@ -116,8 +115,8 @@ impl Service {
         let is_certain = match &*mastership {
             Mastership::Master { term, .. } => {
                 let told = Told::Elected(*term);
-                // A fence that has passed says nothing yet about anybody else: if it is renewed
-                // in the same term, what was lent out still is.
+                // A passed fence does not mean that another is master: if it is renewed in the same
+                // term, the grants are still valid.
                 let holds = mastership.holds_at(now);
                 if holds && machine.told != told {
                     machine.server.elected(now);
@@ -142,7 +141,7 @@ impl Service {
         (machine, now, is_certain)
     }
 
-    /// Decides, and says when that was.
+    /// Decides, and returns the moment.
     fn answer<A: Reply>(
         &self,
         decide: impl FnOnce(&mut CapacityServer, Timestamp) -> Result<A, Rejected>,
@@ -177,14 +176,14 @@ impl Service {
         self.0.changed.notify_one();
     }
 
-    /// What there is to see.
+    /// The shown state.
     #[must_use]
     pub fn view(&self, view: View<'_>) -> Shown {
         let (mut machine, now, _) = self.machine();
         machine.server.view(now, view)
     }
 
-    /// Whether it is the master, or knows who is.
+    /// Whether the master is known.
     #[must_use]
     pub fn knows_the_master(&self) -> bool {
         match &*self.0.mastership.borrow() {
@@ -194,13 +193,13 @@ impl Service {
         }
     }
 
-    /// Answers so far that only said who the master is.
+    /// Answers so far that contained only the master.
     #[must_use]
     pub fn redirected(&self) -> u64 {
         self.0.redirected.load(Ordering::Relaxed)
     }
 
-    /// How the process's time and the wire's go together.
+    /// The relation of the process's time to the wire's.
     #[must_use]
     pub fn epoch(&self) -> Epoch {
         self.0.epoch
@@ -212,13 +211,13 @@ impl Service {
         self.0.clock
     }
 
-    /// When the server above is to be asked next, if ever.
+    /// When to ask the server above next, if ever.
     pub(super) fn next_due(&self) -> Option<Timestamp> {
         let (machine, _, is_certain) = self.machine();
         machine.server.next_due().filter(|_| is_certain)
     }
 
-    /// Ready once something has changed after which it may be another time.
+    /// Ready after a change that may move this time.
     pub(super) async fn changed(&self) {
         self.0.changed.notified().await;
     }
@@ -230,7 +229,7 @@ impl Service {
         Some((now, request))
     }
 
-    /// Takes what the server above has answered.
+    /// Applies the answer of the server above.
     pub(super) fn parent_answered(
         &self,
         sent_at: Timestamp,

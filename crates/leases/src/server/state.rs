@@ -1,4 +1,4 @@
-//! The capacity server as a machine: requests and the time in, answers out.
+//! The capacity server as a state machine: requests and the time in, answers out.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::num::NonZeroU64;
@@ -18,63 +18,64 @@ use super::status::{Counts, LeaseNow, ResourceNow, Resources, Standing, Status, 
 use super::templates::{Algorithm, Reserve, Templates};
 use crate::wire::{self, Epoch};
 
-/// Time between two looks for what has ended.
+/// The time between two searches for ended leases.
 const CLEAN_EVERY: Duration = Duration::from_secs(1);
-/// With more resources than this, a view forgets what has ended only once a second.
+/// With more resources than this, a view removes ended leases only once a second.
 const CLEANED_AT_EACH_VIEW_MAX: usize = 1_000;
-/// Ids that no template matched, of which the latest are kept for the status.
+/// The most ids without a matching template that are kept for the status.
 const UNMATCHED_SHOWN: usize = 64;
 
-/// What a server is told at its start.
+/// The settings of a server.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The name by which the server above knows this one: the same for all candidates of one
-    /// election, so that a new master goes on with what the old one had.
+    /// election, so that a new master continues with the lease of the old one.
     pub id: String,
-    /// The address that clients of other candidates are sent to.
+    /// The address to which other candidates send clients.
     pub address: String,
     /// Where it stands in the tree.
     pub place: Place,
-    /// How the process's time and the wire's go together.
+    /// The relation of the process's time to the wire's.
     pub epoch: Epoch,
-    /// Who asks for a resource again within this time is not answered about it and keeps its
-    /// lease; whoever was told to come back sooner is. Zero answers always.
+    /// A client that asks for a resource again within this time gets no answer about it and keeps
+    /// its lease, unless its refresh interval is shorter. Zero answers always.
     pub minimum_interval: Duration,
-    /// What becomes of an id that no template matches.
+    /// What to do with an id without a matching template.
     pub unmatched: Unmatched,
-    /// What is kept at most.
+    /// The bounds of the state.
     pub bounds: Bounds,
 }
 
 /// Where a server stands in the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// At the top: the config says how much there is.
+    /// At the top: the capacity comes from the config.
     Root,
-    /// Below another one, which leases to it what it hands on.
+    /// Below another server, which leases the capacity to it.
     Below,
 }
 
-/// What becomes of an id that no template matches. Below the root that is for the root to say.
+/// What to do with an id without a matching template. Below the root, the root decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unmatched {
-    /// Whoever asks gets what it wants. It is counted and shown, but not kept.
+    /// The client gets what it wants. It is counted and shown, but not kept.
     Grant,
     /// The request is refused.
     Refuse,
 }
 
-/// What is kept at most. Beyond it a request is refused whole, and nobody else is the worse.
+/// The bounds of the state. A request beyond them is refused as a whole, and others are not
+/// affected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     /// Resources.
     pub resources: usize,
-    /// Resources that are there because one client asked for them. Those that a template names
+    /// Resources that exist because one client asked for them. Those that a template names
     /// literally do not count, and neither do those that the client has left and others hold.
     pub resources_per_client: usize,
     /// Leases, over all resources.
     pub leases: usize,
-    /// Leases of one client, and so resources in one request of it.
+    /// Leases of one client, and also resources in one request.
     pub leases_per_client: usize,
     /// Priorities in a server's request, for each resource.
     pub bands: usize,
@@ -97,14 +98,15 @@ impl Default for Bounds {
 
 /// A capacity server without clock or socket. All methods that take `now` want it not to go back.
 ///
-/// Whoever is not the master answers every request with who is, as far as it knows. It begins so.
+/// A server that is not the master answers every request with the master, if it knows it. It
+/// starts so.
 #[derive(Debug)]
 pub struct CapacityServer {
     settings: Settings,
     templates: Templates,
     standing: Standing,
     resources: HashMap<Arc<str>, Resource>,
-    /// Their ids in order, so that a page of them is found without a look at all.
+    /// Their ids in order, so that a page is found without a scan.
     ids: BTreeSet<Arc<str>>,
     roster: Roster,
     /// Over all resources.
@@ -112,7 +114,7 @@ pub struct CapacityServer {
     unmatched: VecDeque<(String, u64)>,
     counts: Counts,
     cleaned: Timestamp,
-    /// The request to the server above that is under way, by when it was made.
+    /// The current request to the server above, by its time.
     asking: Option<Timestamp>,
 }
 
@@ -148,14 +150,14 @@ impl CapacityServer {
         }
     }
 
-    /// Makes it the master: with an empty state, which it learns from those who ask.
+    /// Makes it the master, with an empty state, which it learns from requests.
     pub fn elected(&mut self, now: Timestamp) {
         self.forget();
         self.standing = Standing::Master { since: now };
         self.cleaned = now;
     }
 
-    /// Somebody else is the master, or nobody is known to be. All state is dropped.
+    /// Another server is the master, or the master is unknown. All state is dropped.
     pub fn deposed(&mut self, _now: Timestamp, master: Option<String>) {
         self.forget();
         self.standing = Standing::Other { master };
@@ -179,7 +181,7 @@ impl CapacityServer {
     ///
     /// # Errors
     ///
-    /// What is wrong with the request, or which bound it meets; then nothing of it was done.
+    /// The mistake in the request, or the bound that it reaches; then nothing of it was done.
     pub fn get_capacity(
         &mut self,
         now: Timestamp,
@@ -208,7 +210,7 @@ impl CapacityServer {
     ///
     /// # Errors
     ///
-    /// What is wrong with the request, or which bound it meets; then nothing of it was done.
+    /// The mistake in the request, or the bound that it reaches; then nothing of it was done.
     pub fn get_server_capacity(
         &mut self,
         now: Timestamp,
@@ -246,7 +248,7 @@ impl CapacityServer {
         })
     }
 
-    /// Takes back what a client has. What it has not, and empty ids, are passed over.
+    /// Releases the leases of a client. Other ids, and empty ids, are ignored.
     pub fn release_capacity(
         &mut self,
         now: Timestamp,
@@ -271,7 +273,7 @@ impl CapacityServer {
         wire::ReleaseCapacityResponse { mastership: None }
     }
 
-    /// Says who the master is.
+    /// Returns the master.
     #[must_use]
     pub fn discovery(&self) -> wire::DiscoveryResponse {
         match self.not_master() {
@@ -294,7 +296,7 @@ impl CapacityServer {
         }
     }
 
-    /// Decides for each wish, in order; for all or for none. What is asked for again too soon is
+    /// Decides about each resource, in order; for all or for none. Requests that come too soon are
     /// left out.
     fn serve<'a>(
         &mut self,
@@ -316,7 +318,7 @@ impl CapacityServer {
         Ok(decided.collect())
     }
 
-    /// Whether there is room for all that is new in a request.
+    /// Whether there is room for everything new in a request.
     fn admit(&self, kind: Kind, id: &str, wishes: &[Wish<'_>]) -> Result<(), Rejected> {
         let bounds = &self.settings.bounds;
         let member = self.roster.find(kind, id);
@@ -395,7 +397,7 @@ impl CapacityServer {
             has: wish.has,
         };
         let known = resource.is_held_by(member);
-        // Only who has been answered can be early, so whoever is, is known.
+        // Only a known client can be early.
         let answer = resource.ask(now, rules, &ask, &mut self.counts)?;
         if !known {
             self.roster.gained(member);
@@ -421,7 +423,7 @@ impl CapacityServer {
         true
     }
 
-    /// What is wanted, for as long as leases are where nobody says otherwise.
+    /// The demand, with the default length of leases.
     fn unmatched(&mut self, now: Timestamp, wish: &Wish<'_>) -> Answer {
         self.counts.unmatched += 1;
         let shown = self.unmatched.iter().position(|(id, _)| id == wish.id);
@@ -448,8 +450,8 @@ impl CapacityServer {
         }
     }
 
-    /// Takes new templates. Leases stay as they are; what no template matches any more is
-    /// forgotten.
+    /// Applies new templates. Leases stay unchanged; resources without a matching template are
+    /// removed.
     pub fn apply(&mut self, now: Timestamp, templates: Templates) {
         self.templates = templates;
         let Standing::Master { since } = self.standing else {
@@ -484,7 +486,7 @@ impl CapacityServer {
         }
     }
 
-    /// Forgets what has ended, at most once a second. A resource that is learning stays.
+    /// Removes what has ended, at most once a second. A learning resource stays.
     pub fn clean(&mut self, now: Timestamp) {
         if now.since(self.cleaned) >= CLEAN_EVERY {
             self.clean_now(now);
@@ -511,7 +513,7 @@ impl CapacityServer {
             stays
         });
         self.leases -= ended.len();
-        // In an order that is the same whatever the tables' order is.
+        // In an order that does not depend on the order of the tables.
         unmade.sort_unstable();
         for member in unmade {
             self.roster.unmade(member);
@@ -522,9 +524,9 @@ impl CapacityServer {
         }
     }
 
-    /// What to ask the server above for, if it is time: one request for everything that may be
-    /// asked again. Whoever sends it says what came of it, with [`CapacityServer::parent_answered`]
-    /// or [`CapacityServer::parent_unanswered`]; a request made later replaces it.
+    /// The request to the server above, if it is due: one request for everything that may be
+    /// requested again. The sender reports the result, with [`CapacityServer::parent_answered`] or
+    /// [`CapacityServer::parent_unanswered`]; a request made later replaces it.
     pub fn ask_parent(&mut self, now: Timestamp) -> Option<wire::GetServerCapacityRequest> {
         self.clean(now);
         if self.parent_due()? > now {
@@ -559,12 +561,12 @@ impl CapacityServer {
             .min()
     }
 
-    /// Takes the answer to what was asked at `sent_at`. An answer to an older request is not taken:
-    /// the newer one told the server above that it never came.
+    /// Applies the answer to the request of `sent_at`. An answer to an older request is ignored:
+    /// the newer request told the server above that it was lost.
     ///
-    /// `server_millis` is the time of that server when it decided, in milliseconds since 1970, where
-    /// it says so: leases are then counted from the moment of the request. Otherwise the clocks are
-    /// taken to agree.
+    /// `server_millis` is the time of that server when it decided, in milliseconds since 1970, if
+    /// it sends it: leases then count from the moment of the request. Otherwise the clocks are
+    /// assumed to agree.
     pub fn parent_answered(
         &mut self,
         now: Timestamp,
@@ -582,8 +584,7 @@ impl CapacityServer {
         self.asking = None;
         let epoch = self.settings.epoch;
         for answer in &response.response {
-            // A second of the server above, as the earliest and the latest moment that it may be
-            // here.
+            // A second of the server above, as the earliest and the latest possible moment here.
             let moment = |seconds: i64| match server_millis {
                 Some(then) => {
                     let ahead = seconds.saturating_mul(1_000).saturating_sub(then);
@@ -605,33 +606,32 @@ impl CapacityServer {
         }
     }
 
-    /// There is no answer to what was asked at `sent_at`, and there will be none.
+    /// The request of `sent_at` has no answer, and will get none.
     pub fn parent_unanswered(&mut self, sent_at: Timestamp) {
         if self.asking == Some(sent_at) {
             self.asking = None;
         }
     }
 
-    /// When [`CapacityServer::ask_parent`] next has something to ask. `None` at the root, for who is
-    /// not the master, and while nothing is wanted. A request from below may make it earlier.
+    /// When [`CapacityServer::ask_parent`] next has a request. `None` at the root, without
+    /// mastership, and without a demand. A request from below may make it earlier.
     #[must_use]
     pub fn next_due(&self) -> Option<Timestamp> {
         self.parent_due()
     }
 
-    /// What was counted since the start, whoever was master.
+    /// The counts since the start, for any master.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// What is shown: all resources, and the leases that [`View::default`] has.
+    /// The status: all resources, and the leases of [`View::default`].
     pub fn status(&mut self, now: Timestamp) -> Status {
         self.view(now, View::default())
     }
 
-    /// What is shown of it. O(n) in the resources and leases that are shown, but not in those that
-    /// are not.
+    /// The status in a view. O(n) in the shown resources and leases only.
     pub fn view(&mut self, now: Timestamp, view: View<'_>) -> Status {
         if self.resources.len() <= CLEANED_AT_EACH_VIEW_MAX {
             self.clean_now(now);

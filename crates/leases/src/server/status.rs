@@ -1,4 +1,4 @@
-//! What a server shows of itself: plain values for the page, the JSON and the metrics.
+//! The status of a server: plain values for the page, the JSON and the metrics.
 
 use std::time::Duration;
 
@@ -6,39 +6,39 @@ use tidegate_limits::Timestamp;
 
 use crate::book::{Capacity, Split};
 
-/// Everything that is shown.
+/// The status.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Status {
-    /// When it was looked at.
+    /// The time of the status.
     pub at: Timestamp,
-    /// Under which name and address the server is known.
+    /// The id and the address of the server.
     pub id: String,
     /// Master or not, since when.
     pub standing: Standing,
-    /// The resources that were asked for, by id.
+    /// The requested resources, by id.
     pub resources: Vec<ResourceNow>,
     /// Resources that come after these.
     pub resources_left_out: usize,
-    /// Ids that no template matched, the latest last, and how often each was asked for.
+    /// Ids without a matching template, the latest last, and how often each was requested.
     pub unmatched: Vec<(String, u64)>,
-    /// What was counted since the start.
+    /// The counts since the start.
     pub counts: Counts,
     /// Different clients and servers that hold something.
     pub holders: usize,
 }
 
-/// What is to be shown.
+/// What to show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct View<'a> {
     /// Of which resources.
     pub resources: Resources<'a>,
-    /// How many of these, the first by id. The server answers no client while they are copied.
+    /// The most of these, the first by id. The server answers no client while they are copied.
     pub resources_max: usize,
     /// Whether the resources that come after these are counted, which takes time for each. If not,
     /// they count as one.
     pub counts_rest: bool,
-    /// How many leases in all, of the first of these resources. The server answers nobody while
-    /// they are copied, so those who only want sums ask for none.
+    /// The most leases in all, of the first of these resources. The server answers no client while
+    /// they are copied, so request none for sums only.
     pub leases_max: usize,
 }
 
@@ -65,22 +65,22 @@ impl Default for View<'_> {
     }
 }
 
-/// Whether the server lends.
+/// Whether the server grants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// It does, since then.
+    /// It does, since this moment.
     Master {
         /// When it was elected.
         since: Timestamp,
     },
-    /// Somebody else does.
+    /// Another server does.
     Other {
-        /// Who, as far as is known.
+        /// Its address, if known.
         master: Option<String>,
     },
 }
 
-/// A resource as it is.
+/// The state of a resource.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResourceNow {
     /// Its id.
@@ -89,36 +89,36 @@ pub struct ResourceNow {
     pub literal: bool,
     /// The glob of its template; none where the server above says what it is.
     pub template: Option<String>,
-    /// How much there is.
+    /// The capacity.
     pub capacity: Capacity,
-    /// What is set aside as safe shares.
+    /// The reserve for safe shares.
     pub reserved: Capacity,
     /// How much of that is in use: clients with a safe share.
     pub reserved_clients: u64,
-    /// What is lent out, safe shares not included.
+    /// The granted amount, without safe shares.
     pub held: Capacity,
-    /// What all ask for, beyond their safe shares.
+    /// The sum of demands beyond safe shares.
     pub wanted: Capacity,
-    /// Clients, those of the servers below included.
+    /// Clients, including those of the servers below.
     pub clients: u64,
     /// How it is split.
     pub split: Split,
     /// Until when it only learns.
     pub learning_until: Option<Timestamp>,
-    /// When the server's own lease ends; none at the root.
+    /// When the server's own lease ends; `None` at the root.
     pub leased_until: Option<Timestamp>,
-    /// When whoever asks is told to ask again.
+    /// The refresh interval for clients.
     pub refresh: Duration,
-    /// What clients are told is safe.
+    /// The safe capacity for clients.
     pub safe_capacity: f64,
     /// Leases that have not ended.
     pub leases_total: usize,
-    /// Who holds what, by name: as many of them as were asked for ([`View::leases_max`]). Which, if
-    /// these are not all, nobody should rely on.
+    /// The leases, by holder, at most [`View::leases_max`]. If these are not all, the choice is
+    /// arbitrary.
     pub leases: Vec<LeaseNow>,
 }
 
-/// A lease as it is.
+/// The state of a lease.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LeaseNow {
     /// Who holds it.
@@ -127,9 +127,9 @@ pub struct LeaseNow {
     pub server: bool,
     /// How many clients it speaks for.
     pub clients: u64,
-    /// What it holds, its safe share included.
+    /// Its capacity, including its safe share.
     pub capacity: f64,
-    /// What it asks for.
+    /// Its demand.
     pub wants: f64,
     /// Until when.
     pub expires: Timestamp,
@@ -138,22 +138,22 @@ pub struct LeaseNow {
 /// What was counted since the start of the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Counts {
-    /// Resources asked for again too early, left out of the answer.
+    /// Resources that were requested too early, and left out of the answer.
     pub early: u64,
     /// Requests for an id that no template matches.
     pub unmatched: u64,
-    /// Claims outside of learning mode to hold something that there is no record of.
+    /// Claims without a record, outside of learning mode.
     pub unrecorded: u64,
-    /// Claims in learning mode to hold more than there is of a resource.
+    /// Claims above the capacity, in learning mode.
     pub overclaimed: u64,
-    /// Times that a capacity fell below what was lent out.
+    /// How often a capacity fell below the grants.
     pub shortfalls: u64,
-    /// The most by which it did.
+    /// The largest such difference.
     pub shortfall_max: f64,
     /// Requests that were refused whole.
     pub rejected: u64,
     /// Clients for which no safe share was left.
     pub unreserved: u64,
-    /// Answers of the server above that came too late or for something else.
+    /// Answers of the server above that arrived too late or were for another request.
     pub parent_strays: u64,
 }

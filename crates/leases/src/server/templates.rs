@@ -1,9 +1,9 @@
-//! The rules by which resources are made: which ids, how much, split how.
+//! The rules for resources: ids, capacity, split.
 //!
-//! Whatever form the config has, it is read into [`RawTemplate`]s, and [`Templates::new`] either
-//! takes all of them or names every mistake. What the original has no field for is a named
-//! parameter of the algorithm, so it can be written in every form of the config and travels to
-//! the servers below:
+//! Every format of the config is read into [`RawTemplate`]s, and [`Templates::new`] either
+//! accepts all of them or reports every mistake. Settings without a field in the original are
+//! named parameters of the algorithm, so every format can contain them, and servers below get
+//! them:
 //!
 //! | parameter | default | means |
 //! |---|---|---|
@@ -82,62 +82,62 @@ pub struct RawParameter {
 pub struct Template {
     /// Which ids.
     pub glob: Glob,
-    /// How much there is: for a static split, for each.
+    /// The capacity; for a static split, of each client.
     pub capacity: Capacity,
-    /// What whoever loses every server may use, where the operator says so: -1 is no limit.
+    /// What a client may use after it lost every server, if the operator set it: -1 is no limit.
     pub safe_capacity: Option<f64>,
-    /// What the operator says about it.
+    /// The operator's description.
     pub description: Option<String>,
-    /// How it is lent out.
+    /// The algorithm.
     pub algorithm: Algorithm,
 }
 
-/// How a capacity is lent out.
+/// How a capacity is granted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Algorithm {
     /// How it is split.
     pub split: Split,
     /// How long a lease is.
     pub lease: Duration,
-    /// When whoever asked a server of this level should ask again.
+    /// The refresh interval for clients of this level.
     pub refresh: Duration,
-    /// How long a new master only learns who has what; zero is not at all.
+    /// How long a new master only learns the current leases; zero means not at all.
     pub learning: Duration,
     /// What `refresh` is multiplied by for each level below.   above 0, at most 1
     pub decay: f64,
-    /// How many servers stand above the one that applies this.
+    /// How many servers are above the one that applies this.
     pub level: u32,
-    /// Whether the greater priority is served first.
+    /// Whether the higher priority is served first.
     pub by_priority: bool,
     /// When a lowered share is free for others.
     pub frees: Frees,
-    /// What is set aside so that nobody ever has nothing.
+    /// The reserve, so that no client ever has nothing.
     pub reserve: Option<Reserve>,
-    /// Of a static split below the root: what each client gets at most.
+    /// For a static split below the root: the maximum of each client.
     pub each: Option<Capacity>,
 }
 
-/// When a share that was lowered, ended or given back is free for others.
+/// When a lowered, ended or released share is free for others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frees {
-    /// At once, as in the original: until its holder hears of it, more is used than there is.
+    /// At once, as in the original: until its holder learns of it, the capacity is exceeded.
     AtOnce,
-    /// This long after its holder said that it has the lower one, or the old one ended.
+    /// This long after its holder confirmed the lower one, or the old one ended.
     Confirmed(Duration),
 }
 
-/// A standing reservation: `clients` times `share` are never lent out, so that each of so many
+/// A standing reservation: `clients` times `share` are never granted, so that each of that many
 /// clients always owns its safe share.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Reserve {
-    /// How many clients there are at most.
+    /// The expected maximum of clients.
     pub clients: NonZeroU64,
-    /// What each of them always owns.
+    /// The safe share of each.
     pub share: Capacity,
 }
 
 impl Reserve {
-    /// All that is set aside.
+    /// The whole reserve.
     #[must_use]
     pub fn total(&self) -> f64 {
         self.clients.get() as f64 * self.share.get()
@@ -147,8 +147,8 @@ impl Reserve {
 /// Whether a template "*" must stand at the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Catchall {
-    /// Yes, with an algorithm, as in Doorman's own config. Priorities count only where a rule
-    /// says so: a Doorman of 2016 ignores them, its clients send 0 and its servers send 1.
+    /// Yes, with an algorithm, as in Doorman's own config. Priorities count only if a rule says so:
+    /// a Doorman of 2016 ignores them, its clients send 0 and its servers send 1.
     Required,
     /// No: an id that nothing matches is an unmatched one.
     Optional,
@@ -158,11 +158,11 @@ pub enum Catchall {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{place}{key} {problem}", place = Position(*.template))]
 pub struct TemplateMistake {
-    /// Which template, from 0; none for what concerns all of them.
+    /// The template, from 0; `None` if it concerns all of them.
     pub template: Option<usize>,
     /// The key, such as `algorithm.lease_length`.
     pub key: String,
-    /// What is wrong with it, and what would be right.
+    /// The mistake, and the cure.
     pub problem: String,
 }
 
@@ -186,7 +186,7 @@ const LEVEL_MAX: u32 = 16;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Templates {
     in_order: Vec<Template>,
-    /// By the text of their globs, for ids that are one literally.
+    /// By the text of their globs, for ids that are equal to one.
     literal: HashMap<String, usize>,
 }
 
@@ -195,8 +195,8 @@ impl Templates {
     ///
     /// # Errors
     ///
-    /// Every mistake, in the order of the config: those that the original looks for, and what it
-    /// dies of later (a capacity or an algorithm that is missing, a negative capacity, NaN).
+    /// Every mistake, in the order of the config: those that the original checks, and those that
+    /// end it later (a capacity or an algorithm that is missing, a negative capacity, NaN).
     pub fn new(raw: Vec<RawTemplate>, catchall: Catchall) -> Result<Self, Vec<TemplateMistake>> {
         let mut mistakes = Mistakes::default();
         let last = raw.len().checked_sub(1);
@@ -263,7 +263,7 @@ impl Templates {
 }
 
 impl Default for Algorithm {
-    /// What a template without an algorithm is lent out by.
+    /// The algorithm of a template without one.
     fn default() -> Self {
         let lease = Duration::from_secs(60);
         Self {
@@ -282,8 +282,8 @@ impl Default for Algorithm {
 }
 
 impl Algorithm {
-    /// As a server tells it to one below: the refresh interval is the one that it hears itself,
-    /// its own clients are told it times `decay_factor`.
+    /// For a server below: the refresh interval is the server's own; its clients get that times
+    /// `decay_factor`.
     #[must_use]
     pub fn to_wire(&self, each: Capacity, granted_until: Option<i64>) -> wire::Algorithm {
         let kind = match self.split {
@@ -329,9 +329,8 @@ impl Algorithm {
         }
     }
 
-    /// As a server hears it from the one above. `None` if it can't be kept: a kind that is not
-    /// known, a lease that is no time. Parameters that are not understood are passed over, for
-    /// whoever is above may be newer, or of another make.
+    /// From the server above. `None` if it cannot be applied: an unknown kind, or an invalid lease.
+    /// Unknown parameters are ignored, because the server above may be newer, or of another make.
     #[must_use]
     pub fn from_wire(heard: &wire::Algorithm) -> Option<Self> {
         let raw = RawAlgorithm {
@@ -349,7 +348,7 @@ impl Algorithm {
                 .collect(),
         };
         let mut mistakes = Mistakes::default();
-        // A server above that says nothing of priorities is a Doorman, which ignores them.
+        // A server above that does not mention priorities is a Doorman server, which ignores them.
         let default = Algorithm {
             by_priority: false,
             ..Self::default()
@@ -363,7 +362,7 @@ impl Algorithm {
         {
             return None;
         }
-        // Whoever says nothing of levels is the only one above.
+        // A server that does not mention levels is the only one above.
         algorithm.level = algorithm.level.max(1);
         let refresh = algorithm.refresh.mul_f64(algorithm.decay).as_secs().max(1);
         algorithm.refresh = Duration::from_secs(refresh);
@@ -371,10 +370,10 @@ impl Algorithm {
     }
 }
 
-/// The parameter by which a server is told when all that it was given before has ended.
+/// The parameter with the end of all earlier grants of a server.
 const GRANTED_UNTIL: &str = "granted_until";
 
-/// When all that was given before has ended, as a server is told.   seconds since 1970
+/// The end of all earlier grants, for a server.   seconds since 1970
 pub(super) fn granted_until(heard: &wire::Algorithm) -> Option<i64> {
     let mut parameters = heard.parameters.iter();
     let told = parameters.find(|parameter| parameter.name == GRANTED_UNTIL)?;
@@ -402,7 +401,7 @@ impl Mistakes {
     }
 }
 
-/// `None` only where a mistake was added. `by_priority` is what holds where the rule says nothing
+/// `None` only if a mistake was added. `by_priority` is the default for rules without a setting
 /// of priorities.
 fn check_template(
     raw: RawTemplate,
@@ -474,7 +473,7 @@ fn check_template(
     })
 }
 
-/// Who said it: an operator is told what is wrong, of a server what can be kept is kept.
+/// The source: an operator gets mistakes reported; of a server's values, the valid ones are used.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Heard {
     FromConfig,
@@ -584,7 +583,7 @@ fn split_of_number(number: i64) -> Option<Split> {
     split_of_name(kind.as_str_name())
 }
 
-/// A span that must be given, of at least a second.
+/// A required span, of at least a second.
 fn span(key: &str, given: Option<(&str, i64)>, mistakes: &mut Mistakes) -> Option<Duration> {
     let Some((found, given)) = given else {
         mistakes.add(
@@ -646,7 +645,7 @@ impl Parameters {
         read
     }
 
-    /// The error says what would be right.
+    /// The error contains the cure.
     fn take(&mut self, name: &str, text: &str, heard: Heard) -> Result<(), String> {
         let text = text.trim();
         match name {

@@ -1,5 +1,4 @@
-//! How messages become bytes and back: prost's codec, with the fields checked that the wire
-//! requires.
+//! Encoding and decoding of messages: prost's codec, with a check of required fields.
 
 use std::marker::PhantomData;
 
@@ -11,13 +10,13 @@ use tonic_prost::{ProstCodec, ProstEncoder};
 
 use super::required::{self, NoMessage, Shaped};
 
-/// Bytes that a buffer begins with. tonic would begin with 8 KiB, which is more than most
-/// requests and answers have, for each of them.
+/// The initial size of a buffer. tonic would begin with 8 KiB for each message, which is more
+/// than most have.
 const BUFFER: usize = 1 << 10;
 /// Bytes of an answer after which it begins to be sent.
 const SEND_FROM: usize = 32 << 10;
 
-/// Encodes `T`, decodes `U`. Bytes that are no message are answered as Doorman answers them:
+/// Encodes `T`, decodes `U`. Bytes that are not a message are answered like in Doorman:
 /// `FAILED_PRECONDITION` for garbage, `UNKNOWN` for a required field that is not set.
 #[derive(Clone, Debug)]
 pub struct CheckedCodec<T, U>(PhantomData<(T, U)>);
@@ -47,7 +46,7 @@ where
     }
 }
 
-/// Decodes `U`, whose required fields must be there.
+/// Decodes `U`, and checks its required fields.
 #[derive(Clone, Debug)]
 pub struct CheckedDecoder<U>(PhantomData<U>);
 

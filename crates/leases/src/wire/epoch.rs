@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use tidegate_limits::Timestamp;
 
-/// Where the process's clock stood when the wall clock was read.
+/// The process's clock at the reading of the wall clock.
 ///
-/// Made once, at start: the two run on together from there, so a wall clock that jumps later
-/// makes no lease longer or shorter.
+/// Made once, at start: from then on both run together, so a later jump of the wall clock makes
+/// no lease longer or shorter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Epoch {
     /// From 1970 to the process's start.
@@ -23,7 +23,7 @@ impl Epoch {
         }
     }
 
-    /// Whole seconds since 1970, rounded down, so that a lease never seems longer than it is.
+    /// Whole seconds since 1970, rounded down, so that a lease is never overestimated.
     #[must_use]
     pub fn seconds(&self, at: Timestamp) -> i64 {
         i64::try_from(self.since_1970(at).as_secs()).unwrap_or(i64::MAX)

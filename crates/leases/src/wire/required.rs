@@ -1,9 +1,8 @@
-//! Which fields of a message the wire requires, and which of them some bytes lack.
+//! The required fields of messages, and the check of bytes for them.
 //!
-//! prost takes a required field that is absent for a zero: a client that forgot to say what it
-//! wants would be understood to want nothing. Doorman refuses such a message, and so do we,
-//! before prost sees it. The tables below are `proto/doorman.proto` once more, of which a test
-//! compares every line.
+//! prost reads a missing required field as zero: a client that forgot its demand would seem to
+//! want nothing. Doorman refuses such a message, and so do we, before prost sees it. The tables
+//! below repeat `proto/doorman.proto`; a test compares every line.
 
 use super::{
     DiscoveryRequest, DiscoveryResponse, GetCapacityRequest, GetCapacityResponse,
@@ -11,25 +10,25 @@ use super::{
     ReleaseCapacityResponse,
 };
 
-/// What some bytes must hold to be a message.
+/// The required content of a message.
 #[derive(Debug)]
 pub struct Shape {
     /// Its name in the file.
     pub name: &'static str,
-    /// The required fields, and those that hold messages in which fields are required.
+    /// The required fields, and fields with messages that have required fields.
     pub fields: &'static [Field],
 }
 
-/// A field that must be there, or into which one must look.
+/// A field that is required, or must be checked inside.
 #[derive(Debug)]
 pub struct Field {
     /// Its number.
     pub number: u32,
     /// Its name in the file.
     pub name: &'static str,
-    /// Whether it must be there.
+    /// Whether it is required.
     pub required: bool,
-    /// The shape of what it holds, if that is a message that requires something.
+    /// The shape of its message, if that has required fields.
     pub message: Option<&'static Shape>,
 }
 
@@ -131,7 +130,7 @@ const SERVER_CAPACITY_RESOURCE_RESPONSE: Shape = Shape {
 
 /// A message that is sent by itself.
 pub trait Shaped {
-    /// What its bytes must hold.
+    /// Its required content.
     const SHAPE: Shape;
 }
 
@@ -197,28 +196,28 @@ impl Shaped for ReleaseCapacityResponse {
     };
 }
 
-/// Why some bytes are no message.
+/// Why some bytes are not a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoMessage {
-    /// They are no protobuf at all.
+    /// They are not protobuf.
     #[error("the bytes are no protobuf message")]
     Garbage,
-    /// A field that must be there is not.
+    /// A required field is missing.
     #[error("doorman.{message}: required field {field} is not set")]
     Missing {
-        /// The message that lacks it.
+        /// The message without it.
         message: &'static str,
         /// The field.
         field: &'static str,
     },
 }
 
-/// Looks through a message, and those inside it, for what must be there. What holds no
-/// required field is passed over: whether it can be read is prost's to say.
+/// Checks a message, and the messages inside it, for required fields. Fields without required
+/// ones inside are skipped: prost decides whether they are readable.
 ///
 /// # Errors
 ///
-/// The first field that is missing, or that the bytes end where they must not.
+/// The first missing field, or an unexpected end of the bytes.
 pub fn check(bytes: &[u8], shape: &Shape) -> Result<(), NoMessage> {
     let mut reader = Reader(bytes);
     // No message here has as many fields as this has bits.
@@ -244,11 +243,11 @@ pub fn check(bytes: &[u8], shape: &Shape) -> Result<(), NoMessage> {
     }
 }
 
-/// How deep groups may stand in one another. Nothing here has any; an old peer could still
-/// send one, and a hostile one very many.
+/// The deepest nesting of groups. No message here has any, but an old peer could still send one,
+/// and a hostile peer very many.
 const GROUPS_MAX: usize = 32;
 
-/// What is left of a message.
+/// The rest of a message.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -277,7 +276,7 @@ impl<'a> Reader<'a> {
         Ok(taken)
     }
 
-    /// Passes over a field's value; hands out the bytes of one that has a length.
+    /// Skips a field's value; returns the bytes of one with a length.
     fn content(&mut self, number: u32, wire_type: u64) -> Result<Option<&'a [u8]>, NoMessage> {
         match wire_type {
             0 => self.varint().map(|_| None),
@@ -293,7 +292,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Passes over a group whose start has been read.
+    /// Skips a group whose start has been read.
     fn group(&mut self, number: u32) -> Result<(), NoMessage> {
         let mut open = vec![number];
         while let Some(&innermost) = open.last() {

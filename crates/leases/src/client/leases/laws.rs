@@ -1,5 +1,5 @@
-//! Laws that hold whatever the network and the servers do: thousands of random lives of a
-//! client on a virtual clock, against servers that keep a book of what they granted.
+//! Laws that hold for any behaviour of the network and the servers: thousands of random lives of
+//! a client on a virtual clock, against servers that keep a book of their grants.
 
 use std::collections::BTreeMap;
 
@@ -50,11 +50,11 @@ struct Granted {
     until: Timestamp,
 }
 
-/// Three servers, of which one at most is the master.
+/// Three servers, of which at most one is the master.
 struct Servers {
     random: Random,
     names: [ServerAddress; 3],
-    /// What each one's clock is ahead of the true one.   ms
+    /// How far each one's clock is ahead of the true one.   ms
     ahead: [i64; 3],
     says_now: bool,
     master: Option<usize>,
@@ -62,7 +62,7 @@ struct Servers {
     is_calm: bool,
     /// Every lease that was granted of a resource.
     granted: BTreeMap<String, Vec<Granted>>,
-    /// When a master last saw a request for it of which the answer arrived.
+    /// When a master last saw a request for it whose answer arrived.
     seen: BTreeMap<String, Timestamp>,
     too_early: Vec<String>,
 }
@@ -76,7 +76,7 @@ enum Reply {
 impl Servers {
     fn new(mut random: Random) -> Self {
         let says_now = !random.one_in(4);
-        // A server that does not say its clock's time is believed to have ours.
+        // A server that does not send its time is assumed to have ours.
         let mut ahead = [0; 3];
         if says_now {
             ahead = ahead.map(|_| random.real(-1e7, 1e7) as i64);
@@ -188,7 +188,7 @@ impl Servers {
     }
 }
 
-/// An answer that is on its way when nobody waits for it any more.
+/// An answer that is on its way when no request waits for it.
 struct Late {
     arrives: Timestamp,
     request: RequestId,
@@ -204,7 +204,7 @@ struct Life {
     servers: Servers,
     late: Vec<Late>,
     modes: BTreeMap<String, AfterExpiry>,
-    /// When it was last asked for, but for requests of which nothing came.
+    /// When it was last requested, except requests without an answer.
     sent: BTreeMap<String, Timestamp>,
     requests: u64,
     answered: u64,
@@ -236,8 +236,8 @@ impl Life {
             self.step();
             self.check();
         }
-        // When all is well again, everybody has a lease before long: one pause, and a round of
-        // each server in vain.
+        // When all is well again, every resource soon has a lease: after one pause, and one failed
+        // round of each server.
         self.servers.is_calm = true;
         self.servers.up = [true; 3];
         self.servers.master = Some(self.servers.master.unwrap_or(0));
@@ -296,7 +296,7 @@ impl Life {
         }
         let due = self.leases.next_due().unwrap_or(Timestamp::MAX);
         let nap = self.now + self.random.up_to(20 * SECOND) + Duration::from_nanos(1);
-        // Somebody may wake the task before anything is due.
+        // The task may wake before anything is due.
         self.pass_to(due.min(nap));
     }
 

@@ -1,4 +1,4 @@
-//! What is asked and what is made of the answers, case by case.
+//! Requests and results of answers, case by case.
 
 use super::*;
 use crate::client::entitlement::Allowance;
@@ -76,7 +76,7 @@ fn what_is_due_is_asked_for_together_with_the_whole_lease_that_it_has() {
     assert_eq!(leases.next_due(), None, "one request at a time");
 
     let ends = (START_MS / 1000) + 61;
-    // In another order, and with one that nobody asked for.
+    // In another order, and with one that was not requested.
     let response = vec![
         gets("c", 7.0, ends, 16),
         gets("other", 1.0, ends, 16),

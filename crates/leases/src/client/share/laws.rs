@@ -1,15 +1,15 @@
-//! The promise to several sidecars, on a virtual clock: whatever dies, is lost or comes late,
-//! what all of them together send within any window, and have in flight at any moment, is never
-//! more than there is.
+//! The promise to several sidecars, on a virtual clock: with any deaths, losses and delays, what
+//! they send together within any window, and have in flight at any moment, never exceeds the
+//! capacity.
 //!
-//! Each life has three sidecars, which are the real scheduler and the real machine of the lease
-//! client, and the real capacity server. The network delays, loses and reorders; sidecars and
-//! servers are killed and come back with empty heads; whoever carries between limits and client
-//! is late. Everything that was sent is written down and counted by brute force.
+//! Each life has three sidecars, with the real scheduler and the real state machine of the lease
+//! client, and the real capacity server. The network delays, loses and reorders. Sidecars and
+//! servers are killed and come back empty. Messages between limits and client are late.
+//! Everything that was sent is recorded and counted by brute force.
 //!
-//! Three precautions (`frees_after`, learning, the quiet start) have a life without them, in which
-//! the count finds more than there is: so it would find it. That `has` counts what is in use is not
-//! among them: here `frees_after` has always covered for it.
+//! For each of three precautions (`frees_after`, learning, the quiet start) there is a life
+//! without it, in which the count finds an excess. So the count works. That `has` includes the
+//! amount in use is not among them: here `frees_after` has always covered it.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -48,18 +48,18 @@ const LEASE: Duration = Duration::from_secs(3);
 const INTERVAL_MIN: Duration = Duration::from_millis(600);
 const REQUEST_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// The shared limits: resource, all that there is, and what each sidecar always owns.
+/// The shared limits: resource, capacity, and safe share of each sidecar.
 const TOTAL: (&str, u32, u32) = ("total", 12, 2);
 const OUTSTANDING: (&str, u32, u32) = ("outstanding", 7, 1);
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Precautions that are left out, to see that the count finds what comes of it.
+/// Precautions that are left out, to check that the count finds the excess.
 #[derive(Clone, Copy, Default)]
 struct Without {
     /// The server frees a lowered share at once.
     frees_after: bool,
-    /// A new master lends at once, and learns nothing.
+    /// A new master grants at once, and learns nothing.
     learning: bool,
     /// A sidecar uses its windows as soon as it starts.
     quiet_start: bool,
@@ -91,7 +91,7 @@ impl Random {
     }
 }
 
-/// Something that is due; those of a sidecar name the life that it is for.
+/// A due event; an event of a sidecar names its life.
 enum Event {
     Arrive(usize),
     Wake(usize, u64),
@@ -115,7 +115,7 @@ struct Sidecar {
     leases: Leases,
     quiet_until: Timestamp,
     holds: BTreeMap<u64, Running>,
-    /// When it wakes next, and when its client asks: earlier plans count no more.
+    /// When it wakes next, and when its client asks: earlier plans are void.
     wakes: Option<Timestamp>,
     asks: Option<Timestamp>,
 }
@@ -134,7 +134,7 @@ struct World {
     lives: u64,
     runs: u64,
     sidecars: [Option<Sidecar>; SIDECARS],
-    /// Calls a second that come to each.
+    /// Calls a second that arrive at each.
     demand: [u64; SIDECARS],
     server: CapacityServer,
     epoch: Epoch,
@@ -145,7 +145,7 @@ struct World {
     sent: Vec<Timestamp>,
     /// From when to when each was in flight.
     flights: Vec<Range<Timestamp>>,
-    /// The most that one sidecar was let to send within a window.
+    /// The most that one sidecar was allowed to send within a window.
     most_leased: f64,
 }
 
@@ -250,7 +250,7 @@ impl World {
             world.plan(Duration::ZERO, Event::Demand(slot));
             world.plan(Duration::ZERO, Event::Arrive(slot));
         }
-        // Everybody has something before the first is killed.
+        // All have a share before the first is killed.
         for _ in 0..1 + world.random.below(5) {
             let after = world.random.between(7_000 * MS..LENGTH);
             world.plan(after, Event::KillSidecar);
@@ -280,7 +280,7 @@ impl World {
         }
     }
 
-    /// The sidecar in this life of its own.
+    /// The sidecar in its current life.
     fn sidecar(&mut self, slot: usize, life: u64) -> Option<&mut Sidecar> {
         let sidecar = self.sidecars[slot].as_mut();
         sidecar.filter(|sidecar| sidecar.life == life)
@@ -327,7 +327,7 @@ impl World {
             Event::Carry(slot, life) => {
                 self.carry(slot, life);
                 if self.sidecar(slot, life).is_some() {
-                    // Sometimes whoever carries is far behind.
+                    // Sometimes messages are very late.
                     let most = if self.random.one_in(8) { 1_500 } else { 120 };
                     let after = self.random.between(MS..most * MS);
                     self.plan(after, Event::Carry(slot, life));
@@ -369,7 +369,7 @@ impl World {
             Event::KillServer => {
                 self.server.deposed(now, None);
                 self.is_up = false;
-                // Now and then one of them never reaches the new master, or not before long.
+                // Sometimes one of them never reaches the new master, or only late.
                 if self.random.one_in(2) {
                     let slot = self.random.below(SIDECARS as u64) as usize;
                     self.cut_off[slot] = now + self.random.between(3_000 * MS..9_000 * MS);
@@ -463,7 +463,7 @@ impl World {
             arrived: now,
             deadline: None,
         };
-        // A full queue refuses it, which is as good as nobody having come.
+        // A full queue refuses it, as if no call had arrived.
         let _ = sidecar.scheduler.submit(now, call, ());
         let life = sidecar.life;
         self.let_through(slot, life);
@@ -598,7 +598,7 @@ impl World {
         }
     }
 
-    /// The first window with more departures, or moment with more in flight, than there may be.
+    /// The first window with too many departures, or moment with too many in flight.
     fn excess(&mut self) -> Option<String> {
         self.sent.sort_unstable();
         for (nth, &from) in self.sent.iter().enumerate() {
@@ -620,7 +620,7 @@ impl World {
     }
 }
 
-/// Lives in which more was used than there is, and what all of them came to.
+/// Lives in which the capacity was exceeded, and the sums of all lives.
 fn live_all(without: Without, lives: u64) -> (u64, u64, u64) {
     let (mut excesses, mut sent, mut shared) = (0, 0, 0);
     for seed in 0..lives {

@@ -1,4 +1,4 @@
-//! The page for people. It brings everything it needs with it.
+//! The page for people. It is self-contained.
 
 use std::fmt::{self, Display, Write};
 
@@ -23,7 +23,7 @@ a{color:var(--bar);text-decoration:none}a:hover{text-decoration:underline}\
 pre{white-space:pre-wrap;font-size:.85em;border:1px solid var(--line);padding:.75rem;border-radius:.4rem}\
 code{font-size:.9em}";
 
-/// What else there is, with a word on each.
+/// The other paths, with a short description.
 const PLACES: [(&str, &str); 5] = [
     ("/metrics", "every metric, for Prometheus"),
     ("/v1/leases", "resources, who holds what, mastership"),
@@ -32,7 +32,7 @@ const PLACES: [(&str, &str); 5] = [
     ("/readyz", "200 while the master is known, else 503"),
 ];
 
-/// Everything there is, without who holds what.
+/// All resources, without their leases.
 pub(super) fn overview(shown: &Shown, status: &Status, is_first: bool) -> String {
     let mut page = Page::begin("Tidegate leases");
     page.standing(status);
@@ -53,7 +53,7 @@ pub(super) fn overview(shown: &Shown, status: &Status, is_first: bool) -> String
     page.end()
 }
 
-/// One resource, with who holds what.
+/// One resource, with its leases.
 pub(super) fn resource(status: &Status) -> String {
     let mut page = Page::begin("Tidegate leases");
     page.add(format_args!("<p><a href=\"/\">all resources</a></p>"));
@@ -119,7 +119,7 @@ impl Page {
         self.add(format_args!("</p>"));
     }
 
-    /// The way to the resources that are not on this page.
+    /// The link to the resources that are not on this page.
     fn other_pages(&mut self, status: &Status, is_first: bool) {
         if !is_first {
             self.add(format_args!("<p><a href=\"/\">first resources</a></p>"));
@@ -166,7 +166,7 @@ impl Page {
             Escaped(&resource.id),
             Amount(capacity),
             Amount(held),
-            // A bar of nothing is drawn full.
+            // The bar of an empty capacity is full.
             capacity.max(f64::MIN_POSITIVE),
             Amount(resource.wanted.get()),
             Amount(resource.safe_capacity),
@@ -271,7 +271,7 @@ impl Page {
     }
 }
 
-/// An amount, with three digits behind the point at most.
+/// An amount, with at most three decimals.
 struct Amount(f64);
 
 impl Display for Amount {
@@ -281,7 +281,7 @@ impl Display for Amount {
     }
 }
 
-/// How long ago a moment was.
+/// The time since a moment.
 struct Ago(Timestamp, Timestamp);
 
 impl Display for Ago {
@@ -290,7 +290,7 @@ impl Display for Ago {
     }
 }
 
-/// How long it is until a moment.
+/// The time until a moment.
 struct In(Timestamp, Timestamp);
 
 impl Display for In {
@@ -311,7 +311,7 @@ impl Display for Escaped<'_> {
                 '>' => f.write_str("&gt;"),
                 '"' => f.write_str("&quot;"),
                 '\'' => f.write_str("&#39;"),
-                // Would be swallowed, or worse; shown as what it is.
+                // A control character, shown in escaped form.
                 c if c.is_control() => write!(f, "\u{fffd}"),
                 c => f.write_char(c),
             }?;

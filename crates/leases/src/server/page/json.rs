@@ -8,7 +8,7 @@ use super::Shown;
 use crate::server::{Frees, LeaseNow, ResourceNow, Standing, Status, Template, Templates};
 use crate::wire::Epoch;
 
-/// Mastership, resources, and who holds what of them, as far as that was looked at.
+/// Mastership, resources, and their leases, as far as they were copied.
 pub(super) fn leases(shown: &Shown, status: &Status) -> String {
     let epoch = shown.service.epoch();
     let resources: Vec<_> = status
@@ -114,7 +114,7 @@ fn rule(of: &Template) -> Value {
     })
 }
 
-/// What the wire calls it.
+/// Its name on the wire.
 pub(super) fn name_of(split: Split) -> &'static str {
     match split {
         Split::None => "NO_ALGORITHM",
