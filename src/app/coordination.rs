@@ -1,15 +1,13 @@
-//! Carries between the gate's limits and the servers that share out their capacity: what is
-//! needed goes out, leases come in, as plain values. The gate knows of no server, and no client
-//! of the gate.
+//! Connects the gate's limits to the capacity servers: demands go out, leases come in, as plain
+//! values. The gate does not know the servers, and the lease client does not know the gate.
 //!
-//! What a limit may give out is the largest of its lease and its safe share, and never more than
-//! its own rule: that is what this backend can bear, whatever there is for all together. A lease
-//! that ends leaves the safe share by itself, in the scheduler, whether or not anybody here is
-//! awake.
+//! A limit may give out the larger of its lease and its safe share, and never more than its own
+//! rule, which is what this backend can bear. When a lease ends, the scheduler falls back to the
+//! safe share by itself, even if this task does not run.
 //!
-//! Whoever was here before may have used all that it had up to its end. So a window stays closed
-//! for its own length after the process has started: what left before can't meet in one window
-//! with what leaves now.
+//! A previous process may have used its whole share up to its end. So a window stays closed for
+//! its own length after the process has started: calls from before and calls from now are then
+//! never in one window.
 
 pub(super) mod metrics;
 
@@ -28,10 +26,10 @@ use tracing::{info, warn};
 use crate::admit::{self, Gate};
 use crate::callers::Callers;
 
-/// How often what is needed is looked at while calls are here. An idle proxy looks at nothing.
+/// How often the need is checked while calls are here. An idle proxy checks nothing.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Carries for as long as the proxy runs.
+/// Runs as long as the proxy.
 pub(super) struct Coordination {
     gate: Gate,
     callers: Callers,
@@ -56,11 +54,11 @@ struct Entry {
     quiet_until: Timestamp,
     told: Told,
     drawn: Lately,
-    /// What it was that the servers keep for this one, and was warned of.
+    /// The safe capacity of the servers that was last logged as a warning.
     warned: Option<f64>,
 }
 
-/// What the limit was told last.
+/// The last supply of the limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Told {
     Nothing,
@@ -68,18 +66,18 @@ enum Told {
     Rate(Supply<Fill>),
 }
 
-/// How a limit that is shared stands, for operators.
+/// The state of a shared limit, for operators.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ShareNow {
     /// The limit's name.
     pub limit: Arc<str>,
     /// The id of the resource.
     pub resource: Arc<str>,
-    /// What this sidecar always owns.
+    /// The safe share.
     pub safe: f64,
-    /// What is wanted of the servers.
+    /// The demand for the servers.
     pub wants: f64,
-    /// What is leased, and for how much longer; none if nothing is.
+    /// The lease and its remaining time; `None` without one.
     pub lease: Option<(f64, Duration)>,
 }
 
@@ -96,13 +94,13 @@ impl Coordination {
         }
     }
 
-    /// What is counted of the requests to servers.
+    /// The counts of requests to the servers.
     pub(super) const fn metrics(&self) -> &ClientMetrics {
         &self.metrics
     }
 
-    /// Takes new settings, after the gate has. Leases of resources that stay are kept. A limit
-    /// that is no longer shared goes back to its rule.
+    /// Takes new settings, after the gate has. Leases of resources that stay are kept. A limit that
+    /// is no longer shared returns to its rule.
     pub(super) fn apply(&self, settings: Option<&Settings>, gate: &admit::Settings) {
         let before = self.running().take();
         let mut left = Vec::new();
@@ -111,7 +109,7 @@ impl Coordination {
                 let same = settings.is_some_and(|settings| settings.servers == before.servers);
                 left = before.entries;
                 if !same {
-                    // What was leased from others says nothing here.
+                    // Leases from other servers do not count here.
                     for entry in &left {
                         entry.unshare(&self.gate, &self.callers);
                     }
@@ -122,7 +120,7 @@ impl Coordination {
             None => None,
         };
         if let Some(settings) = settings {
-            // Before anybody is asked: what a limit may give out without a lease.
+            // Before any request: what a limit may give out without a lease.
             let client = kept_client.unwrap_or_else(|| self.client(&settings.servers));
             for entry in left.extract_if(.., |entry| !entry.stays(&settings.limits)) {
                 entry.unshare(&self.gate, &self.callers);
@@ -175,7 +173,7 @@ impl Coordination {
         client.expect("the config names a server, and no time is zero")
     }
 
-    /// Carries until dropped.
+    /// Runs until dropped.
     pub(super) async fn keep_carrying(self: Arc<Self>) {
         loop {
             self.gate.watch();
@@ -198,7 +196,7 @@ impl Coordination {
         }
     }
 
-    /// Gives back what is leased: nothing leaves any more.
+    /// Releases the leases: no call leaves any more.
     pub(super) async fn close(&self) {
         let running = self.running().take();
         if let Some(running) = running {
@@ -231,7 +229,7 @@ impl Coordination {
 }
 
 impl Running {
-    /// Carries once. Returns whether there is anything to look at again soon.
+    /// Runs once. Returns whether to run again soon.
     fn carry(&mut self, with: &Coordination) -> bool {
         let now = with.clock.now();
         let mut look_again = false;
@@ -253,8 +251,8 @@ impl Entry {
         })
     }
 
-    /// Tells the limit what it may give out, and the client what is needed and used. Returns what
-    /// is needed.
+    /// Sets the supply of the limit, and reports need and use to the lease client. Returns the
+    /// need.
     fn carry(&mut self, now: Timestamp, gate: &Gate, callers: &Callers) -> f64 {
         let lease = self.share.lease();
         let reported = match self.rule.safe {
@@ -284,14 +282,14 @@ impl Entry {
                 state.map(|state| self.drawn.use_of(now, &state))
             }
         };
-        // A limit that a reload has just taken away needs nothing.
+        // A limit that a reload has just removed needs nothing.
         let reported = reported.unwrap_or_default();
         self.share.report(reported);
         self.warn();
         reported.needs
     }
 
-    /// Whether the servers keep as much for this one as it takes for its own.
+    /// Whether the servers reserve as much for this sidecar as it uses as its safe share.
     fn warn(&mut self) {
         let kept = match self.share.safe_capacity() {
             Some(Allowance::UpTo(kept)) if kept < self.rule.safe.get() => Some(kept),
@@ -312,7 +310,7 @@ impl Entry {
         }
     }
 
-    /// The limit goes back to its rule.
+    /// The limit returns to its rule.
     fn unshare(&self, gate: &Gate, callers: &Callers) {
         info!(limit = %self.rule.limit, resource = %self.rule.resource, "the limit is shared no more");
         match self.rule.safe {
@@ -342,10 +340,10 @@ fn bucket_of(callers: &Callers, limit: &str) -> Option<BucketId> {
     Some(found.id.bucket())
 }
 
-/// How much was drawn from a bucket lately.
+/// The recent draws from a bucket.
 #[derive(Debug, Default)]
 struct Lately {
-    /// Moments, a second or more apart, and what had been drawn by then.
+    /// Moments, a second or more apart, with the amount drawn by then.
     seen: VecDeque<(Timestamp, f64)>,
 }
 
@@ -366,7 +364,7 @@ impl Lately {
         Use {
             needs: needs.min(state.rule.limit.per_second()),
             in_force: state.per_second,
-            // What is drawn is gone.
+            // Drawn tokens do not come back.
             in_use: 0.0,
         }
     }

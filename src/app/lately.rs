@@ -1,4 +1,4 @@
-//! The calls under way, and the latest that have ended: what operators ask for by id.
+//! The calls under way, and the latest that have ended, for queries by id.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -11,11 +11,10 @@ use tidegate_limits::{Delays, Timestamp, TokenCount};
 use crate::call::claim::{Charged, RateLimitId};
 use crate::call::{Claim, Facts, Reason, Record, Verdict};
 
-/// Calls that have ended and are remembered. Each takes about 200 bytes, and 40 for each limit
-/// that held it.
+/// The most remembered calls. Each takes about 200 bytes, and 40 for each limit that held it.
 pub(super) const ENDED_MAX: usize = 10_000;
 
-/// Calls under way and calls that ended lately.
+/// Calls under way and calls that ended recently.
 #[derive(Debug, Default)]
 pub(super) struct Lately {
     under_way: Mutex<HashMap<u64, Weak<Record>>>,
@@ -80,7 +79,7 @@ impl Lately {
             target: facts.target.clone(),
             caller: claim.map(|claim| claim.caller),
             rate_limit: claim.and_then(Claim::rate_limit).cloned(),
-            // Who was never let through has drawn nothing.
+            // A call that was never admitted has drawn nothing.
             tokens: charged
                 .filter(|_| facts.sent.is_some())
                 .map(|claim| facts.settled.map_or(claim.cost, |settled| settled.charged)),
@@ -101,7 +100,7 @@ impl Lately {
         all.push_back(ended);
     }
 
-    /// A call that ended lately.
+    /// A call that ended recently.
     pub(super) fn find(&self, id: u64) -> Option<Ended> {
         // The latest are asked for most.
         let all = lock(&self.ended);
@@ -113,7 +112,7 @@ impl Lately {
         let records: Vec<_> = lock(&self.under_way).values().cloned().collect();
         let mut all: Vec<UnderWay> = records
             .iter()
-            // Without the lock: the last owner of a record tells of its end.
+            // Without the lock, because the last owner of a record reports its end.
             .filter_map(Weak::upgrade)
             .map(|record| record.note(|facts| under_way(facts)))
             .collect();

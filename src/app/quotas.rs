@@ -1,15 +1,15 @@
-//! Carries between the gate's quotas and the store that several sidecars share: questions go out,
-//! answers come in. The gate knows of no store, and no store of the gate.
+//! Connects the gate's quotas to the store that several sidecars share: requests go out, answers
+//! come in. The gate does not know the store, and the store does not know the gate.
 //!
-//! A question waits for nothing in the gate: calls are decided by what was drawn before. What the
-//! store does not answer within the rule's `draw_timeout` is asked again. The store counts as
-//! unavailable only by the evidence of its connection; then one probe at a time is sent, which
-//! depends on no key, so thousands of keys make no storm while it is unavailable or comes back. When
-//! it is back nothing is asked that no call waits for, and the newest question goes first.
+//! A request holds up nothing in the gate: calls are decided with tokens that were drawn before.
+//! An unanswered request is sent again after the rule's `draw_timeout`. The store counts as
+//! unavailable only by the evidence of its connection. Then one probe at a time is sent,
+//! independent of keys, so thousands of keys make no storm during an outage or after it. After
+//! recovery, only requests for waiting calls are sent, and the newest goes first.
 //!
-//! A key's first read is answered together with what the store configures for that key: by then the
-//! key has its rule, and no window is opened by another one's total. Later that is read anew now and
-//! then, and no question waits for it.
+//! A key's first read also gets the settings of that key in the store: so the key has its rule,
+//! and no window begins with another total. Later these settings are read again from time to
+//! time, and no request waits for that.
 
 mod backlog;
 mod breaker;
@@ -56,7 +56,7 @@ struct Running {
 }
 
 impl Quotas {
-    /// None yet. `stop` ends what runs for them.
+    /// None yet. `stop` ends their tasks.
     pub(super) fn new(
         gate: Gate,
         clock: Clock,
@@ -74,19 +74,19 @@ impl Quotas {
         }
     }
 
-    /// Takes new settings; needs a runtime. Rules change in place. The store stays, whatever the
-    /// settings say of it: two sidecars that go over to another one at different moments would both
+    /// Takes new settings; needs a runtime. Rules change in place. The store stays, for any
+    /// settings of it: two sidecars that change to another one at different moments would both
     /// spend a whole window. For the same reason a quota keeps its namespace.
     pub(super) fn apply(&self, settings: Option<&tidegate_quota::Quotas>) {
         let mut running = self.running();
         let Some(settings) = settings else {
             self.gate.set_quotas(BTreeMap::new(), 0);
-            // Whoever was a member is none any more.
+            // The sidecar is no longer a member.
             *running = None;
             return;
         };
         let mut settings = settings.in_force();
-        // The driver is told first: by the time that a new quota has questions it knows of it.
+        // The driver first, so that it knows a new quota before its first request.
         if let Some(running) = &*running {
             if running.driver.engine != settings.engine {
                 warn!(key = "quota", "takes effect only after a restart");
@@ -126,7 +126,7 @@ impl Quotas {
         }
     }
 
-    /// Leaves the others' company: no call draws any more. What is held dies with its window.
+    /// Leaves the group of sidecars: no call draws any more. Held tokens expire with their window.
     pub(super) fn close(&self) {
         *self.running() = None;
     }
@@ -136,7 +136,7 @@ impl Quotas {
     }
 }
 
-/// Leaves each quota its namespace: its keys hold tokens of the records that they know.
+/// Keeps the namespace of each quota, because its keys hold tokens of their records.
 fn keep_namespaces(settings: &mut tidegate_quota::Quotas, before: &tidegate_quota::Quotas) {
     for limit in &mut settings.limits {
         let known = before.limits.iter().find(|known| known.name == limit.name);

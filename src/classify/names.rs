@@ -1,4 +1,4 @@
-//! The function names that are told apart in metrics and logs.
+//! The function names that metrics and logs distinguish.
 
 use std::sync::Arc;
 

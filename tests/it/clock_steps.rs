@@ -49,7 +49,7 @@ fn calls(door: &Arc<Door>, count: usize) -> JoinSet<Result<Timestamp, Reason>> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_window_holds_more_than_its_limit_whatever_step_the_clock_makes() {
+async fn no_window_exceeds_its_limit_at_any_clock_step() {
     for step in STEPS {
         for after in [
             Duration::ZERO,
@@ -88,7 +88,7 @@ async fn no_window_holds_more_than_its_limit_whatever_step_the_clock_makes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_whose_deadline_a_step_of_the_clock_passes_end_at_once_and_are_never_sent() {
+async fn a_clock_step_past_the_deadline_ends_calls_unsent() {
     let door = door(
         "smapi_max_outstanding_requests = 1\nsmapi_request_postpone_threshold_seconds = 60\n\
          smapi_rate_limit_per_window = \"total:1000\"",

@@ -168,7 +168,7 @@ async fn a_master_that_gets_sigterm_resigns(store: &str) {
 }
 
 #[tokio::test]
-async fn on_etcd_a_master_that_gets_sigterm_resigns_before_it_ends() {
+async fn on_etcd_a_master_resigns_at_sigterm() {
     let etcd = Etcd::start(1);
     a_master_that_gets_sigterm_resigns(&on_etcd(&etcd)).await;
 }
@@ -196,7 +196,7 @@ async fn a_master_whose_store_is_gone_ends_in_time() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn leases_outlive_their_master_and_who_was_paused_lends_nothing() {
+async fn leases_outlive_their_master_and_a_paused_one_grants_nothing() {
     let etcd = Etcd::start(1);
     let ports = free_ports(2);
     let store = on_etcd(&etcd);

@@ -366,7 +366,7 @@ async fn two_sidecars_spend_one_budget_and_not_a_token_more() {
 /// The store's clock steps back by an hour, on to where it was, and ahead. Of each window, by that
 /// clock, no more than its total is spent.
 #[tokio::test]
-async fn no_window_is_spent_beyond_its_total_whatever_step_the_clock_of_the_store_makes() {
+async fn no_window_is_overspent_at_any_step_of_the_stores_clock() {
     const HOUR: Duration = Duration::from_secs(3_600);
     const TOTAL: usize = 20;
     let rig = Rig::start().await;

@@ -266,7 +266,7 @@ async fn holds_under_faults(plan: Plan, store: Store) -> String {
 
 #[cfg(feature = "zookeeper")]
 #[tokio::test]
-async fn a_budget_in_zookeeper_is_never_exceeded_whatever_is_killed_or_stands_still() {
+async fn a_budget_in_zookeeper_is_never_exceeded_under_faults() {
     let ensemble = crate::stores::ZooKeeper::start(3).await;
     let plan = Plan::short("ZooKeeper", Faults::All);
     holds_under_faults(plan, Store::ZooKeeper(ensemble)).await;

@@ -83,7 +83,7 @@ const MIXES: [Mix; 6] = [
         about: "the worst: nested prefixes of two fields, that only the third tells apart",
         pattern: |n| {
             let nest = |depth: u32| format!("{}*", "a".repeat(1 + depth as usize));
-            fields(&nest(n % 100), &nest(n / 100), "", "nobody", "")
+            fields(&nest(n % 100), &nest(n / 100), "", "none", "")
         },
     },
 ];
@@ -133,7 +133,7 @@ fn filled(mix: Mix, patterns: u32) -> Table {
     table
 }
 
-/// Somebody who matches the nth pattern: what it demands, and something for the rest.
+/// A client that matches the nth pattern: the demanded values, and others for the rest.
 fn who_matches(mix: Mix, n: u32) -> IdentityBuf {
     let [user, originator, ip, user_agent, listener] = (mix.pattern)(n);
     let seen = |pattern: &str, otherwise: &str| match pattern.strip_suffix('*') {
@@ -141,7 +141,7 @@ fn who_matches(mix: Mix, n: u32) -> IdentityBuf {
         Some(prefix) => format!("{prefix}, and more"),
         None => pattern.to_owned(),
     };
-    let (user, originator) = (seen(&user, "nobody-else"), seen(&originator, "nothing"));
+    let (user, originator) = (seen(&user, "no-other"), seen(&originator, "nothing"));
     let (user_agent, listener) = (seen(&user_agent, &agent(n)), seen(&listener, "nova"));
     let ip = ip.split('/').next().expect("a part before the slash");
     let ip: IpAddr = ip.parse().unwrap_or(Ipv4Addr::new(10, 0, 0, 1).into());
@@ -154,7 +154,7 @@ fn who_matches(mix: Mix, n: u32) -> IdentityBuf {
         .into()
 }
 
-/// Somebody who matches nothing, but looks like those who do.
+/// A client that matches nothing, but looks like those that do.
 fn who_misses(n: u32) -> IdentityBuf {
     Identity::default()
         .with_user(&format!("visitor-{n}"))
@@ -340,7 +340,7 @@ fn main() {
             );
             if mix.name == "nested" {
                 let worst = Identity::default().with_user(WORST).with_originator(WORST);
-                let worst = vec![IdentityBuf::from(worst.with_user_agent("somebody")); rounds];
+                let worst = vec![IdentityBuf::from(worst.with_user_agent("someone")); rounds];
                 measure(
                     &format!("  {patterns:>6} patterns, all but the last field"),
                     stretches,

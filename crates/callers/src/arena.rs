@@ -1,5 +1,5 @@
-//! Values under small ids. An id that was removed is used again, so whoever holds one sees to
-//! it that it lives.
+//! Values under small ids. A removed id is used again, so the holder of an id must ensure that it
+//! exists.
 
 use alloc::vec::Vec;
 use core::num::NonZeroU32;

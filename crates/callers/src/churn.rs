@@ -7,8 +7,7 @@ use tidegate_limits::Timestamp;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Lets through at most so many in any second, wherever it starts. A clock that steps back
-/// lets nobody through early.
+/// Admits at most this many in any second. A clock that steps back admits none early.
 #[derive(Debug)]
 pub(super) struct Churn {
     per_second: u16,
@@ -62,7 +61,7 @@ mod tests {
         check(6000, true);
         check(6399, false);
         check(6400, true);
-        // The clock steps back: nobody gets through until it is where it was.
+        // The clock steps back: none is admitted until it is where it was.
         check(0, false);
         check(6899, false);
         check(6900, true);

@@ -23,8 +23,8 @@ pub enum TableError {
     IdTooLarge(CallerId),
     /// The caller stands in the config file.
     IsStatic(CallerId),
-    /// The row for whom nobody knows can be given a limit, groups and notes, but no label; it
-    /// can't be merged or removed.
+    /// The row for unknown callers can have a limit, groups and notes, but no label. It cannot be
+    /// merged or removed.
     IsFixed,
     /// A caller without a pattern would never match.
     NoPattern,
@@ -51,7 +51,7 @@ pub enum TableError {
         /// Who has it too.
         other: Label,
     },
-    /// Two callers of the config have the same label, by which they are told apart.
+    /// Two callers of the config have the same label, which must be unique.
     LabelRepeated(Label),
     /// A caller is in more groups than are taken.
     TooManyGroups {
@@ -63,7 +63,7 @@ pub enum TableError {
     TooManyDistinctGroups,
     /// There would be more patterns than are kept.
     Full,
-    /// A merge names nobody to be merged, or somebody twice, or the target.
+    /// A merge names no caller to merge, or one twice, or the target.
     MergeList,
     /// Callers to be merged are charged differently, so that a limit would be lost unseen.
     ChargesDiffer {

@@ -1,4 +1,4 @@
-//! What is seen of whoever makes a call.
+//! The visible identity of a call's client.
 //!
 //! Values that were seen are always exact: a client that calls itself `foo*` is the client
 //! `foo*`, and no pattern. Only a [`Pattern`](crate::Pattern) has patterns.
@@ -7,8 +7,8 @@ use alloc::boxed::Box;
 use core::fmt;
 use core::net::IpAddr;
 
-/// One thing by which callers are told apart. The order is that of their weight: where two
-/// patterns are equally specific, the one that says more about the earlier field wins.
+/// A field that distinguishes callers. The order is that of their weight: of two equally specific
+/// patterns, the one that is more specific in the earlier field wins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Field {
     /// Who is logged in: from Basic, a client certificate, or the peer of a Unix socket.
@@ -114,8 +114,7 @@ impl fmt::Debug for FieldSet {
     }
 }
 
-/// What is seen on the wire of whoever makes one call. Any of it may be absent, and what is
-/// empty is absent.
+/// What the wire shows of a call's client. Any field may be absent, and an empty one is absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Identity<'a> {
     user: Option<&'a str>,

@@ -14,11 +14,11 @@
 //! shorter of "its children" and "the L literals" is looked for in the longer, by halving.
 //! Measured at 10,000 patterns: 0.2 to 0.6 µs (`benches/callers.rs`).
 //!
-//! The worst case is patterns that all match but in their last field, which takes nested
-//! prefixes (`a*`, `aa*`, …) in several fields at once: then all of them are reached, and the
-//! look-up is linear in the number of patterns, about 0.1 µs each. Only whoever writes patterns
-//! can bring that about. Whoever merely sends values can't: what is registered of them is
-//! exact, so that a value satisfies at most one literal per field beyond the written ones.
+//! The worst case is patterns that all match except in their last field, which takes nested
+//! prefixes (`a*`, `aa*`, …) in several fields at once. Then all of them are reached, and the
+//! look-up is linear in the number of patterns, about 0.1 µs each. Only the author of patterns
+//! can cause that. A client that only sends values cannot: its values are registered exactly, so
+//! a value satisfies at most one literal per field beyond the configured ones.
 
 use alloc::vec::Vec;
 
@@ -371,10 +371,10 @@ mod tests {
             .expect("a pattern")
         };
         let full = "a".repeat(256);
-        index.insert(&agent(&full), 0).expect("nobody has it");
+        index.insert(&agent(&full), 0).expect("no row has it");
         let prefix = alloc::format!("{full}*");
-        index.insert(&agent(&prefix), 1).expect("nobody has it");
-        index.insert(&agent("a*"), 2).expect("nobody has it");
+        index.insert(&agent(&prefix), 1).expect("no row has it");
+        index.insert(&agent("a*"), 2).expect("no row has it");
         let mut found = Found::default();
         let mut check = |length: usize, values: &[i32]| {
             let agent = "a".repeat(length);

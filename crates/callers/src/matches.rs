@@ -1,4 +1,4 @@
-//! Whom a call belongs to.
+//! The callers of a call.
 
 use alloc::vec::Vec;
 use core::cmp::Reverse;
@@ -69,7 +69,7 @@ impl Matches {
         self.matches.as_slice()
     }
 
-    /// The most specific caller: for whom the call waits its turn.
+    /// The most specific caller: the one for which the call takes turns.
     #[must_use]
     pub fn caller(&self) -> CallerId {
         self.matches
@@ -103,7 +103,7 @@ impl Matches {
         matches.sort_unstable_by_key(|found| (Reverse(found.specificity), found.caller));
     }
 
-    /// Adds the row for whom nobody knows, behind all others.
+    /// Adds the row for unknown callers, behind all others.
     pub(super) fn push_unknown(&mut self, key: Key, row: &Row) {
         self.matches.push(Match::new(Specificity::NONE, key, row));
     }

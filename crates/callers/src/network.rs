@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_is_no_network_is_told_what_is_wrong_with_it() {
+    fn an_invalid_network_is_reported_with_its_mistake() {
         let wrong = |texts: &[&str], told: NetworkError| {
             for text in texts {
                 assert_eq!(text.parse::<Network>(), Err(told), "{text}");

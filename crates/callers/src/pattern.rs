@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_in_a_network_is_told_which_network_it_is_in() {
+    fn an_address_with_host_bits_is_reported_with_its_network() {
         let check = |written: &str, network: &str| {
             let said = said(ip(written));
             let cure = format!("write {network} for the network");

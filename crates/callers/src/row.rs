@@ -16,7 +16,7 @@ use tidegate_limits::recency::{Linked, Links};
 pub struct CallerId(pub u64);
 
 impl CallerId {
-    /// The fixed row for whom no other row knows, and who could not be registered.
+    /// The fixed row for calls that match no other row and could not be registered.
     pub const UNKNOWN: Self = Self(0);
 }
 
@@ -109,7 +109,7 @@ impl Row {
         self.kind
     }
 
-    /// What people call it; a row that nobody named has none.
+    /// Its label, if it has one.
     #[must_use]
     pub const fn label(&self) -> Option<&Label> {
         self.label.as_ref()
@@ -159,7 +159,7 @@ impl Row {
 /// A caller to be put into the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewCaller {
-    /// What people call it. Those of the config are told apart by it.
+    /// Its label. Rows of the config are identified by it.
     pub label: Label,
     /// The groups that it is in, at most 16.
     pub groups: Vec<Group>,

@@ -28,7 +28,7 @@ use tidegate_limits::slab::{Key, Slab};
 pub struct AutoRegister(u32);
 
 impl AutoRegister {
-    /// Nobody.
+    /// None.
     pub const OFF: Self = Self(0);
     /// As many as can be kept: 10,000.
     pub const MAX: Self = Self(AUTO_REGISTER_MAX);
@@ -61,7 +61,7 @@ impl AutoRegister {
 pub struct TableSettings {
     /// How many may be registered at a time.
     pub auto_register: AutoRegister,
-    /// How many may register in any second; 0 is nobody.
+    /// How many may register in any second; 0 means none.
     pub auto_register_per_second: u16,
     /// By which fields.
     pub identify: FieldSet,
@@ -94,9 +94,9 @@ pub enum Registration {
     Surplus,
     /// No pattern can hold what was seen: the call counts for [`CallerId::UNKNOWN`].
     Unfit(PatternError),
-    /// Nothing was seen by which callers are told apart.
+    /// No field that identifies callers was present.
     NothingSeen,
-    /// Nobody registers himself.
+    /// No caller is registered automatically.
     Off,
 }
 
@@ -156,8 +156,8 @@ pub struct Restored {
 /// | patterns of one row | 256 |
 /// | groups of one row, of all rows | 16, 1,024 |
 ///
-/// Whoever can't be registered, because too many came at once or because he can't be told
-/// exactly, is counted for the row [`CallerId::UNKNOWN`], which can have a limit like any
+/// A call that cannot be registered, because too many arrived at once or because its identity is
+/// not exact, is counted for the row [`CallerId::UNKNOWN`], which can have a limit like any
 /// other.
 ///
 /// Nothing but a look-up depends on how many there are by more than a logarithm, except where
@@ -180,7 +180,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table with nobody in it but [`CallerId::UNKNOWN`].
+    /// A table with only [`CallerId::UNKNOWN`].
     #[must_use]
     pub fn new(settings: TableSettings) -> Self {
         let mut rows = Slab::default();
@@ -209,7 +209,7 @@ impl Table {
         }
     }
 
-    /// Whom a call belongs to, without counting it: a dry run. Whom no row knows is
+    /// The callers of a call, without counting it: a dry run. An unknown one is
     /// [`CallerId::UNKNOWN`].
     pub fn classify(&self, identity: &Identity<'_>, matches: &mut Matches) {
         self.index.look_up(identity, &mut matches.found);
@@ -219,8 +219,8 @@ impl Table {
         }
     }
 
-    /// Whom a call belongs to, at the moment when it is made. Whom no row names exactly is
-    /// registered, if there may be one more.
+    /// The callers of a call that arrives now. A caller that matches no row exactly is registered,
+    /// if there is room.
     pub fn classify_and_touch(
         &mut self,
         now: Timestamp,
@@ -332,8 +332,8 @@ impl Table {
         Ok(())
     }
 
-    /// Makes the patterns of `from` alternatives of `into`, which is in all their groups from
-    /// now on. The rows of `from` are gone: whoever keeps statistics adds theirs to `into`.
+    /// Makes the patterns of `from` alternatives of `into`, which is in all their groups from now
+    /// on. The rows of `from` are removed; the user of the table adds their statistics to `into`.
     ///
     /// # Errors
     ///
@@ -525,7 +525,7 @@ impl Table {
         }
     }
 
-    /// Puts a row in; nobody has its id or its patterns.
+    /// Inserts a row; no other row has its id or its patterns.
     fn place(&mut self, row: Row) -> Key {
         let (id, kind) = (row.id, row.kind);
         self.count_groups(&row.groups);
@@ -534,7 +534,7 @@ impl Table {
         let row = self.rows.get(key).expect("it was put there");
         for pattern in &row.patterns {
             let free = self.index.insert(pattern, key);
-            free.expect("nobody has the pattern");
+            free.expect("no row has the pattern");
         }
         self.by_id.insert(id, key);
         if kind == Kind::Auto {

@@ -6,9 +6,8 @@
 //! nodes on the way have a prefix of that key.
 //!
 //! One kind of trie serves text and addresses. Ordered by bits instead of hashed, it needs no
-//! secret: whoever picks the values can't make them collide. What he can do is nest them, and
-//! then a look-up that meets all of them takes a step for each, up to one for every bit of
-//! the value.
+//! secret: the author of values cannot make them collide, but can nest them. Then a look-up that
+//! meets all of them takes a step for each, up to one for every bit of the value.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;

@@ -48,7 +48,7 @@ const DAY_SLOT: u64 = 24 * MINUTE;
 /// Slots of five seconds in a slot of the day.
 const CELLS_IN_DAY_SLOT: u64 = DAY_SLOT / SLOT;
 
-/// A function by a small number; whoever hands it in knows the name.
+/// A function by a small number; the user of this type has the name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FunctionId(pub u16);
 
@@ -57,7 +57,7 @@ impl FunctionId {
     pub const OTHER: Self = Self(u16::MAX);
 }
 
-/// A span of time up to now, over which usage is told.
+/// A span of time up to now, for which usage is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Span {
     /// 60 slots of 5 s.
@@ -117,8 +117,8 @@ pub struct UsageNow {
     pub last_access: Option<Timestamp>,
     /// Everything.
     pub total: Tally,
-    /// What the dearest single call cost.
-    pub dearest: TokenCount,
+    /// The cost of the most expensive single call.
+    pub most_expensive: TokenCount,
     /// The latest five minutes, hour and day, in the order of [`Span::ALL`].
     pub spans: [SpanUse; 3],
     /// The waits of delayed calls; `None` if none was delayed lately.
@@ -251,7 +251,7 @@ pub struct Usage {
     first_access: Option<Timestamp>,
     last_access: Option<Timestamp>,
     total: Tally,
-    dearest: TokenCount,
+    most_expensive: TokenCount,
     slots: FineRing,
     minutes: Ring<Counts, MINUTE>,
     days: Ring<DayCounts, DAY_SLOT>,
@@ -289,7 +289,7 @@ impl Usage {
         self.advance(now);
         self.first_access.get_or_insert(self.latest);
         self.last_access = Some(self.latest);
-        self.dearest = self.dearest.max(cost);
+        self.most_expensive = self.most_expensive.max(cost);
         self.add(Counts {
             calls: 1,
             tokens: PackedTokens::new(cost),
@@ -336,7 +336,7 @@ impl Usage {
             return;
         }
         let arrived = arrived.min(self.latest);
-        self.dearest = self.dearest.max(charged);
+        self.most_expensive = self.most_expensive.max(charged);
         let tokens = self.total.tokens.saturating_add(more);
         self.total.tokens = tokens.saturating_sub(less);
 
@@ -360,7 +360,7 @@ impl Usage {
         UsageNow {
             last_access: self.last_access,
             total: self.total,
-            dearest: self.dearest,
+            most_expensive: self.most_expensive,
             spans: [
                 over(
                     Span::FiveMinutes,
@@ -381,15 +381,15 @@ impl Usage {
     /// The token bucket that would have let through what was used over a span, filling by the
     /// headroom faster than was used on average. `None` if no token was used.
     ///
-    /// The burst is the smallest that would have delayed nothing, or the cost of the dearest
-    /// single call if that is more; over a day, an upper bound of it. That takes up to 0.2 ms
-    /// for a day: where a lock is waited for, suggest from a clone.
+    /// The burst is the smallest that would have delayed no call, or the cost of the most expensive
+    /// single call if that is more; over a day, an upper bound of it. That takes up to 0.2 ms for a
+    /// day: under a contended lock, suggest from a clone.
     #[must_use]
     pub fn suggest(&self, now: Timestamp, span: Span, headroom: Headroom) -> Option<Suggestion> {
         let now = now.max(self.latest);
         let newest = FineRing::number_at(now);
         let first = FineRing::number_at(self.first_access?);
-        let dearest = self.dearest.tokens();
+        let most_expensive = self.most_expensive.tokens();
         let latest = |slots: u64| {
             let oldest = newest.saturating_sub(slots - 1).max(first);
             (oldest..=newest).map(|slot| {
@@ -398,8 +398,8 @@ impl Usage {
             })
         };
         match span {
-            Span::FiveMinutes => suggest::suggest(latest(SLOTS as u64), headroom, dearest),
-            Span::Hour => suggest::suggest(latest(CELLS as u64), headroom, dearest),
+            Span::FiveMinutes => suggest::suggest(latest(SLOTS as u64), headroom, most_expensive),
+            Span::Hour => suggest::suggest(latest(CELLS as u64), headroom, most_expensive),
             Span::Day => {
                 let stretches = self.days.at(now).filter_map(|(number, day)| {
                     let begins = (number * CELLS_IN_DAY_SLOT).max(first);
@@ -411,7 +411,7 @@ impl Usage {
                         minute_peak: day.minute_peak.count().tokens(),
                     })
                 });
-                suggest::suggest(stretches, headroom, dearest)
+                suggest::suggest(stretches, headroom, most_expensive)
             }
         }
     }
@@ -425,7 +425,7 @@ impl Usage {
         };
         self.last_access = self.last_access.max(other.last_access);
         self.total = self.total.saturating_add(other.total);
-        self.dearest = self.dearest.max(other.dearest);
+        self.most_expensive = self.most_expensive.max(other.most_expensive);
         self.history
             .merge(&self.slots, &other.history, &other.slots);
         self.slots.merge(&other.slots, Counts::add);

@@ -8,9 +8,9 @@
 //! | `/tidegate/quota/time` | the time, and whose questions it answers |
 //! | `/tidegate/quota/master` | the election of who keeps the time |
 //!
-//! etcd does not say what time it is, so one node keeps the time for all; how is told in
-//! `keeper`. A node writes a question, the master writes the time, and the node learns that the
-//! time was between its question and the answer, as with a server that has a clock.
+//! etcd has no clock, so one node keeps the time for all; see `keeper`. A node writes a request,
+//! the master writes the time, and the node knows that the time was between its request and the
+//! answer, as with a server that has a clock.
 //!
 //! Versions are revisions of the whole store: none comes twice, even where a key was deleted.
 
@@ -72,7 +72,7 @@ impl Settings {
 /// Files in PEM for TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Certificates {
-    /// Whom to trust.
+    /// The authority to trust.
     pub authority: PathBuf,
     /// Certificate and key of ours, where etcd asks for one.
     pub identity: Option<(PathBuf, PathBuf)>,
@@ -228,7 +228,7 @@ impl Shared {
             }
         };
         stopped.run_until_cancelled(lives).await;
-        // Nobody need wait for its end. If it is not told, the end comes by itself.
+        // So that no other waits for its end. If this message is lost, it ends by itself.
         if let Some(lease) = lease {
             let revoked = self.client.lease_revoke(lease);
             let _ = timeout(self.settings.store.deadline, revoked).await;
@@ -245,7 +245,7 @@ impl Shared {
         put.await?;
         let knows = async {
             let mut time = self.time.subscribe();
-            // An error means that nobody asks any more.
+            // An error means that no task asks any more.
             let _ = time.wait_for(keeper::is_known).await;
             let put = self
                 .client
@@ -346,8 +346,7 @@ impl Shared {
         }
     }
 
-    /// Follows the records for as long as somebody waits for one of them, from the revision on
-    /// that is asked for.
+    /// Follows the records while a task waits for one of them, from the given revision on.
     async fn follow(self: Arc<Self>, mut follows: mpsc::Receiver<u64>) {
         let records = self.settings.records();
         while let Some(from) = follows.recv().await {
@@ -423,7 +422,7 @@ impl Shared {
     ) -> Result<(), Error> {
         let range = Range::key(&self.settings.record(key));
         loop {
-            // In this order nothing is missed: whatever changes after the read is told.
+            // In this order nothing is missed: every change after the read is reported.
             let told = self.waiters.wait(key);
             let found = self.client.range(&range).await.map_err(self::told)?;
             let stands = found.entries.first();

@@ -44,9 +44,8 @@ impl Key {
     }
 
     /// The key of an id among the ids of one namespace: `namespace:id`, both encoded, or only `id`
-    /// where there is no namespace. No id has a raw `:`, so none of a namespace is ever one of
-    /// another, or of none. The empty id, of calls of which nobody knows whose they are, is
-    /// `namespace:`, or `:nobody`.
+    /// without a namespace. No id has a raw `:`, so keys of different namespaces never collide. The
+    /// empty id, of calls without a known owner, is `namespace:`, or `:nobody`.
     ///
     /// # Errors
     ///
@@ -54,7 +53,7 @@ impl Key {
     pub fn within(namespace: Option<&str>, id: &str) -> Result<Self, KeyError> {
         let Some(namespace) = namespace else {
             if id.is_empty() {
-                return Ok(Self(NOBODY.into()));
+                return Ok(Self(UNKNOWN.into()));
             }
             return Self::new(id);
         };
@@ -80,8 +79,8 @@ impl Key {
     }
 }
 
-/// Whose the calls are of which nobody knows whose they are, where there is no namespace.
-const NOBODY: &str = ":nobody";
+/// The key of calls without a known owner, without a namespace.
+const UNKNOWN: &str = ":nobody";
 
 /// Appends an id in the form that every store takes.
 fn encode(id: &str, encoded: &mut String) -> Result<(), KeyError> {

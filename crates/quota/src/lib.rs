@@ -134,8 +134,8 @@ pub trait QuotaStore: Send + Sync + fmt::Debug {
     /// Any. Where [`Error::is_open`], it may have been written, or may yet be.
     fn compare_and_set<'a>(&'a self, writes: &'a [Write]) -> Answer<'a, Swapped>;
 
-    /// What was learned of the store's clock last, to wait for it: it is told anew with each
-    /// reply that says something.
+    /// The last known time of the store, to wait for: it is sent again with each reply that
+    /// contains it.
     fn time(&self) -> watch::Receiver<StoreTime>;
 
     /// The store's time at the moment `at` of this process's clock.
@@ -188,7 +188,7 @@ pub trait QuotaStore: Send + Sync + fmt::Debug {
 pub struct Entry {
     /// Which write it is.
     pub version: Version,
-    /// The text that was written; anything, if somebody else wrote it.
+    /// The text that was written; any text, if another program wrote it.
     pub text: Vec<u8>,
 }
 

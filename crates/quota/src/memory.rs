@@ -1,5 +1,5 @@
-//! Records in the memory of one process: the store of a sidecar on its own, and a double that
-//! fails as it is told.
+//! Records in the memory of one process: the store of a single sidecar, and a test double with
+//! scripted failures.
 //!
 //! Nodes of one process share it ([`Memory::node`]). What is kept is gone with the last of them,
 //! so a restart begins with a full window: exact on one node as long as it runs.
@@ -21,11 +21,11 @@ use super::{Answer, Entry, Error, Key, QuotaStore, Swapped, Write, assert_bounde
 pub enum Fault {
     /// It takes so long until the call is done, and is right then.
     Slow(Duration),
-    /// Nothing is done, and the caller is told so.
+    /// Nothing is done, and the caller gets that error.
     Away,
-    /// Nothing is done, and the caller is told that nobody knows.
+    /// Nothing is done, and the caller gets "unknown".
     RequestLost,
-    /// All is done, and the caller is told that nobody knows.
+    /// All is done, and the caller gets "unknown".
     ReplyLost,
     /// A read tells what stood there before the last write. A write is done as ever.
     Stale,

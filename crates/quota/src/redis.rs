@@ -75,7 +75,7 @@ impl Settings {
         })
     }
 
-    /// The same, asking as somebody; without a user, as the default one.
+    /// The same, with a user; without one, as the default user.
     #[must_use]
     pub fn with_credentials(mut self, user: Option<&str>, password: &str) -> Self {
         let mut settings = self.server.redis_settings().clone();
@@ -140,8 +140,7 @@ impl fmt::Debug for Settings {
     }
 }
 
-/// After a failure nobody asks again for so long: at first, and at most. Meanwhile calls fail at
-/// once.
+/// The pause after a failure: the first, and the longest. Meanwhile calls fail at once.
 const BREAK: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 /// To what Redis's time is rounded down.
 const RESOLUTION: Duration = Duration::from_micros(1);
@@ -346,7 +345,7 @@ impl Shared {
             }
         };
         stopped.run_until_cancelled(beats).await;
-        // Nobody need wait for its end. If it is not told, the end comes by itself.
+        // So that no other waits for its end. If this message is lost, it ends by itself.
         let deadline = Instant::now() + self.settings.deadline;
         if let Ok(mut link) = timeout_at(deadline, self.link.lock()).await
             && let Some(mut connection) = link.connection.take()
@@ -368,7 +367,7 @@ impl Shared {
         let answer = match timeout_at(deadline, called).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => {
-                // Whoever answers so is there, and the next call may fare better.
+                // A server with this answer is running, and the next call may succeed.
                 let answered = matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension);
                 let told = told(error, kind);
                 if !answered || matches!(told, Error::Unauthenticated(_)) {
@@ -496,7 +495,7 @@ impl Shared {
 
     async fn changed(&self, key: &Key, since: Option<Version>) -> Result<(), Error> {
         loop {
-            // In this order nothing is missed: whatever changes after the read is told.
+            // In this order nothing is missed: every change after the read is reported.
             let told = self.waiters.wait(key);
             self.subscribe(key).await?;
             let stands = self.get(std::slice::from_ref(key)).await?;
@@ -535,10 +534,10 @@ impl Shared {
         Err(error)
     }
 
-    /// Ends the subscriptions that nobody waits for any more.
+    /// Ends the subscriptions without waiting tasks.
     async fn unsubscribe(&self) {
         let mut subscriptions = self.subscriptions.lock().await;
-        // Who begins to wait from here on finds his channel gone, and subscribes anew.
+        // A later waiting task finds its channel closed, and subscribes again.
         let waited_for: HashSet<_> = self.waiters.waited_for().into_iter().collect();
         let connection = {
             let link = self.link.lock().await;
@@ -624,7 +623,7 @@ fn entries(told: &[Vec<u8>], count: usize) -> Result<Vec<Option<Entry>>, Error> 
         if version.is_empty() && text.is_empty() {
             return Ok(None);
         }
-        // Somebody else's hash: it has no version that a write could be compared with.
+        // A foreign hash: it has no version to compare a write with.
         let version = parse(version).ok_or_else(|| {
             let text = "a hash without a version of ours stands at the key";
             Error::Refused(text.into())
@@ -655,7 +654,7 @@ fn pushed(push: &PushInfo, channels: &str, waiters: &Waiters) {
                 waiters.tell(&Key::of_encoded(key));
             }
         }
-        // Whatever is said from now on is said to nobody.
+        // Later messages reach no task.
         PushKind::Disconnection => waiters.tell_all(),
         _ => {}
     }
@@ -678,7 +677,7 @@ fn told(error: RedisError, kind: Kind) -> Error {
             | ServerErrorKind::ReadOnly
             | ServerErrorKind::TryAgain,
         ) => Error::Unavailable(error.into()),
-        ErrorKind::Server(_) | ErrorKind::Extension if is_away(&error) => {
+        ErrorKind::Server(_) | ErrorKind::Extension if is_unavailable(&error) => {
             Error::Unavailable(error.into())
         }
         ErrorKind::Server(_) | ErrorKind::Extension => Error::Refused(error.into()),
@@ -690,9 +689,9 @@ fn told(error: RedisError, kind: Kind) -> Error {
     }
 }
 
-/// Answers of a server that runs and does not serve now, which the library has no name for: too
-/// few replicas, no memory, a script of somebody else that does not end.
-fn is_away(error: &RedisError) -> bool {
+/// Errors of a server that runs but does not serve now, without a name in the library: too few
+/// replicas, no memory, a foreign script that does not end.
+fn is_unavailable(error: &RedisError) -> bool {
     matches!(
         error.code(),
         Some("NOREPLICAS" | "OOM" | "BUSY" | "MISCONF" | "READONLY")

@@ -38,12 +38,12 @@ impl Waiters {
         }
     }
 
-    /// Whether nobody waits for anything.
+    /// Whether no task waits for anything.
     pub(super) fn is_empty(&self) -> bool {
         self.waited_for().is_empty()
     }
 
-    /// The keys that somebody waits for.
+    /// The keys for which tasks wait.
     pub(super) fn waited_for(&self) -> Vec<Key> {
         let mut all = self.lock();
         all.retain(|_, waiters| {
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn news_reach_all_who_wait_for_their_key_and_nobody_else() {
+    fn news_reach_exactly_those_that_wait_for_the_key() {
         let waiters = Waiters::default();
         let [a, b] = ["a", "b"].map(|id| Key::new(id).expect("it is a key"));
         let mut first = waiters.wait(&a);

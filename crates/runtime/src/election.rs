@@ -41,14 +41,14 @@ pub enum Mastership {
         /// The fence: past this moment of its own clock it must not act as the master, whatever
         /// this value still says. Renewed again and again while the store confirms it.
         until: Timestamp,
-        /// Which mastership this is. It stays while the fence is renewed and is another, greater
-        /// one whenever somebody else may have been the master in between: then nothing that
-        /// this one remembers of its last mastership holds.
+        /// The number of this mastership. It stays while the fence is renewed. It is another,
+        /// higher one whenever another candidate may have been the master in between: then the
+        /// state of the last mastership is void.
         term: u64,
     },
     /// Another, by its address.
     Other(String),
-    /// Nobody, or nobody that is known here.
+    /// None, or unknown.
     Unknown,
 }
 
@@ -103,7 +103,7 @@ impl TimeToLive {
     pub const MIN: Self = Self(Duration::from_secs(1));
     /// Ten seconds, as Doorman has it.
     pub const DEFAULT: Self = Self(Duration::from_secs(10));
-    /// Above this, nobody waits for the next master.
+    /// Above this, no client waits for the next master.
     pub const MAX: Self = Self(Duration::from_secs(3_600));
 
     /// # Errors
@@ -134,7 +134,7 @@ impl TimeToLive {
         self.0 / 20
     }
 
-    /// From one look at somebody else's record to the next, if nothing tells that it changed.
+    /// The time between two reads of another's record, without news of a change.
     fn look(self) -> Duration {
         (self.0 / 6).min(Duration::from_millis(500))
     }
@@ -297,7 +297,7 @@ impl<R: Register> Contest<R> {
         });
     }
 
-    /// Gives the mastership up, if this one has it, so that nobody need wait for its end.
+    /// Gives the mastership up, if this candidate has it, so that no other waits for its end.
     async fn resign(&mut self) {
         self.publish(Mastership::Unknown);
         let Some(record) = self.candidate.resignation() else {

@@ -1,9 +1,9 @@
 //! A small client of etcd v3, over gRPC with the messages of `proto/etcd.proto`.
 //!
-//! A call goes to the member that answered last. One that does not answer within
-//! [`Settings::try_timeout`] is left for the next, until [`Settings::deadline`]. What may have
-//! been applied is never sent again: [`Error::Unknown`] says so, and the caller finds out by
-//! reading. Leases are an exception, since one that nobody knows of ends by itself.
+//! A call goes to the member that answered last. If a member does not answer within
+//! [`Settings::try_timeout`], the next one is asked, until [`Settings::deadline`]. A call that
+//! may have been applied is never sent again: it returns [`Error::Unknown`], and the caller finds
+//! out by reading. Leases are an exception, because an unknown lease expires by itself.
 
 mod connection;
 mod endpoint;
@@ -388,7 +388,7 @@ impl Client {
             if matches!(last, Error::Unknown(_))
                 || (repeat == Repeat::Never && matches!(last, Error::Garbage(_)))
             {
-                // Whoever asks next begins elsewhere.
+                // The next call begins with another member.
                 shared.preferred.store((at + 1) % count, Ordering::Relaxed);
                 return Err(last);
             }

@@ -1,18 +1,17 @@
-//! Questions that wait for a place among those under way.
+//! Requests that wait for a place among those under way.
 //!
-//! The newest goes first. A question that waits for long is one whose caller has probably left,
-//! so a queue in the order of arrival would spend the store on answers that no call needs, and
-//! every call would come too late. Keys that were served before go before keys that are new, but
-//! every fourth place is for a new key.
+//! The newest goes first. The call of an old request has probably left, so a queue in the order
+//! of arrival would use the store for answers that no call needs, and every call would be too
+//! late. Known keys go before new keys, but every fourth place is for a new key.
 
 use std::collections::VecDeque;
 
 use tokio::time::Instant;
 
-/// One place in so many is for a new key, while both kinds wait.
+/// Every N-th place is for a new key, while both kinds wait.
 const NEW_ONE_IN: u32 = 4;
 
-/// Questions that wait, each with the moment from which on it is not asked any more.
+/// Waiting requests, each with the moment after which it is dropped.
 #[derive(Debug)]
 pub(super) struct Backlog<T> {
     known: VecDeque<(Instant, T)>,
@@ -36,7 +35,7 @@ impl<T> Backlog<T> {
         self.known.len() + self.new.len()
     }
 
-    /// Takes a question of a key that was served before, or of a new one.
+    /// Adds a request of a known key, or of a new one.
     pub(super) fn push(&mut self, is_known: bool, until: Instant, question: T) {
         let queue = match is_known {
             true => &mut self.known,
@@ -45,7 +44,7 @@ impl<T> Backlog<T> {
         queue.push_back((until, question));
     }
 
-    /// The next question to ask: the newest.
+    /// The next request: the newest.
     pub(super) fn pop(&mut self) -> Option<T> {
         self.turn = self.turn.wrapping_add(1);
         let new_first = self.turn.is_multiple_of(NEW_ONE_IN);
@@ -57,13 +56,13 @@ impl<T> Backlog<T> {
         next.map(|(_, question)| question)
     }
 
-    /// Takes the oldest question out, of the new keys first.
+    /// Removes the oldest request, of the new keys first.
     pub(super) fn pop_oldest(&mut self) -> Option<T> {
         let oldest = self.new.pop_front().or_else(|| self.known.pop_front());
         oldest.map(|(_, question)| question)
     }
 
-    /// Takes one question out whose time is over.
+    /// Removes one request whose time has passed.
     pub(super) fn pop_overdue(&mut self, now: Instant) -> Option<T> {
         let is_over = |queue: &VecDeque<(Instant, T)>| {
             let oldest = queue.front();
@@ -78,7 +77,7 @@ impl<T> Backlog<T> {
         None
     }
 
-    /// When the time of the oldest is over.
+    /// When the time of the oldest has passed.
     pub(super) fn first_overdue(&self) -> Option<Instant> {
         let fronts = [self.new.front(), self.known.front()];
         fronts.into_iter().flatten().map(|(until, _)| *until).min()

@@ -1,22 +1,22 @@
-//! Whether a store is asked: freely while it answers, by one probe now and then once it does not.
+//! Whether a store is asked: without limit while it answers, by single probes once it does not.
 //!
-//! The evidence is that of the connection. A question without an answer counts only if nothing at
-//! all was answered since it was sent, and questions that failed together count as one failure: a
-//! session that ends takes everything with it that was under way. How many keys wait, and what
-//! becomes of one key, says nothing about the store.
+//! The evidence is that of the connection. A request without an answer counts only if nothing at
+//! all was answered since it was sent. Requests that failed together count as one failure,
+//! because the end of a session fails everything under way. The number of waiting keys, and the
+//! result of one key, are no evidence.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// After so many failures in a row the store counts as unavailable. One may be chance: a
-/// connection that was idle for too long, a leader that was just elected.
+/// After this many failures in a row, the store counts as unavailable. A single one may be
+/// random: a connection that was idle for too long, a leader that was just elected.
 const FAILURES: u32 = 3;
-/// Questions under way at once while the store answers.
+/// The most requests under way while the store answers.
 pub(super) const AT_ONCE: usize = 64;
-/// From one failure to the next probe while it does not.
+/// The pause from one failure to the next probe while it does not.
 pub(super) const PAUSE: Duration = Duration::from_millis(100);
-/// The same where it wants other credentials: some stores spend much on finding that out.
+/// The same if it requires other credentials, because that check is expensive for some stores.
 pub(super) const PAUSE_STRANGER: Duration = Duration::from_secs(1);
 
 /// Counts failures in a row.
@@ -28,7 +28,7 @@ pub(super) struct Breaker {
     /// When the last failure was counted.
     failed: Option<Instant>,
     not_before: Option<Instant>,
-    /// It failed in a way that says more than that no answer came.
+    /// It failed with a specific error.
     is_wrong: bool,
 }
 
@@ -38,8 +38,7 @@ impl Breaker {
         self.failures >= FAILURES
     }
 
-    /// Whether the store never answered, and nothing is known to be wrong with it: it may only be
-    /// slow to start.
+    /// Whether the store never answered, and no error of it is known: it may only be slow to start.
     pub(super) fn is_cold(&self) -> bool {
         self.answered.is_none() && !self.is_wrong
     }
@@ -58,7 +57,7 @@ impl Breaker {
         was_open
     }
 
-    /// A question that was sent then had no answer in time.
+    /// A request of that moment had no answer in time.
     pub(super) fn late(&mut self, sent: Instant, now: Instant) {
         if self.answered.is_some_and(|answered| answered >= sent) {
             return;
@@ -66,7 +65,7 @@ impl Breaker {
         self.count(now, PAUSE);
     }
 
-    /// A question that was sent then failed. The next probe is not before the pause is over.
+    /// A request of that moment failed. The next probe comes after the pause.
     pub(super) fn failed(&mut self, sent: Instant, now: Instant, pause: Duration) {
         self.is_wrong = true;
         let is_news = self.failed.is_none_or(|failed| sent >= failed);

@@ -1,4 +1,4 @@
-//! One task that takes the gate's questions to the store and the answers back.
+//! One task that carries the gate's requests to the store and the answers back.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::pending;
@@ -22,32 +22,33 @@ use super::members::Settled;
 use super::metrics::QuotaMetrics;
 use crate::admit::{Gate, QuotaAnswer};
 
-/// Records watched at once. Of those beyond, what is given back is seen in the next window.
+/// The most watched records. For others, returned tokens are seen in the next window.
 const WATCHES: usize = 1_024;
-/// Questions that wait for a place, for each key that there may be. The oldest of more is dropped.
+/// The most waiting requests, for each possible key. Beyond that the oldest is dropped.
 const BACKLOG_PER_KEY: usize = 2;
-/// The store's time is carried to the gate when that is off by more than this.
+/// The store's time is passed to the gate when its own differs by more than this.
 const TIME_OFF: Duration = Duration::from_millis(1);
-/// From one question that is asked only to learn the time to the next.
+/// The pause between two requests only for the time.
 const TIME_PAUSE: Duration = Duration::from_millis(100);
-/// The ledgers ask for the time when more than one part of a window in so many is not known.
+/// The ledgers request the time when more than this part of a window is uncertain.
 const WIDTH_ONE_IN: u32 = 8;
-/// A question that waited longer than this for a place is asked only if a call still needs it.
+/// A request that waited longer than this for a place is sent only if a call still needs it.
 const FRESH: Duration = Duration::from_millis(5);
-/// How long a probe of a store that is unavailable may take.
+/// The time of a probe of an unavailable store.
 const PROBE: Duration = Duration::from_millis(500);
-/// What the store says of a key is read anew with a question when it is older than this.
+/// The settings of a key in the store are read again with a request when they are older than
+/// this.
 const SAID_FRESH: Duration = Duration::from_secs(1);
-/// What the store says of keys is read anew by itself: of a key of which it says something after so
-/// many ticks, of others after so many more.
+/// The settings of keys are also read again without requests: of a key with settings after this
+/// many ticks, of others after this many more.
 const TICK: Duration = Duration::from_secs(1);
 const TICKS_OWN: usize = 5;
 const TICKS_OTHERS: usize = 60;
-/// Keys that are read anew in one tick, of each kind, and at once.
+/// The most keys whose settings are read again in one tick, of each kind, and at once.
 const READS_A_TICK: usize = 100;
 const READS_AT_ONCE: usize = 8;
 
-/// Carries between the gate and one store.
+/// Connects the gate and one store.
 pub(super) struct Driver {
     pub(super) gate: Gate,
     pub(super) clock: Clock,
@@ -64,13 +65,13 @@ pub(super) struct Driver {
 #[derive(Debug)]
 struct Seen {
     health: Health,
-    /// What of keys is to be told, each with its quota.
+    /// Troubles of keys for operators, each with its quota.
     notes: HashMap<QuotaRef, (Arc<str>, Note)>,
-    /// Members beyond those expected, for longer than one that died is counted.
+    /// Members beyond the expected number, for longer than a dead one still counts.
     excess: usize,
 }
 
-/// How the store does, by what became of questions.
+/// The state of the store, from the results of requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Health {
     /// Since when it counts as unavailable.
@@ -79,72 +80,72 @@ pub(super) struct Health {
     pub(super) answers: Option<Timestamp>,
     /// When it answered last.
     pub(super) answered: Option<Timestamp>,
-    /// When it served a question last, and when it refused one last.
+    /// When it last served a request, and when it last refused one.
     pub(super) served: Option<Timestamp>,
     pub(super) refused: Option<Timestamp>,
-    /// What went wrong last, and when.
+    /// The last error, and its time.
     pub(super) trouble: Option<(Timestamp, String)>,
 }
 
-/// What the carrying task knows.
+/// The state of the task.
 struct Carrying {
     keys: HashMap<QuotaRef, Tended>,
     backlog: Backlog<Asked>,
-    /// What waits for the store's time to be known.
+    /// Requests that wait for the store's time.
     for_time: Vec<Asked>,
     under_way: JoinSet<Done>,
-    /// When something was asked last only to learn the time.
+    /// The last request only for the time.
     asked_for_time: Option<Instant>,
-    /// The key that was asked about last, for a probe.
+    /// The key of the last request, for a probe.
     asked_last: Option<Key>,
     probes: bool,
     breaker: Breaker,
-    /// Of which keys the store's word is to be read anew.
+    /// The keys whose settings must be read again.
     to_read: VecDeque<QuotaRef>,
     reading: usize,
-    /// How many more may be read in this tick on account of a question.
+    /// How many more may be read in this tick together with a request.
     reads_left: usize,
-    /// All keys that the store may say something of, by turns; and those that it does.
+    /// All keys that may have settings in the store, in turn; and those that have some.
     turns: VecDeque<QuotaRef>,
     own_turns: VecDeque<QuotaRef>,
-    /// What was logged of the store since it is unavailable.
+    /// What was logged about the store since it is unavailable.
     logged: Vec<Kind>,
     answers: Vec<QuotaAnswer>,
-    /// What the gate knows of the store's time.
+    /// The gate's copy of the store's time.
     carried: StoreTime,
     members: usize,
     settled: Settled,
 }
 
-/// A question that was taken.
+/// A request from the gate.
 struct Asked {
     of: QuotaQuestion,
     taken: Instant,
-    /// How long an answer may take.
+    /// The longest time of an answer.
     timeout: Duration,
     /// The length of a window.
     window: Duration,
     away: Away,
 }
 
-/// What a task of the driver has done.
+/// The result of a task of the driver.
 enum Done {
     Answered {
         at: QuotaRef,
         question: Question,
         outcome: Outcome,
         sent: Instant,
-        /// What the store says of the key, where that was read besides.
+        /// The settings of the key, if they were also read.
         says: Option<Configured>,
         failure: Option<Failure>,
     },
-    /// Something that no ledger asked: for the store's time, or whether it is back.
+    /// A request of the driver itself: for the store's time, or a probe.
     Probed {
         sent: Instant,
         is_probe: bool,
         failure: Option<Failure>,
     },
-    /// The store's word on a key was read anew.
+    /// The settings of a key were read again.
     Read {
         at: QuotaRef,
         sent: Instant,
@@ -152,24 +153,24 @@ enum Done {
     },
 }
 
-/// Why a question has no answer.
+/// Why a request has no answer.
 struct Failure {
     kind: Kind,
     text: String,
 }
 
-/// What kind of trouble it is. Each is logged once while the store is unavailable.
+/// The kind of the trouble. Each is logged once while the store is unavailable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// No answer came in time.
     Late,
-    /// It does not answer, or cannot.
+    /// It does not answer.
     Away,
-    /// It wants other credentials.
+    /// It requires other credentials.
     Stranger,
-    /// It is no such store.
+    /// It is another kind of server.
     Garbage,
-    /// It is there, and refuses this one key.
+    /// It is running, and refuses this key.
     Key,
 }
 
@@ -207,7 +208,7 @@ impl Driver {
         }
     }
 
-    /// How the store does.
+    /// The state of the store.
     pub(super) fn health(&self) -> Health {
         self.lock().health.clone()
     }
@@ -217,14 +218,14 @@ impl Driver {
         self.lock().excess
     }
 
-    /// What is to be told of a key.
+    /// The trouble of a key.
     pub(super) fn note_of(&self, at: QuotaRef) -> Note {
         let seen = self.lock();
         let note = seen.notes.get(&at);
         note.map(|(_, note)| note.clone()).unwrap_or_default()
     }
 
-    /// Of how many keys of a quota something is to be told.
+    /// How many keys of a quota have a trouble.
     pub(super) fn noted(&self, quota: &str) -> usize {
         let seen = self.lock();
         let of = seen.notes.values().filter(|(of, _)| **of == *quota);
@@ -235,7 +236,7 @@ impl Driver {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes what is to be told of a key.
+    /// Changes the trouble of a key.
     pub(super) fn note(&self, at: QuotaRef, quota: &Arc<str>, change: impl FnOnce(&mut Note)) {
         let mut seen = self.lock();
         let mut note = seen.notes.remove(&at).map(|(_, note)| note);
@@ -245,7 +246,7 @@ impl Driver {
         }
     }
 
-    /// Carries until dropped.
+    /// Runs until dropped.
     pub(super) async fn keep_carrying(self: Arc<Self>) {
         let mut time = self.store.time();
         let mut members = self.store.members();
@@ -301,7 +302,7 @@ impl Driver {
 }
 
 impl Carrying {
-    /// The next moment at which there is something to do by itself.
+    /// The next moment with work to do.
     fn wakes_at(&self) -> Option<Instant> {
         let for_time = self.for_time.iter().map(Asked::deadline).min();
         let asks_for_time = self.asked_for_time.map(|then| then + TIME_PAUSE);
@@ -318,7 +319,7 @@ impl Carrying {
         moments.into_iter().flatten().min()
     }
 
-    /// Takes what the gate asks, and drops what is done for keys that it has forgotten.
+    /// Takes the requests of the gate, and stops the work for forgotten keys.
     fn take(&mut self, driver: &Arc<Driver>) {
         let (questions, forgotten, troubles) = driver.gate.quota_questions();
         for trouble in troubles {
@@ -329,7 +330,7 @@ impl Carrying {
         for of in questions {
             let limits = &settings.limits;
             let Some(limit) = limits.iter().find(|limit| limit.name == of.of.quota) else {
-                // Its rule has just been taken away, and the gate forgets it with all that it asked.
+                // Its rule was just removed, and the gate forgets it with all its requests.
                 continue;
             };
             let rule = limit.rule.settings();
@@ -384,12 +385,12 @@ impl Carrying {
                 turns.retain(|at| self.keys.contains_key(at));
             }
         }
-        // All of them: a key may have been noted as it was forgotten.
+        // All of them, because a key may have been added while it was forgotten.
         let mut seen = driver.lock();
         seen.notes.retain(|at, _| self.keys.contains_key(at));
     }
 
-    /// Looks after a key from now on, if it can have a record.
+    /// Starts the work for a key, if it can have a record.
     fn tend(
         &mut self,
         driver: &Arc<Driver>,
@@ -422,7 +423,7 @@ impl Carrying {
         }
     }
 
-    /// The quotas were changed: keys get the rules that they have now.
+    /// The quotas have changed: keys get their current rules.
     fn take_settings(&mut self, driver: &Arc<Driver>) {
         let settings = Arc::clone(&driver.settings.borrow());
         for (at, tended) in &mut self.keys {
@@ -436,7 +437,7 @@ impl Carrying {
         self.warn_of_excess(driver);
     }
 
-    /// Answers a question that is not asked.
+    /// Answers a request without sending it.
     fn answer_with(&mut self, question: &QuotaQuestion, outcome: Outcome) {
         let (QuotaAsk::Time(asked) | QuotaAsk::Read(asked) | QuotaAsk::Write(asked, _)) =
             question.ask
@@ -450,9 +451,9 @@ impl Carrying {
         });
     }
 
-    /// What a question comes to that the store did not answer, or is not asked because it does not
-    /// answer. Only once the store counts as unavailable does its key; and where nothing passes
-    /// without the store, a store that may only be slow to start is waited for.
+    /// The result of a request that the store did not answer, or that is not sent because it does
+    /// not answer. The key counts as unavailable only once the store does. If nothing passes
+    /// without the store, calls wait for a store that may only be slow to start.
     fn unanswered(&self, away: Away, outcome: Outcome) -> Outcome {
         let waits = !self.breaker.is_open() || (self.breaker.is_cold() && away == Away::Deny);
         match outcome {
@@ -462,12 +463,12 @@ impl Carrying {
         }
     }
 
-    /// Answers the questions that wait for the store's time, once it is known well enough.
+    /// Answers the requests that wait for the store's time, once it is exact enough.
     fn look_at_time(&mut self, driver: &Driver) {
         let now = driver.clock.now();
         let time = driver.store.now(now);
         if self.carried.latest() == Duration::MAX && time.latest() < Duration::MAX {
-            // A key that waits because nothing was known need not wait for its next turn to ask.
+            // A key that waited only for the time need not wait for its next request.
             driver.gate.store_is_back();
         }
         if is_off(&self.carried.at(now), &time) {
@@ -490,7 +491,7 @@ impl Carrying {
         }
     }
 
-    /// Sends what may be sent.
+    /// Sends the requests that may be sent.
     fn ask(&mut self, driver: &Arc<Driver>) {
         let now = Instant::now();
         if self.breaker.is_open() {
@@ -502,7 +503,7 @@ impl Carrying {
             self.probe(driver, now);
             return;
         }
-        // A question that others have overtaken for so long is asked anew, if a call still needs it.
+        // A request that was overtaken for this long is made again, if a call still needs it.
         while let Some(asked) = self.backlog.pop_overdue(now) {
             self.answer_with(&asked.of, Outcome::Dropped);
         }
@@ -533,7 +534,7 @@ impl Carrying {
         tended.map(|tended| tended.key.clone())
     }
 
-    /// Asks a store that is unavailable whether it is back, whatever there is to ask about keys.
+    /// Probes an unavailable store, independent of requests for keys.
     fn probe(&mut self, driver: &Arc<Driver>, now: Instant) {
         let is_due = self.breaker.probe_at().is_some_and(|then| then <= now);
         let Some(key) = self.asked_last.clone().filter(|_| is_due && !self.probes) else {
@@ -551,8 +552,8 @@ impl Carrying {
         });
     }
 
-    /// A store tells the time by itself. Why it does not is learned by asking for anything, once for
-    /// all that wait for the time.
+    /// A store reports its time by itself. If it does not, one request of any kind finds out why,
+    /// for all that wait for the time.
     fn ask_for_time(&mut self, driver: &Arc<Driver>, now: Instant) {
         let is_early = |then: Instant| now < then + TIME_PAUSE;
         let Some(asked) = self.for_time.first() else {
@@ -578,12 +579,12 @@ impl Carrying {
         });
     }
 
-    /// Whether the store says anything of keys that has to be followed.
+    /// Whether the store has settings of keys to follow.
     fn ticks(&self, driver: &Driver) -> bool {
         driver.store.configures() && !self.keys.is_empty() && !self.breaker.is_open()
     }
 
-    /// Has the store's word on some keys read anew.
+    /// Starts reading the settings of some keys again.
     fn tick(&mut self) {
         self.reads_left = READS_A_TICK;
         let Self {
@@ -612,7 +613,7 @@ impl Carrying {
         }
     }
 
-    /// Reads what the store says of keys anew, where nothing else is in a hurry.
+    /// Reads the settings of keys again, if nothing else is urgent.
     fn read_anew(&mut self, driver: &Arc<Driver>, now: Instant) {
         while self.reading < READS_AT_ONCE
             && self.under_way.len() < AT_ONCE / 2
@@ -635,7 +636,7 @@ impl Carrying {
         }
     }
 
-    /// Takes what the store answered.
+    /// Handles an answer of the store.
     fn done(&mut self, driver: &Driver, done: Result<Done, JoinError>) {
         let now = Instant::now();
         match done {
@@ -687,7 +688,7 @@ impl Carrying {
                 }
             }
             Err(failed) => {
-                // Its ledger takes it as not answered by itself.
+                // Its ledger treats it as unanswered by itself.
                 self.probes = false;
                 self.reading = 0;
                 error!(error = %failed, "quota: a question failed by our own mistake");
@@ -705,7 +706,7 @@ impl Carrying {
         limit.map_or(Away::Deny, |limit| limit.rule.settings().away)
     }
 
-    /// Takes what the store says of a key's quota.
+    /// Applies the settings of a key.
     fn take_word(&mut self, driver: &Driver, at: QuotaRef, now: Instant, says: Configured) {
         let settings = Arc::clone(&driver.settings.borrow());
         let Some(tended) = self.keys.get_mut(&at) else {
@@ -723,7 +724,7 @@ impl Carrying {
         }
     }
 
-    /// Takes what the end of a question says about the store.
+    /// Updates the state of the store from the end of a request.
     fn judge(
         &mut self,
         driver: &Driver,
@@ -753,17 +754,17 @@ impl Carrying {
     }
 
     fn answered(&mut self, driver: &Driver, now: Instant) {
-        let was_away = self.breaker.answered(now);
+        let was_unavailable = self.breaker.answered(now);
         {
             let now = driver.clock.now();
             let health = &mut driver.lock().health;
             health.away = None;
             health.answered = Some(now);
-            if was_away || health.answers.is_none() {
+            if was_unavailable || health.answers.is_none() {
                 health.answers = Some(now);
             }
         }
-        if !was_away {
+        if !was_unavailable {
             return;
         }
         self.logged.clear();
@@ -775,22 +776,22 @@ impl Carrying {
     }
 
     fn failed(&mut self, driver: &Driver, sent: Instant, now: Instant, failure: Failure) {
-        let was_away = self.breaker.is_open();
+        let was_unavailable = self.breaker.is_open();
         match failure.kind {
             Kind::Late => self.breaker.late(sent, now),
             Kind::Stranger => self.breaker.failed(sent, now, PAUSE_STRANGER),
             Kind::Away | Kind::Garbage | Kind::Key => self.breaker.failed(sent, now, PAUSE),
         }
-        let is_away = self.breaker.is_open();
+        let is_unavailable = self.breaker.is_open();
         let Failure { kind, text } = failure;
-        if is_away && !self.logged.contains(&kind) {
+        if is_unavailable && !self.logged.contains(&kind) {
             self.logged.push(kind);
             let engine = driver.engine.word();
             warn!(engine, cause = text, "quota: the store does not answer");
         }
         let now = driver.clock.now();
         let health = &mut driver.lock().health;
-        if is_away && !was_away {
+        if is_unavailable && !was_unavailable {
             health.away = Some(now);
         }
         health.trouble = Some((now, text));
@@ -827,7 +828,7 @@ impl Carrying {
             .answer_quotas(Some(time), mem::take(&mut self.answers));
     }
 
-    /// Tells how many share.
+    /// Passes on the number of members.
     fn count_members(&mut self, driver: &Driver, members: usize) {
         let now = Instant::now();
         let before = mem::replace(&mut self.members, members);
@@ -840,8 +841,8 @@ impl Carrying {
         }
     }
 
-    /// Warns of more members than are expected. A process that died is a member for a while: what it
-    /// left behind is not one more.
+    /// Warns of too many members. A dead process stays a member for a while, and does not count as
+    /// one more.
     fn warn_of_excess(&mut self, driver: &Driver) {
         let expected = driver.settings.borrow().expected_sidecars;
         let members = self.settled.members();
@@ -865,7 +866,7 @@ impl Asked {
 }
 
 impl Tended {
-    /// Logs once that what is in the store is no record of ours, and that a refused key is served.
+    /// Logs once that a record is in a foreign format, and that a refused key is served again.
     fn read(&mut self, driver: &Driver, at: QuotaRef, outcome: Outcome) {
         let unreadable = match outcome {
             Outcome::Stands(Standing::Unreadable { error }) => Some(error),
@@ -892,7 +893,7 @@ impl Tended {
     }
 }
 
-/// Logs what only a key's ledger knows of its record.
+/// Logs the troubles that only a key's ledger knows.
 fn log_trouble(trouble: &QuotaTrouble) {
     let QuotaKey { quota, key } = &trouble.of;
     match trouble.trouble {
@@ -913,10 +914,10 @@ fn log_trouble(trouble: &QuotaTrouble) {
 }
 
 impl Driver {
-    /// Asks the store one question of a key, and of a new key what the store configures.
+    /// Sends one request for a key; for a new key also one for its settings.
     async fn question(&self, asked: Asked, key: Key, is_new: bool, sent: Instant) -> Done {
         let at = asked.of.at;
-        // The ledger gives its question up after twice this time.
+        // The ledger gives its request up after twice this time.
         let deadline = (sent + asked.timeout).min(asked.taken + asked.timeout * 15 / 8);
         let (question, mut says) = match asked.of.ask {
             QuotaAsk::Read(question) => (question, None),
@@ -948,7 +949,7 @@ impl Driver {
             _ => self.read(&key, deadline).await,
         };
         if failure.is_some() && says.is_some() {
-            // It is read with the record once more.
+            // It is read again with the record.
             says = None;
         }
         Done::Answered {
@@ -961,7 +962,7 @@ impl Driver {
         }
     }
 
-    /// What the store says of a key.
+    /// The settings of a key in the store.
     async fn configured(
         &self,
         key: &Key,
@@ -1022,7 +1023,7 @@ fn with((outcome, failure): (Outcome, Failure)) -> (Outcome, Option<Failure>) {
     (outcome, Some(failure))
 }
 
-/// What a read comes to that failed so.
+/// The result of a failed read.
 fn unread(failure: &Failure) -> Outcome {
     match failure.kind {
         Kind::Late => Outcome::Unknown,
@@ -1035,7 +1036,7 @@ fn stands(found: &[Option<Entry>]) -> Outcome {
     Outcome::Stands(Entry::standing(entry.as_ref()))
 }
 
-/// What an error means to a ledger, and what of it is told to operators.
+/// The meaning of an error for a ledger, and its report for operators.
 fn failed(error: &Error) -> (Outcome, Failure) {
     let outcome = if error.is_open() {
         Outcome::Unknown
@@ -1058,7 +1059,7 @@ fn late() -> (Outcome, Failure) {
     (Outcome::Unknown, Failure { kind, text })
 }
 
-/// Whether one that goes by the one would be misled by more than is worth a word.
+/// Whether the two differ by more than the tolerance.
 fn is_off(carried: &StoreTime, time: &StoreTime) -> bool {
     let off = |one: Duration, other: Duration| one.abs_diff(other) > TIME_OFF;
     off(carried.earliest(), time.earliest()) || off(carried.latest(), time.latest())

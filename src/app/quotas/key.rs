@@ -1,8 +1,8 @@
-//! What is done for one key for as long as the gate knows it: it has its rule, as the config and the
-//! store say, and its record is watched while nothing is left.
+//! The work for one key while the gate knows it: it gets its rule from the config and the store,
+//! and its record is watched while nothing is left.
 //!
-//! There may be very many keys, so a key is a few words here: no task, no watch, and nothing on the
-//! heap but its name, unless the store says something about it.
+//! There may be very many keys, so a key is small here: no task, no watch, and nothing on the
+//! heap except its name, unless the store has settings of it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,43 +18,43 @@ use tracing::{debug, info, warn};
 use super::driver::Driver;
 use super::rule::rule_of;
 
-/// The pause before what failed to be watched is watched again.
+/// The pause before a failed watch is set again.
 const RETRY: Duration = Duration::from_millis(500);
 
-/// One key. Dropped, nothing more is done for it.
+/// One key. Dropping it ends the work for it.
 pub(super) struct Tended {
-    /// Where its record is.
+    /// The place of its record.
     pub(super) key: Key,
     /// Which it is.
     pub(super) of: QuotaKey,
-    /// When the store's word on it was read last; none before the first time.
+    /// When its settings were last read; `None` before the first time.
     pub(super) read_at: Option<Instant>,
-    /// That is being read now.
+    /// They are being read now.
     pub(super) is_reading: bool,
-    /// What is in the store was no record of ours when it was read last.
+    /// Its record was in a foreign format at the last read.
     pub(super) unreadable: bool,
-    /// The store refused it since it answered last.
+    /// The store has refused it since the last answer.
     pub(super) refused: bool,
-    /// What the store says of it, where it says anything.
+    /// Its settings in the store, if any.
     said: Option<Box<Configured>>,
-    /// Its own rule, where it is not the quota's.
+    /// Its own rule, if it is not the quota's.
     rule: Option<Box<Rule>>,
     watching: Option<AbortOnDropHandle<()>>,
 }
 
-/// What an operator should know of a key that no ledger knows.
+/// The troubles of a key that no ledger knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Note {
-    /// What the store says that cannot be.
+    /// Invalid settings in the store.
     pub(super) mistake: Option<Box<str>>,
-    /// Where another program writes.
+    /// The place where another program writes.
     pub(super) foreign_writer: Option<Box<str>>,
     /// Why the store refuses the key.
     pub(super) refused: Option<Box<str>>,
 }
 
 impl Tended {
-    /// A key of which the store has said nothing.
+    /// A key without settings.
     pub(super) fn new(of: QuotaKey, key: Key) -> Self {
         Self {
             key,
@@ -69,18 +69,18 @@ impl Tended {
         }
     }
 
-    /// What the store is known to say of it.
+    /// Its known settings.
     pub(super) fn said(&self) -> Configured {
         self.said.as_deref().cloned().unwrap_or_default()
     }
 
-    /// Whether the store says anything of it.
+    /// Whether it has settings.
     pub(super) fn has_own(&self) -> bool {
         self.said.is_some()
     }
 
-    /// Takes what the store says of the key, or what the config says of it from now on, and gives the
-    /// key its rule. What cannot be is logged once and noted, and changes nothing.
+    /// Applies new settings of the key, from the store or the config, and gives the key its rule.
+    /// An invalid value is logged once and noted, and changes nothing.
     pub(super) fn take(
         &mut self,
         driver: &Driver,
@@ -121,8 +121,7 @@ impl Tended {
         self.said = (!is_default).then(|| Box::new(says));
     }
 
-    /// Watches the record, for no longer than its window can last, instead of what was watched
-    /// before.
+    /// Watches the record, for at most the rest of its window, instead of the earlier watch.
     pub(super) fn watch(
         &mut self,
         driver: &Arc<Driver>,
@@ -144,7 +143,7 @@ impl Tended {
 }
 
 impl Driver {
-    /// Waits until something else is at the key.
+    /// Waits until the key has changed.
     async fn changed(&self, key: &Key, since: Option<Version>) {
         while let Err(error) = self.store.changed(key, since).await {
             debug!(%key, %error, "quota: a record cannot be watched");
@@ -159,7 +158,7 @@ mod tests {
 
     #[test]
     fn a_key_stays_small() {
-        // Beside its name and what the gate keeps of it.
+        // Besides its name and the gate's data.
         let bytes = size_of::<Tended>();
         assert!(bytes <= 128, "{bytes} bytes for each key");
     }

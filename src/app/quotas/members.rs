@@ -1,7 +1,7 @@
-//! How many sidecars share the store, without those that died a moment ago.
+//! How many sidecars share the store, without those that died recently.
 //!
-//! A process that is killed and started again is counted twice until the store gives up on the first
-//! of the two. So a number is believed once it held for as long as a dead member is counted.
+//! A process that is killed and started again is counted twice until the store gives up on the
+//! first of the two. So a number is accepted once it held for as long as a dead member counts.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 /// The smallest number of members within the last moments.
 #[derive(Debug)]
 pub(super) struct Settled {
-    /// For how long a member that died is counted.
+    /// How long a dead member counts.
     lifetime: Duration,
     /// Each number with when it began to hold. The first one held at the beginning of the span.
     counts: VecDeque<(Instant, usize)>,
@@ -28,12 +28,12 @@ impl Settled {
         }
     }
 
-    /// So many that held for long enough.
+    /// The accepted number.
     pub(super) fn members(&self) -> usize {
         self.members
     }
 
-    /// There are so many members now. Returns whether the number that is believed has changed.
+    /// Sets the current number of members. Returns whether the accepted number has changed.
     pub(super) fn count(&mut self, now: Instant, members: usize) -> bool {
         if self.counts.back().is_none_or(|(_, last)| *last != members) {
             self.counts.push_back((now, members));
@@ -50,7 +50,7 @@ impl Settled {
         std::mem::replace(&mut self.members, least) != least
     }
 
-    /// When the number that is believed may change by itself.
+    /// When the accepted number may change by itself.
     pub(super) fn next(&self) -> Option<Instant> {
         let (since, _) = self.counts.get(1)?;
         Some(*since + self.lifetime)
@@ -72,7 +72,7 @@ mod tests {
         assert!(!settled.count(at(20), 4));
         assert!(!settled.count(at(24), 3));
         assert_eq!(settled.members(), 3);
-        // One that really is one more.
+        // A real additional one.
         assert!(!settled.count(at(40), 4));
         assert_eq!(settled.next(), Some(at(50)));
         assert!(settled.count(at(50), 4));

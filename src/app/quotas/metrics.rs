@@ -69,18 +69,18 @@ pub struct QuotaLevel {
 pub struct StoreLevel {
     /// What it is.
     pub engine: &'static str,
-    /// Whether it answers; none until that is known.
+    /// Whether it answers; `None` until that is known.
     pub up: Option<bool>,
-    /// How much of its time is not known; infinite where nothing is.   seconds
+    /// The uncertainty of its time; infinite if nothing is known.   seconds
     pub time_uncertainty: f64,
     /// Sidecars that share; 0 until it has answered.
     pub members: u64,
-    /// Those beyond the expected number.
+    /// Members beyond the expected number.
     pub unexpected_members: u64,
 }
 
 impl QuotaMetrics {
-    /// Shows the quotas as they are now and where they are kept, and no others.
+    /// Shows the current quotas and their store, and no others.
     pub fn mirror(&self, quotas: &[QuotaLevel], store: Option<&StoreLevel>) {
         self.retain("limit", |limit| {
             quotas.iter().any(|quota| *quota.limit == *limit)

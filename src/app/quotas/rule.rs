@@ -1,13 +1,13 @@
-//! Which rule a key has: the quota's, one of its own in the config, or what the store says of it.
+//! The rule of a key: the quota's, its own in the config, or its settings in the store.
 
 use tidegate_limits::quota::{Rule, RuleError, Settings};
 use tidegate_quota::{Configured, QuotaLimit};
 
-/// The rule of one key of a quota, none for the quota's own; and what of the store's word cannot be,
-/// which is ignored.
+/// The rule of one key of a quota, `None` for the quota's own; and the invalid settings in the
+/// store, which are ignored.
 ///
-/// What the store says of a key wins over the config, total and base each for itself. A base of the
-/// config that is above a total of the store is that total: an operator who lowers a total there need
+/// Settings in the store override the config, total and base separately. A base of the config
+/// above a total of the store counts as that total, so an operator who lowers a total there need
 /// not know every sidecar's base.
 pub(super) fn rule_of(
     limit: &QuotaLimit,

@@ -1,4 +1,4 @@
-//! What operators see of the quotas.
+//! The quotas, for operators.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,12 +15,12 @@ use crate::admin::{
     Decisions, QuotaKeyState, QuotaState, QuotaStoreState, QuotaStoreTrouble, QuotasState,
 };
 
-/// Every store that is another process is heard of every few seconds. One that was not for so long
-/// counts as away, though nobody may have asked it anything.
+/// Every store in another process is contacted every few seconds. One that was silent for this
+/// long counts as unavailable, even without a request.
 const HEARD_WITHIN: Duration = Duration::from_secs(15);
 
 impl Quotas {
-    /// Everything, and of each quota at most so many keys.
+    /// Everything, with at most this many keys of each quota.
     pub(in crate::app) fn state(&self, keys_max: usize) -> QuotasState {
         let Some((driver, settings)) = self.in_use() else {
             return QuotasState {
@@ -39,7 +39,7 @@ impl Quotas {
         }
     }
 
-    /// Every quota, and the store that they are kept in, for the metrics.
+    /// Every quota, and their store, for the metrics.
     pub(in crate::app) fn levels(&self) -> (Vec<QuotaLevel>, Option<StoreLevel>) {
         let Some((driver, settings)) = self.in_use() else {
             return (Vec::new(), None);
@@ -78,13 +78,13 @@ impl Driver {
         *self.store.members().borrow() as u64
     }
 
-    /// How much of the store's time is not known.
+    /// The uncertainty of the store's time.
     fn uncertainty(&self, now: Timestamp) -> Option<Duration> {
         let time = self.store.now(now);
         (time.latest() < Duration::MAX).then(|| time.width())
     }
 
-    /// Whether the store answers, and since when; none as long as that is not known.
+    /// Whether the store answers, and since when; `None` until that is known.
     fn is_up(&self, now: Timestamp) -> Option<(bool, Timestamp)> {
         let health = self.health();
         if self.engine == Engine::Memory {
@@ -93,12 +93,12 @@ impl Driver {
         if let Some(since) = health.away {
             return Some((false, since));
         }
-        // Its own signs of life fail, and no question was answered since.
+        // Its heartbeats fail, and no request was answered since.
         let trouble = self.store.trouble().map(|(since, _)| since);
         if let Some(since) = trouble.filter(|since| health.answered.is_none_or(|at| at < *since)) {
             return Some((false, since));
         }
-        // It is there, and serves nothing.
+        // It is running, and serves nothing.
         let is_old = |served: Timestamp, refused: Timestamp| refused.since(served) > HEARD_WITHIN;
         if let Some(refused) = health.refused
             && health.served.is_none_or(|served| is_old(served, refused))
@@ -121,7 +121,7 @@ impl Driver {
         let of_questions = self.health().trouble;
         let of_signs = self.store.trouble();
         let of_signs = of_signs.map(|(at, text)| (at, text.to_string()));
-        // What is wrong now comes before what was wrong once.
+        // A current error comes before an earlier one.
         let trouble = of_signs.or(of_questions);
         let trouble = trouble.map(|(at, text)| QuotaStoreTrouble {
             text,
@@ -139,7 +139,7 @@ impl Driver {
         }
     }
 
-    /// Keys of which something is wrong in the store; some of it is known only here.
+    /// Keys with a trouble; some are known only here.
     fn troubled(&self, limit: &QuotaLimit, counts: &QuotaCounts) -> u64 {
         (counts.troubled + self.noted(&limit.name)) as u64
     }
@@ -224,7 +224,7 @@ fn key_state(of: &QuotaNow, note: &Note, now: Timestamp) -> QuotaKeyState {
     }
 }
 
-/// What an operator should know of a key.
+/// The troubles of a key, for an operator.
 fn in_words(trouble: Trouble, now: Timestamp) -> String {
     match trouble {
         Trouble::Away(since) => {

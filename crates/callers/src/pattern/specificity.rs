@@ -27,7 +27,7 @@ const EXACT: u16 = 2 << 12;
 const _: () = assert!(8 * LITERAL_MAX < PREFIX as usize);
 
 impl Specificity {
-    /// Nothing is demanded: only what stands in for whom no pattern knows.
+    /// Nothing is demanded: only the row for unknown callers.
     pub(crate) const NONE: Self = Self {
         exact_fields: 0,
         literal_bits: 0,

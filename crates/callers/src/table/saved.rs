@@ -106,7 +106,7 @@ impl Table {
     }
 }
 
-/// Whether a saved row is one that had registered itself, and that nobody has made his own.
+/// Whether a saved row was registered automatically, and was not changed since.
 fn is_forgettable(saved: &SavedCaller) -> bool {
     saved.kind == Kind::Auto
         && saved.label.is_none()

@@ -49,7 +49,7 @@ impl Headroom {
 pub struct Suggestion {
     /// Tokens a second; finite, above zero.
     pub fill: f64,
-    /// Tokens; finite, above zero, and at least what the dearest single call cost.
+    /// Tokens; finite, above zero, and at least the cost of the most expensive single call.
     pub burst: f64,
     /// What it is derived from.
     pub basis: Basis,
@@ -127,7 +127,7 @@ fn levels(stretches: impl Iterator<Item = Stretch>, fill: f64) -> impl Iterator<
 pub(super) fn suggest(
     stretches: impl Iterator<Item = Stretch> + Clone,
     headroom: Headroom,
-    dearest: f64,
+    most_expensive: f64,
 ) -> Option<Suggestion> {
     let (mut tokens, mut slots, mut peak) = (0.0, 0, 0.0_f64);
     for stretch in stretches.clone() {
@@ -141,7 +141,7 @@ pub(super) fn suggest(
     let mean = tokens / (slots as f64 * SLOT_SECONDS);
     let fill = (mean * headroom.get()).clamp(LEAST, MOST);
     let burst = levels(stretches.clone(), fill)
-        .fold(dearest, f64::max)
+        .fold(most_expensive, f64::max)
         .clamp(LEAST, MOST);
     let short = levels(stretches.clone(), fill).filter(|&level| level > burst * (1.0 + ROUNDING));
     Some(Suggestion {

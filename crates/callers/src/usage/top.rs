@@ -2,11 +2,11 @@
 //!
 //! This is the Space-Saving summary of A. Metwally, D. Agrawal, A. El Abbadi, "Efficient
 //! Computation of Frequent and Top-k Elements in Data Streams" (ICDT 2005). It has a place for
-//! each of sixteen functions. The seventeenth takes over the place of the least common one,
-//! with its count, so the counts of all places always add up to everything counted. A function
-//! is told too high by at most what was taken over, which is at most a sixteenth of everything,
-//! and whatever makes up more than a sixteenth has a place. With sixteen functions or fewer
-//! every count is exact.
+//! each of sixteen functions. The seventeenth takes over the place of the least common one, with
+//! its count, so the counts of all places always add up to everything counted. A function's count
+//! is too high by at most the count that was taken over, which is at most a sixteenth of
+//! everything. A function with more than a sixteenth always has a place. With sixteen functions
+//! or fewer every count is exact.
 
 use alloc::vec::Vec;
 
@@ -93,7 +93,7 @@ impl Top {
             .find(|place| place.function == function)
     }
 
-    /// By how many calls a function may be told wrong; one without a place is told as none.
+    /// The largest error of a function's count; a function without a place counts 0.
     pub(super) fn error(&self) -> u32 {
         self.merged.saturating_add(self.taken_over)
     }
@@ -179,7 +179,7 @@ mod tests {
         (top, exact)
     }
 
-    /// Every function is told within the error, and those without a place are no more common.
+    /// Every count is within the error, and functions without a place are no more common.
     fn check_error(top: &Top, exact: &BTreeMap<u16, u32>) {
         for (&function, &calls) in exact {
             let function = FunctionId(function);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn more_functions_are_told_within_a_sixteenth_and_all_calls_are_told() {
+    fn more_functions_are_counted_within_a_sixteenth_and_no_call_is_missing() {
         for seed in 0..50 {
             let (top, exact) = skewed(seed, 80, 4000);
             assert_eq!(total(&top).0, 4000, "seed {seed}");
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_merged_away_is_told_as_other() {
+    fn functions_lost_in_a_merge_count_as_other() {
         let with = |functions: core::ops::Range<u16>| {
             let mut top = Top::default();
             functions.for_each(|it| top.count(FunctionId(it), TokenCount::ONE));

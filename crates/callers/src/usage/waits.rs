@@ -1,7 +1,7 @@
 //! How long calls waited, as a histogram of fixed size.
 //!
 //! Buckets are linear within each power of two: four to an octave, from 1 ms to 2^22 ms. A
-//! quantile is told as the middle of its bucket, so it is off by at most an eighth of itself
+//! quantile is reported as the middle of its bucket, so its error is at most an eighth of itself
 //! and half a millisecond. Waits above 70 minutes count as 70 minutes.
 
 use alloc::boxed::Box;
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wait_is_told_within_an_eighth_and_half_a_millisecond() {
+    fn a_wait_is_reported_within_an_eighth_and_half_a_millisecond() {
         let mut micros = 1;
         while micros < (1 << 22) * 1000 {
             let wait = Duration::from_micros(micros);

@@ -135,7 +135,7 @@ fn document_rank(agent: &str, ip: &str) -> impl Ord {
 }
 
 #[test]
-fn the_table_finds_whom_xapi_finds_and_orders_them_by_rule_2() {
+fn the_table_finds_the_callers_of_xapi_in_the_order_of_rule_2() {
     let (mut look_ups, mut differ) = (0, BTreeSet::new());
     for (what, history) in CALLER_TABLE {
         let mut table = table(0, 0);
@@ -365,7 +365,7 @@ fn an_exempt_caller_ends_the_search_for_a_limit() {
 }
 
 #[test]
-fn whom_nobody_knows_is_charged_to_the_unknown_row() {
+fn an_unknown_caller_is_charged_to_the_unknown_row() {
     let mut table = table(0, 0);
     let limited = Patch {
         charge: Some(Charge::Limit(LimitRef(9))),
@@ -405,7 +405,7 @@ fn a_limit_that_is_gone_is_gone_from_every_row() {
 // ---- Registering.
 
 #[test]
-fn a_thousand_rotating_agents_a_second_stay_at_the_bound_and_touch_nobody_else() {
+fn a_thousand_rotating_agents_a_second_stay_at_the_bound_and_touch_no_other() {
     let mut table = table(100, 10);
     let made = make(&mut table, "", "192.168.0.1", Charge::Limit(LimitRef(1)));
     let regular = register(&mut table, at_millis(0), "regular", "192.168.0.2");
@@ -511,7 +511,7 @@ fn a_row_that_is_forgotten_for_the_very_call_that_it_matches_is_no_match() {
 }
 
 #[test]
-fn whoever_is_named_grouped_noted_or_limited_is_never_forgotten() {
+fn a_caller_with_label_group_notes_or_limit_is_never_evicted() {
     let patches = [
         Patch {
             label: Some(label("mine")),
@@ -898,7 +898,7 @@ fn the_config_has_its_way_with_patterns_of_other_rows() {
 }
 
 #[test]
-fn a_bad_config_changes_nothing_and_every_mistake_is_told() {
+fn a_bad_config_changes_nothing_and_reports_every_mistake() {
     let mut table = table(10, 10);
     let good = new_caller("good", &[("good", "")], Charge::None);
     table.replace_static(vec![good]).expect("a good config");
@@ -982,12 +982,12 @@ fn a_table_comes_back_as_it_was() {
         after.get(auto).map(Row::last_call),
         Some(LastCall::Earlier(1_000_000))
     );
-    // Nobody gets an id that was given before.
+    // No caller gets an id that was used before.
     assert!(make(&mut after, "next", "", Charge::None) > auto.max(made));
 }
 
 #[test]
-fn a_smaller_table_keeps_whom_it_heard_of_last() {
+fn a_smaller_table_keeps_the_most_recently_seen() {
     let auto = |id: u64, last_call: u64| SavedCaller {
         id: CallerId(id),
         kind: Kind::Auto,
@@ -1017,7 +1017,7 @@ fn a_smaller_table_keeps_whom_it_heard_of_last() {
 }
 
 #[test]
-fn a_saved_row_that_cannot_be_taken_is_told_and_the_others_are() {
+fn a_saved_row_that_cannot_be_restored_is_reported_and_the_others_are_restored() {
     let row = |id: u64, agent: &str| SavedCaller {
         id: CallerId(id),
         kind: Kind::Made,
@@ -1077,7 +1077,7 @@ fn an_id_that_an_earlier_run_gave_is_not_given_again() {
     let mut after = table(3, 10);
     after.count_ids_as_given(before.ids_given());
     after.count_ids_as_given(1);
-    // Nobody ever had it, and whoever came after it would have none.
+    // It was never used, and no later one would exist.
     after.count_ids_as_given(u64::MAX);
     assert_eq!(after.ids_given(), gone.0);
     assert!(make(&mut after, "c", "", Charge::None) > gone);
@@ -1133,7 +1133,7 @@ impl Random {
     }
 }
 
-/// Whom a call belongs to, by asking every row.
+/// The callers of a call, by asking every row.
 fn scan(table: &Table, identity: &Identity<'_>) -> Vec<(CallerId, Specificity)> {
     let mut found: Vec<(CallerId, Specificity)> = table
         .rows()
@@ -1169,7 +1169,7 @@ fn check_laws(table: &Table, auto_register: usize) {
     assert!(of_groups.into_iter().eq(table.groups()));
 }
 
-/// Whoever is forgotten was called no later than those who stay.
+/// Evicted callers were seen no later than those that stay.
 fn check_forgotten(before: &BTreeMap<CallerId, LastCall>, forgotten: &[CallerId], table: &Table) {
     let autos = table.rows().filter(|row| row.kind() == Kind::Auto);
     let stay = autos.filter_map(|row| before.get(&row.id())).min();

@@ -243,7 +243,7 @@ fn a_call_is_settled_between_nothing_and_five_times_its_estimate() {
 }
 
 #[test]
-fn every_cost_that_cannot_be_is_told() {
+fn every_invalid_cost_is_reported() {
     let wrong = [-1.0, f64::INFINITY, f64::NEG_INFINITY, 1_000_000.1];
     let functions = (0..).map(FunctionId).zip(wrong);
     let functions: Vec<_> = functions

@@ -244,8 +244,13 @@ impl Run {
             "{}",
             context()
         );
-        let dearest = calls().map(|event| event.single).max().unwrap_or(0);
-        assert_eq!(told.dearest.micros(), dearest, "{}", context());
+        let most_expensive = calls().map(|event| event.single).max().unwrap_or(0);
+        assert_eq!(
+            told.most_expensive.micros(),
+            most_expensive,
+            "{}",
+            context()
+        );
         for span in Span::ALL {
             let seconds = slot_seconds(span);
             let over = told.over(span);
@@ -467,13 +472,16 @@ fn xapi_concurrent_register_loses_no_updates() {
             scope.spawn(move || {
                 for call in 0..500 {
                     let now = Timestamp::from_nanos(call * SECOND / 100);
-                    let mut usage = usage.lock().expect("nobody panics");
+                    let mut usage = usage.lock().expect("no thread panics");
                     usage.count(now, FunctionId(thread), tokens(0.25));
                 }
             });
         }
     });
-    let told = usage.into_inner().expect("nobody panics").snapshot(at(5));
+    let told = usage
+        .into_inner()
+        .expect("no thread panics")
+        .snapshot(at(5));
     assert_eq!(
         (told.total.calls, told.total.tokens.tokens()),
         (8000, 2000.0)
@@ -495,13 +503,13 @@ fn xapi_readers_see_a_consistent_snapshot() {
         for _ in 0..4 {
             scope.spawn(|| {
                 for _ in 0..1000 {
-                    let mut usage = usage.lock().expect("nobody panics");
+                    let mut usage = usage.lock().expect("no thread panics");
                     usage.count(at(1), FunctionId(0), TokenCount::ONE);
                 }
             });
             scope.spawn(|| {
                 for _ in 0..1000 {
-                    let told = usage.lock().expect("nobody panics").snapshot(at(1));
+                    let told = usage.lock().expect("no thread panics").snapshot(at(1));
                     for tally in told.spans.iter().map(|it| it.tally).chain([told.total]) {
                         assert_eq!(tally.calls as f64, tally.tokens.tokens());
                     }
@@ -513,7 +521,7 @@ fn xapi_readers_see_a_consistent_snapshot() {
     assert_eq!(
         usage
             .into_inner()
-            .expect("nobody panics")
+            .expect("no thread panics")
             .snapshot(at(1))
             .total
             .calls,
@@ -645,7 +653,7 @@ fn nothing_used_suggests_nothing() {
 }
 
 #[test]
-fn the_burst_is_never_below_the_dearest_call() {
+fn the_burst_is_never_below_the_most_expensive_call() {
     let mut usage = Usage::new();
     for second in 0..3000 {
         usage.count(at(second), FunctionId(0), tokens(10.0));
@@ -725,9 +733,9 @@ fn check_suggestion(
         "{context}"
     );
     let least = least_burst(used, fill);
-    let dearest = run.oracle.events.iter().map(|event| event.single).max();
-    let dearest = dearest.unwrap_or(0) as f64 / 1e6;
-    assert!(burst >= dearest, "{context}");
+    let most_expensive = run.oracle.events.iter().map(|event| event.single).max();
+    let most_expensive = most_expensive.unwrap_or(0) as f64 / 1e6;
+    assert!(burst >= most_expensive, "{context}");
 
     if span == Span::Day {
         return;
@@ -740,7 +748,7 @@ fn check_suggestion(
     assert_near(fill, mean * headroom.get(), rounding, seed);
     let peak = used.iter().copied().fold(0.0, f64::max);
     assert_near(basis.peak, peak, rounding, seed);
-    if exact && burst > dearest * 1.0001 {
+    if exact && burst > most_expensive * 1.0001 {
         assert_near(burst, least, 1e-6, seed);
         assert!(short_slots(used, fill, burst * 0.999) > 0, "{context}");
     }

@@ -316,8 +316,8 @@ impl<E: Entry> Node<E> {
         }
     }
 
-    /// The sum from the first for whom `begun` holds to the last for whom `past` does not. Both
-    /// hold for all after one for whom they hold, and `begun` wherever `past` does.
+    /// The sum from the first entry for which `begun` holds to the last for which `past` does not.
+    /// Once either holds, it holds for all later entries. Where `past` holds, `begun` does.
     fn between(&self, begun: &impl Fn(&Key) -> bool, past: &impl Fn(&Key) -> bool) -> Sum {
         match self {
             Self::Leaf(entries) => {
@@ -346,7 +346,7 @@ impl<E: Entry> Node<E> {
         }
     }
 
-    /// The sum from the first for whom `begun` holds.
+    /// The sum from the first entry for which `begun` holds.
     fn from(&self, begun: &impl Fn(&Key) -> bool) -> Sum {
         match self {
             Self::Leaf(entries) => {
@@ -364,7 +364,7 @@ impl<E: Entry> Node<E> {
         }
     }
 
-    /// The sum to the last for whom `past` does not hold.
+    /// The sum to the last entry for which `past` does not hold.
     fn until(&self, past: &impl Fn(&Key) -> bool) -> Sum {
         match self {
             Self::Leaf(entries) => {

@@ -336,7 +336,7 @@ impl State {
     fn demand(&mut self, handle: u64) -> &mut Demand {
         self.handles
             .get_mut(&handle)
-            .expect("whoever waits keeps the handle")
+            .expect("a waiting user keeps the handle")
     }
 
     fn leave_line(&mut self, now: Timestamp, handle: u64, cost: Tokens) {

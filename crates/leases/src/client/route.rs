@@ -75,7 +75,7 @@ pub(super) struct Route {
 
 impl Route {
     pub(super) fn new(seeds: Vec<ServerAddress>) -> Self {
-        assert!(!seeds.is_empty(), "whoever builds a route has an address");
+        assert!(!seeds.is_empty(), "a route is built with an address");
         Self {
             seeds,
             seed: 0,
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_not_there_is_passed_over_until_nobody_is_left() {
+    fn unreachable_servers_are_skipped_until_none_is_left() {
         let mut route = route(&["a:1", "b:1", "c:1"]);
         assert_eq!(route.redirected(Some(address("m:1"))), Onward::AskAgain);
         let mut tried = vec![route.target().to_string()];

@@ -164,11 +164,11 @@ mod tests {
     async fn a_resource_is_free_for_another_share_while_the_client_still_looks_at_the_old_one() {
         let server = "127.0.0.1:1".parse().expect("an address");
         let client = Client::new(vec![server], ClientOptions::default()).expect("a server");
-        let share = client.share("calls", 1.0).expect("nobody has it");
+        let share = client.share("calls", 1.0).expect("it is free");
         // As the client's own task sometimes does.
         let looked_at = Arc::clone(&share.0);
         drop(share);
-        let share = client.share("calls", 2.0).expect("nobody has it any more");
+        let share = client.share("calls", 2.0).expect("it is free again");
         drop(looked_at);
         assert!(client.share("calls", 3.0).is_err(), "it is in use");
         drop(share);

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pattern_is_told() {
+    fn an_invalid_pattern_is_reported() {
         let bad = |text: &str| Glob::new(text).expect_err("a bad pattern");
         assert_eq!(bad(""), BadGlob::Empty);
         assert_eq!(bad(r"a\"), BadGlob::LoneBackslash);

@@ -21,7 +21,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const DEADLINE: Duration = Duration::from_secs(5);
 /// How often a request is redirected within one round.
 const REDIRECTS_MAX: usize = 4;
-/// The first pause when nobody answers.
+/// The first pause without an answer.
 const PAUSE_FIRST: Duration = Duration::from_secs(1);
 /// Requests from below can make a request above due. The loop checks at most this often.
 const LOOK_EVERY: Duration = Duration::from_millis(50);

@@ -959,7 +959,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_early_is_told_from_who_does_not_whatever_the_lease() {
+    fn early_requests_are_detected_for_any_lease() {
         let early_until = |expires, early| seen(expires, early, at(0)).early_until();
         let year = 366 * 24 * 3_600_000;
         assert_eq!(early_until(at(60_000), at(4_950)), at(4_950));

@@ -9,17 +9,17 @@ use hashbrown::HashTable;
 
 use crate::book::Rows;
 
-/// Who asks: ids of clients and of servers are apart.
+/// The kind of a holder: ids of clients and of servers are separate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Kind {
     Client,
     Server,
 }
 
-/// Most resources that one client may make.
+/// The most resources that one client may create.
 pub(super) const RESOURCES_MADE_MAX: usize = u16::MAX as usize;
 
-/// Somebody on the roster, until it holds nothing any more.
+/// A member of the roster, until it holds nothing any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Member(u32);
 
@@ -31,17 +31,17 @@ pub(super) struct Roster {
     numbers: HashTable<u32>,
     /// By the member's number.
     entries: Rows<Entry>,
-    /// Numbers that are nobody's.
+    /// Free numbers.
     free: Vec<u32>,
 }
 
 #[derive(Debug)]
 struct Entry {
-    /// Empty where it is nobody's.
+    /// Empty if the number is free.
     name: Box<str>,
     /// Resources of which it holds something.
     leases: u32,
-    /// Resources that are there because it asked for them.
+    /// Resources that exist because it asked for them.
     made: u16,
     kind: Kind,
 }
@@ -55,8 +55,8 @@ impl Roster {
         found.copied().map(Member)
     }
 
-    /// The number of this name, a new one if it has none. Whoever asks for a new one gives it a
-    /// lease or drops it again.
+    /// The number of this name, a new one if it has none. The user of a new one gives it a lease or
+    /// drops it again.
     pub(super) fn find_or_add(&mut self, kind: Kind, name: &str) -> Member {
         if let Some(member) = self.find(kind, name) {
             return member;
@@ -115,23 +115,24 @@ impl Roster {
         self.entries[member.0 as usize].leases += 1;
     }
 
-    /// How many resources are there because this one asked for them.
+    /// How many resources exist because this member asked for them.
     pub(super) fn made_by(&self, member: Member) -> usize {
         self.entry(member).made.into()
     }
 
-    /// It asked for a resource that was not there. [`RESOURCES_MADE_MAX`] bounds them.
+    /// It asked for a new resource. [`RESOURCES_MADE_MAX`] bounds them.
     pub(super) fn made(&mut self, member: Member) {
         self.entries[member.0 as usize].made += 1;
     }
 
-    /// A resource that it made has ended, or is another's concern now.
+    /// A resource that it created has ended, or counts for another now.
     pub(super) fn unmade(&mut self, member: Member) {
         self.entries[member.0 as usize].made -= 1;
         self.forget_if_idle(member);
     }
 
-    /// One lease less; whoever has none, and made nothing that is still there, is forgotten.
+    /// One lease less. A member without leases and without existing resources of its own is
+    /// removed.
     pub(super) fn lost(&mut self, member: Member) {
         self.entries[member.0 as usize].leases -= 1;
         self.forget_if_idle(member);

@@ -132,7 +132,7 @@ impl Accepting {
                     self.waits("every connection is taken, further clients wait");
                 }
                 let place = Arc::clone(&places).acquire_owned().await;
-                let place = place.expect("nobody closes the semaphore");
+                let place = place.expect("no task closes the semaphore");
                 let (stream, _) = self.listener.accept().await?;
                 stream.set_nodelay(true)?;
                 Ok::<_, io::Error>((stream, place))

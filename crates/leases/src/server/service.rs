@@ -52,7 +52,7 @@ enum Told {
 }
 
 /// It is unknown whether there is a master.
-const NOBODY: wire::Mastership = wire::Mastership {
+const UNKNOWN_MASTER: wire::Mastership = wire::Mastership {
     master_address: None,
 };
 
@@ -150,14 +150,14 @@ impl Service {
         let decided = if is_certain {
             decide(&mut machine.server, now)
         } else {
-            Ok(A::redirect(NOBODY))
+            Ok(A::redirect(UNKNOWN_MASTER))
         };
         let as_master = matches!(machine.told, Told::Elected(_));
         drop(machine);
         let mut answer = decided.map_err(|rejected| status_of(&rejected))?;
         // A pause between here and the decision can have been as long as any other.
         if as_master && !self.0.mastership.borrow().holds_at(self.0.clock.now()) {
-            answer = A::redirect(NOBODY);
+            answer = A::redirect(UNKNOWN_MASTER);
         }
         if answer.redirects() {
             self.0.redirected.fetch_add(1, Ordering::Relaxed);

@@ -39,7 +39,7 @@ pub struct ResourceResponse {
     pub resource_id: ::prost::alloc::string::String,
     #[prost(message, required, tag = "2")]
     pub gets: Lease,
-    /// What the client may use when its lease has ended and nobody answers.
+    /// What the client may use when its lease has ended and no server answers.
     #[prost(double, optional, tag = "3")]
     pub safe_capacity: ::core::option::Option<f64>,
 }
@@ -53,7 +53,7 @@ pub struct Mastership {
 pub struct GetCapacityResponse {
     #[prost(message, repeated, tag = "1")]
     pub response: ::prost::alloc::vec::Vec<ResourceResponse>,
-    /// Present: whoever answered is not the master.
+    /// Present: the server that answered is not the master.
     #[prost(message, optional, tag = "2")]
     pub mastership: ::core::option::Option<Mastership>,
 }
@@ -226,8 +226,8 @@ pub mod capacity_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
-    /// What a capacity server answers. Whoever is not the master answers with a `mastership` and
-    /// nothing else, but for Discovery.
+    /// The calls of a capacity server. A server that is not the master answers with a `mastership` and
+    /// nothing else, except to Discovery.
     #[derive(Debug, Clone)]
     pub struct CapacityClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -457,8 +457,8 @@ pub mod capacity_server {
             tonic::Status,
         >;
     }
-    /// What a capacity server answers. Whoever is not the master answers with a `mastership` and
-    /// nothing else, but for Discovery.
+    /// The calls of a capacity server. A server that is not the master answers with a `mastership` and
+    /// nothing else, except to Discovery.
     #[derive(Debug)]
     pub struct CapacityServer<T> {
         inner: Arc<T>,

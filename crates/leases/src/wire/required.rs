@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_that_nobody_knows_are_passed_over() {
+    fn unknown_fields_are_skipped() {
         let known = asked().encode_to_vec();
         let group = [0x7b, 0x08, 1, 0x83, 1, 0x84, 1, 0x7c];
         let text = [0x72, 3, 1, 2, 3];

@@ -70,7 +70,7 @@ fn capacity(amount: f64) -> Capacity {
     Capacity::new(amount).expect("a capacity")
 }
 
-/// Whether `a` is no more than `b`, but for what the last digits of amounts around `scale` are off.
+/// Whether `a` is at most `b`, except for the error in the last digits of amounts around `scale`.
 fn at_most(a: f64, b: f64, scale: f64) -> bool {
     a <= b + 1e-9 * scale.abs().max(b.abs()).max(1e-9)
 }
@@ -191,8 +191,8 @@ enum Mistake {
     None,
     /// Fair shares in two rounds, as Doorman's real server makes them.
     TwoRounds,
-    /// What is free is as it was when somebody last asked for the second time: newcomers get it from
-    /// a sum in which other newcomers are missing.
+    /// The free amount is from the last second request of a holder: new holders get it from a sum
+    /// without other new holders.
     StaleSums,
 }
 
@@ -305,8 +305,8 @@ impl Decide for Model {
 
 // ---- Who asks twice has what it ought to have.
 
-/// All ask again and again for the same; then each has what the pure function says, and nobody had
-/// more than it wants or all together more than there is at any time.
+/// All ask repeatedly for the same. Then each has what the pure function returns, and at no time
+/// had a holder more than its demand, or all together more than the capacity.
 fn all_ask_for_the_same<D: Decide>(
     random: &mut Random,
     terms: Terms,
@@ -364,7 +364,7 @@ fn all_ask_for_the_same<D: Decide>(
 }
 
 #[test]
-fn whoever_asks_again_and_again_has_its_share() {
+fn holders_that_keep_asking_get_their_shares() {
     hold(|random| {
         let split = any_split(random);
         let frees_after = ms(if random.one_in(3) { 100 } else { 0 });
@@ -479,7 +479,7 @@ fn the_splits_are_what_a_solver_by_brute_force_finds() {
 }
 
 #[test]
-fn nobody_could_have_more_without_somebody_having_less_who_has_no_more() {
+fn no_holder_can_have_more_without_less_for_one_that_has_no_more() {
     hold(|random| {
         let bands: Vec<Band> = (0..random.between(1, 12))
             .map(|_| any_band(random))
@@ -511,7 +511,7 @@ fn nobody_could_have_more_without_somebody_having_less_who_has_no_more() {
 }
 
 #[test]
-fn more_capacity_gives_nobody_less_and_wanting_more_gets_nobody_less() {
+fn more_capacity_or_a_larger_demand_gives_no_holder_less() {
     hold(|random| {
         let split = any_split(random);
         let terms = any_terms(random, split, Duration::ZERO);
@@ -546,7 +546,7 @@ fn more_capacity_gives_nobody_less_and_wanting_more_gets_nobody_less() {
 // ---- Histories.
 
 #[test]
-fn a_book_decides_as_one_that_looks_at_everybody_at_every_request() {
+fn a_book_decides_like_one_that_looks_at_all_holders() {
     hold(|random| {
         let split = any_split(random);
         let mut terms = any_terms(random, split, Duration::ZERO);
@@ -774,7 +774,7 @@ fn no_window_holds_too_much(random: &mut Random, frees_after: Duration) -> Resul
 }
 
 #[test]
-fn no_window_ever_holds_more_than_there_is() {
+fn no_window_ever_exceeds_the_capacity() {
     hold(|random| no_window_holds_too_much(random, ms(100)));
 }
 
@@ -878,7 +878,7 @@ fn a_lowered_capacity_waits_for_leases_to_shrink() {
     assert_eq!((ask(&mut book, 0), ask(&mut book, 1)), (50.0, 50.0));
     book.set_terms(now, plain(Split::Fair, 12.0));
     assert_eq!(book.held(), capacity(100.0));
-    // Each shrinks to its share when it asks; whoever comes anew waits until all have.
+    // Each shrinks to its share when it asks; a new holder waits until all have.
     assert_eq!((ask(&mut book, 0), ask(&mut book, 2)), (6.0, 0.0));
     assert_eq!((ask(&mut book, 1), ask(&mut book, 2)), (4.0, 2.0));
 }
@@ -929,7 +929,7 @@ fn a_lowered_share_is_free_a_window_after_its_holder_confirmed() {
     };
     assert_eq!(ask(&mut book, 0, 0, 0.0), 100.0);
     assert_eq!(ask(&mut book, 0, 1, 0.0), 0.0);
-    // It is told of 50, but whether that reaches it nobody knows.
+    // It is granted 50, but it is unknown whether that reaches it.
     assert_eq!(ask(&mut book, 100, 0, 100.0), 50.0);
     assert_eq!(ask(&mut book, 5000, 1, 0.0), 0.0);
     assert_eq!(book.held(), capacity(100.0));

@@ -34,7 +34,7 @@ const RIGHT: &[(&str, usize, f64, Why)] = &[
     ("q-fair-sub-mixed", 15, 950.0 / 3.0, Why::OneLevelForAll),
     // The other never got more than there is, since what is negative cannot even be asked for.
     ("q-negative-wants", 1, 1000.0, Why::NeverNegative),
-    // Half of 10, of the 50 that it has: whoever asks shrinks to its share.
+    // Half of 10, of the 50 that it has: each holder that asks shrinks to its share.
     ("q-shrink-fair", 0, 5.0, Why::NeverNegative),
     ("q-shrink-prop", 0, 5.0, Why::NeverNegative),
     // What the client wanted before counts there, and stretches the share of what it wants now.

@@ -1,4 +1,4 @@
-//! The lease client against servers that do as they are told, in paused time.
+//! The lease client against scripted servers, in paused time.
 
 mod example;
 pub(crate) mod mock;
@@ -71,7 +71,7 @@ fn line(rate: &RateResource, count: usize) -> (JoinSet<()>, Passed) {
         let (rate, passed) = (rate.clone(), Arc::clone(&passed));
         waiters.spawn(async move {
             rate.wait().await.expect("the client is open");
-            let mut passed = passed.lock().expect("nobody panics inside");
+            let mut passed = passed.lock().expect("no thread panics inside");
             passed.push((number, Instant::now()));
         });
     }
@@ -87,7 +87,7 @@ async fn a_leased_rate_is_kept_within_one_percent_where_the_source_had_up_to_twi
         let rate = client.rate("r", wants(1e6)).expect("a resource");
         let (_waiters, passed) = line(&rate, (per_second * 8.0) as usize + 2);
         sleep(7 * SECOND).await;
-        let passed = passed.lock().expect("nobody panics inside");
+        let passed = passed.lock().expect("no thread panics inside");
         let first = passed[0].1;
         let spent = |at: &Instant| at.duration_since(first);
         let within = passed
@@ -118,7 +118,7 @@ async fn a_leased_rate_is_kept_within_one_percent_where_the_source_had_up_to_twi
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_leaves_the_line_loses_nothing_for_the_others() {
+async fn a_user_that_leaves_the_line_costs_the_others_nothing() {
     let (mock, client) = one_server();
     mock.lock().capacity = 100.0;
     let rate = client.rate("r", wants(1e6)).expect("a resource");
@@ -144,7 +144,7 @@ async fn whoever_leaves_the_line_loses_nothing_for_the_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_is_dropped_anywhere_in_line_leaves_the_order_of_the_others() {
+async fn a_drop_anywhere_in_line_keeps_the_order_of_the_others() {
     let (mock, client) = one_server();
     mock.lock().capacity = 10.0;
     let rate = client.rate("r", wants(100.0)).expect("a resource");
@@ -154,7 +154,7 @@ async fn whoever_is_dropped_anywhere_in_line_leaves_the_order_of_the_others() {
         let (rate, passed) = (rate.clone(), Arc::clone(&passed));
         waiters.push(tokio::spawn(async move {
             rate.wait().await.expect("the client is open");
-            passed.lock().expect("nobody panics inside").push(number);
+            passed.lock().expect("no thread panics inside").push(number);
         }));
     }
     sleep(Duration::from_millis(450)).await;
@@ -163,8 +163,8 @@ async fn whoever_is_dropped_anywhere_in_line_leaves_the_order_of_the_others() {
             waiter.abort();
         }
     }
-    until("nobody waits", || rate.state().waiting == 0).await;
-    let passed = passed.lock().expect("nobody panics inside");
+    until("no user waits", || rate.state().waiting == 0).await;
+    let passed = passed.lock().expect("no thread panics inside");
     let expected: Vec<i32> = (0..5).chain((6..40).step_by(2)).collect();
     assert_eq!(*passed, expected);
 }
@@ -175,7 +175,7 @@ async fn a_lease_of_nothing_blocks_and_a_change_takes_effect_at_once() {
     mock.lock().capacity = 0.0;
     let rate = client.rate("r", wants(100.0)).expect("a resource");
     let (_waiters, passed) = line(&rate, 1000);
-    let count = || passed.lock().expect("nobody panics inside").len();
+    let count = || passed.lock().expect("no thread panics inside").len();
     sleep(15 * SECOND).await;
     assert_eq!(count(), 0);
     mock.lock().capacity = 20.0;
@@ -227,7 +227,7 @@ async fn a_gauge_has_as_many_places_as_are_whole_and_a_place_comes_back_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_smaller_lease_takes_no_place_away_and_lets_nobody_in_until_there_are_fewer() {
+async fn a_smaller_lease_takes_no_place_away_but_admits_none_until_fewer_are_taken() {
     let (mock, client) = one_server();
     mock.lock().capacity = 3.0;
     let gauge = client.gauge("g", wants(10.0)).expect("a resource");
@@ -256,7 +256,7 @@ async fn a_smaller_lease_takes_no_place_away_and_lets_nobody_in_until_there_are_
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_outage_leaves_the_safe_capacity_from_the_end_of_the_lease_on() {
+async fn after_the_lease_an_outage_leaves_the_safe_capacity() {
     let (mock, client) = one_server();
     {
         let mut mock = mock.lock();
@@ -278,7 +278,7 @@ async fn an_outage_leaves_the_safe_capacity_from_the_end_of_the_lease_on() {
     let (_waiters, passed) = line(&rate, 1000);
     let began = Instant::now();
     sleep(last + 45 * SECOND - began).await;
-    let in_outage = passed.lock().expect("nobody panics inside").len() as f64;
+    let in_outage = passed.lock().expect("no thread panics inside").len() as f64;
     let expected = began.elapsed().as_secs_f64() * 5.0;
     assert!(
         (in_outage - expected).abs() <= 2.0,
@@ -291,7 +291,7 @@ async fn an_outage_leaves_the_safe_capacity_from_the_end_of_the_lease_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_clock_that_steps_past_the_end_of_a_lease_ends_it_before_anything_else_is_asked() {
+async fn a_clock_step_past_the_end_of_a_lease_ends_it_first() {
     for step in [15 * SECOND, 3_600 * SECOND] {
         let (mock, client) = one_server();
         {
@@ -318,7 +318,7 @@ async fn a_clock_that_steps_past_the_end_of_a_lease_ends_it_before_anything_else
 
 /// The server's time of day steps between its answers, back and ahead. No lease gets longer by it.
 #[tokio::test(start_paused = true)]
-async fn a_step_of_the_servers_time_of_day_makes_no_lease_longer() {
+async fn a_step_of_the_servers_clock_makes_no_lease_longer() {
     for (from, to) in [(0, 7_200), (7_200, 0), (0, -7_200), (0, 30), (30, 0)] {
         let (mock, client) = one_server();
         {
@@ -341,7 +341,7 @@ async fn a_step_of_the_servers_time_of_day_makes_no_lease_longer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_hangs_keeps_no_lease_alive_and_is_asked_again() {
+async fn a_hanging_server_keeps_no_lease_alive_and_is_asked_again() {
     let (mock, client) = one_server();
     {
         let mut mock = mock.lock();
@@ -455,7 +455,7 @@ async fn the_last_handle_releases_the_lease_and_the_last_client_all() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn closing_releases_everything_and_tells_whoever_waits_also_when_the_server_hangs() {
+async fn closing_releases_everything_and_refuses_waiting_users_also_if_the_server_hangs() {
     for hangs in [false, true] {
         let (mock, client) = one_server();
         mock.lock().capacity = 1.0;
@@ -629,7 +629,7 @@ async fn a_storm_on_an_idle_resource_is_asked_for_at_once_with_all_who_wait() {
         .rate("r", ResourceOptions::default())
         .expect("a resource");
     sleep(30 * SECOND).await;
-    assert!(mock.lock().asked.is_empty(), "nobody wants anything");
+    assert!(mock.lock().asked.is_empty(), "there is no demand");
     let (_waiters, passed) = line(&rate, 300);
     let began = Instant::now();
     sleep(2 * SECOND).await;
@@ -637,7 +637,7 @@ async fn a_storm_on_an_idle_resource_is_asked_for_at_once_with_all_who_wait() {
     // All came within a second: that is the mean of the one second that there is. All of them
     // wait, so nine times as much is wanted besides, and no more; and a tenth to spare.
     assert_eq!(told, [3030.0], "after {:?}", began.elapsed());
-    assert_eq!(passed.lock().expect("nobody panics inside").len(), 300);
+    assert_eq!(passed.lock().expect("no thread panics inside").len(), 300);
 }
 
 #[tokio::test(start_paused = true)]
@@ -686,7 +686,7 @@ async fn over_a_socket_a_lease_is_got_and_counted() {
         metrics,
         ..ClientOptions::default()
     };
-    // The first address is nobody's: port 1 of loopback.
+    // No server has the first address: port 1 of loopback.
     let servers = ["127.0.0.1:1", &address].map(|server| server.parse().expect("an address"));
     let client = Client::new(servers.into(), options).expect("a client");
     let rate = client.rate("r", wants(1000.0)).expect("a resource");

@@ -1,4 +1,4 @@
-//! The capacity server as a machine: what it answers, whom, and what it refuses.
+//! The capacity server as a state machine: its answers and its refusals.
 
 use std::time::Duration;
 
@@ -62,7 +62,7 @@ fn templates(raw: Vec<RawTemplate>) -> Templates {
     Templates::new(raw, Catchall::Optional).expect("good templates")
 }
 
-/// A root that has been master for ten minutes and knows of nobody.
+/// A root that has been master for ten minutes and has no clients.
 fn root(raw: Vec<RawTemplate>) -> CapacityServer {
     let mut server = CapacityServer::new(settings(Place::Root), templates(raw), at(0));
     server.elected(at(0));
@@ -224,12 +224,13 @@ fn a_newcomer_has_its_safe_share_at_once_while_learning_and_in_a_full_resource()
     assert_eq!(granted(&mut server, LATER, "first", 500.0), 80.0);
     assert_eq!(granted(&mut server, LATER, "new", 500.0), 10.0);
     assert_eq!(granted(&mut server, LATER, "third", 500.0), 10.0);
-    // There are more clients than was said. Nothing is set aside for this one, and it is told so.
+    // There are more clients than configured. Nothing is set aside for this one, and its answer
+    // says so.
     let answer = ask(&mut server, LATER, "fourth", 500.0, None);
     assert_eq!(got(&answer).capacity, 0.0);
     assert_eq!(answer.response[0].safe_capacity, Some(0.0));
     assert_eq!(server.counts().unreserved, 1);
-    // Whoever leaves makes room.
+    // A client that leaves makes room.
     let release = ReleaseCapacityRequest {
         client_id: "third".to_owned(),
         resource_id: vec![String::new(), "r".to_owned(), "unknown".to_owned()],
@@ -385,9 +386,9 @@ fn what_has_ended_is_forgotten_and_a_resource_with_it() {
     assert_eq!((status.resources.len(), status.holders), (0, 0));
 }
 
-/// Whatever is wrong is refused with its name, changes nothing, and harms nobody else.
+/// Every mistake is refused with its name, changes nothing, and harms no other client.
 #[test]
-fn a_bad_request_is_refused_with_what_is_wrong_and_nobody_else_is_the_worse() {
+fn a_bad_request_is_refused_with_its_mistake_and_harms_no_other() {
     let mut server = root(vec![template("*", 100.0, algorithm("FAIR_SHARE", &[]))]);
     assert_eq!(granted(&mut server, LATER, "good", 30.0), 30.0);
     let before = server.status(at(LATER));
@@ -502,7 +503,7 @@ fn a_bad_request_is_refused_with_what_is_wrong_and_nobody_else_is_the_worse() {
 }
 
 #[test]
-fn beyond_its_bounds_a_server_refuses_and_serves_those_whom_it_knows() {
+fn beyond_its_bounds_a_server_refuses_and_still_serves_known_clients() {
     let bounds = Bounds {
         resources: 3,
         leases: 4,
@@ -744,7 +745,7 @@ fn a_template_without_an_algorithm_takes_the_default_one() {
 }
 
 #[test]
-fn every_mistake_in_templates_is_told_at_once() {
+fn every_mistake_in_templates_is_reported_at_once() {
     let raw = vec![
         template("[a", 1.0, algorithm("FAIR_SHARE", &[])),
         template(
@@ -824,7 +825,7 @@ fn a_server_that_was_deposed_and_elected_again_knows_nothing() {
 }
 
 #[test]
-fn whoever_comes_after_one_that_gave_up_its_lease_does_not_inherit_what_that_may_still_use() {
+fn a_new_holder_does_not_inherit_what_an_earlier_one_may_still_use() {
     let frees = [("frees", "confirmed"), ("frees_after_ms", "20000")];
     let mut server = root(vec![template("r", 100.0, algorithm("FAIR_SHARE", &frees))]);
     assert_eq!(granted(&mut server, LATER, "first", 500.0), 100.0);

@@ -110,7 +110,7 @@ enum Event {
     AskAbove(usize, Timestamp, GetServerCapacityRequest),
     ToldBelow(usize, Timestamp, i64, GetServerCapacityResponse),
     Released(usize, ReleaseCapacityRequest),
-    /// Nobody waits for this answer any longer.
+    /// No request waits for this answer any more.
     GivenUp(usize, Timestamp),
     Dies(usize),
     Elected(usize),
@@ -270,7 +270,7 @@ impl Tree {
                 }
             }
             Event::AskAbove(at, sent_at, request) => {
-                let above = ABOVE[at].expect("the root asks nobody");
+                let above = ABOVE[at].expect("the root asks no server");
                 if self.alive[above] {
                     let answer = self.servers[above].get_server_capacity(now, &request);
                     let answer = answer.expect("a good request");
@@ -369,7 +369,7 @@ impl Tree {
         }
     }
 
-    /// Everything works again, and nobody wants anything else.
+    /// Everything works again, and no demand changes.
     fn calm(&mut self, seconds: u64) {
         self.faults = Faults::None;
         self.events
@@ -395,7 +395,7 @@ fn most(rule: Rule, seeds: u64) -> f64 {
             );
         }
         most = most.max(tree.most);
-        // It is not kept by giving nobody anything.
+        // The bound is not kept by granting nothing.
         tree.calm(120);
         let wanted: f64 = tree.clients.iter().map(|client| client.wants).sum();
         let could = wanted.min(CAPACITY);
@@ -426,7 +426,7 @@ fn the_same_holds_for_proportional_shares() {
 }
 
 #[test]
-fn with_safe_shares_nobody_ever_has_nothing_and_all_have_no_more_than_there_is() {
+fn with_safe_shares_no_client_has_nothing_and_the_capacity_holds() {
     let rule = Rule {
         reserved: true,
         ..Rule::FAIR
@@ -436,7 +436,7 @@ fn with_safe_shares_nobody_ever_has_nothing_and_all_have_no_more_than_there_is()
 
 /// That the law would notice: this is what the original does.
 #[test]
-fn a_share_that_is_free_as_soon_as_it_is_lowered_breaks_the_bound() {
+fn a_share_that_is_free_at_once_breaks_the_bound() {
     let rule = Rule {
         frees: "at_once",
         ..Rule::FAIR

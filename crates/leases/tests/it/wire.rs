@@ -222,7 +222,7 @@ fn the_fields_that_are_checked_are_those_that_the_file_requires() {
         let by_file = message.field.iter().filter(required);
         let by_file: BTreeSet<_> = by_file.map(|it| (it.number(), it.name())).collect();
         let Some(shape) = shapes.get(message.name()) else {
-            // Nobody sends a template, and who the master is need not be said.
+            // Templates are never sent, and the master is optional.
             let unchecked = ["Mastership", "ResourceTemplate", "ResourceRepository"];
             assert!(unchecked.contains(&message.name()), "{}", message.name());
             continue;

@@ -1,23 +1,22 @@
 //! Who keeps the time in a store that has none.
 //!
-//! The nodes elect a master. Its monotonic clock, counted on from the last time that was written,
-//! is the time; it writes it every second, and at once for whoever asks. What it writes replaces
-//! the very version that it knows, so a master that has been deposed without knowing it writes
-//! nothing more.
+//! The nodes elect a master. Its monotonic clock, continued from the last written time, is the
+//! time. It writes it every second, and at once for each request. A write replaces exactly the
+//! version that it knows, so a master that was deposed without knowing it can no longer write.
 //!
-//! A new master goes on from what it knows of the time that the one before kept: from the latest
-//! that it can be. So the time is not behind what it was, and ahead by no more than what is not
-//! known, a tenth of a second at most; a window is shorter by so much. Were it behind, whoever lived
-//! by his own clock meanwhile, cut off or because nobody was master, would live through a part of a
-//! window twice, and who starts again within it would have his own share of it once more.
+//! A new master continues from what it knows of the earlier time: from the latest possible value.
+//! So the time is never behind, and ahead by at most its uncertainty, a tenth of a second; a
+//! window is shorter by that much. If it were behind, a node that used its own clock meanwhile,
+//! because it was cut off or because there was no master, would go through a part of a window
+//! twice. A node that restarts within it would have its own share again.
 //!
-//! Therefore a node stands for election only once it knows the time so well, or if no member has
-//! for as long as a member that is not heard of is given.
-//! Only if all who knew it are gone, or cut off, does a master go on from the last time that was
-//! *written*. How long ago that was it can tell by nothing but the time of day of the two hosts, so
-//! that is written too; it goes on a second ahead of that, and is not behind as long as the two agree
-//! to within a second. While nobody is master nodes go on with the time that they know, which only
-//! gets less sharp. The time begins with 0 and has no relation to that of day.
+//! Therefore a node is a candidate only once it knows the time that well, or if no member has
+//! known it for as long as a silent member counts. Only if all nodes that knew it have left, or
+//! are cut off, a master continues from the last *written* time. It can find out how long ago
+//! that was only from the time of day of the two hosts, so that is written too. It continues a
+//! second ahead of that, and is not behind as long as the two agree to within a second. Without a
+//! master, nodes continue with the time that they know, which only becomes less exact. The time
+//! begins with 0 and has no relation to the time of day.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -159,7 +158,7 @@ impl Keeper {
     async fn may_stand(&self) {
         let members = self.settings.members();
         let members = Range::prefix(members.as_bytes());
-        let mut nobody_since = None;
+        let mut vacant_since = None;
         while !is_known(&self.known.borrow().at(self.clock.now())) {
             let found = match self.client.get(self.settings.time().as_bytes()).await {
                 Ok(None) => return,
@@ -168,22 +167,22 @@ impl Keeper {
             };
             match found {
                 Ok(found) if found.entries.iter().all(|it| it.value.is_empty()) => {
-                    let since = *nobody_since.get_or_insert_with(Instant::now);
+                    let since = *vacant_since.get_or_insert_with(Instant::now);
                     if since.elapsed() >= self.settings.time_to_live.get() {
                         return;
                     }
                 }
-                Ok(_) => nobody_since = None,
+                Ok(_) => vacant_since = None,
                 Err(error) => {
                     debug!(%error, "quota: etcd does not tell who knows the time");
-                    nobody_since = None;
+                    vacant_since = None;
                 }
             }
             tokio::time::sleep(RETRY).await;
         }
     }
 
-    /// Keeps the time for as long as this is the master and nobody else writes it.
+    /// Keeps the time while this is the master and no other node writes it.
     async fn keep(&self, mastership: &watch::Receiver<Mastership>) -> Result<(), Error> {
         let key = self.settings.time().into_bytes();
         let asked = self.settings.asked();

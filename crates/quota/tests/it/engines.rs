@@ -1,5 +1,5 @@
-//! The stores of quota records: what all of them keep to, on real servers, and what each does
-//! when its server is away, slow, another's or wants a password.
+//! The stores of quota records: their common behaviour, on real servers, and what each does when
+//! its server is unavailable, slow, of another kind or wants a password.
 
 mod etcd;
 mod memory;
@@ -107,9 +107,9 @@ async fn conforms(name: &str, start: impl Fn() -> Node) {
     node.in_time().await;
     a_record_is_written_only_over_the_version_that_is_named(&node).await;
     several_records_are_written_all_or_none(&node).await;
-    what_another_wrote_is_told_as_it_is(&node).await;
+    a_foreign_record_is_returned_unchanged(&node).await;
     any_id_has_a_record_of_its_own(&node).await;
-    a_change_is_told_to_who_waits_for_it(&start).await;
+    a_change_wakes_those_that_wait_for_it(&start).await;
     no_update_is_lost_among_eight(name, &start).await;
     all_nodes_agree_on_the_time(name, &start).await;
     drop(node);
@@ -124,7 +124,7 @@ async fn a_record_is_written_only_over_the_version_that_is_named(node: &Node) {
     assert_eq!(over_nothing, nothing);
     let first = node.put(&key, None, "a").await;
     assert_eq!(node.get(&key).await, entry(first, "a"));
-    // What stands there is told with the refusal.
+    // The refusal contains the current record.
     let made_twice = node.swap(&[write(&key, None, "b")]).await;
     assert_eq!(made_twice, Swapped::Conflict(vec![entry(first, "a")]));
     let second = node.put(&key, Some(first), "").await;
@@ -172,7 +172,7 @@ async fn several_records_are_written_all_or_none(node: &Node) {
     assert!(matches!(node.swap(&mixed).await, Swapped::Done(_)));
 }
 
-async fn what_another_wrote_is_told_as_it_is(node: &Node) {
+async fn a_foreign_record_is_returned_unchanged(node: &Node) {
     let key = key("garbage");
     let record = Record::new(1, 5, 10, 0, Duration::from_secs(1)).expect("it is one");
     let mut version = None;
@@ -223,7 +223,7 @@ async fn any_id_has_a_record_of_its_own(node: &Node) {
     }
 }
 
-async fn a_change_is_told_to_who_waits_for_it(start: &impl Fn() -> Node) {
+async fn a_change_wakes_those_that_wait_for_it(start: &impl Fn() -> Node) {
     let [watcher, writer] = [start(), start()];
     let [key, other] = [key("watched"), key("not watched")];
     let wait = |since| {
@@ -232,7 +232,7 @@ async fn a_change_is_told_to_who_waits_for_it(start: &impl Fn() -> Node) {
     };
     let told = async |waiting: tokio::task::JoinHandle<Result<(), Error>>| {
         let told = tokio::time::timeout(PATIENCE, waiting).await;
-        let told = told.expect("it is told").expect("it does not panic");
+        let told = told.expect("it is reported").expect("it does not panic");
         told.expect("the store is up");
     };
     let waiting = wait(None);
@@ -252,7 +252,7 @@ async fn a_change_is_told_to_who_waits_for_it(start: &impl Fn() -> Node) {
         for waiting in waiting {
             told(waiting).await;
         }
-        // What has changed already is told at once.
+        // An earlier change is reported at once.
         told(wait(Some(old))).await;
         told(wait(None)).await;
     }
@@ -360,7 +360,7 @@ async fn members_are_counted_while_they_live(start: &impl Fn() -> Node) {
     until("it is alone again", &mut members, |count| *count == 1).await;
 }
 
-/// A call that comes to nothing because the store is away says so, and in time.
+/// A call that fails because the store is unavailable reports it in time.
 async fn is_unavailable(node: &Node, within: Duration) {
     let began = Instant::now();
     let read = node.store.get(&[key("away")]).await;
@@ -371,7 +371,7 @@ async fn is_unavailable(node: &Node, within: Duration) {
     let key = key("away");
     let waiting = node.store.changed(&key, None);
     let waiting = tokio::time::timeout(PATIENCE, waiting).await;
-    let waiting = waiting.expect("nobody waits for a store that is away");
+    let waiting = waiting.expect("no call waits for an unavailable store");
     assert!(matches!(waiting, Err(Error::Unavailable(_))), "{waiting:?}");
 }
 
@@ -406,7 +406,7 @@ async fn nothing_confirmed_is_lost(
                     Ok(Swapped::Conflict(mut stands)) => known = stands.pop().flatten(),
                     Err(error) => {
                         open += u32::from(error.is_open());
-                        // It fails at once while it is away; others must have their turn.
+                        // It fails at once during an outage; other tasks must run.
                         tokio::time::sleep(Duration::from_millis(5)).await;
                     }
                 }

@@ -5,8 +5,8 @@
 //!
 //! - A master's fence ends one time to live, less a guard, after the moment that its last
 //!   effective write was *sent*.
-//! - Nobody writes over, or in the place of, another's record within one time to live after
-//!   having *seen* it, unless it is a resignation. A record is seen after it was sent.
+//! - No candidate overwrites or replaces another's record within one time to live after having
+//!   *seen* it, unless it is a resignation. A record is seen after it was sent.
 //!
 //! So from the sending of a write on, another's takeover is at least a time to live away on the
 //! other's clock, and the fence a guard less than that on the master's.
@@ -81,7 +81,7 @@ struct Tenure {
     term: u64,
 }
 
-/// The last record of somebody else.
+/// The last record of another candidate.
 #[derive(Debug)]
 struct Rival {
     address: String,
@@ -168,8 +168,8 @@ impl Candidate {
         }
     }
 
-    /// The write that [`next`](Self::next) asked for is about to be sent. Until its outcome is
-    /// told it counts as unknown.
+    /// The write that [`next`](Self::next) requested is about to be sent. Until its outcome is
+    /// reported, it counts as unknown.
     pub(super) fn sent(&mut self, now: Timestamp) {
         self.writes += 1;
         self.unsettled = Some((self.writes, now));

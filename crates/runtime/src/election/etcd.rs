@@ -1,10 +1,10 @@
 //! The register as a key of etcd.
 //!
-//! The key is bound to a lease, so that it goes when its writer has died and nobody contends for
-//! it; and every write has a lease of its own. To renew one lease again and again would be
-//! cheaper, and not safe: an old leader of etcd that was paused renews leases without asking its
-//! quorum, and lets those end that another has renewed (etcd issue 15247; mended in 3.4.28 and
-//! 3.5.10). A grant is agreed on by the quorum, and nobody who missed it can end it.
+//! The key is bound to a lease, so that it disappears when its writer has died and no candidate
+//! is left. Every write has its own lease. To renew one lease would be cheaper, but is not safe:
+//! an old leader of etcd that was paused renews leases without asking its quorum, and ends leases
+//! that another has renewed (etcd issue 15247; fixed in 3.4.28 and 3.5.10). The quorum agrees on
+//! a grant, and a member that missed it cannot end it.
 
 use super::TimeToLive;
 use super::register::{Entry, Record, Register, Swapped, Trouble, Version};

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 pub(super) struct Record {
     /// Where the master is to be found.
     pub(super) address: String,
-    /// Which candidate wrote it: random for each start of a process, so that nobody takes what
-    /// its predecessor at the same address wrote for its own.
+    /// The candidate that wrote it: random for each start of a process, so that no process takes a
+    /// record of its predecessor at the same address for its own.
     pub(super) candidate: String,
     /// How many records this candidate has sent, this one included: tells it which of its writes
     /// took effect, where no answer did.

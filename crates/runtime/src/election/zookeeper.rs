@@ -1,10 +1,10 @@
 //! The register as a node of ZooKeeper.
 //!
-//! It is a lasting node and not an ephemeral one. An ephemeral node goes when the ensemble
-//! believes a session to have ended, which may be before its holder can know, and after a hiccup
-//! that harmed nobody; here the candidates alone decide, by the time that a version has stood.
-//! To delete the node by hand deposes the master at its next renewal, and who starts in between
-//! has never seen it: leave it alone.
+//! It is a persistent node, not an ephemeral one. An ephemeral node disappears when the ensemble
+//! considers a session ended, which may be before its holder can know, or after a harmless
+//! hiccup. Here only the candidates decide, by the age of a version. Deleting the node by hand
+//! deposes the master at its next renewal, and a candidate that starts in between has never seen
+//! it: do not delete it.
 
 use super::TimeToLive;
 use super::register::{Entry, Record, Register, Swapped, Trouble, Version};
@@ -69,7 +69,7 @@ impl Register for Node {
         match &mut self.changed {
             Some(changed) => {
                 changed.await;
-                // Watches are told once; the next read sets another.
+                // Watches fire once; the next read sets another.
                 self.changed = None;
             }
             None => std::future::pending().await,

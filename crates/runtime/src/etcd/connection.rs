@@ -156,7 +156,7 @@ impl Member {
                 return self.handshake(stream).await;
             }
             let Some(tls) = &self.tls else {
-                return Err(self.never("https, but nobody to trust is configured"));
+                return Err(self.never("https, but no authority to trust is configured"));
             };
             let Some(name) = self.endpoint.server_name() else {
                 return Err(self.never("its host is no name that a certificate can carry"));

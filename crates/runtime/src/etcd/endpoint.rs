@@ -81,8 +81,8 @@ pub enum TlsError {
     Unusable(#[from] rustls::Error),
 }
 
-/// What `https` endpoints need: whom to trust, and who we are where etcd asks for a certificate.
-/// All of it in PEM.
+/// The TLS settings of `https` endpoints: the authority to trust, and our certificate if etcd
+/// requires one. All in PEM.
 ///
 /// # Errors
 ///

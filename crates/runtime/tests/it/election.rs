@@ -98,7 +98,7 @@ impl Running {
         self.shutdown.cancel();
         let ended = async { while self.told.changed().await.is_ok() {} };
         let ended = tokio::time::timeout(PATIENCE, ended).await;
-        ended.expect("it ends when it is told to");
+        ended.expect("it ends when it is stopped");
         assert_eq!(*self.told.borrow(), Mastership::Unknown);
     }
 }
@@ -115,7 +115,7 @@ async fn the_only_server_is_the_master_at_once_until_it_resigns() {
 }
 
 #[test]
-fn a_fence_ends_at_its_moment_and_nobody_else_has_one() {
+fn a_fence_ends_at_its_moment_and_no_other_has_one() {
     let until = Timestamp::from_nanos(10);
     let master = Mastership::Master { until, term: 1 };
     assert!(master.holds_at(Timestamp::from_nanos(9)));
@@ -230,7 +230,7 @@ async fn a_master_that_zookeeper_cannot_hear_is_followed_in_time() {
 }
 
 #[tokio::test]
-async fn what_somebody_else_keeps_at_the_key_is_left_alone_and_nobody_leads() {
+async fn a_foreign_value_at_the_key_is_not_changed_and_there_is_no_master() {
     let etcd = Etcd::start(1);
     etcd.control(&["put", "/tidegate/master", "something else"]);
     let mut running = Running::start(place("etcd", &etcd.url(0)), "a:1");
@@ -426,14 +426,14 @@ fn masters_that_die_or_stand_still_are_followed_in_time(store: &str, servers: &s
 }
 
 #[test]
-fn on_etcd_a_master_that_dies_or_stands_still_is_followed_in_time() {
+fn on_etcd_a_dead_or_stalled_master_is_replaced_in_time() {
     let etcd = Etcd::start(1);
     masters_that_die_or_stand_still_are_followed_in_time("etcd", &etcd.url(0));
 }
 
 #[cfg(feature = "zookeeper")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn on_zookeeper_a_master_that_dies_or_stands_still_is_followed_in_time() {
+async fn on_zookeeper_a_dead_or_stalled_master_is_replaced_in_time() {
     let zookeeper = ZooKeeper::start(1).await;
     let servers = zookeeper.servers();
     tokio::task::block_in_place(|| {
@@ -484,7 +484,7 @@ fn leads_after(candidates: &[Candidate], moment: u128) -> Fence {
                 fences.find(|fence| fence.from > moment)
             });
             if let Found::It(fence) = found {
-                // Another was faster, and nobody listens any more.
+                // Another was faster, and no task listens any more.
                 let _ = tell.send(fence);
             }
         });

@@ -184,7 +184,7 @@ async fn a_lease_is_granted_renewed_and_ended_with_what_is_bound_to_it() {
 
 async fn next(watch: &mut Watch) -> Watched {
     let next = tokio::time::timeout(PATIENCE, watch.next()).await;
-    next.expect("there is news").expect("nobody minds")
+    next.expect("there is news").expect("no error")
 }
 
 /// The values of so many puts, in order, and what else came.
@@ -332,7 +332,7 @@ async fn what_never_left_is_unreachable_and_a_write_goes_to_the_next_member() {
 }
 
 #[tokio::test]
-async fn a_user_is_named_where_etcd_wants_one_and_again_when_his_token_ends() {
+async fn a_user_logs_in_if_etcd_requires_it_and_again_when_the_token_expires() {
     let etcd = Etcd::with(1, "http", |_, _| vec!["--auth-token-ttl=1".into()]);
     etcd.control(&["user", "add", "root:secret"]);
     etcd.control(&["user", "grant-role", "root", "root"]);
@@ -347,10 +347,10 @@ async fn a_user_is_named_where_etcd_wants_one_and_again_when_his_token_ends() {
         assert!(!format!("{settings:?}").contains(password), "{settings:?}");
         Client::new(settings)
     };
-    let nobody = client(&etcd.urls()).get(b"a").await;
+    let anonymous = client(&etcd.urls()).get(b"a").await;
     assert!(
-        matches!(nobody, Err(Error::Unauthenticated(_))),
-        "{nobody:?}"
+        matches!(anonymous, Err(Error::Unauthenticated(_))),
+        "{anonymous:?}"
     );
     let wrong = of("root", "wrong").get(b"a").await;
     assert!(matches!(wrong, Err(Error::Unauthenticated(_))), "{wrong:?}");
@@ -444,7 +444,7 @@ async fn check_garbage(shown: &str, url: String) {
 }
 
 #[tokio::test]
-async fn what_is_no_etcd_is_told_apart_and_harms_nobody() {
+async fn a_server_that_is_not_etcd_is_recognised_and_does_no_harm() {
     for nonsense in [
         b"SSH-2.0-OpenSSH_9.2\r\n".to_vec(),
         b"HTTP/1.1 404 Not Found\r\ncontent-length: 9\r\n\r\nnot found".to_vec(),
@@ -485,7 +485,7 @@ async fn a_member_that_talks_nonsense_is_left_for_the_next_when_reading() {
 }
 
 #[tokio::test]
-async fn tls_is_spoken_with_whom_an_authority_vouches_for() {
+async fn tls_connects_only_to_servers_that_the_authority_signed() {
     let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]);
     let made = made.expect("a certificate can be made");
     let (certificate, key) = (made.cert.pem(), made.signing_key.serialize_pem());

@@ -41,7 +41,7 @@ async fn a_watch_tells_when_a_node_is_made_and_when_it_is_written() {
     let client = Client::new(Settings::new(zookeeper.servers()));
     let told = async |changed| {
         let told = tokio::time::timeout(PATIENCE, changed).await;
-        told.expect("it is told");
+        told.expect("it is reported");
     };
     let (node, changed) = client.get_and_watch("/a").await.expect("it is up");
     assert_eq!(node, None);
@@ -64,10 +64,10 @@ async fn a_session_that_has_ended_is_replaced() {
     let client = Client::new(settings);
     client.create("/a", b"kept").await.expect("it is up");
     zookeeper.member(0).kill();
-    // The session ends while nobody is there, and after it the library's own patience.
+    // The session ends without a server, and then the library's own timeout.
     let unreachable = tokio::time::timeout(Duration::from_secs(4), async {
         loop {
-            let error = client.get("/a").await.expect_err("nobody is there");
+            let error = client.get("/a").await.expect_err("no server is there");
             assert!(matches!(error, Error::Unreachable(_)), "{error:?}");
         }
     });
@@ -86,7 +86,7 @@ async fn a_session_that_has_ended_is_replaced() {
 }
 
 #[tokio::test]
-async fn a_write_without_an_answer_is_unknown_and_one_to_nobody_unreachable() {
+async fn a_write_without_an_answer_is_unknown_and_one_without_a_server_unreachable() {
     let zookeeper = ZooKeeper::start(1).await;
     let relay = Relay::start(zookeeper.addr(0)).await;
     let lossy = Client::new(Settings::new(relay.addr.to_string()));
@@ -105,8 +105,8 @@ async fn a_write_without_an_answer_is_unknown_and_one_to_nobody_unreachable() {
     let [free] = stores::free_ports(1)[..] else {
         panic!("one was asked for");
     };
-    let nobody = Client::new(Settings::new(format!("127.0.0.1:{free}")));
-    let created = nobody.create("/a", b"").await;
+    let missing = Client::new(Settings::new(format!("127.0.0.1:{free}")));
+    let created = missing.create("/a", b"").await;
     assert!(matches!(created, Err(Error::Unreachable(_))), "{created:?}");
 }
 

@@ -85,7 +85,7 @@ const fn differing(
 
 /// Histories of the table of callers, by what they show.
 pub(crate) const CALLER_TABLE: &[(&str, &[Op])] = &[
-    ("an empty table knows nobody", &[get("test", "", &[])]),
+    ("an empty table has no caller", &[get("test", "", &[])]),
     (
         "who was added is found",
         &[insert("test", "", 42), get("test", "", &[42])],
@@ -108,10 +108,10 @@ pub(crate) const CALLER_TABLE: &[(&str, &[Op])] = &[
         ],
     ),
     (
-        "removing whom nobody knows does nothing",
+        "removing an unknown caller does nothing",
         &[delete("nonexistent", "")],
     ),
-    ("whom nobody knows", &[get("nonexistent", "", &[])]),
+    ("an unknown caller", &[get("nonexistent", "", &[])]),
     (
         "several",
         &[
@@ -244,7 +244,7 @@ pub(crate) struct AutoRegistration {
     pub(crate) registered: &'static [&'static str],
 }
 
-/// Who registers himself, and who is forgotten.
+/// Automatic registration, and eviction.
 pub(crate) const AUTO_REGISTRATION: &[AutoRegistration] = &[
     AutoRegistration {
         name: "the least recently called is forgotten",

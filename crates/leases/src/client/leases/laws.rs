@@ -397,7 +397,11 @@ impl Life {
             let heard = self
                 .leases
                 .answered(then, late.request, &late.answer, late.server_now_ms);
-            assert_eq!(heard, Heard::default(), "nobody waits for a late answer");
+            assert_eq!(
+                heard,
+                Heard::default(),
+                "no request waits for a late answer"
+            );
             false
         });
         self.late = late;

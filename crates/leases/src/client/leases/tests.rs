@@ -186,7 +186,7 @@ fn a_resource_that_is_left_out_keeps_its_lease_and_is_asked_for_again_later() {
 }
 
 #[test]
-fn a_big_change_of_demand_is_told_early_but_not_within_the_interval() {
+fn a_big_change_of_demand_is_sent_early_but_not_within_the_interval() {
     let mut leases = leases();
     open(&mut leases, at(0.0), "r", 100.0);
     let (request, _) = leases.ask(at(0.0)).expect("it is due");
@@ -217,7 +217,7 @@ fn nothing_is_asked_for_until_something_is_wanted() {
 }
 
 #[test]
-fn pauses_grow_by_the_source_and_nobody_asks_meanwhile() {
+fn pauses_grow_as_in_the_source_without_requests_meanwhile() {
     let mut leases = leases();
     open(&mut leases, at(0.0), "r", 1.0);
     let (request, _) = leases.ask(at(0.0)).expect("it is due");
@@ -236,7 +236,7 @@ fn pauses_grow_by_the_source_and_nobody_asks_meanwhile() {
     assert_eq!(
         leases.next_due(),
         Some(at(7.0)),
-        "somebody may have seen it at 2 s"
+        "a server may have seen it at 2 s"
     );
 }
 

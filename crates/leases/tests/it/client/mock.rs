@@ -1,5 +1,4 @@
-//! Capacity servers that do as they are told, reached without a socket, so that time can be
-//! paused.
+//! Scripted capacity servers, reached without a socket, so that time can be paused.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -58,7 +58,7 @@ async fn a_write_that_etcd_did_not_answer_is_left_open() {
 }
 
 #[tokio::test]
-async fn an_etcd_that_is_away_is_told_in_time_and_found_again() {
+async fn an_unavailable_etcd_is_reported_in_time_and_found_again() {
     let etcd = Etcd::start(1);
     let relay = Relay::start(etcd.addr(0)).await;
     let near = node(&[format!("http://{}", relay.addr)]);
@@ -106,7 +106,7 @@ async fn the_time_goes_on_when_who_keeps_it_goes_and_never_faster() {
 }
 
 #[tokio::test]
-async fn what_is_no_time_of_ours_is_left_alone_and_nobody_knows_the_time() {
+async fn a_foreign_time_record_is_not_changed_and_the_time_is_unknown() {
     let etcd = Etcd::start(1);
     let client = tidegate_runtime::etcd::Client::new(etcd.settings());
     let foreign = client.put(b"/tidegate/quota/time", b"noon", None).await;
@@ -127,7 +127,7 @@ async fn what_is_no_time_of_ours_is_left_alone_and_nobody_knows_the_time() {
 }
 
 #[tokio::test]
-async fn an_etcd_that_wants_a_password_is_told() {
+async fn an_etcd_that_wants_a_password_is_reported() {
     // To check a password is made to take long, and here it is done often.
     let etcd = Etcd::with(1, "http", |_, _| vec!["--bcrypt-cost=4".into()]);
     etcd.control(&["user", "add", "root:secret"]);
@@ -160,7 +160,7 @@ async fn an_etcd_that_wants_a_password_is_told() {
 }
 
 #[tokio::test]
-async fn what_is_no_etcd_is_told() {
+async fn a_server_that_is_not_etcd_is_reported() {
     let nonsense = super::answers(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nnope").await;
     let settings = Settings::new(stores::settings(&[format!("http://{nonsense}")]));
     let node = Node::new(|clock| Store::start(settings, clock));

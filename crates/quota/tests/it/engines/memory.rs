@@ -1,4 +1,4 @@
-//! The store in memory, and the faults that it is told to have.
+//! The store in memory, and its scripted faults.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ async fn memory_conforms() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn memory_fails_as_it_is_told_and_in_that_order() {
+async fn memory_fails_as_configured_and_in_that_order() {
     let memory = Memory::new();
     let node = memory.node();
     let key = key("a");

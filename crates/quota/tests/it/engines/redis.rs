@@ -72,7 +72,7 @@ async fn a_write_that_redis_did_not_answer_is_left_open() {
 }
 
 #[tokio::test]
-async fn a_redis_that_is_away_is_told_in_time_and_found_again() {
+async fn an_unavailable_redis_is_reported_in_time_and_found_again() {
     let redis = Redis::start(&[]);
     let relay = Relay::start(redis.addr()).await;
     let near = node(relay.addr);
@@ -83,7 +83,7 @@ async fn a_redis_that_is_away_is_told_in_time_and_found_again() {
     for mode in [Mode::Cut, Mode::Stalled] {
         relay.set(mode);
         is_unavailable(&near, DEADLINE).await;
-        // Once that is known nobody waits for it again and again.
+        // Once that is known, no call waits for it again.
         let began = Instant::now();
         let mut waits = 0;
         while began.elapsed() < DEADLINE {
@@ -105,13 +105,13 @@ async fn a_redis_that_is_away_is_told_in_time_and_found_again() {
 async fn a_redis_that_keeps_its_log_forgets_nothing_when_it_is_killed() {
     let flags = ["--appendonly", "yes", "--appendfsync", "always"];
     let redis = std::sync::Mutex::new(Redis::start(&flags));
-    let addr = redis.lock().expect("nobody panics").addr();
-    let restart = async || redis.lock().expect("nobody panics").restart(&flags);
+    let addr = redis.lock().expect("no thread panics").addr();
+    let restart = async || redis.lock().expect("no thread panics").restart(&flags);
     super::nothing_confirmed_is_lost("Redis, killed", || node(addr), restart).await;
 }
 
 #[tokio::test]
-async fn scripts_that_redis_has_forgotten_are_told_it_again() {
+async fn scripts_that_redis_forgot_are_sent_again() {
     let redis = Redis::start(&[]);
     let node = node(redis.addr());
     let version = node.put(&key("a"), None, "1").await;
@@ -132,7 +132,7 @@ async fn a_record_that_was_deleted_and_made_again_does_not_pass_for_the_old_one(
 }
 
 #[tokio::test]
-async fn what_somebody_else_keeps_at_a_record_is_told_and_left_alone() {
+async fn a_foreign_value_at_a_record_is_reported_and_not_changed() {
     let redis = Redis::start(&[]);
     let node = node(redis.addr());
     control(&redis, &["set", "tidegate:quota:record:text", "7"]);
@@ -156,7 +156,7 @@ async fn what_somebody_else_keeps_at_a_record_is_told_and_left_alone() {
 }
 
 #[tokio::test]
-async fn a_redis_that_wants_a_password_is_told() {
+async fn a_redis_that_wants_a_password_is_reported() {
     let redis = Redis::start(&["--requirepass", "secret"]);
     let addr = redis.addr();
     for wrong in [format!("{addr}"), format!(":wrong@{addr}")] {
@@ -172,7 +172,7 @@ async fn a_redis_that_wants_a_password_is_told() {
 }
 
 #[tokio::test]
-async fn a_redis_that_takes_no_writes_is_away_and_has_done_nothing() {
+async fn a_redis_that_refuses_writes_is_unavailable_and_has_done_nothing() {
     let redis = Redis::start(&["--min-replicas-to-write", "1"]);
     let node = node(redis.addr());
     let told = node.try_swap(&[write(&key("a"), None, "1")]).await;
@@ -198,7 +198,7 @@ async fn a_fail_over_forgets_what_the_replica_was_behind_and_no_more() {
         let text = (confirmed + 1).to_string();
         let swapped = node.try_swap(&[write(&key, version, &text)]).await?;
         let Swapped::Done(versions) = swapped else {
-            panic!("nobody else writes");
+            panic!("no other client writes");
         };
         version = Some(versions[0]);
         confirmed += 1;
@@ -235,7 +235,7 @@ async fn a_fail_over_forgets_what_the_replica_was_behind_and_no_more() {
 }
 
 #[tokio::test]
-async fn what_is_no_redis_is_told() {
+async fn a_server_that_is_not_redis_is_reported() {
     let nonsense = super::answers(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
     let told = node(nonsense).store.get(&[key("a")]).await;
     assert!(told.is_err(), "{told:?}");

@@ -63,7 +63,7 @@ async fn a_write_that_zookeeper_did_not_answer_is_left_open() {
 }
 
 #[tokio::test]
-async fn a_zookeeper_that_is_away_is_told_in_time_and_found_again_with_a_new_session() {
+async fn an_unavailable_zookeeper_is_reported_in_time_and_found_with_a_new_session() {
     let zookeeper = ZooKeeper::start(1).await;
     let relay = Relay::start(zookeeper.addr(0)).await;
     let near = node(relay.addr);
@@ -133,7 +133,11 @@ async fn what_zookeeper_says_of_a_quota_is_read_and_what_cannot_be_changes_nothi
             None => client.create(names[at], text.as_bytes()).await,
             Some(version) => client.set(names[at], text.as_bytes(), version).await,
         };
-        versions[at] = Some(stat.expect("it is up").expect("nobody else writes").version);
+        versions[at] = Some(
+            stat.expect("it is up")
+                .expect("no other client writes")
+                .version,
+        );
         says(&node, &mut known, |says| {
             let said = says.mistake.as_deref();
             let as_expected = match mistake {
@@ -166,7 +170,7 @@ async fn another_program_that_writes_the_designs_own_nodes_is_noticed() {
     says(&node, &mut known, |says| says.total == Some(100)).await;
     assert_eq!(known.foreign_writer, None);
     let set = client.set("/quota/sri/usable", b"65", 0).await;
-    set.expect("it is up").expect("nobody else writes");
+    set.expect("it is up").expect("no other client writes");
     says(&node, &mut known, |says| says.foreign_writer.is_some()).await;
     let writer = known.foreign_writer.as_deref();
     assert_eq!(writer, Some("/quota/sri/usable"));
@@ -174,7 +178,7 @@ async fn another_program_that_writes_the_designs_own_nodes_is_noticed() {
 }
 
 #[tokio::test]
-async fn a_zookeeper_that_wants_a_password_is_told() {
+async fn a_zookeeper_that_wants_a_password_is_reported() {
     let zookeeper = ZooKeeper::start(1).await;
     let mut owner = settings(zookeeper.servers());
     owner.store.auth = Some(("digest".into(), b"user:secret".to_vec()));
@@ -194,7 +198,7 @@ async fn a_zookeeper_that_wants_a_password_is_told() {
 }
 
 #[tokio::test]
-async fn what_is_no_zookeeper_is_told() {
+async fn a_server_that_is_not_zookeeper_is_reported() {
     let nonsense = super::answers(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
     let told = node(nonsense).store.get(&[key("a")]).await;
     assert!(told.is_err(), "{told:?}");

@@ -1,9 +1,9 @@
 //! Candidates around a store that loses, delays and forgets, in virtual time: what holds in each
 //! of thousands of seeded runs.
 //!
-//! A run knows the real time, which nobody in it does: every candidate has a clock of its own,
-//! 500 ppm fast to 500 ppm slow. Whenever one thinks itself the master, no other's fence may lie
-//! ahead in real time.
+//! A run knows the real time, but its candidates do not: each has its own clock, 500 ppm fast to
+//! 500 ppm slow. While one believes that it is the master, no other's fence may be in the future
+//! in real time.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -430,7 +430,7 @@ impl World {
 }
 
 #[test]
-fn two_fences_never_overlap_whatever_is_lost_late_or_paused() {
+fn two_fences_never_overlap_with_losses_delays_and_pauses() {
     let mut reigns = 0;
     for seed in 0..3_000 {
         let kind = [Kind::Leased, Kind::Lasting][seed as usize % 2];
@@ -442,7 +442,7 @@ fn two_fences_never_overlap_whatever_is_lost_late_or_paused() {
         assert!(terms.is_sorted(), "seed {seed}, {kind:?}: {terms:?}");
         reigns += world.reigns.len();
     }
-    // Nothing would overlap either if nobody ever led.
+    // Nothing would overlap either without any master.
     assert!(reigns > 15_000, "{reigns} masterships in all");
 }
 
@@ -457,7 +457,7 @@ fn the_model_catches_a_fence_that_is_counted_from_the_reply() {
 }
 
 #[test]
-fn when_the_trouble_ends_somebody_leads_and_when_he_dies_another_does_within_a_second_more() {
+fn after_the_trouble_there_is_a_master_and_a_dead_one_is_replaced_in_time() {
     for seed in 0..600 {
         let kind = [Kind::Leased, Kind::Lasting][seed as usize % 2];
         let calm = 10 * TTL;
