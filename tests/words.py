@@ -4,7 +4,7 @@
 Reads every tracked text file: documents, comments, messages and names of tests. Prints file, line, the word, and what to
 write instead, and exits with 1 if there is one. `make check` runs it.
 
-    python3 tests/words.py             checks the places in DONE
+    python3 tests/words.py             checks all but the places in NOT_YET
     python3 tests/words.py --all       checks everything
     python3 tests/words.py --count     counts by folder, over everything
 """
@@ -32,36 +32,16 @@ WORDS = [
     (r"he|his|him|himself", "it, its, itself"),
 ]
 
-# Prefixes of paths whose texts are rewritten. The aim is one entry, "".
-DONE = [
-    "README.md",
-    "ARCHITECTURE.md",
-    "CHANGELOG.md",
-    "CONTRIBUTING.md",
-    "SECURITY.md",
-    "docs/",
-    "packaging/",
-    "src/coalesce",
-    "src/forward",
-    "src/origin.rs",
-    "src/state.rs",
-    "src/tasks",
-    "src/tools/simulate",
-    "Dockerfile",
-    "Makefile",
-    "benches/",
-    "config.lease-server.toml.example",
-    "examples/",
-    "fuzz/",
-    "link/",
-    "tests/README.md",
-    "tests/mutants/",
-    "tests/peers/",
-    "tests/scenarios/",
-]
-
-# Within these, what is not rewritten yet.
+# What is not rewritten yet, as prefixes of paths. The aim is an empty list; take an entry out when its texts are done.
 NOT_YET = [
+    "config.toml.example",
+    "crates/limits/",
+    "src/call/pace.rs",
+    "src/callers/settings.rs",
+    "src/config",
+    "src/tools/check.rs",
+    "tests/it/config/",
+    "tests/it/paced.rs",
 ]
 
 # Texts that are not ours, or that name what they quote: the path's beginning, what the line contains, and why.
@@ -107,7 +87,7 @@ def found(path):
 
 
 def is_done(path):
-    return path.startswith(tuple(DONE)) and not path.startswith(tuple(NOT_YET))
+    return not path.startswith(tuple(NOT_YET))
 
 
 def is_allowed(path, line):

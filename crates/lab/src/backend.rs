@@ -1,11 +1,11 @@
-//! A stand-in z/VM SDK server: answers at once or after a while, counts what it sees, and
-//! falls over when too much comes, as the real one's SMAPI does.
+//! A stand-in z/VM SDK server: answers at once or after a pause, counts what it sees, and falls
+//! over under too many calls, as the real one's SMAPI does.
 //!
-//! It speaks the socket protocol of sdkserver and the HTTP of sdkwsgi on two ports, with
-//! one recorder behind both. Benchmarks measure what stands in front of it, so a call costs
-//! it two short locks, no log line and, for an answer at once, no timer.
+//! It speaks the socket protocol of sdkserver and the HTTP of sdkwsgi on two ports, with one
+//! recorder behind both. Benchmarks measure the program in front of it, so a call costs two short
+//! locks, no log line and, for an immediate answer, no timer.
 //!
-//! Some userids mean something, on both protocols:
+//! Some userids have a meaning, on both protocols:
 //!
 //! | userid | what happens |
 //! |---|---|
@@ -41,9 +41,9 @@ use crate::framing::{Body, HEAD_MAX, Head};
 
 pub use self::recorder::Report;
 
-/// What one `recv` of the real server takes in; a longer request cannot be answered.   bytes
+/// The most that one `recv` of the real server reads; a longer request gets no answer.   bytes
 const REQUEST_MAX: usize = 4096;
-/// How much of an HTTP body is looked at.   bytes
+/// How much of an HTTP body is read.   bytes
 const BODY_KEPT: usize = 64 * 1024;
 /// Output for the userid `BIG`.   bytes
 const BIG: usize = 1024 * 1024;
@@ -55,13 +55,13 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How the backend behaves.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// Where the socket protocol is spoken; port 0 takes a free one
+    /// Address of the socket protocol; port 0 takes a free one
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:2001")]
     pub socket: SocketAddr,
-    /// Where HTTP is spoken; port 0 takes a free one
+    /// Address of HTTP; port 0 takes a free one
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
     pub http: SocketAddr,
-    /// Where GET /stats and POST /reset are answered
+    /// Address of GET /stats and POST /reset
     #[arg(long, value_name = "ADDR")]
     pub stats: Option<SocketAddr>,
     /// How long a call takes
@@ -82,7 +82,7 @@ pub struct Options {
     /// Falls over when more calls than this start within any second; 0 means never
     #[arg(long, value_name = "CALLS", default_value_t = 0)]
     pub break_per_second: u32,
-    /// How long it stays down: every call then fails at once (500/1/-110/0)
+    /// How long it stays down; meanwhile every call fails at once (500/1/-110/0)
     #[arg(long, default_value = "5s", value_parser = crate::parse_duration)]
     pub recover: Duration,
     /// Padding in each answer
@@ -115,7 +115,7 @@ impl Options {
     }
 }
 
-/// The command: serves until ctrl-c, then prints what it saw.
+/// The command: serves until ctrl-c, then prints the statistics.
 ///
 /// # Errors
 /// An address that cannot be listened on.
@@ -145,11 +145,11 @@ pub struct Backend {
 }
 
 impl Backend {
-    /// Listens and serves in the runtime it is called in.
+    /// Listens and serves in the current runtime.
     ///
     /// # Errors
     /// An address that cannot be listened on.
-    // Async although it never waits: listening needs a runtime around it.
+    // Async although it never waits: to listen needs a runtime.
     #[allow(clippy::unused_async)]
     pub async fn start(options: Options) -> io::Result<Running> {
         let socket = conn::listen(options.socket, options.backlog)?;
@@ -185,7 +185,7 @@ impl Backend {
     }
 }
 
-/// A backend that serves. Dropping it ends it.
+/// A running backend. A drop ends it.
 #[derive(Debug)]
 pub struct Running {
     backend: Arc<Backend>,
@@ -197,49 +197,49 @@ pub struct Running {
 }
 
 impl Running {
-    /// Where the socket protocol is spoken.
+    /// The address of the socket protocol.
     #[must_use]
     pub fn socket_addr(&self) -> SocketAddr {
         self.socket_addr
     }
 
-    /// Where HTTP is spoken.
+    /// The address of HTTP.
     #[must_use]
     pub fn http_addr(&self) -> SocketAddr {
         self.http_addr
     }
 
-    /// Where the statistics are told, if anywhere.
+    /// The address of the statistics, if there is one.
     #[must_use]
     pub fn stats_addr(&self) -> Option<SocketAddr> {
         self.stats_addr
     }
 
-    /// What it has seen so far.
+    /// The statistics so far.
     #[must_use]
     pub fn report(&self) -> Report {
         self.backend.recorder.report()
     }
 
-    /// When each call started, since the backend did; the last million, in order.
+    /// When each call started, from the start of the backend; the last million, in order.
     #[must_use]
     pub fn starts(&self) -> Vec<Duration> {
         self.backend.recorder.starts()
     }
 
-    /// Waits until what it has seen satisfies `is_so`; asked anew whenever a connection
-    /// is accepted and whenever a call starts or ends.
+    /// Waits until the statistics satisfy `is_so`. Checks again at each accepted connection, and at
+    /// each start and end of a call.
     pub async fn wait_until(&self, is_so: impl Fn(&Report) -> bool) -> Report {
         self.backend.recorder.wait_until(is_so).await
     }
 
-    /// Forgets what it has seen, and gets up if it has fallen.
+    /// Clears the statistics, and recovers from a fall.
     pub fn reset(&self) {
         self.backend.recorder.reset();
     }
 
-    /// Stops listening, ends all connections and says what it has seen. The ports are
-    /// free when this returns.
+    /// Stops listening, ends all connections and returns the statistics. The ports are free when
+    /// this returns.
     pub async fn stop(mut self) -> Report {
         drop(self.stop);
         while self.acceptors.join_next().await.is_some() {}
@@ -247,7 +247,7 @@ impl Running {
     }
 }
 
-/// What is spoken on a port.
+/// The protocol of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Port {
     Socket,
@@ -257,7 +257,7 @@ enum Port {
 
 async fn accept(listener: TcpListener, port: Port, backend: Arc<Backend>, stop: CancellationToken) {
     let mut connections = JoinSet::new();
-    // Watched by itself, so that what it accepts need not be.
+    // The runtime watches the listener itself, so that accepted connections need no watching.
     let watch = |listener| {
         #[expect(
             deprecated,
@@ -278,7 +278,7 @@ async fn accept(listener: TcpListener, port: Port, backend: Arc<Backend>, stop: 
             continue;
         };
         let backend = Arc::clone(&backend);
-        // A connection that fails has failed its client, which is for the client to tell.
+        // The client of a failed connection sees the failure; there is nothing to report here.
         match port {
             Port::Socket => connections.spawn(async move {
                 let _ = backend.serve_socket(Conn::new(stream)).await;
@@ -293,7 +293,7 @@ async fn accept(listener: TcpListener, port: Port, backend: Arc<Backend>, stop: 
     connections.shutdown().await;
 }
 
-/// One call, as far as it matters here.
+/// The parts of a call that matter here.
 #[derive(Debug)]
 struct Ask {
     /// The function, or method and path.
@@ -301,7 +301,7 @@ struct Ask {
     userid: String,
 }
 
-/// What a userid does to its call.
+/// The effect of a userid on its call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Whim {
     Answer,
@@ -329,22 +329,22 @@ impl Whim {
     }
 }
 
-/// How a call ends, for whoever writes the reply.
+/// How a call ends, for the writer of the reply.
 #[derive(Debug)]
 enum Ending<'a> {
     /// This JSON object, with this `overallRC`.
     Whole(Vec<u8>, u16),
     /// Half of this JSON object.
     Cut(Vec<u8>),
-    /// Not a byte.
+    /// No byte.
     Close,
-    /// Nothing as long as the client can bear it; the call is in flight until then.
+    /// No answer until the client leaves; the call is in flight until then.
     Silent(Call<'a>),
 }
 
 impl Backend {
-    /// Most calls are here whole by the time they are accepted, and are answered without the
-    /// runtime's hearing of their connection.
+    /// Most calls are complete when their connection is accepted. They are answered without
+    /// registering the connection with the runtime.
     async fn serve_socket(&self, mut client: Conn) -> io::Result<()> {
         self.recorder.connected();
         let mut bytes = Vec::with_capacity(REQUEST_MAX);
@@ -359,7 +359,7 @@ impl Backend {
                     break parse_array(&bytes[..end]);
                 }
                 Framed::End(_) => break Err("Extra data".to_owned()),
-                // The real server reads no more than this.
+                // The real server reads at most this much.
                 Framed::Bad(Misframed::TooLarge) => {
                     break Err(format!("no whole array in {REQUEST_MAX} bytes"));
                 }
@@ -442,7 +442,7 @@ impl Backend {
                 self.answer_stats(&method, &path, &mut reply);
                 stream.write_all(&reply).await?;
             } else if method == "POST" && path == "/token" {
-                // Answered by sdkwsgi itself: no call.
+                // sdkwsgi answers this itself: it is no call.
                 reply.extend_from_slice(
                     b"HTTP/1.1 200 OK\r\nX-Auth-Token: server-auth-closed\r\nContent-Length: 0\r\n\r\n",
                 );
@@ -478,10 +478,10 @@ impl Backend {
         }
     }
 
-    /// Runs one call to the point where its reply can be written.
+    /// Runs one call until its reply can be written.
     ///
-    /// It leaves the count before its reply leaves: whoever reads the reply and sends the
-    /// next call must not be seen as one too many.
+    /// The call leaves the count before its reply leaves. Otherwise a client that reads the reply
+    /// and sends its next call at once would count as one too many.
     async fn run(&self, ask: &Ask) -> Ending<'_> {
         let whim = Whim::of(&ask.userid);
         let call = self.recorder.begin();
@@ -515,8 +515,8 @@ impl Backend {
         }
     }
 
-    /// The answer to a call that went well. It repeats what was asked, so that a reply
-    /// given to the wrong client shows.
+    /// The answer to a successful call. It repeats the request, so that a reply to the wrong client
+    /// is noticed.
     fn answer(&self, ask: &Ask) -> Vec<u8> {
         let padding = if ask.userid == "BIG" {
             BIG
@@ -563,7 +563,7 @@ impl Backend {
     }
 }
 
-/// Reads and forgets until the client closes or resets.
+/// Reads and discards until the client closes or resets.
 async fn until_client_leaves(stream: &mut TcpStream) {
     let mut ignored = [0; 512];
     while matches!(stream.read(&mut ignored).await, Ok(n) if n > 0) {}
@@ -583,8 +583,7 @@ fn parse_array(bytes: &[u8]) -> Result<Ask, String> {
     Ok(Ask { name, userid })
 }
 
-/// `GET /guests/HRX00001/info` is about HRX00001, and so is the same with another first
-/// word.
+/// `GET /guests/HRX00001/info` is about HRX00001, as is any path with another first word.
 fn ask_of_path(method: &str, path: &str) -> Ask {
     let path = path.split('?').next().unwrap_or(path);
     let userid = path.split('/').nth(2).unwrap_or_default().to_owned();
@@ -603,7 +602,7 @@ fn method_and_path(line: &[u8]) -> (&str, &str) {
     )
 }
 
-/// What the server answers when it cannot make sense of a request.
+/// The server's answer to a request that it cannot read.
 fn internal_error(message: &str) -> Vec<u8> {
     let errmsg = format!("Unexpected internal error in ZVM SDK, error: {message}");
     error(500, 100, 500, 1, &errmsg)

@@ -1,17 +1,17 @@
-//! Puts load on anything that speaks the socket protocol or HTTP, and measures the answers.
+//! Puts load on any program that speaks the socket protocol or HTTP, and measures the answers.
 //!
 //! Four kinds of load:
 //!
-//! - closed loop: each connection sends its next call when it has the answer to the last;
-//! - open loop (`--rate`): calls start on a schedule, whatever becomes of those before. A
-//!   call's latency counts from the moment it was meant to start, so a call that had to
-//!   wait for a free connection says so (Tene's "coordinated omission" is what one gets
-//!   otherwise: a stalled server that is asked only once, and so was slow only once);
+//! - closed loop: each connection sends its next call after the answer to the last;
+//! - open loop (`--rate`): calls start on a schedule, independent of earlier calls. A call's
+//!   latency counts from its scheduled start, so it includes the wait for a free connection.
+//!   Otherwise a stalled server gets only one call, and is slow only once (Tene's "coordinated
+//!   omission");
 //! - storm (`--storm`): that many clients at once, one call each;
 //! - hold (`--hold`): that many connections that never send a byte.
 //!
-//! The runtime's timer ticks in milliseconds, too coarse for a schedule, so a thread of its
-//! own paces the open loop; what it still comes late is reported as `lag`.
+//! The runtime's timer ticks in milliseconds, too coarse for a schedule, so a separate thread
+//! paces the open loop. The remaining delay is reported as `lag`.
 
 pub(crate) mod client;
 mod tally;
@@ -35,40 +35,40 @@ use self::tally::Tally;
 pub use self::client::Failure;
 pub use self::tally::Report;
 
-/// Descriptors that the process needs besides its connections.
+/// Descriptors that the process needs in addition to its connections.
 const OTHER_DESCRIPTORS: u64 = 32;
-/// Calls of one open-loop run.
+/// Maximum number of calls in one open-loop run.
 const SCHEDULE_MAX: f64 = 1e9;
 
-/// What is spoken to the target.
+/// The protocol of the target.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Protocol {
     /// One connection and one JSON array for each call
     #[default]
     Socket,
-    /// HTTP/1.1 on connections that are kept
+    /// HTTP/1.1 on persistent connections
     Http,
 }
 
-/// What load, on what.
+/// The load and its target.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// Whom to ask
+    /// Address of the target
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:2000")]
     pub target: SocketAddr,
-    /// What it speaks
+    /// Protocol of the target
     #[arg(long, value_enum, default_value_t)]
     pub protocol: Protocol,
     /// Connections at once
     #[arg(long, value_name = "N", default_value_t = 16)]
     pub connections: u32,
-    /// Calls in all; without it, time alone is the bound
+    /// Calls in all; without it, only time ends the run
     #[arg(long, value_name = "N")]
     pub calls: Option<u64>,
     /// No call starts after this many seconds
     #[arg(long, value_name = "S", default_value = "10", value_parser = crate::parse_seconds)]
     pub seconds: Duration,
-    /// Open loop: calls a second, started on schedule
+    /// Open loop: calls per second, started on schedule
     #[arg(long, value_name = "R", conflicts_with_all = ["storm", "hold"])]
     pub rate: Option<f64>,
     /// That many clients at once, one call each
@@ -77,10 +77,10 @@ pub struct Options {
     /// That many connections that send nothing, kept for --seconds
     #[arg(long, value_name = "N", conflicts_with = "calls")]
     pub hold: Option<u32>,
-    /// Clients that leave do so after this long
+    /// How long clients wait before they leave
     #[arg(long, value_name = "S", value_parser = crate::parse_seconds)]
     pub leave_after: Option<Duration>,
-    /// Every how manieth client leaves
+    /// Every Nth client leaves
     #[arg(long, value_name = "N", default_value_t = 2)]
     pub leave_every: u32,
     /// A call that takes longer has failed
@@ -89,7 +89,7 @@ pub struct Options {
     /// Function to call; those without a well-known route go over HTTP as POST /
     #[arg(long, default_value = "guest_get_info")]
     pub function: String,
-    /// The guest it is about
+    /// Userid of the guest
     #[arg(long, default_value = "HRX00001")]
     pub userid: String,
     /// Alternate between --function and guest_start, a read and a write
@@ -109,7 +109,7 @@ impl Default for Options {
     }
 }
 
-/// The kind of load, once the options have been found to agree.
+/// The kind of load, after the options are checked.
 #[derive(Clone, Copy, Debug)]
 enum Load {
     Closed,
@@ -135,8 +135,8 @@ impl Options {
     }
 }
 
-/// The command: runs the load and prints the report. The exit code is 1 if no call was
-/// answered well, so that a script notices a target that is not there.
+/// The command: runs the load and prints the report. The exit code is 1 if no call succeeds, so
+/// that a script notices a missing target.
 ///
 /// # Errors
 /// As [`run`].
@@ -157,12 +157,12 @@ pub fn main(options: Options) -> io::Result<ExitCode> {
     })
 }
 
-/// Puts the load on the target. Ends by itself: no call starts after `seconds` (or, in an
-/// open loop that has fallen behind, `timeout` later), and none takes longer than `timeout`.
+/// Puts the load on the target. Ends without help: no call starts after `seconds` (in an open
+/// loop that is late, `timeout` later), and none takes longer than `timeout`.
 ///
 /// # Errors
-/// Options that contradict one another, and more connections than the process may open.
-/// What goes wrong with calls is in the report.
+/// Options that contradict each other, and more connections than the process may open. Failed
+/// calls are in the report.
 pub async fn run(options: Options) -> io::Result<Report> {
     let load = options.load()?;
     let connections = match load {
@@ -179,7 +179,8 @@ pub async fn run(options: Options) -> io::Result<Report> {
     let mut clients = Vec::new();
     for _ in 0..connections {
         let mut client = Client::new(options.target, Arc::clone(&requests));
-        // A storm connects as one; otherwise the first call on a connection is like any.
+        // A storm opens all its connections at once; otherwise the first call on a connection is
+        // like any other.
         if options.protocol == Protocol::Http && !matches!(load, Load::Storm { .. }) {
             client.connect().await.map_err(|cause| {
                 let what = format!("cannot connect to {}: {cause}", options.target);
@@ -206,24 +207,24 @@ pub async fn run(options: Options) -> io::Result<Report> {
     Ok(run.tally.report(run.unsent()))
 }
 
-/// One run of a load: which call is next, and when it is meant to start.
+/// One run of a load: which call is next, and its scheduled start.
 struct Run {
     load: Load,
     start: Instant,
     seconds: Duration,
     timeout: Duration,
     leave: Option<(Duration, u64)>,
-    /// Calls in all, if that is a bound.
+    /// Calls in all, if limited.
     calls: u64,
     next: AtomicU64,
     workers: usize,
-    /// Calls of the open loop whose moment has come.
+    /// Calls of the open loop that are due.
     due: Semaphore,
     stopped: AtomicBool,
     tally: Tally,
 }
 
-/// Ends the pacing thread however the run ends.
+/// Ends the pacing thread at any end of the run.
 struct StopPacer(Arc<Run>);
 
 impl Drop for StopPacer {
@@ -285,7 +286,7 @@ impl Run {
         }
     }
 
-    /// The next call of a loop, when its moment has come.
+    /// The next call of a loop, when it is due.
     async fn next_call(&self) -> Option<(u64, Instant)> {
         let Load::Open { rate } = self.load else {
             let now = Instant::now();
@@ -308,7 +309,7 @@ impl Run {
         self.start + Duration::from_secs_f64(call as f64 / rate)
     }
 
-    /// Releases each call of the open loop at its moment. Runs on a thread of its own.
+    /// Releases each call of the open loop when it is due. Runs on a separate thread.
     fn pace(&self) {
         let Load::Open { rate } = self.load else {
             return;
@@ -323,12 +324,12 @@ impl Run {
             }
             self.due.add_permits(fresh);
             if released < self.calls {
-                // In pieces, so that a run that is given up ends its thread soon.
+                // In pieces, so that the thread ends soon after an abandoned run.
                 let until = self.intended(rate, released).saturating_duration_since(now);
                 std::thread::sleep(until.min(Duration::from_millis(100)));
             }
         }
-        // Whoever comes back for more finds that there is none.
+        // A client that asks for another call gets none.
         self.due.add_permits(self.workers);
     }
 
@@ -365,9 +366,9 @@ async fn hold(target: SocketAddr, connections: u32, seconds: Duration) -> io::Re
     ))
 }
 
-/// Says before it starts that a run would need more descriptors than the process may have.
+/// Reports before the start that a run needs more descriptors than the process may have.
 fn check_descriptors(connections: u32) -> io::Result<()> {
-    // Elsewhere than on Linux, the connects will tell.
+    // On systems other than Linux, the connects fail instead.
     let Ok(limits) = fs::read_to_string("/proc/self/limits") else {
         return Ok(());
     };

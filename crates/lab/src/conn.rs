@@ -1,5 +1,5 @@
-//! TCP connections with as few system calls as there can be, since the machine is shared with what
-//! is measured.
+//! TCP connections with as few system calls as possible, since the measured program runs on the
+//! same machine.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream as BareStream};
@@ -11,10 +11,10 @@ use socket2::{Domain, Socket, Type};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
-/// What one read takes at most.   bytes
+/// The most that one read takes.   bytes
 const READ_BYTES: usize = 4 * 1024;
 
-/// Listens with a backlog of its own, because the standard 128 loses part of a storm.
+/// Listens with a larger backlog, because the standard 128 loses part of a storm.
 pub(crate) fn listen(addr: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
     let socket = match addr {
         SocketAddr::V4(_) => TcpSocket::new_v4()?,
@@ -36,10 +36,10 @@ pub(crate) fn accept(listener: &impl AsFd) -> io::Result<BareStream> {
     Ok(rustix::net::accept_with(listener, flags)?.into())
 }
 
-/// Connects, and writes at once what fits: on one machine a call then takes one wake-up.
+/// Connects, and writes at once as much as fits: on one machine a call then takes one wake-up.
 ///
 /// # Errors
-/// The error of the system. Nothing was written then.
+/// The error of the system. In that case no byte was written.
 pub(crate) async fn connect_and_write(
     address: SocketAddr,
     bytes: &[u8],
@@ -66,8 +66,8 @@ pub(crate) async fn connect_and_write(
     Ok((stream, written))
 }
 
-/// An accepted connection. The runtime watches it only from the first wait on: a call that is here
-/// whole, and whose answer fits, costs no watching.
+/// An accepted connection. The runtime watches it only from its first wait: a complete call with
+/// an answer that fits needs no watching.
 pub(crate) struct Conn {
     /// Until it is watched.
     bare: Option<BareStream>,
@@ -82,7 +82,7 @@ impl Conn {
         }
     }
 
-    /// Reads what is there, or waits for it. Zero at the end.
+    /// Reads the available bytes, or waits for some. Zero at the end.
     pub(crate) async fn read_some(&mut self, into: &mut Vec<u8>) -> io::Result<usize> {
         if let Some(stream) = &mut self.bare {
             let mut chunk = [0; READ_BYTES];
@@ -98,7 +98,7 @@ impl Conn {
         self.watched()?.read_buf(into).await
     }
 
-    /// Writes all of it, however long the client takes.
+    /// Writes all bytes, without a time limit.
     pub(crate) async fn write_all(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         if let Some(stream) = &mut self.bare {
             match stream.write(bytes) {

@@ -1,8 +1,8 @@
-//! What a newcomer sees first: a storm breaks a backend, and then it doesn't.
+//! The demonstration for new users: a storm breaks a backend, and then it does not.
 //!
-//! Three times the same calls come at once, each time at a fresh backend that falls over
-//! when too much comes: straight, and through the sidecar with either way to postpone.
-//! What is printed was counted by the backend and by the clients, not by the sidecar.
+//! The same calls come at once three times, each time to a new backend that falls over under too
+//! many calls: directly, and through the sidecar with each of its two ways to postpone. The
+//! backend and the clients count the printed figures, not the sidecar.
 
 mod progress;
 mod sidecar;
@@ -45,25 +45,25 @@ impl Default for Options {
     }
 }
 
-/// What the backend bears, and what the sidecar is told to let through.
+/// What the backend can take, and the sidecar's limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Calls in flight at once: the limit.
     pub in_flight: u32,
     /// The backend falls over when more than this are in flight.
     pub in_flight_breaks: u32,
-    /// Calls that leave in any window: the limit.
+    /// Calls forwarded in any window: the limit.
     pub per_window: u32,
-    /// The backend falls over when more than this start within a window. Calls that have
-    /// left may start late there, but only as many as are in flight.
+    /// The backend falls over when more than this start within a window. Forwarded calls may start
+    /// late there, but only as many as are in flight.
     pub per_window_breaks: u32,
     /// Length of the window.
     pub window: Duration,
-    /// How long the backend takes for one call.
+    /// The backend's time for one call.
     pub delay: Duration,
 }
 
-/// The figures of the z/VM design: 30 calls a second, 10 at once.
+/// The figures of the z/VM design: 30 calls per second, 10 at once.
 pub const LIMITS: Limits = Limits {
     in_flight: 10,
     in_flight_breaks: 12,
@@ -74,9 +74,8 @@ pub const LIMITS: Limits = Limits {
 };
 
 impl Limits {
-    /// The least time in which so many calls that come at once can be answered: the last
-    /// window has to open and its calls to be served, and the calls in flight come in
-    /// rounds.
+    /// The least time to answer this many calls that come at once: the last window must open and
+    /// its calls must be served, and the calls in flight run in rounds.
     #[must_use]
     pub fn best(&self, calls: u32) -> Duration {
         let windows = calls.div_ceil(self.per_window);
@@ -90,29 +89,29 @@ impl Limits {
     }
 }
 
-/// How the sidecar is to postpone calls.
+/// How the sidecar postpones calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Postpone {
-    /// Each keeps its place.
+    /// In the order of arrival.
     InTurn,
-    /// Each is set aside for a random time.
+    /// Each for a random time.
     Jitter,
 }
 
-/// The sidecar that the demonstration asks for.
+/// The settings of the demonstration's sidecar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wish {
     /// The socket backend behind it.
     pub backend: SocketAddr,
-    /// What it lets through.
+    /// Its limits.
     pub limits: Limits,
-    /// What it does with the rest.
+    /// What it does with other calls.
     pub postpone: Postpone,
 }
 
-/// A sidecar that runs.
+/// A running sidecar.
 pub struct Proxy {
-    /// Where it listens for the socket protocol.
+    /// Its address for the socket protocol.
     pub addr: SocketAddr,
     /// Ends it when awaited.
     pub stop: Pin<Box<dyn Future<Output = ()>>>,
@@ -134,11 +133,10 @@ pub fn main(options: Options) -> io::Result<ExitCode> {
     crate::runtime(1)?.block_on(show(options, sidecar::start))
 }
 
-/// The command. The sidecar comes from the caller, so that this module needs to know only
-/// where it listens.
+/// The command. The caller starts the sidecar, so that this module needs only its address.
 ///
 /// # Errors
-/// No free port, or a sidecar that does not start.
+/// No free port, or the sidecar does not start.
 pub async fn show<F>(options: Options, start_proxy: F) -> io::Result<ExitCode>
 where
     F: AsyncFn(Wish) -> io::Result<Proxy>,
@@ -147,7 +145,7 @@ where
     let outcome = run(options.calls, &LIMITS, &mut progress, &start_proxy).await?;
     let colours = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     println!("{}", outcome.table(colours));
-    // Nobody is there to end it where there is no terminal.
+    // Without a terminal, no user is there to end it.
     if !options.once && io::stdin().is_terminal() {
         stay(&start_proxy).await?;
     }
@@ -158,7 +156,7 @@ where
     })
 }
 
-/// Leaves a sidecar and its backend up to be played with, until ctrl-c.
+/// Keeps a sidecar and its backend running for experiments, until ctrl-c.
 async fn stay<F>(start_proxy: &F) -> io::Result<()>
 where
     F: AsyncFn(Wish) -> io::Result<Proxy>,
@@ -183,10 +181,10 @@ where
     Ok(())
 }
 
-/// Runs the storms, one after the other, each at a fresh backend.
+/// Runs the storms, one after the other, each with a new backend.
 ///
 /// # Errors
-/// No free port, or a sidecar that does not start.
+/// No free port, or the sidecar does not start.
 pub async fn run<F>(
     calls: u32,
     limits: &Limits,
@@ -237,7 +235,7 @@ async fn fragile(limits: &Limits) -> io::Result<Running> {
     .await
 }
 
-/// All calls at once, as the real client makes them.
+/// All calls at once, in the form of the real client.
 async fn storm(
     way: Way,
     calls: u32,
@@ -265,7 +263,7 @@ async fn storm(
         tokio::select! {
             ended = clients.join_next() => match ended {
                 Some(Ok(true)) => answered += 1,
-                // A client that panicked has not been answered either.
+                // A client that panicked has no answer either.
                 Some(_) => failed += 1,
                 None => break,
             },
@@ -298,7 +296,7 @@ async fn storm(
 /// Which way a storm took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// Past the sidecar.
+    /// Without the sidecar.
     Straight,
     /// Through it.
     Through(Postpone),
@@ -314,22 +312,22 @@ impl fmt::Display for Way {
     }
 }
 
-/// What became of one storm.
+/// The result of one storm.
 #[derive(Clone, Debug)]
 pub struct Storm {
-    /// The way it took.
+    /// Its way.
     pub way: Way,
-    /// Calls answered well.
+    /// Successful calls.
     pub answered: u32,
     /// Calls that were not.
     pub failed: u32,
-    /// Until the last client had its answer.
+    /// Time until the last answer.
     pub took: Duration,
-    /// What the backend saw.
+    /// The backend's statistics.
     pub backend: Report,
 }
 
-/// What became of all storms.
+/// The results of all storms.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     calls: u32,
@@ -339,13 +337,13 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Whether every promise was kept in every storm that went through the sidecar.
+    /// Whether every storm through the sidecar kept every promise.
     #[must_use]
     pub fn kept(&self) -> bool {
         self.promises().iter().all(|(_, kept)| *kept)
     }
 
-    /// Each promise, and whether it was kept in every storm through the sidecar.
+    /// Each promise, and whether every storm through the sidecar kept it.
     #[must_use]
     pub fn promises(&self) -> Vec<(String, bool)> {
         let Limits {
@@ -460,7 +458,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_best_time_is_the_tighter_of_window_and_flight() {
+    fn the_best_time_is_the_longer_of_window_and_rounds() {
         let check = |calls, per_window, in_flight, delay_ms, expected_ms| {
             let limits = Limits {
                 per_window,
@@ -483,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn one_broken_promise_in_either_way_breaks_the_whole() {
+    fn one_broken_promise_breaks_the_verdict() {
         let storm = |way, backend| Storm {
             way,
             answered: 300,

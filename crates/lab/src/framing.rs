@@ -1,7 +1,7 @@
 //! Where a message ends: one HTTP/1.1 head, one HTTP/1.1 body.
 //!
-//! Just enough for a stand-in backend and a load generator, at a few hundred nanoseconds
-//! a message. It is lenient; strictness is the product's business.
+//! Just enough for a stand-in backend and a load generator, at a few hundred nanoseconds per
+//! message. It is lenient; the product is strict.
 
 use memchr::{memchr, memmem};
 
@@ -15,16 +15,16 @@ pub(crate) struct Head<'a> {
     pub(crate) len: usize,
     /// The request line or status line.
     pub(crate) line: &'a [u8],
-    /// How the body is framed; none where no header tells.
+    /// How the body is framed; none if no header says.
     pub(crate) body: Option<Body>,
-    /// Whether it asks for the connection to be closed.
+    /// Whether it asks to close the connection.
     pub(crate) close: bool,
     /// Whether it waits for `100 Continue`.
     pub(crate) expects_continue: bool,
 }
 
 impl<'a> Head<'a> {
-    /// The head at the beginning of `bytes`, once it is whole.
+    /// The head at the beginning of `bytes`, if complete.
     pub(crate) fn find(bytes: &'a [u8]) -> Option<Self> {
         let len = memmem::find(bytes, b"\r\n\r\n")? + 4;
         let mut lines = Lines(&bytes[..len - 2]);
@@ -43,7 +43,7 @@ impl<'a> Head<'a> {
             if name.eq_ignore_ascii_case(b"content-length") {
                 match std::str::from_utf8(value).map(str::parse) {
                     Ok(Ok(length)) => _ = head.body.get_or_insert(Body::Length(length)),
-                    // Where this message ends is anybody's guess: read no other behind it.
+                    // The end of this message is unclear: read no other message after it.
                     _ => head.close = true,
                 }
             } else if name.eq_ignore_ascii_case(b"transfer-encoding") {
@@ -72,7 +72,7 @@ impl<'a> Iterator for Lines<'a> {
     }
 }
 
-/// What is still to come of a body.
+/// The rest of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Body {
     /// This many bytes.
@@ -83,34 +83,33 @@ pub(crate) enum Body {
     UntilClose,
 }
 
-/// Where in a chunked body the next byte stands.
+/// The place of the next byte in a chunked body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Chunk {
     /// In a size; the value so far.
     Size(u64),
-    /// Behind a size, before the end of its line.
+    /// After a size, before the end of its line.
     Extension(u64),
-    /// In the data; bytes still to come.
+    /// In the data; the number of bytes left.
     Data(u64),
-    /// Behind the data, before the end of the line.
+    /// After the data, before the end of the line.
     DataEnd,
     /// At the beginning of a trailer line.
     Trailer,
     /// Inside a trailer line.
     TrailerLine,
-    /// Behind the last chunk.
+    /// After the last chunk.
     Done,
 }
 
 impl Body {
-    /// Whether nothing is still to come.
+    /// Whether the body is complete.
     pub(crate) fn is_done(self) -> bool {
         matches!(self, Self::Length(0) | Self::Chunked(Chunk::Done))
     }
 
-    /// Consumes what belongs to the body from the beginning of `bytes`, hands its
-    /// payload to `payload` and returns the number of bytes consumed; none if it is
-    /// malformed.
+    /// Consumes the bytes of the body at the beginning of `bytes`, passes its payload to `payload`
+    /// and returns the number of bytes consumed; none if malformed.
     pub(crate) fn consume(
         &mut self,
         bytes: &[u8],
@@ -153,7 +152,7 @@ impl Body {
 }
 
 impl Chunk {
-    /// The state behind one byte that is not data; none if it cannot stand there.
+    /// The state after one byte that is not data; none if the byte is not allowed there.
     fn after(self, byte: u8) -> Option<Self> {
         Some(match (self, byte) {
             (Self::Size(0) | Self::Extension(0), b'\n') => Self::Trailer,

@@ -1,9 +1,9 @@
-//! What is put around Tidegate to try and measure it: a backend to stand behind it, a load to put on
-//! it, and a demonstration of both.
+//! Tools to try and measure Tidegate: a backend behind it, a load in front of it, and a
+//! demonstration of both.
 //!
 //! None of this is the product, and none of it is linked with the product: the demonstration runs
-//! `tidegate serve` as a process. Calls are read and written by [`tidegate_zvm`]; HTTP is read here, so
-//! that a mistake of the product's is seen.
+//! `tidegate serve` as a process. [`tidegate_zvm`] reads and writes calls; HTTP is read here, so
+//! that a mistake of the product shows.
 #![forbid(unsafe_code)]
 
 pub mod backend;
@@ -18,8 +18,8 @@ use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
 
-/// A runtime with everything switched on. One thread runs it in the caller, which is
-/// cheapest; the machine is shared with what is being measured.
+/// A runtime with all features enabled. With one thread it runs in the caller, which costs least:
+/// the measured program runs on the same machine.
 fn runtime(threads: usize) -> io::Result<Runtime> {
     let mut builder = if threads <= 1 {
         Builder::new_current_thread()
@@ -31,7 +31,7 @@ fn runtime(threads: usize) -> io::Result<Runtime> {
     builder.enable_all().build()
 }
 
-/// The arguments as they are when none is given, so that each default is written once.
+/// The default arguments, so that each default is written once.
 fn defaults<A: clap::Args>() -> A {
     let command = A::augment_args(clap::Command::new("defaults"));
     A::from_arg_matches(&command.get_matches_from(["defaults"]))

@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use tidegate_lab::{backend, bench, demo};
 
-/// What is put around Tidegate to try and measure it. `tidegate demo`, `tidegate backend` and
-/// `tidegate bench` run it.
+/// Tools to try and measure Tidegate. `tidegate demo`, `tidegate backend` and `tidegate bench`
+/// run it.
 #[derive(Debug, Parser)]
 #[command(name = "tidegate-lab", version, propagate_version = true)]
 struct Cli {

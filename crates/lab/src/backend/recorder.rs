@@ -1,8 +1,8 @@
-//! What the backend has seen, and whether it has fallen.
+//! The backend's statistics, and whether it has fallen.
 //!
-//! The densest window is exact: every start is compared with all starts of the second
-//! before it. Starts are stamped under the lock, so they are in order and the window is a
-//! stretch of one queue.
+//! The densest window is exact: every start is compared with all starts of the second before it.
+//! Starts get their time under the lock, so they are in order and the window is a range of one
+//! queue.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -17,12 +17,12 @@ use tokio::time::Instant;
 
 use super::Options;
 
-/// Starts that are remembered. A window denser than this is reported as this dense.
+/// The number of starts to remember. A denser window is reported as this dense.
 const STARTS_MAX: usize = 1_000_000;
-/// Length of the window whose densest place is looked for.
+/// Length of the window; the densest one is reported.
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// What a backend has seen since it started or was reset.
+/// A backend's statistics since its start or last reset.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Report {
     /// Connections accepted.
@@ -33,20 +33,19 @@ pub struct Report {
     pub in_flight: u32,
     /// Most calls in flight at once.
     pub peak_in_flight: u32,
-    /// Most calls started within one second, wherever it begins: calls started exactly a
-    /// second apart don't share one.
+    /// Most calls started within any second. Calls that start exactly a second apart share none.
     pub densest_second: u32,
-    /// Calls answered well.
+    /// Successful calls.
     pub answered: u64,
     /// Calls answered with an error, by chance or because of their userid.
     pub failed: u64,
-    /// Calls answered with an error because it had fallen over.
+    /// Calls answered with an error because the backend had fallen over.
     pub fallen: u64,
-    /// Calls that got no whole answer: cut, closed, silent.
+    /// Calls without a complete answer: cut, closed, silent.
     pub broken: u64,
-    /// Requests that made no sense, answered with an error; they are not calls.
+    /// Unreadable requests, answered with an error; they are not calls.
     pub malformed: u64,
-    /// Times it fell over.
+    /// Number of falls.
     pub falls: u32,
 }
 
@@ -73,7 +72,7 @@ pub(super) enum Outcome {
     Failed,
     /// With an error, because the backend fell while it ran or before.
     Fallen,
-    /// Without a whole answer.
+    /// Without a complete answer.
     Broken,
 }
 
@@ -96,14 +95,13 @@ pub(super) struct Recorder {
 #[derive(Debug)]
 struct State {
     report: Report,
-    /// Since the epoch, in order.
+    /// Counted from the epoch, in order.
     starts: VecDeque<Duration>,
-    /// How many of the last starts lie within the window that ends now.
+    /// The number of the last starts within the window that ends now.
     in_window: usize,
-    /// Down until then; never in the past of a fall.
+    /// Down until this time.
     down_until: Option<Instant>,
-    /// Falls since the recorder was made, which no reset forgets: a call in flight
-    /// compares.
+    /// Falls since the recorder was made. A reset keeps the number: a call in flight compares it.
     falls: u64,
     rng: StdRng,
 }
@@ -145,7 +143,7 @@ impl Recorder {
         self.changed.notify_waiters();
     }
 
-    /// Starts a call, which may be the one too many.
+    /// Starts a call. It may be the one that makes the backend fall.
     pub(super) fn begin(&self) -> Call<'_> {
         let call = {
             let mut state = self.lock();
@@ -194,7 +192,7 @@ impl Recorder {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
-            // Before looking, so that no change slips in between.
+            // Registers before it checks, so that it misses no change.
             changed.as_mut().enable();
             let report = self.report();
             if is_so(&report) {
@@ -263,12 +261,12 @@ impl Call<'_> {
         self.pause
     }
 
-    /// Whether it was its lot to fail.
+    /// Whether it fails by chance.
     pub(super) fn fails_by_chance(&self) -> bool {
         self.fails
     }
 
-    /// Takes it out of flight with the outcome that is due, unless a fall has come over it.
+    /// Ends the call with its outcome, unless a fall came in between.
     pub(super) fn end(mut self, due: Outcome) -> Outcome {
         self.leave(due)
     }
@@ -317,7 +315,7 @@ mod tests {
         recorder.report().densest_second
     }
 
-    /// Every window that could be densest begins at a start.
+    /// Each window that can be the densest begins at a start.
     fn densest_by_force(starts: &[u64]) -> u32 {
         let from = |begin: u64| {
             starts
@@ -360,7 +358,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_fall_takes_down_what_is_in_flight_and_what_comes_until_it_recovers() {
+    async fn a_fall_fails_calls_in_flight_and_new_calls_until_recovery() {
         let recorder = Recorder::new(&Options {
             break_in_flight: 2,
             recover: Duration::from_secs(5),
@@ -383,7 +381,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_call_too_many_in_any_second_is_a_fall() {
+    async fn one_call_too_many_in_any_second_makes_it_fall() {
         let recorder = Recorder::new(&Options {
             break_per_second: 3,
             ..Options::default()
@@ -400,7 +398,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_call_that_is_dropped_leaves_no_trace_in_flight() {
+    async fn a_dropped_call_leaves_the_count() {
         let recorder = Recorder::new(&Options::default());
         drop(recorder.begin());
         let report = recorder.report();

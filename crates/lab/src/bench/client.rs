@@ -1,8 +1,7 @@
-//! One client: sends a call, reads the answer to its end and says what it is worth.
+//! One client: sends a call, reads the answer to its end and classifies it.
 //!
-//! On the socket protocol it behaves as zVMCloudConnector does: a connection for each call,
-//! one write, and reads until EOF, which is the only end mark. What came before a reset is
-//! thrown away.
+//! On the socket protocol it behaves as zVMCloudConnector does: a connection for each call, one
+//! write, and reads until EOF, which is the only end mark. Bytes before a reset are discarded.
 
 use std::io;
 use std::net::SocketAddr;
@@ -30,7 +29,7 @@ pub(crate) enum Answer {
     Refused,
 }
 
-/// Why a call brought no good answer.
+/// Why a call failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Failure {
@@ -40,19 +39,19 @@ pub enum Failure {
     Reset,
     /// Closed without a byte.
     Empty,
-    /// No whole JSON object, or no whole HTTP response.
+    /// No complete JSON object, or no complete HTTP response.
     Cut,
-    /// A whole answer whose `overallRC` is not 0.
+    /// A complete answer whose `overallRC` is not 0.
     Error,
     /// Took longer than `--timeout`.
     Timeout,
 }
 
-/// The bytes that are sent, made once.
+/// The bytes to send, made once.
 #[derive(Debug)]
 pub(crate) struct Requests {
     protocol: Protocol,
-    /// Call `n` sends the one at `n` modulo their number.
+    /// Call `n` sends the entry at `n` modulo their number.
     turns: Vec<Vec<u8>>,
 }
 
@@ -126,7 +125,7 @@ fn http_request(function: &str, userid: &str, target: SocketAddr) -> Vec<u8> {
 pub(crate) struct Client {
     target: SocketAddr,
     requests: Arc<Requests>,
-    /// The connection that is kept, on HTTP.
+    /// The persistent connection, on HTTP.
     kept: Option<TcpStream>,
     bytes: Vec<u8>,
     payload: Vec<u8>,
@@ -143,7 +142,7 @@ impl Client {
         }
     }
 
-    /// Opens the connection that HTTP calls go over.
+    /// Opens the connection for HTTP calls.
     pub(crate) async fn connect(&mut self) -> io::Result<()> {
         let stream = TcpStream::connect(self.target).await?;
         stream.set_nodelay(true)?;
@@ -151,7 +150,7 @@ impl Client {
         Ok(())
     }
 
-    /// One call. Dropped before its end, it takes its connection with it.
+    /// One call. A drop before its end closes its connection.
     pub(crate) async fn call(&mut self, call: u64) -> Result<Answer, Failure> {
         self.bytes.clear();
         match self.requests.protocol {
@@ -172,13 +171,12 @@ impl Client {
         judge(&self.bytes)
     }
 
-    /// Reads until the connection ends. An end that was seen together with the last bytes is
-    /// not asked for again.
+    /// Reads until the connection ends. An end that came with the last bytes needs no further read.
     async fn read_to_end(&mut self, stream: &TcpStream) -> Result<(), Failure> {
         loop {
             let ready = stream.ready(Interest::READABLE | Interest::ERROR).await;
             let ready = ready.map_err(|_| Failure::Reset)?;
-            // A reset is an end too, and only the next read would tell.
+            // A reset is an end too, and only the next read shows it.
             let is_end = ready.is_read_closed() && !ready.is_error();
             self.make_room()?;
             match stream.try_read_buf(&mut self.bytes) {
@@ -193,7 +191,7 @@ impl Client {
 
     async fn call_http(&mut self, call: u64) -> Result<Answer, Failure> {
         if let Some(stream) = &self.kept {
-            // Closed while idle; costs no system call unless something has come.
+            // Closed while idle; costs no system call unless bytes have come.
             let mut byte = [0];
             if !matches!(stream.try_read(&mut byte), Err(cause) if cause.kind() == io::ErrorKind::WouldBlock)
             {
@@ -253,7 +251,7 @@ impl Client {
                 break;
             }
         }
-        // Bytes that nobody asked for: whatever they are, they are no answer to the next.
+        // Bytes without a request: they are no answer to the next call.
         if !close && self.bytes.is_empty() {
             self.kept = Some(stream);
         }
@@ -277,7 +275,7 @@ impl Client {
     }
 }
 
-/// What an answer is worth, by its JSON alone.
+/// The class of an answer, by its JSON alone.
 fn judge(json: &[u8]) -> Result<Answer, Failure> {
     if json.is_empty() {
         return Err(Failure::Empty);
@@ -297,7 +295,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_worth_what_its_json_says() {
+    fn the_json_classifies_an_answer() {
         let check = |json: &str, expected| assert_eq!(judge(json.as_bytes()), expected, "{json}");
         check(
             r#"{"overallRC": 0, "modID": null, "output": [1]}"#,
@@ -321,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_reads_as_the_real_client_writes_it() {
+    fn a_call_has_the_bytes_of_the_real_client() {
         let check = |function, expected: &str| {
             assert_eq!(array(function, "HRX00001"), expected.as_bytes());
         };

@@ -10,11 +10,11 @@ use serde::Serialize;
 
 use super::client::{Answer, Failure};
 
-/// Longest latency that is told apart.   nanoseconds, one hour
+/// Longest latency in the histogram.   nanoseconds, one hour
 const LATENCY_MAX: u64 = 3_600_000_000_000;
 
-/// What a load met. Latencies are those of calls that were answered well: a refusal is
-/// quick, and would flatter.
+/// The result of a load. Latencies are of successful calls only: a refusal is fast, and would
+/// improve the figures.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
     /// Calls started.
@@ -23,7 +23,7 @@ pub struct Report {
     pub ok: u64,
     /// Refused by the proxy (`modID` 130).
     pub refused: u64,
-    /// Answered with another error, or not at all.
+    /// Answered with another error, or not answered.
     pub failed: u64,
     /// Clients that left on purpose.
     pub left: u64,
@@ -34,7 +34,7 @@ pub struct Report {
     pub failures: BTreeMap<Failure, u64>,
     /// From the start of the load to the end of its last call.
     pub seconds: f64,
-    /// Calls answered well, per second of `seconds`.
+    /// Successful calls per second of `seconds`.
     pub per_second: f64,
     /// Median latency, microseconds.
     pub p50_us: f64,
@@ -46,14 +46,14 @@ pub struct Report {
     pub p999_us: f64,
     /// Longest, microseconds.
     pub max_us: f64,
-    /// How much later than intended the median call started, microseconds.
+    /// How late the median call started, microseconds.
     pub lag_p50_us: f64,
     /// The same for the 99th percentile.
     pub lag_p99_us: f64,
-    /// From the start of the load to the last good answer.
+    /// From the start of the load to the last successful answer.
     pub makespan_s: f64,
-    /// Of a storm: share of pairs of good answers that came in another order than the calls
-    /// were launched; 0 is first come, first served, 0.5 is random.
+    /// Of a storm: share of pairs of successful answers that came in another order than their
+    /// calls; 0 is first come, first served, 0.5 is random.
     pub inversions: Option<f64>,
     /// Silent connections opened.
     pub held: usize,
@@ -119,7 +119,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// A latency in the unit it reads best in.
+/// A latency in the most readable unit.
 struct Micros(f64);
 
 impl fmt::Display for Micros {
@@ -148,8 +148,8 @@ struct Counts {
     lag: Histogram<u64>,
     last_ok: Instant,
     last_end: Instant,
-    /// Calls answered well, by launch order, in the order of their answers; of a storm
-    /// only, which is bounded by its clients.
+    /// Successful calls, by launch order, in the order of their answers. Of a storm only: its
+    /// number of clients bounds the list.
     order: Option<Vec<u64>>,
 }
 
@@ -217,7 +217,7 @@ impl Tally {
     pub(super) fn report(&self, unsent: u64) -> Report {
         let counts = self.lock();
         let micros = |histogram: &Histogram<u64>, quantile| {
-            // Tenths are more than three digits hold.
+            // Tenths would be more than three digits.
             (histogram.value_at_quantile(quantile) as f64 / 100.0).round() / 10.0
         };
         let seconds = counts.last_end.duration_since(self.start).as_secs_f64();
@@ -255,7 +255,7 @@ fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Share of pairs that stand in another order than their numbers.
+/// Share of pairs in another order than their numbers.
 fn share_of_inversions(order: &[u64]) -> f64 {
     let pairs = order.len() * order.len().saturating_sub(1) / 2;
     if pairs == 0 {
@@ -264,7 +264,7 @@ fn share_of_inversions(order: &[u64]) -> f64 {
     inversions(&mut order.to_vec()) as f64 / pairs as f64
 }
 
-/// Sorts by merging, and counts how many pairs that turned round.
+/// A merge sort that counts the pairs it swaps.
 fn inversions(order: &mut [u64]) -> usize {
     if order.len() < 2 {
         return 0;
@@ -295,7 +295,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn inversions_are_counted_as_by_looking_at_every_pair() {
+    fn inversions_match_a_count_of_every_pair() {
         for seed in 0..50 {
             let mut rng = StdRng::seed_from_u64(seed);
             let order: Vec<u64> = (0..rng.random_range(0..40))

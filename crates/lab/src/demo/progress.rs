@@ -1,5 +1,5 @@
-//! How far a storm has come, on stderr: one line that is redrawn on a terminal, a line a
-//! second elsewhere.
+//! The progress of a storm, on stderr: on a terminal one line that is redrawn, elsewhere a line
+//! per second.
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
@@ -16,14 +16,14 @@ pub(super) struct Now {
     pub(super) failed: u32,
     /// At the backend.
     pub(super) in_flight: u32,
-    /// Since the storm began.
+    /// Time since the storm began.
     pub(super) passed: Duration,
 }
 
 impl fmt::Display for Now {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ended = self.answered + self.failed;
-        // Counted at different moments and in different places, so it can come out below 0.
+        // Counted at different times and places, so the difference can be below 0.
         let waiting = self.calls.saturating_sub(ended + self.in_flight);
         let filled = BAR * ended as usize / self.calls.max(1) as usize;
         write!(
@@ -40,7 +40,7 @@ impl fmt::Display for Now {
     }
 }
 
-/// Shows how far a storm has come.
+/// Shows the progress of a storm.
 pub struct Progress {
     out: Box<dyn Write>,
     redraws: bool,
@@ -73,7 +73,7 @@ impl Progress {
         }
     }
 
-    /// How often it wants to be shown.
+    /// The time between two updates.
     pub(super) fn period(&self) -> Duration {
         Duration::from_millis(if self.redraws { 100 } else { 1000 })
     }
@@ -98,7 +98,7 @@ impl Progress {
     }
 
     fn write(&mut self, text: fmt::Arguments<'_>) {
-        // Whoever closed stderr does not want to see it.
+        // A closed stderr is no error: the user does not want to see it.
         let _ = self.out.write_fmt(text).and_then(|()| self.out.flush());
     }
 }

@@ -1,4 +1,4 @@
-//! The sidecar of the demonstration: `tidegate serve`, as a process of its own.
+//! The sidecar of the demonstration: `tidegate serve`, as a separate process.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use tokio::process::{Child, ChildStderr, Command};
 
 use super::{Postpone, Proxy, Wish};
 
-/// Starts a sidecar that does what is wished, on a free port.
+/// Starts a sidecar with these settings, on a free port.
 pub(super) async fn start(wish: Wish) -> io::Result<Proxy> {
     let program = companion("tidegate");
     let mut child = Command::new(&program)
@@ -31,14 +31,14 @@ pub(super) async fn start(wish: Wish) -> io::Result<Proxy> {
                 format!("cannot run {program}: {error}; {cure}"),
             )
         })?;
-    // Dropped when it is written, which ends the config.
+    // Dropped after the write, which ends the config.
     let mut config = child.stdin.take().expect("it is piped");
     config.write_all(text(&wish).as_bytes()).await?;
     drop(config);
     let stderr = child.stderr.take().expect("it is piped");
     let mut log = BufReader::new(stderr).lines();
     let addr = listening(&mut log).await?;
-    // Read to its end, or its writer would stall.
+    // Read to its end, or its writer stalls.
     tokio::spawn(async move { while let Ok(Some(_)) = log.next_line().await {} });
     Ok(Proxy {
         addr,
@@ -46,7 +46,7 @@ pub(super) async fn start(wish: Wish) -> io::Result<Proxy> {
     })
 }
 
-/// The address in the line that says where it listens.
+/// The address in the line that reports it.
 async fn listening(log: &mut Lines<BufReader<ChildStderr>>) -> io::Result<SocketAddr> {
     let mut said = String::new();
     while let Some(line) = log.next_line().await? {
@@ -67,7 +67,7 @@ async fn listening(log: &mut Lines<BufReader<ChildStderr>>) -> io::Result<Socket
 async fn stop(mut child: Child) {
     let pid = child.id().and_then(|pid| i32::try_from(pid).ok());
     if let Some(pid) = pid.and_then(rustix::process::Pid::from_raw) {
-        // It may have ended by itself.
+        // It may have ended already.
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
     }
     let _ = child.wait().await;

@@ -59,7 +59,7 @@ fn options() -> Options {
 }
 
 #[tokio::test]
-async fn a_call_on_the_socket_gets_one_object_and_a_close_however_it_is_split() {
+async fn a_split_socket_call_gets_one_object_and_a_close() {
     let backend = start(options()).await;
     let call = info("HRX00001");
     for split in [1, 20, call.len() - 1] {
@@ -80,7 +80,7 @@ async fn a_call_on_the_socket_gets_one_object_and_a_close_however_it_is_split() 
 }
 
 #[tokio::test]
-async fn nonsense_is_refused_and_is_not_a_call() {
+async fn an_unreadable_request_is_refused_and_is_not_a_call() {
     let backend = start(options()).await;
     let long = info(&"x".repeat(5000));
     let two = info("A").repeat(2);
@@ -150,7 +150,7 @@ async fn a_token_is_no_call() {
 }
 
 #[tokio::test]
-async fn a_userid_with_a_meaning_does_what_it_says() {
+async fn a_special_userid_has_its_effect() {
     let backend = start(options()).await;
     let socket = async |userid| ask(backend.socket_addr(), &info(userid)).await;
     assert_eq!(codes(&socket("NOEXIST").await), (404, 10.into(), 404, 1));
@@ -209,7 +209,7 @@ async fn a_slow_call_takes_its_seconds() {
 }
 
 #[tokio::test]
-async fn too_many_at_once_make_it_fall_and_take_the_others_along() {
+async fn too_many_at_once_make_it_fall_with_the_calls_in_flight() {
     let backend = start(Options {
         delay: Duration::from_secs(60),
         break_in_flight: 2,
@@ -232,7 +232,7 @@ async fn too_many_at_once_make_it_fall_and_take_the_others_along() {
 }
 
 #[tokio::test]
-async fn statistics_can_be_read_and_forgotten_from_outside() {
+async fn statistics_can_be_read_and_reset_over_http() {
     let backend = start(Options {
         stats: Some(([127, 0, 0, 1], 0).into()),
         ..options()

@@ -53,7 +53,7 @@ async fn always(reply: &'static [u8]) -> (SocketAddr, JoinHandle<()>) {
 }
 
 #[tokio::test]
-async fn a_closed_loop_makes_as_many_calls_as_it_was_told_and_the_backend_saw_them_all() {
+async fn a_closed_loop_makes_the_requested_number_of_calls() {
     let backend = backend(Duration::ZERO).await;
     for options in [socket(backend.socket_addr()), http(backend.http_addr())] {
         backend.reset();
@@ -103,7 +103,7 @@ async fn an_open_loop_keeps_to_its_schedule_and_counts_latency_from_it() {
 }
 
 #[tokio::test]
-async fn an_open_loop_that_is_kept_up_with_starts_no_call_before_its_moment() {
+async fn an_open_loop_starts_no_call_early() {
     let backend = backend(Duration::ZERO).await;
     let backend_up = Instant::now();
     let begun = backend_up.elapsed();
@@ -126,7 +126,7 @@ async fn an_open_loop_that_is_kept_up_with_starts_no_call_before_its_moment() {
 }
 
 #[tokio::test]
-async fn a_storm_is_there_at_once_and_tells_how_it_was_served() {
+async fn a_storm_comes_at_once_and_reports_its_order() {
     let backend = backend(Duration::from_millis(100)).await;
     for options in [socket(backend.socket_addr()), http(backend.http_addr())] {
         backend.reset();
@@ -238,7 +238,7 @@ async fn kinds_of_failures_are_distinguished() {
 }
 
 #[tokio::test]
-async fn silent_connections_are_held_and_those_closed_on_us_noticed() {
+async fn silent_connections_are_held_and_closed_ones_noticed() {
     let backend = backend(Duration::ZERO).await;
     let held = Options {
         hold: Some(20),
@@ -260,7 +260,7 @@ async fn silent_connections_are_held_and_those_closed_on_us_noticed() {
 }
 
 #[tokio::test]
-async fn a_load_that_cannot_be_run_says_so_first() {
+async fn an_impossible_load_is_refused_before_the_start() {
     let target = SocketAddr::from(([127, 0, 0, 1], 1));
     let refused = async |options: Options, why: &str| {
         let cause = bench::run(options).await.expect_err("it cannot be run");

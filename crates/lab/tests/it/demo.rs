@@ -59,7 +59,7 @@ async fn pass_through(wish: Wish, limited: bool) -> io::Result<Proxy> {
 }
 
 #[tokio::test]
-async fn a_storm_breaks_what_is_not_guarded() {
+async fn a_storm_breaks_a_backend_without_a_sidecar() {
     let outcome = demo::run(CALLS, &limits(), &mut Progress::hidden(), &async |wish| {
         pass_through(wish, false).await
     })
@@ -75,7 +75,7 @@ async fn a_storm_breaks_what_is_not_guarded() {
 }
 
 #[tokio::test]
-async fn a_storm_through_a_proxy_that_keeps_the_limits_keeps_every_promise() {
+async fn a_storm_through_a_proxy_within_limits_keeps_every_promise() {
     let wishes = std::cell::RefCell::new(Vec::new());
     let outcome = demo::run(
         CALLS,
