@@ -36,10 +36,11 @@ COPY crates/runtime/Cargo.toml crates/runtime/Cargo.toml
 COPY crates/zvm/Cargo.toml crates/zvm/Cargo.toml
 RUN sh -eu -c '\
     for manifest in . crates/*; do \
-      mkdir -p "$manifest/src" "$manifest/benches" "$manifest/tests/it"; \
+      mkdir -p "$manifest/src" "$manifest/benches" "$manifest/examples" "$manifest/tests/it"; \
       touch "$manifest/src/lib.rs" "$manifest/tests/it/main.rs"; \
-      sed -n "/^\[\[bench\]\]/,/^name/s/^name = \"\(.*\)\"/\1/p" "$manifest/Cargo.toml" | \
-        while read -r name; do touch "$manifest/benches/$name.rs"; done; \
+      sed -n "/^\[\[bench\]\]/,/^name/s/^name = \"\(.*\)\"/benches\/\1/p; \
+        /^\[\[example\]\]/,/^name/s/^name = \"\(.*\)\"/examples\/\1/p" "$manifest/Cargo.toml" | \
+        while read -r name; do touch "$manifest/$name.rs"; done; \
     done; \
     echo "fn main() {}" >src/main.rs; \
     cargo build --release --locked --bin tidegate'

@@ -12,6 +12,7 @@ run:
 
 test: peers stores promtool faults-tools
 	$(CARGO) test --workspace --no-fail-fast
+	$(CARGO) test -p tidegate-limits --features tower --test tower
 
 # What a change must pass, besides the tests.
 check: deny
@@ -19,6 +20,10 @@ check: deny
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) clippy -p tidegate-limits --no-default-features -- -D warnings
+	$(CARGO) clippy -p tidegate-limits --features tower,tokio,quanta --all-targets -- -D warnings
+	@if [ -d "$$(rustc --print target-libdir --target thumbv7em-none-eabi 2>/dev/null)" ]; then \
+	   $(CARGO) check -p tidegate-limits --no-default-features --target thumbv7em-none-eabi; \
+	 else echo "thumbv7em-none-eabi is not installed: tidegate-limits was not checked without std"; fi
 	$(CARGO) clippy -p tidegate --no-default-features -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items
 	@if rustc --print target-libdir --target s390x-unknown-linux-gnu >/dev/null 2>&1 \

@@ -26,8 +26,10 @@ use tidegate::call::{
     Destination, Facts, Identity, Observe, Origin, Peer, Record, Rejection, Slot as _,
 };
 use tidegate::config;
-use tidegate_limits::quota::{Away, Rule, Settings};
-use tidegate_limits::{OnExcess, Outcome, QuotaKey, Timestamp};
+use tidegate_limits::Timestamp;
+use tidegate_limits::call::QuotaKey;
+use tidegate_limits::quota::{Away, Rule, RuleSettings};
+use tidegate_limits::scheduler::{OnExcess, Outcome};
 use tidegate_quota::zookeeper::Settings as ZooKeeper;
 use tidegate_quota::{Engine, QuotaLimit, Quotas};
 use tidegate_runtime::zookeeper;
@@ -114,10 +116,10 @@ fn sidecar(port: u16, total: u64) -> App {
         Ok(checked) => checked.config,
         Err(problems) => panic!("{}", problems.render(false)),
     };
-    let rule = Rule::check(Settings {
+    let rule = Rule::check(RuleSettings {
         nodes_expected: 2,
         away: Away::Safe { percent: 10 },
-        ..Settings::new(total, WINDOW)
+        ..RuleSettings::new(total, WINDOW)
     });
     let mut store = zookeeper::Settings::new(format!("127.0.0.1:{port}"));
     store.session_timeout = Duration::from_secs(10);

@@ -9,7 +9,7 @@ use tidegate::app::metrics::Metrics;
 use tidegate::telemetry::access::{AccessLine, AccessLog, Look, Started, Written};
 use tidegate::telemetry::calls::Durations;
 use tidegate_callers::CallerId;
-use tidegate_limits::TokenCount;
+use tidegate_limits::bucket::TokenCount;
 
 /// As many lines as fit the buffer, so none is lost and each costs what a kept line costs.
 const LINES: u32 = 5_000;

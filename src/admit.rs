@@ -24,7 +24,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rand::RngExt;
-use tidegate_limits::{Backend, Call, Class, Cost, Timestamp, Waited};
+use tidegate_limits::call::Backend;
+use tidegate_limits::scheduler::Waited;
+use tidegate_limits::{Call, Class, Cost, Timestamp};
 use tidegate_runtime::Clock;
 use tokio::task::JoinSet;
 

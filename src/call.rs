@@ -20,7 +20,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tidegate_callers::CallerId;
-use tidegate_limits::Outcome;
+use tidegate_limits::scheduler::Outcome;
 
 pub use self::claim::Claim;
 pub use self::identity::{Identity, Peer};

@@ -27,7 +27,10 @@ use tidegate_callers::{
     TableError,
 };
 use tidegate_callers::{CostModel, FunctionId, ServiceTimes, Settled, Usage};
-use tidegate_limits::{BucketId, BucketRule, Settlement, Timestamp, TokenCount, Weight};
+use tidegate_limits::bucket::TokenCount;
+use tidegate_limits::call::BucketId;
+use tidegate_limits::scheduler::{BucketRule, Settlement};
+use tidegate_limits::{Timestamp, Weight};
 
 pub use self::changes::{CallerPatch, NewCaller, NewCosts};
 pub use self::error::Error;

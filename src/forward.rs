@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tidegate_limits::Outcome;
+use tidegate_limits::scheduler::Outcome;
 
 use self::backend::Backends;
 use self::carry::Carry;

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use tidegate_limits::{BucketId, Caller, QuotaKey, Timestamp, Tokens, Weight};
+use tidegate_limits::call::{BucketId, QuotaKey};
+use tidegate_limits::{Caller, Timestamp, Tokens, Weight};
 
 use crate::call::claim::{self, Settling};
 use crate::call::{Claim, Destination, Role};

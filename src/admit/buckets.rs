@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_callers::CallerId;
-use tidegate_limits::{
-    BucketId, BucketMode, BucketNow, BucketRule, Caller, Fill, LimitNow, Supplier, Supply, Tokens,
-    TooManyBuckets,
+use tidegate_limits::call::BucketId;
+use tidegate_limits::scheduler::{
+    BucketMode, BucketNow, BucketRule, LimitNow, Supplier, Supply, TooManyBuckets,
 };
+use tidegate_limits::{Caller, Fill, Tokens};
 
 use super::Gate;
 use super::queue::Waiter;

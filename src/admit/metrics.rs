@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tidegate_limits::QueueNow;
+use tidegate_limits::scheduler::QueueNow;
 
 use tidegate_runtime::metric::{Reach, Show};
 

@@ -3,7 +3,8 @@
 use std::mem;
 use std::sync::Arc;
 
-use tidegate_limits::{Hold, Outcome, Timestamp};
+use tidegate_limits::scheduler::Outcome;
+use tidegate_limits::{Hold, Timestamp};
 
 use super::promote::Ending;
 use super::queue::{Lane, Queue};

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_limits::{
-    Backend, ClassShare, Limit, LimitRule, Policy, Reserve, Scope, WindowShape, WindowStamp,
-};
+use tidegate_limits::call::Backend;
+use tidegate_limits::policy::{ClassShare, LimitRule, Reserve, Scope, WindowShape, WindowStamp};
+use tidegate_limits::{Limit, Policy};
 
 use super::settings::{ClassRule, PacedLimit, Postpone, Settings, USER, WhenFull, Window};
 use crate::call::Destination;
@@ -60,11 +60,11 @@ pub fn limited(settings: &Settings, phase: Duration) -> Policy {
     }));
     limits.extend(backends());
     let postpone = match settings.postpone {
-        Postpone::InTurn => tidegate_limits::Postpone::InTurn,
-        Postpone::Jitter { min, max } => tidegate_limits::Postpone::Jitter { min, max },
+        Postpone::InTurn => tidegate_limits::policy::Postpone::InTurn,
+        Postpone::Jitter { min, max } => tidegate_limits::policy::Postpone::Jitter { min, max },
     };
     let when_full = match settings.when_full {
-        WhenFull::Refuse => tidegate_limits::WhenFull::Refuse,
+        WhenFull::Refuse => tidegate_limits::policy::WhenFull::Refuse,
         WhenFull::Wait => at_the_door(settings),
     };
     let classes = settings.classes.iter().map(ClassRule::share).collect();
@@ -79,7 +79,7 @@ pub(super) fn unlimited(settings: &Settings) -> Policy {
         limits,
         settings.capacity,
         at_the_door(settings),
-        tidegate_limits::Postpone::InTurn,
+        tidegate_limits::policy::Postpone::InTurn,
         vec![ClassShare {
             name: "unlimited".into(),
             weight: 1,
@@ -90,8 +90,8 @@ pub(super) fn unlimited(settings: &Settings) -> Policy {
 
 const CHECKED: &str = "the config's check lets only sound policies through";
 
-fn at_the_door(settings: &Settings) -> tidegate_limits::WhenFull {
-    tidegate_limits::WhenFull::Wait {
+fn at_the_door(settings: &Settings) -> tidegate_limits::policy::WhenFull {
+    tidegate_limits::policy::WhenFull::Wait {
         door: settings.door_max,
     }
 }

@@ -195,9 +195,9 @@ pub(super) enum Ending {
 
 #[cfg(test)]
 mod tests {
-    use tidegate_limits::{
-        Backend, Call, Caller, Class, ClassShare, Cost, Policy, Postpone, Tokens, Weight, WhenFull,
-    };
+    use tidegate_limits::call::Backend;
+    use tidegate_limits::policy::{ClassShare, Postpone, WhenFull};
+    use tidegate_limits::{Call, Caller, Class, Cost, Policy, Tokens, Weight};
 
     use super::*;
 

@@ -9,9 +9,8 @@ use std::time::Duration;
 
 use rand::Rng;
 use rand::rngs::StdRng;
-use tidegate_limits::{
-    Class, Delays, Hold, QuotaSpent, Scheduler, Step, Supplier, Supply, Timestamp, Waited,
-};
+use tidegate_limits::scheduler::{Delays, QuotaSpent, Supplier, Supply, Waited};
+use tidegate_limits::{Class, Hold, Scheduler, Step, Timestamp};
 use tidegate_runtime::Clock;
 use tokio::sync::{Notify, oneshot};
 
@@ -101,7 +100,7 @@ pub(super) enum Turn {
         promoted: bool,
     },
     No {
-        refusal: tidegate_limits::Refusal,
+        refusal: tidegate_limits::scheduler::Refusal,
         delays: Delays,
     },
     Drained {
@@ -225,10 +224,10 @@ impl Queue {
     /// A refusal of the scheduler, in the words of the API.
     pub(super) fn refusal(
         &self,
-        refusal: &tidegate_limits::Refusal,
+        refusal: &tidegate_limits::scheduler::Refusal,
         backend: Destination,
     ) -> Refusal {
-        use tidegate_limits::Reason as Why;
+        use tidegate_limits::scheduler::Reason as Why;
         let is_up = self.lock().backends.is_up(backend);
         let limit = refusal.limit.clone();
         let named = limit.as_deref().unwrap_or("queue").to_owned();

@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rand::Rng;
-use tidegate_limits::quota::{Outcome, Question, Rule, StoreTime};
-use tidegate_limits::{QuotaCounts, QuotaNow, QuotaQuestion, QuotaRef, QuotaRule, QuotaTrouble};
+use tidegate_limits::quota::{Question, Rule, StoreReply, StoreTime};
+use tidegate_limits::scheduler::{
+    QuotaCounts, QuotaNow, QuotaQuestion, QuotaRef, QuotaRule, QuotaTrouble,
+};
 
 use super::Gate;
 
@@ -18,7 +20,7 @@ pub struct QuotaAnswer {
     /// Which.
     pub question: Question,
     /// Its result.
-    pub outcome: Outcome,
+    pub outcome: StoreReply,
 }
 
 impl Gate {

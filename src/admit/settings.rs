@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_limits::{
-    BurstRatio, Class, ClassShare, Limit, LimitRule, Rate, Reserve, Scope, Timestamp,
-};
+use tidegate_limits::pace::{BurstRatio, Rate};
+use tidegate_limits::policy::{ClassShare, LimitRule, Reserve, Scope};
+use tidegate_limits::{Class, Limit, Timestamp};
 
 use crate::call::pace::CostRange;
 

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use tidegate_limits::{Limit, LimitNow, LimitRule, QueueNow, Scheduler, Scope, Timestamp};
+use tidegate_limits::policy::{LimitRule, Scope};
+use tidegate_limits::scheduler::{LimitNow, QueueNow};
+use tidegate_limits::{Limit, Scheduler, Timestamp};
 
 use super::Gate;
 use super::metrics::{GateNow, WindowNow};

@@ -5,7 +5,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use tidegate_limits::{Class, Delays, Ticket, Timestamp};
+use tidegate_limits::scheduler::Delays;
+use tidegate_limits::{Class, Ticket, Timestamp};
 use tokio::sync::oneshot;
 
 use super::permit::{Acting, Permit, Tie};

@@ -18,7 +18,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tidegate_callers::{CallerId, Group, Kind, LastCall, NewCaller};
 use tidegate_callers::{Span, UsageNow};
-use tidegate_limits::{BucketNow, Cause, PacerNow, Settlement, Tokens, Weight};
+use tidegate_limits::scheduler::{BucketNow, Cause, PacerNow, Settlement};
+use tidegate_limits::{Tokens, Weight};
 
 pub(super) use self::keeper::Keeper;
 use super::lately::Ended;

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use foldhash::HashMap;
 use tidegate_callers::CallerId;
-use tidegate_limits::{Delays, Timestamp, TokenCount};
+use tidegate_limits::Timestamp;
+use tidegate_limits::bucket::TokenCount;
+use tidegate_limits::scheduler::Delays;
 
 use crate::call::claim::{Charged, RateLimitId};
 use crate::call::{Claim, Facts, Reason, Record, Verdict};

@@ -23,7 +23,7 @@ mod shown;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tidegate_limits::QuotaRule;
+use tidegate_limits::scheduler::QuotaRule;
 use tidegate_quota::{Engine, QuotaStore};
 use tidegate_runtime::Clock;
 use tokio::sync::watch;

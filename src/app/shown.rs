@@ -3,9 +3,9 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tidegate_limits::{
-    BucketLimit, Limit, LimitNow, LimitRule, PacerNow, Scope, Timestamp, Verdict,
-};
+use tidegate_limits::policy::{LimitRule, Scope};
+use tidegate_limits::scheduler::{BucketLimit, LimitNow, PacerNow};
+use tidegate_limits::{Limit, Timestamp, Verdict};
 
 use super::Shared;
 use super::callers::pace_state;

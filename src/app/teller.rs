@@ -4,7 +4,9 @@ use std::error::Error;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use tidegate_limits::{Cause, QuotaSpent, Timestamp, TokenCount};
+use tidegate_limits::Timestamp;
+use tidegate_limits::bucket::TokenCount;
+use tidegate_limits::scheduler::{Cause, QuotaSpent};
 use tidegate_runtime::Clock;
 
 use super::lately::Lately;

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use tidegate_callers::CallerId;
 use tidegate_callers::{CostModel, FunctionId, Settled};
-use tidegate_limits::{BucketId, QuotaKey, Timestamp, TokenCount, Tokens, Weight};
+use tidegate_limits::bucket::TokenCount;
+use tidegate_limits::call::{BucketId, QuotaKey};
+use tidegate_limits::{Timestamp, Tokens, Weight};
 
 use super::identity::TEXT_BYTES_MAX;
 

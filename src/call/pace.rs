@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tidegate_limits::{BurstRatio, Pace, Rate, Tokens};
+use tidegate_limits::Tokens;
+use tidegate_limits::pace::{BurstRatio, Pace, Rate};
 
 /// What the active pool holds at least. The gate's timer is late by up to a millisecond and a
 /// bit; what a smaller pool could not hold meanwhile would be given out at the pace of the

@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use tidegate_callers::Settled;
-use tidegate_limits::{Delays, QuotaSpent, Timestamp, TokenCount};
+use tidegate_limits::Timestamp;
+use tidegate_limits::bucket::TokenCount;
+use tidegate_limits::scheduler::{Delays, QuotaSpent};
 
 use super::{Claim, Destination, Dialect, Identity, Origin, Reason, Rejection};
 

@@ -9,7 +9,8 @@ use tidegate_callers::{
     CallerId, Charge, Group, Label, LimitRef, NewCaller as NewRow, Notes, Patch, Pattern,
     TableError,
 };
-use tidegate_limits::{Burst, Fill, TokenCount, Weight};
+use tidegate_limits::bucket::TokenCount;
+use tidegate_limits::{Burst, Fill, Weight};
 
 use super::functions::FUNCTIONS_MAX;
 use super::rate_limit::{

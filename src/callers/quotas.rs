@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use tidegate_callers::FunctionId;
-use tidegate_limits::QuotaKey;
+use tidegate_limits::call::QuotaKey;
 
 use super::functions::Functions;
 use super::settings::{QUOTAS_MAX, Quota, QuotaBy};

@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use tidegate_callers::{CallerId, Label, LimitRef};
 use tidegate_callers::{Headroom, Span};
-use tidegate_limits::{
-    BucketId, BucketLimit, BucketMode, BucketOrder, BucketRule, Burst, BurstRatio, Fill, OnExcess,
-    Rate, Settlement,
+use tidegate_limits::call::BucketId;
+use tidegate_limits::pace::{BurstRatio, Rate};
+use tidegate_limits::scheduler::{
+    BucketLimit, BucketMode, BucketOrder, BucketRule, OnExcess, Settlement,
 };
+use tidegate_limits::{Burst, Fill};
 
 use crate::call::claim::{Deadline, RateLimitId};
 use crate::call::pace::{CostRange, pace};

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use tidegate_callers::CostModel;
 use tidegate_callers::{Group, Label, Pattern};
-use tidegate_limits::{TokenCount, Weight};
+use tidegate_limits::Weight;
+use tidegate_limits::bucket::TokenCount;
 
 use super::rate_limit::{Profile, Rule};
 use crate::call::claim::drawn;

@@ -10,7 +10,8 @@ use tidegate_callers::{
     Row, Specificity, TableError,
 };
 use tidegate_callers::{Headroom, ServiceTime, Span, Suggestion, Usage, UsageNow};
-use tidegate_limits::{Timestamp, TokenCount, Weight};
+use tidegate_limits::bucket::TokenCount;
+use tidegate_limits::{Timestamp, Weight};
 
 use super::rate_limit::{Allowance, Profile, RateLimit};
 use super::settings::Costs;

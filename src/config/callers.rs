@@ -10,7 +10,8 @@ use tidegate_callers::{
     AutoRegister, Field, FieldSet, Group, Label, NewCaller, Notes, Pattern, PatternText, Table,
     TableError,
 };
-use tidegate_limits::{Burst, Fill, OutOfRange, TokenCount, Weight};
+use tidegate_limits::bucket::{OutOfRange, TokenCount};
+use tidegate_limits::{Burst, Fill, Weight};
 
 use crate::callers::rate_limit::{Allowance, Profile};
 use crate::callers::settings::{Costs, Settings, StaticCaller};

@@ -11,8 +11,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate_limits::bucket::TokenCount;
 use tidegate_limits::quota::{self, Away, LENGTH_MAX, LENGTH_MIN, Mode, Rule, TOTAL_MAX};
-use tidegate_limits::{OnExcess, TokenCount};
+use tidegate_limits::scheduler::OnExcess;
 use tidegate_quota::{Engine, Key, QuotaLimit, Quotas};
 
 use crate::call::claim::QUOTA_KEY_BYTES_MAX;
@@ -83,7 +84,7 @@ struct OwnTotal {
 
 /// Reads what stands in a `[[rate_limit]]`.
 pub(super) fn read_quota(section: &mut Section<'_>) -> RawQuota {
-    let usual = quota::Settings::new(1, MINUTE);
+    let usual = quota::RuleSettings::new(1, MINUTE);
     let Away::Safe { percent } = usual.away else {
         unreachable!("each node has a share of its own by default");
     };
@@ -246,7 +247,7 @@ impl RawQuota {
                 percent: *self.safe.meant()?,
             },
         };
-        let settings = quota::Settings {
+        let settings = quota::RuleSettings {
             total,
             length: (*self.refresh_window.meant()?)?,
             base: self.base.meant()?.filter(|_| total > 0),

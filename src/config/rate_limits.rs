@@ -5,10 +5,10 @@
 use std::error::Error;
 use std::sync::Arc;
 
-use tidegate_limits::{
-    BucketMode, BucketOrder, Burst, BurstRatio, Cost, DEBT_MAX_FILL, Fill, OnExcess, OutOfRange,
-    Pace, PaceSpec, Rate, Settlement, SpecScope, Verb, quota,
-};
+use tidegate_limits::bucket::{DEBT_MAX_FILL, OutOfRange};
+use tidegate_limits::pace::{BurstRatio, Pace, PaceSpec, Rate, SpecScope, Verb};
+use tidegate_limits::scheduler::{BucketMode, BucketOrder, OnExcess, Settlement};
+use tidegate_limits::{Burst, Cost, Fill, quota};
 
 use crate::admit::PacedLimit;
 use crate::call::claim::Deadline;
@@ -171,12 +171,13 @@ fn ratio() -> Kind<BurstRatio> {
 fn pace() -> Kind<PaceSpec> {
     const CURE: &str = "give a rate and, after a comma, a ratio, such as \"12000,1.1\"";
     text("\"rate\" or \"rate,ratio\"", "12000,1.1", |given| {
-        let spec: PaceSpec = given
-            .parse()
-            .map_err(|mistake: tidegate_limits::SpecError| {
-                let cause = mistake.source().map(|cause| format!(": {cause}"));
-                Mistake::new(format!("{mistake}{}", cause.unwrap_or_default()), CURE)
-            })?;
+        let spec: PaceSpec =
+            given
+                .parse()
+                .map_err(|mistake: tidegate_limits::pace::SpecError| {
+                    let cause = mistake.source().map(|cause| format!(": {cause}"));
+                    Mistake::new(format!("{mistake}{}", cause.unwrap_or_default()), CURE)
+                })?;
         // A limit of the config runs, and is one for all threads.
         if spec.verb != Verb::Start || spec.scope != SpecScope::Activity {
             let told = format!("{} says more than a rate and a ratio", quoted(given));

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http_body::Frame;
-use tidegate_limits::Outcome;
+use tidegate_limits::scheduler::Outcome;
 use tokio::io::{AsyncRead, Interest, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 

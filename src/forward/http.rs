@@ -16,7 +16,7 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Request, Response, StatusCode, Version};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
-use tidegate_limits::Outcome;
+use tidegate_limits::scheduler::Outcome;
 use tokio::time::Instant;
 
 use super::backend::Backend;

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use tidegate_limits::Outcome;
+use tidegate_limits::scheduler::Outcome;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
 

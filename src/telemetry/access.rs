@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tidegate_callers::CallerId;
-use tidegate_limits::TokenCount;
+use tidegate_limits::bucket::TokenCount;
 
 use super::writer::LogWriter;
 pub use super::writer::Written;

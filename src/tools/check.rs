@@ -5,7 +5,9 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use tidegate_limits::{BurstRatio, OnExcess, Rate, quota};
+use tidegate_limits::pace::{BurstRatio, Rate};
+use tidegate_limits::quota;
+use tidegate_limits::scheduler::OnExcess;
 use tidegate_quota::Engine;
 
 use crate::admit::{ClassRule, Deadline, Pool, Postpone, WhenFull};

@@ -19,7 +19,9 @@ use tidegate::callers::{
 use tidegate::config::Config;
 use tidegate_callers::Span;
 use tidegate_callers::{CallerId, Group, Label, Notes, Pattern, PatternText};
-use tidegate_limits::{BucketMode, Burst, Fill, OnExcess, Outcome, TokenCount};
+use tidegate_limits::bucket::TokenCount;
+use tidegate_limits::scheduler::{BucketMode, OnExcess, Outcome};
+use tidegate_limits::{Burst, Fill};
 use tidegate_runtime::Clock;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::call::{Reason, Slot as _};
-use tidegate_limits::{Outcome, Timestamp};
+use tidegate_limits::Timestamp;
+use tidegate_limits::scheduler::Outcome;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, advance};
 

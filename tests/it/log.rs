@@ -12,7 +12,8 @@ use tidegate::call::{Observe, Origin, Reason, Record, Verdict};
 use tidegate::callers::{self, Callers};
 use tidegate::telemetry::access::{AccessLine, AccessLog, Look, QuotaDraw, Started, Written};
 use tidegate_callers::CallerId;
-use tidegate_limits::{Timestamp, TokenCount};
+use tidegate_limits::Timestamp;
+use tidegate_limits::bucket::TokenCount;
 use tidegate_runtime::Clock;
 
 use crate::support::identity;

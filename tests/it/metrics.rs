@@ -14,8 +14,9 @@ use tidegate::protocol::metrics::connections_rejected_total;
 use tidegate::tasks::{Ended, TasksNow};
 use tidegate::telemetry::calls::Durations;
 use tidegate_callers::Group;
+use tidegate_limits::bucket::TokenCount;
 use tidegate_limits::quota::Counts;
-use tidegate_limits::{QueueNow, QuotaCounts, TokenCount};
+use tidegate_limits::scheduler::{QueueNow, QuotaCounts};
 use tidegate_runtime::metric::{Definition, Reach, Show};
 
 /// Metrics of which each has at least one value.

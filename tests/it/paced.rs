@@ -11,7 +11,8 @@ use tidegate::callers::rate_limit::{Allowance, Size, SizePatch};
 use tidegate::callers::{Error, NewCosts, NewRateLimit, RateLimitPatch};
 use tidegate::config::{self, Severity};
 use tidegate_callers::Label;
-use tidegate_limits::{BurstRatio, PacerNow, Rate};
+use tidegate_limits::pace::{BurstRatio, Rate};
+use tidegate_limits::scheduler::PacerNow;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 

@@ -15,7 +15,8 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use tidegate_callers::{CostModel, FunctionId, Headroom, ServiceTimes, Span, Usage};
-use tidegate_limits::{Timestamp, TokenCount};
+use tidegate_limits::Timestamp;
+use tidegate_limits::bucket::TokenCount;
 
 const STRETCHES: usize = 400;
 /// The time between two calls of a busy caller.

@@ -11,7 +11,7 @@ use core::time::Duration;
 use crate::ring::{Ring, Slot};
 use crate::usage::FunctionId;
 use tidegate_limits::Timestamp;
-use tidegate_limits::TokenCount;
+use tidegate_limits::bucket::TokenCount;
 
 /// A cost that cannot be.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -37,7 +37,7 @@ use history::{CELLS, History};
 use rounded::RoundedUp;
 use suggest::Stretch;
 use tidegate_limits::Timestamp;
-use tidegate_limits::TokenCount;
+use tidegate_limits::bucket::TokenCount;
 use top::{PackedTokens, Top};
 use waits::WaitCounts;
 

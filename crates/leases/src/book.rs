@@ -27,7 +27,8 @@ mod sums;
 use core::num::NonZeroU64;
 use core::time::Duration;
 
-use tidegate_limits::{OutOfRange, Timestamp};
+use tidegate_limits::Timestamp;
+use tidegate_limits::bucket::OutOfRange;
 
 pub use held::{Book, Held};
 pub use rows::Rows;

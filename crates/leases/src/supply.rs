@@ -8,7 +8,8 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use tidegate_limits::{Fill, LimitNow, Supply, Timestamp};
+use tidegate_limits::scheduler::{LimitNow, Supply};
+use tidegate_limits::{Fill, Timestamp};
 
 use crate::client::{Leased, Use};
 

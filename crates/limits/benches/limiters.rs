@@ -25,7 +25,8 @@ use governor::{DefaultDirectRateLimiter, Quota};
 use tidegate_limits::keyed::PacedKeys;
 use tidegate_limits::clock::{Clock, MonotonicClock, QuantaClock};
 use tidegate_limits::pace::{PacedLimiter, TokioTimer};
-use tidegate_limits::{BurstRatio, Cost, Pace, Rate, Timestamp, Tokens};
+use tidegate_limits::{Cost, Timestamp, Tokens};
+use tidegate_limits::pace::{BurstRatio, Pace, Rate};
 
 const ROUNDS: usize = 9;
 

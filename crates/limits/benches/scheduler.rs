@@ -18,14 +18,21 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tidegate_limits::bucket::TokenLimiter;
+use tidegate_limits::call::{Backend, BucketId, QuotaKey};
+use tidegate_limits::policy::{
+    ClassShare, LimitRule, Postpone, Scope, WhenFull, WindowShape, WindowStamp,
+};
 use tidegate_limits::quota::{
-    Outcome as Came, Record, Rule, Settings, Standing, StoreTime, Version,
+    Record, Rule, RuleSettings, Standing, StoreReply, StoreTime, Version,
+};
+use tidegate_limits::scheduler::{
+    BucketLimit, BucketMode, BucketOrder, BucketRule, OnExcess, Outcome, QuotaAsk, QuotaQuestion,
+    QuotaRule, Settlement,
 };
 use tidegate_limits::{
-    Backend, BucketId, BucketLimit, BucketMode, BucketOrder, BucketRule, Burst, Call, Caller,
-    Class, ClassShare, Cost, Fill, Hold, Limit, LimitRule, OnExcess, Outcome, Policy, Postpone,
-    QuotaAsk, QuotaKey, QuotaQuestion, QuotaRule, Scheduler, Scope, Settlement, Step, Timestamp,
-    TokenBucket, TokenLimiter, Tokens, Weight, WhenFull, WindowShape, WindowStamp,
+    Burst, Call, Caller, Class, Cost, Fill, Hold, Limit, Policy, Scheduler, Step, Timestamp,
+    TokenBucket, Tokens, Weight,
 };
 
 const STRETCHES: usize = 400;
@@ -334,7 +341,7 @@ impl Drawn {
     fn new(users: usize, quotas: usize) -> Self {
         let mut scheduler = Scheduler::new(no_limits());
         let rule = QuotaRule {
-            rule: Rule::check(Settings::new(1_000_000_000, Duration::from_secs(3_600)))
+            rule: Rule::check(RuleSettings::new(1_000_000_000, Duration::from_secs(3_600)))
                 .expect("a rule"),
             on_excess: OnExcess::Delay,
         };
@@ -402,19 +409,19 @@ impl Drawn {
     fn answer(&mut self, question: &QuotaQuestion) {
         let stands = self.records.get(&question.of);
         let (of, came) = match question.ask {
-            QuotaAsk::Time(of) => (of, Came::Time),
+            QuotaAsk::Time(of) => (of, StoreReply::Time),
             QuotaAsk::Read(of) => {
                 let standing = match stands {
                     None => Standing::Absent,
                     Some(&(version, record)) => Standing::Record { version, record },
                 };
-                (of, Came::Stands(standing))
+                (of, StoreReply::Stands(standing))
             }
             QuotaAsk::Write(of, write) => {
                 let version = Version(self.calls);
                 let written = (version, write.record);
                 self.records.insert(question.of.clone(), written);
-                (of, Came::Written(version))
+                (of, StoreReply::Written(version))
             }
             QuotaAsk::Watch(_) => return,
         };

@@ -1,14 +1,14 @@
 //! One quota per key and window, shared by many nodes through a store.
 //!
-//! A node never asks the store about a call. It draws a grant of tokens, spends it call by call,
-//! and draws the next before the last is gone. What is left of a key's window stands in the store
-//! as one versioned [`Record`], and every change of it is one compare-and-set: drawing and
-//! opening a new window are the same write, so no window is opened twice and no crash comes in
-//! between. A [`Ledger`] is what one node knows of one key: what it may spend now, when to draw
-//! and how much, and what came of it.
+//! A node does not ask the store for each call. It draws a grant of tokens, spends it call by call,
+//! and draws the next grant before the last one is used up. The rest of a key's window is in the
+//! store as one versioned [`Record`], and every change of it is one compare-and-set. Drawing and
+//! opening a new window are the same write, so no window is opened twice and no crash can come in
+//! between. A [`Ledger`] is the state of one key on one node: what it may spend now, when to draw,
+//! how much, and the result.
 //!
-//! What is promised, whatever is lost, late, paused or killed: all nodes together never spend
-//! more than the total in one window of the store's time, but for two modes that say so
+//! The guarantee, whatever is lost, late, paused or killed: together, all nodes never spend more
+//! than the total in one window of the store's time, except in two modes that say so
 //! ([`Mode::Optimistic`], [`Away::Allow`]). It rests on four rules:
 //!
 //! - Tokens exist only once the store has confirmed the write that took them from the record. An
@@ -33,20 +33,20 @@ mod rule;
 mod store_time;
 
 pub use ledger::{
-    Answer, Counts, Ledger, LedgerNow, Outcome, Question, Spent, Step, Trouble, Waiting, Write,
-    take_all,
+    Action, Answer, Counts, Ledger, LedgerNow, Question, Spent, StoreReply, Trouble, Waiting,
+    Write, take_all,
 };
 pub use record::{FORMAT, Record, RecordError, TEXT_BYTES_MAX};
-pub use rule::{Away, LENGTH_MAX, LENGTH_MIN, Mode, Rule, RuleError, Settings, TOTAL_MAX};
+pub use rule::{Away, LENGTH_MAX, LENGTH_MIN, Mode, Rule, RuleError, RuleSettings, TOTAL_MAX};
 pub use store_time::StoreTime;
 
-/// Which write of a key stands in the store, in the store's own counting.
+/// The version of a record, as the store counts its writes.
 ///
 /// Two writes of a key never have the same version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version(pub u64);
 
-/// What stands in the store for a key.
+/// What the store contains for a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// Nothing.
@@ -55,7 +55,7 @@ pub enum Standing {
     Record {
         /// Which write it is.
         version: Version,
-        /// What it says.
+        /// The contents.
         record: Record,
     },
     /// Something that is no record of ours: never written over.
@@ -66,7 +66,7 @@ pub enum Standing {
 }
 
 impl Standing {
-    /// Reads what stands there.
+    /// Reads the contents of the store.
     #[must_use]
     pub fn read(version: Version, text: &[u8]) -> Self {
         match Record::parse(text) {

@@ -10,9 +10,9 @@
 //!
 //! What it costs, in the number n of waiting calls: O(log n) for every method but
 //! [`apply`](Scheduler::apply), [`remove_bucket`](Scheduler::remove_bucket) and the snapshots,
-//! which are linear. With [`Postpone::Jitter`](crate::Postpone::Jitter) that is per call asked, and
+//! which are linear. With [`Postpone::Jitter`](crate::policy::Postpone::Jitter) that is per call asked, and
 //! every call is asked each time it has been aside; with
-//! [`Postpone::InTurn`](crate::Postpone::InTurn) a call is asked only when it is first in its line and
+//! [`Postpone::InTurn`](crate::policy::Postpone::InTurn) a call is asked only when it is first in its line and
 //! something has changed for that line.
 
 mod aside;

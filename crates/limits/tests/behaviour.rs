@@ -3,10 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use tidegate_limits::call::Backend;
+use tidegate_limits::policy::{
+    ClassShare, LimitRule, Postpone, Scope, WhenFull, WindowShape, WindowStamp,
+};
+use tidegate_limits::scheduler::{Outcome, Reason, Refusal, Supplier, Supply};
 use tidegate_limits::{
-    Backend, Call, Caller, Class, ClassShare, Cost, Hold, Limit, LimitRule, Outcome, Policy,
-    Postpone, Reason, Refusal, Scheduler, Scope, Step, Supplier, Supply, Ticket, Timestamp, Tokens,
-    Weight, WhenFull, WindowShape, WindowStamp,
+    Call, Caller, Class, Cost, Hold, Limit, Policy, Scheduler, Step, Ticket, Timestamp, Tokens,
+    Weight,
 };
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -6,10 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use random::Random;
+use tidegate_limits::call::Backend;
+use tidegate_limits::policy::{
+    ClassShare, LimitRule, Postpone, Reserve, Scope, WhenFull, WindowShape, WindowStamp,
+};
+use tidegate_limits::scheduler::Outcome;
 use tidegate_limits::{
-    Backend, Call, Caller, Class, ClassShare, Cost, Hold, Limit, LimitRule, Outcome, Policy,
-    Postpone, Reserve, Scheduler, Scope, Step, Timestamp, Tokens, Weight, WhenFull, WindowShape,
-    WindowStamp,
+    Call, Caller, Class, Cost, Hold, Limit, Policy, Scheduler, Step, Timestamp, Tokens, Weight,
 };
 
 const MS: u64 = 1_000_000;

@@ -3,11 +3,17 @@
 
 use std::time::Duration;
 
+use tidegate_limits::call::{Backend, BucketId};
+use tidegate_limits::policy::{
+    ClassShare, LimitRule, Postpone, Scope, WhenFull, WindowShape, WindowStamp,
+};
+use tidegate_limits::scheduler::{
+    BucketLimit, BucketMode, BucketOrder, BucketRule, Cause, Delays, OnExcess, Outcome, Settlement,
+    Waited,
+};
 use tidegate_limits::{
-    Backend, BucketId, BucketLimit, BucketMode, BucketOrder, BucketRule, Burst, Call, Caller,
-    Cause, Class, ClassShare, Cost, Delays, Fill, Hold, Limit, LimitRule, OnExcess, Outcome,
-    Policy, Postpone, Scheduler, Scope, Settlement, Step, Ticket, Timestamp, Tokens, Waited,
-    Weight, WhenFull, WindowShape, WindowStamp,
+    Burst, Call, Caller, Class, Cost, Fill, Hold, Limit, Policy, Scheduler, Step, Ticket,
+    Timestamp, Tokens, Weight,
 };
 
 const JITTER: Postpone = Postpone::Jitter {
@@ -167,15 +173,15 @@ fn what_held_a_call_one_after_the_other_is_told_with_the_time_of_each() {
     gate.0.supply(
         at(1400),
         "outstanding",
-        tidegate_limits::Supplier::Health,
-        tidegate_limits::Supply::capacity(0),
+        tidegate_limits::scheduler::Supplier::Health,
+        tidegate_limits::scheduler::Supply::capacity(0),
     );
     assert!(gate.run(1500).is_empty());
     gate.0.supply(
         at(1750),
         "outstanding",
-        tidegate_limits::Supplier::Health,
-        tidegate_limits::Supply::configured(),
+        tidegate_limits::scheduler::Supplier::Health,
+        tidegate_limits::scheduler::Supply::configured(),
     );
     let (id, _, delays) = gate.run_one(1750);
     assert_eq!(id, 2);
@@ -239,8 +245,8 @@ fn what_a_call_waited_for_goes_with_it_wherever_it_is_moved() {
     gate.0.supply(
         at(600),
         "closed",
-        tidegate_limits::Supplier::Health,
-        tidegate_limits::Supply::capacity(0),
+        tidegate_limits::scheduler::Supplier::Health,
+        tidegate_limits::scheduler::Supply::capacity(0),
     );
     assert!(gate.run(600).is_empty());
     assert!(gate.run(1000).is_empty());
@@ -251,8 +257,8 @@ fn what_a_call_waited_for_goes_with_it_wherever_it_is_moved() {
     gate.0.supply(
         at(1200),
         "closed",
-        tidegate_limits::Supplier::Health,
-        tidegate_limits::Supply::configured(),
+        tidegate_limits::scheduler::Supplier::Health,
+        tidegate_limits::scheduler::Supply::configured(),
     );
     let (_, _, delays) = gate.run_one(1200);
     let expected = [("gold", 500), ("silver", 500), ("closed", 200)];

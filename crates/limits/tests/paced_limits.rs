@@ -7,11 +7,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate_limits::bucket::TokenLimiter;
+use tidegate_limits::call::{Backend, BucketId};
+use tidegate_limits::pace::{BurstRatio, Pace, Pacer, Rate};
+use tidegate_limits::policy::{ClassShare, LimitRule, Postpone, Scope, WhenFull};
+use tidegate_limits::scheduler::{
+    BucketLimit, BucketMode, BucketOrder, BucketRule, OnExcess, Outcome, Settlement, Supplier,
+    Supply,
+};
 use tidegate_limits::{
-    Backend, BucketId, BucketLimit, BucketMode, BucketOrder, BucketRule, BurstRatio, Call, Caller,
-    Class, ClassShare, Cost, Fill, Hold, Limit, LimitRule, OnExcess, Outcome, Pace, Pacer, Policy,
-    Postpone, Rate, Scheduler, Scope, Settlement, Step, Supplier, Supply, Timestamp, TokenLimiter,
-    Tokens, Verdict, Weight, WhenFull,
+    Call, Caller, Class, Cost, Fill, Hold, Limit, Policy, Scheduler, Step, Timestamp, Tokens,
+    Verdict, Weight,
 };
 
 use random::Random;

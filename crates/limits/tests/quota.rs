@@ -3,16 +3,16 @@
 use std::time::Duration;
 
 use tidegate_limits::quota::{
-    Answer, Away, Ledger, Mode, Outcome, Question, Record, RecordError, Rule, Settings, Standing,
-    Step, StoreTime, Trouble, Version, Waiting, Write, take_all,
+    Action, Answer, Away, Ledger, Mode, Question, Record, RecordError, Rule, RuleSettings,
+    Standing, StoreReply, StoreTime, Trouble, Version, Waiting, Write, take_all,
 };
 use tidegate_limits::{Timestamp, Verdict};
 
 /// The window that runs at second 100.
 const WINDOW: u64 = 10;
 
-fn rule(change: impl FnOnce(&mut Settings)) -> Rule {
-    let mut settings = Settings::new(100, Duration::from_secs(10));
+fn rule(change: impl FnOnce(&mut RuleSettings)) -> Rule {
+    let mut settings = RuleSettings::new(100, Duration::from_secs(10));
     settings.away = Away::Deny;
     settings.nodes_expected = 2;
     change(&mut settings);
@@ -25,7 +25,7 @@ fn at(ms: u64) -> StoreTime {
     StoreTime::between(Timestamp::from_nanos(ms * 1_000_000), now, now)
 }
 
-fn ledger(change: impl FnOnce(&mut Settings)) -> Ledger {
+fn ledger(change: impl FnOnce(&mut RuleSettings)) -> Ledger {
     Ledger::new(rule(change), Timestamp::from_nanos(1))
 }
 
@@ -40,8 +40,8 @@ fn record(window: u64, left: u64) -> Record {
     Record::new(window, left, 100, 0, Duration::from_secs(10)).expect("a record")
 }
 
-fn stands(version: u64, record: Record) -> Outcome {
-    Outcome::Stands(Standing::Record {
+fn stands(version: u64, record: Record) -> StoreReply {
+    StoreReply::Stands(Standing::Record {
         version: Version(version),
         record,
     })
@@ -49,24 +49,24 @@ fn stands(version: u64, record: Record) -> Outcome {
 
 fn read(ledger: &mut Ledger, cost: u64, ms: u64) -> Question {
     match ledger.next(waits(cost), &at(ms)) {
-        Step::Read(question) => question,
+        Action::Read(question) => question,
         other => panic!("{other:?}"),
     }
 }
 
 fn write(ledger: &mut Ledger, cost: u64, ms: u64) -> (Question, Write) {
     match ledger.next(waits(cost), &at(ms)) {
-        Step::Write(question, write) => (question, write),
+        Action::Write(question, write) => (question, write),
         other => panic!("{other:?}"),
     }
 }
 
 /// Draws for a call of this cost, where this stands in the store.
-fn drawn(ledger: &mut Ledger, cost: u64, standing: Outcome, ms: u64) -> Record {
+fn drawn(ledger: &mut Ledger, cost: u64, standing: StoreReply, ms: u64) -> Record {
     let question = read(ledger, cost, ms);
     ledger.done(question, standing, &at(ms), 0);
     let (question, write) = write(ledger, cost, ms);
-    ledger.done(question, Outcome::Written(Version(9)), &at(ms), 0);
+    ledger.done(question, StoreReply::Written(Version(9)), &at(ms), 0);
     write.record
 }
 
@@ -74,7 +74,12 @@ fn drawn(ledger: &mut Ledger, cost: u64, standing: Outcome, ms: u64) -> Record {
 fn the_first_call_opens_the_window_and_draws_in_one_write() {
     let mut ledger = ledger(|_| {});
     assert_eq!(ledger.take(5, &at(100_000)), Err(Answer::Draw));
-    let record = drawn(&mut ledger, 5, Outcome::Stands(Standing::Absent), 100_000);
+    let record = drawn(
+        &mut ledger,
+        5,
+        StoreReply::Stands(Standing::Absent),
+        100_000,
+    );
     assert_eq!(record.window(), WINDOW);
     assert!(record.left() <= 95);
     let spent = ledger.take(5, &at(100_001)).expect("it is covered");
@@ -102,8 +107,8 @@ fn what_is_unknown_is_not_granted_and_what_comes_late_is_forgotten() {
     let question = read(&mut ledger, 5, 100_000);
     ledger.done(question, stands(1, record(WINDOW, 50)), &at(100_000), 0);
     let (question, _) = write(&mut ledger, 5, 100_000);
-    ledger.done(question, Outcome::Unknown, &at(100_200), 0);
-    ledger.done(question, Outcome::Written(Version(2)), &at(100_300), 0);
+    ledger.done(question, StoreReply::Unknown, &at(100_200), 0);
+    ledger.done(question, StoreReply::Written(Version(2)), &at(100_300), 0);
     assert_eq!(ledger.now(&at(100_300)).held, 0);
     assert!(matches!(ledger.peek(5, &at(100_300)), Answer::Away { .. }));
     // It has to look again before it writes again.
@@ -153,14 +158,14 @@ fn a_call_of_several_keys_takes_from_all_or_from_none() {
 fn what_is_no_record_is_left_alone_and_told() {
     let mut ledger = ledger(|_| {});
     let question = read(&mut ledger, 5, 100_000);
-    let foreign = Outcome::Stands(Standing::read(Version(1), b"100"));
+    let foreign = StoreReply::Stands(Standing::read(Version(1), b"100"));
     ledger.done(question, foreign, &at(100_000), 0);
     let trouble = Trouble::Unreadable(RecordError::Foreign);
     assert_eq!(ledger.now(&at(100_000)).trouble, Some(trouble));
     assert!(matches!(ledger.peek(5, &at(100_000)), Answer::Away { .. }));
     assert!(matches!(
         ledger.next(waits(5), &at(100_500)),
-        Step::Sleep(_)
+        Action::Sleep(_)
     ));
     let question = read(&mut ledger, 5, 101_000);
     ledger.done(question, stands(2, record(WINDOW, 50)), &at(101_000), 0);
@@ -175,11 +180,16 @@ fn a_record_that_vanished_is_written_again_with_nothing_left() {
     let cost = ledger.now(&at(100_001)).held + 1;
     assert_eq!(ledger.take(cost, &at(100_001)), Err(Answer::Draw));
     let question = read(&mut ledger, cost, 100_001);
-    ledger.done(question, Outcome::Stands(Standing::Absent), &at(100_001), 0);
+    ledger.done(
+        question,
+        StoreReply::Stands(Standing::Absent),
+        &at(100_001),
+        0,
+    );
     assert_eq!(ledger.now(&at(100_001)).trouble, Some(Trouble::Lost));
     let (question, write) = write(&mut ledger, cost, 100_001);
     assert_eq!((write.replaces, write.record.left()), (None, 0));
-    ledger.done(question, Outcome::Written(Version(1)), &at(100_001), 0);
+    ledger.done(question, StoreReply::Written(Version(1)), &at(100_001), 0);
     let refused = ledger.peek(cost, &at(100_002));
     assert!(matches!(refused, Answer::Exhausted { .. }), "{refused:?}");
 }
@@ -225,7 +235,7 @@ fn while_the_store_is_away_the_rule_says_what_passes() {
         let mut ledger = ledger(|settings| settings.away = away);
         // It has run for longer than a window.
         let question = read(&mut ledger, 60, 100_000);
-        ledger.done(question, Outcome::Unavailable, &at(100_000), 0);
+        ledger.done(question, StoreReply::Unavailable, &at(100_000), 0);
         let passed = (0..60).filter(|_| ledger.take(1, &at(100_001)).is_ok());
         assert_eq!(passed.count() as u64, covered);
     };
@@ -236,7 +246,7 @@ fn while_the_store_is_away_the_rule_says_what_passes() {
 
 #[test]
 fn a_safe_share_is_there_anew_in_the_next_window_and_not_for_a_node_that_just_started() {
-    let safe = |settings: &mut Settings| settings.away = Away::Safe { percent: 50 };
+    let safe = |settings: &mut RuleSettings| settings.away = Away::Safe { percent: 50 };
     let mut ledger = ledger(safe);
     assert_eq!(ledger.now(&at(100_000)).safe, 25);
     let _ = ledger.take(20, &at(100_000)).expect("its own");
@@ -330,7 +340,7 @@ fn a_surplus_is_given_back_after_it_has_left_the_purse() {
     let (question, write) = write(&mut ledger, 0, 101_000);
     let back = write.record.left() - 60;
     assert_eq!(ledger.now(&at(101_000)).held, 40 - back);
-    ledger.done(question, Outcome::Unknown, &at(101_200), 0);
+    ledger.done(question, StoreReply::Unknown, &at(101_200), 0);
     assert_eq!(
         ledger.now(&at(101_200)).held,
         40 - back,
@@ -357,8 +367,8 @@ fn a_changed_rule_counts_from_the_next_window_on() {
 #[test]
 fn an_answer_of_another_kind_than_the_question_counts_as_unknown() {
     let wrong = [
-        Outcome::Time,
-        Outcome::Written(Version(7)),
+        StoreReply::Time,
+        StoreReply::Written(Version(7)),
         stands(7, record(WINDOW, 50)),
     ];
     for wrong in wrong {
@@ -369,7 +379,7 @@ fn an_answer_of_another_kind_than_the_question_counts_as_unknown() {
                 0 => {
                     time = StoreTime::unknown(time.now());
                     match ledger.next(waits(5), &time) {
-                        Step::Time(question) => question,
+                        Action::Time(question) => question,
                         other => panic!("{other:?}"),
                     }
                 }
@@ -382,9 +392,9 @@ fn an_answer_of_another_kind_than_the_question_counts_as_unknown() {
             };
             let is_right = matches!(
                 (asked, wrong),
-                (0, Outcome::Time)
-                    | (1, Outcome::Stands(_))
-                    | (2, Outcome::Stands(_) | Outcome::Written(_))
+                (0, StoreReply::Time)
+                    | (1, StoreReply::Stands(_))
+                    | (2, StoreReply::Stands(_) | StoreReply::Written(_))
             );
             if is_right {
                 continue;

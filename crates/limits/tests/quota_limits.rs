@@ -13,14 +13,18 @@ mod world;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use tidegate_limits::call::{Backend, BucketId, QuotaKey};
+use tidegate_limits::policy::{ClassShare, LimitRule, Postpone, Scope, WhenFull};
 use tidegate_limits::quota::{
-    Away, Mode, Outcome as Came, Question, Record, Rule, Settings, Standing, StoreTime, Version,
+    Away, Mode, Question, Record, Rule, RuleSettings, Standing, StoreReply, StoreTime, Version,
+};
+use tidegate_limits::scheduler::{
+    BucketLimit, BucketMode, BucketOrder, BucketRule, OnExcess, Outcome, QuotaAsk, QuotaQuestion,
+    QuotaRef, QuotaRule, QuotaSpent, Reason, Refusal, Settlement,
 };
 use tidegate_limits::{
-    Backend, BucketId, BucketLimit, BucketMode, BucketOrder, BucketRule, Burst, Call, Caller,
-    Class, ClassShare, Cost, Fill, Hold, Limit, LimitRule, OnExcess, Outcome, Policy, Postpone,
-    QuotaAsk, QuotaKey, QuotaQuestion, QuotaRef, QuotaRule, QuotaSpent, Reason, Refusal, Scheduler,
-    Scope, Settlement, Step, Ticket, Timestamp, Tokens, Weight, WhenFull,
+    Burst, Call, Caller, Class, Cost, Fill, Hold, Limit, Policy, Scheduler, Step, Ticket,
+    Timestamp, Tokens, Weight,
 };
 
 use world::World;
@@ -34,21 +38,21 @@ fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-fn settings(total: u64) -> Settings {
-    Settings {
+fn settings(total: u64) -> RuleSettings {
+    RuleSettings {
         away: Away::Deny,
-        ..Settings::new(total, ms(1_000))
+        ..RuleSettings::new(total, ms(1_000))
     }
 }
 
-fn quota(settings: Settings) -> QuotaRule {
+fn quota(settings: RuleSettings) -> QuotaRule {
     QuotaRule {
         rule: Rule::check(settings).expect("a sound rule"),
         on_excess: OnExcess::Delay,
     }
 }
 
-fn rejecting(settings: Settings) -> QuotaRule {
+fn rejecting(settings: RuleSettings) -> QuotaRule {
     QuotaRule {
         on_excess: OnExcess::Reject,
         ..quota(settings)
@@ -74,23 +78,23 @@ struct Store {
 }
 
 impl Store {
-    fn answer(&mut self, of: &QuotaKey, ask: QuotaAsk) -> Option<(Question, Came)> {
+    fn answer(&mut self, of: &QuotaKey, ask: QuotaAsk) -> Option<(Question, StoreReply)> {
         let standing = |store: &Self| match store.records.get(of) {
             None => Standing::Absent,
             Some(&(version, record)) => Standing::Record { version, record },
         };
         match ask {
-            QuotaAsk::Time(question) => Some((question, Came::Time)),
-            QuotaAsk::Read(question) => Some((question, Came::Stands(standing(self)))),
+            QuotaAsk::Time(question) => Some((question, StoreReply::Time)),
+            QuotaAsk::Read(question) => Some((question, StoreReply::Stands(standing(self)))),
             QuotaAsk::Write(question, write) => {
                 let stands = self.records.get(of).map(|&(version, _)| version);
                 if stands != write.replaces {
-                    return Some((question, Came::Stands(standing(self))));
+                    return Some((question, StoreReply::Stands(standing(self))));
                 }
                 self.written += 1;
                 let version = Version(self.written);
                 self.records.insert(of.clone(), (version, write.record));
-                Some((question, Came::Written(version)))
+                Some((question, StoreReply::Written(version)))
             }
             QuotaAsk::Watch(_) => None,
         }
@@ -776,7 +780,7 @@ fn however_many_keys_come_no_more_are_known_than_may_be_and_nobody_else_suffers(
 
 #[test]
 fn a_forgotten_key_that_comes_back_has_spent_its_own_share() {
-    let safe = Settings {
+    let safe = RuleSettings {
         away: Away::Safe { percent: 50 },
         ..settings(4)
     };
@@ -806,7 +810,7 @@ fn a_forgotten_key_that_comes_back_has_spent_its_own_share() {
 /// A quota whose first three calls of a user pass before the store has answered, in the middle of a
 /// window. No question is answered.
 fn on_account_up_to_three() -> Alone {
-    let optimistic = Settings {
+    let optimistic = RuleSettings {
         mode: Mode::Optimistic,
         base: Some(3),
         ..settings(100)
@@ -862,7 +866,7 @@ fn a_question_that_is_never_answered_wakes_the_calls_that_no_longer_need_the_ans
 #[test]
 fn while_the_store_is_silent_a_call_that_waits_goes_where_a_new_one_could() {
     for away in [Away::Allow, Away::Deny, Away::Safe { percent: 50 }] {
-        let silent = Settings {
+        let silent = RuleSettings {
             away,
             ..settings(10)
         };
@@ -971,7 +975,7 @@ fn a_store_that_is_gone_bars_only_what_needs_it() {
             if let QuotaAsk::Read(of) = question.ask {
                 let now = at(gate.now);
                 let scheduler = &mut gate.node.scheduler;
-                scheduler.answer_quota(now, question.at, of, Came::Unavailable, 0);
+                scheduler.answer_quota(now, question.at, of, StoreReply::Unavailable, 0);
             }
         }
         gate.run();

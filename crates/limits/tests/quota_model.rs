@@ -21,7 +21,7 @@ use quota_model::exhaustive;
 use quota_model::original::{Original, WINDOW};
 use quota_model::world::{Faults, MS, Run, Setup, run};
 use random::Random;
-use tidegate_limits::quota::{Away, Mode, Rule, Settings};
+use tidegate_limits::quota::{Away, Mode, Rule, RuleSettings};
 
 const SEEDS: u64 = 5_000;
 
@@ -67,7 +67,7 @@ fn hold(run: &Run) {
     }
 }
 
-fn rule(settings: Settings) -> Rule {
+fn rule(settings: RuleSettings) -> Rule {
     Rule::check(settings).expect("a rule")
 }
 
@@ -89,7 +89,7 @@ fn anything(seed: u64) -> Setup {
     let rules = (0..keys)
         .map(|_| {
             let total = random.pick(&[1, 3, 10, 37, 100, 500, 3_000]);
-            let mut settings = Settings::new(total, Duration::from_millis(length));
+            let mut settings = RuleSettings::new(total, Duration::from_millis(length));
             settings.nodes_expected = nodes as u32;
             settings.away = away;
             settings.base = random.one_in(3).then(|| random.between(1, total));
@@ -211,7 +211,7 @@ fn saturated(
     per_second: u64,
     costs: (u64, u64),
 ) -> Setup {
-    let mut settings = Settings::new(total, Duration::from_millis(length_ms));
+    let mut settings = RuleSettings::new(total, Duration::from_millis(length_ms));
     settings.nodes_expected = nodes as u32;
     settings.away = Away::Deny;
     Setup {

@@ -9,11 +9,17 @@ use std::time::Duration;
 
 use queue::QUEUE;
 use random::Random;
+use tidegate_limits::call::{Backend, BucketId};
+use tidegate_limits::policy::{
+    ClassShare, LimitRule, Postpone, Reserve, Scope, WhenFull, WindowShape, WindowStamp,
+};
+use tidegate_limits::scheduler::{
+    BUCKETS_MAX, BucketLimit, BucketMode, BucketOrder, BucketRule, OnExcess, Outcome, Reason,
+    Refusal, Settlement, Supply, Waited,
+};
 use tidegate_limits::{
-    BUCKETS_MAX, Backend, BucketId, BucketLimit, BucketMode, BucketOrder, BucketRule, Burst, Call,
-    Caller, Class, ClassShare, Cost, Fill, Hold, Limit, LimitRule, OnExcess, Outcome, Policy,
-    Postpone, Reason, Refusal, Reserve, Scheduler, Scope, Settlement, Step, Supply, Ticket,
-    Timestamp, Tokens, Waited, Weight, WhenFull, WindowShape, WindowStamp,
+    Burst, Call, Caller, Class, Cost, Fill, Hold, Limit, Policy, Scheduler, Step, Ticket,
+    Timestamp, Tokens, Weight,
 };
 
 const SECOND: Duration = Duration::from_secs(1);

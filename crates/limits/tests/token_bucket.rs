@@ -8,9 +8,8 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use random::Random;
-use tidegate_limits::{
-    Burst, Fill, NotNow, OutOfRange, Timestamp, TokenBucket, TokenLimiter, Tokens,
-};
+use tidegate_limits::bucket::{OutOfRange, TokenLimiter};
+use tidegate_limits::{Burst, Fill, NotNow, Timestamp, TokenBucket, Tokens};
 use vectors::{CONCURRENT, DELAY_THEN_CONSUME, Do, INVALID, TOKEN_BUCKET};
 
 fn at(seconds: f64) -> Timestamp {
@@ -294,10 +293,10 @@ fn parameters_that_change_keep_the_tokens_and_refund_nothing() {
 #[test]
 fn every_try_that_is_refused_says_from_when_on_it_succeeds() {
     let pace = |rate| {
-        let rate = tidegate_limits::Rate::new(rate).expect("a rate");
-        tidegate_limits::Pace::new(rate, tidegate_limits::BurstRatio::STRICT)
+        let rate = tidegate_limits::pace::Rate::new(rate).expect("a rate");
+        tidegate_limits::pace::Pace::new(rate, tidegate_limits::pace::BurstRatio::STRICT)
     };
-    let mut paced = tidegate_limits::Pacer::new(at(0.0), pace(3.0));
+    let mut paced = tidegate_limits::pace::Pacer::new(at(0.0), pace(3.0));
     let mut bucket = bucket(2.0, 0.7);
     let limiters: [&mut dyn TokenLimiter; 2] = [&mut paced, &mut bucket];
     for limiter in limiters {

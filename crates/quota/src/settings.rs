@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tidegate_limits::{OnExcess, quota};
+use tidegate_limits::quota;
+use tidegate_limits::scheduler::OnExcess;
 
 use super::Engine;
 

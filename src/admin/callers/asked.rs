@@ -10,10 +10,10 @@ use tidegate_callers::{
     PatternText,
 };
 use tidegate_callers::{Headroom, Span};
-use tidegate_limits::{
-    BucketMode, BucketOrder, Burst, BurstRatio, Fill, OnExcess, OutOfRange, Settlement, Tokens,
-    Weight,
-};
+use tidegate_limits::bucket::OutOfRange;
+use tidegate_limits::pace::BurstRatio;
+use tidegate_limits::scheduler::{BucketMode, BucketOrder, OnExcess, Settlement};
+use tidegate_limits::{Burst, Fill, Tokens, Weight};
 
 use super::json::{self, Fields, Value, cut};
 use super::state::{DEADLINES, EXCESSES, KINDS, MODES, ORDERS, RateLimitKind, SPANS};
@@ -86,7 +86,7 @@ pub enum Rate {
     /// They are a pace.
     Paced {
         /// Tokens a second.
-        rate: tidegate_limits::Rate,
+        rate: tidegate_limits::pace::Rate,
         /// How many times the rate the late are let through at.
         ratio: BurstRatio,
     },
@@ -156,7 +156,7 @@ pub enum RatePatch {
     /// One of these, or both, of a pace; it is of no profile any more.
     Paced {
         /// Tokens a second.
-        rate: Option<tidegate_limits::Rate>,
+        rate: Option<tidegate_limits::pace::Rate>,
         /// How many times the rate the late are let through at.
         ratio: Option<BurstRatio>,
     },
@@ -759,8 +759,8 @@ fn fill(value: Value) -> Result<Fill, Refused> {
     in_range(value, Fill::new)
 }
 
-fn pace_rate(value: Value) -> Result<tidegate_limits::Rate, Refused> {
-    in_range(value, tidegate_limits::Rate::new)
+fn pace_rate(value: Value) -> Result<tidegate_limits::pace::Rate, Refused> {
+    in_range(value, tidegate_limits::pace::Rate::new)
 }
 
 fn ratio(value: Value) -> Result<BurstRatio, Refused> {

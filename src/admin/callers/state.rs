@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use serde::{Serialize, Serializer};
 use tidegate_callers::{CallerId, Pattern};
 use tidegate_callers::{FunctionId, Span, SpanUse, Suggestion, Tally, UsageNow};
-use tidegate_limits::{BucketMode, BucketOrder, OnExcess};
+use tidegate_limits::scheduler::{BucketMode, BucketOrder, OnExcess};
 
 use crate::call::claim::{Deadline, RateLimitId};
 use crate::telemetry::access::Utc;

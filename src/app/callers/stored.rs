@@ -11,10 +11,10 @@ use tidegate_callers::Tally;
 use tidegate_callers::{
     CallerId, Charge, Field, Group, Kind, Label, LimitRef, Notes, Pattern, PatternText, SavedCaller,
 };
-use tidegate_limits::{
-    BucketMode, BucketOrder, Burst, BurstRatio, Fill, OnExcess, OutOfRange, Rate, Settlement,
-    TokenCount, Weight,
-};
+use tidegate_limits::bucket::{OutOfRange, TokenCount};
+use tidegate_limits::pace::{BurstRatio, Rate};
+use tidegate_limits::scheduler::{BucketMode, BucketOrder, OnExcess, Settlement};
+use tidegate_limits::{Burst, Fill, Weight};
 
 use crate::call::claim::{Deadline, RateLimitId};
 use crate::callers::rate_limit::{Allowance, MadeBy, RateLimit, Rule};

@@ -6,8 +6,10 @@ use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tidegate_limits::quota::{Away, Outcome, Question, Standing, StoreTime, Trouble};
-use tidegate_limits::{QuotaAsk, QuotaKey, QuotaQuestion, QuotaRef, QuotaTrouble, Timestamp};
+use tidegate_limits::Timestamp;
+use tidegate_limits::call::QuotaKey;
+use tidegate_limits::quota::{Away, Question, Standing, StoreReply, StoreTime, Trouble};
+use tidegate_limits::scheduler::{QuotaAsk, QuotaQuestion, QuotaRef, QuotaTrouble};
 use tidegate_quota::{Configured, Engine, Entry, Error, Key, QuotaStore, Swapped, Write};
 use tidegate_runtime::Clock;
 use tokio::sync::{Semaphore, watch};
@@ -133,7 +135,7 @@ enum Done {
     Answered {
         at: QuotaRef,
         question: Question,
-        outcome: Outcome,
+        outcome: StoreReply,
         sent: Instant,
         /// The settings of the key, if they were also read.
         says: Option<Configured>,
@@ -335,7 +337,7 @@ impl Carrying {
             };
             let rule = limit.rule.settings();
             if !self.tend(driver, of.at, &of.of, limit) {
-                self.answer_with(&of, Outcome::Unavailable);
+                self.answer_with(&of, StoreReply::Unavailable);
                 continue;
             }
             let tended = self.keys.get_mut(&of.at).expect("it is tended");
@@ -368,7 +370,7 @@ impl Carrying {
             if self.backlog.len() >= BACKLOG_PER_KEY * settings.keys_max
                 && let Some(oldest) = self.backlog.pop_oldest()
             {
-                self.answer_with(&oldest.of, Outcome::Dropped);
+                self.answer_with(&oldest.of, StoreReply::Dropped);
             }
             self.backlog.push(is_known, asked.deadline(), asked);
         }
@@ -438,7 +440,7 @@ impl Carrying {
     }
 
     /// Answers a request without sending it.
-    fn answer_with(&mut self, question: &QuotaQuestion, outcome: Outcome) {
+    fn answer_with(&mut self, question: &QuotaQuestion, outcome: StoreReply) {
         let (QuotaAsk::Time(asked) | QuotaAsk::Read(asked) | QuotaAsk::Write(asked, _)) =
             question.ask
         else {
@@ -454,11 +456,11 @@ impl Carrying {
     /// The result of a request that the store did not answer, or that is not sent because it does
     /// not answer. The key counts as unavailable only once the store does. If nothing passes
     /// without the store, calls wait for a store that may only be slow to start.
-    fn unanswered(&self, away: Away, outcome: Outcome) -> Outcome {
+    fn unanswered(&self, away: Away, outcome: StoreReply) -> StoreReply {
         let waits = !self.breaker.is_open() || (self.breaker.is_cold() && away == Away::Deny);
         match outcome {
-            Outcome::Unknown if waits => Outcome::Late,
-            Outcome::Unavailable if waits => Outcome::NotYet,
+            StoreReply::Unknown if waits => StoreReply::Late,
+            StoreReply::Unavailable if waits => StoreReply::NotYet,
             outcome => outcome,
         }
     }
@@ -481,9 +483,9 @@ impl Carrying {
         let (width, passed) = (time.width(), Instant::now());
         for asked in mem::take(&mut self.for_time) {
             if width <= asked.window / WIDTH_ONE_IN {
-                self.answer_with(&asked.of, Outcome::Time);
+                self.answer_with(&asked.of, StoreReply::Time);
             } else if asked.deadline() <= passed || self.breaker.is_open() {
-                let outcome = self.unanswered(asked.away, Outcome::Unavailable);
+                let outcome = self.unanswered(asked.away, StoreReply::Unavailable);
                 self.answer_with(&asked.of, outcome);
             } else {
                 self.for_time.push(asked);
@@ -497,7 +499,7 @@ impl Carrying {
         if self.breaker.is_open() {
             while let Some(asked) = self.backlog.pop() {
                 self.asked_last = self.key_of(&asked).or(self.asked_last.take());
-                let outcome = self.unanswered(asked.away, Outcome::Unavailable);
+                let outcome = self.unanswered(asked.away, StoreReply::Unavailable);
                 self.answer_with(&asked.of, outcome);
             }
             self.probe(driver, now);
@@ -505,7 +507,7 @@ impl Carrying {
         }
         // A request that was overtaken for this long is made again, if a call still needs it.
         while let Some(asked) = self.backlog.pop_overdue(now) {
-            self.answer_with(&asked.of, Outcome::Dropped);
+            self.answer_with(&asked.of, StoreReply::Dropped);
         }
         while self.under_way.len() < AT_ONCE
             && let Some(asked) = self.backlog.pop()
@@ -515,7 +517,7 @@ impl Carrying {
             };
             let is_fresh = now.saturating_duration_since(asked.taken) <= FRESH;
             if !is_fresh && !driver.gate.wants_quota_answer(asked.of.at) {
-                self.answer_with(&asked.of, Outcome::Dropped);
+                self.answer_with(&asked.of, StoreReply::Dropped);
                 continue;
             }
             let key = tended.key.clone();
@@ -867,16 +869,16 @@ impl Asked {
 
 impl Tended {
     /// Logs once that a record is in a foreign format, and that a refused key is served again.
-    fn read(&mut self, driver: &Driver, at: QuotaRef, outcome: Outcome) {
+    fn read(&mut self, driver: &Driver, at: QuotaRef, outcome: StoreReply) {
         let unreadable = match outcome {
-            Outcome::Stands(Standing::Unreadable { error }) => Some(error),
-            Outcome::Stands(_) | Outcome::Written(_) => None,
-            Outcome::Time
-            | Outcome::Unknown
-            | Outcome::Unavailable
-            | Outcome::Late
-            | Outcome::NotYet
-            | Outcome::Dropped => return,
+            StoreReply::Stands(Standing::Unreadable { error }) => Some(error),
+            StoreReply::Stands(_) | StoreReply::Written(_) => None,
+            StoreReply::Time
+            | StoreReply::Unknown
+            | StoreReply::Unavailable
+            | StoreReply::Late
+            | StoreReply::NotYet
+            | StoreReply::Dropped => return,
         };
         if mem::take(&mut self.refused) {
             driver.note(at, &self.of.quota, |note| note.refused = None);
@@ -976,7 +978,7 @@ impl Driver {
         }
     }
 
-    async fn read(&self, key: &Key, deadline: Instant) -> (Outcome, Option<Failure>) {
+    async fn read(&self, key: &Key, deadline: Instant) -> (StoreReply, Option<Failure>) {
         let keys = [key.clone()];
         match timeout_at(deadline, self.store.get(&keys)).await {
             Ok(Ok(found)) => (stands(&found), None),
@@ -991,7 +993,7 @@ impl Driver {
         key: Key,
         write: tidegate_limits::quota::Write,
         deadline: Instant,
-    ) -> (Outcome, Option<Failure>) {
+    ) -> (StoreReply, Option<Failure>) {
         let writes = [Write {
             key,
             expected: write.replaces,
@@ -1008,7 +1010,7 @@ impl Driver {
             Ok(Ok(Swapped::Done(versions))) => {
                 let version = versions.first().copied();
                 (
-                    Outcome::Written(version.expect("there is one for each write")),
+                    StoreReply::Written(version.expect("there is one for each write")),
                     None,
                 )
             }
@@ -1019,29 +1021,29 @@ impl Driver {
     }
 }
 
-fn with((outcome, failure): (Outcome, Failure)) -> (Outcome, Option<Failure>) {
+fn with((outcome, failure): (StoreReply, Failure)) -> (StoreReply, Option<Failure>) {
     (outcome, Some(failure))
 }
 
 /// The result of a failed read.
-fn unread(failure: &Failure) -> Outcome {
+fn unread(failure: &Failure) -> StoreReply {
     match failure.kind {
-        Kind::Late => Outcome::Unknown,
-        Kind::Away | Kind::Stranger | Kind::Garbage | Kind::Key => Outcome::Unavailable,
+        Kind::Late => StoreReply::Unknown,
+        Kind::Away | Kind::Stranger | Kind::Garbage | Kind::Key => StoreReply::Unavailable,
     }
 }
 
-fn stands(found: &[Option<Entry>]) -> Outcome {
+fn stands(found: &[Option<Entry>]) -> StoreReply {
     let entry = found.first().expect("there is one for each key");
-    Outcome::Stands(Entry::standing(entry.as_ref()))
+    StoreReply::Stands(Entry::standing(entry.as_ref()))
 }
 
 /// The meaning of an error for a ledger, and its report for operators.
-fn failed(error: &Error) -> (Outcome, Failure) {
+fn failed(error: &Error) -> (StoreReply, Failure) {
     let outcome = if error.is_open() {
-        Outcome::Unknown
+        StoreReply::Unknown
     } else {
-        Outcome::Unavailable
+        StoreReply::Unavailable
     };
     let text = error.with_cause();
     let kind = match error {
@@ -1053,10 +1055,10 @@ fn failed(error: &Error) -> (Outcome, Failure) {
     (outcome, Failure { kind, text })
 }
 
-fn late() -> (Outcome, Failure) {
+fn late() -> (StoreReply, Failure) {
     let text = "it did not answer within the draw timeout".to_owned();
     let kind = Kind::Late;
-    (Outcome::Unknown, Failure { kind, text })
+    (StoreReply::Unknown, Failure { kind, text })
 }
 
 /// Whether the two differ by more than the tolerance.

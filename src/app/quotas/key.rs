@@ -7,8 +7,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate_limits::call::QuotaKey;
 use tidegate_limits::quota::{Rule, Version};
-use tidegate_limits::{QuotaKey, QuotaRef};
+use tidegate_limits::scheduler::QuotaRef;
 use tidegate_quota::{Configured, Key, QuotaLimit};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tidegate_limits::QuotaCounts;
+use tidegate_limits::scheduler::QuotaCounts;
 
 use tidegate_runtime::metric::{Reach, Show};
 

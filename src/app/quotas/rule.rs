@@ -1,6 +1,6 @@
 //! The rule of a key: the quota's, its own in the config, or its settings in the store.
 
-use tidegate_limits::quota::{Rule, RuleError, Settings};
+use tidegate_limits::quota::{Rule, RuleError, RuleSettings};
 use tidegate_quota::{Configured, QuotaLimit};
 
 /// The rule of one key of a quota, `None` for the quota's own; and the invalid settings in the
@@ -26,7 +26,7 @@ pub(super) fn rule_of(
         ));
         base = own_base;
     }
-    let checked = Rule::check(Settings {
+    let checked = Rule::check(RuleSettings {
         total,
         // Nothing is ever drawn from a total of 0.
         base: base.filter(|_| total > 0),
@@ -51,13 +51,13 @@ fn list(errors: &[RuleError]) -> String {
 mod tests {
     use std::time::Duration;
 
-    use tidegate_limits::OnExcess;
+    use tidegate_limits::scheduler::OnExcess;
 
     use super::*;
 
     fn rule(total: u64, base: Option<u64>) -> Rule {
-        let settings = Settings::new(total, Duration::from_secs(60));
-        Rule::check(Settings { base, ..settings }).expect("it can be")
+        let settings = RuleSettings::new(total, Duration::from_secs(60));
+        Rule::check(RuleSettings { base, ..settings }).expect("it can be")
     }
 
     fn check(

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate_limits::Timestamp;
 use tidegate_limits::quota::{Away, Mode, Trouble};
-use tidegate_limits::{OnExcess, QuotaCounts, QuotaNow, Timestamp};
+use tidegate_limits::scheduler::{OnExcess, QuotaCounts, QuotaNow};
 use tidegate_quota::{Engine, QuotaLimit};
 
 use super::driver::Driver;

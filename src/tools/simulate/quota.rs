@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde::Serialize;
-use tidegate_limits::quota::{Away, Rule, RuleError, Settings};
+use tidegate_limits::quota::{Away, Rule, RuleError, RuleSettings};
 
 pub use model::{Half, Outcome, Plan, run};
 
@@ -69,7 +69,7 @@ impl Arguments {
     ///
     /// Every mistake in the quota.
     pub fn plan(&self) -> Result<Plan, Vec<RuleError>> {
-        let mut settings = Settings::new(self.total, Duration::from_millis(self.window));
+        let mut settings = RuleSettings::new(self.total, Duration::from_millis(self.window));
         settings.base = self.base;
         settings.nodes_expected = self.nodes;
         settings.away = match self.safe {

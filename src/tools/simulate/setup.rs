@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use tidegate_limits::{BurstRatio, Class, OutOfRange, Rate};
+use tidegate_limits::Class;
+use tidegate_limits::bucket::OutOfRange;
+use tidegate_limits::pace::{BurstRatio, Rate};
 use toml::de::DeValue;
 
 use super::reader::{Mistake, Section, choice, duration, integer, name, number, time_span};

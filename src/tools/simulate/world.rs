@@ -10,9 +10,10 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate_limits::call::Backend;
+use tidegate_limits::scheduler::{Outcome, Refusal, Supplier, Supply};
 use tidegate_limits::{
-    Backend, Call, Cost, Hold, Outcome, Policy, Refusal, Scheduler, Step, Supplier, Supply, Ticket,
-    Timestamp, Tokens, Verdict, Weight,
+    Call, Cost, Hold, Policy, Scheduler, Step, Ticket, Timestamp, Tokens, Verdict, Weight,
 };
 
 use super::backend::Belief;

@@ -18,7 +18,9 @@ use tidegate_callers::{
     Notes, Patch, Pattern, PatternText, Row, Table, TableSettings,
 };
 use tidegate_callers::{FunctionId, Span, Usage, UsageNow};
-use tidegate_limits::{Settlement, Timestamp, TokenCount, Weight};
+use tidegate_limits::bucket::TokenCount;
+use tidegate_limits::scheduler::Settlement;
+use tidegate_limits::{Timestamp, Weight};
 
 const GUEST_LIST: FunctionId = FunctionId(7);
 const PROFILES: [(&str, f64, f64); 2] = [("interactive", 200.0, 20.0), ("poller", 30.0, 3.0)];

@@ -3,7 +3,8 @@
 use tidegate::callers::rate_limit::Allowance;
 use tidegate::config::{self, Config, Severity};
 use tidegate_callers::{Field, Label};
-use tidegate_limits::{BucketMode, BucketOrder, OnExcess, Settlement, Weight};
+use tidegate_limits::Weight;
+use tidegate_limits::scheduler::{BucketMode, BucketOrder, OnExcess, Settlement};
 
 const LEAST: &str = "
 [[listen]]

@@ -5,8 +5,8 @@ use std::time::Duration;
 use tidegate::callers::settings::{Quota, QuotaBy};
 use tidegate::config::{self, Config, Severity};
 use tidegate::tools;
-use tidegate_limits::OnExcess;
 use tidegate_limits::quota::{Away, Mode};
+use tidegate_limits::scheduler::OnExcess;
 use tidegate_quota::{Engine, QuotaLimit, Quotas};
 
 use super::{read, with};
@@ -110,7 +110,7 @@ fn the_least_that_is_a_quota_gets_the_documented_defaults() {
     assert_eq!(limit.on_excess, OnExcess::Delay);
     assert_eq!(limit.namespace, None);
     assert!(limit.totals.is_empty());
-    let usual = tidegate_limits::quota::Settings::new(1000, Duration::from_secs(60));
+    let usual = tidegate_limits::quota::RuleSettings::new(1000, Duration::from_secs(60));
     assert_eq!(*limit.rule.settings(), usual);
     let config = good(&in_memory(""));
     let known = Quota {

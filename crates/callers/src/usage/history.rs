@@ -9,7 +9,7 @@ use alloc::boxed::Box;
 use super::FineRing;
 use super::rounded::RoundedUp;
 use crate::ring::SLOTS;
-use tidegate_limits::TokenCount;
+use tidegate_limits::bucket::TokenCount;
 
 /// Slots of five seconds in an hour.
 pub(super) const CELLS: usize = 720;

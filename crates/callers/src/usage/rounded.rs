@@ -1,6 +1,6 @@
 //! A count in two bytes, rounded up by less than a thousandth.
 
-use tidegate_limits::TokenCount;
+use tidegate_limits::bucket::TokenCount;
 
 /// Ten bits of mantissa and six of exponent, which is enough for every [`TokenCount`]. Counts
 /// below 1024 millionths, and none at all, are exact.

@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 
 use super::FunctionId;
 use super::halves::Half;
-use tidegate_limits::TokenCount;
+use tidegate_limits::bucket::TokenCount;
 
 /// Functions that have a place.
 pub(super) const PLACES: usize = 16;

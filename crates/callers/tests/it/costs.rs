@@ -5,7 +5,8 @@
 use std::time::Duration;
 
 use tidegate_callers::{CostError, CostModel, FunctionId, ServiceTime, ServiceTimes, Settled};
-use tidegate_limits::{Timestamp, TokenCount};
+use tidegate_limits::Timestamp;
+use tidegate_limits::bucket::TokenCount;
 
 /// Function, configured cost in tokens, measured mean in seconds.
 const XAPI: [(&str, f64, f64); 87] = [

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use crate::random::Random;
 use tidegate_callers::{FunctionId, FunctionUse, Headroom, Span, Suggestion, Tally, Usage};
-use tidegate_limits::{Timestamp, TokenCount};
+use tidegate_limits::Timestamp;
+use tidegate_limits::bucket::TokenCount;
 
 const SECOND: u64 = 1_000_000_000;
 const SEEDS: u64 = 400;

@@ -55,7 +55,7 @@ use super::{Band, Capacity, Claim, Holder, Lease, Terms};
 ///     refresh: Duration::from_secs(16),
 ///     frees_after: Duration::ZERO,
 /// });
-/// let mut ask = |holder, wants| -> Result<f64, tidegate_limits::OutOfRange> {
+/// let mut ask = |holder, wants| -> Result<f64, tidegate_limits::bucket::OutOfRange> {
 ///     let bands = [Band {
 ///         priority: 0,
 ///         clients: 1.try_into().unwrap(),
@@ -70,7 +70,7 @@ use super::{Band, Capacity, Claim, Holder, Lease, Terms};
 /// assert_eq!(ask(1, 50.0)?, 0.0);
 /// assert_eq!(ask(0, 1000.0)?, 70.0);
 /// assert_eq!(ask(1, 50.0)?, 50.0);
-/// # Ok::<(), tidegate_limits::OutOfRange>(())
+/// # Ok::<(), tidegate_limits::bucket::OutOfRange>(())
 /// ```
 #[derive(Debug)]
 pub struct Book {

@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use tidegate_limits::{BurstRatio, Pace, Paced, Rate, Timestamp, TokenLimiter, Tokens};
+use tidegate_limits::bucket::TokenLimiter;
+use tidegate_limits::pace::{BurstRatio, Pace, Pacer, Rate};
+use tidegate_limits::{Timestamp, Tokens};
 use tidegate_runtime::Clock;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::sleep_until;
@@ -89,15 +91,15 @@ enum Measured {
 
 #[derive(Debug)]
 enum Used {
-    Rate(Option<Pacer>),
+    Rate(Option<GatePacer>),
     Gauge { held: u64 },
 }
 
 /// Admits operations evenly. An expensive one runs when one of cost 1 could, and leaves a debt.
 #[derive(Debug)]
-struct Pacer {
+struct GatePacer {
     per_second: f64,
-    paced: Paced,
+    paced: Pacer,
     /// When the debt is paid; `paced` counts from here.
     paid: Timestamp,
 }
@@ -403,7 +405,7 @@ impl State {
 }
 
 fn take_operations(
-    pacer: &mut Option<Pacer>,
+    pacer: &mut Option<GatePacer>,
     now: Timestamp,
     allowance: Allowance,
     cost: Tokens,
@@ -417,16 +419,16 @@ fn take_operations(
         // no more than a pool.
         return Turn::WhenTold;
     };
-    let pacer = pacer.get_or_insert_with(|| Pacer::new(now, rate, 1.0));
+    let pacer = pacer.get_or_insert_with(|| GatePacer::new(now, rate, 1.0));
     if pacer.per_second != per_second {
         // The pool stays in operations, not in time. A debt from a slow rate would last too long at
         // a fast one, and the savings of a fast one would be too much at a slow one.
-        *pacer = Pacer::new(now, rate, pacer.operations(now).min(1.0));
+        *pacer = GatePacer::new(now, rate, pacer.operations(now).min(1.0));
     }
     pacer.take(now, cost)
 }
 
-impl Pacer {
+impl GatePacer {
     /// At this rate, with this many operations in the pool; a negative number is a debt.
     fn new(now: Timestamp, rate: Rate, at_once: f64) -> Self {
         let pace = Pace::new(rate, BurstRatio::STRICT)
@@ -434,7 +436,7 @@ impl Pacer {
             .expect("10 ms are a pool");
         let debt = Duration::try_from_secs_f64((-at_once).max(0.0) / rate.get());
         let paid = now + debt.unwrap_or(Duration::MAX);
-        let mut paced = Paced::new(paid, pace);
+        let mut paced = Pacer::new(paid, pace);
         paced.put_back(paid, at_once.max(0.0) - 1.0);
         Self {
             per_second: rate.get(),

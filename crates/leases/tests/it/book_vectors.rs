@@ -12,7 +12,8 @@ use std::num::NonZeroU64;
 use std::time::Duration;
 
 use tidegate_leases::book::{Band, Book, Capacity, Claim, Holder, Split, Terms};
-use tidegate_limits::{OutOfRange, Timestamp};
+use tidegate_limits::Timestamp;
+use tidegate_limits::bucket::OutOfRange;
 use vectors::{Request, Source, VECTORS, Vector};
 
 /// Vector, number of the request, what is right, and why.

@@ -37,13 +37,14 @@ const NANOS_PER_SECOND: f64 = 1e9;
 ///
 /// ```
 /// # use std::time::Duration;
-/// # use tidegate_limits::{Burst, Fill, NotNow, Timestamp, TokenBucket, TokenLimiter, Tokens};
+/// # use tidegate_limits::bucket::TokenLimiter;
+/// # use tidegate_limits::{Burst, Fill, NotNow, Timestamp, TokenBucket, Tokens};
 /// let mut bucket = TokenBucket::new(Timestamp::ZERO, Burst::new(10.0)?, Fill::new(40.0)?);
 /// assert_eq!(bucket.try_take(Timestamp::ZERO, Tokens::new(10.0)?), Ok(()));
 /// let then = Timestamp::ZERO + Duration::from_millis(25);
 /// assert_eq!(bucket.try_take(Timestamp::ZERO, Tokens::ONE), Err(NotNow::NotBefore(then)));
 /// assert_eq!(bucket.try_take(then, Tokens::ONE), Ok(()));
-/// # Ok::<(), tidegate_limits::OutOfRange>(())
+/// # Ok::<(), tidegate_limits::bucket::OutOfRange>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenBucket {

@@ -1,4 +1,4 @@
-//! How exactly the rate is kept, on a clock that stands still until it is moved.
+//! How exactly the rate is kept, on a clock that is set by hand.
 
 use core::time::Duration;
 
@@ -44,7 +44,8 @@ fn the_rate_is_kept_to_a_millionth_at_any_rate_and_ratio() {
     }
 }
 
-/// A timer that is late by less than the pool holds costs nothing, even where nobody may catch up.
+/// A timer that is late by less than the pool contains costs nothing, even if no caller may catch
+/// up.
 #[test]
 fn late_wake_ups_within_the_pool_cost_nothing() {
     for (rate, late) in [(100.0, 1_100_000), (10_000.0, 800_000), (1e6, 900_000)] {
@@ -62,8 +63,9 @@ fn late_wake_ups_within_the_pool_cost_nothing() {
     }
 }
 
-/// Two seconds in which nobody came, at 1000 a second. Returns how many went in the first 5 ms,
-/// and after how long as many had gone as if they had come, if ever within half a minute.
+/// Two seconds without callers, at 1000 per second. Returns the number of operations granted in the
+/// first 5 ms, and the time until the total is as if callers had come all along, if that happens
+/// within half a minute.
 fn after_a_stall(ratio: f64) -> (u32, Option<Duration>) {
     let mut paced = paced(1000.0, ratio);
     let mut now = START;

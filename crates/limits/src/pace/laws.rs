@@ -242,8 +242,8 @@ fn no_span_lets_more_through_than_its_pools_and_the_pace_of_the_ratio() {
     });
 }
 
-/// From the same pools, whoever asks again and again gets as much as from a filler that fires
-/// every `interval`, within two operations, a burst pool and one round: whatever the pools hold
+/// From the same pools, a caller that asks all the time gets as much as from a filler that fires
+/// every `interval`, within two operations, a burst pool and one round: whatever the pools contain
 /// after a pause of any length.
 #[test]
 fn a_filler_that_fires_in_between_lets_as_much_through_but_for_a_burst_pool_and_one_round() {
@@ -252,8 +252,8 @@ fn a_filler_that_fires_in_between_lets_as_much_through_but_for_a_burst_pool_and_
         let ratio = BurstRatio::new(random.pick(&[1.0, 1.1, 1.5, 2.0])).expect("a ratio");
         let pace = Pace::new(Rate::new(rate).expect("a rate"), ratio);
         let (price, sizes) = (pace.price(), pace.sizes());
-        // A filler whose pool does not hold a round and what is left of an operation falls
-        // behind for good.
+        // A filler whose pool is smaller than a round and the rest of an operation falls behind for
+        // good.
         let interval = random.pick(&[10_000, 100_000, 300_000, 500_000]);
         let slack = 2 + (sizes.over - sizes.active + interval * TICKS_PER_NANO) / price;
         let pool_nanos = (sizes.active / TICKS_PER_NANO) as u64;

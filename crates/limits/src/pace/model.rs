@@ -1,6 +1,6 @@
-//! A filler as in the source: a thread that fires at moments of its own, and callers who take
-//! from what it left. The oracle of the laws, written from the description of the step and
-//! sharing no code with what it judges.
+//! A filler as in the source: a thread that fires at moments of its own, and callers that take from
+//! its pools. It is the oracle of the laws. It was written from the description of the step and
+//! shares no code with what it checks.
 
 use super::Pace;
 

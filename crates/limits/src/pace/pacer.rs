@@ -25,7 +25,7 @@ use crate::bucket::{OutOfRange, TokenLimiter, Tokens};
 use crate::time::Timestamp;
 use crate::verdict::Verdict;
 
-/// Said to a limiter that runs: start.
+/// A start of a limiter that runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AlreadyRunning;
 
@@ -37,10 +37,10 @@ impl fmt::Display for AlreadyRunning {
 
 impl core::error::Error for AlreadyRunning {}
 
-/// Why a limiter did not do what a [`PaceSpec`] says. Nothing has changed then.
+/// Why a [`PaceSpec`] was not applied. Nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ApplyError {
-    /// It was told to start, and runs.
+    /// The verb is `start`, and the limiter runs.
     AlreadyRunning(AlreadyRunning),
     /// Its largest operation takes too long at that rate.
     OutOfRange(OutOfRange),
@@ -78,11 +78,11 @@ impl From<OutOfRange> for ApplyError {
 pub struct PoolsNow {
     /// Can be claimed at once without counting as burst.
     pub active: Duration,
-    /// Can be claimed at once by whoever is behind schedule: the burst in use.
+    /// Available at once to callers behind schedule: the burst in use.
     pub burst: Duration,
-    /// Nobody claimed it when it came; becomes burst bit by bit.
+    /// Time that no call claimed when it came. It becomes burst gradually.
     pub waiting: Duration,
-    /// What was taken beyond what was there; repaid before anybody else takes anything.
+    /// Time taken beyond what was available. It is repaid before anything else is granted.
     pub debt: Duration,
 }
 
@@ -97,7 +97,7 @@ impl PoolsNow {
     }
 }
 
-/// Lets operations through at a steady rate, and the late a little faster.
+/// Grants operations at a steady rate, and slightly more to late callers.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -133,7 +133,7 @@ impl Pacer {
         Self { pace, pools }
     }
 
-    /// A limiter that runs, whose pool is full without its burst.
+    /// A running limiter whose pool is full without its burst.
     #[cfg(feature = "std")]
     pub(crate) fn full(now: Timestamp, pace: Pace) -> Self {
         let level = Level {
@@ -144,13 +144,13 @@ impl Pacer {
         Self { pace, pools }
     }
 
-    /// A limiter of which only the pools were kept, as where many share one pace.
+    /// A limiter with these pools, where many share one pace.
     #[must_use]
     pub const fn from_pools(pace: Pace, pools: Pools) -> Self {
         Self { pace, pools }
     }
 
-    /// What has to be kept beside the pace.
+    /// The state that is stored beside the pace.
     #[must_use]
     pub const fn pools(&self) -> Pools {
         self.pools
@@ -181,8 +181,8 @@ impl Pacer {
             return level;
         }
         match self.full_after(level) {
-            // From here on the burst alone makes the active pool grow: one fill over both would
-            // let in more than the two after each other.
+            // From here on only the burst makes the active pool grow. One fill over both parts
+            // would admit more than two fills in sequence.
             Some(full) if full < elapsed => level.filled(full, sizes).filled(elapsed - full, sizes),
             _ => level.filled(elapsed, sizes),
         }
@@ -222,8 +222,8 @@ impl Pacer {
         pools_now(self.level(now), self.pace.sizes())
     }
 
-    /// What has to be in the active pool for an operation of this cost: all of it if it costs
-    /// more.
+    /// The time that the active pool must contain for an operation of this cost: a full pool, if
+    /// the operation costs more.
     fn required(&self, cost: Tokens) -> i128 {
         self.pace.ticks(cost).min(self.pace.sizes().active)
     }
@@ -273,7 +273,7 @@ impl Pacer {
         since + Duration::from_nanos(late)
     }
 
-    /// About how many nanoseconds after the last change `wanted` is there, right but for
+    /// About how many nanoseconds after the last change `wanted` is available, right except for
     /// rounding.
     fn guess(&self, wanted: i128) -> u64 {
         let level = self.pools.level();
@@ -314,12 +314,13 @@ impl Pacer {
         }
     }
 
-    /// Does what a line says: sets the numbers, and obeys the verb. The largest operation and
-    /// the least size of the pool stay as they are.
+    /// Applies a specification: its numbers and its verb. The largest operation and the minimum
+    /// size of the pool stay the same.
     ///
     /// # Errors
     ///
-    /// If it is told to start and runs, or if its largest operation would take too long.
+    /// If the verb is `start` and the limiter runs, or if its largest operation would take too
+    /// long.
     pub fn apply(&mut self, now: Timestamp, spec: &PaceSpec) -> Result<(), ApplyError> {
         let pace = self.pace.at(spec.rate, spec.ratio)?;
         if spec.verb == Verb::Start && self.is_running() {
@@ -341,7 +342,7 @@ impl Pacer {
         self.pools.set(now, Level { active, waiting: 0 });
     }
 
-    /// Lets time accrue again from now on, with what is in the pools.
+    /// Restarts the accrual of time, with the present pools.
     pub(crate) fn resume(&mut self, now: Timestamp) {
         if !self.is_running() {
             self.pools.set(now, self.pools.level());
@@ -349,14 +350,14 @@ impl Pacer {
         }
     }
 
-    /// Lets no more time accrue. What is in the pools stays there, and can be taken.
+    /// Stops the accrual of time. The contents of the pools remain available.
     pub fn stop(&mut self, now: Timestamp) {
         let level = self.level(now);
         self.pools.set(now, level);
         self.pools.set_running(false);
     }
 
-    /// Starts anew after a [`stop`](Self::stop): the pools hold one operation.
+    /// Starts again after a [`stop`](Self::stop), with one operation in the pools.
     ///
     /// # Errors
     ///
@@ -369,7 +370,7 @@ impl Pacer {
         Ok(())
     }
 
-    /// Starts anew, whether it runs or not: the pools hold one operation.
+    /// Starts again, running or not, with one operation in the pools.
     pub fn restart(&mut self, now: Timestamp) {
         let level = self.pace.primed();
         // The clock may be behind what was stamped: no time accrues twice.

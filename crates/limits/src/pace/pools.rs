@@ -1,9 +1,9 @@
 //! The three pools and the step that fills them.
 //!
-//! The pools hold time that nobody has claimed yet, in ticks of 1/65536 ns, which keeps odd rates
-//! exact. The *active* pool holds what can be claimed at once.
-//! The *burst* pool is no counter of its own: it is the head-room of the active one above its
-//! regular size. What fits in neither waits in the *waiting* pool.
+//! The pools contain unclaimed time, in ticks of 1/65536 ns, which keeps odd rates exact. The
+//! *active* pool contains the time that is available at once. The *burst* pool has no counter: it
+//! is the part of the active pool above its regular size. Time that fits into neither goes to the
+//! *waiting* pool.
 
 use core::time::Duration;
 
@@ -65,10 +65,10 @@ impl Level {
         }
     }
 
-    /// What is in the pools after a number of fills of one whole active pool each, and how long
-    /// these fills take: as many as fit into `elapsed`, while all of the burst that they let in
-    /// still goes to what the active pool lacks. A debt is repaid in such fills, so that the late
-    /// are repaid at the pace of the ratio, however large the debt is.
+    /// The pools after a number of fills of one whole active pool each, and how long these fills
+    /// take. There are as many as fit into `elapsed`, while all of their burst still goes to what
+    /// the active pool lacks. A debt is repaid in such fills, so a late caller is repaid at the
+    /// pace of the ratio, however large the debt is.
     ///
     /// The same as that number of calls of [`filled`](Self::filled), to the bit.
     pub(crate) fn filled_by_pools(self, elapsed: i128, sizes: Sizes) -> (Self, i128) {
@@ -176,7 +176,7 @@ impl Pools {
         self.since = self.since.max(now);
     }
 
-    /// The same in 28 bytes, of pools that run: for whoever keeps very many.
+    /// The same in 28 bytes for running pools, to store very many.
     #[cfg(feature = "std")]
     pub(crate) const fn words(&self) -> [u32; 7] {
         let (active, waiting) = (self.active_nanos.cast_unsigned(), self.waiting_nanos);

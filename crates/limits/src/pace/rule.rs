@@ -1,4 +1,4 @@
-//! How fast, and how much faster for whoever is late.
+//! The rule: how fast, and how much faster for late callers.
 
 use core::time::Duration;
 
@@ -42,12 +42,12 @@ impl Default for BurstRatio {
     }
 }
 
-/// A paced limit as configured: a rate, a burst ratio, the dearest operation, and how large the
-/// active pool is at least.
+/// A paced limit as configured: a rate, a burst ratio, the most expensive operation, and the
+/// minimum size of the active pool.
 ///
-/// The active pool holds the time of two of the most expensive operations, or of two of those that
-/// [`with_pool_for`](Self::with_pool_for) names; and at least a millisecond, or what
-/// [`with_pool_min`](Self::with_pool_min) says.
+/// The active pool contains the time of two of the most expensive operations, or of two of those
+/// set by [`with_pool_for`](Self::with_pool_for). It contains at least one millisecond, or the time
+/// set by [`with_pool_min`](Self::with_pool_min).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
     rate: Rate,
@@ -66,13 +66,13 @@ const OVER_NANOS_MAX: f64 = (1_u64 << 62) as f64;
 /// A debt is no longer than this: 292 years, as much as pools can hold.
 const DEBT_TICKS_MAX: i128 = i64::MAX as i128 * TICKS_PER_NANO;
 
-/// The dearest operation of which an active pool can hold two.
+/// The most expensive operation of which an active pool can contain two.
 fn largest_max(rate: Rate, ratio: BurstRatio) -> f64 {
     OVER_NANOS_MAX / (ratio.0 * 2e9 / rate.0)
 }
 
 impl Pace {
-    /// The least that an active pool holds, if nothing else is said.
+    /// The default minimum of the active pool.
     pub const POOL_MIN: Duration = Duration::from_millis(1);
     /// The most that can be asked for as the least that an active pool holds.
     pub const POOL_MIN_MAX: Duration = Duration::from_secs(3600);
@@ -93,9 +93,9 @@ impl Pace {
         Self::sized(self.rate, self.ratio, largest, self.pool_for, self.pool_min)
     }
 
-    /// With operations that cost up to `dearest`, rounded up. Where two of those would take too
-    /// long at this rate, with the dearest of which two would not: what costs more goes when the
-    /// pool is full, and leaves a debt.
+    /// With operations that cost up to `dearest`, rounded up. If two of those would take too long
+    /// at this rate, the limit is the most expensive operation of which two would not. An operation
+    /// that costs more goes when the pool is full, and leaves a debt.
     #[must_use]
     pub fn with_room_for(self, dearest: Tokens) -> Self {
         let whole = dearest.get() as u32;
@@ -112,8 +112,8 @@ impl Pace {
     /// costs more than the pool holds goes when the pool is full. It leaves a debt, which is
     /// repaid before anything else goes.
     ///
-    /// A [`PacedLimiter`](super::PacedLimiter) takes operations from the pool alone, so it
-    /// refuses those that the pool cannot hold.
+    /// A [`PacedLimiter`](super::PacedLimiter) grants operations only from the pool, so it refuses
+    /// operations that the pool cannot contain.
     #[must_use]
     pub fn with_pool_for(self, cheapest: Tokens) -> Self {
         let most = f64::from(self.largest.get());
@@ -123,9 +123,8 @@ impl Pace {
             .expect("the largest operation is as it was")
     }
 
-    /// With an active pool of at least this. Whoever waits on a timer that is late by t on
-    /// average wants 2 t or more: what does not fit in the pool is given out at the pace of the
-    /// ratio only.
+    /// With an active pool of at least this time. If you wait on a timer that is late by t on
+    /// average, use 2 t or more: time beyond the pool is granted only at the pace of the ratio.
     ///
     /// # Errors
     ///
@@ -181,7 +180,7 @@ impl Pace {
         self.ratio
     }
 
-    /// The dearest operation.
+    /// The most expensive operation.
     #[must_use]
     pub const fn largest(&self) -> Cost {
         self.largest
@@ -214,9 +213,9 @@ impl Pace {
         self.operations(self.sizes.over)
     }
 
-    /// What is left of it where several share one capacity: this rate, and nothing for the late, since
-    /// what one of them left unused another may have used. Where the largest operation would take too
-    /// long at this rate it is made smaller, so that the rate is kept whatever it is.
+    /// The pace of a share of one capacity: this rate, without catching up, because another process
+    /// may have used the time that this one left unused. If the largest operation would take too
+    /// long at this rate, it is made smaller, so that any rate is kept.
     pub(crate) fn share(self, rate: Rate) -> Self {
         let ratio = BurstRatio::STRICT;
         let most = largest_max(rate, ratio) as u32;

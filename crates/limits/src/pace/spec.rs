@@ -26,11 +26,11 @@ use crate::bucket::OutOfRange;
 pub struct PaceSpec {
     /// Operations per second.
     pub rate: Rate,
-    /// How many times the rate a late caller is allowed: 1.1 if nothing is said.
+    /// How many times the rate a late caller gets. The default is 1.1.
     pub ratio: BurstRatio,
-    /// What to do with the limiter: [`Verb::Start`] if nothing is said.
+    /// What to do with the limiter. The default is [`Verb::Start`].
     pub verb: Verb,
-    /// How many share it: [`SpecScope::Activity`] if nothing is said.
+    /// How many share it. The default is [`SpecScope::Activity`].
     pub scope: SpecScope,
 }
 
@@ -42,13 +42,13 @@ pub enum Verb {
     /// Start it; an error if it runs.
     #[default]
     Start,
-    /// Start it anew, whether it runs or not.
+    /// Start it again, running or not.
     Restart,
-    /// Let no more time accrue.
+    /// Stop the accrual of time.
     Stop,
 }
 
-/// How many share a limiter. Whoever builds limiters obeys it.
+/// How many share a limiter. It is for the code that creates limiters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SpecScope {
     /// All together.
@@ -65,14 +65,14 @@ pub enum SpecError {
     Empty,
     /// What should be the rate is no number.
     RateNotANumber {
-        /// What stands there.
+        /// The text found.
         given: Box<str>,
     },
     /// The rate or the ratio is out of range.
     OutOfRange(OutOfRange),
     /// A word that is neither a ratio, a verb nor a scope, or comes too late to be one.
     UnknownWord {
-        /// What stands there.
+        /// The text found.
         given: Box<str>,
     },
 }

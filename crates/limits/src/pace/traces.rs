@@ -119,7 +119,7 @@ fn an_operation_takes_as_long_as_in_the_source_in_whatever_unit_it_counts() {
     }
 }
 
-/// Rounding an operation to whole nanoseconds let the source run up to two thirds too fast.
+/// The source rounds an operation to whole nanoseconds, and so runs up to two thirds too fast.
 #[test]
 fn a_rate_is_right_where_the_source_rounds_it_to_whole_nanoseconds() {
     for (rate, off_by) in [
@@ -137,8 +137,8 @@ fn a_rate_is_right_where_the_source_rounds_it_to_whole_nanoseconds() {
     }
 }
 
-/// The document says that ten fills of a tenth are as good as one. Its own code differs, and so
-/// must we: what one fill lets in at once is spread over ten.
+/// The document claims that ten fills of a tenth equal one fill. The source's code differs, and so
+/// must this one: the burst of one fill is spread over ten.
 #[test]
 fn one_fill_lets_in_no_less_than_ten_of_a_tenth() {
     let sizes = Sizes {
@@ -180,7 +180,7 @@ fn the_wait_time_is_what_the_predecessors_reported_as_delay() {
         (1_000_006_000, 5000, 999_996_000),
         (1_000_006_000, 0, 999_991_000),
     ];
-    // The clock began at 50,000, of which nothing was claimed.
+    // The clock began at 50,000, and nothing of that was claimed.
     let calculations: &[_] = &[
         (50_000, 0, 50_000),
         (100_000, 0, 100_000),

@@ -2,8 +2,8 @@
 //!
 //! "Limit" here is anything that calls draw from: a limit of the policy, a bucket, a quota. A call
 //! may meet any number of them, and runs when all have room. The law holds with
-//! [`Postpone::InTurn`](crate::Postpone::InTurn) for every call, and with
-//! [`Postpone::Jitter`](crate::Postpone::Jitter) for calls that keep their place.
+//! [`Postpone::InTurn`](crate::policy::Postpone::InTurn) for every call, and with
+//! [`Postpone::Jitter`](crate::policy::Postpone::Jitter) for calls that keep their place.
 //!
 //! **Fairness.** Each limit has its own order. While two callers of a class each have a call that
 //! only this limit delays, their service there by weight, `W / w`, differs by at most one maximal

@@ -1,8 +1,8 @@
-//! What one node knows of one key.
+//! The state of one key on one node.
 //!
-//! Whoever keeps a ledger calls [`Ledger::take`] for each call, and [`Ledger::next`] whenever
-//! something happened, until it says [`Step::Sleep`]. Every other step is one question to the store,
-//! whose answer comes back through [`Ledger::done`]. There is at most one question at a time.
+//! Call [`Ledger::take`] for each call, and [`Ledger::next`] after every event until it returns
+//! [`Action::Sleep`]. Every other action is one question to the store, whose reply goes to
+//! [`Ledger::done`]. There is at most one question at a time.
 
 mod draw;
 mod now;
@@ -13,9 +13,9 @@ mod spend;
 
 use core::time::Duration;
 
-pub use draw::{Question, Step, Waiting, Write};
+pub use draw::{Action, Question, Waiting, Write};
 pub use now::{Counts, LedgerNow, Trouble};
-pub use outcome::Outcome;
+pub use outcome::StoreReply;
 pub use spend::{Answer, Spent, take_all};
 
 use super::Version;
@@ -25,14 +25,14 @@ use super::store_time::StoreTime;
 use crate::bucket::TokenCount;
 use crate::time::Timestamp;
 
-/// What one node knows of one key, and holds of its window.
+/// The state of one key on one node, with the tokens it holds.
 #[derive(Clone, Debug)]
 pub struct Ledger {
     rule: Rule,
     made_at: Timestamp,
     nodes: u64,
     stands: Stands,
-    /// What was last seen in the store, or what has to stand there because it was lost.
+    /// The last record seen in the store, or the record that must be written because it was lost.
     record: Option<Record>,
     /// The end of the latest window that was ever seen, by the store's clock: none that begins
     /// earlier may be opened.
@@ -41,10 +41,10 @@ pub struct Ledger {
     purse: Option<Purse>,
     account: Option<Account>,
     safe: Safe,
-    pace: Pace,
+    pace: Speed,
     flight: Option<Flight>,
     asked: u64,
-    /// Something may stand there that was not seen.
+    /// The store may contain something that was not seen.
     told: bool,
     /// A call was not covered since the store was asked last.
     wanted: bool,
@@ -64,7 +64,7 @@ pub struct Ledger {
 /// What replaces what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stands {
-    /// It has to be read first.
+    /// It must be read first.
     NotKnown,
     Absent,
     Is(Version),
@@ -101,13 +101,13 @@ struct Account {
 /// How fast tokens go, measured grant by grant, so that a time in which there were none does not
 /// count.
 #[derive(Clone, Copy, Debug)]
-struct Pace {
+struct Speed {
     /// A second, once it was measured.
     rate: Option<TokenCount>,
     /// Since when the present grant is spent, until it was measured.
     since: Option<Timestamp>,
     spent: u64,
-    /// The dearest call; an old one counts less with every grant.
+    /// The most expensive call. An old one counts less with every grant.
     dearest: u64,
     /// How long a reply takes.
     reply: Duration,
@@ -117,7 +117,7 @@ struct Pace {
 #[derive(Clone, Copy, Debug)]
 struct Safe {
     left: u64,
-    /// How often it was there anew.
+    /// How often the share was renewed.
     share: u64,
     /// The share may have been spent until then: by this ledger, or before it was made by another
     /// run of the same node.
@@ -156,9 +156,8 @@ enum Kind {
 }
 
 impl Ledger {
-    /// Knows nothing and holds nothing. Its own share, and what may pass on account, begin with the
-    /// first window after `now`, since
-    /// the node may have run before.
+    /// An empty state without tokens. Its own share, and calls on account, begin with the first
+    /// window after `now`, because the node may have run before.
     #[must_use]
     pub fn new(rule: Rule, now: Timestamp) -> Self {
         Self {
@@ -177,7 +176,7 @@ impl Ledger {
                 spent_at: now,
                 until: Duration::ZERO,
             },
-            pace: Pace {
+            pace: Speed {
                 rate: None,
                 since: None,
                 spent: 0,

@@ -1,4 +1,4 @@
-//! What stands in the store for a key: how much of which window is left.
+//! The record in the store for a key: its window, and how much of it is left.
 
 use core::fmt;
 use core::num::NonZeroU64;
@@ -13,10 +13,10 @@ pub const TEXT_BYTES_MAX: usize = 160;
 /// What names the text form as ours.
 const NAME: &str = "tidegate";
 
-/// How much of a key's window is left, as all nodes know it.
+/// What is left of a key's window, shared by all nodes.
 ///
-/// Its [`Display`](fmt::Display) is what stands in the store, such as
-/// `tidegate 1 window=29 left=60 total=100 reserved=0 length_ms=60000`.
+/// Its [`Display`](fmt::Display) is the text in the store, such as `tidegate 1 window=29 left=60
+/// total=100 reserved=0 length_ms=60000`.
 ///
 /// Windows are counted from the beginning of the store's time: window `n` begins at `n` lengths
 /// and ends before `n + 1`.
@@ -120,7 +120,7 @@ impl Record {
         Duration::from_millis((self.window + 1) * self.length_ms.get())
     }
 
-    /// The same with something drawn; `None` if so much is not left.
+    /// The same after a draw; `None` if not enough is left.
     #[must_use]
     pub fn less(&self, grant: u64) -> Option<Self> {
         let left = self.left.checked_sub(grant)?;
@@ -196,7 +196,7 @@ impl fmt::Display for Record {
     }
 }
 
-/// Why what stands in the store is no record of ours.
+/// Why a text in the store is no valid record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordError {
     /// There is nothing in it.

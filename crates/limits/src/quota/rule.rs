@@ -24,14 +24,14 @@ const TIMEOUT_MAX: Duration = Duration::from_secs(60);
 
 /// A quota as configured. [`Rule::check`] takes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct RuleSettings {
     /// What all nodes together may spend in one window; 0 blocks the key.   tokens
     pub total: u64,
     /// How long a window is; windows begin at multiples of it by the store's clock.
     pub length: Duration,
     /// The smallest grant that is asked for; `None` for a hundredth of an equal share.   tokens
     pub base: Option<u64>,
-    /// How many nodes there are, for as long as nobody counts them, and for the safe share.
+    /// The number of nodes, as long as no live count is known, and for the safe share.
     pub nodes_expected: u32,
     /// The next grant is asked for when no more than this of the last one is held.   percent
     pub prefetch_percent: u32,
@@ -39,17 +39,17 @@ pub struct Settings {
     pub ask_percent: u32,
     /// How often is looked for a surplus, which is at least four times in a window.
     pub relinquish_every: Duration,
-    /// What is held is a surplus from so many grants on.
+    /// Tokens beyond this number of grants are a surplus.
     pub relinquish_above: u32,
     /// After this time without a reply a draw counts as not granted.
     pub draw_timeout: Duration,
     /// Whether a call may go before its draw is done.
     pub mode: Mode,
-    /// What is done while the store is away.
+    /// What happens while the store is unavailable.
     pub away: Away,
 }
 
-impl Settings {
+impl RuleSettings {
     /// Such a quota, with the defaults for everything else.
     #[must_use]
     pub const fn new(total: u64, length: Duration) -> Self {
@@ -79,16 +79,16 @@ pub enum Mode {
     Optimistic,
 }
 
-/// What is done while the store is away and what is held is spent.
+/// What happens while the store is unavailable and the held tokens are spent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Away {
     /// Nothing passes.
     Deny,
     /// Everything passes, and is counted.
     Allow,
-    /// Each node has a share of its own, whether the store is there or not: so much of an equal
-    /// share of the total among the nodes that are expected, in whole tokens. What all own is
-    /// never drawn from the store, so that the total holds.
+    /// Each node has a share of its own, whether the store is available or not: this part of an
+    /// equal share of the total among the expected nodes, in whole tokens. These shares are never
+    /// drawn from the store, so the total holds.
     Safe {
         /// 1 to 100.
         percent: u32,
@@ -97,7 +97,7 @@ pub enum Away {
 
 /// A quota that was checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rule(Settings);
+pub struct Rule(RuleSettings);
 
 impl Rule {
     /// Takes a quota if it can be.
@@ -105,14 +105,14 @@ impl Rule {
     /// # Errors
     ///
     /// Everything that is wrong with it.
-    pub fn check(settings: Settings) -> Result<Self, Vec<RuleError>> {
+    pub fn check(settings: RuleSettings) -> Result<Self, Vec<RuleError>> {
         let mut errors = Vec::new();
         let mut require = |holds: bool, error: RuleError| {
             if !holds {
                 errors.push(error);
             }
         };
-        let Settings {
+        let RuleSettings {
             total,
             length,
             base,
@@ -156,7 +156,7 @@ impl Rule {
 
     /// What was checked.
     #[must_use]
-    pub const fn settings(&self) -> &Settings {
+    pub const fn settings(&self) -> &RuleSettings {
         &self.0
     }
 
@@ -171,7 +171,7 @@ impl Rule {
     #[must_use]
     pub const fn without_safe_share(self) -> Self {
         match self.0.away {
-            Away::Safe { .. } => Self(Settings {
+            Away::Safe { .. } => Self(RuleSettings {
                 away: Away::Deny,
                 ..self.0
             }),
@@ -196,13 +196,13 @@ impl Rule {
         self.safe_share() * u64::from(self.0.nodes_expected)
     }
 
-    /// The dearest call that can ever pass.   tokens
+    /// The most expensive call that can ever pass.   tokens
     #[must_use]
     pub fn dearest(&self) -> u64 {
         self.0.total - self.reserved() + self.safe_share()
     }
 
-    /// The smallest grant that is asked for, among so many nodes.   tokens
+    /// The smallest grant among this number of nodes.   tokens
     #[must_use]
     pub fn base(&self, nodes: u64) -> u64 {
         self.0.base.unwrap_or((self.0.total / 100 / nodes).max(1))
@@ -233,8 +233,8 @@ impl Rule {
         Some(millis(moment)? / millis(self.0.length)?)
     }
 
-    /// How long who has drawn its equal share leaves the store to the others before it draws more:
-    /// so long that each of them can, thrice, but no call waits for it in vain.
+    /// How long a node that has drawn its equal share leaves the store to other nodes before it
+    /// draws more: long enough for three draws of each, but no call waits for it needlessly.
     pub(super) fn yields(&self, nodes: u64, reply: Duration) -> Duration {
         let nodes = u32::try_from(nodes).unwrap_or(u32::MAX);
         let turns = reply.saturating_mul(nodes).saturating_mul(3);
@@ -284,7 +284,7 @@ impl Ask {
         Some(self.size(rule, left, total).max(self.need).min(left))
     }
 
-    /// How large a grant is where so much is left.
+    /// The size of a grant when this much is left.
     pub(super) fn size(&self, rule: &Rule, left: u64, total: u64) -> u64 {
         let base = rule.base(self.nodes).min(total);
         let most = (total / 4).max(base);
@@ -295,8 +295,8 @@ impl Ask {
             .min(left);
         let horizon = u128::from(nanos(rule.horizon(self.reply)));
         let demand = self.rate.map_or(guided, |rate| rate.whole_in(horizon));
-        // An equal share takes nothing from anybody; of what is beyond it a part has to do. What waits
-        // already is no guess.
+        // An equal share takes nothing from other nodes. Of the tokens beyond it, only a part is
+        // granted. The demand of waiting calls is known and not a guess.
         let own = (total / self.nodes).saturating_sub(self.drawn);
         let wanted = demand.max(self.missing);
         guided.max(own).min(wanted).clamp(base, most)
@@ -378,8 +378,8 @@ impl core::error::Error for RuleError {}
 mod tests {
     use super::*;
 
-    fn rule(total: u64, change: impl FnOnce(&mut Settings)) -> Rule {
-        let mut settings = Settings::new(total, Duration::from_secs(10));
+    fn rule(total: u64, change: impl FnOnce(&mut RuleSettings)) -> Rule {
+        let mut settings = RuleSettings::new(total, Duration::from_secs(10));
         settings.nodes_expected = 4;
         change(&mut settings);
         Rule::check(settings).expect("a rule")
@@ -402,7 +402,7 @@ mod tests {
 
     #[test]
     fn every_mistake_is_reported_at_once() {
-        let settings = Settings {
+        let settings = RuleSettings {
             total: 10,
             length: Duration::ZERO,
             base: Some(11),
@@ -418,12 +418,12 @@ mod tests {
         let errors = Rule::check(settings).expect_err("all of it is wrong");
         assert_eq!(errors.len(), 9);
         let too_much = TOTAL_MAX + 1;
-        let total = Rule::check(Settings::new(too_much, LENGTH_MIN));
+        let total = Rule::check(RuleSettings::new(too_much, LENGTH_MIN));
         assert_eq!(total, Err([RuleError::Total(too_much)].into()));
-        let none = Rule::check(Settings::new(0, LENGTH_MIN)).expect("it blocks");
+        let none = Rule::check(RuleSettings::new(0, LENGTH_MIN)).expect("it blocks");
         assert!(none.blocks());
         let odd = Duration::from_micros(1_000_500);
-        let length = Rule::check(Settings::new(1, odd));
+        let length = Rule::check(RuleSettings::new(1, odd));
         assert_eq!(length, Err([RuleError::Length(odd)].into()));
     }
 

@@ -1,11 +1,11 @@
-//! The store's clock, as far as one can know it from outside.
+//! The store's clock, as far as it can be known from outside.
 
 use core::time::Duration;
 
 use crate::time::{Timestamp, nanos};
 
-/// By how much two clocks may drift apart, as one part of so many: 200 ppm, twice what the
-/// quartz of servers is sold with.
+/// The largest drift between two clocks, as one part in this number: 200 ppm, twice the
+/// specification of server quartz clocks.
 const DRIFT_ONE_IN: u64 = 5_000;
 
 /// The store's time at a local moment, as an interval: it is not before `earliest` and not after
@@ -41,9 +41,8 @@ impl StoreTime {
         }
     }
 
-    /// What a reply says that the store stamped by its clock, some time after the request was
-    /// sent and before the reply was received. The store's clock is read to `resolution`, rounded
-    /// down.
+    /// The knowledge from a reply that the store stamped by its clock, after the request was sent
+    /// and before the reply arrived. The store's clock is read to `resolution`, rounded down.
     #[must_use]
     pub fn from_reply(
         sent: Timestamp,
@@ -77,8 +76,8 @@ impl StoreTime {
         }
     }
 
-    /// What both say. If they contradict each other the store's clock was set meanwhile, or
-    /// another store answers, and what was learned later is right.
+    /// The knowledge of both. If they contradict each other, the store's clock was set in between,
+    /// or another store answered, and the later one is right.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         let (old, new) = if self.at <= other.at {
@@ -99,7 +98,7 @@ impl StoreTime {
         }
     }
 
-    /// The local moment of which this is told.
+    /// The local moment of this knowledge.
     #[must_use]
     pub const fn now(&self) -> Timestamp {
         self.at
@@ -130,7 +129,7 @@ impl StoreTime {
         if missing == 0 {
             return self.at;
         }
-        // A clock that is slow by the drift needs so much longer, rounded up.
+        // A clock that is slow by the drift needs this much longer, rounded up.
         let longer = missing / (DRIFT_ONE_IN - 1) + 2;
         self.at + Duration::from_nanos(missing.saturating_add(longer))
     }

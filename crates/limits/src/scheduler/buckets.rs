@@ -9,7 +9,7 @@
 //! A call that a bucket bars waits in turn, whatever the policy's [`Postpone`]: the moment at which
 //! the bucket opens is known.
 //!
-//! [`Postpone`]: crate::Postpone
+//! [`Postpone`]: crate::policy::Postpone
 
 use alloc::vec::Vec;
 use core::time::Duration;

@@ -11,7 +11,7 @@
 //! A call that a quota bars waits in turn, whatever the policy's [`Postpone`]: a draw takes one
 //! reply, and the end of a window is known. Calls of other keys never wait behind it.
 //!
-//! [`Postpone`]: crate::Postpone
+//! [`Postpone`]: crate::policy::Postpone
 
 mod api;
 mod kinds;

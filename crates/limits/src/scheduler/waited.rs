@@ -18,7 +18,7 @@ use crate::time::Timestamp;
 pub struct Waited {
     /// The limit, bucket or quota that held it last; `None` if none did.
     pub held_by: Option<Arc<str>>,
-    /// Times it was set aside; 0 with [`Postpone::InTurn`](crate::Postpone::InTurn).
+    /// Times it was set aside; 0 with [`Postpone::InTurn`](crate::policy::Postpone::InTurn).
     pub postponed: u32,
     /// How long it waited for what: together the time since it was taken in or requeued.
     ///

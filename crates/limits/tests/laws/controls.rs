@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use tidegate_limits::{
-    Backend, BucketId, BucketLimit, BucketMode, BucketRule, Call, Caller, Class, Cost, Limit,
-    LimitRule, Scope, TokenBucket, TokenLimiter, Tokens, Weight, WindowShape, WindowStamp,
-};
+use tidegate_limits::bucket::TokenLimiter;
+use tidegate_limits::call::{Backend, BucketId};
+use tidegate_limits::policy::{LimitRule, Scope, WindowShape, WindowStamp};
+use tidegate_limits::scheduler::{BucketLimit, BucketMode, BucketRule};
+use tidegate_limits::{Call, Caller, Class, Cost, Limit, TokenBucket, Tokens, Weight};
 
 use crate::laws::policies::{Shape, random_bucket};
 use crate::oracle::{End, Oracle, Violation};

@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
-use tidegate_limits::{
-    Backend, BucketLimit, BucketMode, BucketOrder, BucketRule, Burst, Class, ClassShare, Fill,
-    Limit, LimitRule, OnExcess, Policy, Postpone, Reserve, Scope, Settlement, WhenFull,
-    WindowShape, WindowStamp,
+use tidegate_limits::call::Backend;
+use tidegate_limits::policy::{
+    ClassShare, LimitRule, Postpone, Reserve, Scope, WhenFull, WindowShape, WindowStamp,
 };
+use tidegate_limits::scheduler::{
+    BucketLimit, BucketMode, BucketOrder, BucketRule, OnExcess, Settlement,
+};
+use tidegate_limits::{Burst, Class, Fill, Limit, Policy};
 
 use crate::nanos;
 use crate::random::Random;

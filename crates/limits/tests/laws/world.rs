@@ -6,10 +6,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate_limits::call::{Backend, BucketId};
+use tidegate_limits::policy::{LimitRule, Postpone, WhenFull};
+use tidegate_limits::scheduler::{Outcome, Reason, Refusal, Supplier, Supply};
 use tidegate_limits::{
-    Backend, BucketId, Call, Caller, Class, Cost, Fill, Hold, Limit, LimitRule, Outcome, Policy,
-    Postpone, Reason, Refusal, Scheduler, Step, Supplier, Supply, Ticket, Timestamp, Tokens,
-    Weight, WhenFull,
+    Call, Caller, Class, Cost, Fill, Hold, Limit, Policy, Scheduler, Step, Ticket, Timestamp,
+    Tokens, Weight,
 };
 
 use crate::laws::policies::{LIMITS, Shape, random_bucket, random_policy};

@@ -7,10 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_limits::{
-    BucketId, BucketMode, BucketRule, Call, Fill, Limit, LimitRule, OnExcess, Scope, Settlement,
-    Supplier, Supply, Timestamp, Tokens, WindowShape, WindowStamp,
-};
+use tidegate_limits::call::BucketId;
+use tidegate_limits::policy::{LimitRule, Scope, WindowShape, WindowStamp};
+use tidegate_limits::scheduler::{BucketMode, BucketRule, OnExcess, Settlement, Supplier, Supply};
+use tidegate_limits::{Call, Fill, Limit, Timestamp, Tokens};
 
 /// Numbers of tokens this close are the same: they are sums of fractions of two, but for
 /// rounding.

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-use tidegate_limits::quota::{Away, Rule, Settings};
-use tidegate_limits::{
-    BucketLimit, BucketMode, BucketOrder, BucketRule, Burst, BurstRatio, Fill, Limit, OnExcess,
-    Pace, QuotaRule, Rate, Settlement, WindowShape, WindowStamp,
+use tidegate_limits::pace::{BurstRatio, Pace, Rate};
+use tidegate_limits::policy::{WindowShape, WindowStamp};
+use tidegate_limits::quota::{Away, Rule, RuleSettings};
+use tidegate_limits::scheduler::{
+    BucketLimit, BucketMode, BucketOrder, BucketRule, OnExcess, QuotaRule, Settlement,
 };
+use tidegate_limits::{Burst, Fill, Limit};
 
 use super::MS;
 use super::met::{Kind, Lets, Met, Who};
@@ -166,7 +168,7 @@ fn bucket(random: &mut Random) -> (BucketRule, Met) {
 fn quota(random: &mut Random, silent: Option<u64>) -> (QuotaRule, Met) {
     let total = random.between(6, 20);
     let length = random.pick(&[500, 1000, 2000]) * MS;
-    let mut settings = Settings::new(total, Duration::from_nanos(length));
+    let mut settings = RuleSettings::new(total, Duration::from_nanos(length));
     settings.draw_timeout = Duration::from_millis(50);
     settings.away = random.pick(&[Away::Deny, Away::Safe { percent: 50 }, Away::Allow]);
     let rule = QuotaRule {

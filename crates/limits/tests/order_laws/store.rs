@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tidegate_limits::quota::{Outcome, Question, Record, Standing, StoreTime, Version};
-use tidegate_limits::{QuotaAsk, QuotaQuestion, QuotaRef, Timestamp};
+use tidegate_limits::Timestamp;
+use tidegate_limits::quota::{Question, Record, Standing, StoreReply, StoreTime, Version};
+use tidegate_limits::scheduler::{QuotaAsk, QuotaQuestion, QuotaRef};
 
 use super::MS;
 use crate::random::Random;
@@ -18,7 +19,7 @@ const SILENT_MAX: u32 = 2;
 pub(crate) struct Answer {
     pub(crate) to: QuotaRef,
     pub(crate) question: Question,
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: StoreReply,
 }
 
 pub(crate) struct Store {
@@ -58,16 +59,16 @@ impl Store {
     /// A question reaches the store at once. Its answer takes up to 20 ms.
     pub(crate) fn ask(&mut self, now: u64, question: &QuotaQuestion, random: &mut Random) {
         let answer = match question.ask {
-            QuotaAsk::Time(asked) => (asked, Outcome::Time),
-            QuotaAsk::Read(asked) => (asked, Outcome::Stands(self.standing())),
+            QuotaAsk::Time(asked) => (asked, StoreReply::Time),
+            QuotaAsk::Read(asked) => (asked, StoreReply::Stands(self.standing())),
             QuotaAsk::Write(asked, write) => {
                 if self.record.map(|(version, _)| version) == write.replaces {
                     self.written += 1;
                     let version = Version(self.written);
                     self.record = Some((version, write.record));
-                    (asked, Outcome::Written(version))
+                    (asked, StoreReply::Written(version))
                 } else {
-                    (asked, Outcome::Stands(self.standing()))
+                    (asked, StoreReply::Stands(self.standing()))
                 }
             }
             QuotaAsk::Watch(_) => return,
@@ -79,9 +80,9 @@ impl Store {
             true if random.one_in(2) => return,
             // A read or a time that is not had changes nothing there; of a write it is not said then.
             true if !matches!(question.ask, QuotaAsk::Write(..)) => {
-                (answer.0, Outcome::Unavailable)
+                (answer.0, StoreReply::Unavailable)
             }
-            true => (answer.0, Outcome::Unknown),
+            true => (answer.0, StoreReply::Unknown),
             false => answer,
         };
         self.asked += 1;

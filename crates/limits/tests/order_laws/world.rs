@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use tidegate_limits::call::{Backend, BucketId, QuotaKey};
+use tidegate_limits::policy::{ClassShare, LimitRule, Postpone, Reserve, Scope, WhenFull};
+use tidegate_limits::scheduler::{Outcome, Supplier, Supply};
 use tidegate_limits::{
-    Backend, BucketId, Call, Caller, Class, ClassShare, Cost, Hold, LimitRule, Outcome, Policy,
-    Postpone, QuotaKey, Reserve, Scheduler, Scope, Step, Supplier, Supply, Ticket, Timestamp,
-    Tokens, Weight, WhenFull,
+    Call, Caller, Class, Cost, Hold, Policy, Scheduler, Step, Ticket, Timestamp, Tokens, Weight,
 };
 
 use super::checks::{Compared, Pair};

@@ -8,7 +8,7 @@ use super::*;
 enum Event {
     Arrives(usize),
     Asked(usize, QuotaQuestion),
-    Answered(usize, QuotaRef, Question, Came),
+    Answered(usize, QuotaRef, Question, StoreReply),
     Ends(usize, u64),
     Leaves(usize, u64),
     Reloads(usize),
@@ -109,8 +109,8 @@ impl World {
 
     fn reload(&mut self, node: usize) {
         let nodes = self.waiting.len() as u32;
-        let rule = |settings: Settings, rejects: bool| {
-            let settings = Settings {
+        let rule = |settings: RuleSettings, rejects: bool| {
+            let settings = RuleSettings {
                 nodes_expected: nodes,
                 away: Away::Safe { percent: 30 },
                 draw_timeout: ms(50),
@@ -380,8 +380,8 @@ impl World {
     fn ask(&mut self, node: usize, question: QuotaQuestion) {
         let (loses, before) = (self.random.one_in(self.loss), self.random.one_in(2));
         let lost = match question.ask {
-            QuotaAsk::Write(asked, _) => Some((asked, Came::Unknown)),
-            QuotaAsk::Read(asked) => Some((asked, Came::Unavailable)),
+            QuotaAsk::Write(asked, _) => Some((asked, StoreReply::Unknown)),
+            QuotaAsk::Read(asked) => Some((asked, StoreReply::Unavailable)),
             QuotaAsk::Time(_) | QuotaAsk::Watch(_) => None,
         };
         let shared = node % self.stores.len();

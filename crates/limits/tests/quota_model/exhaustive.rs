@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tidegate_limits::Timestamp;
 use tidegate_limits::quota::{
-    Away, Ledger, Outcome, Question, Record, Rule, Settings, Standing, Step, StoreTime, Version,
-    Waiting, Write,
+    Action, Away, Ledger, Question, Record, Rule, RuleSettings, Standing, StoreReply, StoreTime,
+    Version, Waiting, Write,
 };
 
 const TOTAL: u64 = 3;
@@ -26,7 +26,7 @@ enum Trip {
     None,
     /// On its way to the store.
     There(Question, Option<Write>),
-    Back(Question, Outcome),
+    Back(Question, StoreReply),
 }
 
 #[derive(Clone, Debug)]
@@ -54,7 +54,7 @@ struct World {
 }
 
 fn rule() -> Rule {
-    let mut settings = Settings::new(TOTAL, LENGTH);
+    let mut settings = RuleSettings::new(TOTAL, LENGTH);
     settings.nodes_expected = 2;
     settings.away = Away::Deny;
     Rule::check(settings).expect("a rule")
@@ -172,21 +172,21 @@ impl World {
             sum: waits,
         };
         self.nodes[node].trip = match self.nodes[node].ledger.next(waiting, &time) {
-            Step::Sleep(_) => return,
-            Step::Time(question) => Trip::Back(question, Outcome::Time),
-            Step::Read(question) => Trip::There(question, None),
-            Step::Write(question, write) => Trip::There(question, Some(write)),
+            Action::Sleep(_) => return,
+            Action::Time(question) => Trip::Back(question, StoreReply::Time),
+            Action::Read(question) => Trip::There(question, None),
+            Action::Write(question, write) => Trip::There(question, Some(write)),
         };
     }
 
-    fn apply(&mut self, write: Option<Write>) -> Outcome {
+    fn apply(&mut self, write: Option<Write>) -> StoreReply {
         let standing = match self.store {
             None => Standing::Absent,
             Some((version, record)) => Standing::Record { version, record },
         };
         let Some(write) = write.filter(|write| write.replaces == self.store.map(|one| one.0))
         else {
-            return Outcome::Stands(standing);
+            return StoreReply::Stands(standing);
         };
         let version = Version(self.store.map_or(0, |(version, _)| version.0) + 1);
         let before = self.store.map(|(_, record)| record);
@@ -213,10 +213,10 @@ impl World {
             "I2: what is left was not granted"
         );
         self.store = Some((version, write.record));
-        Outcome::Written(version)
+        StoreReply::Written(version)
     }
 
-    fn answer(&mut self, node: usize, question: Question, outcome: Outcome) {
+    fn answer(&mut self, node: usize, question: Question, outcome: StoreReply) {
         let time = self.time(node);
         self.nodes[node].trip = Trip::None;
         self.nodes[node].ledger.done(question, outcome, &time, 0);

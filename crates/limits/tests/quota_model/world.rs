@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tidegate_limits::Timestamp;
 use tidegate_limits::quota::{
-    Answer, Counts, Ledger, Mode, Outcome, Question, Record, Rule, Spent, Standing, Step,
+    Action, Answer, Counts, Ledger, Mode, Question, Record, Rule, Spent, Standing, StoreReply,
     StoreTime, Version, Waiting, take_all,
 };
 
@@ -116,7 +116,7 @@ struct Trip {
     /// It was given up.
     given_up_at: Option<Nanos>,
     /// What came of it, and the store's clock then.
-    outcome: Option<(Outcome, Nanos)>,
+    outcome: Option<(StoreReply, Nanos)>,
     applied: bool,
     answered: bool,
 }
@@ -385,10 +385,10 @@ impl World {
                 }
                 let outcome = if self.random.one_in(2) && !self.trips[trip].applied {
                     // It has not left: the connection was refused.
-                    self.trips[trip].outcome = Some((Outcome::Unavailable, 0));
-                    Outcome::Unavailable
+                    self.trips[trip].outcome = Some((StoreReply::Unavailable, 0));
+                    StoreReply::Unavailable
                 } else {
-                    Outcome::Unknown
+                    StoreReply::Unknown
                 };
                 self.answer(trip, outcome);
             }
@@ -624,7 +624,7 @@ impl World {
             let ledger = &mut self.nodes[node].ledgers[key];
             let base = ledger.now(&time).record;
             let (question, asked) = match ledger.next(waiting, &time) {
-                Step::Sleep(until) => {
+                Action::Sleep(until) => {
                     wake = wake.min(self.nodes[node].real(until));
                     if !self.nodes[node].watching[key]
                         && self.nodes[node].ledgers[key].watches(&time)
@@ -635,9 +635,9 @@ impl World {
                     }
                     continue;
                 }
-                Step::Time(question) => (question, Asked::Time),
-                Step::Read(question) => (question, Asked::Read),
-                Step::Write(question, write) => {
+                Action::Time(question) => (question, Asked::Time),
+                Action::Read(question) => (question, Asked::Read),
+                Action::Write(question, write) => {
                     let asked = Asked::Write {
                         replaces: write.replaces,
                         record: write.record,
@@ -680,7 +680,7 @@ impl World {
             // The node stood still for so long that the ledger has given the question up.
             let timeout = self.setup.rules[key].settings().draw_timeout;
             assert!(sent.since(self.trips[last].sent) >= 2 * timeout);
-            self.over(last, Outcome::Unknown);
+            self.over(last, StoreReply::Unknown);
         }
         self.log(Entry::Asked { node, key });
         let (_, back, _) = asked.meant(self.pool(key));
@@ -699,7 +699,7 @@ impl World {
         if self.nodes[node].cut && self.random.one_in(2) {
             // Refused at once.
             let way = self.way();
-            self.trips[trip].outcome = Some((Outcome::Unavailable, 0));
+            self.trips[trip].outcome = Some((StoreReply::Unavailable, 0));
             self.push(self.now + way, Event::Reply(trip));
         } else if !lost && !self.nodes[node].cut {
             let way = self.way();
@@ -730,8 +730,8 @@ impl World {
         let stale = self.chance(self.setup.faults.stale);
         let stands = self.stands(key, stale);
         let outcome = match self.trips[trip].asked {
-            Asked::Time => Outcome::Time,
-            Asked::Read => Outcome::Stands(stands),
+            Asked::Time => StoreReply::Time,
+            Asked::Read => StoreReply::Stands(stands),
             Asked::Write {
                 replaces, record, ..
             } => {
@@ -739,9 +739,9 @@ impl World {
                 if there == replaces {
                     self.commit(trip, record);
                     let (version, ..) = self.store[key].history.last().expect("just written");
-                    Outcome::Written(*version)
+                    StoreReply::Written(*version)
                 } else {
-                    Outcome::Stands(stands)
+                    StoreReply::Stands(stands)
                 }
             }
         };
@@ -811,7 +811,7 @@ impl World {
             let resolution = Duration::from_millis(1);
             let told = StoreTime::from_reply(self.trips[trip].sent, received, stamp, resolution);
             // Only what is written, or asked for it, says what time it is.
-            if matches!(outcome, Outcome::Time | Outcome::Written(_)) {
+            if matches!(outcome, StoreReply::Time | StoreReply::Written(_)) {
                 who.time = who.time.and(&told);
             }
         }
@@ -819,7 +819,7 @@ impl World {
     }
 
     /// The node learns what came of its question.
-    fn answer(&mut self, trip: usize, outcome: Outcome) {
+    fn answer(&mut self, trip: usize, outcome: StoreReply) {
         let Trip {
             node,
             life,
@@ -875,7 +875,7 @@ impl World {
     }
 
     /// A question is over, and granted nothing.
-    fn over(&mut self, trip: usize, outcome: Outcome) {
+    fn over(&mut self, trip: usize, outcome: StoreReply) {
         self.trips[trip].answered = true;
         let Trip {
             node,
@@ -887,7 +887,7 @@ impl World {
         self.log(Entry::Answered { node, key });
         if let Asked::Write { record, .. } = asked {
             let (granted, back, _) = asked.meant(record.total() - record.reserved());
-            let unknown = outcome == Outcome::Unknown;
+            let unknown = outcome == StoreReply::Unknown;
             let amount =
                 if applied && unknown { granted } else { 0 } + if unknown { back } else { 0 };
             self.log(Entry::Gone {
@@ -1017,7 +1017,7 @@ impl World {
             let of = &self.trips[trip];
             if of.life == self.nodes[of.node].life && self.nodes[of.node].alive && !of.answered {
                 self.trips[trip].given_up_at = Some(Nanos::MAX);
-                self.over(trip, Outcome::Unknown);
+                self.over(trip, StoreReply::Unknown);
             }
         }
         if self.setup.saturated {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tidegate_limits::Timestamp;
 use tidegate_limits::quota::{
-    Answer, Counts, Ledger, Outcome as Came, Question, Record, Rule, Standing, Step, StoreTime,
+    Action, Answer, Counts, Ledger, Question, Record, Rule, Standing, StoreReply, StoreTime,
     Version, Waiting, Write,
 };
 
@@ -85,7 +85,7 @@ struct Trip {
     question: Question,
     asked: Asked,
     sent: Timestamp,
-    came: Option<(Came, Duration)>,
+    came: Option<(StoreReply, Duration)>,
 }
 
 #[derive(Clone, Copy)]
@@ -313,7 +313,7 @@ impl<'a> World<'a> {
             sum: who.queue.iter().map(|(cost, _)| cost).sum(),
         };
         let (question, asked) = match who.ledger.next(waiting, &time) {
-            Step::Sleep(until) => {
+            Action::Sleep(until) => {
                 who.watches |= who.ledger.watches(&time);
                 let until = until.as_nanos().max(self.now + 1);
                 if until < who.wakes_at {
@@ -322,9 +322,9 @@ impl<'a> World<'a> {
                 }
                 return;
             }
-            Step::Time(question) => (question, Asked::Time),
-            Step::Read(question) => (question, Asked::Read),
-            Step::Write(question, write) => (question, Asked::Write(write)),
+            Action::Time(question) => (question, Asked::Time),
+            Action::Read(question) => (question, Asked::Read),
+            Action::Write(question, write) => (question, Asked::Write(write)),
         };
         let trip = self.trips.len();
         self.trips.push(Trip {
@@ -349,7 +349,7 @@ impl<'a> World<'a> {
             Some((version, record)) => Standing::Record { version, record },
         };
         let came = match self.trips[trip].asked {
-            Asked::Time => Came::Time,
+            Asked::Time => StoreReply::Time,
             Asked::Write(write) if write.replaces == self.store.map(|(version, _)| version) => {
                 let version = Version(write.replaces.map_or(0, |version| version.0) + 1);
                 self.store = Some((version, write.record));
@@ -359,9 +359,9 @@ impl<'a> World<'a> {
                         self.push(at, Event::Told(node));
                     }
                 }
-                Came::Written(version)
+                StoreReply::Written(version)
             }
-            Asked::Read | Asked::Write(_) => Came::Stands(standing),
+            Asked::Read | Asked::Write(_) => StoreReply::Stands(standing),
         };
         let stamp = Duration::from_millis(self.now / 1_000_000);
         self.trips[trip].came = Some((came, stamp));
@@ -380,7 +380,7 @@ impl<'a> World<'a> {
         } = self.trips[trip];
         let (came, stamp) = came.expect("it was at the store");
         let who = &mut self.nodes[node];
-        if matches!(came, Came::Time | Came::Written(_)) {
+        if matches!(came, StoreReply::Time | StoreReply::Written(_)) {
             let told = StoreTime::from_reply(sent, now, stamp, RESOLUTION);
             who.time = who.time.and(&told);
         }

@@ -17,10 +17,13 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate_limits::call::Backend;
+use tidegate_limits::policy::{
+    ClassShare, LimitRule, Postpone, Scope, WhenFull, WindowShape, WindowStamp,
+};
+use tidegate_limits::scheduler::{Outcome, Supplier};
 use tidegate_limits::{
-    Backend, Call, Caller, Class, ClassShare, Cost, Hold, Limit, LimitRule, Outcome, Policy,
-    Postpone, Scheduler, Scope, Step, Supplier, Timestamp, Tokens, Weight, WhenFull, WindowShape,
-    WindowStamp,
+    Call, Caller, Class, Cost, Hold, Limit, Policy, Scheduler, Step, Timestamp, Tokens, Weight,
 };
 
 use super::super::entitlement::AfterExpiry;

@@ -73,8 +73,8 @@ fn nobody_is_refused_while_another_fills() {
     all_at(&[1, 1], 2);
 }
 
-/// The pool is empty, and enough for both has flowed in: the one that fills lets both go. The other
-/// one must not be refused by the moment of that fill and the pool before it.
+/// The pool is empty, and enough for both has flowed in: the thread that fills admits both. The
+/// other one must not be refused because it reads the moment of that fill and the pool before it.
 #[test]
 fn nobody_is_refused_by_a_fill_that_is_under_way() {
     loom::model(|| {
@@ -98,7 +98,7 @@ fn nobody_is_refused_while_a_slice_gives_back() {
         assert!(shared.claim(cost));
         let other = Arc::clone(&shared);
         let giver = thread::spawn(move || other.give_back(cost, millis(1)));
-        // One has flowed in, whether the other one is there already or not.
+        // One operation has flowed in, whether the other thread is there already or not.
         assert!(try_acquire(&shared, millis(1)));
         giver.join().expect("it ends");
         nothing_is_lost(&shared, millis(9), 1);

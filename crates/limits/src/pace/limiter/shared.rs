@@ -1,14 +1,14 @@
 //! What threads share: a pool that is claimed from without a lock or a clock, and behind a lock
 //! all that is needed once that pool is empty.
 //!
-//! Whoever finds the pool empty is the filler: takes the lock, computes what has flowed in since
-//! the last time, and puts it into the pool. Nobody does it for them, so an idle limiter costs
-//! nothing; and nobody reads a clock while there is something to claim.
+//! A thread that finds the pool empty becomes the filler: it takes the lock, computes the inflow
+//! since the last fill, and puts it into the pool. No other thread does this, so an idle limiter
+//! costs nothing, and no thread reads a clock while the pool contains something.
 //!
-//! - **Claims compare and swap**, so the pool never goes below zero and nobody is refused because
-//!   somebody else's vain attempt is under way. A claimed operation is claimed by one.
-//! - **While anybody waits, the pool is empty**: what there is, is kept behind the lock for those
-//!   in the queue, so nobody can pass them, and no claim has to ask whether they are there.
+//! - **Claims compare and swap**, so the pool never goes below zero, and no thread is refused
+//!   because of another thread's failed attempt. Each operation is claimed by one thread.
+//! - **While calls wait, the pool is empty**: the inflow stays behind the lock for the queue. So no
+//!   thread can pass the queue, and no claim has to check for one.
 //! - **A refusal needs no lock**: from when the pool was last filled it follows how much can have
 //!   flowed in at most. The moment is read first and the pool after it, so that a fill in between
 //!   makes the answer "perhaps", never a wrong no.
@@ -28,22 +28,23 @@ use crate::pace::rule::Pace;
 use crate::time::Timestamp;
 use crate::verdict::NotNow;
 
-/// Whole operations are not counted out below this: fills of a fast limiter are at least so far
-/// apart, so that threads that find the pool empty do not queue for the lock. What comes in
-/// meanwhile is there at the next fill; an attempt may be refused for so much longer.
+/// Fills of a fast limiter are at least this far apart, so that threads that find the pool empty do
+/// not queue for the lock. The inflow in between is available at the next fill, so an attempt may
+/// be refused for up to this time.
 const FILL_APART: Duration = Duration::from_micros(1);
 /// From this rate on fills are kept apart, and slices take more than they need at once.
 const FAST: f64 = 1e6;
 /// The most that a slice takes at once, as time.
 const BATCH: Duration = Duration::from_micros(50);
-/// One slice takes at most this part of what is there, divided among all slices.
+/// One slice takes at most this part of the pool, divided among all slices.
 const SLICES_PART: i64 = 4;
 /// A claim beyond this is not counted in the pool, but behind the lock: nine hours and more.
 const PUBLISHED_MAX: i128 = 1 << 61;
 /// What every operation costs where none can be claimed from the pool.
 const BEHIND_THE_LOCK: i64 = i64::MAX;
 
-/// Alone on its cache lines, so that threads that write it do not slow those that read others.
+/// Has cache lines of its own, so that threads that write it do not slow threads that read other
+/// fields.
 #[repr(align(128))]
 #[derive(Debug)]
 struct Alone<T>(T);
@@ -58,7 +59,7 @@ pub(super) struct Shared {
 /// What is written all the time.
 #[derive(Debug)]
 struct Pool {
-    /// What anybody may claim, in ticks; never below zero.
+    /// The time that any thread may claim, in ticks; never below zero.
     active: AtomicI64,
     /// When it was last filled, in nanoseconds. Written after the pool, read before it.
     filled_at: AtomicU64,
@@ -89,9 +90,9 @@ struct Behind {
     waiting: BTreeMap<u64, Waiting>,
     /// Operations that they wait for.
     queued: u64,
-    /// Who has been granted what they waited for and has not taken notice, in ticks.
+    /// Calls that were granted and have not been polled since, in ticks.
     granted: BTreeMap<u64, i128>,
-    /// Who waited for more than the largest operation has become, and has not taken notice.
+    /// Calls that need more than the present largest operation, and have not been polled since.
     refused: BTreeMap<u64, AcquireError>,
     waiting_max: usize,
     next_ticket: u64,
@@ -108,7 +109,7 @@ struct Waiting {
     waker: Waker,
 }
 
-/// Whom to wake once the lock is free.
+/// Tasks to wake once the lock is free.
 #[must_use]
 #[derive(Debug, Default)]
 struct Wakers(Vec<Waker>);
@@ -126,13 +127,13 @@ pub(super) enum Entered {
     Waits { ticket: u64 },
 }
 
-/// How it stands with one who waits.
+/// The state of a waiting call.
 #[derive(Debug)]
 pub(super) enum Turn {
     Granted,
-    /// Waits no more, since it wants more at once than may go now.
+    /// It does not wait any more, because it needs more at once than is allowed now.
     Refused(AcquireError),
-    /// First in the queue, and has to ask again at this moment.
+    /// First in the queue. It must try again at this moment.
     First(Timestamp),
     /// Will be woken.
     Behind,
@@ -219,7 +220,8 @@ impl Shared {
         self.claim_up_to(cost, |_| cost).is_some()
     }
 
-    /// Claims at least `cost` and up to what `wanted` says of what is there. Returns how much.
+    /// Claims at least `cost`, and up to the number that `wanted` returns for the contents of the
+    /// pool. Returns the number claimed.
     #[inline]
     fn claim_up_to(&self, cost: i64, wanted: impl Fn(i64) -> i64) -> Option<i64> {
         let pool = &self.pool.0.active;
@@ -230,8 +232,8 @@ impl Shared {
             match pool.compare_exchange_weak(active, active - claimed, AcqRel, Relaxed) {
                 Ok(_) => return Some(claimed),
                 Err(_) => {
-                    // Whoever was faster keeps the cache line for a few claims: together that is
-                    // faster than to take turns.
+                    // The faster thread keeps the cache line for a few claims: in sum that is
+                    // faster than alternating.
                     for _ in 0..pause {
                         spin_loop();
                     }
@@ -243,8 +245,8 @@ impl Shared {
         None
     }
 
-    /// An error if a claim of this cost would be in vain for certain, whatever others have done since:
-    /// before when.
+    /// An error if a claim of this cost would certainly fail, whatever other threads have done
+    /// since, with the moment before which it fails.
     #[inline]
     pub(super) fn not_surely_in_vain(&self, cost: i64, now: Timestamp) -> Result<(), NotNow> {
         if cost == BEHIND_THE_LOCK {
@@ -267,8 +269,8 @@ impl Shared {
         Err(NotNow::NotBefore(moment))
     }
 
-    /// Fills the pools and tries again, for one who found the pool without `n` operations less
-    /// what they `hold`.
+    /// Fills the pools and tries again, for a thread that found fewer than `n` operations less what
+    /// it `hold`s.
     #[cold]
     pub(super) fn fill_and_claim(&self, n: u32, held: i64, now: Timestamp) -> Result<(), NotNow> {
         let mut behind = self.lock();
@@ -295,7 +297,7 @@ impl Shared {
         result
     }
 
-    /// The first moment at which `n` operations could go, behind all who wait, if nobody gives
+    /// The first moment at which `n` operations are available behind the queue, if no call gives
     /// up.
     pub(super) fn available_at(&self, n: u32, now: Timestamp) -> Timestamp {
         let mut behind = self.lock();
@@ -308,7 +310,8 @@ impl Shared {
         moment
     }
 
-    /// The first moment at which there is so much behind all who wait, by what has been filled.
+    /// The first moment at which this much is available behind the queue, according to the last
+    /// fill.
     fn reached_at(&self, behind: &Behind, cost: i128, now: Timestamp) -> Timestamp {
         let mut paced = behind.paced.clone();
         let mut level = paced.pools().level();
@@ -331,7 +334,7 @@ impl Shared {
         self.fill(&mut behind, now);
         let wakers = self.serve(&mut behind);
         let entered = if behind.waiting.is_empty() {
-            // From here on nobody passes this one.
+            // From here on no thread passes this call.
             self.withdraw(&mut behind);
             let cost = i128::from(n) * behind.paced.pace().price();
             let granted = behind.take(cost, now);
@@ -352,7 +355,7 @@ impl Shared {
         entered
     }
 
-    /// How it stands with one who waits, who is to be woken by this waker.
+    /// The state of a waiting call, which this waker wakes.
     pub(super) fn turn(&self, ticket: u64, waker: &Waker, now: Timestamp) -> Turn {
         let mut behind = self.lock();
         if behind.granted.remove(&ticket).is_some() {
@@ -363,7 +366,7 @@ impl Shared {
         }
         let mut wakers = Wakers::default();
         if behind.is_first(ticket) {
-            // Who asks need not be woken.
+            // The calling task need not be woken.
             behind.set_waker(ticket, Waker::noop());
             self.fill(&mut behind, now);
             wakers = self.serve(&mut behind);
@@ -384,7 +387,8 @@ impl Shared {
         turn
     }
 
-    /// Takes one who waits out of the queue. What was granted and not noticed is given back.
+    /// Removes a waiting call from the queue. Operations that were granted and not noticed are
+    /// given back.
     pub(super) fn leave(&self, ticket: u64, now: Timestamp) {
         let mut behind = self.lock();
         let was_first = behind.is_first(ticket);
@@ -398,10 +402,10 @@ impl Shared {
         } else if let Some(one) = behind.waiting.remove(&ticket) {
             behind.queued -= u64::from(one.n);
             if was_first {
-                // Before, there was somebody in the queue: nothing is published.
+                // Until now the queue was not empty, so nothing is published.
                 wakers = self.serve(&mut behind);
                 self.fill(&mut behind, now);
-                // The next one has to see to its own timer.
+                // The next call must set its own timer.
                 wakers.0.extend(behind.first_waker());
             }
         }
@@ -419,9 +423,9 @@ impl Shared {
         wakers.wake();
     }
 
-    /// Changes what is behind the lock while nothing is published. Who waits is served by what
-    /// holds then, or refused if it waits for more than the largest operation: it would leave a debt
-    /// that closes the limiter for all others.
+    /// Changes the state behind the lock while nothing is published. Waiting calls are served under
+    /// the new state, or refused if they need more than the largest operation, which would leave a
+    /// debt that closes the limiter for all others.
     pub(super) fn change<R>(&self, now: Timestamp, change: impl FnOnce(&mut Pacer) -> R) -> R {
         let mut behind = self.lock();
         self.fill(&mut behind, now);
@@ -467,15 +471,15 @@ impl Shared {
         look
     }
 
-    /// Lets in what has flowed since the last fill, and publishes it.
+    /// Adds the inflow since the last fill, and publishes it.
     fn fill(&self, behind: &mut Behind, now: Timestamp) {
         let published = if behind.waiting.is_empty() {
             i128::from(self.pool.0.active.load(Relaxed))
         } else {
             0
         };
-        // Whoever claims meanwhile claims from what was there before: the same as if they had
-        // come just after the fill.
+        // A concurrent claim takes from the old contents: the same as if it had come just after the
+        // fill.
         let pools = behind.paced.pools();
         let mut level = pools.level();
         level.active += published;
@@ -489,7 +493,7 @@ impl Shared {
         self.pool.0.filled_at.store(filled_at.as_nanos(), Release);
     }
 
-    /// Lets anybody claim what there is, if nobody waits for it.
+    /// Publishes the contents if no call waits for them.
     fn publish(&self, behind: &mut Behind) {
         let mut level = behind.paced.pools().level();
         if behind.publishes && behind.waiting.is_empty() && level.active > 0 {
@@ -508,7 +512,7 @@ impl Shared {
         behind.paced.set_level(Timestamp::ZERO, level);
     }
 
-    /// Grants whoever waits what there is, in order, and publishes the rest once nobody waits.
+    /// Grants the contents to waiting calls, in order, and publishes the rest once no call waits.
     fn serve(&self, behind: &mut Behind) -> Wakers {
         let mut wakers = Wakers::default();
         while let Some(wanted) = behind.wanted_by_first() {
@@ -573,7 +577,7 @@ impl Shared {
         self.terms.0.slices.fetch_sub(1, Relaxed);
     }
 
-    /// Claims at least `cost` for a slice, and what of a batch is its share of what is there.
+    /// Claims at least `cost` for a slice, and its share of the pool up to a batch.
     pub(super) fn claim_batch(&self, cost: i64) -> Option<i64> {
         let slices = i64::from(self.terms.0.slices.load(Relaxed)).max(1);
         let batch = self.terms.0.batch.load(Relaxed);
@@ -583,7 +587,7 @@ impl Shared {
         })
     }
 
-    /// Whether `n` operations could go now if nobody waits, asked of a copy.
+    /// Whether `n` operations would be available now without a queue, tried on a copy.
     #[cfg(all(test, not(loom)))]
     pub(super) fn has(&self, n: u32, now: Timestamp) -> bool {
         let behind = self.lock();
@@ -602,7 +606,7 @@ impl Shared {
 }
 
 impl Behind {
-    /// Takes from what is not published, as whoever waits does.
+    /// Takes from the unpublished part, as waiting calls do.
     fn take(&mut self, cost: i128, now: Timestamp) -> bool {
         let mut level = self.paced.pools().level();
         let enough = level.active >= cost.min(self.paced.pace().sizes().active);
@@ -614,7 +618,7 @@ impl Behind {
     }
 
     fn join(&mut self, n: u32, waker: Waker) -> Result<Entered, AcquireError> {
-        // Who has been granted or refused and has not noticed takes a place, too.
+        // A call that was granted or refused, and has not noticed, still takes a place.
         if self.waiting.len() + self.granted.len() + self.refused.len() >= self.waiting_max {
             let max = self.waiting_max;
             return Err(AcquireError::TooManyWait { max });
@@ -658,7 +662,7 @@ impl Behind {
         self.waiting.keys().next() == Some(&ticket)
     }
 
-    /// What has to be in the pool for the first in the queue.
+    /// The time that the pool must contain for the first call in the queue.
     fn wanted_by_first(&self) -> Option<i128> {
         let (_, first) = self.waiting.first_key_value()?;
         let pace = self.paced.pace();

@@ -1,4 +1,4 @@
-//! On a clock that stands still until it is moved, with tasks that are polled by hand.
+//! On a clock that is set by hand, with tasks that are polled by hand.
 
 use core::future::Future;
 use core::num::NonZeroUsize;
@@ -188,7 +188,8 @@ fn a_grant_is_what_the_pools_say_and_no_refusal_is_wrong() {
                     let exact = limiter.acquire_at(n).expect("so many may go");
                     let it = format!("seed {seed}, step {step}: {then:?} {exact:?}");
                     assert!(clock.now() < then && then <= exact, "{it}");
-                    // Now that the pool has been filled it is exact, except for what the late get.
+                    // Now that the pool has been filled it is exact, except for the extra of late
+                    // callers.
                     let again = limiter.try_acquire(n);
                     let Err(AcquireError::NotNow(NotNow::NotBefore(then))) = again else {
                         panic!("{it}: {again:?}");
@@ -212,7 +213,7 @@ fn a_grant_is_what_the_pools_say_and_no_refusal_is_wrong() {
 }
 
 impl HandLimiter {
-    /// What a copy of its pools says.
+    /// The result on a copy of its pools.
     fn acquire_at_once(&self, n: u32) -> bool {
         self.shared.has(n, self.clock.now())
     }
@@ -239,7 +240,7 @@ fn a_refused_try_leads_to_the_moment_at_which_it_succeeds() {
     let (limiter, clock) = limiter(up_to(pace(1000.0, 1.0), 2));
     let timer = HandTimer::new(&clock);
     while limiter.try_acquire(1).is_ok() {}
-    // Behind all who wait.
+    // Behind the whole queue.
     let mut tasks = [2, 2].map(|n| Task::new(&limiter, &timer, n));
     assert!(tasks.iter_mut().all(|task| !task.run()));
     let start = clock.now();
@@ -660,7 +661,7 @@ fn threads_and_tasks_wait_together() {
             });
         }
     });
-    // 400 operations, one of which could go at once, and 20 of which fill the pool.
+    // 400 operations, one of which is available at once; 20 fill the pool.
     assert!(begin.elapsed() >= Duration::from_micros(50 * 379));
     assert!((limiter.look().granted - 400.0).abs() < 1e-6);
     assert_eq!(limiter.look().waiting, 0);

@@ -1,4 +1,4 @@
-//! Who wakes those that wait.
+//! Timers that wake waiting calls.
 
 use std::boxed::Box;
 use std::collections::BTreeMap;
@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 /// Wakes a task after a while.
 ///
-/// Only the first in a limiter's queue sleeps, so there is one sleep at a time for each limiter
-/// that somebody waits for.
+/// Only the first call in a limiter's queue sleeps, so each limiter has at most one sleep at a
+/// time.
 pub trait Timer {
     /// Is done when the time is over.
     type Sleep: Future<Output = ()>;
@@ -110,7 +110,7 @@ impl Drop for TimerThread {
     fn drop(&mut self) {
         let mut state = self.alarms.lock();
         state.ended = true;
-        // Nobody would wake who still sleeps.
+        // Nothing would wake tasks that still sleep.
         let left = std::mem::take(&mut state.due);
         drop(state);
         self.alarms.changed.notify_one();
@@ -174,9 +174,9 @@ impl Drop for ThreadSleep {
     }
 }
 
-/// Tokio's timer. Late by about a millisecond, so a limiter that is waited for with it wants
-/// pools of some milliseconds: [`Pace::with_pool_min`](crate::pace::Pace::with_pool_min). With feature
-/// `tokio`; to be used within a runtime that has its time enabled.
+/// Tokio's timer. It is late by about a millisecond, so use pools of some milliseconds with it:
+/// [`Pace::with_pool_min`](crate::pace::Pace::with_pool_min). With feature `tokio`. Use it within a
+/// runtime that has its time enabled.
 #[cfg(feature = "tokio")]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TokioTimer;
@@ -190,5 +190,5 @@ impl Timer for TokioTimer {
     }
 }
 
-/// A sleep in a place of its own, so that whoever holds it can be moved.
+/// A pinned sleep, so that its owner can be moved.
 pub(super) type Sleeping<S> = Pin<Box<S>>;

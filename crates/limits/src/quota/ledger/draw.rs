@@ -1,7 +1,7 @@
 //! When the store is asked, for what, and for how much.
 
 use super::page::Page;
-use super::{Flight, Kind, Ledger, Outcome, Pace, Purse, Stands};
+use super::{Flight, Kind, Ledger, Purse, Speed, Stands, StoreReply};
 use crate::bucket::TokenCount;
 use crate::quota::Version;
 use crate::quota::record::Record;
@@ -12,7 +12,7 @@ use crate::time::{Timestamp, nanos};
 /// The calls that wait for tokens of this key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waiting {
-    /// What the one whose turn it is costs; 0 if there is none.
+    /// The cost of the first waiting call; 0 if there is none.
     pub next: u64,
     /// What all of them cost together, it included.
     pub sum: u64,
@@ -24,42 +24,42 @@ pub struct Question(u64);
 
 /// What to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// Nothing before this moment, unless something happens: a call that is not covered, tokens spent,
-    /// an answer, or [`Ledger::told`].
+pub enum Action {
+    /// Nothing before this moment, unless something happens: a call that is not covered, tokens
+    /// spent, a reply, or [`Ledger::told`].
     Sleep(Timestamp),
     /// Learn the store's time.
     Time(Question),
-    /// Read what stands in the store.
+    /// Read the record in the store.
     Read(Question),
-    /// Write this, if what it replaces still stands there.
+    /// Write this, if the store still contains what it replaces.
     Write(Question, Write),
 }
 
 /// A compare-and-set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Write {
-    /// What has to stand there; `None` for nothing.
+    /// What the store must contain; `None` for nothing.
     pub replaces: Option<Version>,
-    /// What shall stand there.
+    /// The new contents.
     pub record: Record,
 }
 
 impl Ledger {
     /// What to do next, where this waits.
-    pub fn next(&mut self, waiting: Waiting, time: &StoreTime) -> Step {
+    pub fn next(&mut self, waiting: Waiting, time: &StoreTime) -> Action {
         let now = time.now();
         self.expire(time);
         if let Some(flight) = self.flight {
             if now < flight.overdue_at {
-                return Step::Sleep(flight.overdue_at);
+                return Action::Sleep(flight.overdue_at);
             }
-            // The driver has forgotten about it, or is late itself. Neither says anything about the
+            // The driver has forgotten the question, or is late itself. Neither is a sign about the
             // store.
-            self.done(flight.question, Outcome::Late, time, u64::MAX / 2);
+            self.done(flight.question, StoreReply::Late, time, u64::MAX / 2);
         }
         if self.leaves && self.lost {
-            // The record that it could be given back to is gone.
+            // The record for the return does not exist any more.
             self.purse = None;
         }
         let page = self.page(time);
@@ -74,31 +74,31 @@ impl Ledger {
             missing: (waiting.sum + owed).saturating_sub(covered),
             need: (waiting.next + owed).saturating_sub(covered),
         };
-        // An account is paid as far as what is left goes; calls are not served by halves.
+        // An account is paid as far as the rest goes; calls are not served in part.
         let needs = ask.need > 0 || (self.wanted && self.is_away());
         let prefetches = !self.leaves && self.prefetches(page);
         let relinquishes = self.relinquish_at(page);
-        // A read that says that the record was lost may be old. Where calls miss what is lost, the write
-        // that nothing is left finds out.
+        // A read that shows no record may be old. If calls lack the lost tokens, a write that
+        // expects no record gives certainty.
         let misses = self.wanted || self.short;
         let probes = (self.told && (misses || self.is_away())) || (self.lost && misses);
         if !needs && !prefetches && !probes && relinquishes > now {
-            return Step::Sleep(relinquishes);
+            return Action::Sleep(relinquishes);
         }
         if now < self.retry_at {
-            return Step::Sleep(self.retry_at);
+            return Action::Sleep(self.retry_at);
         }
         if let Page::NotKnown = page {
-            return Step::Time(self.fly(Kind::Time, now));
+            return Action::Time(self.fly(Kind::Time, now));
         }
         if self.told || matches!(self.stands, Stands::NotKnown | Stands::Unreadable(_)) {
             self.told = false;
-            return Step::Read(self.fly(Kind::Read, now));
+            return Action::Read(self.fly(Kind::Read, now));
         }
         let (record, opens) = match page {
             Page::Running(record) => (record, false),
             Page::Open(record) => (record, true),
-            Page::Between(until) => return Step::Sleep(until),
+            Page::Between(until) => return Action::Sleep(until),
             Page::NotKnown => unreachable!("the store's time was asked for"),
         };
         if self.lost && !opens {
@@ -114,7 +114,7 @@ impl Ledger {
                 let yields = self.rule.yields(self.nodes, self.pace.reply);
                 let next = purse.granted_at + yields;
                 if now < next {
-                    return Step::Sleep(next);
+                    return Action::Sleep(next);
                 }
             }
             let ask = Ask {
@@ -149,19 +149,19 @@ impl Ledger {
             }
             if self.is_away() && needs {
                 // Nothing to draw, but whether the store is back can be found out.
-                return Step::Read(self.fly(Kind::Read, now));
+                return Action::Read(self.fly(Kind::Read, now));
             }
         }
         if relinquishes <= now {
             return self.relinquish(record, waiting, now);
         }
         let end = time.surely_at(record.end());
-        Step::Sleep(if ask.need > 0 { end } else { relinquishes })
+        Action::Sleep(if ask.need > 0 { end } else { relinquishes })
     }
 
-    /// Gives a surplus back: what is held beyond one grant, if it is more than so many grants; all
-    /// of it if this is to be forgotten.
-    fn relinquish(&mut self, record: Record, waiting: Waiting, now: Timestamp) -> Step {
+    /// Returns a surplus: tokens beyond one grant, if they are more than this number of grants; all
+    /// tokens if the key is to be forgotten.
+    fn relinquish(&mut self, record: Record, waiting: Waiting, now: Timestamp) -> Action {
         let every = self.rule.relinquish_every();
         let above = u64::from(self.rule.settings().relinquish_above);
         let rate_now = self.pace.rate_now(now);
@@ -172,7 +172,7 @@ impl Ledger {
             .as_mut()
             .expect("who relinquishes holds something");
         purse.relinquish_at = now + every;
-        let again = Step::Sleep(purse.relinquish_at);
+        let again = Action::Sleep(purse.relinquish_at);
         // What is spent before one looks again is no surplus, however little is left for others.
         let soon = rate.whole_in(nanos(every).into());
         let ask = Ask {
@@ -210,13 +210,13 @@ impl Ledger {
             question,
             kind,
             asked_at: now,
-            // Whoever asks keeps to the timeout; this is for one who does not answer at all.
+            // A driver enforces the timeout itself. This is for one that does not answer at all.
             overdue_at: now + timeout.saturating_mul(2),
         });
         question
     }
 
-    fn write(&mut self, kind: Kind, record: Record, now: Timestamp) -> Step {
+    fn write(&mut self, kind: Kind, record: Record, now: Timestamp) -> Action {
         let replaces = match self.stands {
             Stands::Is(version) => Some(version),
             Stands::Absent => None,
@@ -224,7 +224,7 @@ impl Ledger {
                 unreachable!("what stands there is read before it is replaced")
             }
         };
-        Step::Write(self.fly(kind, now), Write { replaces, record })
+        Action::Write(self.fly(kind, now), Write { replaces, record })
     }
 
     /// Forgets what is over for certain.
@@ -248,9 +248,9 @@ impl Ledger {
             || purse.held < self.reserve().min(purse.grant / 2)
     }
 
-    /// What has to be held so that the next calls wait for no draw: two of the dearest, and what is
-    /// spent until the reply, with a conflict or two. No more than a quarter of an equal share, so
-    /// that little strands; and nothing where nothing is drawn ahead.
+    /// The tokens needed so that the next calls do not wait for a draw: two of the most expensive
+    /// calls, and the spending until the reply, with a conflict or two. At most a quarter of an
+    /// equal share, so that little is stranded. Nothing in modes that do not draw in advance.
     fn reserve(&self) -> u64 {
         let settings = self.rule.settings();
         if settings.prefetch_percent == 0 {
@@ -292,7 +292,7 @@ impl Ledger {
     }
 }
 
-impl Pace {
+impl Speed {
     /// How fast the grant goes that is being spent, a second; what was measured last if none is.
     fn rate_now(&self, now: Timestamp) -> TokenCount {
         let Some(since) = self.since else {

@@ -18,7 +18,7 @@ pub struct LedgerNow {
     pub held: u64,
     /// Tokens of the node's own share that may be spent.
     pub safe: u64,
-    /// Tokens that the next draw has to pay.
+    /// Tokens that the next draw must pay.
     pub owed: u64,
     /// What is wrong.
     pub trouble: Option<Trouble>,
@@ -26,19 +26,19 @@ pub struct LedgerNow {
     pub counts: Counts,
 }
 
-/// What an operator should know.
+/// A condition that operators should know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// The store is away since this local moment.
+    /// The store is unavailable since this local moment.
     Away(Timestamp),
-    /// What stands there is no record of ours.
+    /// The store contains no valid record.
     Unreadable(RecordError),
     /// The record vanished or went back to an older window. What was left of the window is lost.
     Lost,
-    /// The record is of a window that begins so much later than the store's time can be. It is
-    /// followed: none begins before it ends.
+    /// The window of the record begins later than the store's time can be. It is respected: no
+    /// window begins before its end.
     Ahead(Duration),
-    /// Who opened the window keeps less in reserve than the safe shares need, so this node has
+    /// The node that opened the window reserved less than the safe shares need, so this node has
     /// none in it.
     OtherReserve {
         /// What is kept.
@@ -69,13 +69,9 @@ pub struct Counts {
     pub refused: u64,
     /// Calls that were not covered, and had to wait for a draw or for a window.
     pub missed: u64,
-    /// Tokens that nobody paid ([`Away::Allow`]).
-    ///
-    /// [`Away::Allow`]: crate::quota::Away::Allow
+    /// Tokens that are never paid ([`Away::Allow`](crate::quota::Away::Allow)).
     pub allowed: u64,
-    /// Tokens that were owed at a window's end ([`Mode::Optimistic`]).
-    ///
-    /// [`Mode::Optimistic`]: crate::quota::Mode::Optimistic
+    /// Tokens that were owed at a window's end ([`Mode::Optimistic`](crate::quota::Mode::Optimistic)).
     pub overshot: u64,
 }
 
@@ -129,7 +125,7 @@ impl Ledger {
         }
     }
 
-    /// What an operator should know.
+    /// A condition that operators should know.
     pub(crate) fn trouble(&self, time: &StoreTime) -> Option<Trouble> {
         if let Some(since) = self.away_since {
             return Some(Trouble::Away(since));
@@ -155,7 +151,7 @@ impl Ledger {
         core::mem::take(&mut self.counts)
     }
 
-    /// Which write stands in the store, as far as that is known.
+    /// The version of the record in the store, if known.
     #[must_use]
     pub const fn version(&self) -> Option<Version> {
         match self.stands {
@@ -164,8 +160,8 @@ impl Ledger {
         }
     }
 
-    /// The window in which a call counts that was paid from `spent_in`, and what all nodes may
-    /// spend in it; the window that runs if it was paid from none, as far as that is known.
+    /// The window of a call that was paid from `spent_in`, with the total of that window. Without
+    /// `spent_in`, the present window, if known.
     #[must_use]
     pub fn window(&self, time: &StoreTime, spent_in: Option<u64>) -> (Option<u64>, u64) {
         let total = self.rule.settings().total;
@@ -189,8 +185,8 @@ impl Ledger {
         }
     }
 
-    /// Whether calls are refused only because of what is not left, so that a watch on the key would
-    /// tell when another node gives something back.
+    /// Whether calls are refused only because nothing is left, so that a watch on the key would
+    /// report a return by another node.
     #[must_use]
     pub fn watches(&self, time: &StoreTime) -> bool {
         self.short

@@ -22,19 +22,19 @@ const UNREADABLE_WAIT: Duration = Duration::from_secs(1);
 
 /// What came of a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum StoreReply {
     /// The store's time is known.
     Time,
-    /// Nothing was written, and this stands there.
+    /// Nothing was written, and the store contains this.
     Stands(Standing),
     /// It was written, and has this version.
     Written(Version),
-    /// Nobody knows: the connection was lost, or the time was up, after it was sent.
+    /// Unknown: the connection was lost, or the time was up, after the question was sent.
     Unknown,
     /// Nothing was done: the store can't be reached.
     Unavailable,
-    /// No answer came in time, though nothing says that the store is unavailable: it may have been
-    /// written. The ledger asks again.
+    /// No reply arrived in time, but the store may be available, and the write may have happened.
+    /// The ledger asks again.
     Late,
     /// The same, and nothing was done.
     NotYet,
@@ -45,42 +45,48 @@ pub enum Outcome {
 impl Ledger {
     /// Takes the answer to a question; one to another question than the present one is too late,
     /// and forgotten. An outcome of another kind than the question, such as that a read was written,
-    /// counts as [`Outcome::Unknown`]. `entropy` is any number, another one each time.
-    pub fn done(&mut self, question: Question, outcome: Outcome, time: &StoreTime, entropy: u64) {
+    /// counts as [`StoreReply::Unknown`]. `entropy` is any number, another one each time.
+    pub fn done(
+        &mut self,
+        question: Question,
+        outcome: StoreReply,
+        time: &StoreTime,
+        entropy: u64,
+    ) {
         let Some(flight) = self.flight.take_if(|flight| flight.question == question) else {
             return;
         };
         let now = time.now();
         match outcome {
-            Outcome::Unknown | Outcome::Unavailable => {
+            StoreReply::Unknown | StoreReply::Unavailable => {
                 self.failed(flight.kind, outcome, now, entropy);
                 return;
             }
-            Outcome::Time => {
+            StoreReply::Time => {
                 // An answer of another kind than the question is none.
                 let answers = matches!(flight.kind, Kind::Time);
                 if !answers || matches!(self.page(time), Page::NotKnown) {
                     // Its replies take too long to tell one window from the next.
-                    self.failed(flight.kind, Outcome::Unknown, now, entropy);
+                    self.failed(flight.kind, StoreReply::Unknown, now, entropy);
                 }
                 return;
             }
-            Outcome::Late => {
+            StoreReply::Late => {
                 self.late(flight.kind, now, entropy);
                 return;
             }
-            Outcome::NotYet => {
+            StoreReply::NotYet => {
                 self.late = true;
                 self.back_off(now, entropy);
                 self.counts.unavailable += 1;
                 self.keep(flight.kind, self.gives_back_at(now));
                 return;
             }
-            Outcome::Dropped => {
+            StoreReply::Dropped => {
                 self.dropped(flight.kind, now);
                 return;
             }
-            Outcome::Stands(_) | Outcome::Written(_) => {
+            StoreReply::Stands(_) | StoreReply::Written(_) => {
                 self.away_since = None;
                 self.late = false;
                 self.failures_in_a_row = 0;
@@ -92,14 +98,14 @@ impl Ledger {
             }
         }
         match (flight.kind, outcome) {
-            (Kind::Read, Outcome::Stands(standing)) => {
+            (Kind::Read, StoreReply::Stands(standing)) => {
                 self.counts.reads += 1;
                 self.learn(standing, time);
             }
-            (Kind::Draw { .. }, Outcome::Stands(standing)) => {
+            (Kind::Draw { .. }, StoreReply::Stands(standing)) => {
                 self.conflict(standing, time, entropy);
             }
-            (Kind::Relinquish { back, record }, Outcome::Stands(standing)) => {
+            (Kind::Relinquish { back, record }, StoreReply::Stands(standing)) => {
                 self.conflict(standing, time, entropy);
                 // It was surely not written, so it is still here if its window is.
                 if let Some(purse) = self.purse_of_mut(&record) {
@@ -107,7 +113,7 @@ impl Ledger {
                     purse.relinquish_at = now;
                 }
             }
-            (Kind::Close { .. }, Outcome::Stands(standing)) => {
+            (Kind::Close { .. }, StoreReply::Stands(standing)) => {
                 self.conflict(standing, time, entropy);
             }
             (
@@ -116,22 +122,22 @@ impl Ledger {
                     opens,
                     record,
                 },
-                Outcome::Written(version),
+                StoreReply::Written(version),
             ) => {
                 self.written(record, version);
                 self.counts.draws += 1;
                 self.counts.opened += u64::from(opens);
                 self.granted(grant, &record, now);
             }
-            (Kind::Relinquish { record, .. }, Outcome::Written(version)) => {
+            (Kind::Relinquish { record, .. }, StoreReply::Written(version)) => {
                 self.written(record, version);
                 self.counts.relinquished += 1;
             }
-            (Kind::Close { record }, Outcome::Written(version)) => {
+            (Kind::Close { record }, StoreReply::Written(version)) => {
                 self.written(record, version);
             }
-            // The driver mistook one question for another: nobody knows what became of this one.
-            (kind, _) => self.failed(kind, Outcome::Unknown, now, entropy),
+            // The driver mixed up two questions: the outcome of this one is unknown.
+            (kind, _) => self.failed(kind, StoreReply::Unknown, now, entropy),
         }
     }
 
@@ -179,10 +185,10 @@ impl Ledger {
         self.learn(standing, time);
     }
 
-    fn failed(&mut self, kind: Kind, outcome: Outcome, now: Timestamp, entropy: u64) {
+    fn failed(&mut self, kind: Kind, outcome: StoreReply, now: Timestamp, entropy: u64) {
         self.away_since.get_or_insert(now);
         self.back_off(now, entropy);
-        if outcome == Outcome::Unavailable {
+        if outcome == StoreReply::Unavailable {
             self.counts.unavailable += 1;
             self.keep(kind, self.gives_back_at(now));
         } else {
@@ -229,8 +235,8 @@ impl Ledger {
         }
     }
 
-    /// When a surplus is given back that the store did not take: the next time that one is looked
-    /// for, or as soon as the store is asked again where all of it is to go back.
+    /// When to return a surplus that the store did not take: at the next check, or at the next
+    /// question if all of it is to be returned.
     fn gives_back_at(&self, now: Timestamp) -> Timestamp {
         if self.leaves {
             now
@@ -261,13 +267,13 @@ impl Ledger {
         self.told |= self.short;
     }
 
-    /// What stands there may have changed: it is read before anything is refused on its account
-    /// again. For a watch on an exhausted key.
+    /// The store may contain something else. It is read before a call is refused because of it. For
+    /// a watch on an exhausted key.
     pub fn told(&mut self) {
         self.told = true;
     }
 
-    /// Takes note of what stands in the store.
+    /// Stores what the store contains.
     fn learn(&mut self, standing: Standing, time: &StoreTime) {
         let standing = match standing {
             Standing::Record { record, .. } if is_too_far(&record, time) => Standing::Unreadable {
@@ -306,15 +312,15 @@ impl Ledger {
         self.settle(|account| account.end <= record.start());
     }
 
-    /// What was owed in a window that is over is owed to nobody.
+    /// A debt of a finished window is void.
     pub(super) fn settle(&mut self, is_over: impl Fn(&Account) -> bool) {
         if let Some(account) = self.account.take_if(|account| is_over(account)) {
             self.counts.overshot = self.counts.overshot.saturating_add(account.owed);
         }
     }
 
-    /// What stood there does no more. If its window may still run, or ran further than the store's
-    /// time is, as much as was left of it may have been drawn: it counts as nothing.
+    /// The record has vanished. If its window may still run, or ran beyond the store's time, its
+    /// rest may have been drawn, so it counts as nothing.
     fn lose(&mut self, time: &StoreTime) {
         if self.record.is_none() || self.opened_until <= time.earliest() {
             return;

@@ -7,7 +7,8 @@ use crate::quota::record::Record;
 use crate::quota::store_time::{StoreTime, drift};
 use crate::time::Timestamp;
 
-/// The store's time is asked for when more than one part of the window in so many is not known.
+/// The store's time is asked for when its uncertainty exceeds one part in this number of the
+/// window.
 const WIDTH_ONE_IN: u32 = 8;
 
 /// Where the store's time is among the windows.
@@ -15,7 +16,7 @@ const WIDTH_ONE_IN: u32 = 8;
 pub(super) enum Page {
     /// In the window of the record that was last seen.
     Running(Record),
-    /// In this one, which nobody is known to have opened.
+    /// In this window, which no node is known to have opened.
     Open(Record),
     /// It may be in one or in the next, until this local moment.
     Between(Timestamp),

@@ -8,10 +8,10 @@ use crate::quota::store_time::{StoreTime, drift};
 use crate::time::Timestamp;
 
 impl Ledger {
-    /// What of the node's own share may be spent. It is there anew once it is certain that nothing of
-    /// it was spent in the window that runs: because all of it was spent before that window began, or
-    /// because a whole window's length went by; and in neither case in a window that was taken for
-    /// this one or a later one, when the store's clock had not been set back yet.
+    /// How much of the node's own share may be spent. The share is renewed once it is certain that
+    /// none of it was spent in the present window: all of it was spent before that window began, or
+    /// one whole window length has passed. In both cases, none of it was spent in a window that was
+    /// taken for this or a later one before the store's clock was set back.
     pub(super) fn safe_now(&self, time: &StoreTime) -> u64 {
         let mut share = self.rule.safe_share();
         let running = self.record.filter(|record| time.latest() < record.end());
@@ -27,8 +27,7 @@ impl Ledger {
         let length = self.rule.settings().length;
         let mut span = length;
         let start = match running {
-            // It has begun for certain, or somebody who knows the store's time better has opened
-            // it.
+            // It has begun for certain, or a node that knows the store's time better has opened it.
             Some(record) if record.length() == length && record.start() <= time.latest() => {
                 Some(record.start())
             }
@@ -61,7 +60,7 @@ impl Ledger {
         let running = self.record.filter(|record| time.latest() < record.end());
         let length = self.rule.settings().length;
         let span = running.map_or(length, |record| length.max(record.length()));
-        // As safe_now says: after a whole window, whatever the store's time is, or in the next.
+        // As in `safe_now`: after a whole window, whatever the store's time, or in the next window.
         let whole = self.safe.spent_at + span + drift(span).saturating_mul(2);
         let next = self.rule.window_at(time.earliest());
         let next = next.map(|window| time.surely_at(window.end()));
@@ -74,8 +73,7 @@ impl Ledger {
         moments.filter(|&moment| moment > time.now()).min()
     }
 
-    /// The end of the latest window that may run, by the store's clock; zero if nothing is known of
-    /// that.
+    /// The end of the latest window that may run, by the store's clock; zero if that is unknown.
     pub(super) fn latest_end(&self, time: &StoreTime) -> Duration {
         if time.latest() == Duration::MAX {
             return Duration::ZERO;

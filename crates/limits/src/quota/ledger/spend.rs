@@ -10,14 +10,14 @@ use crate::quota::store_time::StoreTime;
 use crate::time::Timestamp;
 use crate::verdict::Verdict;
 
-/// What a ledger says to a call.
+/// The answer of a ledger to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// It is covered.
     Covered,
     /// Not yet: a draw is due or under way, and may cover it.
     Draw,
-    /// So much is not left in this window, which ends then.
+    /// Not enough is left in this window, which ends then.
     Exhausted {
         /// When the next one can be drawn from, by the local clock.
         until: Timestamp,
@@ -28,7 +28,7 @@ pub enum Answer {
         /// When that is past, by the local clock.
         until: Timestamp,
     },
-    /// The store is away or holds what can't be read, and the rule lets nothing pass.
+    /// The store is unavailable or contains an unreadable record, and the rule lets nothing pass.
     Away {
         /// When the store is asked again, by the local clock.
         until: Timestamp,
@@ -52,17 +52,17 @@ impl From<Answer> for Verdict {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use = "a call that is not sent gives it back"]
 pub struct Spent {
-    /// The window whose tokens were spent or are owed; `None` if there were none.
+    /// The window whose tokens were spent or are owed; `None` without any.
     pub window: Option<u64>,
     /// Tokens that were drawn.
     pub drawn: u64,
     /// Tokens of the node's own share.
     pub safe: u64,
-    /// How often that share had been there anew.
+    /// How often that share had been renewed.
     pub share: u64,
-    /// Tokens that the next draw has to pay ([`Mode::Optimistic`]).
+    /// Tokens that the next draw must pay ([`Mode::Optimistic`](crate::quota::Mode::Optimistic)).
     pub owed: u64,
-    /// Tokens that nobody pays ([`Away::Allow`]).
+    /// Tokens that are never paid ([`Away::Allow`](crate::quota::Away::Allow)).
     pub allowed: u64,
 }
 
@@ -116,7 +116,7 @@ impl Ledger {
         }
     }
 
-    /// The same as a verdict, for who waits for one.
+    /// The same as a verdict, for calls that wait for one.
     #[must_use]
     pub fn verdict(&self, cost: u64, time: &StoreTime) -> Verdict {
         match self.peek(cost, time).into() {
@@ -128,7 +128,8 @@ impl Ledger {
         }
     }
 
-    /// A call was told this and waits, or was refused, without having tried to take anything.
+    /// Notes that a call got this answer without an attempt to take tokens, and waits or was
+    /// refused.
     pub fn want(&mut self, answer: Answer) {
         self.wanted = true;
         self.short |= matches!(answer, Answer::Exhausted { .. });
@@ -200,8 +201,7 @@ impl Ledger {
         spent
     }
 
-    /// Takes back what a call that was not sent had been paid with, as far as it is still worth
-    /// anything.
+    /// Takes back the payment of a call that was not sent, as far as it is still valid.
     pub fn give_back(&mut self, spent: Spent) {
         if spent.share == self.safe.share {
             self.safe.left = (self.safe.left + spent.safe).min(self.rule.safe_share());
@@ -237,7 +237,7 @@ impl Ledger {
         (cost.saturating_add(owed) > covered).then(|| time.surely_at(record.end()))
     }
 
-    /// The dearest call that the rule, or the window as it was opened, can cover.
+    /// The most expensive call that the rule, or the window as it was opened, can cover.
     fn dearest(&self) -> u64 {
         let opened = self
             .record
@@ -246,8 +246,8 @@ impl Ledger {
         self.rule.dearest().max(opened.saturating_add(own))
     }
 
-    /// Whether so much more may pass on account: up to the base, in a window that began in the life
-    /// of this ledger. An earlier run of the node may have owed something in an older one.
+    /// Whether this much more may pass on account: up to the base, in a window that began in the
+    /// lifetime of this ledger. An earlier run of the node may owe something in an older window.
     fn may_owe(&self, cost: u64, record: &Record, time: &StoreTime) -> bool {
         let settings = self.rule.settings();
         let owed = self.owed_in(record).saturating_add(cost);

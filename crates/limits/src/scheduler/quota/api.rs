@@ -9,21 +9,21 @@ use super::kinds::{QuotaCounts, QuotaNow, QuotaQuestion, QuotaRef, QuotaRule, Qu
 use super::table::{Limiter, Named, Quotas, RULED};
 use crate::call::QuotaKey;
 use crate::queue::Bar;
-use crate::quota::{Outcome, Question, Rule, StoreTime};
+use crate::quota::{Question, Rule, StoreReply, StoreTime};
 use crate::recency::Recency;
 use crate::scheduler::state::Scheduler;
 use crate::slab::Key;
 use crate::time::Timestamp;
 
 impl<T> Scheduler<T> {
-    /// Takes the quotas that there are from now on, by name. Keys keep what they hold; those of a
-    /// quota that is gone are forgotten, and calls that wait for it wait for the rest of what they
-    /// meet. At most `keys_max` keys are known at once. For a new one the least recently used is
-    /// forgotten that no call waits for: one that holds no tokens if there is any, or else one that
-    /// gives back what it holds before, beside `keys_max`. At most 1,024 do that at once (16, or an
-    /// eighth of `keys_max` if that is more); if the store does not answer the first of them, it is
-    /// forgotten with what it holds, and if it does, a new key is refused meanwhile. A call that was
-    /// taken in already has its keys whatever there is room for.
+    /// Sets the quotas, by name. Keys keep their tokens. Keys of a removed quota are forgotten, and
+    /// calls that wait for it wait for their other limits only. At most `keys_max` keys are known
+    /// at once. For a new key, the least recently used key without waiting calls is evicted: one
+    /// without tokens if possible, or else one that first returns its tokens, beside `keys_max`. At
+    /// most 1,024 do that at once (16, or an eighth of `keys_max` if that is more). If the store
+    /// does not answer the first of them, it is evicted with its tokens. If the store does answer,
+    /// a new key is refused meanwhile. A call that was admitted to the queue has its keys in any
+    /// case.
     ///
     /// Linear in the keys, and in the calls that wait.
     pub fn set_quotas(
@@ -86,7 +86,7 @@ impl<T> Scheduler<T> {
         quotas.make_room(now, keys_max);
     }
 
-    /// Finds the quotas of all waiting calls anew.
+    /// Finds the quotas of all waiting calls again.
     fn repin(&mut self, now: Timestamp) {
         let waiting = self.queue.iter();
         let names = waiting.filter(|(_, waiting)| waiting.call.quotas.is_some());
@@ -117,8 +117,8 @@ impl<T> Scheduler<T> {
         self.quotas.touch(key);
     }
 
-    /// Gives one key a rule of its own, or with `None` that of its quota again. False if the key
-    /// was forgotten.
+    /// Sets the rule of one key, or with `None` the common rule of its quota again. False if the
+    /// key was forgotten.
     pub fn set_quota_rule(&mut self, now: Timestamp, at: QuotaRef, rule: Option<Rule>) -> bool {
         self.advance(now);
         if self.quotas.all.get(at.0).is_none() {
@@ -133,8 +133,8 @@ impl<T> Scheduler<T> {
         true
     }
 
-    /// How many nodes share the quotas, which decides only how much is drawn at once; 0 if nobody
-    /// knows.
+    /// Sets the number of nodes that share the quotas, which decides only the size of draws; 0 if
+    /// it is unknown.
     pub fn set_quota_nodes(&mut self, nodes: u32) {
         self.quotas.nodes = nodes;
     }
@@ -153,12 +153,12 @@ impl<T> Scheduler<T> {
         }
     }
 
-    /// Takes the questions that the store has to be asked. Each is told once.
+    /// Takes the pending questions to the store. Each is returned once.
     pub fn quota_questions(&mut self) -> Vec<QuotaQuestion> {
         mem::take(&mut self.quotas.questions)
     }
 
-    /// Takes those that were forgotten: nothing has to be known of them any more.
+    /// Takes the keys that were forgotten. State kept for them elsewhere can be dropped.
     pub fn forgotten_quotas(&mut self) -> Vec<QuotaRef> {
         mem::take(&mut self.quotas.forgotten)
     }
@@ -189,7 +189,7 @@ impl<T> Scheduler<T> {
         now: Timestamp,
         at: QuotaRef,
         question: Question,
-        outcome: Outcome,
+        outcome: StoreReply,
         entropy: u64,
     ) {
         let now = self.advance(now);
@@ -200,8 +200,8 @@ impl<T> Scheduler<T> {
         }
     }
 
-    /// Something else may stand in the store for a key: it is looked at before a call is refused on
-    /// its account.
+    /// The store may contain another record for a key. The key is read again before a call is
+    /// refused because of it.
     pub fn tell_quota(&mut self, now: Timestamp, at: QuotaRef) {
         self.advance(now);
         if let Some(limiter) = self.quotas.all.get_mut(at.0) {
@@ -248,8 +248,8 @@ impl<T> Scheduler<T> {
         Some(self.quotas.now(&time, key, limiter, claimed))
     }
 
-    /// The keys of a quota, at most so many: first those that calls wait for, then those that were
-    /// used last.
+    /// At most `most` keys of a quota: first those with waiting calls, then the most recently used
+    /// ones.
     #[must_use]
     pub fn quotas_now(&self, now: Timestamp, quota: &str, most: usize) -> Vec<QuotaNow> {
         let Some(named) = self.quotas.find(quota) else {
@@ -296,7 +296,7 @@ impl<T> Scheduler<T> {
     }
 }
 
-/// Two lists in which those that were used last come first, as one.
+/// Merges two lists, most recently used first.
 fn merged<'a>(
     one: impl Iterator<Item = (Key, &'a Limiter)>,
     other: impl Iterator<Item = (Key, &'a Limiter)>,

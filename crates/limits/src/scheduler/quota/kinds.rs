@@ -21,10 +21,10 @@ pub struct QuotaRule {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QuotaRef(pub(super) Key);
 
-/// What a key's ledger has to know of the store.
+/// What the ledger of a key asks the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuotaQuestion {
-    /// Whose it is.
+    /// The key.
     pub at: QuotaRef,
     /// The same in words.
     pub of: QuotaKey,
@@ -37,12 +37,13 @@ pub struct QuotaQuestion {
 pub enum QuotaAsk {
     /// The store's time. To be answered when it is known better.
     Time(Question),
-    /// What stands there.
+    /// To read the record.
     Read(Question),
-    /// To write, if what it replaces stands there.
+    /// To write, if the store still contains what this replaces.
     Write(Question, Write),
-    /// To tell ([`Scheduler::tell_quota`]) when something else stands there than this version, once:
-    /// calls are refused because nothing is left, and somebody may give something back.
+    /// To report ([`Scheduler::tell_quota`](crate::Scheduler::tell_quota)), once, when the store
+    /// contains another version than this one. Calls are refused because nothing is left, and
+    /// another node may return tokens.
     Watch(Option<Version>),
 }
 
@@ -51,7 +52,7 @@ pub enum QuotaAsk {
 pub struct QuotaSpent {
     /// Which budget.
     pub of: QuotaKey,
-    /// The window that it counts in, as far as that is known.
+    /// The window in which it counts, if known.
     pub window: Option<u64>,
     /// What all nodes together may spend in that window.   tokens
     pub total: u64,
@@ -77,7 +78,7 @@ pub struct QuotaNow {
     pub waiting: u64,
     /// What they cost.   tokens
     pub waiting_tokens: u64,
-    /// Of the tokens that are there or come next, so many are claimed.
+    /// Tokens, available now or next, that are claimed.
     pub claimed: u64,
     /// For how long claims have kept tokens that their calls could not use yet, over all of them.
     pub idle: Duration,
@@ -88,28 +89,28 @@ pub struct QuotaNow {
 /// What happened to all keys of a quota since it was made, those forgotten included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QuotaCounts {
-    /// Calls that it let go and never held.
+    /// Calls that it admitted without delay.
     pub local: u64,
-    /// Calls that it let go after it had held them in the window in which they came: for a reply
-    /// of the store.
+    /// Calls that it admitted after a delay within the window in which they arrived: they waited
+    /// for a reply of the store.
     pub drew: u64,
-    /// Calls that it let go after it had held them for a window that began after they came.
+    /// Calls that it admitted after a delay until a later window.
     pub waited: u64,
     /// Calls that it refused, or held until their deadline.
     pub refused: u64,
-    /// What happened between its ledgers and the store. `refused` and `missed` are for who takes
-    /// from a ledger directly, and stay 0: what became of calls is counted above.
+    /// Counts between its ledgers and the store. `refused` and `missed` are for direct users of a
+    /// ledger and stay 0: calls are counted above.
     pub ledgers: Counts,
     /// Keys that are known now.
     pub keys: usize,
     /// Keys that were forgotten, because there were too many; those included that give back what they
     /// hold first.
     pub forgotten: u64,
-    /// Keys of which something is wrong in the store.
+    /// Keys with a trouble in the store.
     pub troubled: usize,
 }
 
-/// Something began or ended that an operator should know of a key.
+/// The start or end of a trouble of a key, for operators.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuotaTrouble {
     /// Which key.

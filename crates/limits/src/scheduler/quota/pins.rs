@@ -10,8 +10,8 @@ use crate::recency::Recency;
 use crate::slab::Key;
 use crate::time::Timestamp;
 
-/// Keys that give back what they hold at once are no more than this, and no more than one in so many
-/// of those that there may be, but at least so many.
+/// How many keys return their tokens at once: at most the maximum, and at most one in
+/// `LEAVING_ONE_IN` of all possible keys, but at least the minimum.
 const LEAVING_MAX: usize = 1_024;
 
 const LEAVING_ONE_IN: usize = 8;
@@ -25,10 +25,10 @@ pub(crate) struct NoRoomForKeys;
 /// The limiters that a call holds on to.
 pub(crate) type Pinned = Option<Arc<[Key]>>;
 
-/// For whom keys are made.
+/// The calls for which keys are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum For {
-    /// A call that comes in: as far as there is room.
+    /// A call that arrives: only if there is room.
     Newcomer,
     /// One that was taken in before: it draws from what it names, whatever there is room for. There
     /// are never more of those than calls.
@@ -80,7 +80,7 @@ impl Quotas {
         keys: &[QuotaKey],
     ) -> Result<Pinned, NoRoomForKeys> {
         let mut pinned = Vec::with_capacity(keys.len());
-        // Those that are there first: none of them is to go for another one.
+        // Existing keys first, so that none of them is evicted for another one.
         for of in keys {
             if let Some(&key) = self.by_key.get(of)
                 && self.expect(key).rests != Rests::Leaving
@@ -194,7 +194,7 @@ impl Quotas {
         }
     }
 
-    /// Keys that are known, without those that are on their way out.
+    /// Known keys, except those that are leaving.
     pub(super) fn known(&self) -> usize {
         self.all.len() - self.leaving.len()
     }
@@ -203,7 +203,7 @@ impl Quotas {
         (self.keys_max / LEAVING_ONE_IN).clamp(LEAVING_MIN, LEAVING_MAX)
     }
 
-    /// Whether so many more keys can be known, once others are forgotten.
+    /// Whether this number of new keys fits, after others are evicted.
     fn has_room_for(&self, new: usize) -> bool {
         let surplus = (self.known() + new).saturating_sub(self.keys_max);
         if surplus == 0 {
@@ -217,8 +217,8 @@ impl Quotas {
         surplus <= idle && (is_free || self.next_to_drop().is_some())
     }
 
-    /// Forgets whichever was used least recently until there are no more than this, as far as no call
-    /// waits for them: those that hold nothing first. Others give back what they hold before.
+    /// Evicts the least recently used keys without waiting calls until at most this number is
+    /// known: first keys without tokens. Others return their tokens first.
     pub(super) fn make_room(&mut self, now: Timestamp, most: usize) {
         while self.known() > most {
             let oldest = |of: fn(&Named) -> &Recency| {
@@ -248,8 +248,8 @@ impl Quotas {
         }
     }
 
-    /// Of those that wait for the store to take back what they hold, the one that waits longest, if
-    /// the store does not answer it, or holds what can't be read.
+    /// Of the keys that wait for the store to take their tokens back, the one that has waited
+    /// longest, if the store does not answer it or contains an unreadable record.
     fn next_to_drop(&self) -> Option<Key> {
         let oldest = self.leaving.oldest();
         oldest.filter(|&key| {

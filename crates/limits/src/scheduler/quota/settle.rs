@@ -5,7 +5,7 @@ use core::time::Duration;
 use super::kinds::{QuotaAsk, QuotaQuestion, QuotaRef, QuotaTrouble};
 use super::table::{Quotas, Rests, Wrong};
 use crate::bucket::Tokens;
-use crate::quota::{Answer, Step, StoreTime, Trouble, Waiting};
+use crate::quota::{Action, Answer, StoreTime, Trouble, Waiting};
 use crate::slab::Key;
 use crate::time::Timestamp;
 
@@ -13,19 +13,19 @@ use crate::time::Timestamp;
 const TROUBLES_MAX: usize = 1_024;
 
 impl Quotas {
-    /// Nobody has to be looked after before the next moment that was told.
+    /// No key needs work before the next moment.
     #[inline]
     pub(crate) fn is_settled(&self) -> bool {
         self.touched.is_empty()
     }
 
-    /// The next moment at which somebody has to be looked after.
+    /// The next moment at which a key needs work.
     #[inline]
     pub(crate) fn wake(&self) -> Option<Timestamp> {
         self.wakes.first().map(|&(moment, _)| moment)
     }
 
-    /// Those whose moment has come have to be looked after.
+    /// Marks the keys whose moment has come.
     #[inline]
     pub(crate) fn wake_due(&mut self, now: Timestamp) {
         while let Some(&(moment, key)) = self.wakes.first()
@@ -37,8 +37,8 @@ impl Quotas {
         }
     }
 
-    /// Looks after whoever was touched: what there is to ask the store is on the list of
-    /// questions afterwards. `first` is what the first call costs that waits for a key.
+    /// Works on all marked keys: afterwards their questions to the store are on the list. `first`
+    /// returns the cost of the first call that waits for a key.
     pub(crate) fn settle(&mut self, now: Timestamp, first: impl Fn(Key) -> Option<Tokens>) {
         let time = self.time.at(now);
         while let Some(key) = self.touched.pop() {
@@ -75,14 +75,13 @@ impl Quotas {
         };
         let until = loop {
             match ledger.next(waiting, time) {
-                Step::Sleep(until) => break until,
-                Step::Time(question) => ask(QuotaAsk::Time(question)),
-                Step::Read(question) => ask(QuotaAsk::Read(question)),
-                Step::Write(question, write) => ask(QuotaAsk::Write(question, write)),
+                Action::Sleep(until) => break until,
+                Action::Time(question) => ask(QuotaAsk::Time(question)),
+                Action::Read(question) => ask(QuotaAsk::Read(question)),
+                Action::Write(question, write) => ask(QuotaAsk::Write(question, write)),
             }
         };
-        // What was concluded by itself, such as that a question was not answered, opens the key like
-        // an answer does.
+        // A conclusion without an answer, such as a timeout, opens the key like an answer does.
         if first.is_some() {
             let after = ledger.peek(waiting.next, time);
             if after == Answer::Covered || after != answer {
@@ -139,7 +138,7 @@ impl Quotas {
         }
     }
 
-    /// A key whose first waiting call is to be asked again, since it was looked after.
+    /// A key whose first waiting call must be asked again.
     pub(crate) fn next_reopened(&mut self) -> Option<Key> {
         self.reopened.pop()
     }

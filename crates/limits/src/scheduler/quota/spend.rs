@@ -13,7 +13,7 @@ use crate::time::Timestamp;
 use crate::verdict::Verdict;
 
 impl Quotas {
-    /// What a quota says to a call of this cost that comes in, and whether that refuses it.
+    /// The answer of a quota to a call of this cost that arrives, and whether it refuses the call.
     pub(crate) fn ask(&self, now: Timestamp, found: Found, tokens: Tokens) -> (Answer, bool) {
         match found {
             Found::Known(key) => {
@@ -51,24 +51,24 @@ impl Quotas {
         }
     }
 
-    /// What a quota says to a call of this cost.
+    /// The answer of a quota to a call of this cost.
     pub(crate) fn peek(&self, now: Timestamp, key: Key, tokens: Tokens) -> Answer {
         let ledger = &self.expect(key).ledger;
         ledger.peek(tokens.whole(), &self.time.at(now))
     }
 
-    /// The same as a verdict, for a call that waits behind those that claim `ahead` of it.
+    /// The same as a verdict, for a call behind claims of `ahead`.
     pub(crate) fn verdict(&self, now: Timestamp, key: Key, ahead: u64, tokens: Tokens) -> Verdict {
         let ledger = &self.expect(key).ledger;
         let cost = tokens.whole().saturating_add(ahead);
         match ledger.verdict(cost, &self.time.at(now)) {
-            // Those before it leave some day.
+            // Earlier calls will leave.
             Verdict::Never if ahead > 0 => Verdict::WhenTold,
             verdict => verdict,
         }
     }
 
-    /// Whether a call to which this is said does not wait.
+    /// Whether a call with this answer is refused instead of waiting.
     pub(crate) fn rejects(&self, key: Key, answer: Answer) -> bool {
         rejects(self.expect(key).on_excess, answer)
     }
@@ -85,7 +85,7 @@ impl Quotas {
         self.touch(key);
     }
 
-    /// A call that was refused, or waited in vain.
+    /// Counts a call that was refused, or whose deadline passed.
     pub(crate) fn refused(&mut self, key: Key) {
         if self.all.get(key).is_some() {
             self.named_mut(key).counts.refused += 1;
@@ -164,7 +164,7 @@ impl Quotas {
     }
 }
 
-/// Why a call to which this is said is refused.
+/// The reason of a refusal with this answer.
 pub(crate) fn reason(answer: Answer) -> Reason {
     match answer {
         Answer::Away { .. } => Reason::StoreAway,

@@ -31,9 +31,9 @@ pub(super) struct Limiter {
     pub(super) spent: Timestamp,
     /// On the list of those to look after.
     pub(super) touched: bool,
-    /// When it is to be looked after by itself.
+    /// When it needs work.
     pub(super) wake: Option<Timestamp>,
-    /// The store was asked to tell of changes.
+    /// The store was asked to report changes.
     pub(super) watched: bool,
     /// What was wrong when it was looked after last.
     pub(super) trouble: Wrong,
@@ -91,12 +91,12 @@ impl Linked for Limiter {
 /// A rule, and what its keys have in common.
 #[derive(Debug)]
 pub(super) struct Named {
-    /// None while it is taken away.
+    /// `None` while it is removed.
     pub(super) rule: Option<QuotaRule>,
     pub(super) counts: QuotaCounts,
     /// Its keys that no call waits for, and that hold nothing.
     pub(super) empty: Recency,
-    /// Those that no call waits for, and that hold tokens.
+    /// Keys without waiting calls that hold tokens.
     pub(super) holding: Recency,
 }
 
@@ -109,7 +109,7 @@ impl Named {
 /// A quota of a call that comes in, before anything is made for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// Its ledger is there.
+    /// Its ledger exists.
     Known(Key),
     /// Its ledger is to be made, by this rule.
     New(Key),
@@ -131,11 +131,11 @@ pub(crate) struct Quotas {
     /// Keys that give back what they hold before they are forgotten.
     pub(super) leaving: Recency,
     pub(super) forgotten: Vec<QuotaRef>,
-    /// Keys whose first waiting call is to be asked again.
+    /// Keys whose first waiting call must be asked again.
     pub(super) reopened: Vec<Key>,
     /// Troubles that began or ended.
     pub(super) troubles: Vec<QuotaTrouble>,
-    /// Whoever is not known here spent nothing after this.
+    /// Unknown keys have spent nothing after this.
     pub(super) unknown_since: Timestamp,
 }
 
@@ -185,7 +185,7 @@ impl Quotas {
         Some(self.named.get(named).expect(RULED))
     }
 
-    /// What a call names, as far as there is a rule for it. Makes nothing.
+    /// What a call names, if there is a rule for it. Makes nothing.
     pub(crate) fn find_all(&self, call: &Call) -> Vec<Found> {
         let Some(keys) = &call.quotas else {
             return Vec::new();
@@ -272,7 +272,7 @@ impl Quotas {
         }
     }
 
-    /// Panics unless every quota knows how many wait for it. `waiting` counts them.
+    /// Panics unless every quota knows the number of its waiting calls. `waiting` counts them.
     pub(crate) fn audit(&self, waiting: impl Fn(Key) -> u64) {
         assert!(self.touched.is_empty(), "all were looked after");
         for (key, limiter) in self.all.iter() {
@@ -305,7 +305,7 @@ impl Quotas {
     }
 }
 
-/// Those that are there already.
+/// The existing keys.
 pub(crate) fn known(found: &[Found]) -> Option<Arc<[Key]>> {
     let known = found.iter().filter_map(|found| match found {
         Found::Known(key) => Some(*key),

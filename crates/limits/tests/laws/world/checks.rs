@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use tidegate_limits::{Call, Cause, Limit, LimitRule, Postpone, Reason, Refusal, Waited};
+use tidegate_limits::policy::{LimitRule, Postpone};
+use tidegate_limits::scheduler::{Cause, Reason, Refusal, Waited};
+use tidegate_limits::{Call, Limit};
 
 use super::{Status, Submitted, World};
 use crate::oracle::{CLOSE, Violation, draw, meets};

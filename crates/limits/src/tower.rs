@@ -1,0 +1,446 @@
+//! A [`tower`](https://docs.rs/tower) layer that makes calls wait for their turn at the limits of a
+//! [`Policy`].
+//!
+//! # Readiness
+//!
+//! The order of calls depends on the request, so a call can queue only when its request is known. Therefore
+//! [`LimitService`] is always ready, and its calls wait inside the response future. When the turn of a call
+//! has come, the future waits until a clone of the inner service is ready, and then calls it. The capacity
+//! of the policy bounds the queue: further calls fail with [`LimitError::Refused`].
+//!
+//! # Cancellation
+//!
+//! Drop the response future to cancel a call. If it waits, it leaves the queue. If its turn has come and the
+//! inner service was not called, everything it drew comes back. If the inner service was called, its slots
+//! come back, and it still counts in windows.
+//!
+//! A response counts as the end of a call. A body that streams afterwards is not counted.
+
+use core::fmt;
+use core::future::Future;
+use core::mem;
+use core::pin::Pin;
+use core::task::{Context, Poll, Waker, ready};
+use std::boxed::Box;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::Wake;
+use std::vec::Vec;
+
+use tower_layer::Layer;
+use tower_service::Service;
+
+use crate::call::Call;
+use crate::clock::{Clock, MonotonicClock};
+use crate::pace::{ThreadSleep, Timer, TimerThread};
+use crate::policy::Policy;
+use crate::scheduler::{Hold, Outcome, Refusal, Scheduler, Step, Ticket};
+use crate::time::Timestamp;
+
+/// Makes calls wait for their turn. Services made by clones of one layer share its limits.
+///
+/// ```
+/// use std::time::Duration;
+/// use tidegate_limits::policy::LimitRule;
+/// use tidegate_limits::tower::LimitLayer;
+/// use tidegate_limits::{Call, Limit, Policy};
+///
+/// let two_at_once = LimitRule::new("slots", Limit::Outstanding { max: 2 });
+/// let policy = Policy::builder().limit(two_at_once).build()?;
+/// let layer = LimitLayer::new(policy, |_request: &String, now| {
+///     Call::new("any", now).deadline(now + Duration::from_secs(30))
+/// });
+/// # let _ = layer;
+/// # Ok::<(), tidegate_limits::policy::PolicyError>(())
+/// ```
+#[derive(Debug)]
+pub struct LimitLayer<F> {
+    shared: Arc<Shared>,
+    classify: F,
+}
+
+impl<F: Clone> Clone for LimitLayer<F> {
+    fn clone(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+            classify: self.classify.clone(),
+        }
+    }
+}
+
+impl<F> LimitLayer<F> {
+    /// A layer with these limits. `classify` makes the [`Call`] of a request that arrives at a moment.
+    ///
+    /// # Panics
+    ///
+    /// If the operating system does not start a thread for the timer, which the process shares.
+    #[must_use]
+    pub fn new<R>(policy: Policy, classify: F) -> Self
+    where
+        F: Fn(&R, Timestamp) -> Call,
+    {
+        let entropy = RandomState::new();
+        let core = Core {
+            scheduler: Scheduler::with_seed(policy, entropy.hash_one(0)),
+            alarm: None,
+            drawn: 0,
+        };
+        let shared = Shared {
+            core: Mutex::new(core),
+            clock: MonotonicClock::new(),
+            timer: TimerThread::shared().expect("the system starts a thread for the timer"),
+            entropy,
+        };
+        Self {
+            shared: Arc::new(shared),
+            classify,
+        }
+    }
+
+    /// Continues under another policy. No waiting call is lost.
+    pub fn apply(&self, policy: Policy) {
+        self.shared
+            .change(|scheduler, now| scheduler.apply(now, policy));
+    }
+}
+
+impl<S, F: Clone> Layer<S> for LimitLayer<F> {
+    type Service = LimitService<S, F>;
+
+    fn layer(&self, inner: S) -> LimitService<S, F> {
+        LimitService {
+            inner,
+            layer: self.clone(),
+        }
+    }
+}
+
+/// A service whose calls wait for their turn. Made by [`LimitLayer`].
+#[derive(Clone, Debug)]
+pub struct LimitService<S, F> {
+    inner: S,
+    layer: LimitLayer<F>,
+}
+
+impl<S, F, R> Service<R> for LimitService<S, F>
+where
+    S: Service<R> + Clone,
+    F: Fn(&R, Timestamp) -> Call,
+{
+    type Response = S::Response;
+    type Error = LimitError<S::Error>;
+    type Future = LimitFuture<S, R>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: R) -> LimitFuture<S, R> {
+        let shared = &self.layer.shared;
+        let turn = Arc::new(Mutex::new(Turn::Waiting(None)));
+        let classify = &self.layer.classify;
+        let submitted = shared.change(|scheduler, now| {
+            scheduler.submit(now, classify(&request, now), Arc::clone(&turn))
+        });
+        let stage = match submitted {
+            Ok(ticket) => Stage::Waiting {
+                turn,
+                ticket,
+                service: self.inner.clone(),
+                request,
+            },
+            Err((refusal, _)) => Stage::Refused(refusal),
+        };
+        LimitFuture {
+            shared: Arc::clone(shared),
+            stage,
+        }
+    }
+}
+
+/// Why a call has no response.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LimitError<E> {
+    /// The call was refused, or its deadline passed. The inner service was not called.
+    Refused(Refusal),
+    /// The inner service failed.
+    Inner(E),
+}
+
+impl<E> fmt::Display for LimitError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(refusal) => {
+                let (reason, after) = (refusal.reason.as_str(), refusal.retry_after);
+                write!(f, "the call was refused ({reason}); retry after {after:?}")
+            }
+            Self::Inner(_) => f.write_str("the service failed"),
+        }
+    }
+}
+
+impl<E: core::error::Error + 'static> core::error::Error for LimitError<E> {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        match self {
+            Self::Refused(_) => None,
+            Self::Inner(cause) => Some(cause),
+        }
+    }
+}
+
+/// The response of a [`LimitService`]. See the [module](self) about cancellation.
+#[must_use = "does nothing unless polled"]
+pub struct LimitFuture<S: Service<R>, R> {
+    shared: Arc<Shared>,
+    stage: Stage<S, R>,
+}
+
+impl<S: Service<R>, R> fmt::Debug for LimitFuture<S, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LimitFuture").finish_non_exhaustive()
+    }
+}
+
+enum Stage<S: Service<R>, R> {
+    Waiting {
+        turn: Arc<Mutex<Turn>>,
+        ticket: Ticket,
+        service: S,
+        request: R,
+    },
+    /// Its turn has come. The inner service may not be ready.
+    Starting {
+        hold: Hold,
+        service: S,
+        request: R,
+    },
+    Running {
+        hold: Hold,
+        future: Pin<Box<S::Future>>,
+    },
+    Refused(Refusal),
+    Done,
+}
+
+// Only the boxed future is pinned.
+impl<S: Service<R>, R> Unpin for LimitFuture<S, R> {}
+
+impl<S: Service<R>, R> Future for LimitFuture<S, R> {
+    type Output = Result<S::Response, LimitError<S::Error>>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        loop {
+            match &mut this.stage {
+                Stage::Waiting { turn, .. } => {
+                    let result = ready!(lock(turn).poll(cx));
+                    this.stage = match (mem::replace(&mut this.stage, Stage::Done), result) {
+                        (
+                            Stage::Waiting {
+                                service, request, ..
+                            },
+                            Ok(hold),
+                        ) => Stage::Starting {
+                            hold,
+                            service,
+                            request,
+                        },
+                        (_, Err(refusal)) => Stage::Refused(refusal),
+                        _ => unreachable!("it waited"),
+                    };
+                }
+                Stage::Starting { service, .. } => {
+                    if let Err(cause) = ready!(service.poll_ready(cx)) {
+                        this.leave();
+                        return Poll::Ready(Err(LimitError::Inner(cause)));
+                    }
+                    let stage = mem::replace(&mut this.stage, Stage::Done);
+                    if let Stage::Starting {
+                        hold,
+                        mut service,
+                        request,
+                    } = stage
+                    {
+                        this.shared
+                            .change(|scheduler, now| scheduler.sent(now, &hold));
+                        let future = Box::pin(service.call(request));
+                        this.stage = Stage::Running { hold, future };
+                    }
+                }
+                Stage::Running { future, .. } => {
+                    let result = ready!(future.as_mut().poll(cx));
+                    let outcome = match result {
+                        Ok(_) => Outcome::Served,
+                        Err(_) => Outcome::Failed,
+                    };
+                    this.finish(outcome);
+                    return Poll::Ready(result.map_err(LimitError::Inner));
+                }
+                Stage::Refused(refusal) => {
+                    let refusal = refusal.clone();
+                    this.stage = Stage::Done;
+                    return Poll::Ready(Err(LimitError::Refused(refusal)));
+                }
+                Stage::Done => panic!("a future is not polled again after its end"),
+            }
+        }
+    }
+}
+
+impl<S: Service<R>, R> LimitFuture<S, R> {
+    fn finish(&mut self, outcome: Outcome) {
+        if let Stage::Running { hold, .. } = mem::replace(&mut self.stage, Stage::Done) {
+            let finish = |scheduler: &mut Queue, now| scheduler.finish(now, hold, outcome, None);
+            self.shared.change(finish);
+        }
+    }
+
+    /// Leaves before the inner service was called.
+    fn leave(&mut self) {
+        let stage = mem::replace(&mut self.stage, Stage::Done);
+        self.shared.change(|scheduler, now| match stage {
+            Stage::Waiting { turn, ticket, .. } => {
+                if let Turn::Granted(hold) = mem::replace(&mut *lock(&turn), Turn::Done) {
+                    scheduler.give_back(now, hold);
+                } else {
+                    scheduler.cancel(now, ticket);
+                }
+            }
+            Stage::Starting { hold, .. } => scheduler.give_back(now, hold),
+            Stage::Running { .. } | Stage::Refused(_) | Stage::Done => {}
+        });
+    }
+}
+
+impl<S: Service<R>, R> Drop for LimitFuture<S, R> {
+    fn drop(&mut self) {
+        match self.stage {
+            Stage::Running { .. } => self.finish(Outcome::Failed),
+            Stage::Waiting { .. } | Stage::Starting { .. } => self.leave(),
+            Stage::Refused(_) | Stage::Done => {}
+        }
+    }
+}
+
+type Queue = Scheduler<Arc<Mutex<Turn>>>;
+
+/// What a waiting call is waiting for. It is locked inside the lock of [`Core`], or alone.
+#[derive(Debug)]
+enum Turn {
+    Waiting(Option<Waker>),
+    Granted(Hold),
+    Refused(Refusal),
+    Done,
+}
+
+impl Turn {
+    fn poll(&mut self, cx: &Context<'_>) -> Poll<Result<Hold, Refusal>> {
+        match mem::replace(self, Self::Done) {
+            Self::Granted(hold) => Poll::Ready(Ok(hold)),
+            Self::Refused(refusal) => Poll::Ready(Err(refusal)),
+            Self::Waiting(_) | Self::Done => {
+                *self = Self::Waiting(Some(cx.waker().clone()));
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Sets the result. Returns the task to wake.
+    fn set(&mut self, result: Self) -> Option<Waker> {
+        match mem::replace(self, result) {
+            Self::Waiting(waker) => waker,
+            Self::Granted(_) | Self::Refused(_) | Self::Done => None,
+        }
+    }
+}
+
+/// What all calls of a layer share.
+#[derive(Debug)]
+struct Shared {
+    core: Mutex<Core>,
+    clock: MonotonicClock,
+    timer: &'static TimerThread,
+    entropy: RandomState,
+}
+
+#[derive(Debug)]
+struct Core {
+    scheduler: Queue,
+    /// When the scheduler must be asked again, and the sleep until then.
+    alarm: Option<(Timestamp, Pin<Box<ThreadSleep>>)>,
+    /// Random numbers used so far.
+    drawn: u64,
+}
+
+impl Shared {
+    /// Changes the scheduler, and lets all calls go whose turn has come.
+    fn change<V>(self: &Arc<Self>, change: impl FnOnce(&mut Queue, Timestamp) -> V) -> V {
+        let mut core = lock(&self.core);
+        let result = change(&mut core.scheduler, self.clock.now());
+        let wakers = self.drive(&mut core);
+        drop(core);
+        wakers.into_iter().for_each(Waker::wake);
+        result
+    }
+
+    /// Asks the scheduler until nothing can go now. Returns the tasks to wake.
+    fn drive(self: &Arc<Self>, core: &mut Core) -> Vec<Waker> {
+        let mut wakers = Vec::new();
+        loop {
+            let now = self.clock.now();
+            let (scheduler, drawn) = (&mut core.scheduler, &mut core.drawn);
+            let step = scheduler.next(now, &mut || {
+                *drawn += 1;
+                self.entropy.hash_one(*drawn)
+            });
+            match step {
+                Step::Run { payload, hold, .. } => {
+                    wakers.extend(lock(&payload).set(Turn::Granted(hold)));
+                }
+                Step::Expired {
+                    payload, refusal, ..
+                } => wakers.extend(lock(&payload).set(Turn::Refused(refusal))),
+                Step::SleepUntil(moment) => {
+                    if self.sleep_until(core, moment, now) {
+                        return wakers;
+                    }
+                }
+                Step::Idle => {
+                    core.alarm = None;
+                    return wakers;
+                }
+            }
+        }
+    }
+
+    /// False if it is that moment already.
+    fn sleep_until(self: &Arc<Self>, core: &mut Core, moment: Timestamp, now: Timestamp) -> bool {
+        if matches!(&core.alarm, Some((until, _)) if *until == moment) && moment > now {
+            return true;
+        }
+        let mut sleep = Box::pin(self.timer.sleep(moment.since(now)));
+        let waker = Waker::from(Arc::new(Alarm(Arc::downgrade(self))));
+        let sleeps = sleep
+            .as_mut()
+            .poll(&mut Context::from_waker(&waker))
+            .is_pending();
+        core.alarm = sleeps.then_some((moment, sleep));
+        sleeps
+    }
+}
+
+/// Asks the scheduler when its moment has come.
+struct Alarm(Weak<Shared>);
+
+impl Wake for Alarm {
+    fn wake(self: Arc<Self>) {
+        if let Some(shared) = self.0.upgrade() {
+            lock(&shared.core).alarm = None;
+            shared.change(|_, _| ());
+        }
+    }
+}
+
+fn lock<V>(mutex: &Mutex<V>) -> MutexGuard<'_, V> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
