@@ -40,9 +40,9 @@ use crate::network::{self, Network};
 ///
 /// # Addresses
 ///
-/// Nothing or `*`; an address; a network such as `10.1.2.0/24` or `2001:db8::/32`; or whole
-/// leading numbers, where `10.1.*` is another way to write `10.1.0.0/16`, and `2001:db8:*`
-/// one for `2001:db8::/32`. A network of one address is that address.
+/// Empty or `*`; an address; a network such as `10.1.2.0/24` or `2001:db8::/32`; or whole leading
+/// numbers: `10.1.*` means `10.1.0.0/16`, and `2001:db8:*` means `2001:db8::/32`. A network of
+/// one address is that address.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Pattern {
     user: TextPattern,
@@ -52,8 +52,8 @@ pub struct Pattern {
     listener: TextPattern,
 }
 
-/// A pattern as the config and the API write it, in the syntax of [`Pattern`]. What is left
-/// empty matches anything.
+/// A pattern as the config and the API write it, in the syntax of [`Pattern`]. An empty field
+/// matches any value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PatternText<'a> {
     /// See [`Field::User`].
@@ -73,7 +73,7 @@ impl Pattern {
     ///
     /// # Errors
     ///
-    /// Every mistake that is in it, each with its field.
+    /// Every mistake in it, each with its field.
     pub fn parse(text: &PatternText<'_>) -> Result<Self, Vec<PatternError>> {
         let mut mistakes = Vec::new();
         let mut read = |field, text| {
@@ -103,13 +103,13 @@ impl Pattern {
         }
     }
 
-    /// The pattern that matches exactly what `identity` has in `fields`; what is absent there
-    /// may be anything.
+    /// The pattern that matches exactly the values of `identity` in `fields`; an absent field
+    /// matches any value.
     ///
     /// # Errors
     ///
-    /// If all of it is absent, or if a value can't be held exactly: too long, or with a
-    /// control character.
+    /// If all fields are absent, or if a value cannot be held exactly: too long, or with a control
+    /// character.
     pub fn exact(identity: &Identity<'_>, fields: FieldSet) -> Result<Self, PatternError> {
         let text = |field| match identity.text(field) {
             Some(value) if fields.contains(field) => TextPattern::exact(field, value),
@@ -181,13 +181,13 @@ impl Pattern {
         Field::ALL.into_iter().filter(|f| is_set(*f)).collect()
     }
 
-    /// How specific it is.
+    /// Its specificity.
     #[must_use]
     pub fn specificity(&self) -> Specificity {
         Specificity::of(self.literals())
     }
 
-    /// What each field demands, in the order of [`Field::ALL`]; `None` is any.
+    /// The literal of each field, in the order of [`Field::ALL`]; `None` is any.
     pub(crate) fn literals(&self) -> [Option<Literal<'_>>; Field::ALL.len()] {
         Field::ALL.map(|field| match self.text(field) {
             Some(pattern) => pattern.demands(field),
@@ -196,7 +196,7 @@ impl Pattern {
     }
 }
 
-/// The fields that are set, each as it is written: `ip=10.1.2.0/24 user_agent=curl*`.
+/// The fields that are set, each as written: `ip=10.1.2.0/24 user_agent=curl*`.
 impl fmt::Display for Pattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut separator = "";
@@ -440,7 +440,7 @@ mod tests {
             Pattern::parse(&text).expect("a pattern").specificity()
         };
         let falling = [
-            // Exact fields come first, however much the others say.
+            // Exact fields come first, at any length of the others.
             of("", "10.1.2.3", "curl", ""),
             of("", "10.1.2.3", "", "nova"),
             of("", "10.1.2.3", "python-requests/2.31*", ""),

@@ -30,14 +30,14 @@ pub struct AutoRegister(u32);
 impl AutoRegister {
     /// None.
     pub const OFF: Self = Self(0);
-    /// As many as can be kept: 10,000.
+    /// The maximum: 10,000.
     pub const MAX: Self = Self(AUTO_REGISTER_MAX);
 
-    /// As the config writes it: 0 is off, a negative number the most there can be.
+    /// The config's form: 0 is off, a negative number is the maximum.
     ///
     /// # Errors
     ///
-    /// If it is above what can be kept.
+    /// If it is above the maximum.
     pub fn from_config(given: i64) -> Result<Self, TableError> {
         if given < 0 {
             return Ok(Self::MAX);
@@ -49,7 +49,7 @@ impl AutoRegister {
             .ok_or(TableError::AutoRegister { given })
     }
 
-    /// The most rows there may be.
+    /// The maximum number of rows.
     #[must_use]
     pub const fn rows(self) -> u32 {
         self.0
@@ -59,15 +59,15 @@ impl AutoRegister {
 /// How callers register themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableSettings {
-    /// How many may be registered at a time.
+    /// How many can be registered at a time.
     pub auto_register: AutoRegister,
-    /// How many may register in any second; 0 means none.
+    /// How many can register in any second; 0 means none.
     pub auto_register_per_second: u16,
     /// By which fields.
     pub identify: FieldSet,
 }
 
-/// 100 callers, 10 in a second, by everything that is seen.
+/// 100 callers, 10 per second, by all identity fields.
 impl Default for TableSettings {
     fn default() -> Self {
         Self {
@@ -78,21 +78,21 @@ impl Default for TableSettings {
     }
 }
 
-/// What became of a call's own row.
+/// The result of the search for a call's own row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Registration {
-    /// A row has exactly what was seen.
+    /// A row with exactly this identity exists.
     Known,
-    /// There is a row now.
+    /// A new row was made.
     Registered {
         /// Its id.
         id: CallerId,
-        /// The row that was forgotten for it.
+        /// The row that was evicted for it.
         forgotten: Option<CallerId>,
     },
     /// Too many are registering: the call counts for [`CallerId::UNKNOWN`].
     Surplus,
-    /// No pattern can hold what was seen: the call counts for [`CallerId::UNKNOWN`].
+    /// No pattern can hold this identity: the call counts for [`CallerId::UNKNOWN`].
     Unfit(PatternError),
     /// No field that identifies callers was present.
     NothingSeen,
@@ -100,53 +100,52 @@ pub enum Registration {
     Off,
 }
 
-/// A caller whose statistics are to be added to another's, since its row is gone.
+/// A removed caller whose statistics go to another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fold {
-    /// Whose row is gone.
+    /// The removed caller.
     pub from: CallerId,
-    /// Who has its patterns now.
+    /// The caller that has its patterns now.
     pub into: CallerId,
 }
 
-/// What came of a new caller.
+/// The result of a new caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inserted {
-    /// Its id: that of a row which had registered itself by one of the patterns, if there was
-    /// one, so that its statistics go on.
+    /// Its id: that of a registered row with one of the patterns, if there was one, so that its
+    /// statistics go on.
     pub id: CallerId,
-    /// Further rows that had registered themselves by one of the patterns.
+    /// Further registered rows with one of the patterns.
     pub folded: Vec<Fold>,
 }
 
-/// What came of new rows from the config.
+/// The result of new rows from the config.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reloaded {
     /// The ids, in the order given.
     pub ids: Vec<CallerId>,
     /// Rows that the config no longer has.
     pub removed: Vec<CallerId>,
-    /// Rows all of whose patterns stand in the config now.
+    /// Rows whose patterns are all in the config now.
     pub folded: Vec<Fold>,
-    /// Rows made through the API some of whose patterns stand in the config now.
+    /// Rows made through the API, with some of their patterns in the config now.
     pub narrowed: Vec<CallerId>,
 }
 
-/// What came of the rows of an earlier run.
+/// The result of the rows of an earlier run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Restored {
-    /// Rows that had registered themselves, and for which there is no more room: the least
-    /// recently called.
+    /// Registered rows without room: the least recently called.
     pub trimmed: Vec<CallerId>,
-    /// Rows that could not be taken, and why.
+    /// Rows that were not accepted, and why.
     pub refused: Vec<(CallerId, TableError)>,
 }
 
 /// All callers.
 ///
-/// Rows that people made are kept; rows that made themselves are not, unless people gave them
-/// a label, a group, notes or a limit, or merged them. The two parts have bounds of their own,
-/// so neither takes the other's room:
+/// Rows made by people are kept. Registered rows can be evicted, except those that people gave a
+/// label, a group, notes or a limit, or merged. Each part has its own bound, so neither takes the
+/// other's room:
 ///
 /// | what | at most |
 /// |---|---|
@@ -160,8 +159,8 @@ pub struct Restored {
 /// not exact, is counted for the row [`CallerId::UNKNOWN`], which can have a limit like any
 /// other.
 ///
-/// Nothing but a look-up depends on how many there are by more than a logarithm, except where
-/// it says so.
+/// No operation costs more than a logarithm of the number of rows, except a look-up and those
+/// that say so.
 #[derive(Debug)]
 pub struct Table {
     settings: TableSettings,
@@ -169,11 +168,11 @@ pub struct Table {
     rows: Slab<Row>,
     by_id: BTreeMap<CallerId, Key>,
     index: Index<Key>,
-    /// Rows that may be forgotten, in the order of their last calls.
+    /// Rows that can be evicted, in the order of their last calls.
     autos: Recency,
     next_id: u64,
     unknown: Key,
-    /// How many rows are in each group.
+    /// The number of rows in each group.
     groups: BTreeMap<Group, u32>,
     /// The patterns of rows that are kept.
     kept_patterns: usize,
@@ -253,7 +252,7 @@ impl Table {
     ///
     /// # Errors
     ///
-    /// What is wrong with it, or which caller has one of its patterns.
+    /// If the draft has a mistake, or if another caller has one of its patterns.
     pub fn insert(&mut self, new: NewCaller) -> Result<Inserted, TableError> {
         check_distinct_patterns(&new.patterns)?;
         check_groups(&new.groups)?;
@@ -294,12 +293,12 @@ impl Table {
         })
     }
 
-    /// Changes a caller. One that had registered itself is kept from now on.
+    /// Changes a caller. A registered one is kept from now on.
     ///
     /// # Errors
     ///
-    /// If there is none of that id, if it stands in the config, or if there is no room. The
-    /// unknown row takes no label.
+    /// If no caller has that id, if it is from the config, or if there is no room. The unknown row
+    /// takes no label.
     pub fn patch(&mut self, id: CallerId, patch: Patch) -> Result<(), TableError> {
         let key = self.key_of_changeable(id)?;
         let row = self.row(key);
@@ -337,8 +336,8 @@ impl Table {
     ///
     /// # Errors
     ///
-    /// If one of them does not exist, stands in the config or is the unknown row; if they are
-    /// charged differently, since a limit would be lost unseen; if there is no room.
+    /// If one of them does not exist, is from the config or is the unknown row; if they are charged
+    /// differently, since a limit would get lost unnoticed; if there is no room.
     pub fn merge(&mut self, into: CallerId, from: &[CallerId]) -> Result<(), TableError> {
         let distinct: BTreeSet<CallerId> = from.iter().copied().collect();
         if from.is_empty() || distinct.len() < from.len() || distinct.contains(&into) {
@@ -393,11 +392,11 @@ impl Table {
         Ok(())
     }
 
-    /// Removes a caller. Its next call may register itself again.
+    /// Removes a caller. Its next call can register it again.
     ///
     /// # Errors
     ///
-    /// If there is none of that id, if it stands in the config, or is the unknown row.
+    /// If no caller has that id, or if it is from the config or is the unknown row.
     pub fn remove(&mut self, id: CallerId) -> Result<Row, TableError> {
         let key = self.key_of_changeable(id)?;
         if self.row(key).kind == Kind::Unknown {
@@ -406,8 +405,8 @@ impl Table {
         Ok(self.take_out(id))
     }
 
-    /// Takes a limit away from every row that has it, those of the config too, since the
-    /// limit is gone; whose they were. Asks every row.
+    /// Removes a deleted limit from every row that has it, also from rows of the config, and
+    /// returns those rows. Visits every row.
     pub fn detach(&mut self, limit: LimitRef) -> Vec<CallerId> {
         let mut detached = Vec::new();
         for key in self.by_id.values() {
@@ -420,8 +419,8 @@ impl Table {
         detached
     }
 
-    /// Changes how callers register themselves; who was forgotten because there are more of
-    /// them than there may be now, the least recently called first.
+    /// Changes how callers register themselves. Returns the rows evicted by a lower maximum, the
+    /// least recently called first.
     pub fn configure(&mut self, settings: TableSettings) -> Vec<CallerId> {
         self.settings = settings;
         self.churn.set(settings.auto_register_per_second);
@@ -449,13 +448,13 @@ impl Table {
         self.by_id.values().map(|key| self.row(*key))
     }
 
-    /// How many callers have registered themselves, and may be forgotten.
+    /// The number of registered callers, which can be evicted.
     #[must_use]
     pub const fn registered(&self) -> usize {
         self.autos.len()
     }
 
-    /// The groups that callers are in, by name, with how many are in each.
+    /// The groups of callers, by name, with the number of callers in each.
     pub fn groups(&self) -> impl Iterator<Item = (&Group, u32)> {
         self.groups.iter().map(|(group, rows)| (group, *rows))
     }
@@ -499,14 +498,14 @@ impl Table {
         Registration::Registered { id, forgotten }
     }
 
-    /// Forgets the least recently called row of those that registered themselves.
+    /// Evicts the least recently called registered row.
     fn forget_one(&mut self) -> Option<CallerId> {
         let id = self.row(self.autos.oldest()?).id;
         self.take_out(id);
         Some(id)
     }
 
-    /// Notes that a row was called.
+    /// Records a call of a row.
     fn touch(&mut self, now: Timestamp, key: Key) {
         let row = self.row_mut(key);
         row.last_call = LastCall::At(now);
@@ -515,7 +514,7 @@ impl Table {
         }
     }
 
-    /// Makes a row that had registered itself one that is kept.
+    /// Makes a registered row a kept one.
     fn promote(&mut self, key: Key) {
         let row = self.row_mut(key);
         if row.kind == Kind::Auto {
@@ -563,7 +562,7 @@ impl Table {
         row
     }
 
-    /// Takes one of several patterns away from a row that is kept.
+    /// Removes one of several patterns from a kept row.
     fn narrow(&mut self, key: Key, pattern: &Pattern) {
         let held = self.index.remove(pattern);
         held.expect("a row has its patterns");
@@ -593,7 +592,7 @@ impl Table {
         self.get(id).map_or(0, |row| row.patterns.len())
     }
 
-    /// How many patterns would be kept that are not kept now.
+    /// The number of patterns that would be kept and are not kept now.
     fn patterns_if_auto(&self, key: Key) -> usize {
         let row = self.row(key);
         match row.kind {
@@ -608,7 +607,7 @@ impl Table {
         id
     }
 
-    /// Whether so many more patterns can be kept, and these groups.
+    /// Whether there is room for so many more patterns, and for these groups.
     fn check_room(&self, patterns: usize, groups: &[Group]) -> Result<(), TableError> {
         if self.kept_patterns + patterns > KEPT_PATTERNS_MAX {
             return Err(TableError::Full);

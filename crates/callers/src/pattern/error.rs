@@ -20,31 +20,31 @@ pub enum PatternError {
         /// How long it may be.   bytes
         max: usize,
     },
-    /// A field has a control character, which no value on the wire has.
+    /// A field has a control character; no value on the wire has one.
     ControlCharacter {
         /// The field.
         field: Field,
     },
     /// `ip` is neither an address nor a network.
     NotAnAddress {
-        /// What was written.
+        /// The value as written.
         given: Box<str>,
     },
-    /// `ip` has a `*` that does not stand for whole numbers.
+    /// `ip` has a `*` in place of part of a number.
     NotWholeNumbers {
-        /// What was written.
+        /// The value as written.
         given: Box<str>,
     },
-    /// The prefix of a network is not a length.
+    /// The prefix of a network is not a valid length.
     PrefixLength {
-        /// What was written.
+        /// The value as written.
         given: Box<str>,
-        /// The longest prefix there is.   bits
+        /// The longest valid prefix.   bits
         max: u8,
     },
     /// An address in a network was written with the network's prefix.
     HostBitsSet {
-        /// What was written.
+        /// The value as written.
         given: Box<str>,
         /// The network that the address is in.
         network: Box<str>,
@@ -52,7 +52,7 @@ pub enum PatternError {
 }
 
 impl PatternError {
-    /// The name of the field that is wrong; `match` if it is all of them together.
+    /// The name of the wrong field; `match` if the mistake is in all of them together.
     #[must_use]
     pub const fn field(&self) -> &'static str {
         match self {

@@ -1,12 +1,12 @@
-//! What one field of a pattern demands of an identity.
+//! What one field of a pattern requires of an identity.
 
 use crate::identity::Field;
 
 /// The longest literal of one field. A longer value matches no pattern.   bytes
 pub const LITERAL_MAX: usize = 256;
 
-/// What one field of a pattern demands: the first `bits` of `key`, and if it is exact,
-/// nothing after them.
+/// What one field of a pattern requires: the first `bits` of `key`, and if it is exact, nothing
+/// after them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Literal<'a> {
     pub(crate) space: Space,
@@ -15,7 +15,7 @@ pub(crate) struct Literal<'a> {
     pub(crate) is_exact: bool,
 }
 
-/// Where keys are compared with one another: a field of text, or a family of addresses.
+/// The space of comparable keys: a field of text, or a family of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Space {
     Text(Field),

@@ -1,18 +1,18 @@
-//! Which of two patterns is the more specific.
+//! Which of two patterns is more specific.
 
 use super::literal::{LITERAL_MAX, Literal};
 use crate::identity::{Field, FieldSet};
 
-/// How specific a pattern is; the greater, the more.
+/// How specific a pattern is; a greater value is more specific.
 ///
-/// More exact fields; then more literal bits; then, field by field in the order of [`Field`],
-/// exact before prefix before any, and more literal bits before fewer; then the lower id.
-/// Length is counted in bits everywhere, so that text and addresses compare: a byte of text
-/// has 8, a network as many as its prefix has, an exact address 32 or 128.
+/// More exact fields come first; then more literal bits; then, field by field in the order of
+/// [`Field`], exact before prefix before any, and more literal bits before fewer; then the lower
+/// id. Lengths are in bits everywhere, so that text and addresses compare: a byte of text has 8,
+/// a network the length of its prefix, an exact address 32 or 128.
 ///
-/// Two different patterns that match the same identity never tie up to the id: they would
-/// have to have the same kind and length in every field, hence the same literals. So for any
-/// one call the order depends on nothing but the patterns.
+/// Two different patterns that match the same identity never tie up to the id: they would need
+/// the same kind and length in every field, hence the same literals. So for any one call the
+/// order depends only on the patterns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Specificity {
     exact_fields: u8,
@@ -27,14 +27,14 @@ const EXACT: u16 = 2 << 12;
 const _: () = assert!(8 * LITERAL_MAX < PREFIX as usize);
 
 impl Specificity {
-    /// Nothing is demanded: only the row for unknown callers.
+    /// No field is required: only the row for unknown callers.
     pub(crate) const NONE: Self = Self {
         exact_fields: 0,
         literal_bits: 0,
         fields: [0; Field::ALL.len()],
     };
 
-    /// Of what each field demands.
+    /// The specificity of these fields.
     pub(super) fn of(literals: [Option<Literal<'_>>; Field::ALL.len()]) -> Self {
         let mut specificity = Self::NONE;
         for (place, literal) in specificity.fields.iter_mut().zip(literals) {
@@ -46,13 +46,13 @@ impl Specificity {
         specificity
     }
 
-    /// How many fields must match exactly.
+    /// The number of fields that must match exactly.
     #[must_use]
     pub const fn exact_fields(&self) -> u8 {
         self.exact_fields
     }
 
-    /// How much is demanded over all fields.   bits
+    /// The literal bits of all fields.   bits
     #[must_use]
     pub const fn literal_bits(&self) -> u16 {
         self.literal_bits

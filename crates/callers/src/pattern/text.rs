@@ -10,11 +10,11 @@ use crate::identity::Field;
 
 /// The pattern of a field of text.
 ///
-/// Any is the prefix of no bytes, so it needs no case of its own.
+/// "Any" is the prefix of no bytes, so it needs no separate case.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TextPattern {
     literal: Box<str>,
-    /// Not with an empty literal, which is never seen.
+    /// Not with an empty literal: no identity has one.
     is_exact: bool,
 }
 
@@ -27,7 +27,7 @@ impl TextPattern {
     }
 
     pub(super) fn parse(field: Field, text: &str) -> Result<Self, PatternError> {
-        // Every byte of a literal is written in at most two, and `*` ends it.
+        // A literal's byte takes at most two when written, and `*` ends it.
         if text.len() > 2 * LITERAL_MAX + 1 {
             return Err(too_long(field, text));
         }
@@ -51,7 +51,7 @@ impl TextPattern {
         })
     }
 
-    /// Matches what was seen, and nothing else, whatever characters are in it.
+    /// Matches exactly this value, with any characters in it.
     pub(super) fn exact(field: Field, seen: &str) -> Result<Self, PatternError> {
         check_literal(field, seen)?;
         Ok(Self {
@@ -60,7 +60,7 @@ impl TextPattern {
         })
     }
 
-    /// Whether it matches anything.
+    /// Whether it matches any value.
     #[must_use]
     pub const fn is_any(&self) -> bool {
         self.literal.is_empty()
@@ -72,7 +72,7 @@ impl TextPattern {
         self.is_exact
     }
 
-    /// The value, or what it must begin with.
+    /// The value, or its prefix.
     #[must_use]
     pub const fn literal(&self) -> &str {
         &self.literal
@@ -96,8 +96,8 @@ impl TextPattern {
     }
 }
 
-/// As short as it can be written: a backslash is escaped only where it would be taken for an
-/// escape, a `*` only where it would be taken for a prefix.
+/// The shortest form: a backslash is escaped only where it would read as an escape, a `*` only
+/// where it would read as a prefix.
 impl fmt::Display for TextPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut rest = self.literal.chars();

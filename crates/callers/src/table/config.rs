@@ -13,13 +13,13 @@ use crate::names::{Group, Label};
 use crate::row::{CallerId, Kind, LastCall, NewCaller, Row};
 
 impl Table {
-    /// Puts the rows of the config in the place of those that it had before. A row whose
-    /// label was there keeps its id. The config has its way: where another row has one of its
-    /// patterns, the pattern changes hands. Asks every row.
+    /// Replaces the rows of the config. A row with a label from before keeps its id. The config has
+    /// priority: if another row has one of its patterns, the pattern moves to the config's row.
+    /// Visits every row.
     ///
     /// # Errors
     ///
-    /// Every mistake that is in them.
+    /// Every mistake in them.
     pub fn replace_static(&mut self, new: Vec<NewCaller>) -> Result<Reloaded, Vec<TableError>> {
         let mut mistakes = Self::check_static(&new);
         let statics = self.rows().filter(|row| row.kind == Kind::Static);
@@ -78,7 +78,7 @@ impl Table {
         reloaded.removed = old.into_values().collect();
         reloaded.narrowed.sort_unstable();
         reloaded.narrowed.dedup();
-        // Who lost one pattern may have lost all of them in the end.
+        // A row that lost one pattern can lose all of them in the end.
         reloaded.narrowed.retain(|id| self.by_id.contains_key(id));
         Ok(reloaded)
     }
