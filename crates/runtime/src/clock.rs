@@ -1,7 +1,7 @@
-//! The one place where time is read.
+//! The only place that reads the time.
 //!
-//! Everything below the stages is handed its `now`. The clock counts from the process's
-//! start and follows tokio's, so a test that pauses time pauses it here too.
+//! Code below the stages gets `now` as an argument. The clock counts from the process's start and
+//! follows tokio's, so a test that pauses time pauses this clock too.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -33,7 +33,7 @@ impl Clock {
         Timestamp::ZERO + self.started.elapsed()
     }
 
-    /// The instant that a timestamp stands for, to sleep until.
+    /// The instant of a timestamp, to sleep until.
     #[must_use]
     pub fn instant(&self, at: Timestamp) -> Instant {
         self.started
@@ -41,15 +41,15 @@ impl Clock {
             .unwrap_or_else(|| self.started + Duration::from_secs(60 * 60 * 24 * 365))
     }
 
-    /// The wall clock at a timestamp, for logs, and to compare with that of another host where there
-    /// is nothing better. No call is decided by it.
+    /// The wall clock at a timestamp, for logs, and to compare with another host if there is
+    /// nothing better. It decides no call.
     #[must_use]
     pub fn wall(&self, at: Timestamp) -> SystemTime {
         self.started_wall + at.since(Timestamp::ZERO)
     }
 
-    /// How far the wall clock stood past the epoch when counting began: the phase that
-    /// aligns fixed windows as the sdkserver aligns them.
+    /// The wall clock's time since the epoch when counting began: the phase that aligns fixed
+    /// windows as the sdkserver does.
     #[must_use]
     pub fn phase(&self) -> Duration {
         self.started_wall
@@ -58,10 +58,10 @@ impl Clock {
     }
 }
 
-/// A timer for one thing after another, set only when something has to be waited for.
+/// A timer for one wait after another, set only when there is something to wait for.
 ///
-/// To let one fire early and set it anew is cheaper than to set it for each thing, of which
-/// nearly none ever takes that long.
+/// A timer that fires early and is set again costs less than one set for each wait, since almost
+/// no wait takes that long.
 #[derive(Debug, Default)]
 pub struct Timer(Option<Pin<Box<Sleep>>>);
 

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-/// The program of this name beside the running one. If there is none, the bare name, which the system
-/// looks up in `PATH`.
+/// The program of this name in the directory of the running one. If there is none, the bare name,
+/// which the system looks up in `PATH`.
 #[must_use]
 pub fn companion(name: &str) -> PathBuf {
     let beside = std::env::current_exe().ok();

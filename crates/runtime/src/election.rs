@@ -1,17 +1,17 @@
-//! Who of several servers is the master, and until when that is certain.
+//! Which of several servers is the master, and until when that is certain.
 //!
-//! A master is known by its *fence*: the moment of its own monotonic clock after which it must
-//! not act any more, because from then on another may. The fence is counted from the moment
-//! that the write which proved the mastership was sent, never from its reply, so a process
-//! that was paused finds its fence behind it when it goes on.
+//! A master has a *fence*: the moment of its own monotonic clock after which it must not act any
+//! more, because another may act from then on. The fence counts from the moment of sending the
+//! write that proved the mastership, never from its reply. So after a pause, a process finds that
+//! its fence has passed.
 //!
-//! With a store, the candidates contend for one register: a record that is only ever
-//! written over the very version that the writer has read. The master renews its record every
-//! third of its time to live. A candidate takes it over only after it has seen the same version
-//! for a whole time to live of its own clock, so neither clocks that agree nor a store that is
-//! right about who has died are needed: two fences overlap only if clocks differ in rate by more
-//! than the guard, a twentieth. `candidate` is this rule, without I/O;
-//! [`etcd`](super::etcd) and [`zookeeper`](super::zookeeper) keep the record.
+//! With a store, the candidates contend for one register: a record that a writer replaces only if
+//! it still has the version that the writer read. The master renews its record every third of its
+//! time to live. A candidate takes it over only after it has seen the same version for a whole
+//! time to live of its own clock. So clocks need not agree, and the store need not know which
+//! process has died: two fences overlap only if clocks differ in rate by more than the guard, a
+//! twentieth. `candidate` is this rule, without I/O; [`etcd`](super::etcd) and
+//! [`zookeeper`](super::zookeeper) keep the record.
 
 mod candidate;
 #[cfg(feature = "etcd")]
@@ -33,17 +33,17 @@ use tracing::{debug, info, warn};
 use self::candidate::{Candidate, Step};
 use self::register::{Register, Swapped, Trouble};
 
-/// What a candidate knows of who is the master.
+/// What a candidate knows about the master.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mastership {
     /// This one.
     Master {
-        /// The fence: past this moment of its own clock it must not act as the master, whatever
-        /// this value still says. Renewed again and again while the store confirms it.
+        /// The fence: after this moment of its own clock it must not act as the master, even if
+        /// this value still says so. Renewed regularly while the store confirms it.
         until: Timestamp,
-        /// The number of this mastership. It stays while the fence is renewed. It is another,
-        /// higher one whenever another candidate may have been the master in between: then the
-        /// state of the last mastership is void.
+        /// The number of this mastership. It stays the same while the fence is renewed. It
+        /// increases whenever another candidate may have been the master in between: then the state
+        /// of the last mastership is void.
         term: u64,
     },
     /// Another, by its address.
@@ -53,23 +53,23 @@ pub enum Mastership {
 }
 
 impl Mastership {
-    /// Whether this one may act as the master at this moment of its own clock.
+    /// Whether this candidate may act as the master at this moment of its own clock.
     #[must_use]
     pub fn holds_at(&self, now: Timestamp) -> bool {
         matches!(self, Self::Master { until, .. } if now < *until)
     }
 }
 
-/// How the master among several candidates is found.
+/// How several candidates find their master.
 pub trait Election {
     /// Becomes a candidate; needs a tokio runtime.
     ///
-    /// Once `shutdown` is cancelled it resigns, so that another takes over at once, and closes
-    /// the channel when the store knows or could not be told within a third of the time to live.
+    /// When `shutdown` is cancelled it resigns, so that another takes over at once. It closes the
+    /// channel when the store knows, or after a third of the time to live.
     fn start(self, clock: Clock, shutdown: CancellationToken) -> watch::Receiver<Mastership>;
 }
 
-/// The only server there is: master at once and for ever.
+/// The only server: master at once and for ever.
 #[derive(Clone, Copy, Debug)]
 pub struct OneNode;
 
@@ -87,9 +87,9 @@ impl Election for OneNode {
     }
 }
 
-/// How long a master that is not heard of stays one.
+/// How long a silent master stays the master.
 ///
-/// Longer rides out more trouble of the store, shorter hands over sooner.
+/// A longer time survives longer outages of the store; a shorter one hands over sooner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TimeToLive(Duration);
 
@@ -128,8 +128,8 @@ impl TimeToLive {
         self.0 / 3
     }
 
-    /// How much sooner than its time to live a master's fence ends: clocks may differ in rate by
-    /// a twentieth, a hundred times what quartz does.
+    /// How much before its time to live a master's fence ends: clocks may differ in rate by a
+    /// twentieth, a hundred times the error of quartz.
     fn guard(self) -> Duration {
         self.0 / 20
     }
@@ -149,9 +149,9 @@ impl Default for TimeToLive {
 /// A candidate, and how its election works.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Where the others and their clients find this one when it is the master.
+    /// The address for the others and their clients when this candidate is the master.
     pub address: String,
-    /// How long it stays the master without being heard of.
+    /// How long it stays the master without a renewal.
     pub time_to_live: TimeToLive,
     /// Where the election takes place.
     pub place: Place,
@@ -160,14 +160,14 @@ pub struct Settings {
 /// Where an election takes place.
 #[derive(Clone, Debug)]
 pub enum Place {
-    /// Nowhere: there is only this one.
+    /// None: this is the only candidate.
     OneNode,
     /// At a key of etcd, bound to a lease.
     #[cfg(feature = "etcd")]
     Etcd {
         /// Where it is and who asks.
         store: super::etcd::Settings,
-        /// The same for all candidates, and used for nothing else.
+        /// The same for all candidates, without any other use.
         key: String,
     },
     /// At a node of ZooKeeper.
@@ -175,8 +175,8 @@ pub enum Place {
     ZooKeeper {
         /// Where it is and who asks.
         store: super::zookeeper::Settings,
-        /// The absolute path of a node, the same for all candidates and used for nothing else.
-        /// It is made, and its ancestors, if it does not exist.
+        /// The absolute path of a node, the same for all candidates and without any other use. A
+        /// missing node is made, with its ancestors.
         path: String,
     },
 }
@@ -225,7 +225,7 @@ fn contend<R: Register + 'static>(
     told
 }
 
-/// A candidate beside the register that it contends for.
+/// A candidate with the register that it contends for.
 struct Contest<R> {
     register: R,
     candidate: Candidate,
@@ -235,8 +235,8 @@ struct Contest<R> {
 }
 
 impl<R: Register> Contest<R> {
-    /// Does what the candidate says, for ever. May be dropped anywhere: what was under way then
-    /// has an unknown outcome, which [`Candidate`] allows for at any time.
+    /// Carries out the candidate's steps, for ever. May be dropped at any point: the step in
+    /// progress then has an unknown outcome, which [`Candidate`] allows for at any time.
     async fn go_on(&mut self) {
         loop {
             let now = self.clock.now();
@@ -250,7 +250,7 @@ impl<R: Register> Contest<R> {
                     }
                 }
                 Step::Write { expected, record } => {
-                    // The clock is read before anything is sent: the fence counts from here.
+                    // Reads the clock before it sends: the fence counts from here.
                     self.candidate.sent(self.clock.now());
                     let swap = self.register.swap(expected, &record);
                     let swap = timeout(self.ttl.renewal(), swap).await;
@@ -275,7 +275,7 @@ impl<R: Register> Contest<R> {
         self.candidate.failed(self.clock.now(), rand::random());
     }
 
-    /// Tells everybody who is the master, if that has changed.
+    /// Publishes the master, if it has changed.
     fn publish(&self, mastership: Mastership) {
         self.tell.send_if_modified(|told| {
             if *told == mastership {
@@ -286,7 +286,7 @@ impl<R: Register> Contest<R> {
                 _ => None,
             };
             match &mastership {
-                // A fence that was renewed is nothing that anybody needs to hear of.
+                // A renewed fence wakes no reader: none needs it.
                 Mastership::Master { .. } if term(told) == term(&mastership) => {}
                 Mastership::Master { term, .. } => info!(term, "election: this one is the master"),
                 Mastership::Other(address) => info!(%address, "election: another is the master"),
@@ -297,14 +297,14 @@ impl<R: Register> Contest<R> {
         });
     }
 
-    /// Gives the mastership up, if this candidate has it, so that no other waits for its end.
+    /// Gives up the mastership, if this candidate has it, so that no other waits for its end.
     async fn resign(&mut self) {
         self.publish(Mastership::Unknown);
         let Some(record) = self.candidate.resignation() else {
             return;
         };
         let resign = async {
-            // What was under way may have changed the version.
+            // The step in progress may have changed the version.
             let Some(entry) = self.register.read().await? else {
                 return Ok(false);
             };

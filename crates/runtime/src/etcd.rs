@@ -11,7 +11,7 @@ mod failure;
 mod messages;
 mod watch;
 
-/// What protox and prost make of `proto/etcd.proto`; a test compares the two.
+/// The output of protox and prost for `proto/etcd.proto`; a test compares the two.
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic)]
 #[rustfmt::skip]
 mod proto;
@@ -31,20 +31,20 @@ use self::failure::Failure;
 pub use self::messages::{Compare, KeyValue, Operation, Outcome, Range, Ranged, Txn, TxnReply};
 pub use self::watch::{Change, Changes, Watch, Watched};
 
-/// Where etcd is, who asks, and how long an answer may take.
+/// The address of etcd, the user, and the time limits of an answer.
 #[derive(Clone)]
 pub struct Settings {
-    /// The members, tried in this order until one answers.
+    /// The members, in the order of attempts.
     pub endpoints: Vec<Endpoint>,
-    /// Name and password, where etcd wants them.
+    /// Name and password, if etcd requires them.
     pub credentials: Option<Credentials>,
     /// For `https` endpoints; see [`tls`].
     pub tls: Option<Arc<tokio_rustls::rustls::ClientConfig>>,
-    /// How long one member may take, from connecting to the last byte of its answer.
+    /// The time limit of one member, from the connect to the last byte of its answer.
     pub try_timeout: Duration,
-    /// How long a call may take over all members.
+    /// The time limit of a call over all members.
     pub deadline: Duration,
-    /// The largest answer taken, and the largest batch of a watch. Bytes.
+    /// The largest answer, and the largest batch of a watch. Bytes.
     pub max_reply: usize,
 }
 
@@ -63,7 +63,7 @@ impl Settings {
     }
 }
 
-/// TLS counts by whether it is spoken, not by the certificates that were read for it.
+/// Compares only whether TLS is used, not the certificates.
 impl PartialEq for Settings {
     fn eq(&self, other: &Self) -> bool {
         self.endpoints == other.endpoints
@@ -108,48 +108,47 @@ impl fmt::Debug for Credentials {
 /// Why a call has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// etcd says no, and has done nothing.
+    /// etcd refused, and did nothing.
     #[error("etcd refused: {message} (code {code})")]
     Refused {
         /// The gRPC status code.
         code: i32,
-        /// What etcd says about it.
+        /// etcd's message.
         message: String,
     },
-    /// It may have been applied, or may yet be: the answer did not come.
+    /// It may have been applied, or may still be: the answer did not come.
     #[error("etcd did not say whether it was done: {0}")]
     Unknown(Box<str>),
-    /// No member answered; nothing was done.
+    /// No member answered; the call had no effect.
     #[error("no etcd member answers: {0}")]
     Unreachable(Box<str>),
-    /// etcd wants a user, or knows none of this name and password.
+    /// etcd requires a user, or does not know this name and password.
     #[error("etcd wants other credentials: {0}")]
     Unauthenticated(Box<str>),
-    /// What answered is no etcd, or speaks another dialect. Of a write it says nothing about
-    /// whether it was done.
+    /// The server is not etcd, or has another dialect. A write may have been done or not.
     #[error("an answer that etcd does not give: {0}")]
     Garbage(Box<str>),
 }
 
-/// A lease as it was granted.
+/// A lease as granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
     /// Its id.
     pub id: i64,
-    /// How long it lives from its grant or its last renewal on. etcd counts in whole seconds and
-    /// has a shortest one.
+    /// Its time to live, from its grant or last renewal. etcd counts in whole seconds and has a
+    /// minimum.
     pub time_to_live: Duration,
 }
 
-/// The status code of gRPC for what does not exist.
+/// gRPC's status code for an object that does not exist.
 const NOT_FOUND: i32 = 5;
 
-/// Whether a call may be sent a second time.
+/// Whether a call can be sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Repeat {
-    /// To do it twice is to do it once.
+    /// Twice has the same effect as once.
     Harmless,
-    /// What may have been applied is not sent again.
+    /// Not sent again after it may have been applied.
     Never,
 }
 
@@ -165,8 +164,8 @@ struct Shared {
     token: Mutex<Option<Token>>,
 }
 
-/// What etcd gave for a name and password. Counted, so that of many calls that find it spent
-/// one asks for the next.
+/// etcd's token for a name and password. Numbered, so that only one of many calls with an expired
+/// token fetches the next.
 #[derive(Clone)]
 struct Token {
     value: String,
@@ -196,21 +195,21 @@ impl Client {
         }))
     }
 
-    /// What a key holds, linearizably.
+    /// A key's value, linearizably.
     ///
     /// # Errors
     ///
-    /// Any but [`Error::Unknown`].
+    /// Any except [`Error::Unknown`].
     pub async fn get(&self, key: &[u8]) -> Result<Option<KeyValue>, Error> {
         let mut found = self.range(&Range::key(key)).await?;
         Ok(found.entries.pop())
     }
 
-    /// What a range of keys holds, linearizably.
+    /// The values of a range of keys, linearizably.
     ///
     /// # Errors
     ///
-    /// Any but [`Error::Unknown`].
+    /// Any except [`Error::Unknown`].
     pub async fn range(&self, range: &Range) -> Result<Ranged, Error> {
         let request: proto::RangeRequest = range.clone().into();
         let reply: proto::RangeResponse = self
@@ -219,12 +218,12 @@ impl Client {
         reply.try_into()
     }
 
-    /// Writes a key, whatever it holds, and binds it to a lease or to none. The revision of the
-    /// write.
+    /// Writes a key, over any earlier value, and binds it to a lease or to none. Returns the
+    /// revision of the write.
     ///
     /// # Errors
     ///
-    /// Any. [`Error::Unknown`] and [`Error::Garbage`] leave open whether it was written.
+    /// Any. After [`Error::Unknown`] and [`Error::Garbage`] it may have been written or not.
     pub async fn put(&self, key: &[u8], value: &[u8], lease: Option<i64>) -> Result<u64, Error> {
         let put = Txn::new().then(Operation::put(key, value, lease));
         let reply = self.txn(&put).await?;
@@ -236,11 +235,11 @@ impl Client {
         Ok(reply.revision)
     }
 
-    /// Compares, and does one or the other, as one step.
+    /// Compares, and does one of two lists of steps, atomically.
     ///
     /// # Errors
     ///
-    /// Any. [`Error::Unknown`] and [`Error::Garbage`] leave open whether it was done, unless it
+    /// Any. After [`Error::Unknown`] and [`Error::Garbage`] it may have been done or not, unless it
     /// only reads.
     pub async fn txn(&self, txn: &Txn) -> Result<TxnReply, Error> {
         let repeat = if txn.only_reads() {
@@ -257,11 +256,11 @@ impl Client {
         Ok(reply)
     }
 
-    /// A new lease, of at least so long a life; of whole seconds.
+    /// A new lease with at least this time to live, in whole seconds.
     ///
     /// # Errors
     ///
-    /// Any but [`Error::Unknown`]: a lease that was granted without an answer is sent for again.
+    /// Any except [`Error::Unknown`]: after a lost answer another lease is requested.
     pub async fn lease_grant(&self, time_to_live: Duration) -> Result<Lease, Error> {
         let whole = time_to_live.as_secs() + u64::from(time_to_live.subsec_nanos() > 0);
         let request = proto::LeaseGrantRequest {
@@ -276,17 +275,17 @@ impl Client {
         }
     }
 
-    /// Renews a lease once. Its new life, or `None` if there is no such lease.
+    /// Renews a lease once. Returns its new time to live, or `None` if the lease does not exist.
     ///
-    /// Members before 3.4.28 and 3.5.10 answer this without asking the others, so one that does
-    /// not know yet that it leads no more renews what the new leader lets end: nothing that must
-    /// be certain may be built on it.
+    /// Members before 3.4.28 and 3.5.10 answer this without asking the others. So a former leader
+    /// that does not know its state yet renews leases that the new leader lets expire: do not rely
+    /// on this where certainty is required.
     ///
     /// # Errors
     ///
-    /// Any but [`Error::Unknown`].
+    /// Any except [`Error::Unknown`].
     pub async fn lease_keep_alive(&self, id: i64) -> Result<Option<Duration>, Error> {
-        // A stream for etcd, of which this is the only message.
+        // A stream to etcd with this one message.
         let path = "/etcdserverpb.Lease/LeaseKeepAlive";
         let reply: proto::LeaseResponse = self
             .call(path, proto::LeaseRequest { id }, Repeat::Harmless)
@@ -294,11 +293,11 @@ impl Client {
         Ok(reply.time_to_live())
     }
 
-    /// Ends a lease and deletes what is bound to it. Whether there was one.
+    /// Ends a lease and deletes the keys bound to it. Returns whether it existed.
     ///
     /// # Errors
     ///
-    /// Any but [`Error::Unknown`].
+    /// Any except [`Error::Unknown`].
     pub async fn lease_revoke(&self, id: i64) -> Result<bool, Error> {
         let path = "/etcdserverpb.Lease/LeaseRevoke";
         let revoked: Result<proto::LeaseRevokeResponse, _> = self
@@ -311,11 +310,11 @@ impl Client {
         }
     }
 
-    /// What is left of a lease, in whole seconds, or `None` if there is no such lease.
+    /// The rest of a lease, in whole seconds, or `None` if the lease does not exist.
     ///
     /// # Errors
     ///
-    /// Any but [`Error::Unknown`].
+    /// Any except [`Error::Unknown`].
     pub async fn lease_time_to_live(&self, id: i64) -> Result<Option<Duration>, Error> {
         let path = "/etcdserverpb.Lease/LeaseTimeToLive";
         let reply: proto::LeaseResponse = self
@@ -324,7 +323,7 @@ impl Client {
         Ok(reply.time_to_live())
     }
 
-    /// Follows the changes of a range from a revision on; from now on, if it is 0.
+    /// Follows the changes of a range from a revision; from now on, if it is 0.
     #[must_use]
     pub fn watch(&self, range: Range, from: u64) -> Watch {
         Watch::new(self.clone(), range, from)
@@ -354,7 +353,7 @@ impl Client {
         }
     }
 
-    /// Tries one member after the other, from the one that answered last on, and each once.
+    /// Tries each member once, beginning with the one that answered last.
     async fn answered<Q, R>(
         &self,
         path: &'static str,
@@ -402,7 +401,7 @@ impl Client {
         Err(last)
     }
 
-    /// The token to send, fetched if there is none; `None` where no user is configured.
+    /// The token to send, fetched if missing; `None` if no user is configured.
     async fn token(&self, deadline: Instant) -> Result<Option<Token>, Error> {
         let Some(credentials) = &self.0.settings.credentials else {
             return Ok(None);
@@ -437,7 +436,7 @@ impl Client {
         Ok(Some(next))
     }
 
-    /// Forgets a token, unless another call has replaced it already.
+    /// Drops a token, unless another call has replaced it already.
     async fn forget(&self, spent: Option<Token>) {
         let mut token = self.0.token.lock().await;
         if let (Some(known), Some(spent)) = (token.as_mut(), spent)

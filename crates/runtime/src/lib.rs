@@ -1,6 +1,6 @@
-//! What every long-running part of Tidegate needs: time, values that a reload replaces, pauses
-//! between attempts; and behind features, what leases and quotas share: connections to etcd and
-//! ZooKeeper, and elections.
+//! The needs of every long-running part of Tidegate: time, values that a reload replaces, pauses
+//! between attempts. Behind features, the shared parts of leases and quotas: connections to etcd
+//! and ZooKeeper, and elections.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(

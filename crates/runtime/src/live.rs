@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// Readers take the value as it is and keep it for as long as they need it; a reload swaps
-/// it for those that come later.
+/// Readers take the current value and keep it while they need it; a reload replaces it for later
+/// readers.
 #[derive(Debug)]
 pub struct Live<T>(RwLock<Arc<T>>);
 
@@ -14,7 +14,7 @@ impl<T> Live<T> {
         Self(RwLock::new(Arc::new(value)))
     }
 
-    /// The value now.
+    /// The current value.
     #[must_use]
     pub fn get(&self) -> Arc<T> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))

@@ -71,7 +71,7 @@ pub struct Registry {
 pub type Defined = (&'static str, &'static [Definition]);
 
 impl Registry {
-    /// Shows what a collector of another crate counts. It must count exactly `definitions`.
+    /// Shows the counts of another crate's collector. It must count exactly `definitions`.
     ///
     /// # Panics
     ///
@@ -94,7 +94,7 @@ impl Registry {
         &self.shown
     }
 
-    /// Every metric by the module that defines it, whether it has a value yet or not.
+    /// Every metric by the module that defines it, with a value or without.
     #[must_use]
     pub fn definitions(&self) -> Vec<Defined> {
         self.defined
@@ -268,8 +268,8 @@ impl Show for prometheus::Gauge {
 
 /// Mirrors a total that another part counts.
 pub trait Reach<T> {
-    /// Adds what is new since the last time. A total that is lower began again, and so does the
-    /// counter. Two scrapes must not do this at once.
+    /// Adds the increase since the last time. A lower total means a restart, so the counter
+    /// restarts too. Two scrapes must not do this at once.
     fn reach(&self, total: T);
 }
 
@@ -291,8 +291,8 @@ impl Reach<f64> for prometheus::Counter {
     }
 }
 
-/// Removes the series whose value of this label is no longer in use: a process that makes and
-/// removes many must not show more and more.
+/// Removes the series whose value of this label is no longer in use: otherwise a process that
+/// makes and removes many values would show more and more series.
 pub fn retain<T: MetricVecBuilder>(
     metric: &MetricVec<T>,
     label: &str,

@@ -1,10 +1,10 @@
-//! ZooKeeper, as sessions that are replaced when they end.
+//! ZooKeeper, with sessions that are replaced when they end.
 //!
-//! The client library holds a session over lost connections, and is dead for good once it has
-//! expired; [`Client`] then makes the next one. Every call has a deadline, and an error says
-//! whether a write may have been done. ClickHouse Keeper gives a new session without a word where
-//! it does not know the old one: nothing here relies on a session, neither on what it owns nor on
-//! its end.
+//! The client library keeps a session over lost connections, but cannot be used after the session
+//! expires; [`Client`] then makes the next one. Every call has a deadline, and an error says
+//! whether a write may have been done. ClickHouse Keeper gives a new session without notice if it
+//! does not know the old one. So no code here relies on a session: not on the nodes it owns, and
+//! not on its end.
 
 use std::fmt;
 use std::future::Future;
@@ -17,17 +17,16 @@ use tokio::time::timeout;
 use tracing::debug;
 use zookeeper_client as zk;
 
-/// Where ZooKeeper is, who asks, and how long an answer may take.
+/// The address of ZooKeeper, the credentials, and the time limits of an answer.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// `host:port,host:port/chroot`, as every ZooKeeper client takes it.
+    /// `host:port,host:port/chroot`, as in every ZooKeeper client.
     pub servers: String,
-    /// How long the servers keep a session without a sign of life. They bound it by their own
-    /// settings.
+    /// How long the servers keep a silent session. They bound it by their own settings.
     pub session_timeout: Duration,
     /// Scheme and credentials, such as `digest` and `user:password`.
     pub auth: Option<(String, Vec<u8>)>,
-    /// How long a call may take, a session that must first be made included.
+    /// The time limit of a call, including a new session if needed.
     pub deadline: Duration,
 }
 
@@ -58,30 +57,29 @@ impl fmt::Debug for Settings {
 /// Why a call has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// ZooKeeper says no, and has done nothing.
+    /// ZooKeeper refused, and did nothing.
     #[error("ZooKeeper refused")]
     Refused(#[source] zk::Error),
-    /// It may have been applied, or may yet be: the answer did not come.
+    /// It may have been applied, or may still be: the answer did not come.
     #[error("ZooKeeper did not say whether it was done")]
     Unknown(#[source] zk::Error),
-    /// No server answers; nothing was done.
+    /// No server answers; the call had no effect.
     #[error("no ZooKeeper server answers")]
     Unreachable(#[source] zk::Error),
-    /// The credentials are missing, wrong, or do not allow it; nothing was done.
+    /// The credentials are missing, wrong, or do not allow it; the call had no effect.
     #[error("ZooKeeper wants other credentials")]
     Unauthenticated(#[source] zk::Error),
-    /// Something answered, but not as ZooKeeper does. Of a write it says nothing about whether it
-    /// was done.
+    /// The server's answer is not ZooKeeper's. A write may have been done or not.
     #[error("an answer that ZooKeeper does not give")]
     Garbage(#[source] zk::Error),
 }
 
-/// A node and what it holds.
+/// A node and its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// What it holds.
+    /// Its value.
     pub data: Vec<u8>,
-    /// How often it was written, when and by which transaction.
+    /// The number, time and transaction of its writes.
     pub stat: zk::Stat,
 }
 
@@ -90,16 +88,16 @@ pub struct Node {
 pub struct Write<'a> {
     /// The node.
     pub path: &'a str,
-    /// What it is to hold.
+    /// Its new value.
     pub data: &'a [u8],
-    /// How often it must have been written before; `None` to make it.
+    /// The expected number of writes before; `None` to make it.
     pub version: Option<i32>,
 }
 
-/// Ready once the node that was read has changed, or its session has ended.
+/// Ready when the node has changed since it was read, or its session has ended.
 pub type Changed = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Whether a call that got no answer may have changed anything.
+/// Whether a call without an answer may have had an effect.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Read,
@@ -131,12 +129,11 @@ impl Client {
         }))
     }
 
-    /// What a node holds, as of a moment ago at the server that is asked; `None` if it does not
-    /// exist.
+    /// A node's value, possibly slightly old; `None` if the node does not exist.
     ///
     /// # Errors
     ///
-    /// Any but [`Error::Unknown`].
+    /// Any except [`Error::Unknown`].
     pub async fn get(&self, path: &str) -> Result<Option<Node>, Error> {
         let read = self.call(Kind::Read, async |session| session.get_data(path).await);
         match read.await {
@@ -146,16 +143,16 @@ impl Client {
         }
     }
 
-    /// As [`get`](Self::get), and tells once when it changes, or comes to exist.
+    /// As [`get`](Self::get), with one notice when the node changes or is made.
     ///
     /// # Errors
     ///
-    /// Any but [`Error::Unknown`].
+    /// Any except [`Error::Unknown`].
     pub async fn get_and_watch(&self, path: &str) -> Result<(Option<Node>, Changed), Error> {
         self.call(Kind::Read, async |session| {
             match session.get_and_watch_data(path).await {
                 Ok((data, stat, watcher)) => Ok((Some(Node { data, stat }), changed(watcher))),
-                // Made in between, it is found by the watcher's first word.
+                // If the node is made in between, the watcher's first notice shows it.
                 Err(zk::Error::NoNode) => {
                     let (stat, watcher) = session.check_and_watch_stat(path).await?;
                     match stat {
@@ -172,10 +169,10 @@ impl Client {
         .await
     }
 
-    /// Makes a node that lasts, and those above it that are missing. Its state, or `None` if it
+    /// Makes a persistent node, and its missing ancestors. Returns its state, or `None` if it
     /// exists already.
     ///
-    /// Everybody may read and change it, or with credentials only who has the same.
+    /// Any client can read and change it; with credentials, only clients with the same ones.
     ///
     /// # Errors
     ///
@@ -197,8 +194,8 @@ impl Client {
         }
     }
 
-    /// Writes a node, if it was written so often before. Its new state, or `None` if it was
-    /// written meanwhile, or does not exist.
+    /// Writes a node, if it had this number of writes before. Returns its new state, or `None` if
+    /// it was written meanwhile or does not exist.
     ///
     /// # Errors
     ///
@@ -219,12 +216,12 @@ impl Client {
         }
     }
 
-    /// What several nodes hold at one moment, in their order; `None` for those that do not
-    /// exist. Takes ZooKeeper 3.6 or later, unless it is one.
+    /// The values of several nodes at one moment, in their order; `None` for missing ones. Needs
+    /// ZooKeeper 3.6 or later, except for a single node.
     ///
     /// # Errors
     ///
-    /// Any but [`Error::Unknown`].
+    /// Any except [`Error::Unknown`].
     pub async fn get_all(&self, paths: &[String]) -> Result<Vec<Option<Node>>, Error> {
         if let [path] = paths {
             return Ok(vec![self.get(path).await?]);
@@ -251,12 +248,12 @@ impl Client {
         .await
     }
 
-    /// Makes and writes several nodes, all or none. Their new states in order, or `None` if one
-    /// of them was made or written meanwhile, or does not exist. Ancestors that are missing are
-    /// made, and stay.
+    /// Makes and writes several nodes, all or none. Returns their new states in order, or `None` if
+    /// one of them was made or written meanwhile, or does not exist. Missing ancestors are made,
+    /// and stay.
     ///
-    /// The state of a node that was just made may be [invalid](zk::Stat::is_invalid): not every
-    /// ZooKeeper tells it (ZOOKEEPER-4026, ZOOKEEPER-4667). Its version is 0.
+    /// The state of a new node may be [invalid](zk::Stat::is_invalid): not every ZooKeeper reports
+    /// it (ZOOKEEPER-4026, ZOOKEEPER-4667). Its version is 0.
     ///
     /// # Errors
     ///
@@ -283,7 +280,7 @@ impl Client {
                         let stat = |result| match result {
                             zk::MultiWriteResult::Create { stat, .. }
                             | zk::MultiWriteResult::SetData { stat } => Ok(stat),
-                            // It is done, all the same.
+                            // It is done nevertheless.
                             _ => Err(zk::Error::UnexpectedError("another kind of write".into())),
                         };
                         let stats: Result<Vec<_>, _> = results.into_iter().map(stat).collect();
@@ -295,7 +292,7 @@ impl Client {
                 let failed = writes.get(index);
                 match error {
                     zk::Error::BadVersion | zk::Error::NodeExists => return Ok(None),
-                    // It was not made because what it would stand in is missing.
+                    // It was not made because its ancestor is missing.
                     zk::Error::NoNode
                         if !made_ancestors
                             && failed.is_some_and(|write| write.version.is_none()) =>
@@ -313,10 +310,10 @@ impl Client {
         .await
     }
 
-    /// Writes a node that lives no longer than this client's session, whatever it holds, and
-    /// makes it and what it stands in if it is missing. Its state.
+    /// Writes a node that ends with this client's session at the latest, over any earlier value.
+    /// Makes it and its ancestors if missing. Returns its state.
     ///
-    /// Sessions are replaced without a word: who needs it to live on writes it again and again.
+    /// Sessions are replaced without notice: to keep the node, write it regularly.
     ///
     /// # Errors
     ///
@@ -341,7 +338,7 @@ impl Client {
         .await
     }
 
-    /// Deletes a node, whatever it holds. Whether there was one.
+    /// Deletes a node with any value. Returns whether it existed.
     ///
     /// # Errors
     ///
@@ -357,12 +354,12 @@ impl Client {
         }
     }
 
-    /// The names of the nodes in a node; none, if it does not exist. Tells once when one comes or
-    /// goes.
+    /// The names of a node's children; none if the node does not exist. With one notice when a
+    /// child is made or deleted.
     ///
     /// # Errors
     ///
-    /// Any but [`Error::Unknown`].
+    /// Any except [`Error::Unknown`].
     pub async fn children_and_watch(&self, path: &str) -> Result<(Vec<String>, Changed), Error> {
         self.call(Kind::Read, async |session| {
             match session.list_and_watch_children(path).await {
@@ -377,7 +374,8 @@ impl Client {
         .await
     }
 
-    /// Everybody may read and change what is made, or with credentials only who has the same.
+    /// Any client can read and change the new nodes; with credentials, only clients with the same
+    /// ones.
     fn acls(&self) -> zk::Acls<'static> {
         match self.0.settings.auth {
             Some(_) => zk::Acls::creator_all(),
@@ -385,7 +383,7 @@ impl Client {
         }
     }
 
-    /// Calls once, in the session there is or in a new one.
+    /// Calls once, in the current session or a new one.
     async fn call<T>(
         &self,
         kind: Kind,
@@ -410,9 +408,9 @@ impl Client {
         }
     }
 
-    /// Leaves a session that does not answer. The library would hold on to it for as long as it
-    /// may live, at a server that hangs too; nothing here needs it, and the next one is made at
-    /// whichever server answers.
+    /// Drops a session that does not answer. The library would keep it until it expires, even at a
+    /// server that hangs. No code here needs it, and the next one is made at any server that
+    /// answers.
     async fn abandon(&self, silent: zk::SessionId) {
         let mut session = self.0.session.lock().await;
         if session
@@ -423,7 +421,7 @@ impl Client {
         }
     }
 
-    /// The session, made if there is none or if it has ended.
+    /// The session; a new one if there is none or it has ended.
     async fn session(&self) -> Result<zk::Client, zk::Error> {
         let mut session = Arc::clone(&self.0.session).lock_owned().await;
         if let Some(known) = session.as_ref() {
@@ -435,12 +433,12 @@ impl Client {
             *session = None;
         }
         let settings = self.0.settings.clone();
-        // In a task of its own: a call that is given up before the session is made must not keep the
-        // next one from having it.
+        // In a separate task: a call that is dropped before the session is made must not prevent
+        // the next call from getting it.
         let connecting = tokio::spawn(async move {
             let mut connector = zk::Client::connector()
                 .with_session_timeout(settings.session_timeout)
-                // A server that hangs must leave time for the next within one call.
+                // A server that hangs must leave time for the next one within the same call.
                 .with_connection_timeout(
                     (settings.session_timeout * 2 / 5).min(settings.deadline / 2),
                 );
@@ -460,7 +458,7 @@ impl Client {
     }
 }
 
-/// Makes what a node stands in, as far as it is missing.
+/// Makes a node's missing ancestors.
 async fn make_above(
     session: &zk::Client,
     path: &str,
@@ -479,7 +477,7 @@ fn changed(watcher: zk::OneshotWatcher) -> Changed {
     })
 }
 
-/// What an error of the library says about a call.
+/// The meaning of the library's error for a call.
 fn classified(error: zk::Error, kind: Kind, sent: bool) -> Error {
     use zk::Error as E;
     match error {

@@ -150,7 +150,7 @@ fn is_space(character: char) -> bool {
     matches!(character, ' ' | '\t' | '\n' | '\r')
 }
 
-/// Tells sound JSON of another shape from what is no JSON at all.
+/// Distinguishes valid JSON of another shape from text that is not JSON.
 fn malformed(text: &str) -> Malformed {
     match serde_json::from_str::<IgnoredAny>(text) {
         Ok(_) => Malformed::NotThree,

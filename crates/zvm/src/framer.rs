@@ -1,4 +1,4 @@
-//! Finds the end of one JSON array in a stream of bytes, however they are split.
+//! Finds the end of one JSON array in a stream of bytes, at any split.
 //!
 //! The socket protocol has no length, no newline and no half-close: a request ends when its
 //! outermost bracket closes, and that must be seen while the bytes arrive. Each byte is read
@@ -110,7 +110,7 @@ impl Framer {
         }
     }
 
-    /// Whether anything but white space has come in.
+    /// Whether any byte except white space has arrived.
     #[must_use]
     pub fn has_begun(&self) -> bool {
         self.state != State::Leading

@@ -61,7 +61,7 @@ pub fn as_sound_json(json: &[u8]) -> Option<Vec<u8>> {
     sound
 }
 
-/// Whether what stands before lets a value begin here.
+/// Whether a value can begin after the preceding byte.
 fn begins_a_value(json: &[u8], at: usize) -> bool {
     at.checked_sub(1).is_none_or(|before| {
         matches!(

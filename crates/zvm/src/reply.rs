@@ -1,4 +1,5 @@
-//! Replies of the SDK server: whether one is whole, what its `overallRC` is, and errors in its form.
+//! Replies of the SDK server: whether one is complete, what its `overallRC` is, and errors in its
+//! form.
 
 use std::fmt::Write;
 
@@ -13,10 +14,10 @@ pub const MODULE_ID: u16 = 130;
 /// The field of a reply that says how the call ended; 0 is success.
 const OVERALL_RC: &str = "overallRC";
 
-/// What was found in a reply that has ended.
+/// The state of a reply that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// It is whole. Its `overallRC`, if it has one.
+    /// It is complete. Its `overallRC`, if it has one.
     Whole(Option<i64>),
     /// It ended in the middle.
     Cut,
@@ -86,7 +87,7 @@ pub struct ErrorReply<'a> {
     pub rs: u16,
     /// One sentence for a person.
     pub errmsg: &'a str,
-    /// Seconds until it is worth trying again.
+    /// Seconds until a retry makes sense.
     pub retry_after: Option<u64>,
 }
 

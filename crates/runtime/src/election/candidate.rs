@@ -1,15 +1,15 @@
-//! What one candidate does about the register, without I/O: told the time and what came back,
-//! it says what to do next and whether it is the master.
+//! What one candidate does with the register, without I/O: from the time and the store's answers
+//! it decides the next step and whether it is the master.
 //!
-//! Two rules make it safe, whatever is lost, late or paused:
+//! Two rules make it safe, with any message lost or late and any process paused:
 //!
 //! - A master's fence ends one time to live, less a guard, after the moment that its last
 //!   effective write was *sent*.
 //! - No candidate overwrites or replaces another's record within one time to live after having
 //!   *seen* it, unless it is a resignation. A record is seen after it was sent.
 //!
-//! So from the sending of a write on, another's takeover is at least a time to live away on the
-//! other's clock, and the fence a guard less than that on the master's.
+//! So after the sending of a write, another's takeover comes at least a time to live later on the
+//! other's clock, and the fence ends a guard earlier than that on the master's.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use crate::BackOff;
 use super::register::{Entry, Record, Swapped, Version};
 use super::{Mastership, TimeToLive};
 
-/// What is to be done next.
+/// The next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// Read the register.
@@ -30,7 +30,7 @@ pub(super) enum Step {
         expected: Option<Version>,
         record: Record,
     },
-    /// Nothing before this moment, unless the register may have changed.
+    /// No step before this moment, unless the register may have changed.
     Wait(Timestamp),
 }
 
@@ -45,24 +45,24 @@ pub(super) struct Candidate {
     rival: Option<Rival>,
     /// Records sent so far.
     writes: u64,
-    /// The write of which the outcome is unknown, or that is under way, and when it was sent.
+    /// The write in progress or with an unknown outcome, and when it was sent.
     unsettled: Option<(u64, Timestamp)>,
     back_off: BackOff,
     /// When the register was last read.
     looked: Timestamp,
-    /// Not before this moment is anything written: a store that refuses what it has just shown
-    /// is behind its own writes, and asking it faster does not help.
+    /// No write before this moment: a store that refuses the version that it has just shown is
+    /// behind its own writes, and faster requests do not help.
     write_at: Timestamp,
 }
 
-/// What stands in the register, as far as this one knows.
+/// The register's content, as far as this candidate knows.
 #[derive(Debug)]
 enum Known {
-    /// It has to be read, but not before this moment.
+    /// It must be read, but not before this moment.
     Unread { not_before: Timestamp },
     /// No record.
     Absent { look_at: Timestamp },
-    /// A record of this one, to be renewed at this moment.
+    /// This candidate's record, to be renewed at this moment.
     Mine {
         version: Version,
         renew_at: Timestamp,
@@ -74,7 +74,7 @@ enum Known {
     },
 }
 
-/// A mastership of this one.
+/// A mastership of this candidate.
 #[derive(Clone, Copy, Debug)]
 struct Tenure {
     until: Timestamp,
@@ -86,14 +86,14 @@ struct Tenure {
 struct Rival {
     address: String,
     version: Version,
-    /// When it may be written over: the moment it was first seen if it is a resignation, else a
-    /// time to live later.
+    /// When it may be overwritten: at the moment of its first sight if it is a resignation,
+    /// otherwise a time to live later.
     free_at: Timestamp,
 }
 
 /// The first pause after a failure.
 const RETRY_FIRST: Duration = Duration::from_millis(50);
-/// Two looks are never closer than this, however often the register changes.
+/// The shortest time between two reads, at any rate of changes.
 const LOOK_PAUSE: Duration = Duration::from_millis(10);
 
 impl Candidate {
@@ -115,7 +115,7 @@ impl Candidate {
         }
     }
 
-    /// Whether this one is the master, and who else.
+    /// Whether this candidate is the master, or which other.
     pub(super) fn mastership(&self, now: Timestamp) -> Mastership {
         match (&self.tenure, &self.rival) {
             (Some(tenure), _) if now < tenure.until => Mastership::Master {
@@ -127,9 +127,9 @@ impl Candidate {
         }
     }
 
-    /// What to do now.
+    /// The step to take now.
     pub(super) fn next(&self, now: Timestamp) -> Step {
-        // What is published changes at these moments without any step of ours.
+        // The published state changes at these moments without any step.
         let fence = self.tenure.map(|tenure| tenure.until);
         let free = self.rival.as_ref().map(|rival| rival.free_at);
         let wait = |until: Timestamp| {
@@ -175,7 +175,7 @@ impl Candidate {
         self.unsettled = Some((self.writes, now));
     }
 
-    /// What became of that write.
+    /// The result of that write.
     pub(super) fn swapped(&mut self, now: Timestamp, swapped: Swapped) {
         match swapped {
             Swapped::Done(version) => {
@@ -184,7 +184,7 @@ impl Candidate {
                 self.won(sent, version);
             }
             Swapped::Refused(entry) => {
-                // It has not taken effect. One before it may have, whose moment is forgotten.
+                // It has not taken effect. An earlier one may have, but its moment is unknown now.
                 self.unsettled = None;
                 self.found(now, entry);
                 self.write_at = now + LOOK_PAUSE;
@@ -192,13 +192,13 @@ impl Candidate {
         }
     }
 
-    /// What was read.
+    /// The record as read.
     pub(super) fn found(&mut self, now: Timestamp, entry: Option<Entry>) {
         self.back_off.reset();
         self.looked = now;
         let look_at = now + self.ttl.look();
         let Some(Entry { version, record }) = entry else {
-            // A write under way may yet take effect, but then the next one is refused.
+            // A write in progress may still take effect, but then the next one is refused.
             self.unsettled = None;
             self.tenure = None;
             self.known = Known::Absent { look_at };
@@ -206,9 +206,9 @@ impl Candidate {
         };
         if record.candidate == self.id {
             match self.unsettled.take() {
-                // The write whose answer was lost: it counts from its sending as any other.
+                // The write with the lost answer: it counts from its sending, as any other.
                 Some((write, sent)) if write == record.write => self.won(sent, version),
-                // An older one. The next write over this very version settles it.
+                // An older one. The next write over exactly this version settles it.
                 _ => {
                     self.known = Known::Mine {
                         version,
@@ -234,7 +234,7 @@ impl Candidate {
         }
     }
 
-    /// A write that was sent then took effect.
+    /// A write sent at that moment took effect.
     fn won(&mut self, sent: Timestamp, version: Version) {
         let until = sent + (self.ttl.get() - self.ttl.guard());
         let term = self.tenure.map_or(version.revision, |tenure| tenure.term);
@@ -246,21 +246,21 @@ impl Candidate {
         };
     }
 
-    /// The store could not be asked, or its answer did not come.
+    /// The store was not reached, or its answer did not come.
     pub(super) fn failed(&mut self, now: Timestamp, entropy: u64) {
         self.known = Known::Unread {
             not_before: now + self.back_off.pause_with_jitter(entropy),
         };
     }
 
-    /// The register may have changed. Of no interest to who holds it: the next renewal will tell.
+    /// The register may have changed. The holder ignores this: the next renewal shows it.
     pub(super) fn look(&mut self, now: Timestamp) {
         if let Known::Absent { look_at } | Known::Theirs { look_at, .. } = &mut self.known {
             *look_at = (*look_at).min((self.looked + LOOK_PAUSE).max(now));
         }
     }
 
-    /// The record that gives this one's mastership up, if it may have one.
+    /// The record that gives up this candidate's mastership, if it may have one.
     pub(super) fn resignation(&self) -> Option<Record> {
         (self.tenure.is_some() || self.unsettled.is_some()).then(|| Record {
             address: self.address.clone(),
@@ -270,7 +270,7 @@ impl Candidate {
         })
     }
 
-    /// Whether this one wrote a record.
+    /// Whether this candidate wrote a record.
     pub(super) fn wrote(&self, record: &Record) -> bool {
         record.candidate == self.id
     }

@@ -1,10 +1,10 @@
 //! The register as a key of etcd.
 //!
 //! The key is bound to a lease, so that it disappears when its writer has died and no candidate
-//! is left. Every write has its own lease. To renew one lease would be cheaper, but is not safe:
-//! an old leader of etcd that was paused renews leases without asking its quorum, and ends leases
-//! that another has renewed (etcd issue 15247; fixed in 3.4.28 and 3.5.10). The quorum agrees on
-//! a grant, and a member that missed it cannot end it.
+//! is left. Every write has its own lease. Renewing one lease would cost less but is not safe: an
+//! old leader of etcd that was paused renews leases without its quorum, and ends leases that
+//! another leader has renewed (etcd issue 15247; fixed in 3.4.28 and 3.5.10). The quorum agrees
+//! on a grant, and a member that missed it cannot end it.
 
 use super::TimeToLive;
 use super::register::{Entry, Record, Register, Swapped, Trouble, Version};
@@ -17,15 +17,15 @@ pub(super) struct Key {
     client: Client,
     key: Vec<u8>,
     watch: Option<Watch>,
-    /// The lease that the last write of ours bound the key to.
+    /// The lease of this candidate's last write.
     lease: Option<i64>,
-    /// Revoking the one before it, which nothing is bound to any more.
+    /// The revocation of the previous lease, which holds no key any more.
     tidying: Option<tokio::task::JoinHandle<()>>,
 }
 
 impl Key {
     pub(super) fn new(mut store: Settings, key: &str, ttl: TimeToLive) -> Self {
-        // A member that does not answer must leave time for the next.
+        // A silent member must leave time for the next.
         store.deadline = store.deadline.min(ttl.renewal());
         store.try_timeout = store.try_timeout.min(ttl.renewal() / 3);
         Self {
@@ -37,10 +37,10 @@ impl Key {
         }
     }
 
-    /// Ends a lease that is not needed, without waiting: if it fails, the lease ends by itself.
+    /// Ends an unneeded lease, without waiting: if this fails, the lease expires.
     fn revoke(&mut self, lease: i64) {
         let client = self.client.clone();
-        // At most one at a time; one that is still under way has had a whole renewal for it.
+        // At most one at a time; one still in progress has had a whole renewal interval.
         if let Some(before) = self.tidying.take() {
             before.abort();
         }
@@ -50,7 +50,7 @@ impl Key {
     }
 }
 
-/// Revisions are enough: etcd compares them, and none comes twice.
+/// Revisions are enough: etcd compares them, and each is unique.
 fn version(revision: u64) -> Version {
     Version {
         revision,
@@ -80,8 +80,8 @@ impl Register for Key {
         expected: Option<Version>,
         record: &Record,
     ) -> Result<Swapped, Trouble> {
-        // The lease first: it begins after this was called, and before the key is bound to it.
-        // A resignation has none of its own to wait for; the shortest will do.
+        // The lease first: it begins after this call and before the key is bound to it. A
+        // resignation needs no time; the shortest lease is enough.
         let lease = self.client.lease_grant(record.time_to_live()).await?;
         let expected = expected.map_or(0, |version| version.revision);
         let txn = Txn::new()
@@ -94,7 +94,7 @@ impl Register for Key {
             .otherwise(Operation::Get(Range::key(&self.key)));
         let mut reply = match self.client.txn(&txn).await {
             Ok(reply) => reply,
-            // It may be bound to the lease: that has to end by itself.
+            // The key may be bound to the lease, so the lease must expire.
             Err(error @ (Error::Unknown(_) | Error::Garbage(_))) => return Err(error.into()),
             Err(error) => {
                 self.revoke(lease.id);
@@ -119,7 +119,7 @@ impl Register for Key {
 
     async fn changed(&mut self) {
         match &mut self.watch {
-            // An error means that the watch cannot be had now; looks go on without it.
+            // An error means that there is no watch now; reads continue without it.
             Some(watch) => drop(watch.next().await),
             None => std::future::pending().await,
         }

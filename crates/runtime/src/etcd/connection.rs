@@ -27,14 +27,14 @@ use tonic_prost::ProstCodec;
 use super::endpoint::Endpoint;
 use super::failure::Failure;
 
-/// One member of a cluster, and the connection to it that all calls share.
+/// One member of a cluster, and its connection, which all calls share.
 pub(super) struct Member {
     endpoint: Endpoint,
     tls: Option<Arc<ClientConfig>>,
     connection: Mutex<Option<SendRequest<Body>>>,
 }
 
-/// Messages of a stream, as they come.
+/// Messages of a stream, in order.
 pub(super) type Messages<T> = tonic::Streaming<T>;
 
 impl Member {
@@ -66,7 +66,7 @@ impl Member {
         self.answered(timeout_at(end, answer).await)
     }
 
-    /// Sends one message; the reply, of which the head must come by `end`, may go on for ever.
+    /// Sends one message. The head of the reply must come by `end`; the reply may go on for ever.
     pub(super) async fn stream<Q, R>(
         &self,
         path: &'static str,
@@ -81,7 +81,7 @@ impl Member {
     {
         let mut grpc = self.grpc(token, end, max_reply).await?;
         let codec = ProstCodec::<Q, R>::default();
-        // Our side of the stream stays open: its end would end the other side.
+        // The sending side of the stream stays open: its end would end the other side.
         let requests = tokio_stream::once(request).chain(tokio_stream::pending());
         let path = PathAndQuery::from_static(path);
         let answer = grpc.streaming(tonic::Request::new(requests), path, codec);
@@ -113,7 +113,7 @@ impl Member {
         Ok(grpc.max_decoding_message_size(max_reply))
     }
 
-    /// What an answer comes to. After anything but words of etcd's the next call connects anew.
+    /// The result of an answer. After any answer that is not etcd's, the next call connects again.
     fn answered<T>(
         &self,
         answer: Result<Result<tonic::Response<T>, Status>, tokio::time::error::Elapsed>,
@@ -179,7 +179,7 @@ impl Member {
         let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
             .await
             .map_err(|error| self.never(error))?;
-        // Ends with its sender and the last reply; what goes wrong reaches the calls.
+        // Ends with its sender and the last reply; the calls get its errors.
         tokio::spawn(connection);
         Ok(sender)
     }
@@ -200,11 +200,11 @@ impl Member {
 /// Why a request has no reply of gRPC.
 #[derive(Debug)]
 enum Unanswered {
-    /// Not a byte of it has left.
+    /// No byte of it has left.
     Never(Box<str>),
     /// It may have been done.
     Perhaps(Box<str>),
-    /// Something answered, but not as etcd does.
+    /// The server's answer is not etcd's.
     Garbage(Box<str>),
 }
 
@@ -272,7 +272,7 @@ fn cause(error: &hyper::Error) -> String {
     }
 }
 
-/// Whether the other side has sent bytes that are no HTTP/2.
+/// Whether the other side has sent bytes that are not HTTP/2.
 fn is_no_http2(error: &hyper::Error) -> bool {
     let source = error.source().and_then(|it| it.downcast_ref::<h2::Error>());
     source.is_some_and(|error| {

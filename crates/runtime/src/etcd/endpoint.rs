@@ -1,4 +1,4 @@
-//! Where a member of etcd listens.
+//! The address of a member of etcd.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,17 +11,17 @@ use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
 /// One member: `http://host:port` or `https://host:port`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Endpoint {
-    /// `host:port`, as it is connected to.
+    /// `host:port`, for the connect.
     pub(super) authority: Box<str>,
     pub(super) host: Box<str>,
     pub(super) https: bool,
 }
 
-/// What is no endpoint.
+/// An invalid endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an etcd endpoint is http://HOST:PORT or https://HOST:PORT, not {given:?}")]
 pub struct EndpointError {
-    /// What was given.
+    /// The text as given.
     pub given: String,
 }
 
@@ -39,7 +39,7 @@ impl FromStr for Endpoint {
             _ => return Err(wrong()),
         };
         let authority = uri.authority().ok_or_else(wrong)?;
-        // Neither a user in front, nor a path behind: both would be lost silently.
+        // Without user and path: both would get lost silently.
         let plain = uri.path_and_query().is_none_or(|path| path == "/");
         if authority.port_u16().is_none() || authority.as_str().contains('@') || !plain {
             return Err(wrong());
@@ -70,13 +70,13 @@ impl Endpoint {
     }
 }
 
-/// Certificates that TLS cannot be spoken with.
+/// Certificates that TLS cannot use.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// No PEM, or none of the kind expected.
+    /// No PEM, or none of the expected kind.
     #[error("the {0} cannot be read as PEM")]
     Pem(&'static str, #[source] rustls::pki_types::pem::Error),
-    /// Well formed, but of no use.
+    /// Well formed, but not usable.
     #[error("TLS cannot be spoken with these certificates")]
     Unusable(#[from] rustls::Error),
 }
@@ -86,7 +86,7 @@ pub enum TlsError {
 ///
 /// # Errors
 ///
-/// If something is no PEM, there is no authority in it, or certificate and key do not fit.
+/// If a text is not PEM, if it has no authority, or if certificate and key do not match.
 pub fn tls(
     authorities: &[u8],
     identity: Option<(&[u8], &[u8])>,

@@ -1,29 +1,29 @@
-//! What a call without a result comes to.
+//! The errors of calls without a result.
 
 use tonic::{Code, Status};
 
 use super::Error;
 
-/// Why an answer is none.
+/// Why a call has no answer.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// Not a byte of the request has left.
+    /// No byte of the request has left.
     Unsent(Box<str>),
     /// It may have been done.
     Trouble(Box<str>),
-    /// Something answered, but not as etcd does.
+    /// The server's answer is not etcd's.
     Garbage(Box<str>),
-    /// It was not done, and another member would say the same.
+    /// It was not done, and another member would answer the same.
     Final(Error),
 }
 
-/// What etcd says as invalid arguments, though nothing is wrong with the call.
+/// etcd reports these as invalid arguments, although the call is correct.
 const OF_CREDENTIALS: [&str; 3] = [
     "user name is empty",
     "authentication failed",
     "auth store is old",
 ];
-/// How the messages begin that do not come from etcd, but from reading what is no answer of etcd.
+/// The beginnings of messages that come from the reader of an invalid answer, not from etcd.
 const OF_GARBAGE: [&str; 5] = [
     "Error, decoded message length too large",
     "Missing response message",
@@ -33,7 +33,7 @@ const OF_GARBAGE: [&str; 5] = [
 ];
 
 impl Failure {
-    /// What a status comes to.
+    /// The error for a status.
     pub(super) fn of(status: &Status) -> Self {
         let (code, message) = (status.code(), status.message());
         if OF_GARBAGE.iter().any(|words| message.starts_with(words)) {
@@ -44,7 +44,7 @@ impl Failure {
             Code::InvalidArgument if OF_CREDENTIALS.iter().any(|of| message.contains(of)) => {
                 Self::Final(Error::Unauthenticated(message.into()))
             }
-            // The member is up and its cluster is not, or not for it.
+            // The member is up, but its cluster is unavailable, or the member cannot reach it.
             Code::Cancelled
             | Code::Unknown
             | Code::DeadlineExceeded

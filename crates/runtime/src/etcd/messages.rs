@@ -1,10 +1,10 @@
-//! What is asked of etcd and what it answers, and both as messages of its protocol.
+//! Requests to etcd and its answers, and both as messages of its protocol.
 
 use std::time::Duration;
 
 use super::{Error, proto};
 
-/// A key and what is known of it.
+/// A key with its value and revisions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyValue {
     /// The key.
@@ -17,7 +17,7 @@ pub struct KeyValue {
     pub mod_revision: u64,
     /// Writes since it was made, that one included.
     pub version: u64,
-    /// The lease that it is bound to, if any.
+    /// Its lease, if any.
     pub lease: Option<i64>,
 }
 
@@ -40,11 +40,11 @@ impl Range {
         }
     }
 
-    /// Every key that begins so; every key there is, if `prefix` is empty.
+    /// Every key with this prefix; every key, if `prefix` is empty.
     #[must_use]
     pub fn prefix(prefix: &[u8]) -> Self {
-        // The first key behind them: the last byte that can be raised is raised, and what
-        // follows it dropped. Zero stands for the end of all keys.
+        // The first key after them: the last byte below 255 is increased by one, and all bytes
+        // after it dropped. Zero means the end of all keys.
         let raised = prefix.iter().rposition(|byte| *byte < u8::MAX);
         let end = match raised {
             Some(at) => {
@@ -62,7 +62,7 @@ impl Range {
         }
     }
 
-    /// At most so many, the first in order.
+    /// At most this number, the first in order.
     #[must_use]
     pub fn at_most(self, limit: u64) -> Self {
         Self { limit, ..self }
@@ -79,27 +79,27 @@ impl From<Range> for proto::RangeRequest {
     }
 }
 
-/// What a range holds.
+/// The content of a range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ranged {
-    /// The store's revision at that moment: to watch from the next one on misses nothing.
+    /// The store's revision at that moment: a watch from the next revision misses no change.
     pub revision: u64,
     /// In the order of their keys.
     pub entries: Vec<KeyValue>,
-    /// Whether there were more than the limit.
+    /// Whether there are more than the limit.
     pub more: bool,
 }
 
-/// What must be so of a key.
+/// A condition on a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Compare {
     /// It was made by this revision; 0 if it does not exist.
     CreateRevision(Vec<u8>, u64),
     /// It was last written by this revision; 0 if it does not exist.
     ModRevision(Vec<u8>, u64),
-    /// So many writes since it was made; 0 if it does not exist.
+    /// This number of writes since it was made; 0 if it does not exist.
     Version(Vec<u8>, u64),
-    /// It holds this.
+    /// It has this value.
     Value(Vec<u8>, Vec<u8>),
     /// It is bound to this lease.
     Lease(Vec<u8>, i64),
@@ -136,7 +136,7 @@ pub enum Operation {
         key: Vec<u8>,
         /// Its new value.
         value: Vec<u8>,
-        /// The lease to bind it to; without one it lasts.
+        /// The lease to bind it to; without one the key is permanent.
         lease: Option<i64>,
     },
     /// Deletes.
@@ -176,7 +176,7 @@ impl From<Operation> for proto::RequestOp {
     }
 }
 
-/// A transaction: if everything compared is so, one list of steps, otherwise the other.
+/// A transaction: if all conditions hold, one list of steps, otherwise the other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Txn {
     when: Vec<Compare>,
@@ -185,34 +185,34 @@ pub struct Txn {
 }
 
 impl Txn {
-    /// One that compares nothing and does nothing.
+    /// An empty transaction.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// One condition more.
+    /// Adds a condition.
     #[must_use]
     pub fn when(mut self, compare: Compare) -> Self {
         self.when.push(compare);
         self
     }
 
-    /// One step more, for when all conditions hold.
+    /// Adds a step for the case that all conditions hold.
     #[must_use]
     pub fn then(mut self, operation: Operation) -> Self {
         self.then.push(operation);
         self
     }
 
-    /// One step more, for when one of them does not.
+    /// Adds a step for the case that a condition does not hold.
     #[must_use]
     pub fn otherwise(mut self, operation: Operation) -> Self {
         self.otherwise.push(operation);
         self
     }
 
-    /// How many steps it has for when all conditions hold, or for when not.
+    /// The number of steps for the case that all conditions hold, or for the other.
     pub(super) fn steps(&self, succeeded: bool) -> usize {
         if succeeded {
             &self.then
@@ -228,25 +228,25 @@ impl Txn {
     }
 }
 
-/// What became of a transaction.
+/// The result of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TxnReply {
-    /// The store's revision after it: that of its writes, if it wrote.
+    /// The store's revision after it; if it wrote, the revision of its writes.
     pub revision: u64,
     /// Whether all conditions held.
     pub succeeded: bool,
-    /// Of each step done, in order.
+    /// The result of each step, in order.
     pub outcomes: Vec<Outcome>,
 }
 
-/// What became of one step of a transaction.
+/// The result of one step of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// What was read.
+    /// The record as read.
     Found(Ranged),
     /// It was written.
     Put,
-    /// So many keys were deleted.
+    /// The number of deleted keys.
     Deleted(u64),
 }
 
@@ -273,7 +273,7 @@ pub(super) fn watch(range: &Range, from: u64) -> proto::WatchRequest {
     }
 }
 
-/// What was read of an answer, if it says what was asked for.
+/// The content of an answer, if it fits the request.
 impl TryFrom<proto::KeyValue> for KeyValue {
     type Error = Error;
 
@@ -328,25 +328,25 @@ impl TryFrom<proto::TxnResponse> for TxnReply {
 }
 
 impl proto::LeaseResponse {
-    /// `None` if there is no such lease, which etcd says as 0 or -1.
+    /// `None` if the lease does not exist; etcd answers 0 or -1 then.
     pub(super) fn time_to_live(&self) -> Option<Duration> {
         let seconds = u64::try_from(self.ttl).ok().filter(|ttl| *ttl > 0)?;
         Some(Duration::from_secs(seconds))
     }
 }
 
-/// The store's revision. Without a header it is no reply of etcd's.
+/// The store's revision. A reply without a header is not from etcd.
 pub(super) fn revision(header: Option<proto::ResponseHeader>) -> Result<u64, Error> {
     let header = header.ok_or_else(|| Error::Garbage("an answer without a header".into()))?;
     unsigned(header.revision)
 }
 
-/// Numbers of etcd are signed, and never negative.
+/// etcd's numbers are signed, but never negative.
 pub(super) fn unsigned(number: i64) -> Result<u64, Error> {
     u64::try_from(number).map_err(|_| Error::Garbage("a number below zero".into()))
 }
 
-/// No number that etcd gave is larger.
+/// No number from etcd is larger.
 fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

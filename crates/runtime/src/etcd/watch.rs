@@ -1,4 +1,4 @@
-//! Following the changes of some keys, over breaks of the stream.
+//! Follows the changes of keys, also when the stream breaks.
 
 use std::time::Duration;
 
@@ -13,19 +13,19 @@ use super::proto::event::EventType;
 use super::proto::{WatchRequest, WatchResponse};
 use super::{Client, Error, Ordering};
 
-/// A stream that says nothing for so long is opened anew, at another member: nothing else would
-/// tell that a member is paused, or the way to it cut. Where nothing changes it costs one request
-/// in this time.
+/// A stream that is silent for this long is opened again, at another member: this is the only
+/// sign of a paused member or a cut connection. Without changes it costs one request in this
+/// time.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
 /// The pauses between attempts to open the stream.
 const RETRY: BackOff = BackOff::doubling(Duration::from_millis(50), Duration::from_secs(1));
 
-/// What became of a key.
+/// The change of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// It was written.
     Put(KeyValue),
-    /// It was deleted, or its lease ended.
+    /// It was deleted, or its lease expired.
     Deleted {
         /// The key.
         key: Vec<u8>,
@@ -37,21 +37,21 @@ pub enum Change {
 /// Changes of one revision or of several.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Changes {
-    /// The store's revision when it told.
+    /// The store's revision at this message.
     pub revision: u64,
-    /// In the order in which they were made, none missing and none twice.
+    /// In their order, none missing and none twice.
     pub changes: Vec<Change>,
 }
 
-/// What a watch tells.
+/// An event of a watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Watched {
-    /// Something changed.
+    /// Keys changed.
     Changes(Changes),
-    /// Changes were missed: etcd has forgotten all before this revision. The watch goes on from
-    /// it; what the keys hold must be read anew.
+    /// Changes were missed: etcd has compacted all before this revision. The watch continues from
+    /// it; the keys must be read again.
     Compacted {
-        /// The first revision that is followed again.
+        /// The first revision that the watch follows again.
         revision: u64,
     },
 }
@@ -61,12 +61,12 @@ pub enum Watched {
 pub struct Watch {
     client: Client,
     range: Range,
-    /// The first revision that was not told of yet; 0 for whatever comes next.
+    /// The first revision not reported yet; 0 for the next change.
     from: u64,
-    /// The member that is asked.
+    /// The member of the stream.
     member: usize,
     back_off: BackOff,
-    /// Not before this moment is the stream opened again.
+    /// The stream is not opened again before this moment.
     not_before: Instant,
     stream: Option<Stream>,
 }
@@ -91,14 +91,14 @@ impl Watch {
         }
     }
 
-    /// Waits for the next news. Whatever breaks meanwhile is taken up again without a gap.
+    /// Waits for the next event. A broken stream is continued without a gap.
     ///
-    /// May be dropped and called again: nothing is lost.
+    /// Can be dropped and called again: no event is lost.
     ///
     /// # Errors
     ///
-    /// [`Error::Refused`] and [`Error::Unauthenticated`], where to try again would not help; the
-    /// next call tries again nevertheless.
+    /// [`Error::Refused`] and [`Error::Unauthenticated`], where a retry does not help; the next
+    /// call tries again nevertheless.
     pub async fn next(&mut self) -> Result<Watched, Error> {
         loop {
             if self.stream.is_none() {
@@ -131,7 +131,7 @@ impl Watch {
         }
     }
 
-    /// What one message comes to.
+    /// The event of one message.
     fn news(&mut self, reply: WatchResponse) -> Result<Option<Watched>, Error> {
         if reply.canceled {
             self.broken();
@@ -154,15 +154,15 @@ impl Watch {
         }
         let revision = revision(reply.header)?;
         if reply.created && self.from == 0 {
-            // From now on means from here on, whatever breaks later.
+            // "From now on" means from here, even if the stream breaks later.
             self.from = revision + 1;
         }
         let mut changes = Vec::with_capacity(reply.events.len());
         for event in reply.events {
             let deleted = event.r#type() == EventType::Delete;
             let entry = KeyValue::try_from(event.kv.unwrap_or_default())?;
-            // How far it has told is known by its events alone: while it catches up, the
-            // revision beside them is the store's and not theirs.
+            // Only the events show the progress: during catch-up, the revision beside them is the
+            // store's and not theirs.
             self.from = self.from.max(entry.mod_revision + 1);
             changes.push(if deleted {
                 Change::Deleted {
@@ -177,7 +177,7 @@ impl Watch {
         Ok(told)
     }
 
-    /// Leaves the stream, if there is one, to open another after a pause.
+    /// Drops the stream, if there is one, to open another after a pause.
     fn broken(&mut self) {
         self.stream = None;
         self.member = self.member.wrapping_add(1);

@@ -1,9 +1,9 @@
-//! Candidates around a store that loses, delays and forgets, in virtual time: what holds in each
+//! Candidates around a store that loses, delays and forgets, in virtual time: properties of each
 //! of thousands of seeded runs.
 //!
 //! A run knows the real time, but its candidates do not: each has its own clock, 500 ppm fast to
-//! 500 ppm slow. While one believes that it is the master, no other's fence may be in the future
-//! in real time.
+//! 500 ppm slow. While one considers itself the master, no other's fence may be in the future in
+//! real time.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -24,13 +24,13 @@ const TTL: u64 = 3 * SECOND;
 /// How the store keeps a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// As etcd: until a lease ends that began before the write. Reads are current.
+    /// As etcd: until the end of a lease that began before the write. Reads are current.
     Leased,
-    /// As ZooKeeper: for ever. Reads may be of a moment ago.
+    /// As ZooKeeper: for ever. Reads may be slightly old.
     Lasting,
 }
 
-/// From which moment the driver under test counts a fence.
+/// The moment from which the tested driver counts a fence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Counts {
     FromSending,
@@ -62,19 +62,19 @@ enum Answer {
 
 #[derive(Clone, Debug)]
 enum Event {
-    /// The candidate looks what to do.
+    /// The candidate takes its next step.
     Turn,
     /// A request reaches the store.
     Arrives(u64, Ask),
     /// An answer reaches the candidate.
     Answered(u64, Answer),
-    /// The candidate waits no longer.
+    /// The candidate's wait ends.
     TimedOut(u64),
-    /// The candidate hears that the register has changed.
+    /// The candidate gets the news of a changed register.
     Told,
-    /// The process stands still.
+    /// The process pauses.
     Pauses,
-    /// The process dies and another takes its place.
+    /// The process dies and another one starts.
     Restarts,
 }
 
@@ -82,7 +82,7 @@ struct Happening {
     at: u64,
     order: u64,
     who: usize,
-    /// Of which life of the candidate; what was meant for a former one is lost.
+    /// The candidate's life that it belongs to; messages for an earlier life are lost.
     life: u64,
     event: Event,
 }
@@ -108,10 +108,10 @@ struct Player {
     candidate: Candidate,
     life: u64,
     dead: bool,
-    /// Own nanoseconds in a real second, and its clock at real zero.
+    /// Its own nanoseconds in a real second, and its clock at real zero.
     rate: f64,
     offset: u64,
-    /// The request that it waits for.
+    /// The request in progress.
     waits: Option<u64>,
     paused_until: u64,
     /// Its fence, in real time.
@@ -138,16 +138,16 @@ struct World {
     queue: BinaryHeap<Reverse<Happening>>,
     kind: Kind,
     counts: Counts,
-    /// Until when things go wrong.
+    /// The end of the faults.
     calm_from: u64,
     players: Vec<Player>,
     kept: Option<Kept>,
-    /// What was kept, for reads of a moment ago.
+    /// Earlier records, for old reads.
     past: Vec<(u64, Option<Entry>)>,
     revision: u64,
-    /// Two fences at one real moment: when, and whose.
+    /// Two fences at one real moment: when, and of which candidates.
     overlaps: Vec<(u64, usize, usize)>,
-    /// Who became the master, and when.
+    /// Which candidate became the master, and when.
     reigns: Vec<(u64, usize, u64)>,
 }
 
@@ -247,7 +247,7 @@ impl World {
 
     fn happens(&mut self, next: Happening) {
         let (who, now) = (next.who, self.now);
-        // The store's side goes on whatever becomes of who asked.
+        // The store completes the request even if the candidate is gone.
         if let Event::Arrives(request, ask) = next.event {
             self.arrives(who, next.life, request, &ask);
             return;
@@ -338,7 +338,7 @@ impl World {
         self.requests += 1;
         let request = self.requests;
         self.players[who].waits = Some(request);
-        // The process may stand still between reading its clock and sending.
+        // The process may pause between reading its clock and sending.
         let stall = if self.chance(0.02) {
             self.up_to(2 * TTL)
         } else {
@@ -405,7 +405,7 @@ impl World {
         }
     }
 
-    /// Holds a candidate's word against everybody's fence.
+    /// Compares a candidate's claim with every fence.
     fn judge(&mut self, who: usize) {
         let now = self.now;
         let player = &mut self.players[who];
@@ -437,12 +437,12 @@ fn two_fences_never_overlap_with_losses_delays_and_pauses() {
         let mut world = World::new(seed, kind, Counts::FromSending, u64::MAX);
         world.run(40 * TTL);
         assert_eq!(world.overlaps, [], "seed {seed}, {kind:?}");
-        // A term that comes later is greater: it serves as a token.
+        // A later term is greater: it can serve as a token.
         let terms: Vec<u64> = world.reigns.iter().map(|(_, _, term)| *term).collect();
         assert!(terms.is_sorted(), "seed {seed}, {kind:?}: {terms:?}");
         reigns += world.reigns.len();
     }
-    // Nothing would overlap either without any master.
+    // Without any master there would be no overlap either.
     assert!(reigns > 15_000, "{reigns} masterships in all");
 }
 
@@ -462,7 +462,8 @@ fn after_the_trouble_there_is_a_master_and_a_dead_one_is_replaced_in_time() {
         let kind = [Kind::Leased, Kind::Lasting][seed as usize % 2];
         let calm = 10 * TTL;
         let mut world = World::new(seed, kind, Counts::FromSending, calm);
-        // What was paused or on its way when the trouble ended takes up to three times to live.
+        // Processes paused and messages sent before the end of the faults take up to three times to
+        // live.
         world.run(calm + 6 * TTL);
         let now = world.now;
         let leads = |world: &World| {
