@@ -31,7 +31,7 @@ use tokio::sync::{Notify, oneshot, watch};
 pub use self::key::Key;
 use self::key::{Apart, Guest};
 pub use self::store::{CoalesceNow, Told, Wanted};
-use self::store::{Found, Seat, SeatId, Store};
+use self::store::{Found, Seat, SeatId, SharedCalls};
 pub use self::upstream::SharedCall;
 pub use self::waiter::Waiter;
 use crate::call::{
@@ -63,7 +63,7 @@ struct Shared {
     clock: Clock,
     /// Whether any function is shared. Readable without the lock.
     on: AtomicBool,
-    store: Mutex<Store>,
+    store: Mutex<SharedCalls>,
 }
 
 /// One client's part in a shared call.
@@ -97,7 +97,7 @@ impl Coalescer {
             shared: Arc::new(Shared {
                 clock,
                 on: AtomicBool::new(!settings.functions.is_empty()),
-                store: Mutex::new(Store::new(settings)),
+                store: Mutex::new(SharedCalls::new(settings)),
             }),
         }
     }
@@ -208,7 +208,7 @@ impl Coalescer {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Store> {
+    fn lock(&self) -> MutexGuard<'_, SharedCalls> {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

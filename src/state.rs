@@ -104,12 +104,11 @@ pub struct StateFile<T> {
 }
 
 /// The form of the file around a state.
-#[derive(Deserialize)]
+#[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Stored<'a> {
+struct Stored<S> {
     schema: u32,
-    #[serde(borrow)]
-    state: &'a RawValue,
+    state: S,
 }
 
 impl<T: Serialize + DeserializeOwned> StateFile<T> {
@@ -154,7 +153,7 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
         if bytes.len() > SIZE_MAX {
             return Err(self.too_large());
         }
-        let stored: Stored<'_> =
+        let stored: Stored<&RawValue> =
             serde_json::from_slice(&bytes).map_err(|error| self.damaged(&bytes, 0, &error))?;
         if stored.schema != self.schema {
             return Err(StateError::OtherSchema {
@@ -200,10 +199,7 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
     /// If there is no room, or nothing can be written there.
     pub fn reserve(&mut self) -> Result<(), StateError> {
         let room = (self.size + GROWTH_MAX).min(SIZE_MAX);
-        let unwritable = |cause| StateError::Unwritable {
-            path: self.path.clone(),
-            cause,
-        };
+        let unwritable = unwritable(&self.path);
         let file = self.beside().map_err(unwritable)?;
         match fallocate(&file, FallocateFlags::empty(), 0, room as u64) {
             Ok(()) => Ok(()),
@@ -220,17 +216,9 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
     /// If it cannot be written. Then the file has the previous state. Only if the last step fails,
     /// the flush of the directory, it may have the new one.
     pub fn save(&mut self, state: &T) -> Result<(), StateError> {
-        #[derive(Serialize)]
-        struct Store<'a, T> {
-            schema: u32,
-            state: &'a T,
-        }
-        let unwritable = |cause| StateError::Unwritable {
-            path: self.path.clone(),
-            cause,
-        };
+        let unwritable = unwritable(&self.path);
         let schema = self.schema;
-        let mut bytes = serde_json::to_vec(&Store { schema, state })
+        let mut bytes = serde_json::to_vec(&Stored { schema, state })
             .map_err(|error| unwritable(error.into()))?;
         bytes.push(b'\n');
         if bytes.len() > SIZE_MAX {
@@ -276,11 +264,15 @@ fn without_place(error: &serde_json::Error) -> String {
     }
 }
 
-fn lock(path: &Path) -> Result<File, StateError> {
-    let unwritable = |cause| StateError::Unwritable {
+fn unwritable(path: &Path) -> impl Fn(io::Error) -> StateError + Copy {
+    move |cause| StateError::Unwritable {
         path: path.to_owned(),
         cause,
-    };
+    }
+}
+
+fn lock(path: &Path) -> Result<File, StateError> {
+    let unwritable = unwritable(path);
     // A separate file, because the state file itself is another one after each save.
     let lock = opening()
         .write(true)
@@ -324,14 +316,8 @@ fn no_link(error: io::Error) -> io::Error {
 ///
 /// [`StateError::Unwritable`], with the obstacle.
 pub fn check_writable(path: &Path) -> Result<(), StateError> {
-    let unwritable = |cause| StateError::Unwritable {
-        path: path.to_owned(),
-        cause,
-    };
-    let may = |path: &Path, access_wanted| match access(path, access_wanted) {
-        Ok(()) => Ok(()),
-        Err(error) => Err(io::Error::from(error)),
-    };
+    let unwritable = unwritable(path);
+    let may = |path: &Path, wanted| access(path, wanted).map_err(io::Error::from);
     // Each save makes a new file and renames it.
     may(directory(path), Access::WRITE_OK | Access::EXEC_OK).map_err(|cause| {
         let place = directory(path).display();

@@ -37,7 +37,7 @@ pub use self::answer::{Answer, Unread};
 use self::id::Ids;
 pub use self::id::{NoTaskId, TaskId};
 pub use self::prefer::Preference;
-use self::store::{Entry, Phase, Store};
+use self::store::{Entry, Phase, TaskTable};
 use crate::call::{Identity, Peer, Refusal};
 
 /// The settings of this stage.
@@ -215,9 +215,9 @@ pub enum Cancelled {
 
 /// Why a task was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct NotTaken {
     /// The bound.
-    pub reason: Reason,
+    pub reason: TaskBound,
     /// When an ended task makes room; `None` if all tasks are still under way, or if there will be
     /// no more room.
     pub retry_after: Option<Duration>,
@@ -225,7 +225,7 @@ pub struct Refused {
 
 /// The bound that refused a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
+pub enum TaskBound {
     /// `tasks_max` tasks.
     Tasks,
     /// `tasks_per_caller_max` tasks of this caller.
@@ -281,7 +281,7 @@ struct Inner<R> {
     futures: TaskTracker,
     /// Whether calls can be handed over. Readable without the lock.
     enabled: AtomicBool,
-    store: Mutex<Store<R>>,
+    store: Mutex<TaskTable<R>>,
 }
 
 impl<R: Weigh> Tasks<R> {
@@ -294,7 +294,7 @@ impl<R: Weigh> Tasks<R> {
             ids: Ids::new(entropy.random::<u64>().max(1)),
             futures: TaskTracker::new(),
             enabled: AtomicBool::new(settings.enabled),
-            store: Mutex::new(Store::new(settings, entropy)),
+            store: Mutex::new(TaskTable::new(settings, entropy)),
         }))
     }
 
@@ -314,7 +314,7 @@ impl<R: Weigh> Tasks<R> {
     ///
     /// # Errors
     ///
-    /// [`Refused`] if a bound is reached. Then the future is not started.
+    /// [`NotTaken`] if a bound is reached. Then the future is not started.
     ///
     /// # Panics
     ///
@@ -323,7 +323,7 @@ impl<R: Weigh> Tasks<R> {
         &self,
         submission: Submission,
         work: impl FnOnce(Room<R>) -> F + Send + 'static,
-    ) -> Result<Submitted, Refused>
+    ) -> Result<Submitted, NotTaken>
     where
         F: Future<Output = Result<R, NotKept>> + Send + 'static,
     {
@@ -366,8 +366,7 @@ impl<R: Weigh> Tasks<R> {
     ///
     /// [`Missing`] if the owner has no such task.
     pub fn get(&self, owner: &Owner, id: TaskId) -> Result<Task<R>, Missing> {
-        let mut store = self.0.lock();
-        store.sweep(self.0.clock.now());
+        let store = self.0.swept();
         self.0.find(&store, owner, id).map(Entry::task)
     }
 
@@ -377,8 +376,7 @@ impl<R: Weigh> Tasks<R> {
     ///
     /// [`Missing`] if the owner has no such task.
     pub fn take(&self, owner: &Owner, id: TaskId) -> Result<Task<R>, Missing> {
-        let mut store = self.0.lock();
-        store.sweep(self.0.clock.now());
+        let mut store = self.0.swept();
         let task = self.0.find(&store, owner, id)?.task();
         if task.ended.is_some() {
             store.remove(id.random);
@@ -427,8 +425,7 @@ impl<R: Weigh> Tasks<R> {
     /// The tasks of an owner, in the order of submission. Looks at all tasks.
     #[must_use]
     pub fn list(&self, owner: &Owner) -> Vec<Task<R>> {
-        let mut store = self.0.lock();
-        store.sweep(self.0.clock.now());
+        let store = self.0.swept();
         let entries = store.entries.values();
         let mut tasks: Vec<Task<R>> = entries
             .filter(|entry| entry.owner == *owner)
@@ -441,8 +438,7 @@ impl<R: Weigh> Tasks<R> {
     /// The current counts. Looks at all tasks.
     #[must_use]
     pub fn snapshot(&self) -> TasksNow {
-        let mut store = self.0.lock();
-        store.sweep(self.0.clock.now());
+        let store = self.0.swept();
         let mut found = TasksNow {
             bytes: store.bytes,
             counted: store.counted,
@@ -460,7 +456,7 @@ impl<R: Weigh> Tasks<R> {
 
     /// Removes expired tasks. Everything else here does so too. Without calls, only this does.
     pub fn sweep(&self) {
-        self.0.lock().sweep(self.0.clock.now());
+        drop(self.0.swept());
     }
 
     /// Accepts no more tasks, and waits until no future is left.
@@ -472,8 +468,15 @@ impl<R: Weigh> Tasks<R> {
 }
 
 impl<R> Inner<R> {
-    fn lock(&self) -> MutexGuard<'_, Store<R>> {
+    fn lock(&self) -> MutexGuard<'_, TaskTable<R>> {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The tasks, without those whose time is over.
+    fn swept(&self) -> MutexGuard<'_, TaskTable<R>> {
+        let mut store = self.lock();
+        store.sweep(self.clock.now());
+        store
     }
 
     /// Makes the entry of a new task, if there is room.
@@ -481,7 +484,7 @@ impl<R> Inner<R> {
         self: &Arc<Self>,
         submission: Submission,
         begun: oneshot::Sender<()>,
-    ) -> Result<Ending<R>, Refused> {
+    ) -> Result<Ending<R>, NotTaken> {
         let mut store = self.lock();
         let now = self.clock.now();
         store.sweep(now);
@@ -502,7 +505,7 @@ impl<R> Inner<R> {
 
     fn find<'a>(
         &self,
-        store: &'a Store<R>,
+        store: &'a TaskTable<R>,
         owner: &Owner,
         id: TaskId,
     ) -> Result<&'a Entry<R>, Missing> {

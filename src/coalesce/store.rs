@@ -117,7 +117,7 @@ pub struct CoalesceNow {
     pub bytes: usize,
 }
 
-pub(super) struct Store {
+pub(super) struct SharedCalls {
     settings: Arc<Settings>,
     /// By guest, so that a write finds what it ends.
     index: HashMap<Option<Guest>, HashMap<Arc<Key>, Entry>>,
@@ -136,7 +136,7 @@ pub(super) struct Store {
     next_call: u64,
 }
 
-impl Store {
+impl SharedCalls {
     pub(super) fn new(settings: Settings) -> Self {
         Self {
             settings: Arc::new(settings),
@@ -503,8 +503,8 @@ mod tests {
         Answer::object(vec![b'x'; bytes].into())
     }
 
-    fn store(fresh_for: u64, entries_max: usize, bytes_max: usize) -> Store {
-        Store::new(Settings {
+    fn store(fresh_for: u64, entries_max: usize, bytes_max: usize) -> SharedCalls {
+        SharedCalls::new(Settings {
             ignored_headers: Arc::default(),
             functions: vec!["f".into()],
             fresh_for: Duration::from_secs(fresh_for),
@@ -513,7 +513,7 @@ mod tests {
         })
     }
 
-    fn begin(store: &mut Store, name: &str, guest: Option<&str>, seat: Seat) -> CallId {
+    fn begin(store: &mut SharedCalls, name: &str, guest: Option<&str>, seat: Seat) -> CallId {
         let Found::Free(key) = store.find(key(name, guest), at(0)) else {
             panic!("{name} is new, and there is room");
         };
@@ -521,16 +521,16 @@ mod tests {
     }
 
     /// Begins a read and ends it at once with an answer that may be kept.
-    fn keep(store: &mut Store, name: &str, guest: Option<&str>, now: u64) {
+    fn keep(store: &mut SharedCalls, name: &str, guest: Option<&str>, now: u64) {
         let id = begin(store, name, guest, seat(None, 0));
         store.end(id, at(now), Some(&answer(10)));
     }
 
-    fn is_kept(store: &mut Store, name: &str, guest: Option<&str>, now: u64) -> bool {
+    fn is_kept(store: &mut SharedCalls, name: &str, guest: Option<&str>, now: u64) -> bool {
         matches!(store.find(key(name, guest), at(now)), Found::Kept(..))
     }
 
-    fn is_running(store: &mut Store, name: &str, guest: Option<&str>) -> bool {
+    fn is_running(store: &mut SharedCalls, name: &str, guest: Option<&str>) -> bool {
         matches!(store.find(key(name, guest), at(0)), Found::Running(_))
     }
 
@@ -538,7 +538,7 @@ mod tests {
     fn a_call_takes_the_latest_deadline_and_the_most_urgent_class() {
         let mut store = store(0, 9, 1 << 20);
         let id = begin(&mut store, "a", None, seat(Some(60), 2));
-        let check = |store: &Store, first: Option<u64>, last: Option<u64>, class| {
+        let check = |store: &SharedCalls, first: Option<u64>, last: Option<u64>, class| {
             let wanted = Wanted {
                 first_deadline: first.map(at),
                 last_deadline: last.map(at),
@@ -651,8 +651,9 @@ mod tests {
 
     #[test]
     fn beyond_the_bounds_nothing_is_shared() {
-        let is_full =
-            |store: &mut Store, now| matches!(store.find(key("more", None), at(now)), Found::Full);
+        let is_full = |store: &mut SharedCalls, now| {
+            matches!(store.find(key("more", None), at(now)), Found::Full)
+        };
         let mut two = store(5, 2, 1 << 20);
         let running = begin(&mut two, "a", None, seat(None, 0));
         begin(&mut two, "b", None, seat(None, 0));

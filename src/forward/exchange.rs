@@ -159,18 +159,8 @@ async fn read_reply<S: Slot>(
                     slot.replied();
                 }
                 if held.len() > bounds.reply_buffer_bytes {
-                    let source = Streaming {
-                        stream,
-                        slot,
-                        record,
-                        first: Some(held.freeze()),
-                        balance: Balance::default(),
-                        total: 0,
-                        max: bounds.max_reply_bytes,
-                        is_too_large: false,
-                        due: deadline,
-                        timer: Box::pin(sleep_until(deadline)),
-                    };
+                    let first = held.freeze();
+                    let source = Streaming::new(stream, slot, record, first, bounds, deadline);
                     let body = Streamed::new(source, backend.readers());
                     return Ok(Reply::object(ReplyBody::stream(body)));
                 }
@@ -184,6 +174,11 @@ async fn read_reply<S: Slot>(
         }
     }
     drop(stream);
+    end_of_reply(held, slot, &record)
+}
+
+/// Judges a reply that has ended, and gives the slot back.
+fn end_of_reply<S: Slot>(held: BytesMut, slot: S, record: &Record) -> Result<Reply, Refusal> {
     if held.is_empty() {
         slot.finish(Outcome::Failed);
         return Err(closed());
@@ -255,6 +250,28 @@ struct Streaming<S: Slot> {
 }
 
 impl<S: Slot> Streaming<S> {
+    fn new(
+        stream: Stream,
+        slot: S,
+        record: Arc<Record>,
+        first: Bytes,
+        bounds: &Bounds,
+        due: Instant,
+    ) -> Self {
+        Self {
+            stream,
+            slot,
+            record,
+            first: Some(first),
+            balance: Balance::default(),
+            total: 0,
+            max: bounds.max_reply_bytes,
+            is_too_large: false,
+            due,
+            timer: Box::pin(sleep_until(due)),
+        }
+    }
+
     /// The next part; empty at the end.
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Result<Bytes, BodyError>> {
         if let Some(first) = self.first.take() {

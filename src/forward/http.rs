@@ -16,6 +16,7 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Request, Response, StatusCode, Version};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
+use hyper::client::conn::TrySendError;
 use tidegate_limits::scheduler::Outcome;
 use tokio::time::Instant;
 
@@ -27,7 +28,7 @@ use super::doorbell::quietly;
 use super::exchange::{self, Exchanged};
 use super::pool::{SentBody, Upstream};
 use super::streamed::{Source, Streamed};
-use super::{Outgoing, Unsent};
+use super::{Bounds, Outgoing, Unsent};
 use crate::call::{
     BodyError, HttpCall, Reason, Record, Refusal, Reply, ReplyBody, RequestBody, Slot,
 };
@@ -72,46 +73,16 @@ async fn exchange<S: Slot>(
     let request = outgoing_request(*call);
     let weight = request.body().size_hint().exact().unwrap_or(0);
     record.note(|facts| facts.bytes_in = weight);
-    let sent = send_once(
-        &mut upstream,
-        request,
-        &mut slot,
-        &committed,
-        &mut deadline,
-        &backend,
-    );
-    let (mut head, body) = match sent.await {
+    let sending = Sending {
+        slot: &mut slot,
+        committed: &committed,
+        deadline: &mut deadline,
+        bounds: &backend.bounds,
+        has_left: false,
+    };
+    let (mut head, body) = match send_once(&mut upstream, request, sending, &backend).await {
         Ok(response) => response.into_parts(),
-        Err(NoResponse::Failed(refusal)) => {
-            slot.finish(Outcome::Failed);
-            return Ok(Err(refusal));
-        }
-        Err(NoResponse::ClientLeft) => {
-            record.note(|facts| facts.left = true);
-            if upstream.signals.wrote() {
-                slot.finish(Outcome::Failed);
-            }
-            return Ok(Err(cut_upload()));
-        }
-        // Given back undrawn, because it was not sent.
-        Err(NoResponse::Lost) => return Ok(Err(not_sent())),
-        Err(NoResponse::Unsent { request, cause }) => {
-            let (head, body) = request.into_parts();
-            // hyper returns only what it has not begun to take.
-            let Some(body) = body.into_request_body() else {
-                return Ok(Err(not_sent()));
-            };
-            let call = HttpCall {
-                head,
-                body,
-                array: None,
-            };
-            return Err(Unsent {
-                outgoing: Outgoing::Http(Box::new(call)),
-                slot,
-                cause,
-            });
-        }
+        Err(none) => return unanswered(none, &upstream, slot, &record),
     };
     if let Err(refusal) = settle_head(&mut head) {
         slot.finish(Outcome::Failed);
@@ -155,6 +126,46 @@ fn replied(head: http::response::Parts, body: ReplyBody) -> Reply {
     }
 }
 
+/// Ends a call that has no response.
+fn unanswered<S: Slot>(
+    none: NoResponse,
+    upstream: &Upstream,
+    slot: S,
+    record: &Record,
+) -> Exchanged<S> {
+    let (request, cause) = match none {
+        NoResponse::Failed(refusal) => {
+            slot.finish(Outcome::Failed);
+            return Ok(Err(refusal));
+        }
+        NoResponse::ClientLeft => {
+            record.note(|facts| facts.left = true);
+            if upstream.signals.wrote() {
+                slot.finish(Outcome::Failed);
+            }
+            return Ok(Err(cut_upload()));
+        }
+        // Given back undrawn, because it was not sent.
+        NoResponse::Lost => return Ok(Err(not_sent())),
+        NoResponse::Unsent { request, cause } => (request, cause),
+    };
+    let (head, body) = request.into_parts();
+    // hyper returns only what it has not begun to take.
+    let Some(body) = body.into_request_body() else {
+        return Ok(Err(not_sent()));
+    };
+    let call = HttpCall {
+        head,
+        body,
+        array: None,
+    };
+    Err(Unsent {
+        outgoing: Outgoing::Http(Box::new(call)),
+        slot,
+        cause,
+    })
+}
+
 /// Why there is no response.
 enum NoResponse {
     /// It was sent, and failed.
@@ -183,6 +194,58 @@ fn closes_all() -> ConnectError {
     ConnectError::ClosedBefore(std::io::ErrorKind::ConnectionAborted.into())
 }
 
+/// What changes while a request is sent.
+struct Sending<'a, S> {
+    slot: &'a mut S,
+    committed: &'a Committed,
+    deadline: &'a mut Deadline,
+    bounds: &'a Bounds,
+    /// Whether the last byte has left, or the backend has answered.
+    has_left: bool,
+}
+
+impl<S: Slot> Sending<'_, S> {
+    /// Drives the connection and waits for the response.
+    fn poll<F: Future<Output = Result<Response<Incoming>, TrySendError<Request<SentBody>>>>>(
+        &mut self,
+        upstream: &mut Upstream,
+        response: Pin<&mut F>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<F::Output, Stopped>> {
+        if upstream.poll_connection(cx).is_ready() {
+            // A connection that ended while it was idle has not taken the request, and returns it
+            // only now.
+            upstream.end();
+        }
+        if upstream.signals.wrote() {
+            self.committed.set();
+        }
+        let mut own = Context::from_waker(Waker::noop());
+        let response = quietly(|| response.poll(&mut own));
+        // A backend may answer before it has read all of the request.
+        let has_answered = matches!(response, Poll::Ready(Ok(_)));
+        if !self.has_left && (has_answered || upstream.signals.flushed()) {
+            self.has_left = true;
+            self.slot.sent();
+            self.deadline.sent(self.bounds);
+        }
+        if let Poll::Ready(response) = response {
+            return Poll::Ready(Ok(response));
+        }
+        let signals = &upstream.signals;
+        if signals.has_failed() {
+            return Poll::Ready(Err(Stopped::NothingWritten));
+        }
+        match self.deadline.due(signals.written(), signals.client_owes()) {
+            Some(due) => {
+                let late = upstream.timer.poll_until(due, cx);
+                late.map(|()| Err(Stopped::Late))
+            }
+            None => Poll::Pending,
+        }
+    }
+}
+
 /// Sends a request and waits for the head of the response. A pooled connection that has ended is
 /// replaced once by a new one. It is never replaced by another pooled one, which may have ended
 /// too. If the backend closes the new one, it accepts no calls. If hyper has already taken the
@@ -190,54 +253,17 @@ fn closes_all() -> ConnectError {
 async fn send_once<S: Slot>(
     upstream: &mut Box<Upstream>,
     mut request: Request<SentBody>,
-    slot: &mut S,
-    committed: &Committed,
-    deadline: &mut Deadline,
+    mut sending: Sending<'_, S>,
     backend: &Backend,
 ) -> Result<Response<Incoming>, NoResponse> {
-    let bounds = &backend.bounds;
     let mut reopened = false;
     loop {
         request.body_mut().goes_over(&upstream.signals);
         let whole = request.body().whole_length();
         let mut response = pin!(quietly(|| upstream.sender.try_send_request(request)));
-        let mut stamped = false;
+        sending.has_left = false;
         let sent = loop {
-            let sent = poll_fn(|cx| {
-                let over = upstream.poll_connection(cx).is_ready();
-                if over {
-                    // A connection that ended while it was idle has not taken the request, and
-                    // returns it only now.
-                    upstream.end();
-                }
-                if upstream.signals.wrote() {
-                    committed.set();
-                }
-                let mut own = Context::from_waker(Waker::noop());
-                let response = quietly(|| response.as_mut().poll(&mut own));
-                // A backend may answer before it has read all of the request.
-                let has_answered = matches!(response, Poll::Ready(Ok(_)));
-                if !stamped && (has_answered || upstream.signals.flushed()) {
-                    stamped = true;
-                    slot.sent();
-                    deadline.sent(bounds);
-                }
-                if let Poll::Ready(response) = response {
-                    return Poll::Ready(Ok(response));
-                }
-                let signals = &upstream.signals;
-                if signals.has_failed() {
-                    return Poll::Ready(Err(Stopped::NothingWritten));
-                }
-                match deadline.due(signals.written(), signals.client_owes()) {
-                    Some(due) => {
-                        let late = upstream.timer.poll_until(due, cx);
-                        late.map(|()| Err(Stopped::Late))
-                    }
-                    None => Poll::Pending,
-                }
-            });
-            match sent.await {
+            match poll_fn(|cx| sending.poll(upstream, response.as_mut(), cx)).await {
                 Err(Stopped::NothingWritten) => {}
                 sent => break sent,
             }
@@ -258,7 +284,9 @@ async fn send_once<S: Slot>(
             Ok(Ok(response)) => return Ok(response),
             Ok(Err(failure)) => failure,
             Err(_) if !upstream.signals.wrote() => return Err(NoResponse::Lost),
-            Err(_) if stamped => return Err(NoResponse::Failed(exchange::slow(bounds))),
+            Err(_) if sending.has_left => {
+                return Err(NoResponse::Failed(exchange::slow(sending.bounds)));
+            }
             Err(_) => return Err(NoResponse::Failed(exchange::slow_to_take())),
         };
         let Some(unsent) = failure.take_message() else {

@@ -386,8 +386,8 @@ fn asked(call: &HttpCall) -> Option<Asked> {
 }
 
 /// Explains in the app's words why a task was refused.
-fn not_taken(refused: tasks::Refused, caller: CallerId) -> Refusal {
-    use tasks::Reason as Bound;
+fn not_taken(refused: tasks::NotTaken, caller: CallerId) -> Refusal {
+    use tasks::TaskBound as Bound;
     let is_unknown = caller == CallerId::UNKNOWN;
     let (reason, limit, detail) = match refused.reason {
         Bound::Draining => {

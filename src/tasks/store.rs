@@ -9,10 +9,10 @@ use tidegate_limits::Timestamp;
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::{Ended, Owner, Reason, Refused, Settings, State, Submission, Task, TaskId, Watch};
+use super::{Ended, NotTaken, Owner, Settings, State, Submission, Task, TaskBound, TaskId, Watch};
 
 /// Every task that is here.
-pub(super) struct Store<R> {
+pub(super) struct TaskTable<R> {
     pub(super) settings: Settings,
     pub(super) entropy: StdRng,
     pub(super) draining: bool,
@@ -95,7 +95,7 @@ impl<R> Entry<R> {
     }
 }
 
-impl<R> Store<R> {
+impl<R> TaskTable<R> {
     /// Nothing is here yet.
     pub(super) fn new(settings: Settings, entropy: StdRng) -> Self {
         Self {
@@ -171,33 +171,33 @@ impl<R> Store<R> {
         caller: CallerId,
         bytes: usize,
         now: Timestamp,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), NotTaken> {
         let settings = &self.settings;
         let nothing = Share::default();
         let share = self.shares.get(&caller).unwrap_or(&nothing);
         // At least one more byte, so that there is some room for an answer.
         let full = |held: usize, max: usize| held >= max || bytes > max - held;
         let reason = if self.draining {
-            Reason::Draining
+            TaskBound::Draining
         } else if share.tasks >= settings.tasks_per_caller_max {
-            Reason::TasksOfCaller
+            TaskBound::TasksOfCaller
         } else if full(share.bytes, settings.bytes_per_caller_max) {
-            Reason::BytesOfCaller
+            TaskBound::BytesOfCaller
         } else if self.entries.len() >= settings.tasks_max {
-            Reason::Tasks
+            TaskBound::Tasks
         } else if full(self.bytes, settings.bytes_max) {
-            Reason::Bytes
+            TaskBound::Bytes
         } else {
             return Ok(());
         };
         let makes_room = |entry: &Entry<R>| {
             let of_caller = entry.caller == caller;
             let would = match reason {
-                Reason::Draining => false,
-                Reason::Tasks => true,
-                Reason::TasksOfCaller => of_caller,
-                Reason::Bytes => entry.bytes > 0,
-                Reason::BytesOfCaller => entry.bytes > 0 && of_caller,
+                TaskBound::Draining => false,
+                TaskBound::Tasks => true,
+                TaskBound::TasksOfCaller => of_caller,
+                TaskBound::Bytes => entry.bytes > 0,
+                TaskBound::BytesOfCaller => entry.bytes > 0 && of_caller,
             };
             would && entry.has_ended()
         };
@@ -205,7 +205,7 @@ impl<R> Store<R> {
             .ended
             .iter()
             .find(|(_, random)| self.entries.get(random).is_some_and(makes_room));
-        Err(Refused {
+        Err(NotTaken {
             reason,
             retry_after: first.map(|&(at, _)| (at + settings.time_to_live).since(now)),
         })

@@ -66,7 +66,7 @@ fn submit<F>(
     tasks: &Tasks<Vec<u8>>,
     key: &str,
     work: impl FnOnce(Arc<Progress>) -> F + Send + 'static,
-) -> Result<TaskId, Refused>
+) -> Result<TaskId, NotTaken>
 where
     F: Future<Output = Vec<u8>> + Send + 'static,
 {
@@ -102,13 +102,13 @@ async fn settled() {
 }
 
 /// Submits a future that ends at once with this many bytes, and waits for it.
-async fn done(tasks: &Tasks<Vec<u8>>, key: &str, bytes: usize) -> Result<TaskId, Refused> {
+async fn done(tasks: &Tasks<Vec<u8>>, key: &str, bytes: usize) -> Result<TaskId, NotTaken> {
     let id = submit(tasks, key, move |_| async move { vec![b'x'; bytes] })?;
     settled().await;
     Ok(id)
 }
 
-fn endless(tasks: &Tasks<Vec<u8>>, key: &str) -> Result<TaskId, Refused> {
+fn endless(tasks: &Tasks<Vec<u8>>, key: &str) -> Result<TaskId, NotTaken> {
     submit(tasks, key, |_| pending())
 }
 
@@ -328,7 +328,7 @@ async fn a_panic_is_a_failed_task_and_harms_no_other() {
 #[tokio::test(start_paused = true)]
 async fn tasks_are_bounded_per_owner_and_in_all() {
     let tasks = tasks();
-    let refused = |reason, seconds: Option<u64>| Refused {
+    let refused = |reason, seconds: Option<u64>| NotTaken {
         reason,
         retry_after: seconds.map(Duration::from_secs),
     };
@@ -337,18 +337,21 @@ async fn tasks_are_bounded_per_owner_and_in_all() {
     }
     let last = done(&tasks, "nova", 1).await.expect("there is room");
     advance(Duration::from_secs(20)).await;
-    let expected = refused(Reason::TasksOfCaller, Some(40));
+    let expected = refused(TaskBound::TasksOfCaller, Some(40));
     assert_eq!(endless(&tasks, "nova"), Err(expected));
     for _ in 0..2 {
         endless(&tasks, "cinder").expect("there is room");
     }
     assert_eq!(
         endless(&tasks, "glance"),
-        Err(refused(Reason::Tasks, Some(40)))
+        Err(refused(TaskBound::Tasks, Some(40)))
     );
     cancel(&tasks, "nova", last).expect("it is here");
     endless(&tasks, "glance").expect("there is room again");
-    assert_eq!(endless(&tasks, "glance"), Err(refused(Reason::Tasks, None)));
+    assert_eq!(
+        endless(&tasks, "glance"),
+        Err(refused(TaskBound::Tasks, None))
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -365,7 +368,7 @@ async fn a_cancelled_task_gives_its_place_to_a_new_one() {
     endless(&tasks, "glance").expect("nova's cancelled ones give way");
     endless(&tasks, "glance").expect("nova's cancelled ones give way");
     let refused = endless(&tasks, "glance").expect_err("it is full");
-    assert_eq!(refused.reason, Reason::Tasks);
+    assert_eq!(refused.reason, TaskBound::Tasks);
     assert_eq!(tasks.list(&owner("nova")).len(), 1);
     assert_eq!(state(&tasks, "nova", first), "waiting");
 }
@@ -399,11 +402,11 @@ fn a_runtime_that_goes_down_fails_its_tasks() {
 #[tokio::test(start_paused = true)]
 async fn bytes_are_bounded_per_owner_and_in_all() {
     let tasks = tasks();
-    let refused = |reason| Refused {
+    let refused = |reason| NotTaken {
         reason,
         retry_after: Some(MINUTE),
     };
-    let check = |id: Result<TaskId, Refused>, key: &str, expected: &str| {
+    let check = |id: Result<TaskId, NotTaken>, key: &str, expected: &str| {
         let id = id.expect("there is room");
         assert_eq!(state(&tasks, key, id), expected);
     };
@@ -411,11 +414,14 @@ async fn bytes_are_bounded_per_owner_and_in_all() {
     check(done(&tasks, "nova", 60).await, "nova", "done 60");
     assert_eq!(
         done(&tasks, "nova", 0).await,
-        Err(refused(Reason::BytesOfCaller))
+        Err(refused(TaskBound::BytesOfCaller))
     );
     check(done(&tasks, "cinder", 41).await, "cinder", "not kept 41");
     check(done(&tasks, "cinder", 40).await, "cinder", "done 40");
-    assert_eq!(done(&tasks, "glance", 0).await, Err(refused(Reason::Bytes)));
+    assert_eq!(
+        done(&tasks, "glance", 0).await,
+        Err(refused(TaskBound::Bytes))
+    );
     assert_eq!(tasks.snapshot().bytes, 100);
     advance(MINUTE).await;
     tasks.sweep();
@@ -462,7 +468,7 @@ async fn draining_refuses_new_tasks_and_waits_for_running_ones() {
     let refused = endless(&tasks, "nova").expect_err("it goes down");
     assert_eq!(
         (refused.reason, refused.retry_after),
-        (Reason::Draining, None)
+        (TaskBound::Draining, None)
     );
     cancel(&tasks, "nova", cancelled).expect("it is here");
     settled().await;
@@ -548,10 +554,10 @@ async fn an_answer_replaces_its_request_in_the_count() {
     let id = submit("nova", 50, answer).expect("there is room");
     assert_eq!(tasks.snapshot().bytes, 50);
     let refused = submit("nova", 11, oneshot::channel().1).expect_err("60 at most");
-    assert_eq!(refused.reason, Reason::BytesOfCaller);
+    assert_eq!(refused.reason, TaskBound::BytesOfCaller);
     assert_eq!(refused.retry_after, None, "it is still under way");
     let refused = submit("cinder", 51, oneshot::channel().1).expect_err("100 at most");
-    assert_eq!(refused.reason, Reason::Bytes);
+    assert_eq!(refused.reason, TaskBound::Bytes);
     tell.send(vec![b'x'; 60]).expect("it waits");
     settled().await;
     assert_eq!(state(&tasks, "nova", id), "done 60");

@@ -183,6 +183,21 @@ impl Report {
         if more > 0 {
             say(&mut out, "", &format!("and {more} more sidecars"));
         }
+        let (wrong, others) = self.counts();
+        for (name, count, text) in wrong {
+            say_count(&mut out, name, count, &text);
+        }
+        for Broken { log, line, why } in &self.broken_shown {
+            say(&mut out, "", &format!("{log}:{line}: {why}"));
+        }
+        for (name, count, text) in others {
+            say_count(&mut out, name, count, &text);
+        }
+        out
+    }
+
+    /// What is wrong with the logs, and what else they contain.
+    fn counts(&self) -> ([Counted; 5], [Counted; 4]) {
         let ignored = match self.ignored {
             true => ", assumed never to have left",
             false => "",
@@ -193,65 +208,38 @@ impl Report {
         };
         let has_quotas = self.rows.iter().any(|row| row.limit.starts_with("quota:"));
         let quotaless = if has_quotas { self.quotaless } else { 0 };
+        let missing = format!("calls have no line{ignored}");
+        let lost = format!("lines were lost, as the logs say{ignored}");
+        let broken = format!("lines cannot be read{ignored}");
         let far = "ids are far from all others of their process: a damaged or missing log";
-        count(
-            &mut out,
-            "missing",
-            self.missing,
-            "calls have no line",
-            ignored,
-        );
-        count(
-            &mut out,
-            "lost",
-            self.lost,
-            "lines were lost, as the logs say",
-            ignored,
-        );
-        count(
-            &mut out,
-            "broken",
-            self.broken,
-            "lines cannot be read",
-            ignored,
-        );
-        count(&mut out, "far", self.far, far, "");
-        count(
-            &mut out,
-            "differ",
-            self.differ,
-            "lines differ from another line of the same call",
-            "",
-        );
-        for Broken { log, line, why } in &self.broken_shown {
-            say(&mut out, "", &format!("{log}:{line}: {why}"));
-        }
-        count(
-            &mut out,
-            "twice",
-            self.twice,
-            "lines repeat an earlier one",
-            &compared,
-        );
-        count(
-            &mut out,
-            "others",
-            self.others,
-            "lines are not about a call",
-            "",
-        );
-        count(
-            &mut out,
-            "no quota",
-            quotaless,
-            "calls left without drawing from a quota",
-            "",
-        );
+        let differ = "lines differ from another line of the same call";
+        let twice = format!("lines repeat an earlier one{compared}");
+        let no_quota = "calls left without drawing from a quota";
         let late = "calls could not be put in order: give a larger --reorder";
-        count(&mut out, "late", self.late, late, "");
-        out
+        (
+            [
+                ("missing", self.missing, missing),
+                ("lost", self.lost, lost),
+                ("broken", self.broken, broken),
+                ("far", self.far, far.to_owned()),
+                ("differ", self.differ, differ.to_owned()),
+            ],
+            [
+                ("twice", self.twice, twice),
+                (
+                    "others",
+                    self.others,
+                    "lines are not about a call".to_owned(),
+                ),
+                ("no quota", quotaless, no_quota.to_owned()),
+                ("late", self.late, late.to_owned()),
+            ],
+        )
     }
 }
+
+/// The name of a line, a count, and what it counts.
+type Counted = (&'static str, u64, String);
 
 /// Adds a line with its name in front.
 fn say(out: &mut String, name: &str, text: &str) {
@@ -259,9 +247,9 @@ fn say(out: &mut String, name: &str, text: &str) {
 }
 
 /// Adds a line with a count, unless that is zero.
-fn count(out: &mut String, name: &str, count: u64, text: &str, more: &str) {
+fn say_count(out: &mut String, name: &str, count: u64, text: &str) {
     if count > 0 {
-        say(out, name, &format!("{count} {text}{more}"));
+        say(out, name, &format!("{count} {text}"));
     }
 }
 
