@@ -5,6 +5,7 @@
 //! real, and the same seed gives the same run everywhere. docs/simulate.md has the format of the
 //! files.
 
+mod arrivals;
 mod backend;
 mod expect;
 mod figures;

@@ -7,10 +7,9 @@ use std::time::Duration;
 use serde::Serialize;
 use tidegate_limits::Timestamp;
 
-use super::figures::{Figures, Tally, densest};
+use super::arrivals::Group;
+use super::figures::{Figures, Run, Tally, densest};
 use super::reader::{Mistake, Section, choice, duration, name, number};
-use super::scenario::Group;
-use super::world::Run;
 
 /// One line of `[expect]`.
 #[derive(Clone, Debug)]

@@ -1,5 +1,7 @@
 //! The figures of a run: counts, times, and the densest window.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -7,7 +9,7 @@ use tidegate_limits::Timestamp;
 
 /// The figures of some calls: all of a scenario, one group, or one function. Times are in
 /// seconds. A time without any measurement is absent.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Figures {
     /// Calls that arrived.
     pub calls: u64,
@@ -62,12 +64,8 @@ pub(super) enum Ending {
 /// Counts during the run.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tally {
-    calls: u64,
-    answered: u64,
-    refused: u64,
-    expired: u64,
-    left: u64,
-    failed: u64,
+    /// The counts. The other figures are computed at the end.
+    counted: Figures,
     first_arrival: Option<Timestamp>,
     last_answer: Option<Timestamp>,
     waits: Vec<Duration>,
@@ -76,14 +74,13 @@ pub(super) struct Tally {
     sent: Vec<Timestamp>,
     reached: Vec<Timestamp>,
     in_flight: u64,
-    in_flight_max: u64,
     last_sent: usize,
     is_out_of_order: bool,
 }
 
 impl Tally {
     pub(super) fn arrives(&mut self, now: Timestamp) {
-        self.calls += 1;
+        self.counted.calls += 1;
         self.first_arrival.get_or_insert(now);
     }
 
@@ -99,7 +96,7 @@ impl Tally {
         self.sent.push(now);
         self.reached.push(reaches);
         self.in_flight += 1;
-        self.in_flight_max = self.in_flight_max.max(self.in_flight);
+        self.counted.in_flight = self.counted.in_flight.max(self.in_flight);
         self.is_out_of_order |= nth < self.last_sent;
         self.last_sent = nth;
     }
@@ -112,17 +109,17 @@ impl Tally {
     pub(super) fn ends(&mut self, now: Timestamp, arrived: Timestamp, ending: Ending) {
         match ending {
             Ending::Answered => {
-                self.answered += 1;
+                self.counted.answered += 1;
                 self.last_answer = Some(now);
             }
-            Ending::Left => self.left += 1,
-            Ending::Failed => self.failed += 1,
+            Ending::Left => self.counted.left += 1,
+            Ending::Failed => self.counted.failed += 1,
             Ending::ToldNo { retry_after } => {
                 let after = now.since(arrived);
                 if after.is_zero() {
-                    self.refused += 1;
+                    self.counted.refused += 1;
                 } else {
-                    self.expired += 1;
+                    self.counted.expired += 1;
                 }
                 self.told_no_after_max = self.told_no_after_max.max(Some(after));
                 let (min, max) = self.retry_after.unwrap_or((retry_after, retry_after));
@@ -138,12 +135,6 @@ impl Tally {
         let waits = &self.waits;
         let seconds = |time: Duration| time.as_secs_f64();
         Figures {
-            calls: self.calls,
-            answered: self.answered,
-            refused: self.refused,
-            expired: self.expired,
-            left: self.left,
-            failed: self.failed,
             sent: self.sent.len() as u64,
             makespan_seconds: self
                 .first_arrival
@@ -158,8 +149,8 @@ impl Tally {
             retry_after_seconds_max: self.retry_after.map(|(_, max)| seconds(max)),
             densest_window: densest(&self.sent, window),
             densest_at_backend: densest(&self.reached, window),
-            in_flight: self.in_flight_max,
             in_order: !self.is_out_of_order,
+            ..self.counted
         }
     }
 
@@ -169,6 +160,19 @@ impl Tally {
         let last = self.sent.partition_point(|sent| *sent < to);
         &self.sent[first..last.max(first)]
     }
+}
+
+/// The result of a run.
+#[derive(Debug)]
+pub(super) struct Run {
+    pub(super) all: Tally,
+    /// In the order of the file.
+    pub(super) groups: Vec<Tally>,
+    pub(super) functions: BTreeMap<Arc<str>, Tally>,
+    /// How long each limit held calls, summed over the calls.
+    pub(super) held: BTreeMap<Arc<str>, Duration>,
+    /// How many calls were refused, by reason and limit.
+    pub(super) told_no: BTreeMap<(&'static str, Option<Arc<str>>), u64>,
 }
 
 /// The nearest-rank percentile of sorted values.

@@ -6,9 +6,8 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::expect::{Checked, Whose};
-use super::figures::Figures;
+use super::figures::{Figures, Run};
 use super::scenario::Scenario;
-use super::world::Run;
 
 /// The result of one scenario.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -16,10 +16,11 @@ use tidegate_limits::{
     Call, Cost, Hold, Policy, Scheduler, Step, Ticket, Timestamp, Tokens, Verdict, Weight,
 };
 
+use super::arrivals::{Planned, calls};
 use super::backend::Belief;
-use super::figures::{Ending, Tally};
+use super::figures::{Ending, Run, Tally};
 use super::random::Random;
-use super::scenario::{Planned, Scenario, What};
+use super::scenario::{Scenario, What};
 use super::setup::Setup;
 use crate::admit::policy::{backend_limit, limited};
 use crate::call::Destination;
@@ -34,19 +35,6 @@ const BACKEND: Destination = Destination::Socket;
 /// The gate's own policy; fixed windows are counted from the scenario's start.
 fn policy(setup: &Setup) -> Policy {
     limited(&setup.settings, Duration::ZERO)
-}
-
-/// The result of a run.
-#[derive(Debug)]
-pub(super) struct Run {
-    pub(super) all: Tally,
-    /// In the order of the file.
-    pub(super) groups: Vec<Tally>,
-    pub(super) functions: BTreeMap<Arc<str>, Tally>,
-    /// How long each limit held calls, summed over the calls.
-    pub(super) held: BTreeMap<Arc<str>, Duration>,
-    /// How many calls were refused, by reason and limit.
-    pub(super) told_no: BTreeMap<(&'static str, Option<Arc<str>>), u64>,
 }
 
 /// An event. Events of the same moment happen in this order.
@@ -126,7 +114,7 @@ pub(super) fn run(scenario: &Scenario, seed: u64) -> Run {
     for (nth, event) in scenario.events.iter().enumerate() {
         world.plan(Timestamp::ZERO + event.at, Thing::Event(nth));
     }
-    for (nth, call) in scenario.calls(seed).into_iter().enumerate() {
+    for (nth, call) in calls(&scenario.groups, seed).into_iter().enumerate() {
         let arrives = Timestamp::ZERO + call.arrives;
         world.plan(arrives, Thing::Arrival(nth));
         if let Some(patience) = scenario.groups[call.group].leaves_after {
