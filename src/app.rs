@@ -7,6 +7,7 @@ pub mod lease_server;
 pub mod metrics;
 mod quotas;
 mod shown;
+mod start_error;
 pub mod teller;
 
 use std::io;
@@ -15,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use tidegate_callers::{CallerId, TableError};
+use tidegate_callers::CallerId;
 use tidegate_quota::{Engine, QuotaStore};
 use tidegate_runtime::metric::Show;
 use tidegate_runtime::{Clock, Live};
@@ -28,6 +29,7 @@ use self::coordination::Coordination;
 use self::lately::Lately;
 use self::metrics::Metrics;
 use self::quotas::Quotas;
+pub use self::start_error::StartError;
 use self::teller::Teller;
 use crate::admit::{self, Gate};
 use crate::call::{Bind, Listener, Protocol};
@@ -40,7 +42,6 @@ use crate::forward::Forwarder;
 use crate::listen::{self, Bound, Connections, SocketFileId, descriptors};
 use crate::pipeline::Pipeline;
 use crate::protocol::{self, Accepted, Conversation};
-use crate::state::StateError;
 use crate::tasks::{Answer, Tasks};
 use crate::telemetry::Logs;
 use crate::telemetry::access::AccessLog;
@@ -51,54 +52,6 @@ use crate::{admin, telemetry};
 const SAVE_EVERY: Duration = Duration::from_secs(10);
 /// Time for the last answers to be written when a drain has taken too long.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-
-/// Why the proxy did not start, or a new config was refused.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// An address cannot be used.
-    #[error("cannot listen on {address} ({what}): {}", reason(address, cause))]
-    Bind {
-        /// The address.
-        address: Bind,
-        /// Its owner.
-        what: String,
-        /// The error of the system.
-        cause: io::Error,
-    },
-    /// The log of calls cannot be opened.
-    #[error("cannot start the log of calls: {0}")]
-    Log(#[source] io::Error),
-    /// The state of an earlier run cannot be used.
-    #[error(transparent)]
-    State(#[from] StateError),
-    /// There is no room for the callers of the config beside those made through the API.
-    #[error("cannot take the callers of the config: {}", list(.0))]
-    Callers(Vec<TableError>),
-    /// The log level is invalid.
-    #[error(transparent)]
-    Level(#[from] telemetry::log::LogError),
-}
-
-fn list(mistakes: &[TableError]) -> String {
-    let mistakes: Vec<_> = mistakes.iter().map(ToString::to_string).collect();
-    mistakes.join("; ")
-}
-
-/// Its name for operators.
-fn reason(address: &Bind, error: &io::Error) -> String {
-    let told = match (address, error.kind()) {
-        (Bind::Tcp(_), io::ErrorKind::AddrInUse) => "the port is in use",
-        (Bind::Tcp(_), io::ErrorKind::PermissionDenied) => {
-            "no permission (ports below 1024 need CAP_NET_BIND_SERVICE)"
-        }
-        (Bind::Tcp(_), io::ErrorKind::AddrNotAvailable) => "this machine has no such address",
-        (Bind::Unix(_), io::ErrorKind::AddrInUse) => "the socket is in use by a living process",
-        (Bind::Unix(_), io::ErrorKind::PermissionDenied) => "no permission to make the file",
-        (Bind::Unix(_), io::ErrorKind::NotFound) => "there is no such directory",
-        _ => return error.to_string(),
-    };
-    told.to_owned()
-}
 
 /// A running proxy.
 pub struct App {
@@ -180,123 +133,23 @@ impl App {
     ) -> Result<Self, StartError> {
         let bound = bind_all(&config.listen.listeners)?;
         let admin = config.admin.bind.map(bind_admin).transpose()?;
-        let access = match &logs {
-            Some(logs) => logs.access(),
-            None => AccessLog::start(io::sink(), telemetry::access::Look::Json)
-                .map_err(StartError::Log)?,
-        };
-        let access = Arc::new(access);
-        access.switch(config.telemetry.access && logs.is_some());
-        let clock = Clock::start();
-        let (keeper, saved) = Keeper::open(config.callers.state_file.as_deref())?;
-        let Changed {
-            value: callers,
-            buckets,
-        } = Callers::start(&config.callers, saved).map_err(StartError::Callers)?;
-        let gate = Gate::new(&with_costs(&config.admit, &callers), clock);
-        follow(&gate, &callers, buckets);
-        let metrics = Arc::new(Metrics::new(env!("CARGO_PKG_VERSION"), REVISION));
-        metrics.config_taken(SystemTime::now());
-        let coordination = Arc::new(Coordination::new(gate.clone(), callers.clone(), clock));
-        coordination.apply(config.coordinate.as_ref(), &config.admit);
-        coordination
-            .metrics()
-            .register(metrics.registry().prometheus())
-            .expect("no other metrics have these names");
-        let descriptors = Descriptors::divide(&config, descriptors::in_force());
-        metrics
-            .listen
-            .connections_limit()
-            .show(descriptors.connections);
         let beside = CancellationToken::new();
-        let quotas = Quotas::new(
-            gate.clone(),
-            clock,
-            metrics.quotas.clone(),
-            Box::new(open),
-            beside.clone(),
-        );
-        quotas.apply(config.quotas.as_ref());
-        let teller = Teller::new(
-            Arc::clone(&metrics),
-            Arc::clone(&access),
-            callers.clone(),
-            clock,
-        );
-        let lately = teller.lately();
-        let classifier = Arc::new(Live::new(Classifier::new(&config.classify)));
-        let coalescer = Coalescer::new(config.coalesce.clone(), clock);
-        let tasks = Tasks::new(config.tasks, clock);
-        let forwarder = Forwarder::new(&config.forward);
-        let (closing, cutting) = (CancellationToken::new(), CancellationToken::new());
-        let conversation = Conversation {
-            serve: Pipeline {
-                classifier: Arc::clone(&classifier),
-                callers: callers.clone(),
-                coalescer: coalescer.clone(),
-                tasks: tasks.clone(),
-                gate: gate.clone(),
-                forwarder: forwarder.clone(),
-                observer: Arc::new(teller),
-                clock,
-            },
-            settings: config.protocol.clone(),
-            clock,
-            stop: closing.clone(),
-            cut: cutting.clone(),
-        };
-        let shared = Arc::new(Shared {
-            clock,
-            conversation: Live::new(conversation),
-            classifier,
-            coalescer,
-            tasks,
-            gate,
-            coordination,
-            quotas,
-            changes: Mutex::default(),
-            keeper: Mutex::new(keeper),
-            refused: Mutex::default(),
-            forwarder,
-            connections: Connections::new(descriptors.connections),
-            descriptors: Live::new(descriptors),
-            lately,
-            callers,
-            metrics,
-            access,
+        let address = admin.as_ref().and_then(|it| it.local_addr().ok());
+        let shared = Arc::new(Shared::build(
+            config,
             logs,
-            listeners: Mutex::default(),
-            conversations: TaskTracker::new(),
-            closing,
-            cutting,
-            ready: AtomicBool::new(true),
-            admin: admin.as_ref().and_then(|it| it.local_addr().ok()),
-            config: Live::new(config),
-        });
-        let timer = shared.gate.clone();
-        tokio::spawn(
-            beside
-                .clone()
-                .run_until_cancelled_owned(async move { timer.keep_time().await }),
-        );
-        tokio::spawn(
-            beside
-                .clone()
-                .run_until_cancelled_owned(Arc::clone(&shared.coordination).keep_carrying()),
-        );
+            address,
+            Box::new(open),
+            &beside,
+        )?);
         if let Some(listener) = admin {
             let listener = tokio::net::TcpListener::from_std(listener).map_err(StartError::Log)?;
             let settings = shared.config.get().admin.clone();
-            let source = Arc::clone(&shared);
-            let callers = Arc::clone(&shared);
+            let (source, callers) = (Arc::clone(&shared), Arc::clone(&shared));
             let stop = beside.clone();
             tokio::spawn(admin::serve(listener, settings, source, callers, stop));
         }
-        tokio::spawn(
-            beside
-                .clone()
-                .run_until_cancelled_owned(Arc::clone(&shared).keep_saving()),
-        );
+        shared.run_beside(&beside);
         for (listener, socket) in bound {
             shared.accept_on(listener, socket);
         }
@@ -389,45 +242,14 @@ impl App {
         // After the changes, because kept answers are from before.
         shared.coalescer.apply(config.coalesce.clone());
         shared.tasks.apply(config.tasks);
-        let descriptors = Descriptors::divide(&config, descriptors::in_force());
+        let descriptors = divide(&config, &shared.metrics);
         shared.connections.apply(descriptors.connections);
-        shared
-            .metrics
-            .listen
-            .connections_limit()
-            .show(descriptors.connections);
         shared.descriptors.set(descriptors);
         shared.keep_listeners(&config.listen.listeners, &kept);
         for (listener, socket) in bound {
             shared.accept_on(listener, socket);
         }
-        let has_new_mode = |listener: &Listener| {
-            before
-                .listen
-                .listeners
-                .iter()
-                .any(|it| it.bind == listener.bind && it.unix_mode != listener.unix_mode)
-        };
-        for (changed, key) in [
-            (
-                config.listen.listeners.iter().any(has_new_mode),
-                "listen.unix_mode",
-            ),
-            (before.threads != config.threads, "server.threads"),
-            (before.admin != config.admin, "admin"),
-            (
-                before.callers.state_file != config.callers.state_file,
-                "callers.state_file",
-            ),
-            (
-                before.telemetry.format != config.telemetry.format,
-                "log.format",
-            ),
-        ] {
-            if changed {
-                warn!(key, "takes effect only after a restart");
-            }
-        }
+        warn_of_restarts(&before, &config);
         shared.config.set(config);
         drop(one_at_a_time);
         *shared.refused() = None;
@@ -534,6 +356,72 @@ pub fn follow(gate: &Gate, callers: &Callers, changes: Vec<BucketChange>) {
     }
 }
 
+/// Logs each changed option that a reload cannot apply.
+fn warn_of_restarts(before: &Config, config: &Config) {
+    let has_new_mode = |listener: &Listener| {
+        before
+            .listen
+            .listeners
+            .iter()
+            .any(|it| it.bind == listener.bind && it.unix_mode != listener.unix_mode)
+    };
+    for (changed, key) in [
+        (
+            config.listen.listeners.iter().any(has_new_mode),
+            "listen.unix_mode",
+        ),
+        (before.threads != config.threads, "server.threads"),
+        (before.admin != config.admin, "admin"),
+        (
+            before.callers.state_file != config.callers.state_file,
+            "callers.state_file",
+        ),
+        (
+            before.telemetry.format != config.telemetry.format,
+            "log.format",
+        ),
+    ] {
+        if changed {
+            warn!(key, "takes effect only after a restart");
+        }
+    }
+}
+
+/// Divides the process's descriptors, and shows how many connections that allows.
+fn divide(config: &Config, metrics: &Metrics) -> Descriptors {
+    let descriptors = Descriptors::divide(config, descriptors::in_force());
+    let limit = metrics.listen.connections_limit();
+    limit.show(descriptors.connections);
+    descriptors
+}
+
+fn coordination(
+    config: &Config,
+    gate: &Gate,
+    callers: &Callers,
+    metrics: &Metrics,
+    clock: Clock,
+) -> Arc<Coordination> {
+    let coordination = Coordination::new(gate.clone(), callers.clone(), clock);
+    coordination.apply(config.coordinate.as_ref(), &config.admit);
+    coordination
+        .metrics()
+        .register(metrics.registry().prometheus())
+        .expect("no other metrics have these names");
+    Arc::new(coordination)
+}
+
+fn access_log(config: &Config, logs: Option<&Logs>) -> Result<Arc<AccessLog>, StartError> {
+    let access = match logs {
+        Some(logs) => logs.access(),
+        None => {
+            AccessLog::start(io::sink(), telemetry::access::Look::Json).map_err(StartError::Log)?
+        }
+    };
+    access.switch(config.telemetry.access && logs.is_some());
+    Ok(Arc::new(access))
+}
+
 fn bind_all(listeners: &[Listener]) -> Result<Vec<(Listener, Bound)>, StartError> {
     listeners
         .iter()
@@ -557,6 +445,100 @@ fn bind_admin(address: SocketAddr) -> Result<TcpListener, StartError> {
 }
 
 impl Shared {
+    /// Builds all parts, and starts none of them.
+    fn build(
+        config: Config,
+        logs: Option<Logs>,
+        admin: Option<SocketAddr>,
+        open: quotas::Open,
+        beside: &CancellationToken,
+    ) -> Result<Self, StartError> {
+        let access = access_log(&config, logs.as_ref())?;
+        let clock = Clock::start();
+        let (keeper, saved) = Keeper::open(config.callers.state_file.as_deref())?;
+        let Changed {
+            value: callers,
+            buckets,
+        } = Callers::start(&config.callers, saved).map_err(StartError::Callers)?;
+        let gate = Gate::new(&with_costs(&config.admit, &callers), clock);
+        follow(&gate, &callers, buckets);
+        let metrics = Arc::new(Metrics::new(env!("CARGO_PKG_VERSION"), REVISION));
+        metrics.config_taken(SystemTime::now());
+        let coordination = coordination(&config, &gate, &callers, &metrics, clock);
+        let descriptors = divide(&config, &metrics);
+        let quotas = Quotas::new(
+            gate.clone(),
+            clock,
+            metrics.quotas.clone(),
+            open,
+            beside.clone(),
+        );
+        quotas.apply(config.quotas.as_ref());
+        let teller = Arc::new(Teller::new(
+            Arc::clone(&metrics),
+            Arc::clone(&access),
+            callers.clone(),
+            clock,
+        ));
+        let (closing, cutting) = (CancellationToken::new(), CancellationToken::new());
+        let pipeline = Pipeline {
+            classifier: Arc::new(Live::new(Classifier::new(&config.classify))),
+            callers: callers.clone(),
+            coalescer: Coalescer::new(config.coalesce.clone(), clock),
+            tasks: Tasks::new(config.tasks, clock),
+            gate: gate.clone(),
+            forwarder: Forwarder::new(&config.forward),
+            observer: Arc::clone(&teller) as _,
+            clock,
+        };
+        Ok(Self {
+            clock,
+            classifier: Arc::clone(&pipeline.classifier),
+            coalescer: pipeline.coalescer.clone(),
+            tasks: pipeline.tasks.clone(),
+            forwarder: pipeline.forwarder.clone(),
+            conversation: Live::new(Conversation {
+                serve: pipeline,
+                settings: config.protocol.clone(),
+                clock,
+                stop: closing.clone(),
+                cut: cutting.clone(),
+            }),
+            gate,
+            coordination,
+            quotas,
+            changes: Mutex::default(),
+            keeper: Mutex::new(keeper),
+            refused: Mutex::default(),
+            connections: Connections::new(descriptors.connections),
+            descriptors: Live::new(descriptors),
+            lately: teller.lately(),
+            callers,
+            metrics,
+            access,
+            logs,
+            listeners: Mutex::default(),
+            conversations: TaskTracker::new(),
+            closing,
+            cutting,
+            ready: AtomicBool::new(true),
+            admin,
+            config: Live::new(config),
+        })
+    }
+
+    /// Begins what runs beside the calls until `stop`: the timer of the queue, the shares of other
+    /// sidecars, and the saving of the state.
+    fn run_beside(self: &Arc<Self>, stop: &CancellationToken) {
+        let (timer, coordination) = (self.gate.clone(), Arc::clone(&self.coordination));
+        let keeping = async move { timer.keep_time().await };
+        tokio::spawn(stop.clone().run_until_cancelled_owned(keeping));
+        let carrying = coordination.keep_carrying();
+        tokio::spawn(stop.clone().run_until_cancelled_owned(carrying));
+        let saving = Arc::clone(self).keep_saving();
+        tokio::spawn(stop.clone().run_until_cancelled_owned(saving));
+    }
+
     async fn keep_saving(self: Arc<Self>) {
         let mut beats = tokio::time::interval(SAVE_EVERY);
         beats.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);

@@ -63,6 +63,82 @@ impl Teller {
         Arc::clone(&self.lately)
     }
 
+    /// Counts a call that has ended.
+    fn count(&self, facts: &Facts, took: &Durations) {
+        let metrics = &self.metrics;
+        let identity = &*facts.origin.identity;
+        metrics.calls.count(
+            &identity.listener,
+            &facts.function,
+            &facts.class,
+            facts.verdict.label(),
+            took,
+        );
+        if facts.shared {
+            metrics.coalesce.coalesced_total(&facts.function).inc();
+        }
+        for field in identity.unusable.iter() {
+            let unusable = metrics.protocol.identity_unusable_total(field.label());
+            unusable.inc();
+        }
+        if let Some(limit) = &facts.limit {
+            metrics.calls.limit_hit(limit);
+        }
+        if let Some(claim) = &facts.claim {
+            self.charged(facts, claim);
+        }
+        // A client that has left got no answer.
+        let answer = facts.reason.filter(|_| facts.verdict != Verdict::Aborted);
+        if let Some(reason) = answer {
+            let limit = facts.limit.as_deref();
+            metrics.calls.refused(limit, reason.label());
+        }
+    }
+
+    /// Writes the access line of a call that has ended.
+    fn write(&self, now: Timestamp, facts: &Facts, took: &Durations) -> Written {
+        let identity = &*facts.origin.identity;
+        let claim = facts.claim.as_ref();
+        let quota: Vec<_> = facts.quotas.iter().map(quota_draw).collect();
+        self.access.write(&AccessLine {
+            id: facts.id,
+            at: self.clock.wall(now),
+            listener: &identity.listener,
+            peer: match identity.peer {
+                Peer::Tcp(address) => Some(address),
+                Peer::Unix { .. } => None,
+            },
+            client: identity.address,
+            user: identity.user.as_deref(),
+            dialect: facts.dialect.label(),
+            function: &facts.function,
+            class: &facts.class,
+            userid: facts.target.as_deref(),
+            verdict: facts.verdict.label(),
+            reason: facts.reason.map(Reason::label),
+            limit: facts.limit.as_deref(),
+            caller: claim.map(|claim| claim.caller),
+            rate_limit: claim.and_then(Claim::rate_limit).map(|label| &**label),
+            tokens: facts.cost(),
+            queued: took.waited.unwrap_or(took.total),
+            backend: took.backend,
+            total: took.total,
+            bytes_in: facts.bytes_in,
+            bytes_out: facts.bytes_out,
+            status: facts.status,
+            overall_rc: facts.overall_rc,
+            sent: facts
+                .sent
+                .map(|sent| sent.since(tidegate_limits::Timestamp::ZERO)),
+            started: &self.started,
+            limited: facts.limited,
+            quota: &quota,
+            shared: facts.shared,
+            handed_over: facts.handed_over,
+            retry_of: facts.retry_of,
+        })
+    }
+
     /// Counts what a call's rate limit did to it.
     fn charged(&self, facts: &Facts, claim: &Claim) {
         if facts.settled.is_some() {
@@ -137,92 +213,17 @@ impl Observe for Teller {
         self.callers.ended(now, facts);
         self.lately.ended(now, facts);
         let arrived = facts.origin.arrived;
-        let total = now.since(arrived);
-        let waited = facts.admitted.map(|admitted| admitted.since(arrived));
-        // A backend that never finished counts with the time that we waited for it: the slowest
-        // calls must not be missing.
-        let backend = facts
-            .sent
-            .map(|sent| facts.answered.unwrap_or(now).since(sent));
-
         let took = Durations {
-            total,
-            waited,
-            backend,
-        };
-        let verdict = facts.verdict.label();
-        let identity = &*facts.origin.identity;
-        self.metrics.calls.count(
-            &identity.listener,
-            &facts.function,
-            &facts.class,
-            verdict,
-            &took,
-        );
-        if facts.shared {
-            self.metrics.coalesce.coalesced_total(&facts.function).inc();
-        }
-        for field in identity.unusable.iter() {
-            let protocol = &self.metrics.protocol;
-            protocol.identity_unusable_total(field.label()).inc();
-        }
-        if let Some(limit) = &facts.limit {
-            self.metrics.calls.limit_hit(limit);
-        }
-        let claim = facts.claim.as_ref();
-        if let Some(claim) = claim {
-            self.charged(facts, claim);
-        }
-        // A client that has left got no answer, even if one was ready.
-        let answer = facts.reason.filter(|_| facts.verdict != Verdict::Aborted);
-        if let Some(reason) = answer {
-            self.metrics
-                .calls
-                .refused(facts.limit.as_deref(), reason.label());
-        }
-
-        if !self.access.is_on() {
-            return;
-        }
-        let quota: Vec<_> = facts.quotas.iter().map(quota_draw).collect();
-        let written = self.access.write(&AccessLine {
-            id: facts.id,
-            at: self.clock.wall(now),
-            listener: &identity.listener,
-            peer: match identity.peer {
-                Peer::Tcp(address) => Some(address),
-                Peer::Unix { .. } => None,
-            },
-            client: identity.address,
-            user: identity.user.as_deref(),
-            dialect: facts.dialect.label(),
-            function: &facts.function,
-            class: &facts.class,
-            userid: facts.target.as_deref(),
-            verdict,
-            reason: facts.reason.map(Reason::label),
-            limit: facts.limit.as_deref(),
-            caller: claim.map(|claim| claim.caller),
-            rate_limit: claim.and_then(Claim::rate_limit).map(|label| &**label),
-            tokens: facts.cost(),
-            queued: waited.unwrap_or(total),
-            backend,
-            total,
-            bytes_in: facts.bytes_in,
-            bytes_out: facts.bytes_out,
-            status: facts.status,
-            overall_rc: facts.overall_rc,
-            sent: facts
+            total: now.since(arrived),
+            waited: facts.admitted.map(|admitted| admitted.since(arrived)),
+            // A backend that never finished counts for as long as the call waited for it, so that
+            // the slowest calls are included.
+            backend: facts
                 .sent
-                .map(|sent| sent.since(tidegate_limits::Timestamp::ZERO)),
-            started: &self.started,
-            limited: facts.limited,
-            quota: &quota,
-            shared: facts.shared,
-            handed_over: facts.handed_over,
-            retry_of: facts.retry_of,
-        });
-        if written == Written::Lost {
+                .map(|sent| facts.answered.unwrap_or(now).since(sent)),
+        };
+        self.count(facts, &took);
+        if self.access.is_on() && self.write(now, facts, &took) == Written::Lost {
             self.metrics.process.access_lines_lost_total().inc();
         }
     }

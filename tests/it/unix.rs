@@ -215,7 +215,7 @@ async fn a_socket_file_that_is_alive_or_no_socket_stays_and_the_start_says_why()
     let config = place.text(backend.backend.addr, "", "");
     let living = UnixListener::bind(&place.path).expect("nothing is in the way");
     let said = refused(&config, &place.dir).await;
-    assert!(said.contains("in use by a living process"), "{said}");
+    assert!(said.contains("in use by a running process"), "{said}");
     UnixStream::connect(&place.path).expect("it still listens");
     drop(living);
     fs::remove_file(&place.path).expect("it is there");

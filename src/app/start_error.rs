@@ -1,0 +1,57 @@
+//! Why a sidecar does not start, or does not take a new config.
+
+use std::io;
+
+use tidegate_callers::TableError;
+
+use crate::call::Bind;
+use crate::state::StateError;
+use crate::telemetry;
+
+/// Why the proxy did not start, or a new config was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// An address cannot be used.
+    #[error("cannot listen on {address} ({what}): {}", reason(address, cause))]
+    Bind {
+        /// The address.
+        address: Bind,
+        /// Its owner.
+        what: String,
+        /// The error of the system.
+        cause: io::Error,
+    },
+    /// The log of calls cannot be opened.
+    #[error("cannot start the log of calls: {0}")]
+    Log(#[source] io::Error),
+    /// The state of an earlier run cannot be used.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// There is no room for the callers of the config beside those made through the API.
+    #[error("cannot take the callers of the config: {}", list(.0))]
+    Callers(Vec<TableError>),
+    /// The log level is invalid.
+    #[error(transparent)]
+    Level(#[from] telemetry::log::LogError),
+}
+
+fn list(mistakes: &[TableError]) -> String {
+    let mistakes: Vec<_> = mistakes.iter().map(ToString::to_string).collect();
+    mistakes.join("; ")
+}
+
+/// Its name for operators.
+fn reason(address: &Bind, error: &io::Error) -> String {
+    let told = match (address, error.kind()) {
+        (Bind::Tcp(_), io::ErrorKind::AddrInUse) => "the port is in use",
+        (Bind::Tcp(_), io::ErrorKind::PermissionDenied) => {
+            "no permission (ports below 1024 need CAP_NET_BIND_SERVICE)"
+        }
+        (Bind::Tcp(_), io::ErrorKind::AddrNotAvailable) => "this machine has no such address",
+        (Bind::Unix(_), io::ErrorKind::AddrInUse) => "the socket is in use by a living process",
+        (Bind::Unix(_), io::ErrorKind::PermissionDenied) => "no permission to make the file",
+        (Bind::Unix(_), io::ErrorKind::NotFound) => "there is no such directory",
+        _ => return error.to_string(),
+    };
+    told.to_owned()
+}
