@@ -48,7 +48,7 @@ fn reason(address: &Bind, error: &io::Error) -> String {
             "no permission (ports below 1024 need CAP_NET_BIND_SERVICE)"
         }
         (Bind::Tcp(_), io::ErrorKind::AddrNotAvailable) => "this machine has no such address",
-        (Bind::Unix(_), io::ErrorKind::AddrInUse) => "the socket is in use by a living process",
+        (Bind::Unix(_), io::ErrorKind::AddrInUse) => "the socket is in use by a running process",
         (Bind::Unix(_), io::ErrorKind::PermissionDenied) => "no permission to make the file",
         (Bind::Unix(_), io::ErrorKind::NotFound) => "there is no such directory",
         _ => return error.to_string(),

@@ -10,7 +10,7 @@ use tidegate_limits::quota;
 use tidegate_limits::scheduler::OnExcess;
 use tidegate_quota::Engine;
 
-use crate::admit::{ClassRule, Deadline, Pool, Postpone, WhenFull};
+use crate::admit::{self, ClassRule, Deadline, Pool, Postpone, WhenFull};
 use crate::call::pace::{CostRange, pace};
 use crate::callers::rate_limit::Allowance;
 use crate::callers::settings::QuotaBy;
@@ -98,6 +98,34 @@ fn table(config: &Config) -> String {
     let gate = &config.admit;
     let mut rows: Vec<(String, String)> = Vec::new();
     let mut row = |name: &str, value: String| rows.push((name.to_owned(), value));
+    windows(gate, &mut row);
+    paces(config, &mut row);
+    if let Some(quotas) = &config.quotas {
+        self::quotas(config, quotas, &mut row);
+    }
+    for class in &gate.classes {
+        row(&format!("class {}", class.name), class_in_words(class));
+    }
+    if let Some(ignored) = ignored_headers(config) {
+        row("shared reads", ignored);
+    }
+    for (index, exempt) in exempt(config).into_iter().enumerate() {
+        row(if index == 0 { "no limits" } else { "" }, exempt);
+    }
+    waiting(config, &mut row);
+    if let Some(coordinate) = &config.coordinate {
+        shares(config, coordinate, &mut row);
+    }
+
+    let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    let lines = rows
+        .iter()
+        .map(|(name, value)| format!("{name:width$}  {value}\n"));
+    lines.collect()
+}
+
+/// The windows, and the calls that may be outstanding.
+fn windows(gate: &admit::Settings, row: &mut impl FnMut(&str, String)) {
     match &gate.window {
         None => row("per window", "off".to_owned()),
         Some(window) => {
@@ -115,63 +143,44 @@ fn table(config: &Config) -> String {
         }
     }
     let outstanding = gate.outstanding_max;
-    row(
-        "outstanding",
-        outstanding.map_or("off".to_owned(), |n| format!("{n} calls at once")),
-    );
+    let calls = |n| format!("{n} calls at once");
+    row("outstanding", outstanding.map_or("off".to_owned(), calls));
     if let (Some(max), Some(sum)) = (outstanding, gate.outstanding_sum())
         && sum > max
     {
-        row(
-            "outstanding in all",
-            format!(
-                "{sum} calls at once: {max}, and {} in pools beside them",
-                sum - max
-            ),
-        );
+        let beside = sum - max;
+        let text = format!("{sum} calls at once: {max}, and {beside} in pools beside them");
+        row("outstanding in all", text);
     }
-    for limit in &gate.paced {
-        let calls = match &limit.function {
-            None => "all calls".to_owned(),
-            Some(function) => function.to_string(),
-        };
-        let (rate, ratio) = (limit.rate.get(), limit.ratio.get());
-        row(
-            &format!("rate_limit:{}", limit.name),
-            format!("{rate} tokens a second for {calls}, {ratio} times as many for late calls"),
-        );
-        row(
-            "  largest burst",
-            burst(limit.rate, limit.ratio, limit.costs),
-        );
-    }
-    for limit in &config.callers.rate_limits {
-        let Allowance::Paced { rate, ratio } = limit.rule.allowance else {
-            continue;
-        };
+}
+
+/// The rate limits with a pace, each with its largest burst.
+fn paces(config: &Config, row: &mut impl FnMut(&str, String)) {
+    let mut pace = |name: &str, calls: &str, rate: Rate, ratio: BurstRatio, costs| {
         let (per_second, times) = (rate.get(), ratio.get());
         row(
-            &format!("rate_limit:{}", limit.name),
+            &format!("rate_limit:{name}"),
             format!(
-                "{per_second} tokens a second for callers that name it, {times} times as many for \
-                 the late"
+                "{per_second} tokens a second for {calls}, {times} times as many for late calls"
             ),
         );
-        let costs = config.callers.costs.range(None);
         row("  largest burst", burst(rate, ratio, costs));
+    };
+    for limit in &config.admit.paced {
+        let calls = limit.function.as_deref().unwrap_or("all calls");
+        pace(&limit.name, calls, limit.rate, limit.ratio, limit.costs);
     }
-    if let Some(quotas) = &config.quotas {
-        self::quotas(config, quotas, &mut row);
+    for limit in &config.callers.rate_limits {
+        if let Allowance::Paced { rate, ratio } = limit.rule.allowance {
+            let costs = config.callers.costs.range(None);
+            pace(&limit.name, "callers that name it", rate, ratio, costs);
+        }
     }
-    for class in &gate.classes {
-        row(&format!("class {}", class.name), class_in_words(class));
-    }
-    if let Some(ignored) = ignored_headers(config) {
-        row("shared reads", ignored);
-    }
-    for (index, exempt) in exempt(config).into_iter().enumerate() {
-        row(if index == 0 { "no limits" } else { "" }, exempt);
-    }
+}
+
+/// How long calls wait, and for what.
+fn waiting(config: &Config, row: &mut impl FnMut(&str, String)) {
+    let gate = &config.admit;
     let threshold = if gate.threshold.is_zero() {
         "not at all: refused at the first closed limit".to_owned()
     } else {
@@ -196,17 +205,6 @@ fn table(config: &Config) -> String {
     };
     row("queue", format!("{} calls, then {full}", gate.capacity));
     row("workers", format!("{} calls", gate.workers));
-
-    if let Some(coordinate) = &config.coordinate {
-        shares(config, coordinate, &mut row);
-    }
-
-    let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-    let mut text = String::new();
-    for (name, value) in rows {
-        text.push_str(&format!("{name:width$}  {value}\n"));
-    }
-    text
 }
 
 /// The headers by which reads on the operator's own routes are compared, if such reads are

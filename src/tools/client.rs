@@ -77,16 +77,8 @@ impl Admin {
             address: self.admin,
             told,
         };
-        let runtime = super::runtime(1).map_err(|error| no_answer(error.to_string()))?;
-        let (status, body) = runtime
-            .block_on(async {
-                let asking = ask(self.admin, path, token.as_deref());
-                match tokio::time::timeout(BOUND, asking).await {
-                    Ok(answer) => answer.map_err(|error| error.to_string()),
-                    Err(_) => Err(format!("nothing within {} s", BOUND.as_secs())),
-                }
-            })
-            .map_err(no_answer)?;
+        let answer = answer(self.admin, path, token.as_deref(), BOUND);
+        let (status, body) = answer.map_err(no_answer)?;
         let answer: Value = serde_json::from_slice(&body)
             .map_err(|_| no_answer("what it says is no JSON".to_owned()))?;
         if status == 200 {
@@ -108,6 +100,23 @@ fn read_token(path: &Path) -> Result<String, ClientError> {
             cause,
         }),
     }
+}
+
+/// Asks for a path and returns the status and the body, or the reason why there is no answer
+/// within `bound`.
+pub(super) fn answer(
+    address: SocketAddr,
+    path: &str,
+    token: Option<&str>,
+    bound: Duration,
+) -> Result<(u16, Bytes), String> {
+    let runtime = super::runtime(1).map_err(|error| error.to_string())?;
+    runtime.block_on(async {
+        match tokio::time::timeout(bound, ask(address, path, token)).await {
+            Ok(answer) => answer.map_err(|error| error.to_string()),
+            Err(_) => Err(format!("nothing within {} s", bound.as_secs())),
+        }
+    })
 }
 
 type Anything = Box<dyn std::error::Error + Send + Sync>;

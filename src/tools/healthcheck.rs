@@ -1,18 +1,16 @@
 //! `tidegate healthcheck`: asks a running sidecar whether it takes calls.
 //!
-//! It is for images that contain only this program, so it implements the little HTTP that it
-//! needs. It asks for `/readyz`, which needs no token, at the address that the sidecar wrote at
-//! its start. It never reads the config, so a broken file on disk makes no running sidecar
-//! unhealthy.
+//! It is for images that contain only this program. It asks for `/readyz`, which needs no token, at
+//! the address that the sidecar wrote at its start. It never reads the config, so a broken file on
+//! disk makes no running sidecar unhealthy.
 
 use std::env;
-use std::io::{self, Read as _, Write as _};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use super::runtime_file;
+use super::{client, runtime_file};
 use crate::config::DEFAULT_PATH;
 
 /// `admin.bind` in the environment, which a container shares with its health check.
@@ -22,20 +20,17 @@ const DEFAULT_BIND: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST)
 
 /// The bound of connecting, asking and the answer together.
 const BOUND: Duration = Duration::from_secs(2);
-/// An answer has a line or two. No more is read.   bytes
-const ANSWER_MAX: usize = 4096;
 
 /// Why a sidecar counts as unhealthy.
 #[derive(Debug, thiserror::Error)]
 pub enum Unhealthy {
     /// No process answers there.
-    #[error("no answer from {address} within {BOUND:?}: {cause}")]
+    #[error("no answer from {address}: {cause}")]
     NoAnswer {
         /// The admin address.
         address: SocketAddr,
-        /// The error of the system.
-        #[source]
-        cause: io::Error,
+        /// The reason.
+        cause: String,
     },
     /// It answers, and takes no calls.
     #[error("{address} is not ready: {said}")]
@@ -111,11 +106,12 @@ fn find(arguments: &Arguments) -> Result<(SocketAddr, String), String> {
 /// If it does not answer in time, or is not ready.
 pub fn ask(bind: SocketAddr) -> Result<(), Unhealthy> {
     let address = reachable(bind);
-    let answer = read_answer(address).map_err(|cause| Unhealthy::NoAnswer { address, cause })?;
-    let status = answer.split(' ').nth(1);
-    if answer.starts_with("HTTP/1.1 ") && status == Some("200") {
+    let (status, answer) = client::answer(address, "/readyz", None, BOUND)
+        .map_err(|cause| Unhealthy::NoAnswer { address, cause })?;
+    if status == 200 {
         return Ok(());
     }
+    let answer = String::from_utf8_lossy(&answer);
     let said = answer.trim_end().lines().next_back().unwrap_or_default();
     Err(Unhealthy::NotReady {
         address,
@@ -131,36 +127,4 @@ fn reachable(bind: SocketAddr) -> SocketAddr {
         ip => ip,
     };
     SocketAddr::new(ip, bind.port())
-}
-
-fn read_answer(address: SocketAddr) -> io::Result<String> {
-    let deadline = Instant::now() + BOUND;
-    let mut stream = TcpStream::connect_timeout(&address, BOUND)?;
-    stream.set_write_timeout(Some(left(deadline)?))?;
-    write!(
-        stream,
-        "GET /readyz HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"
-    )?;
-    let mut answer = Vec::new();
-    let mut chunk = [0; 512];
-    while answer.len() < ANSWER_MAX {
-        stream.set_read_timeout(Some(left(deadline)?))?;
-        match stream.read(&mut chunk)? {
-            0 => break,
-            read => answer.extend_from_slice(&chunk[..read]),
-        }
-    }
-    if answer.is_empty() {
-        return Err(io::ErrorKind::UnexpectedEof.into());
-    }
-    Ok(String::from_utf8_lossy(&answer).into_owned())
-}
-
-/// The time until the deadline, never zero: a timeout of zero would mean no timeout.
-fn left(deadline: Instant) -> io::Result<Duration> {
-    let left = deadline.saturating_duration_since(Instant::now());
-    if left.is_zero() {
-        return Err(io::ErrorKind::TimedOut.into());
-    }
-    Ok(left)
 }
