@@ -8,7 +8,7 @@
 //! (`/token`), which have slots of their own so that a full queue never blocks them.
 
 mod ask;
-mod backends;
+pub(crate) mod backends;
 mod buckets;
 pub mod metrics;
 mod permit;

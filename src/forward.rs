@@ -25,6 +25,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tidegate_limits::scheduler::Outcome;
+use tokio_util::either::Either;
 
 use self::backend::Backends;
 use self::carry::Carry;
@@ -177,6 +178,9 @@ impl Forward for Outgoing {
                 match backend.connect_and_write(&call.bytes).await {
                     Ok((stream, written)) => {
                         Carry::new(Arc::clone(&record), |committed| {
+                            if written > 0 {
+                                committed.set();
+                            }
                             exchange::array(stream, written, call, slot, record, backend, committed)
                         })
                         .await
@@ -227,7 +231,7 @@ impl Forward for Connection {
         };
         slot.goes_to(backend.generation);
         match backend.connect().await {
-            Ok(Stream::Tcp(stream)) => {
+            Ok(Stream(Either::Left(stream))) => {
                 slot.sent();
                 let slot = Box::new(Held(Some(slot)));
                 Ok(Ok(Tunnel {
@@ -237,7 +241,7 @@ impl Forward for Connection {
                 }))
             }
             // The config accepts none for tcp.
-            Ok(Stream::Unix(_)) => Ok(Err(Refusal::no_backend("tcp"))),
+            Ok(Stream(Either::Right(_))) => Ok(Err(Refusal::no_backend("tcp"))),
             Err(cause) => Err(Unsent {
                 outgoing: self,
                 slot,

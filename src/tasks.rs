@@ -136,18 +136,18 @@ pub struct Task<R> {
     /// Its call, until it has ended.
     pub watch: Option<Arc<dyn Watch>>,
     /// Its state.
-    pub state: State<R>,
+    pub state: State<Arc<R>>,
 }
 
 /// The state of a task.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum State<R> {
     /// It waits for its turn.
     Waiting,
     /// It is past the gate.
     Running,
     /// It has ended, with this result.
-    Done(Arc<R>),
+    Done(R),
     /// It has ended, and its result had no room.
     NotKept {
         /// The size of the part of the result that was read.
@@ -170,19 +170,6 @@ impl<R> State<R> {
             Self::NotKept { .. } => "not_kept",
             Self::Cancelled => "cancelled",
             Self::Failed => "failed",
-        }
-    }
-}
-
-impl<R> Clone for State<R> {
-    fn clone(&self) -> Self {
-        match self {
-            Self::Waiting => Self::Waiting,
-            Self::Running => Self::Running,
-            Self::Done(result) => Self::Done(Arc::clone(result)),
-            Self::NotKept { bytes } => Self::NotKept { bytes: *bytes },
-            Self::Cancelled => Self::Cancelled,
-            Self::Failed => Self::Failed,
         }
     }
 }

@@ -15,7 +15,7 @@ const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Default)]
-pub(super) struct Backends([Known; Destination::BACKENDS.len()]);
+pub(crate) struct Backends([Known; Destination::BACKENDS.len()]);
 
 /// The health of a destination's backend, as calls have shown it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -60,7 +60,7 @@ impl Backends {
     }
 
     /// A connect failed. `spread` in 0.5..1 keeps several proxies from probing in step.
-    pub(super) fn failed(
+    pub(crate) fn failed(
         &mut self,
         backend: Destination,
         generation: Generation,
@@ -84,7 +84,7 @@ impl Backends {
     }
 
     /// A call was sent. Returns whether the gate must open for its backend.
-    pub(super) fn succeeded(&mut self, backend: Destination, generation: Generation) -> bool {
+    pub(crate) fn succeeded(&mut self, backend: Destination, generation: Generation) -> bool {
         let Some(known) = self.0.get_mut(backend as usize) else {
             return false;
         };
@@ -102,7 +102,7 @@ impl Backends {
     }
 
     /// Backends whose next probe is due; each is named once.
-    pub(super) fn due(&mut self, now: Timestamp) -> Vec<Destination> {
+    pub(crate) fn due(&mut self, now: Timestamp) -> Vec<Destination> {
         let mut due = Vec::new();
         for (known, backend) in self.0.iter_mut().zip(Destination::BACKENDS) {
             if let Health::Down { next, back_off } = known.health
@@ -116,7 +116,7 @@ impl Backends {
     }
 
     /// When the next probe is due.
-    pub(super) fn wake(&self) -> Option<Timestamp> {
+    pub(crate) fn wake(&self) -> Option<Timestamp> {
         self.0
             .iter()
             .filter_map(|known| match known.health {

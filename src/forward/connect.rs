@@ -20,6 +20,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
+use tokio_util::either::Either;
 
 use super::Address;
 use super::stream::Stream;
@@ -174,10 +175,10 @@ impl Connector {
         let (stream, written) = begin(address, bytes).map_err(ConnectError::Refused)?;
         let stream = TcpStream::from_std(stream).map_err(ConnectError::Refused)?;
         if written > 0 {
-            return Ok((Stream::Tcp(stream), written));
+            return Ok((tcp(stream), written));
         }
         match timeout(FIRST_TRY.min(bound), established(&stream)).await {
-            Ok(Ok(())) => return Ok((Stream::Tcp(stream), 0)),
+            Ok(Ok(())) => return Ok((tcp(stream), 0)),
             Ok(Err(error)) => return Err(ConnectError::Refused(error)),
             Err(_) => {}
         }
@@ -231,7 +232,7 @@ impl Connector {
 /// slot each time. Addresses in the config are checked before. A name, or another address of this
 /// machine, shows only here.
 pub(super) fn not_ours(stream: Stream, own: &[SocketAddr]) -> Result<Stream, ConnectError> {
-    let Stream::Tcp(tcp) = &stream else {
+    let Either::Left(tcp) = &stream.0 else {
         return Ok(stream);
     };
     let Ok(peer) = tcp.peer_addr() else {
@@ -258,6 +259,20 @@ pub(super) fn not_ours(stream: Stream, own: &[SocketAddr]) -> Result<Stream, Con
     Ok(stream)
 }
 
+fn tcp(stream: TcpStream) -> Stream {
+    Stream(Either::Left(stream))
+}
+
+async fn within<T>(
+    bound: Duration,
+    trying: impl Future<Output = io::Result<T>>,
+) -> Result<T, ConnectError> {
+    match timeout(bound, trying).await {
+        Ok(connected) => connected.map_err(ConnectError::Refused),
+        Err(_) => Err(ConnectError::TimedOut(bound)),
+    }
+}
+
 /// Connects to one address. `patience` is the time of the first try.
 ///
 /// A backend with a short backlog, such as the sdkserver's of 5, silently drops the SYN of a
@@ -276,11 +291,7 @@ async fn connect_after(
             }
         }
     };
-    match timeout(bound, trying).await {
-        Ok(Ok(stream)) => Ok(Stream::Tcp(stream)),
-        Ok(Err(error)) => Err(ConnectError::Refused(error)),
-        Err(_) => Err(ConnectError::TimedOut(bound)),
-    }
+    within(bound, trying).await.map(tcp)
 }
 
 /// Connects to the first address that accepts a connection.
@@ -321,7 +332,7 @@ async fn connect_to_any(addresses: &[SocketAddr], bound: Duration) -> Result<Str
     };
     let connected = timeout(bound, trying).await;
     match (connected, failed) {
-        (Ok(Some(stream)), _) => Ok(Stream::Tcp(stream)),
+        (Ok(Some(stream)), _) => Ok(tcp(stream)),
         (_, Some(error)) => Err(ConnectError::Refused(error)),
         (_, None) => Err(ConnectError::TimedOut(bound)),
     }
@@ -374,11 +385,8 @@ async fn connect_unix(path: &Path, bound: Duration) -> Result<Stream, ConnectErr
             }
         }
     };
-    match timeout(bound, trying).await {
-        Ok(Ok(stream)) => Ok(Stream::Unix(stream)),
-        Ok(Err(error)) => Err(ConnectError::Refused(error)),
-        Err(_) => Err(ConnectError::TimedOut(bound)),
-    }
+    let stream = within(bound, trying).await?;
+    Ok(Stream(Either::Right(stream)))
 }
 
 /// Begins to connect, and writes what it can at once: nothing if the handshake takes time. An

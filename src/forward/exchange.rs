@@ -34,22 +34,7 @@ pub(super) type Exchanged<S> = Result<Result<Reply, Refusal>, Unsent<Outgoing, S
 
 /// Writes the array in one write, unless the connect has done that, and reads the reply to its
 /// end.
-pub(super) fn array<S: Slot>(
-    stream: Stream,
-    written: usize,
-    call: ArrayCall,
-    slot: S,
-    record: Arc<Record>,
-    backend: Arc<Backend>,
-    committed: Committed,
-) -> impl Future<Output = Exchanged<S>> + Send {
-    if written > 0 {
-        committed.set();
-    }
-    exchange(stream, written, call, slot, record, backend, committed)
-}
-
-async fn exchange<S: Slot>(
+pub(super) async fn array<S: Slot>(
     stream: Stream,
     written: usize,
     call: ArrayCall,
@@ -284,7 +269,7 @@ impl<S: Slot> Streaming<S> {
         }
         let mut chunk = vec![0; 16 * 1024];
         let mut room = ReadBuf::new(&mut chunk);
-        ready!(Pin::new(&mut self.stream).poll_read(cx, &mut room))?;
+        ready!(Pin::new(&mut self.stream.0).poll_read(cx, &mut room))?;
         let read = room.filled().len();
         chunk.truncate(read);
         Poll::Ready(Ok(Bytes::from(chunk)))

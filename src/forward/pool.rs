@@ -352,7 +352,7 @@ impl AsyncRead for WatchedIo {
             return Poll::Pending;
         }
         let filled = buf.filled().len();
-        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
+        let read = Pin::new(&mut self.stream.0).poll_read(cx, buf);
         self.is_awaited = read.is_pending();
         if buf.filled().len() > filled {
             self.signals.read.store(true, Ordering::Relaxed);
@@ -370,7 +370,7 @@ impl AsyncWrite for WatchedIo {
         if self.signals.has_failed() {
             ready!(self.poll_new_stream());
         }
-        let written = Pin::new(&mut self.stream).poll_write(cx, buf);
+        let written = Pin::new(&mut self.stream.0).poll_write(cx, buf);
         match written {
             Poll::Ready(Ok(more @ 1..)) => {
                 // Only this connection's own task writes.
@@ -395,7 +395,7 @@ impl AsyncWrite for WatchedIo {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        Pin::new(&mut self.stream.0).poll_shutdown(cx)
     }
 }
 

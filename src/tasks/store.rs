@@ -54,7 +54,7 @@ pub(super) enum Phase<R> {
     Ended {
         at: Timestamp,
         /// Never waiting or running.
-        state: State<R>,
+        state: State<Arc<R>>,
     },
 }
 
@@ -254,7 +254,7 @@ impl<R> TaskTable<R> {
     }
 
     /// A task ends and holds nothing any more. An ended task does not change.
-    pub(super) fn end(&mut self, now: Timestamp, random: u128, state: State<R>) {
+    pub(super) fn end(&mut self, now: Timestamp, random: u128, state: State<Arc<R>>) {
         if self.is_working(random) {
             self.release(random);
             self.set_ended(now, random, state);
@@ -275,7 +275,7 @@ impl<R> TaskTable<R> {
         }
     }
 
-    fn set_ended(&mut self, now: Timestamp, random: u128, state: State<R>) {
+    fn set_ended(&mut self, now: Timestamp, random: u128, state: State<Arc<R>>) {
         let Some(entry) = self.entries.get_mut(&random) else {
             return;
         };

@@ -6,7 +6,6 @@
 //! files.
 
 mod arrivals;
-mod backend;
 mod expect;
 mod figures;
 pub mod leases;

@@ -17,13 +17,13 @@ use tidegate_limits::{
 };
 
 use super::arrivals::{Planned, calls};
-use super::backend::Belief;
 use super::figures::{Ending, Run, Tally};
 use super::random::Random;
 use super::scenario::{Scenario, What};
 use super::setup::Setup;
+use crate::admit::backends::Backends;
 use crate::admit::policy::{backend_limit, limited};
-use crate::call::Destination;
+use crate::call::{Destination, Generation};
 
 /// Streams of the seed, besides those of the arrivals.
 const JITTER_STREAM: u64 = 1 << 40;
@@ -81,7 +81,7 @@ struct World<'s> {
     backend_is_up: bool,
     /// How long a connect takes to fail while the backend is down.
     refuses_after: Duration,
-    belief: Belief,
+    backends: Backends,
     jitter: Random,
     spread: Random,
     run: Run,
@@ -100,7 +100,7 @@ pub(super) fn run(scenario: &Scenario, seed: u64) -> Run {
         running: BTreeSet::new(),
         backend_is_up: true,
         refuses_after: Duration::ZERO,
-        belief: Belief::default(),
+        backends: Backends::default(),
         jitter: Random::new(seed, JITTER_STREAM),
         spread: Random::new(seed, PROBE_STREAM),
         run: Run {
@@ -201,7 +201,7 @@ impl World<'_> {
                 }
             }
             Thing::Probe => {
-                self.belief.probe();
+                self.backends.due(self.now);
                 let in_use = self.scheduler.in_use(&backend_limit(BACKEND)).unwrap_or(0);
                 self.supply(Supply::capacity(in_use.saturating_add(1)));
             }
@@ -289,7 +289,7 @@ impl World<'_> {
             return;
         }
         self.scheduler.sent(now, &hold);
-        if self.belief.succeeded() {
+        if self.backends.succeeded(BACKEND, Generation::default()) {
             self.supply(Supply::configured());
         }
         let call = self.calls[nth].0;
@@ -307,7 +307,10 @@ impl World<'_> {
         let ticket = self.scheduler.requeue(self.now, hold, nth);
         self.calls[nth].1 = State::Waiting(ticket);
         let spread = 0.5 + self.spread.unit() / 2.0;
-        if let Some(next) = self.belief.failed(self.now, spread) {
+        let is_planned = self.backends.wake().is_some();
+        self.backends
+            .failed(BACKEND, Generation::default(), self.now, spread);
+        if let Some(next) = self.backends.wake().filter(|_| !is_planned) {
             self.plan(next, Thing::Probe);
         }
         self.supply(Supply::capacity(0));
