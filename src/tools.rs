@@ -8,7 +8,6 @@ pub mod check;
 #[expect(clippy::disallowed_methods, reason = "a command that serves no calls")]
 pub mod client;
 pub mod explain;
-#[expect(clippy::disallowed_methods, reason = "a command that serves no calls")]
 pub mod healthcheck;
 pub mod lab;
 pub mod lease_agent;
