@@ -223,12 +223,16 @@ impl<'a> Section<'a> {
         self.find(key).is_some()
     }
 
-    /// Whether a key of a table inside this one is present, valid or not.
-    pub(super) fn has_inside(&self, section: &str, key: &str) -> bool {
-        match self.find(section) {
-            Some((_, DeValue::Table(table))) => table.iter().any(|(name, _)| name.get_ref() == key),
-            _ => false,
-        }
+    /// Notes that something is wrong at a place that is known.
+    pub(super) fn complain_at(&self, line: usize, column: usize, key: String, mistake: Mistake) {
+        let Mistake { message, cure } = mistake;
+        self.notes.problems.borrow_mut().push(Problem {
+            line,
+            column,
+            key,
+            message,
+            cure,
+        });
     }
 
     /// Complains about every key that was not read.

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use toml::{Table, Value};
+
 use super::arrivals::{Group, groups};
 use super::expect::{self, Expectation};
 use super::reader::{Mistake, Problems, Section, choice, duration, integer, read_file, text};
-use super::setup::{self, Keys, Setup};
+use super::setup::{self, Setup};
 
 /// One scenario.
 #[derive(Debug)]
@@ -46,16 +48,9 @@ pub(super) fn read(origin: &str, file: &str) -> Result<Scenario, Problems> {
     read_file(origin, file, |mut root| {
         let about = root.read("about", text).unwrap_or_default();
         let seed = root.read("seed", integer(0..=i64::MAX)).unwrap_or(1);
-        let config = root.section("config");
-        let config = setup::read(config, &root);
-        let events = root.sections("events");
-        let (setup, events) = match config {
-            Some((keys, setup)) => {
-                let events = self::events(events, keys, &setup);
-                (Some(setup), events)
-            }
-            None => (None, Vec::new()),
-        };
+        let plain: Table = toml::from_str(file).unwrap_or_default();
+        let setup = setup::read(&mut root, file);
+        let events = events(root.sections("events"), &plain, setup.as_ref());
         let reloads = events.iter().filter_map(|event| match &event.what {
             What::Reload(setup) => Some(&**setup),
             What::BackendDown { .. } | What::BackendUp => None,
@@ -79,22 +74,26 @@ pub(super) fn read(origin: &str, file: &str) -> Result<Scenario, Problems> {
 }
 
 /// Reads the events, in the order of time: a reload builds on the one before it.
-fn events(sections: Vec<Section<'_>>, mut keys: Keys, first: &Setup) -> Vec<Event> {
+fn events(sections: Vec<Section<'_>>, plain: &Table, first: Option<&Setup>) -> Vec<Event> {
+    let given = plain.get("events").and_then(Value::as_array);
+    let given = given.into_iter().flatten().map(|event| event.get("reload"));
     let mut timed: Vec<_> = sections
         .into_iter()
-        .map(|mut section| {
+        .zip(given)
+        .map(|(mut section, given)| {
             let at = section.read("at", duration);
             if at.is_none() && !section.has("at") {
                 let mistake = Mistake::new("the time is missing", "add at = \"2s\"");
                 section.complain("at", mistake);
             }
-            (at.unwrap_or_default(), section)
+            (at.unwrap_or_default(), section, given)
         })
         .collect();
-    timed.sort_by_key(|(at, _)| *at);
-    let mut setup = first.clone();
+    timed.sort_by_key(|(at, ..)| *at);
+    let config = plain.get("config").and_then(Value::as_table);
+    let mut config = config.cloned().unwrap_or_default();
     let mut events = Vec::new();
-    for (at, mut section) in timed {
+    for (at, mut section, given) in timed {
         let backend = section.read("backend", choice(&[("down", false), ("up", true)]));
         let reload = section.section("reload");
         if backend.is_none() && !section.has("backend") && !section.has("reload") {
@@ -115,9 +114,11 @@ fn events(sections: Vec<Section<'_>>, mut keys: Keys, first: &Setup) -> Vec<Even
             };
             events.push(Event { at, what });
         }
-        if let Some(reload) = reload {
-            setup::read_reload(reload, &mut keys, &mut setup);
-            let what = What::Reload(Box::new(setup.clone()));
+        let given = given.and_then(Value::as_table);
+        if let (Some(reload), Some(given), Some(first)) = (reload, given, first)
+            && let Some(setup) = setup::read_reload(reload, given, &mut config, first)
+        {
+            let what = What::Reload(Box::new(setup));
             events.push(Event { at, what });
         }
         section.finish();
