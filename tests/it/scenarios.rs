@@ -357,14 +357,14 @@ fn mistakes_are_reported_with_line_and_cure() {
         &format!(
             "{good}count = 3\n[[events]]\nat = \"1s\"\nreload = {{ class = [ {{ weight = 2 }} ] }}"
         ),
-        "bad.toml:8:22: events.reload.class.name: the class has no name\n  \
-        help: add a name, such as name = \"user\"",
+        "bad.toml:8:1: events.reload.class[0].name: the class has no name\n  \
+        help: add a name, such as name = \"long\"; \"user\" and \"polling\" change the built-in ones",
     );
     check(
         "[config.limits]\nsmapi_rate_limit_per_window = \"total:30, guest_list:31\"\n[[arrivals]]\ncount = 1",
         "bad.toml:2:31: \
-        config.limits.smapi_rate_limit_per_window: guest_list may have 31 calls per window, above the total of 30\n  \
-        help: give guest_list at most 30, or raise the total",
+        config.limits.smapi_rate_limit_per_window: \"guest_list\" may make 31 calls per window, more than the total of 30\n  \
+        help: give \"guest_list\" at most 30, or raise total",
     );
     check(
         "about = unquoted",
@@ -386,7 +386,7 @@ fn all_mistakes_are_reported_at_once() {
         told,
         [
             (1, "abuot"),
-            (2, "config.limits"),
+            (2, "config.limits.smapi_rate_limit_per_window"),
             (3, "config.limits.window"),
             (4, "arrivals.count"),
             (5, "arrivals.every"),

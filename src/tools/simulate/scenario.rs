@@ -115,8 +115,9 @@ fn events(sections: Vec<Section<'_>>, plain: &Table, first: Option<&Setup>) -> V
             events.push(Event { at, what });
         }
         let given = given.and_then(Value::as_table);
-        if let (Some(reload), Some(given), Some(first)) = (reload, given, first)
-            && let Some(setup) = setup::read_reload(reload, given, &mut config, first)
+        // Without a config, there is nothing to lay it over.
+        if let (Some(reload), Some(given), Some(_)) = (reload, given, first)
+            && let Some(setup) = setup::read_reload(reload, given, &mut config)
         {
             let what = What::Reload(Box::new(setup));
             events.push(Event { at, what });

@@ -94,12 +94,7 @@ pub(super) fn read(root: &mut Section<'_>, text: &str) -> Option<Setup> {
 
 /// Reads a reload, and lays it over the config in force: it changes keys of `[limits]`, `[queue]`
 /// and `[server]`, and replaces all classes.
-pub(super) fn read_reload(
-    reload: Section<'_>,
-    given: &Table,
-    config: &mut Table,
-    first: &Setup,
-) -> Option<Setup> {
+pub(super) fn read_reload(reload: Section<'_>, given: &Table, config: &mut Table) -> Option<Setup> {
     for (name, value) in given {
         match (config.get_mut(name), value) {
             (Some(Value::Table(before)), Value::Table(new)) => before.extend(new.clone()),
@@ -115,10 +110,7 @@ pub(super) fn read_reload(
         }
     });
     report_useless(reload);
-    let settings = Settings {
-        paced: first.settings.paced.clone(),
-        ..loaded.ok()?.admit
-    };
+    let settings = loaded.ok()?.admit;
     Some(Setup { settings })
 }
 
