@@ -9,10 +9,10 @@
 //! | `/tidegate/quota/master` | the election of who keeps the time |
 //!
 //! etcd has no clock, so one node keeps the time for all; see `keeper`. A node writes a request,
-//! the master writes the time, and the node knows that the time was between its request and the
-//! answer, as with a server that has a clock.
+//! and the master writes the time. The node then knows that this time was between its request and
+//! the answer, as with a server that has a clock.
 //!
-//! Versions are revisions of the whole store: none comes twice, even where a key was deleted.
+//! Versions are revisions of the whole store: each is unique, even after a key was deleted.
 
 mod keeper;
 
@@ -40,16 +40,16 @@ use super::{
     Answer, Entry, Error, Key, QuotaStore, SignsOfLife, Swapped, Write, assert_bounded, learn,
 };
 
-/// Where the records are and how nodes are counted.
+/// The place of the records, and the count of nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Where etcd is, who asks, and how long a call may take.
+    /// The address of etcd, the user, and the time limit of a call.
     pub store: etcd::Settings,
-    /// The files that the store's TLS was read from, where it is spoken.
+    /// The files of the store's TLS, if it is used.
     pub certificates: Option<Certificates>,
-    /// What all keys begin with.
+    /// The prefix of all keys.
     pub prefix: String,
-    /// How long a node that is not heard of counts as a member, and keeps the time.
+    /// How long a silent node counts as a member, and keeps the time.
     pub time_to_live: TimeToLive,
 }
 
@@ -74,17 +74,17 @@ impl Settings {
 pub struct Certificates {
     /// The authority to trust.
     pub authority: PathBuf,
-    /// Certificate and key of ours, where etcd asks for one.
+    /// Our certificate and key, if etcd requires one.
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
-/// What stands at the key of a member that could go on keeping the time.
+/// The value at the key of a member that could continue the time.
 const KNOWS_THE_TIME: &[u8] = b"knows the time";
-/// From one question for the time to the next.
+/// The interval between requests for the time.
 const ASK: Duration = Duration::from_secs(5);
-/// The pause before something that failed, or was not answered, is tried again.
+/// The pause before a failed or unanswered request is sent again.
 const RETRY: Duration = Duration::from_millis(250);
-/// The pause after etcd did not know the user. It spends much on finding that out.
+/// The pause after etcd did not know the user. The check is expensive for etcd.
 const RETRY_STRANGER: Duration = Duration::from_secs(5);
 
 /// A store of quota records in etcd. See the [module](self).
@@ -106,8 +106,8 @@ struct Shared {
     signs: SignsOfLife,
 }
 
-/// The last questions for the time, and when each was sent. Several may be under way: an answer
-/// that takes longer than the patience for it is still right.
+/// The last requests for the time, and when each was sent. Several can be in progress: a late
+/// answer is still right.
 #[derive(Default)]
 struct Questions {
     sent: Mutex<VecDeque<(u64, Timestamp)>>,
@@ -125,7 +125,7 @@ impl Questions {
         sent.push_back((number, now));
     }
 
-    /// When the question was sent that this answers, the first time that it is answered.
+    /// The time of the request that this answers, at its first answer.
     fn answer(&self, number: u64) -> Option<Timestamp> {
         let mut sent = self.lock();
         let at = sent.iter().position(|(asked, _)| *asked == number)?;
@@ -212,7 +212,7 @@ impl Settings {
 }
 
 impl Shared {
-    /// Is a member and asks for the time, until it is stopped; takes its leave then.
+    /// Is a member and asks for the time, until it is stopped. Then it leaves.
     async fn live(self: Arc<Self>, stopped: CancellationToken) {
         let mut lease = None;
         let lives = async {
@@ -228,14 +228,14 @@ impl Shared {
             }
         };
         stopped.run_until_cancelled(lives).await;
-        // So that no other waits for its end. If this message is lost, it ends by itself.
+        // So that no other node waits for its end. If this message is lost, the lease expires.
         if let Some(lease) = lease {
             let revoked = self.client.lease_revoke(lease);
             let _ = timeout(self.settings.store.deadline, revoked).await;
         }
     }
 
-    /// Holds one lease for as long as it lasts, and asks for the time meanwhile.
+    /// Holds one lease while it lasts, and asks for the time meanwhile.
     async fn membership(&self, lease: &mut Option<i64>) -> Result<(), etcd::Error> {
         let ttl = self.settings.time_to_live.get();
         let granted = self.client.lease_grant(ttl).await?;
@@ -273,7 +273,7 @@ impl Shared {
         }
     }
 
-    /// Asks for the time again and again, sooner when it was not answered.
+    /// Asks for the time regularly, sooner after an unanswered request.
     async fn ask(&self, lease: i64, questions: &Questions) -> Result<(), etcd::Error> {
         let key = format!("{}{}", self.settings.asked(), self.node);
         let mut number: u64 = rand::random::<u32>().into();
@@ -291,7 +291,7 @@ impl Shared {
         }
     }
 
-    /// Hears the time, and which questions it answers.
+    /// Receives the time, and the requests that it answers.
     async fn hear(&self, questions: &Questions) -> Result<(), etcd::Error> {
         let key = Range::key(self.settings.time().as_bytes());
         let from = self.client.range(&key).await?.revision + 1;
@@ -308,7 +308,7 @@ impl Shared {
                     continue;
                 };
                 let stamp = Duration::from_nanos(told.nanos);
-                // The master stamps to the nanosecond.
+                // The master's stamps have nanoseconds.
                 let told = StoreTime::from_reply(sent, received, stamp, Duration::ZERO);
                 learn(&self.time, told);
             }
@@ -358,7 +358,7 @@ impl Shared {
         }
     }
 
-    /// Tells what comes next, if anything does before it is time to see who still waits.
+    /// Returns the next event, if one comes before the next check for waiting tasks.
     async fn tell_next(&self, watch: &mut Watch, records: &str) {
         match timeout(Duration::from_secs(1), watch.next()).await {
             Err(_) => {}
@@ -399,7 +399,7 @@ impl Shared {
         let mut txn = Txn::new();
         for write in writes {
             let key = self.settings.record(&write.key);
-            // 0 is the revision of what does not exist.
+            // 0 is the revision of a missing key.
             let expected = write.expected.map_or(0, |version| version.0);
             txn = txn
                 .when(Compare::ModRevision(key.clone(), expected))
@@ -422,16 +422,16 @@ impl Shared {
     ) -> Result<(), Error> {
         let range = Range::key(&self.settings.record(key));
         loop {
-            // In this order nothing is missed: every change after the read is reported.
+            // In this order no change is missed: every change after the read is reported.
             let told = self.waiters.wait(key);
             let found = self.client.range(&range).await.map_err(self::told)?;
             let stands = found.entries.first();
             if stands.map(|entry| Version(entry.mod_revision)) != since {
                 return Ok(());
             }
-            // If this is full an earlier revision waits to be followed from, which will do.
+            // If this is full, an earlier start revision is already waiting, and that is enough.
             let _ = follow.try_send(found.revision + 1);
-            // An error means that all were told.
+            // An error means that no task waits.
             let _ = told.await;
         }
     }
@@ -461,8 +461,8 @@ impl QuotaStore for Etcd {
     }
 
     fn member_lifetime(&self) -> Duration {
-        // The lease is renewed each third of it, and etcd looks for those that have ended each half
-        // second.
+        // The lease is renewed every third of its time, and etcd checks for expired leases every
+        // half second.
         2 * self.shared.settings.time_to_live.get()
     }
 
@@ -471,11 +471,11 @@ impl QuotaStore for Etcd {
     }
 }
 
-/// What was written, of all that changed.
+/// The written keys among the changes.
 fn puts(news: Watched) -> impl Iterator<Item = KeyValue> {
     let changes = match news {
         Watched::Changes(changes) => changes.changes,
-        // What was missed was an answer at best: the next question brings another.
+        // At most an answer was missed: the next request gets another.
         Watched::Compacted { .. } => Vec::new(),
     };
     changes.into_iter().filter_map(|change| match change {
@@ -484,7 +484,7 @@ fn puts(news: Watched) -> impl Iterator<Item = KeyValue> {
     })
 }
 
-/// What each of some reads of one key found.
+/// The results of several reads of one key.
 fn found(outcomes: Vec<Outcome>) -> Result<Vec<Option<Entry>>, Error> {
     let entry = |outcome| match outcome {
         Outcome::Found(mut found) => Ok(found.entries.pop().map(|entry| Entry {
@@ -507,7 +507,7 @@ fn pause(error: &etcd::Error) -> Duration {
 fn told(error: etcd::Error) -> Error {
     use etcd::Error as E;
     match error {
-        // The user is known, and may not.
+        // The user is known, but has no permission.
         E::Refused { code: 7, .. } => Error::Denied(error.into()),
         E::Unauthenticated(_) => Error::Unauthenticated(error.into()),
         E::Refused { .. } => Error::Refused(error.into()),

@@ -1,20 +1,20 @@
-//! What a quota is kept for, in a form that every store takes as a name.
+//! The owner of a quota, in a form that every store accepts as a name.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// A user, caller, function or whatever else has a quota of its own.
+/// A user, caller, function or any other owner of a quota.
 ///
-/// It stands in every store under its percent-encoded name: letters, digits, `-` and `_` as they
-/// are, `.` too unless it comes first (no store has a name `.` or `..`, and names of ours begin
-/// with it), every other byte as `%` and two digits.
+/// Every store has it under its percent-encoded name. Letters, digits, `-` and `_` stay as they
+/// are, and so does `.` unless it comes first (no store has a name `.` or `..`, and our own names
+/// begin with it). Every other byte is `%` and two digits.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(Arc<str>);
 
-/// What is no name of anything that has a quota.
+/// An invalid name of a quota's owner.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
-    /// Nothing to tell it by.
+    /// Empty.
     #[error("a quota's key must not be empty")]
     Empty,
     /// Longer than [`Key::BYTES_MAX`].
@@ -26,10 +26,10 @@ pub enum KeyError {
 }
 
 impl Key {
-    /// The longest id. Encoded it is three times as long at most.
+    /// The longest id. Its encoded form is at most three times as long.
     pub const BYTES_MAX: usize = 256;
 
-    /// The key of an id, which may hold any character.
+    /// The key of an id, which can contain any character.
     ///
     /// # Errors
     ///
@@ -73,7 +73,7 @@ impl Key {
         &self.0
     }
 
-    /// The key of a name that a store knows.
+    /// The key of a name from a store.
     pub(super) fn of_encoded(encoded: &str) -> Self {
         Self(encoded.into())
     }
@@ -82,7 +82,7 @@ impl Key {
 /// The key of calls without a known owner, without a namespace.
 const UNKNOWN: &str = ":nobody";
 
-/// Appends an id in the form that every store takes.
+/// Appends an id in the form that every store accepts.
 fn encode(id: &str, encoded: &mut String) -> Result<(), KeyError> {
     if id.len() > Key::BYTES_MAX {
         return Err(KeyError::TooLong { given: id.len() });

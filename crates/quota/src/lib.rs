@@ -1,9 +1,9 @@
-//! Where the records of shared quotas stand: one small trait, four engines.
+//! The stores of shared quotas' records: one small trait, four engines.
 //!
-//! A store keeps a text per key, writes several at once or none of them, and only over the very
-//! versions that were read. It knows no algorithm: what the texts say and what may be spent is
-//! decided in [`tidegate_limits::quota`]. What an engine adds is its clock, the number of nodes
-//! that live, and the news that a key has changed.
+//! A store keeps a text per key. It writes several at once or none, and replaces only the
+//! versions that were read. It knows no algorithm: [`tidegate_limits::quota`] decides what the
+//! texts say and what can be spent. An engine adds its clock, the number of live nodes, and the
+//! news of changed keys.
 //!
 //! | engine | promise | clock |
 //! |---|---|---|
@@ -43,19 +43,19 @@ pub use self::key::{Key, KeyError};
 pub use self::settings::{QuotaLimit, Quotas};
 use tidegate_runtime::Clock;
 
-/// What a call to a store comes to. Draws are rare enough that a box for each costs nothing,
-/// and it lets the engine be chosen by the config.
+/// The result of a call to a store. Draws are rare, so a box for each costs almost nothing, and
+/// the config can choose the engine.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
 
-/// The most keys that one call may name.
+/// The maximum number of keys in one call.
 pub const KEYS_MAX: usize = 64;
 
-/// Which store keeps the records, and how it is reached.
+/// The store of the records, and how to reach it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-// There is one in a process.
+// One per process.
 #[allow(clippy::large_enum_variant)]
 pub enum Engine {
-    /// This process alone.
+    /// Only this process.
     Memory,
     /// ZooKeeper.
     #[cfg(feature = "zookeeper")]
@@ -99,7 +99,7 @@ impl Engine {
         }
     }
 
-    /// What people call it.
+    /// Its name for people.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -114,28 +114,26 @@ impl Engine {
     }
 }
 
-/// A store of quota records, as one node sees it. The node is a member for as long as the value
-/// lives.
+/// A store of quota records, as one node sees it. The node is a member while the value exists.
 ///
-/// Every future may be dropped at any time; a write that was dropped may be done, or may yet be.
+/// Every future can be dropped at any time; a dropped write may be done, or may still be.
 pub trait QuotaStore: Send + Sync + fmt::Debug {
-    /// What stands at each key, in their order, as of a moment ago: what is long past is not
-    /// told, but another node's last write may be missing.
+    /// The value at each key, in their order, possibly slightly old: another node's last write may
+    /// be missing.
     ///
     /// # Errors
     ///
-    /// Any but [`Error::Unknown`].
+    /// Any except [`Error::Unknown`].
     fn get<'a>(&'a self, keys: &'a [Key]) -> Answer<'a, Vec<Option<Entry>>>;
 
-    /// Writes all or nothing: each key over the version that is expected there.
+    /// Writes all keys or none: each over its expected version.
     ///
     /// # Errors
     ///
-    /// Any. Where [`Error::is_open`], it may have been written, or may yet be.
+    /// Any. If [`Error::is_open`], it may have been written, or may still be.
     fn compare_and_set<'a>(&'a self, writes: &'a [Write]) -> Answer<'a, Swapped>;
 
-    /// The last known time of the store, to wait for: it is sent again with each reply that
-    /// contains it.
+    /// The last known time of the store, in a channel that gets each reply's time.
     fn time(&self) -> watch::Receiver<StoreTime>;
 
     /// The store's time at the moment `at` of this process's clock.
@@ -143,57 +141,57 @@ pub trait QuotaStore: Send + Sync + fmt::Debug {
         self.time().borrow().at(at)
     }
 
-    /// Waits until something else stands at a key than this version, or than nothing. Told once,
-    /// and meant for keys that are exhausted: who draws from a key learns of changes by drawing.
+    /// Waits until a key has another version than this one (`None`: no value). Returns once, and is
+    /// for exhausted keys: a node that draws from a key sees changes in its draws.
     ///
     /// # Errors
     ///
-    /// Any but [`Error::Unknown`], when the key cannot be watched now.
+    /// Any except [`Error::Unknown`], when the key cannot be watched now.
     fn changed<'a>(&'a self, key: &'a Key, since: Option<Version>) -> Answer<'a, ()>;
 
-    /// How many nodes are alive, this one included; 0 until the store has told. It is for sizing
-    /// grants only: nothing that must hold rests on it.
+    /// The number of live nodes, this one included; 0 until the store has answered. Only for the
+    /// size of grants: no guarantee depends on it.
     fn members(&self) -> watch::Receiver<usize>;
 
-    /// For how long a node that died is counted as alive.
+    /// How long a dead node counts as live.
     fn member_lifetime(&self) -> Duration {
         Duration::ZERO
     }
 
-    /// What is wrong with the store, and since when, as its own signs of life found out; none while
-    /// it answers them, and before the first of them.
+    /// The store's failure and its beginning, from its regular checks; `None` while they succeed,
+    /// and before the first.
     fn trouble(&self) -> Option<(Timestamp, Arc<str>)> {
         None
     }
 
-    /// Whether it says anything about the quotas of keys.
+    /// Whether it has settings for the quotas of keys.
     fn configures(&self) -> bool {
         false
     }
 
-    /// What the store itself says about a key's quota, as of a moment ago. `known` is what it was
-    /// known to say before, which stays where it says what cannot be.
+    /// The store's own settings for a key's quota, possibly slightly old. `known` are the earlier
+    /// settings, which stay for each invalid value.
     ///
     /// # Errors
     ///
-    /// Any but [`Error::Unknown`].
+    /// Any except [`Error::Unknown`].
     fn configured<'a>(&'a self, _: &'a Key, known: &'a Configured) -> Answer<'a, Configured> {
-        // Most engines keep no configuration: this never changes.
+        // Most engines keep no settings: this never changes.
         Box::pin(async { Ok(known.clone()) })
     }
 }
 
-/// What stands at a key.
+/// The value at a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Which write it is.
+    /// The version of its write.
     pub version: Version,
-    /// The text that was written; any text, if another program wrote it.
+    /// The written text; any text, if another program wrote it.
     pub text: Vec<u8>,
 }
 
 impl Entry {
-    /// What a key with or without an entry says.
+    /// The version of a key with or without an entry.
     #[must_use]
     pub fn standing(entry: Option<&Self>) -> Standing {
         entry.map_or(Standing::Absent, |entry| {
@@ -205,75 +203,74 @@ impl Entry {
 /// One key of a [`QuotaStore::compare_and_set`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Write {
-    /// The key; no other write of the same call may name it.
+    /// The key; unique within the call.
     pub key: Key,
-    /// What must stand there; nothing for a key that must not exist.
+    /// The expected version; `None` for a key that must not exist.
     pub expected: Option<Version>,
-    /// What is to stand there.
+    /// The new text.
     pub text: Vec<u8>,
 }
 
-/// What came of a [`QuotaStore::compare_and_set`].
+/// The result of a [`QuotaStore::compare_and_set`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Swapped {
-    /// All is written, as these versions, in the order of the writes.
+    /// All are written, as these versions, in the order of the writes.
     Done(Vec<Version>),
-    /// Nothing is, and never will be. What stood at all of the keys a moment later, in the order
-    /// of the writes.
+    /// None is written, and none will be. The values at all keys a moment later, in the order of
+    /// the writes.
     Conflict(Vec<Option<Entry>>),
 }
 
-/// What a store says about a key's quota. Absent is what it does not say.
+/// A store's settings for a key's quota. A value that it does not set is absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Configured {
-    /// Tokens a window.
+    /// Tokens per window.
     pub total: Option<u64>,
     /// Tokens of the smallest draw.
     pub base: Option<u64>,
-    /// What it says that cannot be: that value is the one before it.
+    /// Invalid settings: the earlier value stays.
     pub mistake: Option<Box<str>>,
-    /// Where a program of another kind was seen to write while this key was followed. What it spends
-    /// is in no sum.
+    /// A place where another kind of program wrote while this key was followed. No sum contains
+    /// what it spends.
     pub foreign_writer: Option<Box<str>>,
-    /// What was found where such a program would write, when that was first looked at.
+    /// The first check of the place where such a program writes.
     pub marks: [Mark; 2],
 }
 
-/// What was found at a place where a program of another kind would write.
+/// The state of a place where another kind of program writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mark {
-    /// It was not looked at.
+    /// Not checked.
     #[default]
     Unseen,
     /// Nothing.
     Nothing,
-    /// Something, by that write.
+    /// A value, from that write.
     Written(i64),
 }
 
-/// Whatever an engine says about its trouble.
+/// The engine's own error.
 pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 /// Why a call has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It does not answer, or cannot serve. Nothing was done.
+    /// It does not answer, or cannot serve. The call had no effect.
     #[error("the store is unavailable")]
     Unavailable(#[source] Cause),
-    /// The answer did not come. It may have been done, or may yet be.
+    /// The answer did not come. It may have been done, or may still be.
     #[error("the store did not say whether it was done")]
     Unknown(#[source] Cause),
-    /// It wants a user or a password, or others. Nothing was done.
+    /// It requires a user or a password, or rejects those given. The call had no effect.
     #[error("the store wants other credentials")]
     Unauthenticated(#[source] Cause),
-    /// The user is known, and may not do this at this key. Nothing was done.
+    /// The user is known, but has no permission for this at this key. The call had no effect.
     #[error("the store denies access to this key")]
     Denied(#[source] Cause),
-    /// It says no to the call itself, or something stands at the key that it cannot keep a text
-    /// in. Nothing was done.
+    /// It refuses the call itself, or the key has a value of another type. The call had no effect.
     #[error("the store refused")]
     Refused(#[source] Cause),
-    /// What answers is no such store. Of a write it says nothing about whether it was done.
+    /// The server is not such a store. A write may have been done or not.
     #[error("an answer that the store does not give")]
     Garbage(#[source] Cause),
 }
@@ -288,20 +285,19 @@ impl Error {
         }
     }
 
-    /// Whether a write that met it may have been done, or may yet be.
+    /// Whether a write with this error may have been done, or may still be.
     #[must_use]
     pub fn is_open(&self) -> bool {
         matches!(self, Self::Unknown(_) | Self::Garbage(_))
     }
 }
 
-/// What the signs of life of an engine found out.
+/// The results of an engine's regular checks.
 #[derive(Debug, Default)]
 struct SignsOfLife(Mutex<Option<(Timestamp, Arc<str>)>>);
 
 impl SignsOfLife {
-    /// The last one failed, and so did all since the moment that is kept. Returns whether it is the
-    /// first.
+    /// The last one failed, as did all since the recorded moment. Returns whether it is the first.
     fn failed(&self, now: Timestamp, why: &str) -> bool {
         let mut trouble = self.lock();
         match &mut *trouble {
@@ -318,7 +314,7 @@ impl SignsOfLife {
         }
     }
 
-    /// The last one was answered. Returns whether the one before was not.
+    /// The last one was answered. Returns whether the previous one was not.
     fn answered(&self) -> bool {
         self.lock().take().is_some()
     }
@@ -332,12 +328,12 @@ impl SignsOfLife {
     }
 }
 
-/// Takes what a reply says about the store's clock.
+/// Takes the store's clock from a reply.
 fn learn(time: &watch::Sender<StoreTime>, told: StoreTime) {
     time.send_modify(|known| *known = known.and(&told));
 }
 
-/// Whether a call keeps to what every engine can do.
+/// Whether a call is within the limits of every engine.
 fn assert_bounded<'a>(keys: impl Iterator<Item = &'a Key>) {
     let mut seen = Vec::new();
     for key in keys {

@@ -1,8 +1,8 @@
 //! Records in the memory of one process: the store of a single sidecar, and a test double with
 //! scripted failures.
 //!
-//! Nodes of one process share it ([`Memory::node`]). What is kept is gone with the last of them,
-//! so a restart begins with a full window: exact on one node as long as it runs.
+//! Nodes of one process share it ([`Memory::node`]). The records end with the last node, so a
+//! restart begins with a full window: exact on one node while it runs.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -16,18 +16,18 @@ use tokio::sync::watch;
 
 use super::{Answer, Entry, Error, Key, QuotaStore, Swapped, Write, assert_bounded};
 
-/// What goes wrong with one call.
+/// The fault of one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It takes so long until the call is done, and is right then.
+    /// The call takes this long, and is then correct.
     Slow(Duration),
-    /// Nothing is done, and the caller gets that error.
+    /// The call has no effect, and the caller gets that error.
     Away,
-    /// Nothing is done, and the caller gets "unknown".
+    /// The call has no effect, and the caller gets "unknown".
     RequestLost,
-    /// All is done, and the caller gets "unknown".
+    /// The call is done, and the caller gets "unknown".
     ReplyLost,
-    /// A read tells what stood there before the last write. A write is done as ever.
+    /// A read returns the value before the last write. A write is done as usual.
     Stale,
 }
 
@@ -40,13 +40,13 @@ pub struct Node {
     shared: Arc<Shared>,
     faults: Mutex<VecDeque<Fault>>,
     time: watch::Sender<StoreTime>,
-    /// Whether that is anything else than the process's own time.
+    /// Whether it differs from the process's own time.
     skewed: AtomicBool,
 }
 
 struct Shared {
     records: Mutex<Records>,
-    /// The number of writes, told so that those who wait look again.
+    /// The number of writes, so that waiting tasks check again.
     writes: watch::Sender<u64>,
     members: watch::Sender<usize>,
 }
@@ -67,7 +67,7 @@ struct Record {
 struct Asked(Fault);
 
 impl Memory {
-    /// An empty store without a node. Its time is that of the process's clock.
+    /// An empty store without a node. Its time is the process's clock.
     #[must_use]
     pub fn new() -> Self {
         Self(Arc::new(Shared {
@@ -77,7 +77,7 @@ impl Memory {
         }))
     }
 
-    /// One more node.
+    /// Adds a node.
     #[must_use]
     pub fn node(&self) -> Node {
         let shared = Arc::clone(&self.0);
@@ -91,7 +91,7 @@ impl Memory {
         }
     }
 
-    /// Puts any text at a key, or takes what stands there away, as another program would.
+    /// Sets any text at a key, or removes its value, as another program would.
     pub fn tamper(&self, key: &Key, text: Option<&[u8]>) {
         let mut records = self.0.lock();
         match text {
@@ -110,12 +110,12 @@ impl Shared {
 }
 
 impl Node {
-    /// The next calls of this node meet these faults, one each; those after them meet none.
+    /// The next calls of this node get these faults, one each; later calls get none.
     pub fn fail_next(&self, faults: impl IntoIterator<Item = Fault>) {
         self.faults_lock().extend(faults);
     }
 
-    /// This node knows the store's time as this from now on.
+    /// Sets this node's knowledge of the store's time.
     pub fn set_time(&self, time: StoreTime) {
         self.skewed.store(true, Ordering::Relaxed);
         self.time.send_replace(time);
@@ -166,7 +166,7 @@ impl Records {
     }
 
     fn put(&mut self, key: &Key, text: Vec<u8>) -> Version {
-        // Counted over all keys, so that no version comes twice even where a key was deleted.
+        // Counted over all keys, so that each version is unique even after a key was deleted.
         self.versions += 1;
         let version = Version(self.versions);
         let before = self.get(key);

@@ -7,14 +7,15 @@
 //! | `tidegate:quota:changed:<key>` | channel: told with each write |
 //!
 //! Every script answers with the server's `TIME`, which is the store's time. One server, or a
-//! primary with replicas, of Redis 6 or Valkey on; no cluster, since a call may name several keys.
+//! primary with replicas, from Redis 6 or Valkey on; no cluster, since a call can name several
+//! keys.
 //!
-//! **What a fail-over costs.** Replicas lag behind: a primary that dies takes with it the draws
-//! that it had confirmed and not yet passed on, and they are granted again. A window is then
-//! exceeded by at most what was drawn within that lag. `min-replicas-to-write 1` and
-//! `min-replicas-max-lag 1` on the server bound it to a few seconds: it counts the lag in whole
-//! seconds and hears from its replicas once in each. `appendonly yes` with `appendfsync always`
-//! closes it for a server that is restarted. Where it must be none, take ZooKeeper or etcd.
+//! **The cost of a fail-over.** Replicas lag behind: a dead primary loses the draws that it
+//! confirmed but did not replicate yet, and they are granted again. A window is then exceeded by
+//! at most the draws within that lag. `min-replicas-to-write 1` and `min-replicas-max-lag 1` on
+//! the server bound the lag to a few seconds: the server counts it in whole seconds, and its
+//! replicas report once per second. `appendonly yes` with `appendfsync always` prevents the loss
+//! for a server that restarts. If no loss is acceptable, use ZooKeeper or etcd.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -39,19 +40,19 @@ use super::{
     Answer, Entry, Error, Key, QuotaStore, SignsOfLife, Swapped, Write, assert_bounded, learn,
 };
 
-/// Where Redis is, who asks, and how long an answer may take.
+/// The address of Redis, the user, and the time limit of an answer.
 #[derive(Clone)]
 pub struct Settings {
     server: redis::ConnectionInfo,
-    /// What all keys and channels begin with.
+    /// The prefix of all keys and channels.
     pub prefix: String,
-    /// How long a call may take, a connection that must first be made included.
+    /// The time limit of a call, including a new connection if needed.
     pub deadline: Duration,
-    /// How long a node that is not heard of counts as a member.
+    /// How long a silent node counts as a member.
     pub member_ttl: Duration,
 }
 
-/// What is no address of Redis.
+/// An invalid address of Redis.
 #[derive(Debug, thiserror::Error)]
 #[error("an address of Redis reads redis://[user[:password]@]host[:port][/database]")]
 pub struct AddressError(#[source] RedisError);
@@ -61,10 +62,10 @@ impl Settings {
     ///
     /// # Errors
     ///
-    /// If it is no such address.
+    /// If the address is invalid.
     pub fn new(address: &str) -> Result<Self, AddressError> {
         let server = address.into_connection_info().map_err(AddressError)?;
-        // Only this protocol tells of changes over the connection that the calls go over.
+        // Only this protocol reports changes on the connection of the calls.
         let settings = server.redis_settings().clone();
         let settings = settings.set_protocol(ProtocolVersion::RESP3);
         Ok(Self {
@@ -99,7 +100,7 @@ impl Settings {
         }
     }
 
-    /// Who asks, if not the default user.
+    /// The user, if not the default user.
     #[must_use]
     pub fn user(&self) -> Option<&str> {
         self.server.redis_settings().username()
@@ -140,12 +141,12 @@ impl fmt::Debug for Settings {
     }
 }
 
-/// The pause after a failure: the first, and the longest. Meanwhile calls fail at once.
+/// The first and the longest pause after a failure. Meanwhile calls fail at once.
 const BREAK: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
-/// To what Redis's time is rounded down.
+/// Redis's time is rounded down to this.
 const RESOLUTION: Duration = Duration::from_micros(1);
 
-/// What stands at each of `KEYS`, after the time.
+/// The value at each of `KEYS`, after the time.
 const READ: &str = r"
 local told = redis.call('TIME')
 for _, key in ipairs(KEYS) do
@@ -157,11 +158,11 @@ return told
 ";
 
 /// Writes all of `KEYS` if each has the version in `ARGV` (none: an empty text), or none. Answers
-/// with the time, whether it wrote, and the new versions or what stands there.
+/// with the time, whether it wrote, and the new versions or the current values.
 ///
-/// The versions of a key that is made anew begin with the time, so that none comes twice. Nothing
-/// is written before all is read, and what may fail after that, as the publishing for want of a
-/// permission, ends nothing: all or none are written.
+/// The versions of a key that is made again begin with the time, so that each is unique. The
+/// script reads all before it writes. A later failure, such as a publish without permission, does
+/// not end it: all are written or none.
 const SWAP: &str = r"
 local time = redis.call('TIME')
 local same, found = true, {}
@@ -185,7 +186,7 @@ end
 return told
 ";
 
-/// Counts the member `ARGV[1]` as alive for `ARGV[2]` microseconds more. Answers with the time
+/// Counts the member `ARGV[1]` as live for another `ARGV[2]` microseconds. Answers with the time
 /// and the number of members.
 const BEAT: &str = r"
 local time = redis.call('TIME')
@@ -211,27 +212,27 @@ struct Shared {
     clock: Clock,
     time: watch::Sender<StoreTime>,
     link: Mutex<Link>,
-    /// Held while one is changed, so that no end of one overtakes its beginning.
+    /// Held during a change, so that no unsubscribe overtakes its subscribe.
     subscriptions: Mutex<Subscriptions>,
     waiters: Arc<Waiters>,
     signs: SignsOfLife,
 }
 
-/// The one connection, and what keeps it from being made too often.
+/// The one connection, and the bound on its attempts.
 #[derive(Default)]
 struct Link {
     connection: Option<MultiplexedConnection>,
-    /// Counts connections, so that only who used it gives one up.
+    /// Numbers the connections, so that only a user of one drops it.
     number: u64,
     failures: u32,
     not_before: Option<Instant>,
-    /// Why, for those who ask before.
+    /// The reason, for earlier calls.
     why: Option<Why>,
 }
 
-/// What was wrong with the last connection.
+/// The failure of the last connection.
 struct Why {
-    /// It would not have us.
+    /// It refused the user.
     is_stranger: bool,
     text: String,
 }
@@ -257,7 +258,7 @@ impl Why {
 /// The keys whose channels a connection listens to.
 #[derive(Default)]
 struct Subscriptions {
-    /// Of that connection.
+    /// The number of that connection.
     number: u64,
     keys: HashSet<Key>,
 }
@@ -269,7 +270,7 @@ impl fmt::Debug for Redis {
     }
 }
 
-/// Whether a call that got no answer may have changed anything.
+/// Whether a call without an answer may have had an effect.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Read,
@@ -313,7 +314,7 @@ impl Shared {
         format!("{}members", self.settings.prefix)
     }
 
-    /// Gives a sign of life again and again, and takes its leave at the end.
+    /// Reports regularly that it is alive, and leaves at the end.
     async fn beat(self: Arc<Self>, tell: watch::Sender<usize>, stopped: CancellationToken) {
         let node = format!("{:016x}", rand::random::<u64>());
         let ttl = self.settings.member_ttl;
@@ -345,7 +346,7 @@ impl Shared {
             }
         };
         stopped.run_until_cancelled(beats).await;
-        // So that no other waits for its end. If this message is lost, it ends by itself.
+        // So that no other node waits for its end. If this message is lost, the lease expires.
         let deadline = Instant::now() + self.settings.deadline;
         if let Ok(mut link) = timeout_at(deadline, self.link.lock()).await
             && let Some(mut connection) = link.connection.take()
@@ -356,7 +357,7 @@ impl Shared {
         }
     }
 
-    /// Calls a script once. What it answers, after the time, of which this learns.
+    /// Calls a script once. Takes the time from the answer and returns the rest.
     async fn call(&self, script: &ScriptInvocation<'_>, kind: Kind) -> Result<Vec<Vec<u8>>, Error> {
         let deadline = Instant::now() + self.settings.deadline;
         let late = |_| Error::Unavailable("no connection in time".into());
@@ -401,7 +402,7 @@ impl Shared {
         Ok(answer.into_iter().skip(2).collect())
     }
 
-    /// The connection there is or a new one, and its number.
+    /// The current connection or a new one, and its number.
     async fn connection(&self, deadline: Instant) -> Result<(MultiplexedConnection, u64), Error> {
         let mut link = self.link.lock().await;
         if let Some(connection) = &link.connection {
@@ -440,12 +441,12 @@ impl Shared {
         link.connection = Some(connection.clone());
         let number = link.number;
         drop(link);
-        // What they waited for was said to the connection before, if to anybody.
+        // Their news went to the previous connection, if to any.
         self.waiters.tell_all();
         Ok((connection, number))
     }
 
-    /// Gives a connection up: what is still under way on it would come too late.
+    /// Drops a connection: replies still in progress on it would come too late.
     async fn failed(&self, number: u64, error: &Error) {
         let mut link = self.link.lock().await;
         if link.number == number && link.connection.take().is_some() {
@@ -495,7 +496,7 @@ impl Shared {
 
     async fn changed(&self, key: &Key, since: Option<Version>) -> Result<(), Error> {
         loop {
-            // In this order nothing is missed: every change after the read is reported.
+            // In this order no change is missed: every change after the read is reported.
             let told = self.waiters.wait(key);
             self.subscribe(key).await?;
             let stands = self.get(std::slice::from_ref(key)).await?;
@@ -503,7 +504,7 @@ impl Shared {
             if stands.map(|entry| entry.version) != since {
                 return Ok(());
             }
-            // An error means that all were told.
+            // An error means that no task waits.
             let _ = told.await;
         }
     }
@@ -557,7 +558,7 @@ impl Shared {
             let deadline = Instant::now() + self.settings.deadline;
             let ended = connection.unsubscribe(self.channel(&key));
             if !matches!(timeout_at(deadline, ended).await, Ok(Ok(()))) {
-                // A channel too many costs some bytes, and goes with its connection at the latest.
+                // An extra channel costs some bytes, and ends with its connection at the latest.
                 return;
             }
         }
@@ -565,7 +566,7 @@ impl Shared {
 }
 
 impl Link {
-    /// Keeps everybody away for a while, longer each time.
+    /// Refuses all calls for a while, longer each time.
     fn trip(&mut self, why: Why) {
         let (first, longest) = BREAK;
         let pause = first
@@ -602,7 +603,7 @@ impl QuotaStore for Redis {
     }
 
     fn member_lifetime(&self) -> Duration {
-        // It is looked at with each sign of life.
+        // It is checked with each regular report.
         self.shared.settings.member_ttl + self.shared.settings.member_ttl / 2
     }
 
@@ -623,7 +624,7 @@ fn entries(told: &[Vec<u8>], count: usize) -> Result<Vec<Option<Entry>>, Error> 
         if version.is_empty() && text.is_empty() {
             return Ok(None);
         }
-        // A foreign hash: it has no version to compare a write with.
+        // A foreign hash: it has no version to compare.
         let version = parse(version).ok_or_else(|| {
             let text = "a hash without a version of ours stands at the key";
             Error::Refused(text.into())
@@ -642,7 +643,7 @@ fn micros(span: Duration) -> u64 {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Wakes those who wait for what a push tells of.
+/// Wakes the tasks that wait for the news of a push.
 fn pushed(push: &PushInfo, channels: &str, waiters: &Waiters) {
     match push.kind {
         PushKind::Message => {
@@ -660,7 +661,7 @@ fn pushed(push: &PushInfo, channels: &str, waiters: &Waiters) {
     }
 }
 
-/// What an error of the library says about a call.
+/// The meaning of the library's error for a call.
 fn told(error: RedisError, kind: Kind) -> Error {
     let wants_credentials = matches!(error.code(), Some("NOAUTH" | "WRONGPASS"));
     match error.kind() {
@@ -668,7 +669,7 @@ fn told(error: RedisError, kind: Kind) -> Error {
         _ if wants_credentials => Error::Unauthenticated(error.into()),
         ErrorKind::Server(ServerErrorKind::NoPerm) => Error::Denied(error.into()),
         ErrorKind::AuthenticationFailed => Error::Unauthenticated(error.into()),
-        // It runs, and cannot serve: it loads its records, or has lost its primary.
+        // It runs, but cannot serve: it loads its records, or has lost its primary.
         ErrorKind::Server(
             ServerErrorKind::BusyLoading
             | ServerErrorKind::ClusterDown
@@ -689,8 +690,8 @@ fn told(error: RedisError, kind: Kind) -> Error {
     }
 }
 
-/// Errors of a server that runs but does not serve now, without a name in the library: too few
-/// replicas, no memory, a foreign script that does not end.
+/// Errors of a server that runs but does not serve now, and that the library does not name: too
+/// few replicas, no memory, a foreign script that does not end.
 fn is_unavailable(error: &RedisError) -> bool {
     matches!(
         error.code(),

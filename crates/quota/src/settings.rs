@@ -1,4 +1,4 @@
-//! The quotas of a sidecar, as its config has them.
+//! The quotas of a sidecar, as in its config.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,22 +8,22 @@ use tidegate_limits::scheduler::OnExcess;
 
 use super::Engine;
 
-/// The quotas of a sidecar, and where they are kept.
+/// The quotas of a sidecar, and their store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Quotas {
     /// The store.
     pub engine: Engine,
-    /// How many keys are kept at once, of all quotas together.
+    /// The maximum number of keys at once, of all quotas together.
     pub keys_max: usize,
-    /// How many sidecars there are at most, each of which owns its safe share. At least 1.
+    /// The maximum number of sidecars, each of which owns its safe share. At least 1.
     pub expected_sidecars: u32,
-    /// The quotas, each with a name and a namespace of its own; at least one.
+    /// The quotas, each with its own name and namespace; at least one.
     pub limits: Vec<QuotaLimit>,
 }
 
 impl Quotas {
-    /// As they are in force: a store in this process is never unavailable, and no other sidecar has a
-    /// share of it, so nothing is set aside.
+    /// The effective settings: a store in this process is never unavailable, and no other sidecar
+    /// has a share of it, so no safe share is set aside.
     #[must_use]
     pub fn in_force(&self) -> Self {
         let mut quotas = self.clone();
@@ -39,18 +39,18 @@ impl Quotas {
     }
 }
 
-/// What all sidecars together may spend on each key in a window.
+/// What all sidecars together can spend on each key per window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuotaLimit {
-    /// Its name in refusals, logs and metrics, which begins with `rate_limit:`.
+    /// Its name in refusals, logs and metrics; begins with `rate_limit:`.
     pub name: Arc<str>,
-    /// What holds for each key that has no total of its own.
+    /// The rule of each key without its own total.
     pub rule: quota::Rule,
-    /// What is done with a call for which there are no tokens.
+    /// The handling of a call without tokens.
     pub on_excess: OnExcess,
-    /// What holds for the keys that do.
+    /// The rules of the keys with one.
     pub totals: BTreeMap<Arc<str>, quota::Rule>,
-    /// What its keys begin with in the store, so that those of two quotas differ; none for
-    /// nothing.
+    /// The prefix of its keys in the store, so that those of two quotas differ; `None` for no
+    /// prefix.
     pub namespace: Option<Arc<str>>,
 }

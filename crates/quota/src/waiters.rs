@@ -1,5 +1,4 @@
-//! Who waits for the news of which key, for the stores that tell of many keys over one
-//! connection.
+//! The tasks that wait for news of keys, for stores that report many keys over one connection.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,12 +7,12 @@ use tokio::sync::oneshot;
 
 use super::Key;
 
-/// Those who wait. One that is dropped is forgotten with the next look at its key.
+/// The waiting tasks. A dropped one is removed at the next check of its key.
 #[derive(Debug, Default)]
 pub(super) struct Waiters(Mutex<HashMap<Key, Vec<oneshot::Sender<()>>>>);
 
 impl Waiters {
-    /// Waits for the next news of a key: those that come after this call, none missing.
+    /// Waits for the next news of a key after this call; misses none.
     pub(super) fn wait(&self, key: &Key) -> oneshot::Receiver<()> {
         let (tell, told) = oneshot::channel();
         let mut all = self.lock();
@@ -23,22 +22,22 @@ impl Waiters {
         told
     }
 
-    /// There is news of a key.
+    /// Reports news of a key.
     pub(super) fn tell(&self, key: &Key) {
         for waiter in self.lock().remove(key).unwrap_or_default() {
-            // An error means that it waits no more.
+            // An error means that the task no longer waits.
             let _ = waiter.send(());
         }
     }
 
-    /// There may be news of every key.
+    /// Reports possible news of every key.
     pub(super) fn tell_all(&self) {
         for waiter in self.lock().drain().flat_map(|(_, waiters)| waiters) {
             let _ = waiter.send(());
         }
     }
 
-    /// Whether no task waits for anything.
+    /// Whether no task waits.
     pub(super) fn is_empty(&self) -> bool {
         self.waited_for().is_empty()
     }

@@ -7,12 +7,11 @@
 //! | `/quota/<key>/usable`, `/quota/<key>/refresh` | where the design that this follows keeps its state: a program that still writes them is noticed |
 //! | `/tidegate/quota/members/<node>` | ephemeral, one for each node that lives |
 //!
-//! The store's time is the leader's clock: each write is stamped with it, between the moment
-//! that the write was sent and the one when its reply came. Sessions are for counting members
-//! only; nothing that must hold rests on one.
+//! The store's time is the leader's clock: each write gets a stamp between its sending and its
+//! reply. Sessions only count members; no guarantee depends on one.
 //!
-//! A record that is deleted takes the count of its writes with it. Who had read the old one may
-//! then write over a new one that happens to have been written as often: leave records alone.
+//! A deleted record loses the count of its writes. A node that read the old one can then replace
+//! a new one that happens to have the same count: do not delete records.
 
 use std::fmt;
 use std::sync::Arc;
@@ -33,19 +32,19 @@ use super::{
     assert_bounded, learn,
 };
 
-/// Where records and members stand.
+/// The place of records and members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Where ZooKeeper is, who asks, and how long a call may take.
+    /// The address of ZooKeeper, the credentials, and the time limit of a call.
     pub store: zookeeper::Settings,
-    /// The node below which every key has one of its own.
+    /// The parent node of every key's node.
     pub records: String,
-    /// The node below which every node of ours has one.
+    /// The parent node of every member's node.
     pub members: String,
 }
 
 impl Settings {
-    /// The names of the design, and 1 s for a call.
+    /// The default names, and 1 s for a call.
     #[must_use]
     pub fn new(store: zookeeper::Settings) -> Self {
         Self {
@@ -59,15 +58,15 @@ impl Settings {
     }
 }
 
-/// From one sign of life to the next. Each asks for the time besides; what clocks drift apart in
+/// The interval between regular reports. Each also asks for the time; the clocks' drift in
 /// between is far below a millisecond.
 const BEAT: Duration = Duration::from_secs(2);
-/// The pause after something failed, before it is tried again.
+/// The pause after a failure, before a retry.
 const RETRY: Duration = Duration::from_millis(250);
-/// What is watched is read anew after so long, should the news of a change be lost with a
+/// Watched nodes are read again after this time, in case the news of a change was lost with a
 /// session.
 const REREAD: Duration = Duration::from_secs(30);
-/// To what ZooKeeper's stamps are rounded down.
+/// ZooKeeper's stamps are rounded down to this.
 const RESOLUTION: Duration = Duration::from_millis(1);
 
 /// A store of quota records in ZooKeeper. See the [module](self).
@@ -134,7 +133,7 @@ impl Shared {
         learn(&self.time, told);
     }
 
-    /// Gives a sign of life again and again.
+    /// Reports regularly that it is alive.
     async fn beat(self: Arc<Self>) {
         let node = format!("{}/{:016x}", self.settings.members, rand::random::<u64>());
         loop {
@@ -165,7 +164,7 @@ impl Shared {
                 Ok((members, changed)) => {
                     let count = members.len();
                     tell.send_if_modified(|told| std::mem::replace(told, count) != count);
-                    // Late or not, it is read anew.
+                    // In each case it is read again.
                     let _ = timeout(REREAD, changed).await;
                 }
                 Err(error) => {
@@ -222,7 +221,7 @@ impl Shared {
                 self.stamped(sent, stat);
             }
             let done = stats.iter().zip(writes).map(|(stat, write)| {
-                // Some ZooKeepers don't say what became of a node that they have just made.
+                // Some ZooKeepers do not return the state of a new node.
                 let made = write.expected.is_none();
                 if made { Version(0) } else { version(stat) }
             });
@@ -246,12 +245,12 @@ impl Shared {
         }
     }
 
-    /// What the nodes of a key's configuration hold. All of them are asked for at once, and none is
-    /// watched: watches of thousands of keys would all have to be set anew with each new session.
+    /// The values of a key's configuration nodes. All are read at once, and none is watched: each
+    /// new session would have to set the watches of thousands of keys again.
     async fn configured(&self, key: &Key, known: &Configured) -> Result<Configured, Error> {
         let paths = ["total", "base", "usable", "refresh"].map(|name| self.path(key, name));
         let [total, base, usable, refresh] = &paths;
-        // One writer is enough, and what it writes may change with each of its calls.
+        // One writer is enough, and its write can change with each call.
         let looks = known.foreign_writer.is_none();
         let foreign = async |path| match looks {
             true => self.word(path).await,
@@ -273,7 +272,7 @@ impl Shared {
         Ok(says)
     }
 
-    /// What one node holds. That it may not be read is the trouble of its key alone.
+    /// One node's value. A missing read permission affects only its key.
     async fn word(&self, path: &str) -> Result<Word, Error> {
         match self.client.get(path).await {
             Ok(Some(node)) => Ok(Word::Is(node.data, node.stat.mzxid)),
@@ -287,16 +286,16 @@ impl Shared {
     }
 }
 
-/// What one node of a key's configuration holds.
+/// The value of one configuration node of a key.
 enum Word {
     Absent,
-    /// This, by that write.
+    /// This value, from that write.
     Is(Vec<u8>, i64),
-    /// It may not be read.
+    /// No permission to read.
     Unreadable(String),
 }
 
-/// Takes the numbers that two nodes hold, each for itself: what cannot be changes nothing.
+/// Takes the numbers of two nodes, each separately: an invalid value changes nothing.
 fn read_numbers(says: &mut Configured, total: &Word, base: &Word) {
     let mut mistakes = Vec::new();
     match number("total", total, 0) {
@@ -308,7 +307,7 @@ fn read_numbers(says: &mut Configured, total: &Word, base: &Word) {
         Ok(base) => says.base = base,
         Err(mistake) => mistakes.push(mistake),
     }
-    // Of a total of 0 nothing is drawn.
+    // No draw comes from a total of 0.
     let total = says.total.filter(|total| *total > 0);
     if let (Some(total), Some(base)) = (total, says.base)
         && base > total
@@ -322,7 +321,7 @@ fn read_numbers(says: &mut Configured, total: &Word, base: &Word) {
     says.mistake = (!mistake.is_empty()).then(|| mistake.into());
 }
 
-/// The number that a node holds; none where there is no node.
+/// The number in a node; none if there is no node.
 fn number(name: &str, word: &Word, least: u64) -> Result<Option<u64>, String> {
     let text = match word {
         Word::Absent => return Ok(None),
@@ -344,8 +343,8 @@ fn number(name: &str, word: &Word, least: u64) -> Result<Option<u64>, String> {
     }
 }
 
-/// What is there when it is first looked at may be long dead. What changes later is written by a
-/// program that runs.
+/// A value at the first check may be from a program that ended long ago. A later change is from a
+/// running program.
 fn saw_foreign(says: &mut Configured, at: usize, word: &Word, path: &str) {
     let found = match word {
         Word::Is(_, write) => Mark::Written(*write),
@@ -384,7 +383,7 @@ impl QuotaStore for ZooKeeper {
     }
 
     fn member_lifetime(&self) -> Duration {
-        // Besides, a session that moves to another server gets some time more.
+        // Also, a session that moves to another server gets some extra time.
         2 * self.shared.settings.store.session_timeout + BEAT
     }
 
@@ -401,8 +400,9 @@ impl QuotaStore for ZooKeeper {
     }
 }
 
-/// ZooKeeper counts a node's writes up to 31 bits and then from the lowest number on. All but one
-/// compare: -1 is any, so once in four thousand million writes a write is not checked.
+/// ZooKeeper counts a node's writes up to 31 bits and then continues from the lowest number. All
+/// values except one are compared: -1 means any, so one write in four thousand million is not
+/// checked.
 fn version(stat: &zk::Stat) -> Version {
     Version(u64::from(stat.version.cast_unsigned()))
 }
@@ -482,7 +482,7 @@ mod tests {
                 Some(base),
                 (Some(20), None, Some(told)),
             );
-            // One that was good before stays.
+            // An earlier valid value stays.
             let mut known = Configured::default();
             check(&mut known, Some("30"), Some("5"), (Some(30), Some(5), None));
             check(

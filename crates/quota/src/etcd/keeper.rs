@@ -1,22 +1,22 @@
-//! Who keeps the time in a store that has none.
+//! Keeps the time in a store without a clock.
 //!
 //! The nodes elect a master. Its monotonic clock, continued from the last written time, is the
-//! time. It writes it every second, and at once for each request. A write replaces exactly the
-//! version that it knows, so a master that was deposed without knowing it can no longer write.
+//! time. It writes the time every second, and at once for each request. A write replaces exactly
+//! the version that the master knows, so a deposed master can no longer write.
 //!
-//! A new master continues from what it knows of the earlier time: from the latest possible value.
-//! So the time is never behind, and ahead by at most its uncertainty, a tenth of a second; a
-//! window is shorter by that much. If it were behind, a node that used its own clock meanwhile,
-//! because it was cut off or because there was no master, would go through a part of a window
-//! twice. A node that restarts within it would have its own share again.
+//! A new master continues from the latest possible value of the earlier time. So the time is
+//! never behind, and ahead by at most its uncertainty, a tenth of a second; a window is shorter
+//! by that much. If it were behind, a node that used its own clock meanwhile (cut off, or without
+//! a master) would go through a part of a window twice. A node that restarts in that part would
+//! get its own share again.
 //!
-//! Therefore a node is a candidate only once it knows the time that well, or if no member has
+//! Therefore a node is a candidate only when it knows the time that well, or if no member has
 //! known it for as long as a silent member counts. Only if all nodes that knew it have left, or
-//! are cut off, a master continues from the last *written* time. It can find out how long ago
-//! that was only from the time of day of the two hosts, so that is written too. It continues a
-//! second ahead of that, and is not behind as long as the two agree to within a second. Without a
-//! master, nodes continue with the time that they know, which only becomes less exact. The time
-//! begins with 0 and has no relation to the time of day.
+//! are cut off, a master continues from the last *written* time. Only the time of day of the two
+//! hosts shows how long ago that was, so it is written too. The master continues a second ahead
+//! of it, and is not behind while the two hosts agree to within a second. Without a master, nodes
+//! continue with the time that they know, which only becomes less exact. The time begins with 0
+//! and has no relation to the time of day.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -36,38 +36,36 @@ use tracing::debug;
 
 use super::{RETRY, Settings, puts};
 
-/// The time is written at least so often, so that the next master is not far behind.
+/// The longest interval between writes of the time, so that the next master is not far behind.
 const WRITE: Duration = Duration::from_secs(1);
-/// By how much a new master may be ahead of the time that was kept before.
+/// How far a new master may be ahead of the earlier time.
 const AHEAD_MAX: Duration = Duration::from_millis(100);
-/// By how much the time of day of two hosts may differ without harm.
+/// The harmless difference of the time of day of two hosts.
 const HOSTS_DIFFER: Duration = Duration::from_secs(1);
-/// The most questions that are answered at once; others are next.
+/// The maximum number of requests answered at once; others come next.
 const ANSWERS_MAX: usize = 1_000;
 
-/// Whether this is enough to go on from.
+/// Whether this is exact enough to continue from.
 pub(super) fn is_known(time: &StoreTime) -> bool {
     time.width() <= AHEAD_MAX
 }
 
-/// What stands at the key of the time.
+/// The value at the key of the time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Told {
-    /// The store's time, in nanoseconds: later than the moment that it was read at by what passed
-    /// since.
+    /// The store's time, in nanoseconds, plus the time passed since it was read.
     pub(super) nanos: u64,
-    /// The time of day when that was the time, by the clock of the node that keeps it.
+    /// The time of day at that time, by the clock of the node that keeps it.
     #[serde(default)]
     pub(super) wall_ms: u64,
     /// The node that keeps it.
     pub(super) by: String,
-    /// The questions that were there when the time was read, by who asked.
+    /// The requests present when the time was read, by node.
     pub(super) answers: BTreeMap<String, u64>,
 }
 
 impl Told {
-    /// The latest that the time can be by now, as far as the time of day says how long ago this was
-    /// written.
+    /// The latest possible time now, as far as the time of day says how long ago this was written.
     fn latest(&self, now: SystemTime) -> Duration {
         let passed = since_1970(now).saturating_sub(Duration::from_millis(self.wall_ms));
         let passed = if self.wall_ms == 0 {
@@ -85,24 +83,24 @@ impl Told {
     }
 }
 
-/// A node that keeps the time if it is elected to.
+/// A node that keeps the time if elected.
 pub(super) struct Keeper {
     pub(super) client: Client,
     pub(super) settings: Settings,
     pub(super) clock: Clock,
     pub(super) node: String,
-    /// What this node knows of the time.
+    /// This node's knowledge of the time.
     pub(super) known: watch::Receiver<StoreTime>,
 }
 
 /// The time of a term.
 struct Term {
-    /// What was the time when, by this node's clock.
+    /// A time and its moment on this node's clock.
     time: Duration,
     at: Timestamp,
-    /// The version of the time that is written over.
+    /// The version of the time to replace.
     revision: u64,
-    /// Questions that were not answered yet.
+    /// Unanswered requests.
     questions: HashMap<String, u64>,
 }
 
@@ -123,7 +121,7 @@ impl Term {
 }
 
 impl Keeper {
-    /// Stands for election until it is stopped, and resigns then.
+    /// Is a candidate until it is stopped, and then resigns.
     pub(super) async fn run(self, stopped: CancellationToken) {
         let candidate = election::Settings {
             address: self.node.clone(),
@@ -144,17 +142,19 @@ impl Keeper {
                 if let Err(error) = self.keep(&mastership).await {
                     debug!(%error, "quota: the time could not be kept");
                 }
-                // Who has lost it finds out here; a fence that has passed is not told.
+                // A master that lost the election finds out here; no notice comes for a passed
+                // fence.
                 tokio::time::sleep(RETRY).await;
             }
         };
         stopped.run_until_cancelled(keep).await;
-        // It closes its channel once it has resigned.
+        // The election closes its channel after it has resigned.
         while mastership.changed().await.is_ok() {}
     }
 
-    /// Waits until this node knows the time, or until it was never told, or no member has known it
-    /// for as long as a member is given: after etcd was away, all of them must come back first.
+    /// Waits until this node knows the time, or until no time was ever written, or until no member
+    /// has known it for as long as a silent member counts: after an outage of etcd, all members
+    /// must come back first.
     async fn may_stand(&self) {
         let members = self.settings.members();
         let members = Range::prefix(members.as_bytes());
@@ -232,7 +232,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Hears questions, until one came or the time has to be written anyway.
+    /// Waits for requests, until one comes or the time must be written.
     async fn listen(&self, watch: &mut Watch, term: &mut Term, due: Instant) -> Result<(), Error> {
         let Ok(news) = timeout_at(due, watch.next()).await else {
             return Ok(());
@@ -244,7 +244,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Writes the time and answers. Whether this still keeps it.
+    /// Writes the time with the answers. Returns whether this node still keeps the time.
     async fn write(&self, key: &[u8], term: &mut Term) -> Result<bool, Error> {
         let answered: Vec<_> = term.questions.keys().take(ANSWERS_MAX).cloned().collect();
         let answers = answered
@@ -267,8 +267,7 @@ impl Keeper {
             .otherwise(Operation::Get(Range::key(key)));
         let reply = match self.client.txn(&write).await {
             Ok(reply) => reply,
-            // What became of it shows at the next one: then what stands there is this very text,
-            // or it is not.
+            // The next write shows its result: the value is then exactly this text, or another.
             Err(Error::Unknown(cause)) => return self.was_written(key, &text, term, &cause).await,
             Err(error) => return Err(error),
         };
@@ -276,7 +275,7 @@ impl Keeper {
         Ok(reply.succeeded)
     }
 
-    /// Whether a write without an answer was done, or may be tried again.
+    /// Whether a write without an answer was done, or can be tried again.
     async fn was_written(
         &self,
         key: &[u8],
@@ -315,7 +314,7 @@ mod tests {
         };
         check(1_000_000, 8_000);
         check(1_004_500, 12_500);
-        // A host that is behind says nothing.
+        // The clock of a host that is behind gives no information.
         check(999_000, 8_000);
         let older = Told { wall_ms: 0, ..told };
         assert_eq!(older.latest(at(1_004_500)), Duration::from_secs(8));
