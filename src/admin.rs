@@ -46,7 +46,7 @@ pub use quotas::{
 };
 pub use server::{ServeError, needs_token, serve, serve_router};
 
-/// The longest time of an answer.
+/// The longest time for an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// The most requests that are answered at once; further ones are refused. Health checks are not
 /// counted, and wait for none of them.

@@ -363,7 +363,7 @@ async fn classify(source: Callers, JsonBody(body): JsonBody) -> Result<Response,
     Ok(Json(classified).into_response())
 }
 
-// What is going on.
+// Calls and queues.
 
 async fn explain(source: Callers, path: InPath<String>) -> Result<Response, Refused> {
     let id = asked::call_in_path(&in_path(path))?;

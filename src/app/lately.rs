@@ -35,7 +35,7 @@ pub(super) struct UnderWay {
     pub(super) rate_limit: Option<RateLimitId>,
 }
 
-/// What is remembered of a call that has ended.
+/// The record of a call that has ended.
 #[derive(Clone, Debug)]
 pub(super) struct Ended {
     pub(super) id: u64,

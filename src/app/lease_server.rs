@@ -82,7 +82,7 @@ impl LeaseServer {
     ///
     /// # Errors
     ///
-    /// If an address cannot be used; then nothing is running.
+    /// If an address cannot be used; then no part is running.
     pub async fn start(config: &config::LeaseServer) -> Result<Self, StartError> {
         let (templates, followed) = match &config.rules {
             Rules::Here(templates) | Rules::File { templates, .. } => (templates.clone(), None),

@@ -124,8 +124,8 @@ impl Answer {
     }
 }
 
-/// Whether a response is meant for everybody who has asked the same: it sets no cookie, and
-/// depends on nothing by which reads are not told apart (RFC 9110, 12.5.5).
+/// Whether a response is valid for all clients with the same request: it sets no cookie, and
+/// depends only on what distinguishes reads (RFC 9110, 12.5.5).
 fn is_for_all(headers: &HeaderMap, apart: &Apart) -> bool {
     let varies_only_by_compared_headers = |value: &HeaderValue| {
         value.to_str().is_ok_and(|names| {

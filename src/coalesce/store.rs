@@ -119,7 +119,7 @@ pub struct CoalesceNow {
 
 pub(super) struct SharedCalls {
     settings: Arc<Settings>,
-    /// By guest, so that a write finds what it ends.
+    /// By guest, so that a write finds the reads that it ends.
     index: HashMap<Option<Guest>, HashMap<Arc<Key>, Entry>>,
     calls: HashMap<CallId, Call>,
     /// Kept answers, in the order of their age.

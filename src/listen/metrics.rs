@@ -1,4 +1,4 @@
-//! What is counted of client connections.
+//! Metrics of client connections.
 
 tidegate_runtime::metrics! {
     /// Client connections.

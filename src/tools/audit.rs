@@ -226,7 +226,7 @@ fn check_clock_error(settings: &Settings) -> Result<(), AuditError> {
     Ok(())
 }
 
-/// What was read so far.
+/// The text read so far.
 struct Audit {
     judge: Judge,
     order: Order<Event>,

@@ -1,5 +1,5 @@
-//! What a request asks for, read and checked: what comes out of here is right by itself, and
-//! only what there is can stand against it.
+//! Requests as read and checked: each value from this module is valid on its own, and only the
+//! current state can be an obstacle.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -21,108 +21,108 @@ use super::{CallId, Refused, What};
 use crate::call::claim::{Deadline, RateLimitId};
 use crate::call::sdk::NAME_MAX;
 
-/// Patterns of one caller.
+/// The maximum number of patterns of one caller.
 const PATTERNS_MAX: usize = 256;
-/// Groups of one caller.
+/// The maximum number of groups of one caller.
 const GROUPS_MAX: usize = 16;
-/// Callers that one request names.
+/// The maximum number of callers in one request.
 const CALLERS_MAX: usize = 10_000;
-/// Functions that may have a cost of their own.
+/// The maximum number of functions with their own cost.
 const FUNCTIONS_MAX: usize = 1_024;
 /// The longest text that identifies a caller.   bytes
 const SEEN_MAX: usize = 256;
-/// Rows that one answer lists at most, and unless fewer are asked for.
+/// The maximum number of rows in one answer, and the default.
 const ROWS_MAX: usize = 10_000;
 const ROWS: usize = 1_000;
-/// Keys of each quota that one answer shows at most, and unless fewer are asked for.
+/// The maximum number of keys of each quota in one answer, and the default.
 const QUOTA_KEYS: usize = 100;
 
-/// A caller to be changed; `None` leaves a value as it is.
+/// A change of a caller; `None` keeps a value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallerPatch {
     /// What to change of its row.
     pub row: Patch,
-    /// How many turns it takes for one of an ordinary caller; the inner `None` leaves that to
-    /// less specific callers.
+    /// Its turns for one turn of an ordinary caller; the inner `None` takes the weight of less
+    /// specific callers.
     pub weight: Option<Option<Weight>>,
 }
 
-/// Callers to be folded into one.
+/// A merge of callers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Merge {
-    /// Who is left.
+    /// The caller that remains.
     pub into: CallerId,
-    /// Whose patterns and figures it takes over.
+    /// The callers whose patterns and figures it takes over.
     pub from: Vec<CallerId>,
-    /// What it is to be called.
+    /// Its new label.
     pub label: Option<Label>,
 }
 
-/// A rate limit to be made.
+/// A new rate limit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewRateLimit {
-    /// Its name in metrics and in refusals; its id, if it is given none.
+    /// Its name in metrics and in refusals; its id if absent.
     pub label: Option<Label>,
-    /// Where its figures come from.
+    /// The source of its figures.
     pub rate: Rate,
-    /// Whose calls are to be charged to it.
+    /// The callers that are charged to it.
     pub callers: Vec<CallerId>,
     /// How it works.
     pub rules: Rules,
 }
 
-/// Where the figures of a rate limit come from.
+/// The source of the figures of a rate limit.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Rate {
     /// From a profile.
     Profile(String),
-    /// They are these.
+    /// These figures.
     Bucket {
         /// The most tokens at once.
         burst: Burst,
         /// Tokens a second.
         fill: Fill,
     },
-    /// They are a pace.
+    /// A pace.
     Paced {
         /// Tokens a second.
         rate: tidegate_limits::pace::Rate,
-        /// How many times the rate the late are let through at.
+        /// The burst ratio: late calls are admitted at this many times the rate.
         ratio: BurstRatio,
     },
-    /// From what a caller used.
+    /// From the usage of a caller.
     Derived(Derive),
-    /// It has none, and lets everything through.
+    /// No figures: it admits everything.
     Exempt,
 }
 
-/// What a limit is to be derived from.
+/// The basis of a derived limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Derive {
-    /// Whose use.
+    /// The caller.
     pub caller: CallerId,
-    /// Over what span.
+    /// The span.
     pub span: Span,
-    /// By how much the limit fills faster.
+    /// The factor by which the limit fills faster.
     pub headroom: Headroom,
 }
 
-/// How a rate limit works, beside its figures.
+/// The settings of a rate limit other than its figures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
-    /// Whether it holds anybody back.
+    /// Whether it delays calls.
     pub mode: BucketMode,
-    /// What happens to a call for which there are no tokens.
+    /// What happens to a call without tokens.
     pub on_excess: OnExcess,
-    /// In what order calls go that wait for it.
+    /// The order of its waiting calls.
     pub order: BucketOrder,
-    /// What a call is charged in the end; none leaves it to the costs.
+    /// Whether calls are charged their final cost; `None` uses the setting of the costs.
     pub settlement: Option<Settlement>,
     /// How long a call may wait.
     pub deadline: Deadline,
 }
 
-/// A rate limit to be changed; `None` leaves a value as it is.
+/// A change of a rate limit; `None` keeps a value.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RateLimitPatch {
     /// Its name.
@@ -146,30 +146,30 @@ pub struct RateLimitPatch {
 pub enum RatePatch {
     /// From a profile.
     Profile(String),
-    /// One of these, or both; it is of no profile any more.
+    /// One of these, or both; it no longer has a profile.
     Bucket {
         /// The most tokens at once.
         burst: Option<Burst>,
         /// Tokens a second.
         fill: Option<Fill>,
     },
-    /// One of these, or both, of a pace; it is of no profile any more.
+    /// One of these, or both, of a pace; it no longer has a profile.
     Paced {
         /// Tokens a second.
         rate: Option<tidegate_limits::pace::Rate>,
-        /// How many times the rate the late are let through at.
+        /// The burst ratio: late calls are admitted at this many times the rate.
         ratio: Option<BurstRatio>,
     },
-    /// None: it lets everything through.
+    /// None: it admits everything.
     Exempt,
 }
 
-/// What calls are to cost.
+/// The new costs of calls.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Costs {
-    /// Of every function that is not named.
+    /// Of every other function.
     pub default: Tokens,
-    /// The backend's time that a token stands for; above none, at most an hour.
+    /// The backend's time of one token; above 0, at most an hour.
     pub unit: Duration,
     /// Whether calls are charged their final cost, unless their rate limit says otherwise.
     pub settle: bool,
@@ -177,16 +177,16 @@ pub struct Costs {
     pub functions: BTreeMap<String, Tokens>,
 }
 
-/// A call that might come.
+/// A possible call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
-    /// The identity that the call of such a client would have.
+    /// The identity of such a client's call.
     pub identity: IdentityBuf,
-    /// Its function; without one it costs what costs by default.
+    /// Its function; without one it has the default cost.
     pub function: Option<String>,
 }
 
-/// Which callers are to be listed, and how.
+/// The callers to list, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Listing {
     pub(super) sort: Sort,
@@ -196,7 +196,7 @@ pub(super) struct Listing {
     pub(super) limit: usize,
 }
 
-/// By what callers are sorted.
+/// The sort order of callers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sort {
     Id,
@@ -206,7 +206,7 @@ pub(super) enum Sort {
     Tokens(Column),
 }
 
-/// Which figure of [`super::state::Spans`].
+/// The figure of [`super::state::Spans`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Column {
     FiveMinutes,
@@ -272,7 +272,7 @@ pub(super) fn merge(body: Value) -> Result<Merge, Refused> {
     if merge.from.is_empty() {
         return Err(Refused::invalid(path, "must name one caller or more"));
     }
-    // Each value is right, as the OpenAPI document describes it; only together they are not.
+    // Each value is valid, as the OpenAPI document describes it; only the combination is not.
     if merge.from.contains(&merge.into) {
         return Err(Refused::Conflict {
             field: path,
@@ -420,7 +420,7 @@ pub(super) fn quota_keys(given: Vec<(String, String)>) -> Result<usize, Refused>
     whole("limit", limit, QUOTA_KEYS, QUOTA_KEYS)
 }
 
-/// A whole number up to `max`, or `unless` it is given.
+/// A whole number up to `max`; `unless` if absent.
 fn whole(name: &str, text: Option<String>, unless: usize, max: usize) -> Result<usize, Refused> {
     match text {
         None => Ok(unless),
@@ -464,7 +464,7 @@ fn span(window: Option<String>) -> Result<Span, Refused> {
     Ok(chosen("window", window, &SPANS)?.unwrap_or(Span::Hour))
 }
 
-/// One of some words, where it is given.
+/// One of some words, if present.
 fn chosen<T: Copy>(
     name: &str,
     given: Option<String>,
@@ -481,7 +481,7 @@ fn chosen<T: Copy>(
     }
 }
 
-// Ids in paths: what is none is not there.
+// Ids in paths: an invalid id does not exist.
 
 /// The caller that a path names.
 pub(super) fn caller_in_path(text: &str) -> Result<CallerId, Refused> {
@@ -507,7 +507,7 @@ pub(super) fn call_in_path(text: &str) -> Result<CallId, Refused> {
         .ok_or_else(|| Refused::unknown(What::Call, cut(text)))
 }
 
-/// The number of an id, which is written in one way only.
+/// The number of an id, which has only one spelling.
 fn numbered(text: &str, letter: char) -> Option<u64> {
     let digits = text.strip_prefix(letter)?;
     let number: u64 = digits.parse().ok()?;
@@ -699,7 +699,7 @@ fn rate_patch(fields: &mut Fields) -> Result<Option<RatePatch>, Refused> {
     })
 }
 
-/// Whether figures are of the kind that was named.
+/// Whether figures are of the named kind.
 fn agrees(
     kind: Option<RateLimitKind>,
     is_exempt: bool,
@@ -842,7 +842,7 @@ fn check_name(path: &str, text: &str) -> Result<(), Refused> {
     Ok(())
 }
 
-/// A value as it would be seen on the wire; one that is empty is absent.
+/// A value as on the wire; an empty one is absent.
 fn seen(value: Value) -> Result<String, Refused> {
     let path = value.path().to_owned();
     let text = value.text()?;

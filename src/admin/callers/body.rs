@@ -1,4 +1,4 @@
-//! The body of a request: JSON, and not too much of it.
+//! The body of a request: JSON of a bounded size.
 
 use std::time::Duration;
 

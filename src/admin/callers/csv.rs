@@ -1,6 +1,6 @@
 //! The debug dumps as CSV (RFC 4180), for spreadsheets and `awk`.
 //!
-//! Texts come from the wire. A spreadsheet takes one that begins with `=` for a formula, so
+//! Texts come from the wire. A spreadsheet reads a text that begins with `=` as a formula, so
 //! such a text gets an apostrophe before it.
 
 use std::fmt::{Display, Write};

@@ -10,7 +10,8 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visi
 
 use super::Refused;
 
-/// Values in one request. A tree of small ones takes many times the bytes of its text.
+/// The maximum number of values in one request. A tree of small ones takes many times the bytes
+/// of its text.
 const VALUES_MAX: usize = 32_768;
 /// The part of a name that an answer repeats.   bytes
 const SHOWN_MAX: usize = 64;
@@ -40,7 +41,7 @@ impl Tree {
     }
 }
 
-/// A value, and where it stands.
+/// A value and its path.
 #[derive(Debug)]
 pub(super) struct Value {
     path: String,
@@ -71,7 +72,7 @@ pub(super) fn cut(text: &str) -> &str {
     &text[..end]
 }
 
-/// Where the reader stands.
+/// The reader's path.
 #[derive(Debug, Default)]
 struct Place {
     steps: Vec<Step>,
@@ -195,7 +196,7 @@ impl Value {
         )
     }
 
-    /// Where it stands: `match[0].ip`.
+    /// Its path: `match[0].ip`.
     pub(super) fn path(&self) -> &str {
         &self.path
     }
@@ -236,7 +237,7 @@ impl Value {
         }
     }
 
-    /// The values of a list, at most so many.
+    /// The values of a list, at most this number.
     pub(super) fn list(self, max: usize) -> Result<Vec<Self>, Refused> {
         let Tree::List(list) = self.tree else {
             return Err(self.wrong("a list"));
@@ -264,7 +265,7 @@ impl Value {
         })
     }
 
-    /// The fields of an object, none of which may be another than these.
+    /// The fields of an object; only these are allowed.
     pub(super) fn fields(self, known: &[&str]) -> Result<Fields, Refused> {
         let fields = self.entries()?;
         match fields.iter().find(|(key, _)| !known.contains(&&**key)) {
@@ -276,7 +277,7 @@ impl Value {
         }
     }
 
-    /// The fields of an object, whatever their names.
+    /// The fields of an object, with any names.
     pub(super) fn entries(self) -> Result<Vec<(String, Self)>, Refused> {
         let Tree::Object(fields) = self.tree else {
             return Err(self.wrong("an object"));
@@ -301,18 +302,18 @@ impl Value {
 pub(super) struct Fields(Vec<(String, Value)>);
 
 impl Fields {
-    /// A field, if it is there.
+    /// A field, if present.
     pub(super) fn take(&mut self, name: &str) -> Option<Value> {
         let index = self.0.iter().position(|(key, _)| key == name)?;
         Some(self.0.swap_remove(index).1)
     }
 
-    /// Whether a field is still there.
+    /// Whether a field is still present.
     pub(super) fn has(&self, name: &str) -> bool {
         self.0.iter().any(|(key, _)| key == name)
     }
 
-    /// A field that must be there.
+    /// A required field.
     pub(super) fn need(&mut self, name: &str) -> Result<Value, Refused> {
         self.take(name)
             .ok_or_else(|| Refused::invalid(name, "must be given"))

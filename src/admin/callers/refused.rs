@@ -17,7 +17,7 @@ pub enum Refused {
     Invalid {
         /// Its path: `match[0].ip`; `body` is all of it.
         field: String,
-        /// What would be right.
+        /// What is valid.
         reason: String,
     },
     /// A named object does not exist: 404.

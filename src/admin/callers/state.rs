@@ -160,7 +160,7 @@ impl<T: Copy> Spans<T> {
 /// The usage of a caller.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CallerUsage {
-    /// Whose it is.
+    /// Its owner.
     #[serde(serialize_with = "caller_id")]
     pub id: CallerId,
     /// When it was last called.
@@ -275,7 +275,7 @@ pub struct UsageTable {
 /// The usage of one caller over a span.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CallerUsed {
-    /// Who it is.
+    /// Its id.
     #[serde(serialize_with = "caller_id")]
     pub id: CallerId,
     /// Its label.
@@ -558,7 +558,7 @@ pub struct Classified {
 /// A caller that a call belongs to.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MatchState {
-    /// Who it is.
+    /// Its id.
     #[serde(serialize_with = "caller_id")]
     pub caller: CallerId,
     /// Its label.

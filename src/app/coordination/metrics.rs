@@ -1,4 +1,4 @@
-//! What is counted of capacity that is leased.
+//! Metrics of leased capacity.
 
 use super::ShareNow;
 use tidegate_runtime::metric::Show;

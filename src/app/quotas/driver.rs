@@ -110,7 +110,7 @@ struct Carrying {
     /// All keys that may have settings in the store, in turn; and those that have some.
     turns: VecDeque<QuotaRef>,
     own_turns: VecDeque<QuotaRef>,
-    /// What was logged about the store since it is unavailable.
+    /// The log lines about the store since it became unavailable.
     logged: Vec<Kind>,
     answers: Vec<QuotaAnswer>,
     /// The gate's copy of the store's time.
@@ -554,8 +554,8 @@ impl Carrying {
         });
     }
 
-    /// A store reports its time by itself. If it does not, one request of any kind finds out why,
-    /// for all that wait for the time.
+    /// A store reports its time without a request. If it does not, one request of any kind finds
+    /// out why, for all that wait for the time.
     fn ask_for_time(&mut self, driver: &Arc<Driver>, now: Instant) {
         let is_early = |then: Instant| now < then + TIME_PAUSE;
         let Some(asked) = self.for_time.first() else {
@@ -690,7 +690,7 @@ impl Carrying {
                 }
             }
             Err(failed) => {
-                // Its ledger treats it as unanswered by itself.
+                // Its ledger treats it as unanswered without help.
                 self.probes = false;
                 self.reading = 0;
                 error!(error = %failed, "quota: a question failed by our own mistake");

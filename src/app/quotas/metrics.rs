@@ -1,4 +1,4 @@
-//! What is counted of quotas that sidecars share.
+//! Metrics of quotas that sidecars share.
 
 use std::sync::Arc;
 
@@ -58,7 +58,7 @@ tidegate_runtime::metrics! {
 pub struct QuotaLevel {
     /// Its name in metrics.
     pub limit: Arc<str>,
-    /// What was counted since it was made.
+    /// The counts since it was made.
     pub counts: QuotaCounts,
     /// Keys with a problem in the store.
     pub troubled: u64,
@@ -71,7 +71,7 @@ pub struct StoreLevel {
     pub engine: &'static str,
     /// Whether it answers; `None` until that is known.
     pub up: Option<bool>,
-    /// The uncertainty of its time; infinite if nothing is known.   seconds
+    /// The uncertainty of its time; infinite if unknown.   seconds
     pub time_uncertainty: f64,
     /// Sidecars that share; 0 until it has answered.
     pub members: u64,

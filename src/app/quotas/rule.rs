@@ -28,7 +28,7 @@ pub(super) fn rule_of(
     }
     let checked = Rule::check(RuleSettings {
         total,
-        // Nothing is ever drawn from a total of 0.
+        // No draw comes from a total of 0.
         base: base.filter(|_| total > 0),
         ..told
     });

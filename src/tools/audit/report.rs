@@ -13,12 +13,12 @@ const SIDECARS_SHOWN: usize = 20;
 /// Whether a limit was kept. The worst is the largest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
-    /// The limit was kept, whatever is missing from the logs.
+    /// The limit was kept, for any content of the missing lines.
     Kept,
-    /// What is missing from the logs could make the difference.
+    /// The missing lines could change the result.
     #[default]
     Unknown,
-    /// The limit was exceeded, whatever is missing from the logs.
+    /// The limit was exceeded, for any content of the missing lines.
     Exceeded,
 }
 
