@@ -1,4 +1,4 @@
-//! What is counted of the queue and of limits over all callers.
+//! Metrics of the queue and of limits over all callers.
 
 use std::sync::Arc;
 

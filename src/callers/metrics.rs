@@ -1,4 +1,4 @@
-//! What is counted of rate limits, groups and callers.
+//! Metrics of rate limits, groups and callers.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What is counted of reads that share a call.
+//! Metrics of reads that share a call.
 
 use super::CoalesceNow;
 use tidegate_runtime::metric::Show;

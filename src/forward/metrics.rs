@@ -1,4 +1,4 @@
-//! What is counted of connections to backends.
+//! Metrics of connections to backends.
 
 tidegate_runtime::metrics! {
     /// Connections to backends.

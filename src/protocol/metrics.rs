@@ -1,4 +1,4 @@
-//! What is counted of what clients send wrongly.
+//! Metrics of invalid requests.
 
 tidegate_runtime::metrics! {
     /// Connections and identities that could not be used.

@@ -1,4 +1,4 @@
-//! What is counted of calls that were handed over.
+//! Metrics of calls that were handed over.
 
 use super::TasksNow;
 use tidegate_runtime::metric::{Reach, Show};
