@@ -93,7 +93,7 @@ async fn send(address: SocketAddr, method: &str, path: &str, headers: &str, body
     );
     let body = body.to_vec();
     let sending = tokio::spawn(async move {
-        // Who is refused early need not be read to the end.
+        // An early refusal need not read the whole request.
         let _ = writer.write_all(head.as_bytes()).await;
         let _ = writer.write_all(&body).await;
         writer
@@ -284,7 +284,7 @@ async fn a_rate_limit_is_made_changed_in_place_attached_and_removed() {
         assert_eq!(changed[field], value, "{field}");
     }
 
-    // `c1` stands in the config, which alone can change it.
+    // `c1` is in the config, and only the config can change it.
     let attached = "/v1/rate-limits/r1/callers/c0";
     let limit = Served::told(served.send("PUT", attached, "", b"").await, 200);
     assert_eq!(limit["callers"], json!(["c0", "c2"]));

@@ -295,7 +295,7 @@ async fn cancelling_a_waiting_call_draws_nothing() {
     assert_eq!(stage.ask("GET", &at, "").await.json()["waits_for"], "total");
     assert_eq!(stage.stack.gate.busy(), (0, 1));
     assert_eq!(stage.ask("DELETE", &at, "").await.status, 204);
-    // Who has read that finds it so.
+    // A client that has read this answer sees it so.
     assert_eq!(stage.stack.gate.busy(), (0, 0));
     assert_eq!(used(&stage), 1);
     let gone = stage.ask("GET", &at, "").await;
@@ -371,7 +371,7 @@ async fn each_bound_refuses_with_its_own_name_and_nothing_is_begun() {
         assert!(refused.header("retry-after").is_some(), "{refused:?}");
         assert!(refused.body.contains(limit), "{tasks}: {refused:?}");
         stage.stack.busy(1, 0).await;
-        // Another caller has places of its own, and shares those of all.
+        // Another caller has its own places, and shares the common ones.
         let other = stage
             .ask(
                 "POST",
@@ -691,7 +691,7 @@ impl Paused {
         taken.header("location").expect("a place").to_owned()
     }
 
-    /// Takes the only slot for as long as what is returned lives.
+    /// Takes the only slot while the returned value exists.
     fn takes_the_slot(&self) -> Permit {
         let seen = Arc::new(self.stack.seen.clone());
         let (name, class) = ("x".into(), "polling".into());
@@ -915,7 +915,7 @@ impl Serve for Sabotaged {
 
 #[tokio::test]
 async fn a_panic_in_one_task_gives_its_slot_back_and_the_others_continue() {
-    // It reads whatever comes, answers what is whole, and sees connections close.
+    // It reads all bytes, answers complete requests, and sees connections close.
     let backend = Scripted::start(|_, mut stream: TcpStream| async move {
         let got = read_until(&mut stream, "\r\n\r\n").await;
         if got.starts_with("GET ") {
@@ -1049,7 +1049,7 @@ async fn a_reload_changes_the_bounds_in_place_and_what_is_handed_over_stays() {
         .await
         .expect("both end");
     assert_eq!(ask(addr, "GET", &at, "").await.status, 200);
-    // Off, it is a path of the backend's; on again, what was kept is still there.
+    // Off, the path is the backend's; on again, the kept results are still there.
     sidecar
         .reload(&first.replace("enabled = true", "enabled = false"))
         .await;

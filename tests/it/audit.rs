@@ -1,4 +1,4 @@
-//! `tidegate audit`: what it says of logs is what a count of every span by brute force says.
+//! `tidegate audit`: its results equal a brute-force count of every span.
 
 use std::io::Cursor;
 use std::time::Duration;
@@ -222,8 +222,8 @@ fn limit(span: Span, max: u64, scope: Scope) -> Limit {
 
 const LENGTH: Duration = Duration::from_nanos(WINDOW);
 
-/// What is asked of a verdict: never a wrong one, and a right one where a difference of
-/// `slack` in any time would change nothing.
+/// The requirement on a verdict: never wrong, and definite if a difference of `slack` in any time
+/// would change nothing.
 struct Truth {
     now: u64,
     /// The least and the most there would be if times were that much off.
@@ -584,7 +584,7 @@ async fn damaged_lines_are_named_and_make_the_verdict_unknown() {
     ] {
         assert!(said.out.contains(told), "no {told:?} in\n{}", said.out);
     }
-    // What is exceeded by the lines that are there is so whatever the others say.
+    // An excess in the present lines is certain, for any content of the missing ones.
     let said = files
         .audit(&["--limit", "total=1/10s", "a.log", "--limit", "total=20/1s"])
         .await;

@@ -1,5 +1,5 @@
-//! Whatever comes in: it is answered, or at least closed, in time; nothing is drawn, and the
-//! backend does not see it.
+//! Every input is answered, or at least closed, in time. It draws no token, and the backend does
+//! not see it.
 
 use std::time::Duration;
 
@@ -57,7 +57,7 @@ async fn stack(client: &str) -> (Running, Stack) {
     (backend, stack)
 }
 
-/// Nothing was drawn, nothing is held, and the backend was not even connected to.
+/// No token was drawn, no slot is held, and no connection to the backend was opened.
 async fn untouched(backend: &Running, stack: &Stack) {
     stack.at_rest().await;
     for (rule, now) in stack.gate.limits_now().0 {
@@ -92,7 +92,7 @@ fn assert_refused_http(answer: &str, reason: Reason, case: &str) {
     assert_refused(body, reason, case);
 }
 
-/// Requests that are none, each with what stands for it in a message.
+/// Invalid requests, each with its name in messages.
 fn nonsense() -> Vec<(String, Vec<u8>)> {
     let mut cases: Vec<Vec<u8>> = [
         "hello",
@@ -325,7 +325,7 @@ async fn a_silent_connection_is_closed_in_time() {
 
 #[tokio::test]
 async fn a_client_that_was_silent_at_first_has_all_its_time_for_the_request() {
-    // Silent for most of what it may be, then as long again for its head.
+    // Silent for most of the time allowed, then as long again for its head.
     let client = "request_timeout = \"1s\"";
     let (_backend, stack) = stack(client).await;
     let mut stream = TcpStream::connect(stack.addr).await.expect("it listens");
@@ -682,7 +682,7 @@ async fn nothing_that_a_client_says_in_confidence_is_logged() {
     for request in &requests {
         let answer = ask(addr, request).await;
         assert!(!answer.is_empty(), "{request}");
-        // Of what it does not forward, the proxy repeats nothing in its answer either.
+        // The proxy's answer repeats nothing of a request that it does not forward.
         if answer.contains("\"modID\": 130") {
             assert!(!answer.contains(SECRET), "{answer}");
         }

@@ -139,7 +139,7 @@ async fn no_more_idle_connections_are_kept_than_the_pool_may_hold() {
         }
         let is_open = || open.load(Ordering::SeqCst);
         until(|| is_open() == keep, || format!("{} open", is_open())).await;
-        // What is kept is used.
+        // Kept connections are used.
         let mut again = send(&stack, REQUEST).await;
         read_until(&mut again, "0}").await;
         until(|| is_open() == keep, || format!("{} open", is_open())).await;
@@ -430,7 +430,7 @@ async fn bodies_of_calls_that_wait_are_not_held_beyond_their_bound() {
     for _ in 0..CALLS {
         clients.spawn(async move {
             let mut stream = TcpStream::connect(addr).await.expect("it listens");
-            // Its length is not told, so that it has to be found out.
+            // No length is sent, so that the reader must find the end.
             let head =
                 "POST /guests HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n100000\r\n";
             let body = vec![b'x'; 1 << 20];
@@ -471,7 +471,7 @@ async fn held_each(clients: u32, request: Vec<u8>) -> u64 {
             stream
         }
     };
-    // One runs, a few wait: what is needed once is there.
+    // One runs, a few wait: one-time allocations are done.
     let mut streams = Vec::new();
     for _ in 0..10 {
         streams.push(send().await);

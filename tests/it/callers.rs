@@ -1,4 +1,4 @@
-//! Who asks and what is charged, through the stages.
+//! The callers and their charges, through the stages.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -59,7 +59,7 @@ pub(crate) struct Door {
     pub(crate) clock: Clock,
 }
 
-/// What became of a call at the door.
+/// The result of a call at the door.
 pub(crate) enum Came {
     Through(Box<tidegate::admit::Permit>),
     Refused(Refusal),
@@ -309,8 +309,7 @@ async fn one_caller_has_one_bucket_over_fifty_connections_two_listeners_and_both
         };
         calls.spawn(async move { ask(addr, request).await });
     }
-    // HTTP to this backend fails, since it speaks the other protocol, and costs its token all
-    // the same.
+    // HTTP to this backend fails, since it has the other protocol, and still costs its token.
     let answers = backend.answer_until(calls.join_all()).await;
     let refused = answers.iter().filter(|it| it.contains("rate_limited"));
     assert_eq!(refused.count(), 10, "{answers:?}");
@@ -542,7 +541,7 @@ async fn a_limit_that_rejects_refuses_at_once_and_counts_it() {
     assert_eq!(caller.expect("it is there").usage.total.refused, 1);
 }
 
-/// What this thread has computed so far, whatever else the machine does.
+/// The processor time of this thread, independent of other work on the machine.
 fn spent() -> Duration {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux says it");
     let nanos = stat.split(' ').next().and_then(|text| text.parse().ok());

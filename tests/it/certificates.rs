@@ -39,7 +39,7 @@ pub(crate) enum Shows<'a> {
     Version1(&'a str),
 }
 
-/// Shows one certificate whatever is asked. The builder of the client would look into it first.
+/// Always presents one certificate. The builder of the client would check it first.
 #[derive(Debug)]
 struct Always(Arc<CertifiedKey>);
 

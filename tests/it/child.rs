@@ -127,7 +127,7 @@ impl Lines {
         self.0.lock().lines.clone()
     }
 
-    /// Waits until `pick` finds what it looks for in all that has been printed.
+    /// Waits until `pick` finds its text in the output so far.
     pub(crate) fn until<T>(
         &self,
         what: &str,

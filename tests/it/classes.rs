@@ -1,7 +1,7 @@
-//! Classes: who is urgent, who is promoted, who has a pool, and who waits for ever.
+//! Classes: which calls are urgent, are promoted, have a pool, or wait without a bound.
 //!
-//! Mostly on paused time, through the classifier and the gate, with a backend that does
-//! nothing but take its time; what comes from the wire, through the sockets.
+//! Mostly on paused time, through the classifier and the gate, with a backend that only sleeps.
+//! Tests of wire input go through the sockets.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -382,7 +382,7 @@ async fn a_user_call_that_failed_promotes_no_read_after_it() {
         );
         let call = tokio::spawn(call);
         tokio::task::yield_now().await;
-        // Nothing is known of its end while it runs.
+        // Its end is unknown while it runs.
         assert_eq!(stages.class_in_which_it_rides(guest).await, "user");
         call.await.expect("no panic").expect("the gate is free");
         let after = stages.class_in_which_it_rides(guest).await;
@@ -458,7 +458,7 @@ async fn a_shared_read_stays_promoted_for_any_client() {
     let (ask, first) = stages.ask("guest_list", "");
     let slot = gate.ask(ask, &first).outcome().await.expect("it is free");
 
-    // Until it is promoted it is in the class of the most urgent of those who share it.
+    // Until it is promoted it is in the most urgent class of the calls that share it.
     let (ask, read) = stages.ask("guest_get_power_state", "MINE");
     let polling = gate.class(&ask);
     let early = waits(gate.ask(ask, &read));
@@ -476,7 +476,7 @@ async fn a_shared_read_stays_promoted_for_any_client() {
     let late = waits(gate.ask(ask, &read));
     late.wait_as(None, polling);
     assert_eq!(users(), 3);
-    // The user call is over; who was promoted stays so, also if it has to wait again.
+    // The user call has ended; a promoted call stays promoted, even if it must wait again.
     drop(user);
     drop(slot);
     let permit = early.await.expect("the slot is free");
@@ -542,7 +542,7 @@ async fn a_class_without_a_deadline_is_served_in_the_end_and_another_waits_as_lo
             let facts = ended.iter().position(|it| &*it.function == function);
             facts.expect("it has ended")
         };
-        // In the order in which they ended: 2 s, 10 s, an hour, and who waited for that.
+        // In the order of their ends: 2 s, 10 s, an hour, and the call that waited for that one.
         let order = [
             "host_get_info",
             "guest_start",
@@ -975,7 +975,7 @@ fn check_prints_the_classes_and_the_sum_of_what_may_be_outstanding() {
             report.settings
         );
     }
-    // What it prints is a config that says the same.
+    // Its output is an equivalent config.
     let (printed, _) = report
         .settings
         .split_once("\ntotal ")

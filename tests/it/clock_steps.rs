@@ -102,7 +102,7 @@ async fn a_clock_step_past_the_deadline_ends_calls_unsent() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     advance(Duration::from_secs(3_600)).await;
     let stepped = Instant::now();
-    // Their slot is free before they are looked at: their deadline passed long ago all the same.
+    // Their slot is free before they are checked, but their deadline passed long ago.
     first.finish(Outcome::Served);
     for ended in waiting.join_all().await {
         assert_eq!(ended, Err(Reason::DeadlinePassed));

@@ -321,7 +321,7 @@ async fn a_read_is_shared_by_those_who_come_while_it_waits_and_while_it_runs() {
         let of_it = |facts: &&Facts| facts.verdict == verdict;
         facts.iter().filter(of_it).count()
     };
-    // Only those who came before it was past the gate have waited for a limit.
+    // Only the calls that came before it passed the gate have waited for a limit.
     assert_eq!(
         (verdicts(Verdict::Passed), verdicts(Verdict::Delayed)),
         (2, 2)
@@ -457,7 +457,7 @@ async fn a_read_under_way_when_a_write_comes_in_is_not_joined_after_it_nor_kept(
         stage.held.answer_until(before).await.expect("answered");
         stage.held.answer_until(after).await.expect("answered");
         stage.held.answer_until(changing).await.expect("answered");
-        // The write's reply has ended what was kept meanwhile as well.
+        // The write's reply has also ended the answers kept meanwhile.
         stage.stack.seen.ended(3).await;
         assert_eq!(stage.stack.coalescer.snapshot().kept, 0, "{write}");
     }
@@ -836,7 +836,7 @@ impl Alone {
         }
     }
 
-    /// Takes the only slot for as long as what is returned lives.
+    /// Takes the only slot while the returned value exists.
     fn takes_the_slot(&self) -> tidegate::admit::Permit {
         let record = Record::open(
             self.origin(),
@@ -976,8 +976,8 @@ impl Versions {
     }
 }
 
-/// A backend whose writes count up what its reads tell, each at some moment of its own while
-/// it runs.
+/// A backend whose writes increase the number that its reads return, each at some moment while it
+/// runs.
 async fn counting_backend(versions: Arc<Versions>, random: fn(usize) -> u64) -> Scripted {
     Scripted::start(move |number, mut stream: TcpStream| {
         let versions = Arc::clone(&versions);

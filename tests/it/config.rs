@@ -1,5 +1,4 @@
-//! The configuration: what is accepted, and that every mistake is reported with its place and
-//! cure.
+//! The configuration: accepted values, and every mistake reported with its place and cure.
 
 mod admin;
 mod callers;

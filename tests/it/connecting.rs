@@ -1,5 +1,5 @@
-//! How connections to a backend are made: names, addresses, socket files, and what is our own
-//! failure and not the backend's.
+//! Connections to a backend: names, addresses, socket files, and failures that are our own and
+//! not the backend's.
 
 use std::io;
 use std::net::SocketAddr;

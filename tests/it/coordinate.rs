@@ -1,5 +1,5 @@
-//! Limits fed by leases: real sidecars and real capacity servers, each in a runtime of its own,
-//! which is killed as a process is: everything in it ends where it stands, and its sockets close.
+//! Limits fed by leases: real sidecars and real capacity servers, each in a separate runtime that
+//! is killed like a process: all its tasks end at once, and its sockets close.
 
 mod mistakes;
 
@@ -35,7 +35,7 @@ fn runtime() -> Runtime {
         .expect("a runtime")
 }
 
-/// Something that runs in a runtime of its own, until it is killed.
+/// A program in a separate runtime, until it is killed.
 struct Killable<T> {
     it: T,
     runtime: Option<Runtime>,
@@ -110,7 +110,7 @@ impl RunningSidecar {
     }
 }
 
-/// Looks until what is seen is so.
+/// Polls until the condition holds.
 async fn wait_for<T, F: Future<Output = T>>(look: impl Fn() -> F, is_so: impl Fn(T) -> bool) -> T
 where
     T: Copy + std::fmt::Debug,
@@ -175,8 +175,8 @@ async fn server(port: u16, learning: &str) -> Killable<SocketAddr> {
     }
 }
 
-/// A backend that writes down when each call came, and how many it had at once. A call whose
-/// sidecar has died is over.
+/// A backend that records when each call came, and how many it had at once. A call ends with its
+/// sidecar.
 struct Recorded {
     backend: Scripted,
     arrivals: Arc<Mutex<Vec<Duration>>>,
@@ -360,7 +360,7 @@ async fn a_lease_grows_with_demand_and_losing_every_server_leaves_the_safe_share
     let bucket = sidecar.seen("buckets", "rate_limit:poller").await;
     assert_eq!(bucket["per_second"], 1.0, "{bucket}");
 
-    // A server: two others keep what they own. What is needed is all that is left.
+    // A server: two others keep their own parts. The demand is all that is left.
     let first = server(port, "0s").await;
     let most = (TOTAL as u64) - 2 * SAFE;
     sidecar.in_force("total", |max| max == most).await;
@@ -387,7 +387,7 @@ async fn a_lease_grows_with_demand_and_losing_every_server_leaves_the_safe_share
         assert!(metrics.contains(line), "no {line} in {metrics}");
     }
 
-    // It dies: its lease expires by itself, and no other sidecar is asked to wait.
+    // It dies: its lease expires, and no other sidecar has to wait.
     first.kill();
     sidecar.in_force("total", |max| max == SAFE).await;
     let lost = Instant::now() + WINDOW;
@@ -459,7 +459,7 @@ async fn reloads_that_exchange_the_limits_of_shared_resources_panic_no_thread() 
         shared(["poller", "total"]),
     ];
     let sidecar = Process::start_with(&configs[0], |binary| {
-        // Another binary, to see that the test finds what it is for.
+        // Another binary, to check that the test finds a violation.
         Command::new(std::env::var("TIDEGATE_MEASURE").unwrap_or_else(|_| binary.to_owned()))
     })
     .await;

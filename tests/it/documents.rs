@@ -1,5 +1,5 @@
-//! The documents say only what is so, as far as that can be looked up: configs that are
-//! taken, files and tests that exist, links that lead somewhere.
+//! The documents are correct as far as a test can check: valid configs, existing files and tests,
+//! working links.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -103,7 +103,7 @@ fn test_folders() -> Vec<PathBuf> {
         .collect()
 }
 
-/// What is missing of a file or test that is named: `src/listen.rs`, `leaving::a_client_…`.
+/// The missing part of a named file or test: `src/listen.rs`, `leaving::a_client_…`.
 fn missing(word: &str) -> Option<String> {
     let is_path = |c: char| c.is_ascii_alphanumeric() || "/_-.".contains(c);
     let is_test = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "_:".contains(c);

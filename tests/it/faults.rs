@@ -60,7 +60,7 @@ async fn run_all(cells: Vec<(Cell, Under)>, at_once: usize) -> Vec<(Under, Ran)>
         .collect()
 }
 
-/// Fails with what was found.
+/// Fails with the findings.
 fn none_is_broken(all: &[(Under, Ran)]) {
     let mut told = String::new();
     for (_, ran) in all.iter().filter(|(_, ran)| !ran.findings.is_empty()) {

@@ -106,7 +106,7 @@ fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// What is wrong with one file, a line each.
+/// The violations in one file, one line each.
 fn violations(module: &str, source: &str) -> Vec<String> {
     imports(source)
         .into_iter()
@@ -373,7 +373,7 @@ fn circles(graph: &BTreeMap<Place, BTreeSet<Place>>) -> BTreeMap<String, BTreeSe
     }
     let mut found = BTreeMap::new();
     for (folder, mut edges) in folders {
-        // What is imported by way of others; then a file in a circle imports itself.
+        // Direct and indirect imports; then a file in a circle imports itself.
         loop {
             let onward: Vec<_> = edges
                 .iter()

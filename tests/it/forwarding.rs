@@ -1,5 +1,5 @@
-//! A backend that misbehaves: whatever it does, the client gets a whole, correct answer, and
-//! the slot comes back.
+//! A faulty backend: in every case the client gets a complete, correct answer, and the slot comes
+//! back.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,7 +20,7 @@ fn text(socket: impl ToString, extra: &str) -> String {
     )
 }
 
-/// Asks once on each protocol; what is said must be a whole refusal with this reason.
+/// Asks once on each protocol; the answer must be a complete refusal with this reason.
 async fn failed(stack: &Stack, reason: Reason) {
     let asked = stack.seen.all().len();
     let socket = stack.ask(array("guest_get_info", "X")).await;
@@ -301,8 +301,8 @@ async fn a_reader_that_stalls_loses_its_answer_not_the_slot() {
             .write_all(request.as_bytes())
             .await
             .expect("it reads");
-        // Not a byte of the answer is read. The slot comes back all the same, at the end
-        // of what the backend had to say.
+        // No byte of the answer is read. The slot still comes back, at the end of the backend's
+        // answer.
         let facts = stack.seen.ended(1).await;
         assert!(facts[0].left, "{protocol}");
         assert_eq!(facts[0].verdict, Verdict::Aborted, "{protocol}");
@@ -492,7 +492,7 @@ async fn with_retry_reads_a_closed_read_is_sent_once_more() {
                 "{request}: {answer}"
             );
             stack.at_rest().await;
-            // Each send is reported by itself, and has drawn by itself.
+            // Each send is reported separately, and has drawn separately.
             let facts = stack.seen.ended(sends).await;
             assert_eq!(facts.len(), sends, "{request}");
             let first = facts.iter().find(|facts| facts.retry_of.is_none());

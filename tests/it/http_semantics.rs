@@ -359,7 +359,7 @@ async fn smuggling_is_refused_or_forwarded_with_one_framing() {
                 .write_all(format!("{first}{form}").as_bytes())
                 .await
                 .expect("it reads");
-            // No more comes from this client, so whatever is half a request ends here.
+            // No more comes from this client, so an incomplete request ends here.
             stream.shutdown().await.expect("it takes a half-close");
             let mut answers = Vec::new();
             // A reset is an answer, too.
@@ -367,7 +367,7 @@ async fn smuggling_is_refused_or_forwarded_with_one_framing() {
             crate::support::until(|| stack.connections.open() == 0, || form.clone()).await;
             stack.at_rest().await;
             let got = backend.text();
-            // What reached the backend, read as strictly as can be, is what was counted.
+            // The bytes at the backend, read strictly, match the counts.
             let (mut rest, mut requests) = (got.as_bytes(), 0);
             while let Some(end) = whole_request(rest) {
                 rest = &rest[end..];

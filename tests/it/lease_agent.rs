@@ -205,7 +205,7 @@ async fn a_place_is_given_back_once_by_its_token_or_by_its_time() {
 
     let (_, entered) = stage.ask("POST /v1/gauge/g%2F1/enter?ttl=0.3", "").await;
     let token = entered["token"].as_str().expect("a token").to_owned();
-    // It is not returned: the next one waits until its time is over.
+    // It is not returned: the next one waits until it expires.
     let (status, next) = stage.ask("POST /v1/gauge/g%2F1/enter", "").await;
     assert_eq!(status, 200);
     assert!(

@@ -133,7 +133,7 @@ async fn ask_for_pages(client: &mut CapacityClient<Channel>, clients: usize, eac
     }
 }
 
-/// What is granted of "disk", and the answer's metadata.
+/// The grants of "disk", and the answer's metadata.
 async fn granted(address: SocketAddr, who: &str, wants: f64) -> (f64, Option<i64>) {
     let mut client = CapacityClient::new(channel(address));
     let asked = for_disk(who, None, wants);
@@ -522,7 +522,7 @@ async fn a_check_prints_the_rules_also_those_of_a_file() {
     assert!(!text.contains('{') && !text.contains("Some("), "{text}");
 }
 
-/// A server in Python, and what it says of each request.
+/// A server in Python, and its output for each request.
 struct Mock {
     _child: Child,
     lines: Lines<BufReader<ChildStdout>>,
@@ -559,7 +559,7 @@ async fn next(lines: &mut Lines<BufReader<ChildStdout>>) -> String {
 async fn our_client_and_our_server_below_are_served_by_a_python_server() {
     let mut master = Mock::start(None).await;
     let (got, millis) = granted(master.address, "a", 80.0).await;
-    // It is none of ours, and says nothing of when it decided.
+    // It is not ours, and does not report the time of its decision.
     assert_eq!((got, millis), (40.0, None));
     let asked = master.next().await;
     assert_eq!(asked["request"]["client_id"], "a");

@@ -262,7 +262,7 @@ async fn a_master_whose_fence_has_passed_grants_nothing_and_forgets_nothing() {
     let mut client = client(server.address);
     assert_eq!(granted(&mut client, "a", "disk", 60.0).await, 60.0);
 
-    // Not renewed: whatever the channel says besides, the moment has passed.
+    // Not renewed: the moment has passed, even if the channel says otherwise.
     server.mastership.send_replace(Mastership::Master {
         until: Timestamp::ZERO,
         term: 1,
@@ -282,7 +282,7 @@ async fn a_master_whose_fence_has_passed_grants_nothing_and_forgets_nothing() {
     let found = found.into_inner();
     assert_eq!((found.is_master, found.mastership), (false, unknown));
 
-    // Renewed in the same term, it still knows who has what.
+    // Renewed in the same term, it still knows all leases.
     server.mastership.send_replace(FOR_EVER);
     assert_eq!(granted(&mut client, "b", "disk", 100.0).await, 40.0);
     // In another term it knows nothing; this rule has no time to learn.
@@ -451,7 +451,7 @@ async fn an_impossible_request_is_refused_whole_and_harms_no_other_client() {
             .expect_err("refused");
         assert_eq!(status.code(), Code::InvalidArgument, "{status}");
     }
-    // Nothing of any of them was done: "other" has its whole capacity, and "disk" its rest.
+    // None of them had an effect: "other" has its whole capacity, and "disk" its rest.
     assert_eq!(granted(&mut client, "next", "disk", 100.0).await, 60.0);
     assert_eq!(granted(&mut client, "next", "other", 100.0).await, 100.0);
 }
@@ -546,7 +546,7 @@ async fn clients_that_make_up_ids_do_not_use_up_the_resources_of_others() {
         }
     }
     assert_eq!(granted(&mut client, "modest", "one", 5.0).await, 5.0);
-    // Others share what a client made, and a client that left lets go of what is left.
+    // Clients share a resource that one of them made, and a client that leaves releases its part.
     for at in 0..9 {
         let id = format!("greedy-0-{at}");
         granted(&mut client, "modest", &id, 1.0).await;
@@ -583,7 +583,7 @@ async fn silent_connections_are_closed_counted_and_make_room_for_others() {
     for mut stream in silent {
         let mut rest = Vec::new();
         let ended = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut rest)).await;
-        // A reset is an end, too: what was sent has not been read.
+        // A reset is an end, too: the sent bytes were not read.
         let _ = ended.expect("it is closed");
     }
     let expected = [
@@ -604,7 +604,7 @@ async fn silent_connections_are_closed_counted_and_make_room_for_others() {
     let text = tokio::time::timeout(PATIENCE, counted).await;
     let text = text.expect("they are counted");
     assert!(!text.contains("tidegate_lease_accept_waits_total 0"));
-    // The connection that was closed is made anew.
+    // The closed connection is made again.
     let again = idle.discovery(wire::DiscoveryRequest {}).await;
     assert!(again.is_ok(), "{again:?}");
 }

@@ -1,5 +1,5 @@
-//! `tidegate simulate leases`: the seven scenarios keep what is expected of them, and the
-//! original's rule does not.
+//! `tidegate simulate leases`: the seven scenarios meet their expectations, and the original's
+//! rule does not.
 
 use std::process::Command;
 
@@ -67,11 +67,11 @@ fn with_safe_shares_no_client_ever_has_nothing() {
         let samples = outcome.samples.iter();
         samples.filter(move |sample| (from..to).contains(&sample.at))
     };
-    // Before the end of the first learning, each has its 10, and nothing is granted.
+    // Before the end of the first learning, each has its 10, and there are no grants.
     for sample in later(5, 60) {
         assert!((sample.has - 50.0).abs() < 1e-9, "{sample:?}");
     }
-    // The master is lost at 120 and every lease is over by 180; a new one answers from 190 on.
+    // The master is lost at 120 and every lease has expired by 180; a new one answers from 190 on.
     for sample in later(200, 250) {
         assert!((sample.has - 50.0).abs() < 1e-9, "{sample:?}");
     }
@@ -102,7 +102,7 @@ fn the_same_seed_gives_the_same_run_in_all_seven_scenarios() {
     }
 }
 
-/// Another process has other seeds for whatever is left to chance.
+/// Another process has other seeds for its random choices.
 #[test]
 fn the_same_seed_gives_the_same_figures_in_another_process() {
     let figures = || {

@@ -12,7 +12,7 @@ use crate::lease_example::{example, says};
 use crate::lease_server::started;
 use crate::support::until;
 
-/// Ten places for all, two of them for each of two whatever happens.
+/// Ten places for all; each of two clients always owns two of them.
 fn rules(bind: &str, lease: &str) -> String {
     // A star matches no "/".
     let rule = |glob: &str| {

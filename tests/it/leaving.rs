@@ -9,7 +9,7 @@ use tokio::net::{TcpStream, UnixStream};
 
 use crate::support::{Held, OK, Scripted, Stack, array, one_listener, read_until, reset, until};
 
-/// How long a client does nothing between two steps, so that each of them is seen by itself.
+/// A client's pause between two steps, so that each is seen separately.
 const PAUSE: Duration = Duration::from_millis(30);
 
 fn limits(held: &Held, protocol: &str) -> String {
@@ -204,7 +204,7 @@ async fn one_leaves_while_it_runs(protocol: &'static str, leave: fn(TcpStream)) 
     let mut second = sent(&stack, protocol, "SECOND").await;
     stack.busy(1, 1).await;
     leave(first);
-    // Nothing tells that the proxy has seen it leave, so give it every chance to be wrong.
+    // There is no sign that the proxy has seen it leave, so give it every chance to be wrong.
     for _ in 0..50 {
         tokio::task::yield_now().await;
         tokio::time::sleep(std::time::Duration::from_millis(1)).await;

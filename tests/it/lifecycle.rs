@@ -1,5 +1,4 @@
-//! From start to end of the real process: what it refuses to start with, what a reload
-//! keeps, and how it leaves.
+//! From start to end of the real process: refused starts, what a reload keeps, and how it leaves.
 
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -364,7 +363,7 @@ async fn a_lowered_limit_applies_to_later_calls_and_used_slots_stay_used() {
     assert_eq!(call(addr, &held).await, 0);
     assert_eq!(call(addr, &held).await, 503);
     assert_eq!(sidecar.metric(used).await, 6.0);
-    // No counter began anew.
+    // No counter restarted.
     let passed = "tidegate_calls_total{class=\"polling\",function=\"guest_get_info\",listener=\"test\",verdict=\"passed\"}";
     assert_eq!(sidecar.metric(passed).await, 6.0);
     assert_eq!(
@@ -439,7 +438,7 @@ async fn connections_stay_open_through_a_reload_and_their_listener_may_even_be_g
     )
     .await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-    // The first one goes; what was accepted there stays.
+    // The first one closes; its accepted connections stay.
     let only = first
         .replacen("127.0.0.1:0", "127.0.0.2:0", 1)
         .replacen("\"test\"", "\"more\"", 1);
@@ -751,7 +750,7 @@ async fn a_rate_limit_is_raised_in_place_and_shown_in_metrics_and_access_lines()
     busy(&sidecar, 0, 1).await;
     let queued = r#"tidegate_limiter_queued{limiter="all"}"#;
     assert!((sidecar.metric(queued).await - 1.0).abs() < f64::EPSILON);
-    // In place: who waits goes on waiting, and gets the token that now flows in.
+    // In place: a waiting call goes on waiting, and gets the token that now flows in.
     sidecar.reload(&text("1000")).await;
     let answer = held.answer_until(read_all(&mut second)).await;
     assert_eq!(json(&answer)["overallRC"], 0, "{answer}");
@@ -826,7 +825,7 @@ async fn a_pace_for_all_calls_is_shown_in_limits_metrics_and_access_lines() {
         page.contains("rate_limit:all") && page.contains("s late"),
         "{page}"
     );
-    // In place: who waits goes on waiting, and goes at the new pace.
+    // In place: a waiting call goes on waiting, and leaves at the new pace.
     sidecar.reload(&text("1000")).await;
     let answer = held.answer_until(read_all(&mut second)).await;
     assert_eq!(json(&answer)["overallRC"], 0, "{answer}");

@@ -85,7 +85,7 @@ fn line() -> AccessLine<'static> {
     }
 }
 
-/// What is written for these lines, in whole.
+/// The whole output for these lines.
 fn written(look: Look, lines: &[AccessLine<'_>]) -> String {
     let out = Out::default();
     let log = AccessLog::start(out.clone(), look).expect("a thread");
@@ -257,7 +257,7 @@ fn a_log_that_is_off_writes_nothing() {
     assert_eq!(out.text().lines().count(), 1);
 }
 
-/// A reader of stderr that has stopped reading, until told otherwise.
+/// A reader of stderr that does not read until it is released.
 struct Stalled(std::sync::mpsc::Receiver<()>);
 
 impl Write for Stalled {
@@ -285,7 +285,7 @@ fn a_reader_that_stalls_costs_lines_and_holds_up_no_call() {
     drop(resume);
 }
 
-/// A teller, and what it has told.
+/// A teller and its output.
 struct Told {
     teller: Arc<Teller>,
     metrics: Arc<Metrics>,

@@ -1,4 +1,4 @@
-//! A call is known for what it asks, by the table, the operator's routes and its method.
+//! A call is classified by the table, the operator's routes and its method.
 
 use std::sync::Arc;
 
@@ -280,7 +280,7 @@ fn the_table_and_else_the_method_decides_what_is_a_write() {
         false,
         None,
     );
-    // An unknown function may change any guest, whatever its name suggests.
+    // An unknown function may change any guest, even if its name suggests otherwise.
     check(array_message("guest_new", Some("U1")), true, None);
     check(http_message("POST", "/nowhere", ""), true, None);
     check(http_message("GET", "/nowhere", ""), false, None);

@@ -369,7 +369,7 @@ async fn a_change_through_the_api_in_mid_wait_keeps_everybody() {
     support::until(|| going.so_far() == 61, || going.so_far().to_string()).await;
     let took = seconds(began.elapsed() - changed);
     assert!((took - 0.5).abs() < 0.012, "{took} s");
-    // One of the other kind begins anew, full.
+    // One of the other kind begins again, full.
     let bucket = SizePatch::Bucket {
         burst: Some(tidegate_limits::Burst::new(20.0).expect("a burst")),
         fill: Some(tidegate_limits::Fill::new(10.0).expect("a fill rate")),

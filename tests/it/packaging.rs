@@ -1,5 +1,5 @@
-//! What is shipped beside the source: the Docker context, the units of systemd, and what the
-//! process reports to a service manager.
+//! Shipped files other than the source: the Docker context, the units of systemd, and the
+//! process's reports to a service manager.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -21,8 +21,8 @@ fn read(path: impl AsRef<Path>) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Whether Docker would send this path, relative to the root, to the build. Knows the two kinds of
-/// patterns that .dockerignore uses: `*` for everything, and `!path` for what is sent after all.
+/// Whether Docker would send this path, relative to the root, to the build. Knows the two kinds
+/// of patterns that .dockerignore uses: `*` for everything, and `!path` for exceptions.
 fn is_in_docker_context(path: &Path, dockerignore: &str) -> bool {
     let patterns = dockerignore
         .lines()

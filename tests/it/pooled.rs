@@ -1,5 +1,5 @@
-//! Connections that are kept between calls: whatever the backend does to an idle one, and
-//! wherever a reload moves the backend, the next call is sent where it belongs, at once.
+//! Connections kept between calls: after any act of the backend on an idle one, and after a
+//! reload that moves the backend, the next call goes to the right place at once.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -96,7 +96,7 @@ impl Ends {
                     return;
                 }
                 if ends.is_some() {
-                    // All at once, so that each needs a connection of its own.
+                    // All at once, so that each needs its own connection.
                     together.wait().await;
                 }
                 stream.write_all(ANSWER).await.expect("it is read");

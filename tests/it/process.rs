@@ -303,7 +303,7 @@ async fn a_refused_reload_is_counted_and_shown_with_its_errors_until_one_is_take
             assert!(shown.contains(word), "no {word} in {shown}");
         }
     }
-    // Only who asks for it: a probe reads one line.
+    // Only on request: a probe reads one line.
     assert_eq!(sidecar.get("/healthz").await, (200, "ok\n".to_owned()));
     sidecar.reload(&text).await;
     assert_eq!(sidecar.metric(&total("refused")).await, 1.0);
@@ -438,7 +438,7 @@ async fn a_signal_without_a_meaning_is_logged_and_quit_drains() {
 
 // Whether it is healthy.
 
-/// `tidegate healthcheck`, in an environment of its own.
+/// `tidegate healthcheck`, in a separate environment.
 async fn healthcheck(config: &Path, arguments: &[&str], runtime: &Path) -> Said {
     let mut command = Command::new(TIDEGATE);
     command
@@ -487,7 +487,7 @@ async fn a_healthy_process_stays_healthy_whatever_becomes_of_its_config_file() {
     assert_eq!(said.code, Some(1), "{}", said.err);
     assert!(said.err.contains("admin.bind"), "{}", said.err);
     std::fs::write(&file, written).expect("it is ours");
-    // What it wrote down goes with it.
+    // Its records go with it.
     sidecar.signal("TERM");
     assert_eq!(sidecar.ended().await.0.code(), Some(0));
     let left: Vec<_> = std::fs::read_dir(runtime.path())
@@ -603,7 +603,7 @@ async fn with_few_descriptors_every_client_waits_and_no_call_fails() {
                     read_all(&mut stream).await
                 }));
             }
-            // An operator gets in, however many clients wait.
+            // An operator gets in, with any number of waiting clients.
             assert_eq!(sidecar.get("/livez").await.0, 200);
             for asked in asked {
                 let answer = asked.await.expect("an answer");

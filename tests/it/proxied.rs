@@ -1,5 +1,5 @@
-//! Who a call comes from, where a proxy stands in between: PROXY headers, `Forwarded`,
-//! `X-Forwarded-For`; and what the headers of a request say of its caller.
+//! The origin of a call behind a proxy: PROXY headers, `Forwarded`, `X-Forwarded-For`; and the
+//! caller in the headers of a request.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -137,7 +137,7 @@ fn what_is_no_header_is_refused_as_soon_as_that_can_be_seen() {
     }
     check(&v2(0x21, 0x11, &[0; 11], b""));
     check(&v2(0x21, 0x21, &[0; 35], b""));
-    // Its length alone says that it is too long.
+    // Its length field shows that it is too long.
     let large = v2(0x21, 0x11, &[0; 12], &[0; V2_BYTES_MAX - 27]);
     check(&large[..16]);
 }
@@ -209,8 +209,8 @@ async fn both_protocols_work_behind_a_header_and_come_from_the_named_client() {
     stack.at_rest().await;
 }
 
-/// Lets every other task do all that it can do by now. The runtime of a test has one thread,
-/// and asks the kernel what is new after 61 turns at the latest.
+/// Lets every other task run as far as it can now. The runtime of a test has one thread, and
+/// polls the kernel after 61 turns at the latest.
 async fn settle() {
     for _ in 0..200 {
         tokio::task::yield_now().await;

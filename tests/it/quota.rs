@@ -28,7 +28,7 @@ use crate::support::{self, Answer, PATIENCE, Scripted, config, one_listener};
 /// So long that no test sees the end of a window by the clock of a host.
 const LONG: &str = "7200h";
 
-/// What a store does with whatever it is asked.
+/// A store's reaction to any request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     Answers,
@@ -216,7 +216,7 @@ fn limit(name: &str, applies_to: &str, total: u64, window: &str, more: &str) -> 
 struct Sidecar {
     app: App,
     address: SocketAddr,
-    /// Where it is in memory and the test decides what it does.
+    /// In memory; the test decides its reactions.
     store: Option<Arc<Switch>>,
 }
 
@@ -414,7 +414,7 @@ async fn a_call_draws_from_both_of_its_quotas_or_from_neither() {
         limit("per_user", "user", 3, LONG, REJECT) + &limit("all", "total", 5, LONG, REJECT);
     let sidecar = rig.sidecar(TWO, &limits);
     assert_eq!(sidecar.calls("alice", 10).await, 3);
-    // Alice's seven others took nothing of what all have.
+    // Alice's seven others took nothing from the common quota.
     assert_eq!(sidecar.calls("bob", 10).await, 2);
     let refused = sidecar.call("bob").await;
     assert!(refused.body.contains("rate_limit:all"), "{refused:?}");
@@ -504,7 +504,7 @@ async fn users_beyond_the_bound_push_out_who_was_silent_longest() {
     );
     assert!(sidecar.key("per_user", "u49").await.is_some());
     assert!(sidecar.key("per_user", "u0").await.is_none());
-    // What is forgotten here still stands in the store.
+    // A forgotten key is still in the store.
     assert!(rig.record(None, "u0").await.is_some());
 }
 

@@ -77,7 +77,7 @@ fn a_call_draws_from_the_quota_of_its_user() {
         "guest_list",
         &[("rate_limit:q", "a:b/c")],
     );
-    // Those who name no user have one quota together.
+    // Calls without a user share one quota.
     check(&callers, &user(""), "guest_list", &[("rate_limit:q", "")]);
     let longest = "x".repeat(QUOTA_KEY_BYTES_MAX);
     check(
@@ -119,7 +119,7 @@ fn a_call_draws_from_the_quota_of_its_caller_by_a_name_that_every_sidecar_gives(
         .get(Timestamp::ZERO, claim.caller)
         .expect("it is there");
     assert_eq!(now.label, None, "it has registered itself");
-    // A caller without a row of its own is unknown.
+    // A caller without its own row is unknown.
     let callers = start(&[("q", "\"caller\"")], &format!("{ALICE}{KNOWN_ONLY}"));
     check(
         &callers,

@@ -30,7 +30,7 @@ use self::sidecars::{Counts, Fleet};
 use self::store::Store;
 use crate::support::PATIENCE;
 
-/// What is tried.
+/// The tried case.
 pub(crate) struct Plan {
     name: &'static str,
     sidecars: usize,
@@ -157,7 +157,7 @@ async fn run(plan: &Plan, mut store: Store) -> Outcome {
 }
 
 impl Outcome {
-    /// What holds whatever is done.
+    /// The invariants of every run.
     fn keeps_every_total(&self) {
         let account = &self.account;
         assert_eq!(account.over, [], "windows that were exceeded");
@@ -287,8 +287,8 @@ async fn a_budget_in_a_redis_that_keeps_what_it_confirms_is_never_exceeded_eithe
     holds_under_faults(plan, Store::Redis(server, store::REDIS_KEEPS)).await;
 }
 
-/// A Redis that starts again without what it knew. Returns the row of the table, and by how much
-/// the worst window was exceeded, as a part of its total.
+/// A Redis that restarts without its data. Returns the row of the table, and by how much the
+/// worst window was exceeded, as a part of its total.
 #[cfg(feature = "redis")]
 async fn loses_no_more_than_was_drawn(plan: Plan) -> String {
     let server = crate::stores::Redis::start(&[]);
@@ -327,7 +327,7 @@ async fn a_redis_that_forgets_costs_no_more_than_what_was_drawn_until_then() {
     loses_no_more_than_was_drawn(plan).await;
 }
 
-/// If those who count could not see it, the tests above would say nothing.
+/// If the counts could not show it, the tests above would prove nothing.
 #[tokio::test]
 async fn budgets_that_are_not_shared_are_found_to_be_exceeded() {
     let plan = Plan {
@@ -393,7 +393,7 @@ async fn the_long_run() {
                     sidecars: 8,
                     away: "deny",
                     everybody: 2_000,
-                    // The total alone decides.
+                    // Only the total decides.
                     per_user: 2_000,
                     ..plan("ZooKeeper, no faults", Faults::None)
                 };
@@ -403,7 +403,7 @@ async fn the_long_run() {
             other => panic!("no run {other}"),
         };
         rows.push(row);
-        // What is known so far, should the next one fail.
+        // The results so far, in case the next one fails.
         println!("{}\n", rows.join("\n"));
     }
 }

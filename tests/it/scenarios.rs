@@ -103,7 +103,7 @@ fn an_expectation_holds_or_breaks_by_what_came() {
         ("expired = 0", "expired_min = 1"),
         ("left = 2", "left = 0"),
         ("failed_max = 0", "failed = 1"),
-        // One who leaves is being served already, and its call runs on.
+        // A client that leaves is being served already, and its call runs on.
         ("sent = 20", "sent = 19"),
         (
             "makespan_seconds_max = 10.1",
@@ -211,7 +211,7 @@ fn time_is_charged_to_the_limit_that_was_closed() {
         &format!("capacity = 1\n{three}"),
         &[("outstanding", 6.0)],
     );
-    // Down from 1 s to 3 s: probed at random moments, so only who was held is known.
+    // Down from 1 s to 3 s: probed at random moments, so only the held calls are known.
     let report = report(&format!(
         "{TWENTY}\n[[events]]\nat = \"10s\"\nbackend = \"down\"\n[[events]]\nat = \"12s\"\nbackend = \"up\""
     ));
@@ -263,7 +263,7 @@ takes = "100ms"
     let gone = makespan(gone);
     // Then it is among the polls, whose caller it shares, and goes last.
     assert!(gone.is_some_and(|seconds| seconds >= 9.9), "{gone:?}");
-    // Another reload leaves the classes alone.
+    // Another reload does not change the classes.
     let stays = "class = [ { name = \"batch\", weight = 9 } ] }\n\
                  [[events]]\nat = \"600ms\"\nreload = { queue = { capacity = 200 }";
     assert_eq!(makespan(stays), heavy);

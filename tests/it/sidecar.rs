@@ -16,7 +16,7 @@ use crate::support::{PATIENCE, ask};
 /// The binary under test.
 pub(crate) const TIDEGATE: &str = env!("CARGO_BIN_EXE_tidegate");
 
-/// `tidegate serve` with a config of its own. Dropped, the process is killed.
+/// `tidegate serve` with its own config. A drop kills the process.
 pub(crate) struct Sidecar {
     child: Child,
     pub(crate) pid: u32,
@@ -141,7 +141,7 @@ impl Sidecar {
     /// Closes the reading end of its stderr, as a log collector that dies.
     pub(crate) async fn stop_reading_its_log(&mut self) {
         self.reading.abort();
-        // Aborted is what it should be.
+        // It should be aborted.
         let _ = (&mut self.reading).await;
     }
 
@@ -168,8 +168,8 @@ impl Sidecar {
         self.hang_up("config reloaded").await;
     }
 
-    /// Sends SIGHUP with whatever is in the file and waits for a line with this; returns
-    /// what was logged until then.
+    /// Sends SIGHUP with the file's current content and waits for a line with this; returns the log
+    /// until then.
     pub(crate) async fn hang_up(&self, outcome: &str) -> Vec<String> {
         let from = self.log.lines().len();
         self.signal("HUP");
@@ -246,7 +246,7 @@ pub(crate) fn field(line: &str, name: &str) -> String {
     line[name].as_str().expect("a text field").to_owned()
 }
 
-/// What a command that ends by itself said.
+/// The output of a command that ends without a signal.
 pub(crate) struct Said {
     pub(crate) code: Option<i32>,
     pub(crate) out: String,

@@ -107,7 +107,7 @@ impl Etcd {
         });
     }
 
-    /// Starts a member again that was killed, with what it had kept, and waits until it serves.
+    /// Restarts a killed member with its data, and waits until it serves.
     pub(crate) fn restart(&mut self, at: usize) {
         self.members[at] = self.run(at);
         self.serves(at);
@@ -273,7 +273,7 @@ impl ZooKeeper {
         leader.expect("one leads")
     }
 
-    /// Starts a server again that was killed, with what it had kept.
+    /// Restarts a killed server with its data.
     pub(crate) fn restart(&mut self, at: usize) {
         self.servers[at] = self.server(at);
     }
@@ -313,7 +313,7 @@ impl Redis {
         server
     }
 
-    /// Kills it and starts it again, with what it had kept.
+    /// Kills it and restarts it with its data.
     pub(crate) fn restart(&mut self, flags: &[&str]) {
         self.server.kill();
         self.server = Self::server(self.folder.path(), self.port, flags);

@@ -99,7 +99,7 @@ async fn response_timeout_ends_a_streamed_reply_whose_client_takes_nothing_more(
         // It takes nothing at all, and its slot is free nevertheless.
         stack.at_rest().await;
         assert!(began.elapsed() < Duration::from_secs(10), "{request}");
-        // What it gets is not taken for a whole answer.
+        // It does not accept its bytes as a complete answer.
         let mut answer = Vec::new();
         let read = timeout(PATIENCE, slow.read_to_end(&mut answer)).await;
         let ended = read.expect("it ends");
@@ -153,7 +153,7 @@ async fn clients_that_take_replies_slowly_hold_no_more_than_their_share_of_the_s
         let facts = stack.seen.ended(3).await;
         let left = facts.iter().filter(|facts| facts.left).count();
         assert!(left >= 3, "{request}: {left}");
-        // Those that were cut off have a reason; the quick client left by itself.
+        // The cut-off ones have a reason; the quick client left on its own.
         let cut = facts
             .iter()
             .filter(|facts| facts.reason == Some(Reason::ClientSlow));

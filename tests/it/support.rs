@@ -27,7 +27,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// Nothing in a test takes longer than this, unless it hangs.
+/// No step of a test takes longer than this, unless it hangs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A config from its text, which must be good.
@@ -234,13 +234,13 @@ impl Stack {
         .await;
     }
 
-    /// Waits until nothing is drawn or waiting any more.
+    /// Waits until no token is drawn and no call waits.
     pub(crate) async fn at_rest(&self) {
         self.busy(0, 0).await;
     }
 }
 
-/// Who a call comes from that came in over TCP and says nothing of itself.
+/// The origin of a TCP call without identity headers.
 pub(crate) fn identity(listener: &str, peer: impl Into<SocketAddr>) -> Arc<Identity> {
     let peer = Peer::Tcp(peer.into());
     Arc::new(Identity {
@@ -254,7 +254,7 @@ pub(crate) fn identity(listener: &str, peer: impl Into<SocketAddr>) -> Arc<Ident
     })
 }
 
-/// Yields until something is so. For what has no event of its own to wait for.
+/// Yields until a condition holds, for conditions without an event.
 pub(crate) async fn until(is_so: impl Fn() -> bool, what: impl Fn() -> String) {
     let waiting = async {
         while !is_so() {
@@ -506,7 +506,7 @@ pub(crate) fn in_turn(backend: &str, sections: &str) -> String {
 /// A good answer of the sdkserver.
 pub(crate) const OK: &[u8] = b"{\"overallRC\": 0, \"modID\": null, \"rc\": 0, \"rs\": 0, \"errmsg\": \"\", \"output\": \"\"}";
 
-/// A backend that tells of each request it got and answers when told to.
+/// A backend that reports each request and answers on command.
 pub(crate) struct Held {
     pub(crate) backend: Scripted,
     pub(crate) got: mpsc::UnboundedReceiver<String>,

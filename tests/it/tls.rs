@@ -1,4 +1,4 @@
-//! TLS on every kind of listener: who is let in, who is turned away, and what a reload does.
+//! TLS on every kind of listener: accepted and rejected clients, and the effect of a reload.
 
 use std::time::Duration;
 
@@ -77,7 +77,7 @@ async fn over_tls_too_a_client_that_leaves_behind_unread_bytes_is_noticed() {
         .replace("[limits]", "[limits]\nsmapi_max_outstanding_requests = 1");
     let stack = Stack::start(&text);
     let get = "GET /guests/X/info HTTP/1.1\r\nHost: t\r\n\r\n";
-    // What is decrypted ahead, and more than that.
+    // The size of decrypted read-ahead, and more.
     for more in [get.to_owned(), get.repeat(200)] {
         for says_goodbye in [true, false] {
             let mut first = connect(stack.addr).await;

@@ -1,5 +1,5 @@
-//! TCP connections that are forwarded unchanged: how each end of them reaches the other side, and
-//! what is reported.
+//! TCP connections that are forwarded unchanged: how each end reaches the other side, and the
+//! reports.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -187,7 +187,7 @@ async fn a_dead_peer_of_either_side_is_found_out_by_the_kernel() {
     let listener = TcpListener::from_std(listener).expect("it is non-blocking");
     let (accepted, _) = listener.accept().await.expect("it is there");
     assert!(SockRef::from(&accepted).keepalive().expect("a socket"));
-    // The kernel's table tells of the sockets in between: 02 is a timer of keep-alives.
+    // The kernel's table shows the sockets in between: 02 is a keep-alive timer.
     let ours = it.backend.peer_addr().expect("it is connected").port();
     let to_client = it.client.local_addr().expect("it is connected").port();
     let table = std::fs::read_to_string("/proc/net/tcp").expect("Linux has it");

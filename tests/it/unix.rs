@@ -1,4 +1,4 @@
-//! Socket files: both protocols over them, who is at the other end, and the file itself.
+//! Socket files: both protocols over them, the identity of the other end, and the file itself.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -198,7 +198,7 @@ async fn a_file_left_by_a_process_that_was_killed_makes_room() {
     assert_eq!(answer.as_bytes(), OK);
 }
 
-/// Starts a process that cannot; returns what it said.
+/// Starts a process that must fail; returns its output.
 async fn refused(config: &str, dir: &TempDir) -> String {
     let path = dir.path().join("config.toml");
     fs::write(&path, config).expect("it can be written to");

@@ -1,4 +1,4 @@
-//! Who gets a connection to the admin address when many clients want one.
+//! Which clients get a connection to the admin address when many want one.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -86,7 +86,7 @@ async fn connections_that_say_nothing_keep_no_client_out() {
     let started = Instant::now();
     served.get("/metrics").await.is(200);
     assert!(started.elapsed() < Duration::from_secs(1));
-    // Those that no other made room for are closed all the same, in their time.
+    // The connections that no new one displaced are also closed, at their timeout.
     for mut stream in silent {
         let mut answer = Vec::new();
         // Closed with bytes unread is closed with a reset.

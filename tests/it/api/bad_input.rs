@@ -1,5 +1,4 @@
-//! Whatever is wrong with a request is answered with a 4xx that names the field, and has
-//! changed nothing.
+//! Every mistake in a request is answered with a 4xx that names the field, and changes nothing.
 
 use serde_json::{Value, json};
 
@@ -35,7 +34,7 @@ fn with(body: &Value, field: &str, value: Value) -> String {
     body.to_string()
 }
 
-/// What is no text that is fit for a name.
+/// Values that are not valid as a name.
 fn no_texts() -> Vec<Value> {
     vec![
         Value::Null,

@@ -1,5 +1,4 @@
-//! The OpenAPI document says what is answered, neither more nor less; and so does
-//! docs/api.md.
+//! The OpenAPI document and docs/api.md describe exactly the answered paths.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -78,7 +77,7 @@ fn every_reference_of_the_document_leads_somewhere_and_nothing_is_left_over() {
     assert_eq!(referred, defined);
 }
 
-/// What is made first, so that `c2`, `c3` and `r1` are there.
+/// Makes `c2`, `c3` and `r1` first.
 pub(super) const FILLED: [(&str, &str); 2] = [
     (
         "/v1/callers",
@@ -140,7 +139,7 @@ async fn every_operation_of_the_document_answers_as_it_says() {
     let document = document();
     let operations = operations(&document);
     for operation in &operations {
-        // Each on a sidecar of its own, so that one does not undo another.
+        // Each on a separate sidecar, so that they do not affect each other.
         let served = served().await;
         let call = fake::CALL.to_string();
         check_operation(served.address, &call, &document, operation).await;
@@ -207,8 +206,8 @@ async fn schemathesis(address: SocketAddr) {
     assert!(said.contains(&operations), "{said}");
 }
 
-/// It takes a minute on a machine of its own, and two of them may run side by side on one
-/// that does other work too.
+/// It takes a minute on an idle machine. Two of them can run at once on a machine with other
+/// work.
 const SCHEMATHESIS_MAX: Duration = Duration::from_secs(600);
 
 /// The fenced blocks of a document that begin like this.

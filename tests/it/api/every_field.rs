@@ -1,8 +1,8 @@
 //! Every field, parameter and path that the OpenAPI document knows, given in every way that it
 //! rules out, to the real process: each time a 4xx that names it, and nothing has changed.
 //!
-//! What is tried comes from the document, so that a new field is tried without being written
-//! down here. What only the meaning of a field rules out is tried in `bad_input.rs`.
+//! The tried values come from the document, so that a new field is tried without a change here.
+//! `bad_input.rs` tries the values that only the meaning of a field rules out.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ struct Wrong {
     body: String,
 }
 
-/// What is tried for every field, where its schema does not allow it.
+/// The values tried for every field whose schema does not allow them.
 fn candidates() -> Vec<Value> {
     vec![
         json!(null),
@@ -40,7 +40,7 @@ fn candidates() -> Vec<Value> {
     ]
 }
 
-/// What is not even JSON, and what some readers make a number of.
+/// Texts that are not JSON, some of which lenient readers accept as numbers.
 const NO_NUMBERS: [&str; 7] = [
     "NaN",
     "Infinity",
@@ -77,7 +77,7 @@ impl Schemas {
         }
     }
 
-    /// Whether it allows a value; `None` where that cannot be told from types and bounds.
+    /// Whether it allows a value; `None` if types and bounds do not decide it.
     fn allows(&self, schema: &Value, value: &Value) -> Option<bool> {
         let schema = self.resolve(schema);
         if let Some(only) = schema.get("const") {
@@ -292,7 +292,7 @@ fn invalid(answer: &Answer, field: &str, case: &str) {
     assert!(names(named, field), "{case}: not {field} but {told}");
 }
 
-/// The path of an operation on what is there.
+/// The path of an operation on existing objects.
 fn filled(real: &Real, path: &str) -> String {
     path.replace("/v1/calls/{id}", &format!("/v1/calls/{}", real.call))
         .replace("/rate-limits/{id}", "/rate-limits/r1")

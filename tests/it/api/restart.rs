@@ -1,4 +1,4 @@
-//! What was answered survives the end of the real process, whatever ends it.
+//! Answered changes survive any end of the real process.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -46,7 +46,7 @@ async fn ask(sidecar: &Sidecar, method: &str, path: &str, body: &Value) -> Optio
     (!bytes.is_empty()).then(|| Answer::read(&bytes))
 }
 
-/// Everything that was made, by what it was given.
+/// Everything that was made, by its input.
 async fn everything(sidecar: &Sidecar) -> BTreeMap<String, Value> {
     let mut all = BTreeMap::new();
     for (path, list) in [
@@ -146,7 +146,7 @@ async fn everything_that_was_made_is_there_after_a_restart() {
 async fn a_kill_in_the_middle_of_writes_loses_nothing_that_was_answered() {
     let folder = tempfile::tempdir().expect("a folder");
     let state = folder.path().join("callers.json");
-    // What was answered, and by what it could have been followed.
+    // The answered state, and its possible next states.
     let mut answered: BTreeMap<String, String> = BTreeMap::new();
     let mut lives = 0;
     while lives < 8 {

@@ -1,4 +1,4 @@
-//! The admin address: who gets in, and that its token stays unseen.
+//! The admin address: which clients get in, and that its token stays hidden.
 
 use tidegate::config;
 

@@ -1,4 +1,4 @@
-//! Callers, rate limits and costs in the config: what is accepted, and what is reported.
+//! Callers, rate limits and costs in the config: accepted values and reported mistakes.
 
 use tidegate::callers::rate_limit::Allowance;
 use tidegate::config::{self, Config, Severity};
@@ -30,7 +30,7 @@ fn good(more: &str) -> Config {
         .config
 }
 
-/// A config with exactly one error, at this line of what was added, with this key and these
+/// A config with exactly one error, at this line of the added text, with this key and these
 /// words.
 #[track_caller]
 fn wrong(more: &str, line: usize, key: &str, words: &[&str]) {

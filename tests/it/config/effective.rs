@@ -1,4 +1,4 @@
-//! What is in effect, printed, is a config that says the same.
+//! The effective config, printed, is an equivalent config.
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};

@@ -72,8 +72,8 @@ impl Whole {
         }
     }
 
-    /// The errors of a config in which one option has this value, those that name the option
-    /// told apart from others.
+    /// The errors of a config in which one option has this value: those that name the option, and
+    /// others.
     fn errors(&self, path: &str, value: &str) -> (Vec<String>, Vec<String>) {
         let at = self.places[path];
         let key = path.rsplit('.').next().expect("split gives one at least");

@@ -1,4 +1,4 @@
-//! Names of functions, wherever they stand: limits, routes, what is coalesced.
+//! Names of functions, in all places: limits, routes, coalescing.
 
 use std::sync::Arc;
 use std::time::Duration;

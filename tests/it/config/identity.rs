@@ -1,4 +1,4 @@
-//! The configuration of who is let in and how they are known: socket files, TLS, proxies.
+//! The configuration of access and identity: socket files, TLS, proxies.
 
 use tidegate::call::listener::{ClientAuth, ProxyProtocol};
 use tidegate::call::{Listener, UserFrom};

@@ -1,4 +1,4 @@
-//! What may leave in a window: both ways to write it, and what is wrong with others.
+//! The number of calls per window: both ways to write it, and the mistakes in others.
 
 use std::time::Duration;
 

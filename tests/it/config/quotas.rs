@@ -1,4 +1,4 @@
-//! Quotas in the config: what is accepted, and what is reported.
+//! Quotas in the config: accepted values and reported mistakes.
 
 use std::time::Duration;
 
@@ -732,7 +732,7 @@ fn totals_of_single_keys_are_checked_as_the_others() {
         &format!("{key}.alice"),
         &["out of range"],
     );
-    // Blocks its key, whatever the base.
+    // Blocks its key, with any base.
     good(&in_memory("base = 10\ntotals = { alice = 0 }"));
     let long = "x".repeat(257);
     let told = "a key of 257 bytes";
@@ -803,10 +803,10 @@ fn the_most_expensive_call_must_be_able_to_pass() {
         .replace("[costs]", own);
     let key = "rate_limit[0].totals.guest_deploy";
     wrong(&own, "totals", key, &["a call of 300 tokens never passes"]);
-    // What is exempt is never charged.
+    // An exempt function is never charged.
     let exempt = with("exempt = [\"guest_list\"]") + &total(300, MEMORY);
     assert!(read(&exempt).is_ok());
-    // Costs that cannot be read are reported, and nothing is assumed about them.
+    // Unreadable costs are reported, without any assumption about them.
     let unread = total(1, MEMORY).replace("guest_list = 600", "guest_list = \"x\"");
     wrong(
         &unread,

@@ -1,5 +1,5 @@
-//! No secret is ever shown: not by a message, not by a drawing of the file, not by the config in
-//! effect, however the option that holds it is written.
+//! No secret is ever shown: not by a message, not by the quoted lines of the file, not by the
+//! effective config, with any spelling of its option.
 
 use tidegate::config::{self, Problems};
 
@@ -7,7 +7,7 @@ use super::{LEAST, read, read_with};
 
 const SECRET: &str = "hunter2";
 
-/// Every secret option of the sidecar: its section, with what it needs, and its name.
+/// Every secret option of the sidecar: its section, with required options, and its name.
 const OPTIONS: [(&str, &str); 4] = [
     ("[admin]\nbind = \"127.0.0.1:9180\"", "token"),
     (

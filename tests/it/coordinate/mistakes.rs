@@ -1,4 +1,5 @@
-//! Mistakes in `[coordinate]`, each told with its key, and what `check` says of a good one.
+//! Mistakes in `[coordinate]`, each reported with its key, and the output of `check` for a valid
+//! one.
 
 use std::fs;
 

@@ -1,5 +1,5 @@
-//! What a run comes to: what clients saw, what arrived, what was told and what is still held, one
-//! against the other.
+//! The check of a run: compares what clients saw, what arrived, what was reported and what is
+//! still held.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -19,7 +19,7 @@ pub(super) enum Broken {
     Hung,
     /// A call arrived twice.
     Doubled,
-    /// Something is not at rest although nothing is under way.
+    /// A resource is not at rest although no call is in progress.
     LostSlot,
     /// A client got bytes of another call's answer.
     Foreign,
@@ -27,7 +27,7 @@ pub(super) enum Broken {
     LeakedDescriptor,
     /// More memory is used than before.
     LeakedMemory,
-    /// With nothing under way, it does not end when told to.
+    /// Without calls in progress, it does not end when it should.
     LeakedTask,
     /// A call has two access lines.
     ToldTwice,

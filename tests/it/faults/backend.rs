@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::client::NOISE;
 use super::tag::{Tag, number};
 
-/// What it does with connections and calls.
+/// Its treatment of connections and calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
     /// Answers.
@@ -28,7 +28,8 @@ pub(super) enum Mode {
     Fin,
     /// The same with a reset.
     Rst,
-    /// Closes its sending side only: at once where nothing is under way, else after the answer.
+    /// Closes its sending side only: at once without a call in progress, otherwise after the
+    /// answer.
     HalfClose,
     /// Reads and never answers.
     BlackHole,
@@ -53,7 +54,7 @@ pub(super) struct Arrival {
     pub(super) backend: usize,
     /// Whether it was answered to the end.
     pub(super) answered: bool,
-    /// Its body ended properly and was not what was sent.
+    /// Its body ended properly but differs from the sent one.
     pub(super) truncated: bool,
 }
 
@@ -192,7 +193,7 @@ struct Conn {
     number: usize,
 }
 
-/// The connection is over.
+/// The connection has ended.
 struct Over;
 
 impl From<io::Error> for Over {

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::tag::{LENGTH, Tag};
 
-/// What is spoken.
+/// The protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Wire {
     Http,
@@ -69,7 +69,7 @@ pub(super) enum Outcome {
     Served,
     /// With an error of the proxy's own, and its reason.
     Refused(String),
-    /// With an answer of the backend that is none: what it said.
+    /// With an invalid answer of the backend: the bytes.
     Odd(String),
     /// The connection was closed or reset without a byte.
     Dropped,
@@ -252,7 +252,7 @@ impl Client {
         attempt
     }
 
-    /// Closes what it kept.
+    /// Closes the kept connections.
     pub(super) fn closes(&mut self) {
         self.kept = None;
     }
@@ -307,7 +307,7 @@ impl Call {
             }
             Ok::<_, io::Error>(())
         };
-        // An answer may come before the request is whole; then what is written fails at worst.
+        // An answer can come before the whole request; then at worst a write fails.
         if wrote.await.is_ok() {
             *sent = Some(Instant::now());
         }
@@ -351,7 +351,7 @@ impl Call {
                 } else if body.len() == expected {
                     (Outcome::Served, keep)
                 } else if wire == Wire::Tcp && body.len() < expected {
-                    // Nothing but the end says where plain bytes end.
+                    // Only the connection's end shows the end of plain bytes.
                     let nothing = body.is_empty();
                     (
                         if nothing {
@@ -413,7 +413,7 @@ impl Call {
             match stream.read_buf(&mut self.came).await {
                 Ok(1..) => {}
                 Ok(0) => ended = true,
-                // A reset: what was not read before is lost, so nothing is whole by its end.
+                // A reset: unread bytes are lost, so no reply is complete by it.
                 Err(_) => return Whole::Ended,
             }
         }
@@ -539,7 +539,7 @@ impl Call {
         if let Some(stream) = self.stream.take()
             && reset
         {
-            // A socket that cannot be told so is closed the ordinary way.
+            // A socket without this option is closed the ordinary way.
             let _ = stream.set_zero_linger();
         }
     }

@@ -27,7 +27,7 @@ pub(super) struct Options {
     /// Bytes of a body and an answer that are held.
     buffer: &'static str,
     has_state: bool,
-    /// The state is on a disk of its own.
+    /// The state is on a separate disk.
     own_disk: bool,
     stores: String,
 }

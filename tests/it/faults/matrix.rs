@@ -137,7 +137,7 @@ pub(super) struct Load {
     pub(super) think: Duration,
 }
 
-/// What goes wrong.
+/// The fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Column {
     BackendFin,
@@ -497,7 +497,7 @@ impl Cell {
             Column::BackendGarbage => Allowed {
                 reasons: &["backend_closed", "backend_cut"],
                 cut: row == Row::Down,
-                // Of the socket backend, what is no JSON is passed on as it came.
+                // Replies of the socket backend that are not JSON are forwarded unchanged.
                 odd: wire == Wire::Socket,
                 ..NOTHING
             },

@@ -200,8 +200,8 @@ function = "report_get"
     )
 }
 
-/// Changes that cannot be told from the kind of value: the option, the lines that go, and the
-/// lines that come in their place. § parts several places.
+/// Changes that do not follow from the kind of value: the option, the removed lines, and the
+/// lines in their place. § separates several places.
 const CHANGES: &[(&str, &str, &str)] = &[
     ("listen.name", "name = \"test\"", "name = \"other\""),
     (
@@ -527,7 +527,7 @@ const RESTART: &[&str] = &[
     "rate_limit.namespace",
 ];
 
-/// Another value of the same kind; none if that cannot be told from this one.
+/// Another value of the same kind; none if this one does not suggest any.
 fn another(value: &str, allowed: &str) -> Option<String> {
     match value {
         "true" => return Some("false".to_owned()),

@@ -1,5 +1,5 @@
-//! One cell: a process of its own before a backend of its own is brought into a state, meets a
-//! fault, recovers, and gives account.
+//! One cell: a separate process with a separate backend is brought into a state, meets a fault,
+//! recovers, and is checked.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -33,11 +33,11 @@ pub(super) struct Ran {
     pub(super) log: String,
 }
 
-/// What is tried.
+/// The tried case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Under {
     Tidegate,
-    /// The stand-in, with what it does wrong.
+    /// The stand-in, with its fault.
     StandIn(super::stand_in::Wrong),
 }
 
@@ -353,7 +353,7 @@ impl Stage {
                     if stop.load(Ordering::Relaxed) {
                         return;
                     }
-                    // Of what else changes the file, nothing is lost: only one line is another.
+                    // The rest of the file is unchanged: only one line differs.
                     let text = std::fs::read_to_string(&path).unwrap_or_default();
                     let (from, to) = config::TURNS;
                     let text = match number % 2 {
@@ -532,7 +532,7 @@ impl Stage {
             self.found(Broken::Frozen, how);
             return;
         }
-        // What was on its way then may still arrive.
+        // Messages sent before may still arrive.
         let moved = Instant::now() + NOTICES_WITHIN;
         sleep(lasts + 2 * NOTICES_WITHIN).await;
         self.at_once(4, SMALL).await;
@@ -810,7 +810,7 @@ impl Stage {
     }
 }
 
-/// Waits until nothing is held any more; returns the calls and the lost lines that it counts.
+/// Waits until no call holds anything; returns its counts of calls and lost lines.
 pub(super) async fn at_rest(
     subject: &Subject,
     descriptors: usize,

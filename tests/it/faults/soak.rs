@@ -24,7 +24,7 @@ use super::subject::Subject;
 use crate::sidecar::TIDEGATE;
 use crate::stores::free_ports;
 
-/// What is tried, and for how long.
+/// The tried faults, and their duration.
 pub(super) struct Plan {
     pub(super) lasts: Duration,
     /// Between two faults of the backend.
@@ -166,7 +166,7 @@ async fn disturb(
     }
 }
 
-/// A proxy that takes its config anew at a signal.
+/// A proxy that reads its config again at a signal.
 trait Reloads {
     fn reload(&mut self, number: usize);
 }
@@ -226,7 +226,7 @@ impl HaProxy {
 impl Reloads for HaProxy {
     fn reload(&mut self, _: usize) {
         let pid = self.child.id().expect("it runs").to_string();
-        // It reads its file again and starts workers anew.
+        // It reads its file again and starts new workers.
         let _ = std::process::Command::new("kill")
             .args(["-USR2", &pid])
             .status();

@@ -21,7 +21,7 @@ use tokio_util::task::TaskTracker;
 
 use super::tag::{Tag, number};
 
-/// What it does wrong.
+/// Its fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wrong {
     Nothing,
@@ -349,7 +349,7 @@ impl Proxy {
         wrote.is_ok()
     }
 
-    /// Sends a request to the backend over a connection of its own, and reads the answer's body.
+    /// Sends a request to the backend over a new connection, and reads the answer's body.
     async fn exchange(&self, head: &[u8], leaks: bool) -> Option<Vec<u8>> {
         let mut backend = TcpStream::connect(self.backend).await.ok()?;
         backend.write_all(head).await.ok()?;

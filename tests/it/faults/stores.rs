@@ -230,7 +230,7 @@ async fn relay_is(relay: &Relay, mode: Mode, lasts: Duration) {
     relay.set(Mode::Open);
 }
 
-/// Says something to Redis, and reads what it answers.
+/// Sends a command to Redis, and reads the answer.
 #[cfg(feature = "redis")]
 async fn tell(addr: SocketAddr, commands: &str) {
     let mut stream = TcpStream::connect(addr).await.expect("Redis listens");

@@ -104,7 +104,7 @@ impl Subject {
                 return Ok(subject);
             }
             if subject.child.try_wait().is_ok_and(|it| it.is_some()) || Instant::now() > until {
-                // What it said last is still in the pipe.
+                // Its last output is still in the pipe.
                 sleep(Duration::from_millis(200)).await;
                 let lines = subject.lines();
                 return Err(format!("it does not start:\n{}", lines.join("\n")));
@@ -122,7 +122,7 @@ impl Subject {
             .collect()
     }
 
-    /// How often its log has some words, however long it is.
+    /// How often its log contains some words, at any length.
     pub(super) fn logged(&self, words: &str) -> usize {
         let log = self.log.lock().expect("no test panics with it");
         String::from_utf8_lossy(&log).matches(words).count()
@@ -227,11 +227,11 @@ impl Subject {
         matches!(self.child.try_wait(), Ok(Some(_)))
     }
 
-    /// Waits for its end; returns how it ended and what it logged. None if it does not end.
+    /// Waits for its end; returns its exit and its log. None if it does not end.
     pub(super) async fn ended(&mut self, within: Duration) -> Option<(ExitStatus, Vec<String>)> {
         self.read_log(true);
         let status = timeout(within, self.child.wait()).await.ok()?.ok()?;
-        // What it logged last is still in the pipe.
+        // Its last log lines are still in the pipe.
         let _ = timeout(SOON, &mut self.reading).await;
         Some((status, self.lines()))
     }

@@ -79,8 +79,8 @@ fn the_socket_client_gets_the_codes_that_it_knows() {
     for (call, code) in known {
         assert_eq!(&find(&direct, call)["code"], code, "{call}");
     }
-    // The one difference, and a wanted one: where the backend closes without a byte, the
-    // client makes its own of it; Tidegate says who closed.
+    // The one difference, and a wanted one: if the backend closes without a byte, the client makes
+    // its own error; Tidegate says which side closed.
     take(&mut direct, NO_REPLY);
     let closed = json!([500, 130, 500, Reason::BackendClosed.rs()]);
     assert_eq!(take(&mut through, NO_REPLY)["code"], closed);

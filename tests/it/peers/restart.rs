@@ -52,7 +52,7 @@ fn a_backend_killed_and_restarted_fails_only_the_calls_that_it_had() {
     );
     assert_eq!(storm.answered().len() + failed.len(), 300);
 
-    // Who failed had been sent, and was told so in whole.
+    // A failed call had been sent, and got a complete answer that says so.
     let log = proxy.log(300);
     assert_eq!(log.len(), 300);
     let lost = [Reason::BackendClosed, Reason::BackendCut];

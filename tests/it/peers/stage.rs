@@ -359,7 +359,7 @@ impl Client {
         Self(Process::start(format!("{script} {mode}"), &mut command))
     }
 
-    /// What it printed, one value a line, once it has ended.
+    /// Its output after its end, one value per line.
     pub(super) fn finish(self) -> Vec<Value> {
         self.0
             .finish(2 * PATIENCE)

@@ -28,7 +28,7 @@ fn limits(postpone: &str, stamp: &str) -> String {
     )
 }
 
-/// What became of one call, as its client saw it.
+/// The result of one call, as its client saw it.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Result {
     /// `overallRC`, `modID`, `rc`, `rs`; none if the client raised, or got an answer that
@@ -37,7 +37,7 @@ pub(super) struct Result {
     pub(super) errmsg: String,
 }
 
-/// What became of a storm.
+/// The result of a storm.
 #[derive(Deserialize)]
 pub(super) struct Storm {
     /// By userid: each call asks for another.

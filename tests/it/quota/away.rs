@@ -128,8 +128,8 @@ async fn without_the_store_safe_leaves_each_its_share_of_each_window() {
         .await;
         sidecar.store().set(Mode::Away);
     }
-    // In whatever way the calls fall into windows, no window has more than the shares of both and
-    // what was drawn before.
+    // For any distribution of calls over windows, no window has more than the shares of both and
+    // the earlier draws.
     let mut passed = std::collections::BTreeMap::new();
     let from = rig.now().as_secs() + 2;
     while rig.now().as_secs() < from + 3 {

@@ -136,7 +136,7 @@ async fn a_zookeeper_that_stalls_is_reported_and_recovery_is_automatic() {
     let sidecar = Sidecar::with_store(&text(backend.addr, &quota, &limits));
     eventually(async || (sidecar.call("alice").await.status == 200).then_some(())).await;
     zookeeper.member(0).signal("STOP");
-    // Longer than its session lasts: what it knew of us is gone when it comes back.
+    // Longer than its session lasts: its knowledge of us is gone when it comes back.
     let stopped = Instant::now();
     let mut users = 0;
     eventually(async || (sidecar.quotas().await["store"]["up"] == false).then_some(())).await;
@@ -206,7 +206,7 @@ async fn a_hiccup_of_zookeeper_under_thousands_of_new_users_is_over_when_it_is_o
     println!("used before {known:?}, new {new:?}, {passed} passed, {others} did not");
     assert!(known < Duration::from_secs(3), "{known:?}, new {new:?}");
     assert!(new < Duration::from_secs(5), "{new:?}");
-    // From then on nothing is wrong, so no call is refused.
+    // From then on there is no fault, so no call is refused.
     let (passed, others) = one_call_each(address, USERS..USERS + 1_000).await;
     assert_eq!((passed, others), (1_000, 0));
 }
@@ -278,7 +278,7 @@ async fn a_store_that_wants_a_password_is_reported_in_log_and_page() {
     let sidecar = sidecar::Sidecar::start(&text("password = \"right\"")).await;
     let address = sidecar.listener("test").await;
     eventually(async || (call(address, "").await.status == 200).then_some(())).await;
-    // Another password, or whatever is said of the store, is taken only after a restart.
+    // Another password, or any other setting of the store, takes effect only after a restart.
     sidecar.write_config(&text("password = \"wrong\""));
     let lines = sidecar.hang_up("config reloaded").await;
     let warned =

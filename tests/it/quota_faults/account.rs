@@ -1,5 +1,5 @@
-//! What was spent of every budget in every window: by the sidecars' access lines, and by what
-//! arrived at the backend.
+//! The spent part of every budget in every window: by the sidecars' access lines, and by the
+//! arrivals at the backend.
 //!
 //! A line says which window a call was paid from, and the backend when it arrived. What arrived
 //! and has no line, because its sidecar was killed before it wrote one, counts in the window that
@@ -49,7 +49,7 @@ pub(super) struct Window {
     pub(super) spent: u64,
     /// Of calls that have no line.
     pub(super) unlogged: u64,
-    /// The largest that any line tells.
+    /// The largest in any line.
     pub(super) total: u64,
     /// When the first call arrived that was paid from it.   µs since the epoch
     pub(super) first: Option<u64>,
@@ -59,7 +59,7 @@ pub(super) struct Window {
     pub(super) by: Vec<u64>,
 }
 
-/// What is known of a run.
+/// The records of a run.
 pub(super) struct Evidence<'a> {
     pub(super) plan: &'a Plan,
     /// Whether the store's time is the time of day here.
@@ -86,7 +86,7 @@ pub(super) struct Account {
     pub(super) unlogged: usize,
     /// Windows that were spent beyond the total: budget, number, by how much.
     pub(super) over: Vec<(String, u64, u64)>,
-    /// The same by the times of arrival alone, where that can be told.
+    /// The same by the times of arrival only, where they decide it.
     pub(super) over_by_arrival: Vec<(String, u64, u64)>,
     /// By how much a call arrived after one that was paid from a later window.   µs
     pub(super) late: u64,
@@ -359,7 +359,7 @@ impl Evidence<'_> {
         over
     }
 
-    /// What was decided before its sidecar stood still, and came between these two.   tokens
+    /// Calls decided before their sidecar paused, that arrived between these two.   tokens
     fn may_come_late(&self, from: u64, to: u64) -> u64 {
         let resumed = self.done.iter().filter(|done| {
             let at = done.to;

@@ -22,8 +22,8 @@ const DEAR_ONE_IN: u64 = 8;
 /// Of them, the numbers of calls are made.
 const DIGITS: &[u8; 32] = b"0123456789ABCDEFGHJKLMNPQRSTUVWX";
 
-/// Which call it is, as the userid that it is about says: who sent it by which sidecar, and its
-/// number. Backend and access lines both have it.
+/// The call's identity, in its userid: its client, its sidecar, and its number. Backend and
+/// access lines both have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct CallId {
     pub(super) sidecar: u8,

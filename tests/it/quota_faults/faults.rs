@@ -1,4 +1,4 @@
-//! What is done to the sidecars and to the store, at random by a seed that is printed.
+//! The faults of the sidecars and the store, at random from a printed seed.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::sidecars::Sidecar;
 use super::store::Store;
 use crate::relay::Mode;
 
-/// What is done.
+/// The fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     /// A sidecar is killed, and starts again.
@@ -44,8 +44,8 @@ pub(super) enum Faults {
     None,
     /// Of every kind. Two sidecars may suffer at once, never more than half of all and one.
     All,
-    /// The only server of the store is killed and starts again without what it knew, and with it
-    /// a sidecar, which cannot know what was lost.
+    /// The only server of the store is killed and restarts without its data, together with a
+    /// sidecar, which cannot know the loss.
     Loss,
 }
 

@@ -1,5 +1,5 @@
-//! Clients at every sidecar: of each user some that call at a rate, whatever becomes of the calls,
-//! and some that call again when they were answered. Connections bound what is under way.
+//! Clients at every sidecar: for each user some that call at a rate, independent of the answers,
+//! and some that call again after each answer. Connections bound the calls in progress.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -37,7 +37,7 @@ pub(super) struct Demand {
     pub(super) think: Duration,
 }
 
-/// What became of the calls, as the clients see it.
+/// The results of the calls, as the clients see them.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     pub(super) answered: AtomicU64,

@@ -1,4 +1,4 @@
-//! Sidecars as processes, each with links of its own to the store, a config, and a log.
+//! Sidecars as processes, each with its own links to the store, its config, and its log.
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! The store that the sidecars share, and what is done to it.
+//! The store that the sidecars share, and its faults.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::stores::ZooKeeper;
 
 /// Real servers on loopback.
 pub(super) enum Store {
-    /// None: each sidecar by itself.
+    /// None: each sidecar alone.
     Memory,
     #[cfg(feature = "zookeeper")]
     ZooKeeper(ZooKeeper),
@@ -21,7 +21,7 @@ pub(super) enum Store {
     Redis(Redis, &'static [&'static str]),
 }
 
-/// What is written to disk before it is confirmed.
+/// The writes that go to disk before their confirmation.
 #[cfg(feature = "redis")]
 pub(super) const REDIS_KEEPS: &[&str] = &["--appendonly", "yes", "--appendfsync", "always"];
 
@@ -83,8 +83,8 @@ impl Store {
         }
     }
 
-    /// Kills the leader, and starts it again after a while, with what it had on disk. Returns when
-    /// all servers are well.
+    /// Kills the leader, and starts it again after a while, with its data on disk. Returns when all
+    /// servers are well.
     pub(super) async fn kill_leader(&mut self, away: Duration) {
         let leader = self.leader().await;
         match self {
