@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_leases::server::page::{self, Shown};
-use tidegate_leases::server::{Metrics, Service, Templates, keep_asking, serve};
+use tidegate_leases::server::{Metrics, Reach, Service, Templates, keep_asking, serve};
 use tidegate_leases::wire::Epoch;
 use tidegate_limits::Timestamp;
 use tidegate_runtime::election::{Election as _, Mastership};
@@ -108,8 +108,7 @@ impl LeaseServer {
         let epoch = Epoch::new(Timestamp::ZERO, clock.phase());
         let (stop, stop_beside) = (CancellationToken::new(), CancellationToken::new());
         let stop_candidacy = CancellationToken::new();
-        let election = config.election.clone();
-        let mastership = election.start(clock, stop_candidacy.clone());
+        let mastership = config.election.clone().start(clock, stop_candidacy.clone());
         let machine = config.machine(epoch);
         let service = Service::new(machine, templates.clone(), clock, mastership.clone());
         let metrics = Arc::new(Metrics::default());
@@ -143,17 +142,7 @@ impl LeaseServer {
             });
             beside.spawn(admin::serve_router(listener, router, stop_beside.clone()));
         }
-        let mut reach = config.reach;
-        if let Some(fit) = config.connections_that_fit(descriptors::in_force()) {
-            warn!(
-                connections = reach.connections,
-                fit,
-                "leases: the limit of open files leaves room for fewer connections than \
-                 bounds.connections: raise it with LimitNOFILE= or ulimit -n"
-            );
-            reach.connections = fit;
-        }
-        let answering = serve(listener, service, reach, metrics, stop.clone());
+        let answering = serve(listener, service, reach(config), metrics, stop.clone());
         let serving = tokio::spawn(async move {
             if let Err(error) = answering.await {
                 error!(%error, "leases: no longer served");
@@ -341,4 +330,19 @@ impl Followed {
             }
         }
     }
+}
+
+/// The bounds of connections, lowered to what the limit of open files leaves room for.
+fn reach(config: &config::LeaseServer) -> Reach {
+    let mut reach = config.reach;
+    if let Some(fit) = config.connections_that_fit(descriptors::in_force()) {
+        warn!(
+            connections = reach.connections,
+            fit,
+            "leases: the limit of open files leaves room for fewer connections than \
+             bounds.connections: raise it with LimitNOFILE= or ulimit -n"
+        );
+        reach.connections = fit;
+    }
+    reach
 }

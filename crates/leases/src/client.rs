@@ -11,8 +11,10 @@ mod connect;
 mod demand;
 mod entitlement;
 mod gate;
+mod handles;
 mod leases;
 mod metrics;
+mod options;
 mod route;
 mod share;
 
@@ -29,12 +31,15 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use self::connect::Servers;
 use self::entitlement::{Entitlement, capacity};
 use self::gate::{Gate, Wants};
+use self::handles::Handle;
 use self::leases::{Failure, Heard, Leases, Opening, RequestId};
 
 pub use self::connect::{Dial, Dialing, TcpDial, Transport};
 pub use self::entitlement::{AfterExpiry, Allowance, NotACapacity, SafeCapacity};
 pub use self::gate::{Kind, WaitError};
+pub use self::handles::{GaugeResource, Guard, RateResource};
 pub use self::metrics::ClientMetrics;
+pub use self::options::{ClientError, ClientOptions, OpenError, ResourceOptions, ResourceState};
 pub use self::route::{BadAddress, ServerAddress};
 pub use self::share::{Leased, Share, Use};
 pub use tidegate_limits::Tokens;
@@ -45,132 +50,6 @@ pub const RESOURCES_MAX: usize = 10_000;
 pub const ID_BYTES_MAX: usize = 1024;
 /// The time for releasing unused leases.
 const RELEASE_BOUND: Duration = Duration::from_secs(1);
-
-/// The settings of a client.
-#[derive(Clone)]
-pub struct ClientOptions {
-    /// Its id, which must differ between clients. `None`: host, process, a number and a random
-    /// part.
-    pub client_id: Option<String>,
-    /// The time of one request, with its connections and redirects. Default 5 s.
-    pub request_timeout: Duration,
-    /// No resource is requested again before this. Servers leave resources out of their answers
-    /// that are requested more often. Default 5 s.
-    pub interval_min: Duration,
-    /// Its counters.
-    pub metrics: ClientMetrics,
-    /// How it connects. Default [`TcpDial`].
-    pub dial: Arc<dyn Dial>,
-}
-
-impl Default for ClientOptions {
-    fn default() -> Self {
-        Self {
-            client_id: None,
-            request_timeout: Duration::from_secs(5),
-            interval_min: Duration::from_secs(5),
-            metrics: ClientMetrics::new(),
-            dial: Arc::new(TcpDial),
-        }
-    }
-}
-
-impl std::fmt::Debug for ClientOptions {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ClientOptions")
-            .field("client_id", &self.client_id)
-            .field("request_timeout", &self.request_timeout)
-            .field("interval_min", &self.interval_min)
-            .finish_non_exhaustive()
-    }
-}
-
-/// The options of a resource, from a user that opens it.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ResourceOptions {
-    /// A higher one is more urgent. Of several handles the highest counts. Default 0.
-    pub priority: i64,
-    /// The demand of this handle: operations a second, or holders at once. `None`, the default:
-    /// measured from use.
-    pub wants: Option<f64>,
-    /// The minimum demand for the first ten seconds, if it is measured. With 0, the default,
-    /// nothing is requested until an operation waits, and the servers learn of operations in the
-    /// five seconds after that only later.
-    pub wants_at_first: f64,
-    /// What may be used after the lease has ended, or before there is one. Of several handles the
-    /// first one's counts.
-    pub after_expiry: AfterExpiry,
-    /// What may be used in [`AfterExpiry::Safe`] until a server has sent a value.
-    pub safe_capacity: Option<SafeCapacity>,
-    /// The most that may wait at once; further ones are refused. Of several handles the first one's
-    /// counts. Default 100,000.
-    pub waiting_max: usize,
-}
-
-impl Default for ResourceOptions {
-    fn default() -> Self {
-        Self {
-            priority: 0,
-            wants: None,
-            wants_at_first: 0.0,
-            after_expiry: AfterExpiry::default(),
-            safe_capacity: None,
-            waiting_max: 100_000,
-        }
-    }
-}
-
-/// Why there is no client.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ClientError {
-    /// No server was named.
-    #[error("a lease client needs the address of a capacity server")]
-    NoServer,
-    /// The options are invalid.
-    #[error("{0} must be above zero")]
-    Zero(&'static str),
-}
-
-/// Why a resource was not opened.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum OpenError {
-    /// The id is empty or too long.
-    #[error("a resource's id has 1 to {ID_BYTES_MAX} bytes, not {0}")]
-    BadId(usize),
-    /// It is already in use as a resource of another kind.
-    #[error("resource {0:?} is used already, and as the other kind")]
-    OtherKind(String),
-    /// The client has the most resources.
-    #[error("the client uses {RESOURCES_MAX} resources already")]
-    TooMany,
-    /// The demand is not a capacity.
-    #[error(transparent)]
-    NotACapacity(#[from] NotACapacity),
-    /// The client was closed.
-    #[error("the lease client was closed")]
-    Closed,
-}
-
-/// The state of a resource.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ResourceState {
-    /// Its id.
-    pub id: String,
-    /// Its kind.
-    pub kind: Kind,
-    /// What may be used of it now.
-    pub allowance: Allowance,
-    /// The capacity of its lease and the remaining time; `None` if it has ended.
-    pub lease: Option<(f64, Duration)>,
-    /// What is wanted.
-    pub wants: f64,
-    /// Those that wait.
-    pub waiting: usize,
-    /// Places of a gauge that are taken.
-    pub held: u64,
-    /// Handles to it.
-    pub handles: usize,
-}
 
 /// Keeps leases of resources. Clones are the same client.
 ///
@@ -214,26 +93,6 @@ struct Resource {
     core: Arc<Core>,
     _lifetime: Arc<DropGuard>,
 }
-
-/// One opening of a resource.
-#[derive(Debug)]
-struct Handle {
-    number: u64,
-    resource: Arc<Resource>,
-}
-
-/// A resource whose capacity is operations a second. Clones are the same handle.
-#[derive(Clone, Debug)]
-pub struct RateResource(Arc<Handle>);
-
-/// A resource whose capacity is holders at once. Clones are the same handle.
-#[derive(Clone, Debug)]
-pub struct GaugeResource(Arc<Handle>);
-
-/// A place of a [`GaugeResource`], released when dropped.
-#[derive(Debug)]
-#[must_use = "the place is given back when this is dropped"]
-pub struct Guard(Arc<Handle>);
 
 impl Client {
     /// A client of these servers, of which any may name another as the master. Runs a task in
@@ -464,107 +323,6 @@ impl Client {
         });
         registry.resources.insert(id, Arc::downgrade(&resource));
         Ok(resource)
-    }
-}
-
-impl RateResource {
-    /// Waits until one operation may run, in the order of arrival. Dropping the future leaves the
-    /// line, and nothing is lost.
-    ///
-    /// # Errors
-    ///
-    /// If too many wait, or the client was closed.
-    pub async fn wait(&self) -> Result<(), WaitError> {
-        self.wait_with_cost(Tokens::ONE).await
-    }
-
-    /// Waits until an operation that counts as `cost` operations may run. An expensive one runs
-    /// when one of cost 1 could, and those behind it wait until it is paid for.
-    ///
-    /// # Errors
-    ///
-    /// If too many wait, or the client was closed.
-    pub async fn wait_with_cost(&self, cost: Tokens) -> Result<(), WaitError> {
-        self.0.pass(cost).await
-    }
-
-    /// Sets the demand from now on, in operations a second. `None`: measured from use.
-    ///
-    /// # Errors
-    ///
-    /// If it is not a finite number from 0 up.
-    pub fn set_wants(&self, per_second: Option<f64>) -> Result<(), NotACapacity> {
-        self.0.set_wants(per_second)
-    }
-
-    /// The state of the resource.
-    #[must_use]
-    pub fn state(&self) -> ResourceState {
-        self.0.state()
-    }
-}
-
-impl GaugeResource {
-    /// Waits for a place, which is taken until the guard is dropped, in the order of arrival.
-    /// Dropping the future leaves the line, and nothing is lost. A smaller lease takes no place
-    /// away: no operation is admitted until fewer places are taken.
-    ///
-    /// # Errors
-    ///
-    /// If too many wait, or the client was closed.
-    pub async fn enter(&self) -> Result<Guard, WaitError> {
-        self.0.pass(Tokens::ONE).await?;
-        Ok(Guard(Arc::clone(&self.0)))
-    }
-
-    /// Sets the demand of places from now on. `None`: measured from use.
-    ///
-    /// # Errors
-    ///
-    /// If it is not a finite number from 0 up.
-    pub fn set_wants(&self, places: Option<f64>) -> Result<(), NotACapacity> {
-        self.0.set_wants(places)
-    }
-
-    /// The state of the resource.
-    #[must_use]
-    pub fn state(&self) -> ResourceState {
-        self.0.state()
-    }
-}
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        self.0.resource.gate.give_back(self.0.number);
-    }
-}
-
-impl Handle {
-    async fn pass(&self, cost: Tokens) -> Result<(), WaitError> {
-        let resource = &*self.resource;
-        let tell = |wants| resource.tell(wants);
-        resource.gate.pass(self.number, cost, tell).await
-    }
-
-    fn set_wants(&self, wants: Option<f64>) -> Result<(), NotACapacity> {
-        let wants = match wants {
-            Some(wants) => Wants::Fixed(capacity("wants", wants)?),
-            None => Wants::Measured { at_first: 0.0 },
-        };
-        let gate = &self.resource.gate;
-        gate.set_wants(self.number, wants);
-        self.resource.tell(gate.wants());
-        Ok(())
-    }
-
-    fn state(&self) -> ResourceState {
-        self.resource.state(self.resource.core.clock.now())
-    }
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        self.resource.gate.remove_handle(self.number);
     }
 }
 

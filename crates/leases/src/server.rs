@@ -3,6 +3,7 @@
 //! [`CapacityServer`] makes every decision. It is a state machine without a clock, a socket or a
 //! thread: requests and the time go in, answers come out. The rest transports bytes.
 
+mod checks;
 mod connection;
 mod glob;
 mod metrics;
@@ -15,6 +16,7 @@ mod resource;
 mod roster;
 mod serve;
 mod service;
+mod settings;
 mod state;
 mod status;
 mod templates;
@@ -25,7 +27,8 @@ pub use parent::keep_asking;
 pub use rejected::Rejected;
 pub use serve::{Reach, serve};
 pub use service::Service;
-pub use state::{Bounds, CapacityServer, Place, Settings, Unmatched};
+pub use settings::{Bounds, Place, Settings, Unmatched};
+pub use state::CapacityServer;
 pub use status::{Counts, LeaseNow, ResourceNow, Resources, Standing, Status, View};
 pub use templates::{
     Algorithm, Catchall, Frees, RawAlgorithm, RawKind, RawParameter, RawTemplate, Reserve,

@@ -1,5 +1,9 @@
 //! One task that carries the gate's requests to the store and the answers back.
 
+mod health;
+mod questions;
+mod upkeep;
+
 use std::collections::{HashMap, VecDeque};
 use std::future::pending;
 use std::mem;
@@ -8,17 +12,18 @@ use std::time::Duration;
 
 use tidegate_limits::Timestamp;
 use tidegate_limits::call::QuotaKey;
-use tidegate_limits::quota::{Away, Question, Standing, StoreReply, StoreTime, Trouble};
-use tidegate_limits::scheduler::{QuotaAsk, QuotaQuestion, QuotaRef, QuotaTrouble};
-use tidegate_quota::{Configured, Engine, Entry, Error, Key, QuotaStore, Swapped, Write};
+use tidegate_limits::quota::{Away, Question, StoreReply, StoreTime};
+use tidegate_limits::scheduler::{QuotaAsk, QuotaQuestion, QuotaRef};
+use tidegate_quota::{Configured, Engine, Key, QuotaStore};
 use tidegate_runtime::Clock;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinError, JoinSet};
-use tokio::time::{Instant, sleep_until, timeout_at};
-use tracing::{error, info, warn};
+use tokio::time::{Instant, sleep_until};
+use tracing::error;
 
+use self::health::log_trouble;
 use super::backlog::Backlog;
-use super::breaker::{AT_ONCE, Breaker, PAUSE, PAUSE_STRANGER};
+use super::breaker::{AT_ONCE, Breaker};
 use super::key::{Note, Tended};
 use super::members::Settled;
 use super::metrics::QuotaMetrics;
@@ -536,108 +541,6 @@ impl Carrying {
         tended.map(|tended| tended.key.clone())
     }
 
-    /// Probes an unavailable store, independent of requests for keys.
-    fn probe(&mut self, driver: &Arc<Driver>, now: Instant) {
-        let is_due = self.breaker.probe_at().is_some_and(|then| then <= now);
-        let Some(key) = self.asked_last.clone().filter(|_| is_due && !self.probes) else {
-            return;
-        };
-        self.probes = true;
-        let driver = Arc::clone(driver);
-        self.under_way.spawn(async move {
-            let (_, failure) = driver.read(&key, now + PROBE).await;
-            Done::Probed {
-                sent: now,
-                is_probe: true,
-                failure,
-            }
-        });
-    }
-
-    /// A store reports its time without a request. If it does not, one request of any kind finds
-    /// out why, for all that wait for the time.
-    fn ask_for_time(&mut self, driver: &Arc<Driver>, now: Instant) {
-        let is_early = |then: Instant| now < then + TIME_PAUSE;
-        let Some(asked) = self.for_time.first() else {
-            return;
-        };
-        if self.asked_for_time.is_some_and(is_early) || self.under_way.len() >= AT_ONCE {
-            return;
-        }
-        let deadline = now + asked.timeout;
-        let tended = self.keys.get(&asked.of.at);
-        let key = tended.expect("a key that is forgotten waits no more");
-        let key = key.key.clone();
-        self.asked_last = Some(key.clone());
-        let driver = Arc::clone(driver);
-        self.asked_for_time = Some(now);
-        self.under_way.spawn(async move {
-            let (_, failure) = driver.read(&key, deadline).await;
-            Done::Probed {
-                sent: now,
-                is_probe: false,
-                failure,
-            }
-        });
-    }
-
-    /// Whether the store has settings of keys to follow.
-    fn ticks(&self, driver: &Driver) -> bool {
-        driver.store.configures() && !self.keys.is_empty() && !self.breaker.is_open()
-    }
-
-    /// Starts reading the settings of some keys again.
-    fn tick(&mut self) {
-        self.reads_left = READS_A_TICK;
-        let Self {
-            keys,
-            turns,
-            own_turns,
-            to_read,
-            ..
-        } = self;
-        for (turns, ticks, own) in [(turns, TICKS_OTHERS, false), (own_turns, TICKS_OWN, true)] {
-            let count = turns.len().div_ceil(ticks).min(READS_A_TICK);
-            for _ in 0..count {
-                let Some(at) = turns.pop_front() else { break };
-                let Some(tended) = keys.get_mut(&at) else {
-                    continue;
-                };
-                if own && !tended.has_own() {
-                    continue;
-                }
-                turns.push_back(at);
-                if tended.read_at.is_some() && !tended.is_reading {
-                    tended.is_reading = true;
-                    to_read.push_back(at);
-                }
-            }
-        }
-    }
-
-    /// Reads the settings of keys again, if nothing else is urgent.
-    fn read_anew(&mut self, driver: &Arc<Driver>, now: Instant) {
-        while self.reading < READS_AT_ONCE
-            && self.under_way.len() < AT_ONCE / 2
-            && let Some(at) = self.to_read.pop_front()
-        {
-            let Some(tended) = self.keys.get(&at) else {
-                continue;
-            };
-            let (key, known) = (tended.key.clone(), tended.said());
-            let driver = Arc::clone(driver);
-            self.reading += 1;
-            self.under_way.spawn(async move {
-                let says = driver.configured(&key, &known, now + PROBE).await;
-                Done::Read {
-                    at,
-                    sent: now,
-                    says,
-                }
-            });
-        }
-    }
-
     /// Handles an answer of the store.
     fn done(&mut self, driver: &Driver, done: Result<Done, JoinError>) {
         let now = Instant::now();
@@ -726,98 +629,6 @@ impl Carrying {
         }
     }
 
-    /// Updates the state of the store from the end of a request.
-    fn judge(
-        &mut self,
-        driver: &Driver,
-        at: Option<QuotaRef>,
-        sent: Instant,
-        now: Instant,
-        failure: Option<Failure>,
-    ) {
-        match failure {
-            None => {
-                self.answered(driver, now);
-                if at.is_some() {
-                    driver.lock().health.served = Some(driver.clock.now());
-                }
-            }
-            Some(failure) if failure.kind == Kind::Key => {
-                self.answered(driver, now);
-                if let Some(at) = at {
-                    self.refused_key(driver, at, failure.text);
-                } else {
-                    let now = driver.clock.now();
-                    driver.lock().health.trouble = Some((now, failure.text));
-                }
-            }
-            Some(failure) => self.failed(driver, sent, now, failure),
-        }
-    }
-
-    fn answered(&mut self, driver: &Driver, now: Instant) {
-        let was_unavailable = self.breaker.answered(now);
-        {
-            let now = driver.clock.now();
-            let health = &mut driver.lock().health;
-            health.away = None;
-            health.answered = Some(now);
-            if was_unavailable || health.answers.is_none() {
-                health.answers = Some(now);
-            }
-        }
-        if !was_unavailable {
-            return;
-        }
-        self.logged.clear();
-        info!(
-            engine = driver.engine.word(),
-            "quota: the store answers again"
-        );
-        driver.gate.store_is_back();
-    }
-
-    fn failed(&mut self, driver: &Driver, sent: Instant, now: Instant, failure: Failure) {
-        let was_unavailable = self.breaker.is_open();
-        match failure.kind {
-            Kind::Late => self.breaker.late(sent, now),
-            Kind::Stranger => self.breaker.failed(sent, now, PAUSE_STRANGER),
-            Kind::Away | Kind::Garbage | Kind::Key => self.breaker.failed(sent, now, PAUSE),
-        }
-        let is_unavailable = self.breaker.is_open();
-        let Failure { kind, text } = failure;
-        if is_unavailable && !self.logged.contains(&kind) {
-            self.logged.push(kind);
-            let engine = driver.engine.word();
-            warn!(engine, cause = text, "quota: the store does not answer");
-        }
-        let now = driver.clock.now();
-        let health = &mut driver.lock().health;
-        if is_unavailable && !was_unavailable {
-            health.away = Some(now);
-        }
-        health.trouble = Some((now, text));
-    }
-
-    /// The store refuses one key.
-    fn refused_key(&mut self, driver: &Driver, at: QuotaRef, text: String) {
-        let Some(tended) = self.keys.get_mut(&at) else {
-            return;
-        };
-        let key = &tended.key;
-        if !mem::replace(&mut tended.refused, true) {
-            warn!(%key, cause = text, "quota: the store refuses a key");
-        }
-        let now = driver.clock.now();
-        let why = format!("{key}: {text}");
-        driver.note(at, &tended.of.quota, |note| {
-            note.refused = Some(text.into());
-        });
-        let health = &mut driver.lock().health;
-        health.refused = Some(now);
-        health.trouble = Some((now, why));
-    }
-
     /// Carries the answers.
     fn answer(&mut self, driver: &Driver) {
         if self.answers.is_empty() {
@@ -829,236 +640,12 @@ impl Carrying {
             .gate
             .answer_quotas(Some(time), mem::take(&mut self.answers));
     }
-
-    /// Passes on the number of members.
-    fn count_members(&mut self, driver: &Driver, members: usize) {
-        let now = Instant::now();
-        let before = mem::replace(&mut self.members, members);
-        if members != before && members != 0 {
-            let nodes = u32::try_from(members).unwrap_or(u32::MAX);
-            driver.gate.set_quota_nodes(nodes);
-        }
-        if self.settled.count(now, members) {
-            self.warn_of_excess(driver);
-        }
-    }
-
-    /// Warns of too many members. A dead process stays a member for a while, and does not count as
-    /// one more.
-    fn warn_of_excess(&mut self, driver: &Driver) {
-        let expected = driver.settings.borrow().expected_sidecars;
-        let members = self.settled.members();
-        let excess = members.saturating_sub(expected as usize);
-        let before = mem::replace(&mut driver.lock().excess, excess);
-        if excess > 0 && before == 0 {
-            warn!(
-                members,
-                expected_sidecars = expected,
-                "quota: more sidecars share than are expected, and their safe shares may be more \
-                 than the total"
-            );
-        }
-    }
 }
 
 impl Asked {
     fn deadline(&self) -> Instant {
         self.taken + self.timeout
     }
-}
-
-impl Tended {
-    /// Logs once that a record is in a foreign format, and that a refused key is served again.
-    fn read(&mut self, driver: &Driver, at: QuotaRef, outcome: StoreReply) {
-        let unreadable = match outcome {
-            StoreReply::Stands(Standing::Unreadable { error }) => Some(error),
-            StoreReply::Stands(_) | StoreReply::Written(_) => None,
-            StoreReply::Time
-            | StoreReply::Unknown
-            | StoreReply::Unavailable
-            | StoreReply::Late
-            | StoreReply::NotYet
-            | StoreReply::Dropped => return,
-        };
-        if mem::take(&mut self.refused) {
-            driver.note(at, &self.of.quota, |note| note.refused = None);
-        }
-        let was = mem::replace(&mut self.unreadable, unreadable.is_some());
-        let key = &self.key;
-        match unreadable {
-            Some(error) if !was => {
-                warn!(%key, %error, "quota: what is in the store is no record of ours, and is left alone");
-            }
-            None if was => info!(%key, "quota: a record of ours is in the store again"),
-            Some(_) | None => {}
-        }
-    }
-}
-
-/// Logs the troubles that only a key's ledger knows.
-fn log_trouble(trouble: &QuotaTrouble) {
-    let QuotaKey { quota, key } = &trouble.of;
-    match trouble.trouble {
-        Some(Trouble::Lost) => {
-            warn!(limit = %quota, %key, "quota: the record vanished or went back, and nothing is left of this window");
-        }
-        Some(Trouble::Ahead(by)) => {
-            let seconds = by.as_secs_f64();
-            warn!(limit = %quota, %key, seconds, "quota: the record is of a window to come, and no other window begins before it ends");
-        }
-        Some(Trouble::OtherReserve { reserved }) => {
-            warn!(limit = %quota, %key, reserved, "quota: another sidecar opened the window with too little set aside, so there is no safe share; give all sidecars the same quota");
-        }
-        // Logged where it is read.
-        Some(Trouble::Unreadable(_) | Trouble::Away(_)) => {}
-        None => info!(limit = %quota, %key, "quota: nothing is wrong with the record any more"),
-    }
-}
-
-impl Driver {
-    /// Sends one request for a key; for a new key also one for its settings.
-    async fn question(&self, asked: Asked, key: Key, is_new: bool, sent: Instant) -> Done {
-        let at = asked.of.at;
-        // The ledger gives its request up after twice this time.
-        let deadline = (sent + asked.timeout).min(asked.taken + asked.timeout * 15 / 8);
-        let (question, mut says) = match asked.of.ask {
-            QuotaAsk::Read(question) => (question, None),
-            QuotaAsk::Write(question, _) => (question, None),
-            QuotaAsk::Time(_) | QuotaAsk::Watch(_) => {
-                unreachable!("neither is among the questions that are sent")
-            }
-        };
-        let (outcome, failure) = match asked.of.ask {
-            QuotaAsk::Write(_, write) => {
-                let quota = &asked.of.of.quota;
-                self.write(quota, key, write, deadline).await
-            }
-            _ if is_new => {
-                let known = Configured::default();
-                let (read, said) = tokio::join!(
-                    self.read(&key, deadline),
-                    self.configured(&key, &known, deadline)
-                );
-                match said {
-                    Ok(said) => {
-                        says = Some(said);
-                        read
-                    }
-                    Err(_) if read.1.is_some() => read,
-                    Err(failure) => (unread(&failure), Some(failure)),
-                }
-            }
-            _ => self.read(&key, deadline).await,
-        };
-        if failure.is_some() && says.is_some() {
-            // It is read again with the record.
-            says = None;
-        }
-        Done::Answered {
-            at,
-            question,
-            outcome,
-            sent,
-            says,
-            failure,
-        }
-    }
-
-    /// The settings of a key in the store.
-    async fn configured(
-        &self,
-        key: &Key,
-        known: &Configured,
-        deadline: Instant,
-    ) -> Result<Configured, Failure> {
-        match timeout_at(deadline, self.store.configured(key, known)).await {
-            Ok(Ok(says)) => Ok(says),
-            Ok(Err(error)) => Err(failed(&error).1),
-            Err(_) => Err(late().1),
-        }
-    }
-
-    async fn read(&self, key: &Key, deadline: Instant) -> (StoreReply, Option<Failure>) {
-        let keys = [key.clone()];
-        match timeout_at(deadline, self.store.get(&keys)).await {
-            Ok(Ok(found)) => (stands(&found), None),
-            Ok(Err(error)) => with(failed(&error)),
-            Err(_) => with(late()),
-        }
-    }
-
-    async fn write(
-        &self,
-        limit: &str,
-        key: Key,
-        write: tidegate_limits::quota::Write,
-        deadline: Instant,
-    ) -> (StoreReply, Option<Failure>) {
-        let writes = [Write {
-            key,
-            expected: write.replaces,
-            text: write.record.to_string().into_bytes(),
-        }];
-        let sent = self.clock.now();
-        let swapped = timeout_at(deadline, self.store.compare_and_set(&writes)).await;
-        let took = self.clock.now().since(sent);
-        if let Ok(Ok(_)) = swapped {
-            let seconds = self.metrics.quota_draw_seconds(limit);
-            seconds.observe(took.as_secs_f64());
-        }
-        match swapped {
-            Ok(Ok(Swapped::Done(versions))) => {
-                let version = versions.first().copied();
-                (
-                    StoreReply::Written(version.expect("there is one for each write")),
-                    None,
-                )
-            }
-            Ok(Ok(Swapped::Conflict(found))) => (stands(&found), None),
-            Ok(Err(error)) => with(failed(&error)),
-            Err(_) => with(late()),
-        }
-    }
-}
-
-fn with((outcome, failure): (StoreReply, Failure)) -> (StoreReply, Option<Failure>) {
-    (outcome, Some(failure))
-}
-
-/// The result of a failed read.
-fn unread(failure: &Failure) -> StoreReply {
-    match failure.kind {
-        Kind::Late => StoreReply::Unknown,
-        Kind::Away | Kind::Stranger | Kind::Garbage | Kind::Key => StoreReply::Unavailable,
-    }
-}
-
-fn stands(found: &[Option<Entry>]) -> StoreReply {
-    let entry = found.first().expect("there is one for each key");
-    StoreReply::Stands(Entry::standing(entry.as_ref()))
-}
-
-/// The meaning of an error for a ledger, and its report for operators.
-fn failed(error: &Error) -> (StoreReply, Failure) {
-    let outcome = if error.is_open() {
-        StoreReply::Unknown
-    } else {
-        StoreReply::Unavailable
-    };
-    let text = error.with_cause();
-    let kind = match error {
-        Error::Unavailable(_) | Error::Unknown(_) => Kind::Away,
-        Error::Unauthenticated(_) => Kind::Stranger,
-        Error::Garbage(_) => Kind::Garbage,
-        Error::Refused(_) | Error::Denied(_) => Kind::Key,
-    };
-    (outcome, Failure { kind, text })
-}
-
-fn late() -> (StoreReply, Failure) {
-    let text = "it did not answer within the draw timeout".to_owned();
-    let kind = Kind::Late;
-    (StoreReply::Unknown, Failure { kind, text })
 }
 
 /// Whether the two differ by more than the tolerance.

@@ -13,8 +13,10 @@
 //! - A new master echoes what its clients report to have. What does not fit into a lease of its
 //!   own keeps its end.
 
+mod above;
+mod seen;
+
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,9 +24,11 @@ use tidegate_limits::Timestamp;
 
 use crate::book::{Band, Book, Capacity, Claim, Held, Holder, Lease, Rows, Split, Terms};
 
+use self::above::Asked;
+use self::seen::Seen;
 use super::roster::{Kind, Member};
 use super::status::Counts;
-use super::templates::{Algorithm, Frees, Template, granted_until};
+use super::templates::{Algorithm, Frees, Template};
 use crate::wire::{self, Epoch};
 
 /// The refresh interval for clients of a server without an answer from above, and how long after
@@ -99,75 +103,23 @@ struct Grant {
     expiry_time: i64,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Asked {
-    at: Timestamp,
-    wanted: f64,
-    /// The capacity that was reported.
-    has: f64,
-}
-
-/// The data of a holder beside the book, in 24 bytes, because there is one for each.
-#[derive(Clone, Copy, Debug)]
-struct Seen {
-    /// The lease as it was sent, by which the holder identifies it: the capacity, and the end in
-    /// whole seconds.
-    capacity: f64,
-    expires: Timestamp,
-    /// How long before the end it may ask again, rounded up.   hundredths of a second
-    asks_before: u32,
-    /// When everything that it was granted has ended, if a part outlasts the last lease: in seconds
-    /// after the process's start, rounded up.
-    outlasts: Option<NonZeroU32>,
-}
-
-impl Seen {
-    /// Records a sent lease. Earlier leases last until `before`. A request before `early_until` is
-    /// too early.
-    fn new(lease: Lease, early_until: Timestamp, before: Timestamp) -> Self {
-        let ahead = lease.expires.since(early_until).as_nanos();
-        Self {
-            capacity: lease.capacity.get(),
-            expires: lease.expires,
-            // No lease is longer than a year, which fits.
-            asks_before: u32::try_from(ahead.div_ceil(10_000_000)).unwrap_or(u32::MAX),
-            outlasts: Self::outlasts(before, lease.expires),
-        }
-    }
-
-    /// Before this it need not ask again; at the latest the end of the lease.
-    fn early_until(&self) -> Timestamp {
-        let ahead = Duration::from_millis(u64::from(self.asks_before) * 10);
-        Timestamp::ZERO + self.expires.since(Timestamp::ZERO + ahead)
-    }
-
-    /// The latest end of all its grants.
-    fn until(&self) -> Timestamp {
-        let outlasts = self.outlasts.map_or(0, NonZeroU32::get);
-        let outlasts = Timestamp::ZERO + Duration::from_secs(outlasts.into());
-        outlasts.max(self.expires)
-    }
-
-    /// The stored form of `until`: only if it is later than the end of the last lease.
-    fn outlasts(until: Timestamp, expires: Timestamp) -> Option<NonZeroU32> {
-        if until <= expires {
-            return None;
-        }
-        let seconds = until
-            .since(Timestamp::ZERO)
-            .as_nanos()
-            .div_ceil(1_000_000_000);
-        // A hundred years after the start count as never.
-        NonZeroU32::new(u32::try_from(seconds).unwrap_or(u32::MAX))
-    }
-}
-
 /// A request for a resource.
 pub(super) struct Ask<'a> {
     pub(super) member: Member,
     pub(super) kind: Kind,
     pub(super) bands: &'a [Band],
     pub(super) has: Option<&'a wire::Lease>,
+}
+
+/// What is known of a holder that asks.
+#[derive(Clone, Copy)]
+struct Claimed {
+    holder: Holder,
+    seen: Option<Seen>,
+    /// What it has, as far as it is believed.
+    has: f64,
+    /// Its share of the reserve.
+    share: f64,
 }
 
 /// The settings of all resources of a server.
@@ -265,19 +217,58 @@ impl Resource {
         }
         let holder = place.unwrap_or_else(|| self.next_place());
         let learning = self.is_learning(now);
-        let live = seen.filter(|seen| now < seen.expires);
+        let is_live = seen.is_some_and(|seen| now < seen.expires);
+        let has = self.claimed(now, rules, ask, is_live, counts);
+
+        let reserved = self.reserve_for(ask, holder, seen.is_none(), counts);
+        let share = match (&self.algorithm.reserve, reserved) {
+            (Some(reserve), true) => reserve.share.get(),
+            _ => 0.0,
+        };
+        let wants: f64 = ask.bands.iter().map(|band| band.wants.get()).sum();
+        let claimed = Claimed {
+            holder,
+            seen,
+            has,
+            share,
+        };
+        let lease = self.lease_beyond(now, rules, ask, &claimed);
+        let gets = Lease {
+            capacity: Capacity::new(share.min(wants) + lease.capacity.get()).unwrap_or_default(),
+            refresh: self.refresh_told(now, lease.refresh),
+            // A safe share does not end with a lease.
+            expires: if lease.capacity == Capacity::ZERO {
+                now + self.algorithm.lease
+            } else {
+                lease.expires
+            },
+        };
+        let mut answer = self.answer(now, rules, (ask, holder), gets, reserved);
+        if !learning {
+            answer.granted_until = Some(seen.map_or(0, |seen| rules.epoch.seconds(seen.until())));
+        }
+        Some(answer)
+    }
+
+    /// What the holder claims to have, as far as it is believed.
+    fn claimed(
+        &mut self,
+        now: Timestamp,
+        rules: Rules,
+        ask: &Ask<'_>,
+        is_live: bool,
+        counts: &mut Counts,
+    ) -> f64 {
         let has = ask
             .has
             .filter(|has| rules.epoch.timestamp(has.expiry_time) > now)
             .map_or(0.0, |has| has.capacity);
-        let has = if learning {
-            self.believed(has, counts)
-        } else {
-            has
-        };
-        if has > 0.0 && live.is_none() && !learning {
+        if self.is_learning(now) {
+            return self.believed(has, counts);
+        }
+        if has > 0.0 && !is_live {
             counts.unrecorded += 1;
-            // Invented ones must not fill the log.
+            // A client that makes them up must not fill the log.
             if counts.unrecorded.is_power_of_two() {
                 tracing::warn!(
                     resource = %self.id,
@@ -287,14 +278,25 @@ impl Resource {
                 );
             }
         }
+        has
+    }
 
-        let reserved = self.reserve_for(ask, holder, seen.is_none(), counts);
-        let share = match (&self.algorithm.reserve, reserved) {
-            (Some(reserve), true) => reserve.share.get(),
-            _ => 0.0,
-        };
+    /// What the book gives beyond the holder's share of the reserve.
+    fn lease_beyond(
+        &mut self,
+        now: Timestamp,
+        rules: Rules,
+        ask: &Ask<'_>,
+        claimed: &Claimed,
+    ) -> Lease {
+        let Claimed {
+            holder,
+            seen,
+            has,
+            share,
+        } = *claimed;
+        let learning = self.is_learning(now);
         let beyond = |amount: f64| Capacity::new((amount - share).max(0.0)).unwrap_or_default();
-        let wants: f64 = ask.bands.iter().map(|band| band.wants.get()).sum();
         let own_band;
         let bands = match ask.bands {
             // Only clients have a share, and a client has one band.
@@ -315,7 +317,7 @@ impl Resource {
             }
             _ => false,
         };
-        let lease = if learning && !self.knows_reserve() {
+        if learning && !self.knows_reserve() {
             // Its safe share is not known yet, and no server above may learn it as granted. So it
             // is echoed, with its end, and not recorded.
             let claim = Claim {
@@ -348,22 +350,7 @@ impl Resource {
             };
             let cap = self.cap(now);
             self.book.ask(now, holder, claim, cap)
-        };
-        let gets = Lease {
-            capacity: Capacity::new(share.min(wants) + lease.capacity.get()).unwrap_or_default(),
-            refresh: self.refresh_told(now, lease.refresh),
-            // A safe share does not end with a lease.
-            expires: if lease.capacity == Capacity::ZERO {
-                now + self.algorithm.lease
-            } else {
-                lease.expires
-            },
-        };
-        let mut answer = self.answer(now, rules, (ask, holder), gets, reserved);
-        if !learning {
-            answer.granted_until = Some(seen.map_or(0, |seen| rules.epoch.seconds(seen.until())));
         }
-        Some(answer)
     }
 
     /// The accepted part of a claim while this server learns: at most the capacity of the resource,
@@ -714,181 +701,6 @@ impl Resource {
             Some((*member, held, self.reserved.contains(place)))
         })
     }
-
-    /// What this server reports to the one above as held: all its grants, if that is more than its
-    /// lease.
-    fn has(&self) -> f64 {
-        self.capacity().get().max(self.book.held().get())
-    }
-
-    /// When to ask the server above for this.
-    pub(super) fn ask_due(&self, rules: Rules) -> Option<Timestamp> {
-        let Source::Above(above) = &self.source else {
-            return None;
-        };
-        let Some(asked) = above.asked else {
-            // No holder has anything yet: at once.
-            return Some(self.made);
-        };
-        let refresh = match above.grant {
-            Some(grant) if above.answered => grant.refresh,
-            Some(grant) => grant.refresh.min(ASK_AGAIN),
-            None => ASK_AGAIN,
-        };
-        if above.answered && self.has_news(above, &asked) {
-            return Some(asked.at + refresh.min(rules.minimum_interval));
-        }
-        Some(asked.at + refresh)
-    }
-
-    /// The earliest time at which the server above answers.
-    pub(super) fn ask_allowed(&self, rules: Rules) -> Timestamp {
-        match &self.source {
-            Source::Above(Above {
-                asked: Some(asked),
-                grant,
-                ..
-            }) => {
-                let refresh = grant.map_or(ASK_AGAIN, |grant| grant.refresh);
-                asked.at + refresh.min(rules.minimum_interval)
-            }
-            _ => self.made,
-        }
-    }
-
-    /// Whether to ask the server above early: the demand changed much, clients were found to have
-    /// more than was reported, or holders have given up what was taken back.
-    fn has_news(&self, above: &Above, asked: &Asked) -> bool {
-        let wanted = self.book.wanted().get();
-        let change = (wanted - asked.wanted).abs();
-        if change > CHANGE_IS_BIG * wanted.max(asked.wanted) {
-            return true;
-        }
-        let has = self.has();
-        // A server above that learns knows only the reports.
-        if self.learning_until.is_some() && has > asked.has {
-            return true;
-        }
-        above
-            .grant
-            .is_some_and(|grant| grant.capacity.get() < asked.has && has < asked.has)
-    }
-
-    /// The request to the server above.
-    pub(super) fn ask_above(
-        &mut self,
-        now: Timestamp,
-        rules: Rules,
-    ) -> Option<wire::ServerCapacityResourceRequest> {
-        let has = self.has();
-        let learning = self.is_learning(now);
-        let mut wants: Vec<_> = self
-            .book
-            .bands()
-            .iter()
-            .map(|band| wire::PriorityBandAggregate {
-                priority: band.priority,
-                num_clients: i64::try_from(band.clients.get()).unwrap_or(i64::MAX),
-                wants: band.wants.get(),
-            })
-            .collect();
-        let Source::Above(above) = &mut self.source else {
-            return None;
-        };
-        if wants.is_empty() {
-            // Without a demand, the lease is released.
-            wants.push(wire::PriorityBandAggregate {
-                priority: 0,
-                num_clients: 1,
-                wants: 0.0,
-            });
-        }
-        above.asked = Some(Asked {
-            at: now,
-            wanted: wants.iter().map(|band| band.wants).sum(),
-            has,
-        });
-        above.answered = false;
-        let has = match above.grant {
-            Some(grant) => Some(wire::Lease {
-                // A new master does not know all earlier grants. It reports those that it knows,
-                // with a lease that the server above never granted: that proves nothing.
-                expiry_time: grant.expiry_time - i64::from(learning),
-                refresh_interval: i64::try_from(grant.refresh.as_secs()).unwrap_or(i64::MAX),
-                capacity: has,
-            }),
-            // What was learned from clients, for a server above that also learns. Without an end,
-            // because the server above cannot know this lease.
-            None if has > 0.0 => Some(wire::Lease {
-                expiry_time: rules.epoch.seconds(now + self.algorithm.lease),
-                refresh_interval: i64::try_from(self.algorithm.refresh.as_secs()).unwrap_or(1),
-                capacity: has,
-            }),
-            None => None,
-        };
-        Some(wire::ServerCapacityResourceRequest {
-            resource_id: self.id.to_string(),
-            has,
-            wants,
-        })
-    }
-
-    /// Applies the answer of the server above. False if it is invalid.
-    pub(super) fn answered(
-        &mut self,
-        now: Timestamp,
-        elected: Timestamp,
-        answer: &wire::ServerCapacityResourceResponse,
-        moment: impl Fn(i64) -> (Timestamp, Timestamp),
-        counts: &mut Counts,
-    ) -> bool {
-        let (expires, _) = moment(answer.gets.expiry_time);
-        self.refill(now, counts);
-        // A negative value of Doorman means nothing.
-        let Ok(capacity) = Capacity::new(answer.gets.capacity.max(0.0)) else {
-            return false;
-        };
-        if answer.gets.capacity.is_nan() || expires <= now {
-            return false;
-        }
-        let held = self.book.held();
-        let Source::Above(above) = &mut self.source else {
-            return false;
-        };
-        if held > capacity
-            && let Some(old) = above.grant
-        {
-            let by = above
-                .shrinks_by
-                .map_or(old.expires, |by| by.min(old.expires));
-            above.shrinks_by = Some(by);
-        }
-        let refresh = u64::try_from(answer.gets.refresh_interval.max(1)).unwrap_or(1);
-        let first = !above.heard && answer.algorithm.is_some();
-        above.heard |= first;
-        above.answered = true;
-        above.grant = Some(Grant {
-            capacity,
-            expires,
-            refresh: Duration::from_secs(refresh),
-            expiry_time: answer.gets.expiry_time,
-        });
-        if answer.algorithm.is_some() {
-            self.template = None;
-            self.safe_capacity = answer.safe_capacity;
-        }
-        let heard = answer.algorithm.as_ref().and_then(Algorithm::from_wire);
-        let algorithm = heard.unwrap_or_else(|| self.algorithm.clone());
-        self.rule(now, elected, algorithm, counts);
-        // The grants of the previous master were parts of its own lease, and end with that. After
-        // the first answer it would be this master's own lease.
-        let told = answer.algorithm.as_ref().and_then(granted_until);
-        if first && let Some(seconds) = told {
-            let (_, over) = moment(seconds);
-            self.learning_until = self.learning_until.map(|until| until.min(over));
-        }
-        true
-    }
 }
 
 /// The terms for the book.
@@ -923,49 +735,5 @@ fn terms(algorithm: &Algorithm, source: &Source) -> Terms {
             // Zero would be at once.
             Frees::Confirmed(after) => after.max(Duration::from_nanos(1)),
         },
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn at(millis: u64) -> Timestamp {
-        Timestamp::ZERO + Duration::from_millis(millis)
-    }
-
-    fn seen(expires: Timestamp, early_until: Timestamp, before: Timestamp) -> Seen {
-        let lease = Lease {
-            capacity: Capacity::ZERO,
-            expires,
-            refresh: Duration::ZERO,
-        };
-        Seen::new(lease, early_until, before)
-    }
-
-    #[test]
-    fn what_is_seen_of_a_holder_takes_24_bytes() {
-        assert_eq!(size_of::<Seen>(), 24);
-    }
-
-    #[test]
-    fn what_outlasts_the_last_lease_is_never_taken_to_end_before_it_does() {
-        let until = |before, expires| seen(expires, at(0), before).until();
-        assert_eq!(until(at(2_300), at(2_300)), at(2_300));
-        assert_eq!(until(at(2_300), at(2_400)), at(2_400));
-        assert_eq!(until(at(2_300), at(1_000)), at(3_000));
-        // Repeating it does not make it later.
-        assert_eq!(until(until(at(2_300), at(1_000)), at(1_700)), at(3_000));
-    }
-
-    #[test]
-    fn early_requests_are_detected_for_any_lease() {
-        let early_until = |expires, early| seen(expires, early, at(0)).early_until();
-        let year = 366 * 24 * 3_600_000;
-        assert_eq!(early_until(at(60_000), at(4_950)), at(4_950));
-        assert_eq!(early_until(at(4_950 + year), at(4_950)), at(4_950));
-        // A hundredth of a second is tolerated, and any time when the lease has ended.
-        assert_eq!(early_until(at(60_004), at(4_951)), at(4_944));
-        assert_eq!(early_until(at(300), at(950)), at(300));
     }
 }

@@ -1,22 +1,23 @@
 //! The capacity server as a state machine: requests and the time in, answers out.
 
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
-use std::num::NonZeroU64;
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_limits::Timestamp;
 
-use crate::book::{Band, Capacity};
+use crate::book::Capacity;
 
+use super::checks::{Wish, check_client, check_server};
 use super::rejected::Rejected;
 use super::reply::Reply;
 use super::resource::{Answer, Ask, Resource, Rules, Source};
 use super::roster::{Kind, Member, RESOURCES_MADE_MAX, Roster};
+use super::settings::{Place, Settings, Unmatched};
 use super::status::{Counts, LeaseNow, ResourceNow, Resources, Standing, Status, View};
 use super::templates::{Algorithm, Reserve, Templates};
-use crate::wire::{self, Epoch};
+use crate::wire;
 
 /// The time between two searches for ended leases.
 const CLEAN_EVERY: Duration = Duration::from_secs(1);
@@ -24,77 +25,6 @@ const CLEAN_EVERY: Duration = Duration::from_secs(1);
 const CLEANED_AT_EACH_VIEW_MAX: usize = 1_000;
 /// The most ids without a matching template that are kept for the status.
 const UNMATCHED_SHOWN: usize = 64;
-
-/// The settings of a server.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// The name by which the server above knows this one: the same for all candidates of one
-    /// election, so that a new master continues with the lease of the old one.
-    pub id: String,
-    /// The address to which other candidates send clients.
-    pub address: String,
-    /// Where it stands in the tree.
-    pub place: Place,
-    /// The relation of the process's time to the wire's.
-    pub epoch: Epoch,
-    /// A client that asks for a resource again within this time gets no answer about it and keeps
-    /// its lease, unless its refresh interval is shorter. Zero answers always.
-    pub minimum_interval: Duration,
-    /// What to do with an id without a matching template.
-    pub unmatched: Unmatched,
-    /// The bounds of the state.
-    pub bounds: Bounds,
-}
-
-/// Where a server stands in the tree.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// At the top: the capacity comes from the config.
-    Root,
-    /// Below another server, which leases the capacity to it.
-    Below,
-}
-
-/// What to do with an id without a matching template. Below the root, the root decides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unmatched {
-    /// The client gets what it wants. It is counted and shown, but not kept.
-    Grant,
-    /// The request is refused.
-    Refuse,
-}
-
-/// The bounds of the state. A request beyond them is refused as a whole, and others are not
-/// affected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bounds {
-    /// Resources.
-    pub resources: usize,
-    /// Resources that exist because one client asked for them. Those that a template names
-    /// literally do not count, and neither do those that the client has left and others hold.
-    pub resources_per_client: usize,
-    /// Leases, over all resources.
-    pub leases: usize,
-    /// Leases of one client, and also resources in one request.
-    pub leases_per_client: usize,
-    /// Priorities in a server's request, for each resource.
-    pub bands: usize,
-    /// Bytes of an id.
-    pub id_bytes: usize,
-}
-
-impl Default for Bounds {
-    fn default() -> Self {
-        Self {
-            resources: 10_000,
-            resources_per_client: 250,
-            leases: 1_000_000,
-            leases_per_client: 1_000,
-            bands: 256,
-            id_bytes: 1_024,
-        }
-    }
-}
 
 /// A capacity server without clock or socket. All methods that take `now` want it not to go back.
 ///
@@ -116,13 +46,6 @@ pub struct CapacityServer {
     cleaned: Timestamp,
     /// The current request to the server above, by its time.
     asking: Option<Timestamp>,
-}
-
-/// One resource of a request, checked.
-struct Wish<'a> {
-    id: &'a str,
-    bands: Vec<Band>,
-    has: Option<&'a wire::Lease>,
 }
 
 enum Decided {
@@ -722,134 +645,4 @@ fn resource_now(
         leases_total: resource.book.holders(),
         leases,
     }
-}
-
-fn check_client<'a>(
-    request: &'a wire::GetCapacityRequest,
-    bounds: &Bounds,
-) -> Result<Vec<Wish<'a>>, Rejected> {
-    check_id("client_id", &request.client_id, bounds)?;
-    check_length(request.resource.len(), bounds.leases_per_client)?;
-    let mut seen = HashSet::with_capacity(request.resource.len());
-    request
-        .resource
-        .iter()
-        .enumerate()
-        .map(|(at, asked)| {
-            let id = asked.resource_id.as_str();
-            check_resource(at, id, asked.has.as_ref(), &mut seen, bounds)?;
-            let band = Band {
-                priority: asked.priority,
-                clients: NonZeroU64::MIN,
-                wants: amount("wants", id, asked.wants)?,
-            };
-            Ok(Wish {
-                id,
-                bands: vec![band],
-                has: asked.has.as_ref(),
-            })
-        })
-        .collect()
-}
-
-fn check_server<'a>(
-    request: &'a wire::GetServerCapacityRequest,
-    bounds: &Bounds,
-) -> Result<Vec<Wish<'a>>, Rejected> {
-    check_id("server_id", &request.server_id, bounds)?;
-    check_length(request.resource.len(), bounds.resources)?;
-    let mut seen = HashSet::with_capacity(request.resource.len());
-    request
-        .resource
-        .iter()
-        .enumerate()
-        .map(|(at, asked)| {
-            let id = asked.resource_id.as_str();
-            check_resource(at, id, asked.has.as_ref(), &mut seen, bounds)?;
-            let resource = || id.to_owned();
-            if asked.wants.is_empty() {
-                return Err(Rejected::NoBand {
-                    resource: resource(),
-                });
-            }
-            if asked.wants.len() > bounds.bands {
-                return Err(Rejected::ManyBands {
-                    resource: resource(),
-                    given: asked.wants.len(),
-                    max: bounds.bands,
-                });
-            }
-            let bands = asked.wants.iter().enumerate().map(|(at, band)| {
-                let clients = u64::try_from(band.num_clients).ok();
-                Ok(Band {
-                    priority: band.priority,
-                    clients: clients.and_then(NonZeroU64::new).ok_or_else(|| {
-                        Rejected::NoClients {
-                            field: format!("wants[{at}].num_clients"),
-                            resource: resource(),
-                            given: band.num_clients,
-                        }
-                    })?,
-                    wants: amount(&format!("wants[{at}].wants"), id, band.wants)?,
-                })
-            });
-            Ok(Wish {
-                id,
-                bands: bands.collect::<Result<_, _>>()?,
-                has: asked.has.as_ref(),
-            })
-        })
-        .collect()
-}
-
-fn check_length(given: usize, max: usize) -> Result<(), Rejected> {
-    if given > max {
-        return Err(Rejected::LongRequest { given, max });
-    }
-    Ok(())
-}
-
-fn check_id(field: &str, id: &str, bounds: &Bounds) -> Result<(), Rejected> {
-    if id.is_empty() {
-        return Err(Rejected::EmptyId {
-            field: field.to_owned(),
-        });
-    }
-    if id.len() > bounds.id_bytes {
-        return Err(Rejected::LongId {
-            field: field.to_owned(),
-            bytes: id.len(),
-            bytes_max: bounds.id_bytes,
-        });
-    }
-    Ok(())
-}
-
-fn check_resource<'a>(
-    at: usize,
-    id: &'a str,
-    has: Option<&wire::Lease>,
-    seen: &mut HashSet<&'a str>,
-    bounds: &Bounds,
-) -> Result<(), Rejected> {
-    if id.is_empty() || id.len() > bounds.id_bytes {
-        check_id(&format!("resource[{at}].resource_id"), id, bounds)?;
-    }
-    if !seen.insert(id) {
-        return Err(Rejected::Twice {
-            resource: id.to_owned(),
-        });
-    }
-    if let Some(has) = has {
-        amount("has.capacity", id, has.capacity)?;
-    }
-    Ok(())
-}
-
-fn amount(field: &str, resource: &str, given: f64) -> Result<Capacity, Rejected> {
-    Capacity::new(given).map_err(|_| Rejected::NoAmount {
-        field: field.to_owned(),
-        resource: resource.to_owned(),
-        given,
-    })
 }

@@ -19,6 +19,8 @@
 //! | `level` | 0 | how many servers stand above: sent by servers, never configured |
 //! | `granted_until` | | when all that the asking server was given before has ended, in seconds since 1970; 0 is nothing: sent by servers, never configured |
 
+mod parameters;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::num::NonZeroU64;
@@ -26,6 +28,7 @@ use std::time::Duration;
 
 use crate::book::{Capacity, Split};
 
+use self::parameters::Parameters;
 use super::glob::Glob;
 use crate::wire;
 
@@ -488,24 +491,7 @@ fn check_algorithm(
     mistakes: &mut Mistakes,
 ) -> Algorithm {
     let parameters = Parameters::read(raw.parameters, heard, mistakes);
-    let split = match raw.kind.unwrap_or(RawKind::Number(0)) {
-        RawKind::Name(name) => split_of_name(&name).unwrap_or_else(|| {
-            mistakes.add(
-                "algorithm.kind",
-                format!(
-                    "is {name:?}: it must be NO_ALGORITHM, STATIC, PROPORTIONAL_SHARE or FAIR_SHARE"
-                ),
-            );
-            default.split
-        }),
-        RawKind::Number(number) => split_of_number(number).unwrap_or_else(|| {
-            mistakes.add(
-                "algorithm.kind",
-                format!("is {number}: it must be a number from 0 to 3"),
-            );
-            default.split
-        }),
-    };
+    let split = split_of(raw.kind, mistakes).unwrap_or(default.split);
     let lease = raw.lease_length.map(|given| ("lease_length", given));
     let lease = lease.or(parameters
         .lease
@@ -568,6 +554,26 @@ fn check_algorithm(
     }
 }
 
+/// How the capacity is shared; none if what is said of it is a mistake.
+fn split_of(kind: Option<RawKind>, mistakes: &mut Mistakes) -> Option<Split> {
+    let (split, problem) = match kind.unwrap_or(RawKind::Number(0)) {
+        RawKind::Name(name) => (
+            split_of_name(&name),
+            format!(
+                "is {name:?}: it must be NO_ALGORITHM, STATIC, PROPORTIONAL_SHARE or FAIR_SHARE"
+            ),
+        ),
+        RawKind::Number(number) => (
+            split_of_number(number),
+            format!("is {number}: it must be a number from 0 to 3"),
+        ),
+    };
+    if split.is_none() {
+        mistakes.add("algorithm.kind", problem);
+    }
+    split
+}
+
 fn split_of_name(name: &str) -> Option<Split> {
     Some(match name.to_ascii_uppercase().as_str() {
         "NO_ALGORITHM" => Split::None,
@@ -600,106 +606,4 @@ fn span(key: &str, given: Option<(&str, i64)>, mistakes: &mut Mistakes) -> Optio
         return None;
     }
     Some(Duration::from_secs(u64::try_from(given).unwrap_or(1)))
-}
-
-/// The named parameters that are understood.
-#[derive(Default)]
-struct Parameters {
-    lease: Option<i64>,
-    refresh: Option<i64>,
-    decay: Option<f64>,
-    level: Option<u32>,
-    by_priority: Option<bool>,
-    at_once: bool,
-    frees_after: Option<Duration>,
-    clients: Option<NonZeroU64>,
-    share: Option<Capacity>,
-    each: Option<Capacity>,
-}
-
-impl Parameters {
-    fn read(raw: Vec<RawParameter>, heard: Heard, mistakes: &mut Mistakes) -> Self {
-        let mut read = Self::default();
-        let mut names: Vec<String> = Vec::new();
-        for RawParameter { name, value } in raw {
-            let key = format!("algorithm.parameters.{name}");
-            if names.contains(&name) {
-                mistakes.add(key, "is given twice: write it once");
-                continue;
-            }
-            let Some(text) = value else {
-                mistakes.add(key, "has no value");
-                continue;
-            };
-            if let Err(expected) = read.take(&name, &text, heard) {
-                mistakes.add(key, format!("is {text:?}: {expected}"));
-            }
-            names.push(name);
-        }
-        if read.at_once && read.frees_after.is_some_and(|after| !after.is_zero()) {
-            mistakes.add(
-                "algorithm.parameters.frees_after_ms",
-                "is not zero although frees is at_once: remove one of them",
-            );
-        }
-        read
-    }
-
-    /// The error contains the cure.
-    fn take(&mut self, name: &str, text: &str, heard: Heard) -> Result<(), String> {
-        let text = text.trim();
-        match name {
-            "lease_duration_secs" => self.lease = Some(number(text, "whole seconds")?),
-            "refresh_interval" => self.refresh = Some(number(text, "whole seconds")?),
-            "decay_factor" => {
-                let decay: f64 = number(text, "a number above 0 and at most 1")?;
-                if !(decay > 0.0 && decay <= 1.0) {
-                    return Err("it must be a number above 0 and at most 1".to_owned());
-                }
-                self.decay = Some(decay);
-            }
-            "priority_bands" => self.by_priority = Some(number(text, "true or false")?),
-            "frees" => match text {
-                "at_once" => self.at_once = true,
-                "confirmed" => self.at_once = false,
-                _ => return Err("it must be at_once or confirmed".to_owned()),
-            },
-            "frees_after_ms" => {
-                let millis: u64 = number(text, "milliseconds, at most a day")?;
-                if millis > 24 * 3_600_000 {
-                    return Err("it must be milliseconds, at most a day".to_owned());
-                }
-                self.frees_after = Some(Duration::from_millis(millis));
-            }
-            "reserved_clients" => {
-                let clients: u64 = number(text, "how many clients there are at most")?;
-                self.clients = NonZeroU64::new(clients);
-            }
-            "safe_share" => self.share = Some(amount(text)?),
-            "capacity" => self.each = Some(amount(text)?),
-            "level" if heard == Heard::FromAbove => {
-                self.level = Some(number::<u32>(text, "a number")?.min(LEVEL_MAX));
-            }
-            "level" => return Err("it is what servers tell one another: remove it".to_owned()),
-            _ => {
-                return Err(
-                    "there is no such parameter; there are lease_duration_secs, refresh_interval, \
-                     decay_factor, priority_bands, frees, frees_after_ms, reserved_clients, \
-                     safe_share and capacity"
-                        .to_owned(),
-                );
-            }
-        }
-        Ok(())
-    }
-}
-
-fn number<T: std::str::FromStr>(text: &str, what: &str) -> Result<T, String> {
-    text.parse().map_err(|_| format!("it must be {what}"))
-}
-
-fn amount(text: &str) -> Result<Capacity, String> {
-    let expected = "a finite number, not below 0";
-    let given: f64 = number(text, expected)?;
-    Capacity::new(given).map_err(|_| format!("it must be {expected}"))
 }

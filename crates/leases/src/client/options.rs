@@ -1,0 +1,136 @@
+//! What a client and a resource are opened with, why they are not, and how a resource stands.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::connect::{Dial, TcpDial};
+use super::entitlement::{AfterExpiry, Allowance, NotACapacity, SafeCapacity};
+use super::gate::Kind;
+use super::metrics::ClientMetrics;
+use super::{ID_BYTES_MAX, RESOURCES_MAX};
+
+/// The settings of a client.
+#[derive(Clone)]
+pub struct ClientOptions {
+    /// Its id, which must differ between clients. `None`: host, process, a number and a random
+    /// part.
+    pub client_id: Option<String>,
+    /// The time of one request, with its connections and redirects. Default 5 s.
+    pub request_timeout: Duration,
+    /// No resource is requested again before this. Servers leave resources out of their answers
+    /// that are requested more often. Default 5 s.
+    pub interval_min: Duration,
+    /// Its counters.
+    pub metrics: ClientMetrics,
+    /// How it connects. Default [`TcpDial`].
+    pub dial: Arc<dyn Dial>,
+}
+
+impl Default for ClientOptions {
+    fn default() -> Self {
+        Self {
+            client_id: None,
+            request_timeout: Duration::from_secs(5),
+            interval_min: Duration::from_secs(5),
+            metrics: ClientMetrics::new(),
+            dial: Arc::new(TcpDial),
+        }
+    }
+}
+
+impl std::fmt::Debug for ClientOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ClientOptions")
+            .field("client_id", &self.client_id)
+            .field("request_timeout", &self.request_timeout)
+            .field("interval_min", &self.interval_min)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The options of a resource, from a user that opens it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ResourceOptions {
+    /// A higher one is more urgent. Of several handles the highest counts. Default 0.
+    pub priority: i64,
+    /// The demand of this handle: operations a second, or holders at once. `None`, the default:
+    /// measured from use.
+    pub wants: Option<f64>,
+    /// The minimum demand for the first ten seconds, if it is measured. With 0, the default,
+    /// nothing is requested until an operation waits, and the servers learn of operations in the
+    /// five seconds after that only later.
+    pub wants_at_first: f64,
+    /// What may be used after the lease has ended, or before there is one. Of several handles the
+    /// first one's counts.
+    pub after_expiry: AfterExpiry,
+    /// What may be used in [`AfterExpiry::Safe`] until a server has sent a value.
+    pub safe_capacity: Option<SafeCapacity>,
+    /// The most that may wait at once; further ones are refused. Of several handles the first one's
+    /// counts. Default 100,000.
+    pub waiting_max: usize,
+}
+
+impl Default for ResourceOptions {
+    fn default() -> Self {
+        Self {
+            priority: 0,
+            wants: None,
+            wants_at_first: 0.0,
+            after_expiry: AfterExpiry::default(),
+            safe_capacity: None,
+            waiting_max: 100_000,
+        }
+    }
+}
+
+/// Why there is no client.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ClientError {
+    /// No server was named.
+    #[error("a lease client needs the address of a capacity server")]
+    NoServer,
+    /// The options are invalid.
+    #[error("{0} must be above zero")]
+    Zero(&'static str),
+}
+
+/// Why a resource was not opened.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum OpenError {
+    /// The id is empty or too long.
+    #[error("a resource's id has 1 to {ID_BYTES_MAX} bytes, not {0}")]
+    BadId(usize),
+    /// It is already in use as a resource of another kind.
+    #[error("resource {0:?} is used already, and as the other kind")]
+    OtherKind(String),
+    /// The client has the most resources.
+    #[error("the client uses {RESOURCES_MAX} resources already")]
+    TooMany,
+    /// The demand is not a capacity.
+    #[error(transparent)]
+    NotACapacity(#[from] NotACapacity),
+    /// The client was closed.
+    #[error("the lease client was closed")]
+    Closed,
+}
+
+/// The state of a resource.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ResourceState {
+    /// Its id.
+    pub id: String,
+    /// Its kind.
+    pub kind: Kind,
+    /// What may be used of it now.
+    pub allowance: Allowance,
+    /// The capacity of its lease and the remaining time; `None` if it has ended.
+    pub lease: Option<(f64, Duration)>,
+    /// What is wanted.
+    pub wants: f64,
+    /// Those that wait.
+    pub waiting: usize,
+    /// Places of a gauge that are taken.
+    pub held: u64,
+    /// Handles to it.
+    pub handles: usize,
+}

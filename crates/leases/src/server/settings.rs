@@ -1,0 +1,76 @@
+//! What a server is configured with.
+
+use std::time::Duration;
+
+use crate::wire::Epoch;
+
+/// The settings of a server.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The name by which the server above knows this one: the same for all candidates of one
+    /// election, so that a new master continues with the lease of the old one.
+    pub id: String,
+    /// The address to which other candidates send clients.
+    pub address: String,
+    /// Where it stands in the tree.
+    pub place: Place,
+    /// The relation of the process's time to the wire's.
+    pub epoch: Epoch,
+    /// A client that asks for a resource again within this time gets no answer about it and keeps
+    /// its lease, unless its refresh interval is shorter. Zero answers always.
+    pub minimum_interval: Duration,
+    /// What to do with an id without a matching template.
+    pub unmatched: Unmatched,
+    /// The bounds of the state.
+    pub bounds: Bounds,
+}
+
+/// Where a server stands in the tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// At the top: the capacity comes from the config.
+    Root,
+    /// Below another server, which leases the capacity to it.
+    Below,
+}
+
+/// What to do with an id without a matching template. Below the root, the root decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unmatched {
+    /// The client gets what it wants. It is counted and shown, but not kept.
+    Grant,
+    /// The request is refused.
+    Refuse,
+}
+
+/// The bounds of the state. A request beyond them is refused as a whole, and others are not
+/// affected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Resources.
+    pub resources: usize,
+    /// Resources that exist because one client asked for them. Those that a template names
+    /// literally do not count, and neither do those that the client has left and others hold.
+    pub resources_per_client: usize,
+    /// Leases, over all resources.
+    pub leases: usize,
+    /// Leases of one client, and also resources in one request.
+    pub leases_per_client: usize,
+    /// Priorities in a server's request, for each resource.
+    pub bands: usize,
+    /// Bytes of an id.
+    pub id_bytes: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self {
+            resources: 10_000,
+            resources_per_client: 250,
+            leases: 1_000_000,
+            leases_per_client: 1_000,
+            bands: 256,
+            id_bytes: 1_024,
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! The named parameters of an algorithm.
+
+use std::num::NonZeroU64;
+use std::time::Duration;
+
+use crate::book::Capacity;
+
+use super::{Heard, LEVEL_MAX, Mistakes, RawParameter};
+
+/// The named parameters that are understood.
+#[derive(Default)]
+pub(super) struct Parameters {
+    pub(super) lease: Option<i64>,
+    pub(super) refresh: Option<i64>,
+    pub(super) decay: Option<f64>,
+    pub(super) level: Option<u32>,
+    pub(super) by_priority: Option<bool>,
+    pub(super) at_once: bool,
+    pub(super) frees_after: Option<Duration>,
+    pub(super) clients: Option<NonZeroU64>,
+    pub(super) share: Option<Capacity>,
+    pub(super) each: Option<Capacity>,
+}
+
+impl Parameters {
+    pub(super) fn read(raw: Vec<RawParameter>, heard: Heard, mistakes: &mut Mistakes) -> Self {
+        let mut read = Self::default();
+        let mut names: Vec<String> = Vec::new();
+        for RawParameter { name, value } in raw {
+            let key = format!("algorithm.parameters.{name}");
+            if names.contains(&name) {
+                mistakes.add(key, "is given twice: write it once");
+                continue;
+            }
+            let Some(text) = value else {
+                mistakes.add(key, "has no value");
+                continue;
+            };
+            if let Err(expected) = read.take(&name, &text, heard) {
+                mistakes.add(key, format!("is {text:?}: {expected}"));
+            }
+            names.push(name);
+        }
+        if read.at_once && read.frees_after.is_some_and(|after| !after.is_zero()) {
+            mistakes.add(
+                "algorithm.parameters.frees_after_ms",
+                "is not zero although frees is at_once: remove one of them",
+            );
+        }
+        read
+    }
+
+    /// The error contains the cure.
+    fn take(&mut self, name: &str, text: &str, heard: Heard) -> Result<(), String> {
+        let text = text.trim();
+        match name {
+            "lease_duration_secs" => self.lease = Some(number(text, "whole seconds")?),
+            "refresh_interval" => self.refresh = Some(number(text, "whole seconds")?),
+            "decay_factor" => {
+                let decay: f64 = number(text, "a number above 0 and at most 1")?;
+                if !(decay > 0.0 && decay <= 1.0) {
+                    return Err("it must be a number above 0 and at most 1".to_owned());
+                }
+                self.decay = Some(decay);
+            }
+            "priority_bands" => self.by_priority = Some(number(text, "true or false")?),
+            "frees" => match text {
+                "at_once" => self.at_once = true,
+                "confirmed" => self.at_once = false,
+                _ => return Err("it must be at_once or confirmed".to_owned()),
+            },
+            "frees_after_ms" => {
+                let millis: u64 = number(text, "milliseconds, at most a day")?;
+                if millis > 24 * 3_600_000 {
+                    return Err("it must be milliseconds, at most a day".to_owned());
+                }
+                self.frees_after = Some(Duration::from_millis(millis));
+            }
+            "reserved_clients" => {
+                let clients: u64 = number(text, "how many clients there are at most")?;
+                self.clients = NonZeroU64::new(clients);
+            }
+            "safe_share" => self.share = Some(amount(text)?),
+            "capacity" => self.each = Some(amount(text)?),
+            "level" if heard == Heard::FromAbove => {
+                self.level = Some(number::<u32>(text, "a number")?.min(LEVEL_MAX));
+            }
+            "level" => return Err("it is what servers tell one another: remove it".to_owned()),
+            _ => {
+                return Err(
+                    "there is no such parameter; there are lease_duration_secs, refresh_interval, \
+                     decay_factor, priority_bands, frees, frees_after_ms, reserved_clients, \
+                     safe_share and capacity"
+                        .to_owned(),
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+fn number<T: std::str::FromStr>(text: &str, what: &str) -> Result<T, String> {
+    text.parse().map_err(|_| format!("it must be {what}"))
+}
+
+fn amount(text: &str) -> Result<Capacity, String> {
+    let expected = "a finite number, not below 0";
+    let given: f64 = number(text, expected)?;
+    Capacity::new(given).map_err(|_| format!("it must be {expected}"))
+}

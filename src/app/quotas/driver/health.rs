@@ -1,0 +1,185 @@
+//! What answers say about the store, its members and its records, and what operators are told of it.
+
+use std::mem;
+
+use tidegate_limits::call::QuotaKey;
+use tidegate_limits::quota::{Standing, StoreReply, Trouble};
+use tidegate_limits::scheduler::{QuotaRef, QuotaTrouble};
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use super::super::breaker::{PAUSE, PAUSE_STRANGER};
+use super::super::key::Tended;
+use super::{Carrying, Driver, Failure, Kind};
+
+impl Carrying {
+    /// Updates the state of the store from the end of a request.
+    pub(super) fn judge(
+        &mut self,
+        driver: &Driver,
+        at: Option<QuotaRef>,
+        sent: Instant,
+        now: Instant,
+        failure: Option<Failure>,
+    ) {
+        match failure {
+            None => {
+                self.answered(driver, now);
+                if at.is_some() {
+                    driver.lock().health.served = Some(driver.clock.now());
+                }
+            }
+            Some(failure) if failure.kind == Kind::Key => {
+                self.answered(driver, now);
+                if let Some(at) = at {
+                    self.refused_key(driver, at, failure.text);
+                } else {
+                    let now = driver.clock.now();
+                    driver.lock().health.trouble = Some((now, failure.text));
+                }
+            }
+            Some(failure) => self.failed(driver, sent, now, failure),
+        }
+    }
+
+    fn answered(&mut self, driver: &Driver, now: Instant) {
+        let was_unavailable = self.breaker.answered(now);
+        {
+            let now = driver.clock.now();
+            let health = &mut driver.lock().health;
+            health.away = None;
+            health.answered = Some(now);
+            if was_unavailable || health.answers.is_none() {
+                health.answers = Some(now);
+            }
+        }
+        if !was_unavailable {
+            return;
+        }
+        self.logged.clear();
+        info!(
+            engine = driver.engine.word(),
+            "quota: the store answers again"
+        );
+        driver.gate.store_is_back();
+    }
+
+    fn failed(&mut self, driver: &Driver, sent: Instant, now: Instant, failure: Failure) {
+        let was_unavailable = self.breaker.is_open();
+        match failure.kind {
+            Kind::Late => self.breaker.late(sent, now),
+            Kind::Stranger => self.breaker.failed(sent, now, PAUSE_STRANGER),
+            Kind::Away | Kind::Garbage | Kind::Key => self.breaker.failed(sent, now, PAUSE),
+        }
+        let is_unavailable = self.breaker.is_open();
+        let Failure { kind, text } = failure;
+        if is_unavailable && !self.logged.contains(&kind) {
+            self.logged.push(kind);
+            let engine = driver.engine.word();
+            warn!(engine, cause = text, "quota: the store does not answer");
+        }
+        let now = driver.clock.now();
+        let health = &mut driver.lock().health;
+        if is_unavailable && !was_unavailable {
+            health.away = Some(now);
+        }
+        health.trouble = Some((now, text));
+    }
+
+    /// The store refuses one key.
+    fn refused_key(&mut self, driver: &Driver, at: QuotaRef, text: String) {
+        let Some(tended) = self.keys.get_mut(&at) else {
+            return;
+        };
+        let key = &tended.key;
+        if !mem::replace(&mut tended.refused, true) {
+            warn!(%key, cause = text, "quota: the store refuses a key");
+        }
+        let now = driver.clock.now();
+        let why = format!("{key}: {text}");
+        driver.note(at, &tended.of.quota, |note| {
+            note.refused = Some(text.into());
+        });
+        let health = &mut driver.lock().health;
+        health.refused = Some(now);
+        health.trouble = Some((now, why));
+    }
+
+    /// Passes on the number of members.
+    pub(super) fn count_members(&mut self, driver: &Driver, members: usize) {
+        let now = Instant::now();
+        let before = mem::replace(&mut self.members, members);
+        if members != before && members != 0 {
+            let nodes = u32::try_from(members).unwrap_or(u32::MAX);
+            driver.gate.set_quota_nodes(nodes);
+        }
+        if self.settled.count(now, members) {
+            self.warn_of_excess(driver);
+        }
+    }
+
+    /// Warns of too many members. A dead process stays a member for a while, and does not count as
+    /// one more.
+    pub(super) fn warn_of_excess(&mut self, driver: &Driver) {
+        let expected = driver.settings.borrow().expected_sidecars;
+        let members = self.settled.members();
+        let excess = members.saturating_sub(expected as usize);
+        let before = mem::replace(&mut driver.lock().excess, excess);
+        if excess > 0 && before == 0 {
+            warn!(
+                members,
+                expected_sidecars = expected,
+                "quota: more sidecars share than are expected, and their safe shares may be more \
+                 than the total"
+            );
+        }
+    }
+}
+
+impl Tended {
+    /// Logs once that a record is in a foreign format, and that a refused key is served again.
+    pub(super) fn read(&mut self, driver: &Driver, at: QuotaRef, outcome: StoreReply) {
+        let unreadable = match outcome {
+            StoreReply::Stands(Standing::Unreadable { error }) => Some(error),
+            StoreReply::Stands(_) | StoreReply::Written(_) => None,
+            StoreReply::Time
+            | StoreReply::Unknown
+            | StoreReply::Unavailable
+            | StoreReply::Late
+            | StoreReply::NotYet
+            | StoreReply::Dropped => return,
+        };
+        if mem::take(&mut self.refused) {
+            driver.note(at, &self.of.quota, |note| note.refused = None);
+        }
+        let was = mem::replace(&mut self.unreadable, unreadable.is_some());
+        let key = &self.key;
+        match unreadable {
+            Some(error) if !was => {
+                warn!(%key, %error, "quota: what is in the store is no record of ours, and is left alone");
+            }
+            None if was => info!(%key, "quota: a record of ours is in the store again"),
+            Some(_) | None => {}
+        }
+    }
+}
+
+/// Logs the troubles that only a key's ledger knows.
+pub(super) fn log_trouble(trouble: &QuotaTrouble) {
+    let QuotaKey { quota, key } = &trouble.of;
+    match trouble.trouble {
+        Some(Trouble::Lost) => {
+            warn!(limit = %quota, %key, "quota: the record vanished or went back, and nothing is left of this window");
+        }
+        Some(Trouble::Ahead(by)) => {
+            let seconds = by.as_secs_f64();
+            warn!(limit = %quota, %key, seconds, "quota: the record is of a window to come, and no other window begins before it ends");
+        }
+        Some(Trouble::OtherReserve { reserved }) => {
+            warn!(limit = %quota, %key, reserved, "quota: another sidecar opened the window with too little set aside, so there is no safe share; give all sidecars the same quota");
+        }
+        // Logged where it is read.
+        Some(Trouble::Unreadable(_) | Trouble::Away(_)) => {}
+        None => info!(limit = %quota, %key, "quota: nothing is wrong with the record any more"),
+    }
+}

@@ -1,0 +1,115 @@
+//! What is asked without a question of a key: whether the store is back, what time it is, and what it
+//! configures for keys.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::super::breaker::AT_ONCE;
+use super::{
+    Carrying, Done, Driver, PROBE, READS_A_TICK, READS_AT_ONCE, TICKS_OTHERS, TICKS_OWN, TIME_PAUSE,
+};
+
+impl Carrying {
+    /// Probes an unavailable store, independent of requests for keys.
+    pub(super) fn probe(&mut self, driver: &Arc<Driver>, now: Instant) {
+        let is_due = self.breaker.probe_at().is_some_and(|then| then <= now);
+        let Some(key) = self.asked_last.clone().filter(|_| is_due && !self.probes) else {
+            return;
+        };
+        self.probes = true;
+        let driver = Arc::clone(driver);
+        self.under_way.spawn(async move {
+            let (_, failure) = driver.read(&key, now + PROBE).await;
+            Done::Probed {
+                sent: now,
+                is_probe: true,
+                failure,
+            }
+        });
+    }
+
+    /// A store reports its time without a request. If it does not, one request of any kind finds
+    /// out why, for all that wait for the time.
+    pub(super) fn ask_for_time(&mut self, driver: &Arc<Driver>, now: Instant) {
+        let is_early = |then: Instant| now < then + TIME_PAUSE;
+        let Some(asked) = self.for_time.first() else {
+            return;
+        };
+        if self.asked_for_time.is_some_and(is_early) || self.under_way.len() >= AT_ONCE {
+            return;
+        }
+        let deadline = now + asked.timeout;
+        let tended = self.keys.get(&asked.of.at);
+        let key = tended.expect("a key that is forgotten waits no more");
+        let key = key.key.clone();
+        self.asked_last = Some(key.clone());
+        let driver = Arc::clone(driver);
+        self.asked_for_time = Some(now);
+        self.under_way.spawn(async move {
+            let (_, failure) = driver.read(&key, deadline).await;
+            Done::Probed {
+                sent: now,
+                is_probe: false,
+                failure,
+            }
+        });
+    }
+
+    /// Whether the store has settings of keys to follow.
+    pub(super) fn ticks(&self, driver: &Driver) -> bool {
+        driver.store.configures() && !self.keys.is_empty() && !self.breaker.is_open()
+    }
+
+    /// Starts reading the settings of some keys again.
+    pub(super) fn tick(&mut self) {
+        self.reads_left = READS_A_TICK;
+        let Self {
+            keys,
+            turns,
+            own_turns,
+            to_read,
+            ..
+        } = self;
+        for (turns, ticks, own) in [(turns, TICKS_OTHERS, false), (own_turns, TICKS_OWN, true)] {
+            let count = turns.len().div_ceil(ticks).min(READS_A_TICK);
+            for _ in 0..count {
+                let Some(at) = turns.pop_front() else { break };
+                let Some(tended) = keys.get_mut(&at) else {
+                    continue;
+                };
+                if own && !tended.has_own() {
+                    continue;
+                }
+                turns.push_back(at);
+                if tended.read_at.is_some() && !tended.is_reading {
+                    tended.is_reading = true;
+                    to_read.push_back(at);
+                }
+            }
+        }
+    }
+
+    /// Reads the settings of keys again, if nothing else is urgent.
+    pub(super) fn read_anew(&mut self, driver: &Arc<Driver>, now: Instant) {
+        while self.reading < READS_AT_ONCE
+            && self.under_way.len() < AT_ONCE / 2
+            && let Some(at) = self.to_read.pop_front()
+        {
+            let Some(tended) = self.keys.get(&at) else {
+                continue;
+            };
+            let (key, known) = (tended.key.clone(), tended.said());
+            let driver = Arc::clone(driver);
+            self.reading += 1;
+            self.under_way.spawn(async move {
+                let says = driver.configured(&key, &known, now + PROBE).await;
+                Done::Read {
+                    at,
+                    sent: now,
+                    says,
+                }
+            });
+        }
+    }
+}
