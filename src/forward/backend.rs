@@ -17,6 +17,7 @@ use super::{Address, Bounds, Resolve};
 use crate::call::Generation;
 
 /// A backend, as calls use it.
+#[derive(Clone)]
 pub(super) struct Backend {
     pub(super) generation: Generation,
     pub(super) bounds: Bounds,
@@ -27,32 +28,6 @@ pub(super) struct Backend {
 }
 
 impl Backend {
-    fn new(
-        generation: Generation,
-        address: Address,
-        bounds: Bounds,
-        resolve: Arc<dyn Resolve>,
-    ) -> Self {
-        Self {
-            generation,
-            bounds,
-            pool: Arc::default(),
-            connector: Arc::new(Connector::new(address, resolve)),
-            slow_readers: Arc::default(),
-        }
-    }
-
-    /// The same backend with other bounds.
-    fn bounded(&self, bounds: Bounds) -> Self {
-        Self {
-            generation: self.generation,
-            bounds,
-            pool: Arc::clone(&self.pool),
-            connector: Arc::clone(&self.connector),
-            slow_readers: Arc::clone(&self.slow_readers),
-        }
-    }
-
     /// The bounds for clients that read its replies.
     pub(super) fn readers(&self) -> Readers {
         Readers {
@@ -85,13 +60,13 @@ impl Backend {
     }
 }
 
-/// The backends of one destination: a list of none or one.
+/// The backend of one destination, if there is one.
 #[derive(Default)]
-pub(super) struct Backends(RwLock<List>);
+pub(super) struct Backends(RwLock<Latest>);
 
 #[derive(Default)]
-struct List {
-    backends: Vec<Arc<Backend>>,
+struct Latest {
+    backend: Option<Arc<Backend>>,
     /// The number of the next backend.
     next: Generation,
 }
@@ -99,8 +74,8 @@ struct List {
 impl Backends {
     /// The backend for the next call.
     pub(super) fn pick(&self) -> Option<Arc<Backend>> {
-        let list = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        list.backends.first().cloned()
+        let latest = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        latest.backend.clone()
     }
 
     /// Applies a reload. Returns the generation of a new backend.
@@ -110,30 +85,33 @@ impl Backends {
         bounds: &Bounds,
         resolve: &Arc<dyn Resolve>,
     ) -> Option<Generation> {
-        let mut list = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let before = list.backends.first().cloned();
+        let mut latest = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let before = latest.backend.clone();
         if let (Some(before), Some(address)) = (&before, address)
             && before.connector.address() == address
         {
             if before.bounds != *bounds {
-                list.backends = vec![Arc::new(before.bounded(bounds.clone()))];
+                latest.backend = Some(Arc::new(Backend {
+                    bounds: bounds.clone(),
+                    ..Backend::clone(before)
+                }));
             }
             return None;
         }
         let new = address.map(|address| {
-            let generation = list.next;
-            list.next = generation.next();
-            let resolve = Arc::clone(resolve);
-            Arc::new(Backend::new(
+            let generation = latest.next;
+            latest.next = generation.next();
+            Arc::new(Backend {
                 generation,
-                address.clone(),
-                bounds.clone(),
-                resolve,
-            ))
+                bounds: bounds.clone(),
+                pool: Arc::default(),
+                connector: Arc::new(Connector::new(address.clone(), Arc::clone(resolve))),
+                slow_readers: Arc::default(),
+            })
         });
         let generation = new.as_ref().map(|new| new.generation);
-        list.backends = new.into_iter().collect();
-        drop(list);
+        latest.backend = new;
+        drop(latest);
         if let Some(before) = before {
             before.pool.close();
         }

@@ -224,7 +224,7 @@ impl<S: Slot> Sending<'_, S> {
         let response = quietly(|| response.poll(&mut own));
         // A backend may answer before it has read all of the request.
         let has_answered = matches!(response, Poll::Ready(Ok(_)));
-        if !self.has_left && (has_answered || upstream.signals.flushed()) {
+        if !self.has_left && (has_answered || upstream.signals.flushed.get()) {
             self.has_left = true;
             self.slot.sent();
             self.deadline.sent(self.bounds);
@@ -233,10 +233,13 @@ impl<S: Slot> Sending<'_, S> {
             return Poll::Ready(Ok(response));
         }
         let signals = &upstream.signals;
-        if signals.has_failed() {
+        if signals.has_failed.get() {
             return Poll::Ready(Err(Stopped::NothingWritten));
         }
-        match self.deadline.due(signals.written(), signals.client_owes()) {
+        match self
+            .deadline
+            .due(signals.written(), signals.client_owes.get())
+        {
             Some(due) => {
                 let late = upstream.timer.poll_until(due, cx);
                 late.map(|()| Err(Stopped::Late))
@@ -291,11 +294,13 @@ async fn send_once<S: Slot>(
         };
         let Some(unsent) = failure.take_message() else {
             let error = failure.into_error();
-            return Err(match (upstream.signals.wrote(), upstream.signals.read()) {
-                _ if is_client_left(&error) => NoResponse::ClientLeft,
-                (false, _) => NoResponse::Lost,
-                (true, has_answered) => NoResponse::Failed(explain(&error, has_answered)),
-            });
+            return Err(
+                match (upstream.signals.wrote(), upstream.signals.read.get()) {
+                    _ if is_client_left(&error) => NoResponse::ClientLeft,
+                    (false, _) => NoResponse::Lost,
+                    (true, has_answered) => NoResponse::Failed(explain(&error, has_answered)),
+                },
+            );
         };
         let fresh = if std::mem::replace(&mut reopened, true) {
             Err(closes_all())

@@ -225,17 +225,19 @@ async fn sweep(pool: Weak<Pool>) {
 #[derive(Debug, Default)]
 pub(super) struct Signals {
     /// Asks the kernel for received bytes, before the runtime reports them.
-    look: AtomicBool,
+    look: Flag,
     /// hyper has taken the last of the body.
-    body_taken: AtomicBool,
+    body_taken: Flag,
     /// The rest of the body is still at the client.
-    client_owes: AtomicBool,
+    pub(super) client_owes: Flag,
     /// Bytes that the kernel has accepted.
     written: AtomicU64,
-    flushed: AtomicBool,
-    read: AtomicBool,
+    /// The last byte was written.
+    pub(super) flushed: Flag,
+    /// A byte of the reply has arrived.
+    pub(super) read: Flag,
     /// The first write failed, so no byte has left. hyper waits.
-    has_failed: AtomicBool,
+    pub(super) has_failed: Flag,
     /// Locked only in that case.
     failed: Mutex<FailedWrite>,
 }
@@ -248,19 +250,28 @@ struct FailedWrite {
     instead: Option<Stream>,
 }
 
-impl Signals {
-    fn rearm(&self, look: bool) {
-        self.look.store(look, Ordering::Relaxed);
-        self.body_taken.store(false, Ordering::Relaxed);
-        self.client_owes.store(false, Ordering::Relaxed);
-        self.written.store(0, Ordering::Relaxed);
-        self.flushed.store(false, Ordering::Relaxed);
-        self.read.store(false, Ordering::Relaxed);
+/// A flag that the connection sets and its exchange reads, in one task.
+#[derive(Debug, Default)]
+pub(super) struct Flag(AtomicBool);
+
+impl Flag {
+    pub(super) fn get(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
     }
 
-    /// Whether the first write failed. hyper waits for another stream.
-    pub(super) fn has_failed(&self) -> bool {
-        self.has_failed.load(Ordering::Relaxed)
+    fn set(&self, to: bool) {
+        self.0.store(to, Ordering::Relaxed);
+    }
+}
+
+impl Signals {
+    fn rearm(&self, look: bool) {
+        self.look.set(look);
+        self.body_taken.set(false);
+        self.client_owes.set(false);
+        self.written.store(0, Ordering::Relaxed);
+        self.flushed.set(false);
+        self.read.set(false);
     }
 
     fn failed(&self) -> MutexGuard<'_, FailedWrite> {
@@ -277,24 +288,9 @@ impl Signals {
         self.written() > 0
     }
 
-    /// How many.
+    /// Bytes that the kernel has accepted.
     pub(super) fn written(&self) -> u64 {
         self.written.load(Ordering::Relaxed)
-    }
-
-    /// Whether the request cannot continue before the client sends more of it.
-    pub(super) fn client_owes(&self) -> bool {
-        self.client_owes.load(Ordering::Relaxed)
-    }
-
-    /// Whether the last byte was written.
-    pub(super) fn flushed(&self) -> bool {
-        self.flushed.load(Ordering::Relaxed)
-    }
-
-    /// Whether a byte of the reply has arrived.
-    pub(super) fn read(&self) -> bool {
-        self.read.load(Ordering::Relaxed)
     }
 }
 
@@ -319,7 +315,7 @@ impl WatchedIo {
         drop(failed);
         self.stream = stream;
         self.is_awaited = false;
-        self.signals.has_failed.store(false, Ordering::Relaxed);
+        self.signals.has_failed.set(false);
         Poll::Ready(())
     }
 
@@ -327,7 +323,7 @@ impl WatchedIo {
     #[cold]
     fn keep(&self, bytes: &[u8]) {
         self.signals.failed().bytes = bytes.to_vec();
-        self.signals.has_failed.store(true, Ordering::Relaxed);
+        self.signals.has_failed.set(true);
     }
 }
 
@@ -337,11 +333,11 @@ impl AsyncRead for WatchedIo {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.signals.has_failed() {
+        if self.signals.has_failed.get() {
             ready!(self.poll_new_stream());
         }
-        if self.signals.look.load(Ordering::Relaxed) {
-            self.signals.look.store(false, Ordering::Relaxed);
+        if self.signals.look.get() {
+            self.signals.look.set(false);
             match self.stream.read_now(buf) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 seen => return Poll::Ready(seen),
@@ -355,7 +351,7 @@ impl AsyncRead for WatchedIo {
         let read = Pin::new(&mut self.stream.0).poll_read(cx, buf);
         self.is_awaited = read.is_pending();
         if buf.filled().len() > filled {
-            self.signals.read.store(true, Ordering::Relaxed);
+            self.signals.read.set(true);
         }
         read
     }
@@ -367,7 +363,7 @@ impl AsyncWrite for WatchedIo {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        if self.signals.has_failed() {
+        if self.signals.has_failed.get() {
             ready!(self.poll_new_stream());
         }
         let written = Pin::new(&mut self.stream.0).poll_write(cx, buf);
@@ -388,8 +384,8 @@ impl AsyncWrite for WatchedIo {
 
     /// hyper flushes when it has passed all its bytes to the socket.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.signals.wrote() && self.signals.body_taken.load(Ordering::Relaxed) {
-            self.signals.flushed.store(true, Ordering::Relaxed);
+        if self.signals.wrote() && self.signals.body_taken.get() {
+            self.signals.flushed.set(true);
         }
         Poll::Ready(Ok(()))
     }
@@ -462,7 +458,7 @@ impl SentBody {
             && self.rest.is_none()
             && let Some(signals) = &self.signals
         {
-            signals.body_taken.store(true, Ordering::Relaxed);
+            signals.body_taken.set(true);
         }
     }
 }
@@ -486,7 +482,7 @@ impl Body for SentBody {
         let frame = Pin::new(rest).poll_frame(cx);
         if let Some(signals) = &self.signals {
             let owes = frame.is_pending();
-            signals.client_owes.store(owes, Ordering::Relaxed);
+            signals.client_owes.set(owes);
         }
         match ready!(frame) {
             Some(Ok(frame)) => {

@@ -2,6 +2,7 @@
 //! running process and not the config, which may have changed since.
 
 use std::env;
+use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::net::SocketAddr;
@@ -76,20 +77,21 @@ impl Drop for RuntimeFile {
 /// Whether an operator chose the place, so that a failure deserves a warning.
 #[must_use]
 pub(super) fn is_chosen() -> bool {
-    [DIR_VARIABLE, SYSTEMD_VARIABLE]
+    chosen().is_some()
+}
+
+fn chosen() -> Option<OsString> {
+    let mut dirs = [DIR_VARIABLE, SYSTEMD_VARIABLE]
         .iter()
-        .any(|name| env::var_os(name).is_some_and(|dir| !dir.is_empty()))
+        .filter_map(env::var_os);
+    dirs.find(|dir| !dir.is_empty())
 }
 
 /// The file of the sidecar with this config. Several sidecars of one machine have configs at
 /// different paths, so each has its own file.
 #[must_use]
 pub(super) fn path(config: &Path) -> PathBuf {
-    let chosen = [DIR_VARIABLE, SYSTEMD_VARIABLE]
-        .iter()
-        .filter_map(env::var_os)
-        .find(|dir| !dir.is_empty());
-    let dir = chosen.map_or(DEFAULT_DIR.to_owned(), |dir| {
+    let dir = chosen().map_or(DEFAULT_DIR.to_owned(), |dir| {
         let dir = dir.to_string_lossy().into_owned();
         // systemd lists all directories of a unit. The first is the one for this file.
         dir.split(':').next().unwrap_or_default().to_owned()
