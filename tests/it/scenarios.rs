@@ -362,7 +362,7 @@ fn mistakes_are_reported_with_line_and_cure() {
     );
     check(
         "[config.limits]\nsmapi_rate_limit_per_window = \"total:30, guest_list:31\"\n[[arrivals]]\ncount = 1",
-        "bad.toml:2:31: \
+        "bad.toml:2:42: \
         config.limits.smapi_rate_limit_per_window: \"guest_list\" may make 31 calls per window, more than the total of 30\n  \
         help: give \"guest_list\" at most 30, or raise total",
     );
